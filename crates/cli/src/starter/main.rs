@@ -1,0 +1,106 @@
+//! `prepage`: starts programs (`prepage run`), and hands every other command to `prepage-tools`.
+//!
+//! This binary is run before every program that `prepage run` starts, from a cold disk too, so it is small, static
+//! and touches little: docs/adr/0002-two-binaries.md.
+#![forbid(unsafe_code)]
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use lexopt::Arg;
+use prepage_prefetch::launch::{LaunchOptions, prepare};
+use prepage_sys::exec::exec;
+
+/// A failure of our own, as env(1), nohup(1) and timeout(1) report it.
+const OWN_FAILURE: u8 = 125;
+const CANNOT_EXECUTE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    if args.get(1).is_some_and(|verb| verb == "run") {
+        match parse(&args[2..]) {
+            Ok(Some(run)) => return start(&run),
+            Ok(None) => {}
+            Err(error) => {
+                say(&format!("{error}\n  try: prepage run --help"));
+                return OWN_FAILURE.into();
+            }
+        }
+    }
+    hand_over(&args)
+}
+
+struct Run {
+    options: LaunchOptions,
+    quiet: bool,
+    command: Vec<OsString>,
+}
+
+/// The options of `prepage run`; `None` when help is wanted, which the tools give. The first argument that is no
+/// option begins the command.
+fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
+    let mut run =
+        Run { options: LaunchOptions { learn: true, prefetch: true }, quiet: false, command: Vec::new() };
+    let mut parser = lexopt::Parser::from_args(args);
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Arg::Short('q') | Arg::Long("quiet") => run.quiet = true,
+            Arg::Long("no-learn") => run.options.learn = false,
+            Arg::Long("no-prefetch") => run.options.prefetch = false,
+            Arg::Short('h') | Arg::Long("help") => return Ok(None),
+            Arg::Value(program) => {
+                run.command.push(program);
+                run.command.extend(parser.raw_args()?);
+            }
+            _ => return Err(arg.unexpected()),
+        }
+    }
+    if run.command.is_empty() {
+        return Err("run: which command?".into());
+    }
+    Ok(Some(run))
+}
+
+fn start(run: &Run) -> ExitCode {
+    let told = prepare(&run.command, &run.options);
+    if let Some(text) = told.filter(|_| !run.quiet) {
+        say(&text);
+    }
+    let error = exec(&run.command[0], &run.command);
+    say(&format!("{}: {}", run.command[0].display(), reason(&error)));
+    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND.into() } else { CANNOT_EXECUTE.into() }
+}
+
+fn hand_over(args: &[OsString]) -> ExitCode {
+    let mut tried = Vec::new();
+    for tools in tools_places() {
+        let mut argv = vec![OsStr::new("prepage")];
+        argv.extend(args.iter().skip(1).map(OsString::as_os_str));
+        let error = exec(tools.as_os_str(), &argv);
+        tried.push(format!("{}: {}", tools.display(), reason(&error)));
+    }
+    say(&format!("cannot start prepage-tools, which has all commands but `run`:\n  {}", tried.join("\n  ")));
+    say("try: install prepage and prepage-tools into one directory (make install)");
+    OWN_FAILURE.into()
+}
+
+/// Beside this binary (a build or an install of both), or where distributions put helpers of a command.
+fn tools_places() -> Vec<PathBuf> {
+    let Ok(me) = std::env::current_exe() else { return Vec::new() };
+    let Some(directory) = me.parent() else { return Vec::new() };
+    vec![directory.join("prepage-tools"), directory.join("../libexec/prepage/prepage-tools")]
+}
+
+/// The system's words for an error, without the number.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+fn say(text: &str) {
+    // Nobody may be there to read it; the program is started all the same.
+    let _ = writeln!(io::stderr(), "prepage: {text}");
+}

@@ -1,0 +1,48 @@
+//! The exit codes of commands that run another, as env(1), nohup(1) and timeout(1) have them.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+
+/// A failure of prepage itself.
+pub const OWN_FAILURE: u8 = 125;
+/// The command was found but cannot be executed.
+const CANNOT_EXECUTE: u8 = 126;
+/// There is no such command.
+const NOT_FOUND: u8 = 127;
+
+/// The exit code for a command's wait status: its own, or 128 and the signal that killed it.
+pub fn exit_code(wait_status: i32) -> ExitCode {
+    let status = ExitStatus::from_raw(wait_status);
+    let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(OWN_FAILURE.into());
+    ExitCode::from(u8::try_from(code).unwrap_or(OWN_FAILURE))
+}
+
+/// A command that could not be started. `main` turns it into its exit code.
+#[derive(Debug)]
+pub struct NotStarted {
+    program: String,
+    error: io::Error,
+}
+
+impl std::fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.program, self.error)
+    }
+}
+
+impl std::error::Error for NotStarted {}
+
+impl NotStarted {
+    /// 126 or 127.
+    pub fn exit_code(&self) -> ExitCode {
+        let missing = self.error.kind() == io::ErrorKind::NotFound;
+        ExitCode::from(if missing { NOT_FOUND } else { CANNOT_EXECUTE })
+    }
+}
+
+/// That `command` could not be started.
+pub fn not_started(command: &[OsString], error: io::Error) -> NotStarted {
+    NotStarted { program: command[0].to_string_lossy().into_owned(), error }
+}

@@ -1,0 +1,37 @@
+//! The vocabulary of prepage and the decisions made with it. Pure: no I/O, no threads, no unsafe.
+//!
+//! ```text
+//!  kernel faults ── Fault ──► Trace ──► summary, Parquet (crate trace)
+//!                                └────► Profile ──► plan of extents (crate prefetch)
+//! ```
+//!
+//! | module    | noun                                                                      |
+//! |-----------|---------------------------------------------------------------------------|
+//! | [`page`]  | a 4 KiB unit of an object: [`PageIndex`], [`PageRange`]                   |
+//! | [`fault`] | one page fault: when, who, where, class, cost                             |
+//! | [`trace`] | a sequence of faults with the objects and threads they speak of           |
+//! | [`profile`], [`profile_file`] | which pages and names a program needs at its start; as bytes |
+//! | [`role`]  | which of its working sets a call of a program uses                        |
+//! | [`plan`]  | a profile turned into reads                                               |
+//!
+//! ```
+//! use prepage_core::{PageIndex, PageRange};
+//!
+//! let cluster = PageRange::new(PageIndex(16), PageIndex(32));
+//! assert_eq!(cluster.len(), 16);
+//! assert_eq!(cluster.bytes(), 16 * 4096);
+//! assert!(cluster.contains(PageIndex(31)) && !cluster.contains(PageIndex(32)));
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod fault;
+pub mod page;
+pub mod plan;
+pub mod profile;
+pub mod profile_file;
+pub mod role;
+pub mod trace;
+
+pub use fault::{Fault, FaultClass};
+pub use page::{PAGE_SIZE, PageIndex, PageRange};
+pub use trace::{Object, ObjectId, Thread, ThreadIndex, Trace, TraceFacts};

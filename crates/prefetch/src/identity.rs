@@ -1,0 +1,178 @@
+//! Telling whether a file is still the one a profile speaks of.
+//!
+//! The usual case costs one statx: device, inode, size, mtime and ctime are all as they were, so nothing about
+//! the file changed. Where one differs (installed again, copied into an image, another mount) the content
+//! decides: the build-id of an ELF file, else size and checksum of the first and last page.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use object::elf::{FileHeader32, FileHeader64, NT_GNU_BUILD_ID};
+use object::read::elf::{FileHeader, ProgramHeader};
+use prepage_core::PAGE_SIZE;
+use prepage_core::profile::{FileIdentity, Fingerprint, ProfiledFile};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags};
+
+/// Why a file of a profile is not prefetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// There is no such file any more.
+    Missing,
+    /// Its content is another than the one that was learned.
+    Changed,
+    /// The user may not read it.
+    Denied,
+    /// A directory, device, pipe or socket stands in its place.
+    NotRegular,
+}
+
+/// Identity of the file called `path`, which must be a regular file. Symbolic links are not followed: profiles
+/// hold resolved paths.
+pub fn identity_at(path: &Path) -> Result<FileIdentity, Skipped> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    regular(&rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS).map_err(skipped)?)
+}
+
+/// Identity of an open file.
+pub fn identity_of(file: &File) -> Result<FileIdentity, Skipped> {
+    let statx = rustix::fs::statx(file.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS);
+    regular(&statx.map_err(skipped)?)
+}
+
+/// Opens a regular file to read from, without waiting for whatever may stand in its place.
+pub fn open_to_read(path: &Path) -> Result<File, Skipped> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(skipped)?;
+    Ok(File::from(fd))
+}
+
+/// Opens the file of a profile, if it still is that file.
+pub fn open_if_same(profiled: &ProfiledFile) -> Result<File, Skipped> {
+    let path = Path::new(&profiled.path);
+    let now = identity_at(path)?;
+    if now == profiled.identity {
+        return open_to_read(path);
+    }
+    if now.size_bytes != profiled.identity.size_bytes {
+        return Err(Skipped::Changed);
+    }
+    let file = open_to_read(path)?;
+    match fingerprint(&file, now.size_bytes) {
+        Ok(found) if found == profiled.fingerprint => Ok(file),
+        _ => Err(Skipped::Changed),
+    }
+}
+
+/// What an open file of `size_bytes` holds.
+pub fn fingerprint(file: &File, size_bytes: u64) -> io::Result<Fingerprint> {
+    let mut first = [0; PAGE_SIZE as usize];
+    let first = read_page(file, 0, &mut first)?;
+    if let Some(build_id) = build_id(first) {
+        return Ok(Fingerprint::BuildId(build_id));
+    }
+    let mut last = [0; PAGE_SIZE as usize];
+    let last = read_page(file, size_bytes.saturating_sub(1) / PAGE_SIZE * PAGE_SIZE, &mut last)?;
+    Ok(Fingerprint::Ends(prepage_core::profile_file::checksum(&[first, last])))
+}
+
+fn read_page<'a>(file: &File, offset_bytes: u64, into: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match file.read_at(&mut into[filled..], offset_bytes + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(&into[..filled])
+}
+
+/// The build-id in the first page of an ELF file, where linkers put it.
+fn build_id(page: &[u8]) -> Option<Vec<u8>> {
+    fn of<Header: FileHeader<Endian = object::Endianness>>(page: &[u8]) -> Option<Vec<u8>> {
+        let header = Header::parse(page).ok()?;
+        let endian = header.endian().ok()?;
+        for segment in header.program_headers(endian, page).ok()? {
+            let Ok(Some(mut notes)) = segment.notes(endian, page) else { continue };
+            while let Ok(Some(note)) = notes.next() {
+                if note.name() == b"GNU" && note.n_type(endian) == NT_GNU_BUILD_ID {
+                    return Some(note.desc().to_vec());
+                }
+            }
+        }
+        None
+    }
+    of::<FileHeader64<object::Endianness>>(page).or_else(|| of::<FileHeader32<object::Endianness>>(page))
+}
+
+fn regular(statx: &Statx) -> Result<FileIdentity, Skipped> {
+    if FileType::from_raw_mode(statx.stx_mode.into()) != FileType::RegularFile {
+        return Err(Skipped::NotRegular);
+    }
+    let nanoseconds = |time: rustix::fs::StatxTimestamp| {
+        time.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(time.tv_nsec))
+    };
+    Ok(FileIdentity {
+        device: rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor),
+        inode: statx.stx_ino,
+        size_bytes: statx.stx_size,
+        mtime_ns: nanoseconds(statx.stx_mtime),
+        ctime_ns: nanoseconds(statx.stx_ctime),
+    })
+}
+
+fn skipped(error: rustix::io::Errno) -> Skipped {
+    match error {
+        rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => Skipped::Denied,
+        rustix::io::Errno::LOOP => Skipped::NotRegular,
+        _ => Skipped::Missing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn profiled(path: &Path) -> ProfiledFile {
+        let file = open_to_read(path).unwrap();
+        let identity = identity_of(&file).unwrap();
+        let fingerprint = fingerprint(&file, identity.size_bytes).unwrap();
+        ProfiledFile { path: path.to_str().unwrap().into(), identity, fingerprint, extents: vec![] }
+    }
+
+    #[test]
+    fn an_elf_file_is_known_by_its_build_id_even_as_a_copy() {
+        let elf = fs::canonicalize("/bin/sh").unwrap();
+        let mut known = profiled(&elf);
+        assert!(matches!(&known.fingerprint, Fingerprint::BuildId(id) if id.len() >= 8));
+        let dir = tempfile::tempdir().unwrap();
+        let copy = dir.path().join("copy");
+        fs::copy(&elf, &copy).unwrap();
+        known.path = copy.to_str().unwrap().into();
+        assert!(open_if_same(&known).is_ok());
+    }
+
+    #[test]
+    fn a_replaced_file_is_noticed_even_with_equal_size_and_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        fs::write(&path, "one content").unwrap();
+        let known = profiled(&path);
+        assert!(open_if_same(&known).is_ok());
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "two content").unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        assert_eq!(open_if_same(&known).unwrap_err(), Skipped::Changed);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(open_if_same(&known).unwrap_err(), Skipped::Missing);
+        fs::create_dir(&path).unwrap();
+        assert_eq!(open_if_same(&known).unwrap_err(), Skipped::NotRegular);
+    }
+}

@@ -1,0 +1,293 @@
+//! What was seen of a program's needs while it ran, however it was seen, made into the parts of a profile.
+//!
+//! ```text
+//!  ptrace stops ──────────────┐
+//!  page-cache events ─────────┼─► Sightings (time, file, pages) ─► by time ─► ranks ─► ProfiledFile, Lookup
+//!  faults, stalled calls ─────┘
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use prepage_core::profile::{Evidence, Lookup, ProfiledFile, Touches};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+
+use crate::clock;
+use crate::identity::{fingerprint, identity_of, open_to_read};
+
+/// Places whose contents are made up by the kernel or live in memory: nothing there comes from a device.
+const NOT_ON_A_DEVICE: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
+
+/// File systems that live in memory (statfs magic numbers, include/uapi/linux/magic.h).
+const MEMORY_FILE_SYSTEMS: [u64; 4] =
+    [0x0102_1994 /* tmpfs */, 0x8584_58f6 /* ramfs */, 0x9fa0 /* proc */, 0x6265_6572 /* sysfs */];
+
+/// Device (as [`rustix::fs::makedev`] encodes it) and inode.
+pub type Inode = (u64, u64);
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Named(usize),
+    Inode(Inode),
+}
+
+/// Pages and names seen in use, in any order.
+#[derive(Debug)]
+pub struct Sightings {
+    /// As file times are stamped, nanoseconds since 1970.
+    began_ns: i64,
+    paths: Vec<PathBuf>,
+    path_places: HashMap<PathBuf, usize>,
+    inodes: HashMap<Inode, usize>,
+    pages: Vec<(u64, Place, PageRange, Evidence)>,
+    names: Vec<(u64, Lookup)>,
+}
+
+/// What sightings come to.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// In order of first use.
+    pub files: Vec<ProfiledFile>,
+    /// In order of first use, each path once.
+    pub lookups: Vec<Lookup>,
+    /// Pages of files whose path could not be found out.
+    pub unnamed_pages: u64,
+}
+
+impl Default for Sightings {
+    fn default() -> Self {
+        Self {
+            began_ns: clock::file_time_ns(),
+            paths: Vec::new(),
+            path_places: HashMap::new(),
+            inodes: HashMap::new(),
+            pages: Vec::new(),
+            names: Vec::new(),
+        }
+    }
+}
+
+impl Sightings {
+    /// Notes that at `time_ns` the pages `range` of the file `path` were used.
+    pub fn pages(&mut self, time_ns: u64, path: &Path, range: PageRange, evidence: Evidence) {
+        if is_on_a_device(path) {
+            let place = Place::Named(self.place(path));
+            self.pages.push((time_ns, place, range, evidence));
+        }
+    }
+
+    /// Notes the same of a file of which only device and inode are known; [`Self::name`] may tell its path.
+    pub fn inode_pages(&mut self, time_ns: u64, inode: Inode, range: PageRange, evidence: Evidence) {
+        self.pages.push((time_ns, Place::Inode(inode), range, evidence));
+    }
+
+    /// Notes that the file with this inode is called `path`.
+    pub fn name(&mut self, inode: Inode, path: &Path) {
+        if !self.inodes.contains_key(&inode) && is_on_a_device(path) {
+            let place = self.place(path);
+            self.inodes.insert(inode, place);
+        }
+    }
+
+    /// Notes that at `time_ns` the kernel was asked for `path`, or for the entries of the directory `path`.
+    pub fn lookup(&mut self, time_ns: u64, path: &Path, list: bool) {
+        if let Some(path) = path.to_str().filter(|path| path.starts_with('/'))
+            && is_on_a_device(Path::new(path))
+        {
+            self.names.push((time_ns, Lookup { path: path.into(), list }));
+        }
+    }
+
+    /// Whether nothing was seen.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty() && self.names.is_empty()
+    }
+
+    /// Everything seen, in order of first use. Files that are gone, not regular, unreadable, in memory only or
+    /// written to since the sightings began are left out: they are not there for the next start, or not the same.
+    pub fn findings(mut self) -> Findings {
+        self.pages.sort_by_key(|&(time_ns, ..)| time_ns);
+        self.names.sort_by_key(|&(time_ns, _)| time_ns);
+        let mut unnamed_pages = 0;
+        let mut files: Vec<(usize, Touches)> = Vec::new();
+        let mut file_places: HashMap<usize, usize> = HashMap::new();
+        for (rank, (_, place, range, evidence)) in self.pages.iter().enumerate() {
+            let place = match *place {
+                Place::Named(place) => Some(place),
+                Place::Inode(inode) => self.place_of_inode(inode),
+            };
+            let Some(place) = place else {
+                unnamed_pages += range.len();
+                continue;
+            };
+            let at = *file_places.entry(place).or_insert_with(|| {
+                files.push((place, Touches::default()));
+                files.len() - 1
+            });
+            files[at].1.touch_range(*range, u32::try_from(rank).unwrap_or(u32::MAX), *evidence);
+        }
+        let files = files.into_iter().filter_map(|(place, touches)| self.profiled(&self.paths[place], touches));
+        let files = merge_links(files);
+        Findings { files, lookups: unique(self.names), unnamed_pages }
+    }
+
+    fn place(&mut self, path: &Path) -> usize {
+        if let Some(&place) = self.path_places.get(path) {
+            return place;
+        }
+        self.paths.push(path.into());
+        self.path_places.insert(path.into(), self.paths.len() - 1);
+        self.paths.len() - 1
+    }
+
+    /// The file with this inode. Stacked file systems show a device of their own to stat, while the kernel's
+    /// events name the device below; the inode number is the same, and decides where it is unmistakable.
+    fn place_of_inode(&self, inode: Inode) -> Option<usize> {
+        self.inodes.get(&inode).copied().or_else(|| {
+            let mut same_number = self.inodes.iter().filter(|((_, number), _)| *number == inode.1);
+            match (same_number.next(), same_number.next()) {
+                (Some((_, &place)), None) => Some(place),
+                _ => None,
+            }
+        })
+    }
+
+    fn profiled(&self, path: &Path, mut touches: Touches) -> Option<ProfiledFile> {
+        let path = path.canonicalize().ok()?;
+        let file = open_to_read(&path).ok()?;
+        let identity = identity_of(&file).ok()?;
+        let in_memory = rustix::fs::fstatfs(&file)
+            .is_ok_and(|statfs| MEMORY_FILE_SYSTEMS.contains(&(statfs.f_type as u64)));
+        if in_memory || identity.mtime_ns >= self.began_ns {
+            return None;
+        }
+        touches.truncate(PageIndex(identity.size_bytes.div_ceil(PAGE_SIZE)));
+        if touches.is_empty() {
+            return None;
+        }
+        let fingerprint = fingerprint(&file, identity.size_bytes).ok()?;
+        Some(ProfiledFile {
+            path: path.to_str()?.into(),
+            identity,
+            fingerprint,
+            extents: touches.extents(),
+        })
+    }
+}
+
+/// One entry for files that were reached by several paths.
+fn merge_links(files: impl Iterator<Item = ProfiledFile>) -> Vec<ProfiledFile> {
+    let mut merged: Vec<ProfiledFile> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for file in files {
+        match places.get(&file.path) {
+            None => {
+                places.insert(file.path.clone(), merged.len());
+                merged.push(file);
+            }
+            Some(&at) => {
+                let mut touches = Touches::default();
+                for extent in merged[at].extents.iter().chain(&file.extents) {
+                    touches.touch_range(extent.range, extent.rank, extent.evidence);
+                }
+                merged[at].extents = touches.extents();
+            }
+        }
+    }
+    merged
+}
+
+fn unique(names: Vec<(u64, Lookup)>) -> Vec<Lookup> {
+    let listed: HashSet<String> =
+        names.iter().filter(|(_, name)| name.list).map(|(_, name)| name.path.clone()).collect();
+    let mut seen = HashSet::new();
+    let mut lookups: Vec<Lookup> = Vec::new();
+    for (_, name) in names {
+        if seen.insert(name.path.clone()) {
+            lookups.push(Lookup { list: listed.contains(&name.path), path: name.path });
+        }
+    }
+    lookups
+}
+
+fn is_on_a_device(path: &Path) -> bool {
+    path.is_absolute() && !NOT_ON_A_DEVICE.iter().any(|place| path.starts_with(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    fn range(start: u64, end: u64) -> PageRange {
+        PageRange::new(PageIndex(start), PageIndex(end))
+    }
+
+    /// A file in a directory of the build tree: the system's temporary directory may be in memory.
+    fn old_file(dir: &Path, name: &str) -> PathBuf {
+        let path = dir.join(name);
+        std::fs::write(&path, vec![1u8; 10 * 4096 + 1]).unwrap();
+        let hour_ago = SystemTime::now() - Duration::from_secs(3600);
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(hour_ago).unwrap();
+        path
+    }
+
+    #[test]
+    fn pages_are_ranked_by_time_and_end_with_the_file() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (a, b) = (old_file(dir.path(), "a"), old_file(dir.path(), "b"));
+        let mut sightings = Sightings::default();
+        sightings.pages(30, &a, range(2, 40), Evidence::Seen);
+        sightings.pages(10, &b, range(0, 1), Evidence::Seen);
+        sightings.inode_pages(20, (7, 8), range(9, 10), Evidence::Exact);
+        sightings.inode_pages(20, (9, 9), range(0, 3), Evidence::Exact);
+        sightings.name((7, 8), &a);
+        let findings = sightings.findings();
+        let names: Vec<_> = findings.files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(names, [b.canonicalize().unwrap().to_str().unwrap(), a.canonicalize().unwrap().to_str().unwrap()]);
+        assert_eq!(findings.files[1].pages(), 9, "pages 2 to 10 of a file of 10 pages and a byte");
+        assert_eq!(findings.unnamed_pages, 3);
+    }
+
+    #[test]
+    fn links_to_one_file_are_one_entry() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let a = old_file(dir.path(), "a");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&a, &link).unwrap();
+        let mut sightings = Sightings::default();
+        sightings.pages(1, &link, range(0, 1), Evidence::Seen);
+        sightings.pages(2, &a, range(1, 2), Evidence::Seen);
+        let findings = sightings.findings();
+        assert_eq!(findings.files.len(), 1);
+        assert_eq!(findings.files[0].extents[0].range, range(0, 2));
+    }
+
+    #[test]
+    fn what_the_run_itself_wrote_and_what_is_no_file_is_left_out() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut sightings = Sightings::default();
+        let written = dir.path().join("written");
+        std::fs::write(&written, "new").unwrap();
+        sightings.pages(1, &written, range(0, 1), Evidence::Seen);
+        sightings.pages(1, Path::new("/proc/self/exe"), range(0, 1), Evidence::Seen);
+        sightings.pages(1, dir.path(), range(0, 1), Evidence::Seen);
+        sightings.pages(1, &dir.path().join("gone"), range(0, 1), Evidence::Seen);
+        assert!(sightings.findings().files.is_empty());
+    }
+
+    #[test]
+    fn names_stand_once_in_order_of_first_use() {
+        let mut sightings = Sightings::default();
+        sightings.lookup(5, Path::new("/usr/b"), false);
+        sightings.lookup(3, Path::new("/usr/a"), false);
+        sightings.lookup(9, Path::new("/usr/a"), true);
+        sightings.lookup(1, Path::new("relative"), false);
+        sightings.lookup(1, Path::new("/dev/null"), false);
+        let lookups = sightings.findings().lookups;
+        let expected =
+            [Lookup { path: "/usr/a".into(), list: true }, Lookup { path: "/usr/b".into(), list: false }];
+        assert_eq!(lookups, expected);
+    }
+}

@@ -1,0 +1,324 @@
+//! The profile store: one small file a program and role, private to its user.
+//!
+//! `$PREPAGE_STORE`, else `/var/lib/prepage` for root and `$XDG_STATE_HOME/prepage` (`~/.local/state/prepage`)
+//! for others. The directory is 0700, files are 0600 and replaced as a whole, so a reader, a crash or a full
+//! disk never sees half a profile. Two runs that learn at once take turns at a lock; the later one adds to what
+//! the earlier one wrote.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use prepage_core::profile::Profile;
+use prepage_core::profile_file::{self, PAYLOAD_BYTES_MAX, ProfileFileError};
+use rustix::fs::{Access, AtFlags, CWD, FlockOperation};
+
+const SUFFIX: &str = "profile";
+
+/// Why the store could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Neither `$PREPAGE_STORE`, `$XDG_STATE_HOME` nor `$HOME` says where.
+    #[error("no place for profiles: none of PREPAGE_STORE, XDG_STATE_HOME and HOME is set")]
+    Nowhere,
+    /// The directory or a file in it belongs to somebody else or is open to others.
+    #[error("{} is not private to this user (owner {owner}, mode {mode:04o})", path.display())]
+    NotPrivate {
+        /// Directory or file.
+        path: PathBuf,
+        /// Its owner's user id.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// A file in the store is not a profile that this version reads.
+    #[error("{}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ProfileFileError,
+    },
+    /// The operating system refused.
+    #[error("{}", path.display())]
+    Io {
+        /// What it was about.
+        path: PathBuf,
+        /// Its reason.
+        source: io::Error,
+    },
+}
+
+/// Which profile: the executable and the role it plays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProfileKey {
+    /// Absolute path of the executable, free of symbolic links.
+    pub program: String,
+    /// See [`prepage_core::role`].
+    pub role: String,
+}
+
+impl ProfileKey {
+    /// The file's name in the store: readable first, then a checksum of program and role that tells equal
+    /// names apart.
+    fn file_name(&self) -> String {
+        let name = self.role.split(' ').next().unwrap_or_default();
+        let readable: String =
+            name.chars().filter(|c| c.is_ascii_alphanumeric() || "._+-".contains(*c)).take(40).collect();
+        let parts = [self.program.as_bytes(), b"\0", self.role.as_bytes()];
+        let reversed = [self.role.as_bytes(), b"\0", self.program.as_bytes()];
+        format!(
+            "{}-{:08x}{:08x}.{SUFFIX}",
+            readable.trim_start_matches('.'),
+            profile_file::checksum(&parts),
+            profile_file::checksum(&reversed)
+        )
+    }
+}
+
+/// A directory of profiles.
+#[derive(Clone, Debug)]
+pub struct Store {
+    directory: PathBuf,
+}
+
+impl Store {
+    /// The store of the user this process runs as. Nothing is created yet.
+    pub fn of_user() -> Result<Self, StoreError> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let directory = if let Some(directory) = variable("PREPAGE_STORE") {
+            directory
+        } else if rustix::process::geteuid().is_root() {
+            PathBuf::from("/var/lib/prepage")
+        } else if let Some(state) = variable("XDG_STATE_HOME") {
+            state.join("prepage")
+        } else {
+            variable("HOME").ok_or(StoreError::Nowhere)?.join(".local/state/prepage")
+        };
+        Ok(Self::at(directory))
+    }
+
+    /// The store in `directory`.
+    pub fn at(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where the profile of `key` is, or would be.
+    pub fn path_of(&self, key: &ProfileKey) -> PathBuf {
+        self.directory.join(key.file_name())
+    }
+
+    /// The profile of `key`, or `None` where there is none.
+    pub fn load(&self, key: &ProfileKey) -> Result<Option<Profile>, StoreError> {
+        let Some(profile) = self.load_file(&self.path_of(key))? else { return Ok(None) };
+        // Two keys of equal checksums: the file is another program's.
+        Ok((profile.program == key.program && profile.role == key.role).then_some(profile))
+    }
+
+    /// The profile in the file `path`, or `None` where there is no such file.
+    pub fn load_file(&self, path: &Path) -> Result<Option<Profile>, StoreError> {
+        let io = |source| StoreError::Io { path: path.into(), source };
+        let file = match File::options().read(true).custom_flags(O_NOFOLLOW_NONBLOCK).open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io(error)),
+        };
+        // What is followed must have been written by this user: a profile steers reads made in their name.
+        check_private(path, &file.metadata().map_err(io)?)?;
+        let mut bytes = Vec::new();
+        file.take(PAYLOAD_BYTES_MAX + 4096).read_to_end(&mut bytes).map_err(io)?;
+        profile_file::decode(&bytes)
+            .map(Some)
+            .map_err(|source| StoreError::Unreadable { path: path.into(), source })
+    }
+
+    /// Reads the profile of `key`, lets `change` alter it (`None`: there is none, or it cannot be read) and
+    /// writes what it returns. Others that do the same wait. Returns what is in the store afterwards.
+    pub fn update(
+        &self,
+        key: &ProfileKey,
+        change: impl FnOnce(Option<Profile>) -> Option<Profile>,
+    ) -> Result<(), StoreError> {
+        self.create()?;
+        let lock_path = self.directory.join("lock");
+        let io = |source| StoreError::Io { path: lock_path.clone(), source };
+        let lock = File::options().create(true).write(true).truncate(false).mode(0o600).open(&lock_path);
+        let lock = lock.map_err(io)?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|error| io(error.into()))?;
+        // A damaged or foreign file is replaced: it is of no use to anybody, and the run that learns now is.
+        let before = self.load(key).unwrap_or(None);
+        match change(before) {
+            Some(after) => self.write(&self.path_of(key), &profile_file::encode(&after)),
+            None => Ok(()),
+        }
+    }
+
+    /// Every file of the store: the profile in it, or what is wrong with it. Sorted by file name.
+    pub fn list(&self) -> Result<Vec<(PathBuf, Result<Profile, StoreError>)>, StoreError> {
+        let io = |source| StoreError::Io { path: self.directory.clone(), source };
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(io(error)),
+        };
+        let mut paths = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(io)?.path();
+            if path.extension().is_some_and(|extension| extension == SUFFIX) {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        let load = |path: PathBuf| match self.load_file(&path).transpose()? {
+            Ok(profile) => Some((path, Ok(profile))),
+            Err(error) => Some((path, Err(error))),
+        };
+        Ok(paths.into_iter().filter_map(load).collect())
+    }
+
+    /// Removes one profile.
+    pub fn remove(&self, path: &Path) -> Result<(), StoreError> {
+        fs::remove_file(path).map_err(|source| StoreError::Io { path: path.into(), source })
+    }
+
+    /// Makes the directory where it is missing, and checks that it is this user's alone.
+    pub fn create(&self) -> Result<(), StoreError> {
+        let io = |source| StoreError::Io { path: self.directory.clone(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory).map_err(io)?;
+        check_private(&self.directory, &fs::metadata(&self.directory).map_err(io)?)
+    }
+
+    /// Makes the directory and checks that a profile can be written to it: for those who will only know later, when
+    /// nobody is left to tell, what to write.
+    pub fn create_with_room(&self) -> Result<(), StoreError> {
+        /// More than the profile of any program measured so far takes.
+        const PROFILE_BYTES: u64 = 1 << 20;
+        self.create()?;
+        let io = |source| StoreError::Io { path: self.directory.clone(), source };
+        rustix::fs::accessat(CWD, &self.directory, Access::WRITE_OK, AtFlags::EACCESS)
+            .map_err(|error| io(error.into()))?;
+        let space = rustix::fs::statvfs(&self.directory).map_err(|error| io(error.into()))?;
+        if space.f_bavail.saturating_mul(space.f_frsize) < PROFILE_BYTES {
+            return Err(io(io::ErrorKind::StorageFull.into()));
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+        let temporary = path.with_extension(format!("{}.new", std::process::id()));
+        let io = |source| StoreError::Io { path: path.into(), source };
+        let written = File::options()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&temporary)
+            .and_then(|mut file| {
+                file.write_all(bytes)?;
+                file.sync_data()
+            })
+            .and_then(|()| fs::rename(&temporary, path));
+        written.map_err(|error| {
+            let _ = fs::remove_file(&temporary);
+            io(error)
+        })
+    }
+}
+
+const O_NOFOLLOW_NONBLOCK: i32 =
+    (rustix::fs::OFlags::NOFOLLOW.bits() | rustix::fs::OFlags::NONBLOCK.bits()) as i32;
+
+fn check_private(path: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
+    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    if owner != rustix::process::geteuid().as_raw() || mode & 0o022 != 0 {
+        return Err(StoreError::NotPrivate { path: path.into(), owner, mode });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn key(role: &str) -> ProfileKey {
+        ProfileKey { program: "/usr/bin/x".into(), role: role.into() }
+    }
+
+    fn profile(key: &ProfileKey) -> Profile {
+        Profile { program: key.program.clone(), role: key.role.clone(), ..Default::default() }
+    }
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::at(dir.path().join("state/prepage"));
+        (dir, store)
+    }
+
+    #[test]
+    fn a_profile_is_private_and_is_found_again() {
+        let (_dir, store) = store();
+        assert!(store.load(&key("x")).unwrap().is_none());
+        assert!(store.list().unwrap().is_empty());
+        store.update(&key("x"), |before| before.or_else(|| Some(profile(&key("x"))))).unwrap();
+        assert_eq!(store.load(&key("x")).unwrap(), Some(profile(&key("x"))));
+        assert!(store.load(&key("x -c")).unwrap().is_none());
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(store.directory()), 0o700);
+        assert_eq!(mode(&store.path_of(&key("x"))), 0o600);
+        assert_eq!(store.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_damaged_profile_is_told_and_replaced_by_the_next_update() {
+        let (_dir, store) = store();
+        store.update(&key("x"), |_| Some(profile(&key("x")))).unwrap();
+        let path = store.path_of(&key("x"));
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        assert!(matches!(store.load(&key("x")), Err(StoreError::Unreadable { .. })));
+        assert!(store.list().unwrap()[0].1.is_err());
+        store.update(&key("x"), |_| Some(profile(&key("x")))).unwrap();
+        assert!(store.load(&key("x")).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_not_followed() {
+        let (_dir, store) = store();
+        store.update(&key("x"), |_| Some(profile(&key("x")))).unwrap();
+        let path = store.path_of(&key("x"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).unwrap();
+        assert!(matches!(store.load(&key("x")), Err(StoreError::NotPrivate { .. })));
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert!(matches!(store.load(&key("x")), Err(StoreError::Io { .. })));
+        fs::set_permissions(store.directory(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(store.create(), Err(StoreError::NotPrivate { .. })));
+    }
+
+    #[test]
+    fn updates_at_once_lose_nothing() {
+        let (_dir, store) = store();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let count = |before: Option<Profile>| {
+                        let mut after = before.unwrap_or_else(|| profile(&key("x")));
+                        after.history.refining_runs += 1;
+                        Some(after)
+                    };
+                    store.update(&key("x"), count).unwrap();
+                });
+            }
+        });
+        assert_eq!(store.load(&key("x")).unwrap().unwrap().history.refining_runs, 8);
+    }
+}

@@ -1,0 +1,227 @@
+//! Learning from a start as it happens, as any user, without getting in its way.
+//!
+//! Two things are seen: page faults, which name pages of mapped files; and *stalls*, the system calls in which a
+//! thread of the program is found asleep when it has just been taken off its CPU. A thread that sleeps in read(),
+//! open() or stat() on a cold cache waits for the device, so the stalls name just the reads and lookups that are
+//! worth having in the profile. What is served from memory never stalls and is not seen; a later start from a
+//! colder cache shows it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use prepage_core::profile::Evidence;
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::perf::PerfError;
+use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Place, Probe, Stream};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::calls::{Peek, Wants, wants};
+use crate::sightings::{Findings, Sightings};
+
+/// Pages that one fault maps at most where they are in memory (`fault_around_bytes`, 64 KiB): an aligned window.
+const FAULT_AROUND_PAGES: u64 = 16;
+
+/// Stalls looked at in one start. Each costs a few microseconds on another CPU than the program's; a program that
+/// sleeps more often than this has long started.
+const STALLS_MAX: u32 = 20_000;
+
+/// Bytes of a stalled read that are noted at most: what the kernel reads ahead goes on by itself.
+const STALLED_READ_BYTES_MAX: u64 = 128 << 10;
+
+/// What to watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every fault and every stall: for a start that is not known yet. Costs the program a few percent.
+    EveryFault,
+    /// Faults that read from the device, and stalls: for a known start from a cold cache.
+    DiskFaultsAndStalls,
+    /// Faults that read from the device: free as long as there are none.
+    DiskFaults,
+}
+
+/// When watching ends: with the program, or after a while.
+#[derive(Debug)]
+pub struct Until {
+    pidfd: OwnedFd,
+    deadline: Instant,
+}
+
+impl Until {
+    /// Until the process of `pidfd` has ended, at most for `window`.
+    pub fn new(pidfd: OwnedFd, window: Duration) -> Self {
+        Self { pidfd, deadline: Instant::now() + window }
+    }
+
+    /// Waits for it.
+    pub fn wait(&self) {
+        let timeout = Timespec::try_from(self.remaining()).expect("the window is no longer than an i64 of seconds");
+        let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout));
+    }
+
+    fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+/// A program being watched.
+#[derive(Debug)]
+pub struct Watch {
+    faults: Stream,
+    stalls: Option<Stream>,
+    spaces: AddressSpaces,
+    /// Whether the program was seen to be executed; what came before is this program's own.
+    executed: bool,
+    stalls_left: u32,
+    sightings: Sightings,
+}
+
+impl Watch {
+    /// Watches process `pid`, which is about to execute its program, and all that it starts.
+    pub fn attach(pid: u32, scope: Scope) -> Result<Self, PerfError> {
+        let faults = match scope {
+            Scope::EveryFault => FaultEvents::Ends,
+            Scope::DiskFaultsAndStalls | Scope::DiskFaults => FaultEvents::DiskOnly,
+        };
+        let faults = Stream::attach(pid, &Probe { faults, ..Probe::default() })?;
+        let stalls = match scope {
+            Scope::DiskFaults => None,
+            _ => Some(Stream::attach(pid, &stall_probe())?),
+        };
+        let mut spaces = AddressSpaces::new();
+        spaces.seed(pid);
+        Ok(Self {
+            faults,
+            stalls,
+            spaces,
+            executed: false,
+            stalls_left: STALLS_MAX,
+            sightings: Sightings::default(),
+        })
+    }
+
+    /// Watches until it is over and returns what was seen. `on_disk_faults` hears the number of disk faults so far,
+    /// whenever it grew.
+    pub fn follow(mut self, until: &Until, mut on_disk_faults: impl FnMut(u64)) -> Findings {
+        let mut disk_faults = 0;
+        loop {
+            let ended = self.wait(until);
+            self.look_at_stalls();
+            let events: Vec<Event> =
+                if ended { self.faults.finish().collect() } else { self.faults.ripe().collect() };
+            let before = disk_faults;
+            for event in &events {
+                disk_faults += u64::from(matches!(event.kind, EventKind::FaultEnd { disk: true, .. }));
+                self.see(event);
+            }
+            if disk_faults > before {
+                on_disk_faults(disk_faults);
+            }
+            if ended {
+                return self.sightings.findings();
+            }
+        }
+    }
+
+    /// Waits for something to look at. Returns whether watching is over.
+    fn wait(&mut self, until: &Until) -> bool {
+        let mut others: Vec<BorrowedFd<'_>> = vec![until.pidfd.as_fd()];
+        others.extend(self.stalls.iter().flat_map(Stream::fds));
+        let remaining = until.remaining();
+        match self.faults.wait(&others, Some(remaining)) {
+            Ok(ready) => ready[0] || remaining.is_zero(),
+            Err(_) => true,
+        }
+    }
+
+    fn see(&mut self, event: &Event) {
+        self.spaces.apply(event);
+        match &event.kind {
+            EventKind::Name { exec: true, .. } => self.executed = true,
+            EventKind::FaultEnd { address, .. } if self.executed => {
+                if let Some(place) = self.spaces.resolve(event.pid, *address) {
+                    see_fault(&mut self.sightings, event.time_ns, &place, *address);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn look_at_stalls(&mut self) {
+        let Some(stalls) = &mut self.stalls else { return };
+        let mut last = None;
+        for event in stalls.finish() {
+            // One look a thread: earlier stalls of it are over by now.
+            if let EventKind::Switch { out: true, preempted: false } = event.kind
+                && last.replace(event.tid) != Some(event.tid)
+                && self.executed
+            {
+                see_stall(&mut self.sightings, event.time_ns, event.tid);
+                self.stalls_left -= 1;
+                if self.stalls_left == 0 {
+                    break;
+                }
+            }
+        }
+        if self.stalls_left == 0 {
+            self.stalls = None;
+        }
+    }
+}
+
+/// Context switches, each announced at once: a stall on a fast disk is over in 100 µs.
+fn stall_probe() -> Probe {
+    Probe {
+        faults: FaultEvents::None,
+        switches: true,
+        ring_bytes: 64 << 10,
+        wakeup_bytes: Some(1),
+        ..Probe::default()
+    }
+}
+
+/// Notes the page that faulted.
+pub(crate) fn see_page(sightings: &mut Sightings, time_ns: u64, place: &Place<'_>) {
+    let Some(page) = place.page else { return };
+    let range = PageRange::new(page, PageIndex(page.0 + 1));
+    sightings.pages(time_ns, Path::new(&place.object.path), range, Evidence::Seen);
+}
+
+/// Notes the page that faulted, and as possible neighbours the window that one fault can map.
+pub(crate) fn see_fault(sightings: &mut Sightings, time_ns: u64, place: &Place<'_>, address: u64) {
+    let Some(page) = place.page else { return };
+    see_page(sightings, time_ns, place);
+    // The window is aligned in the address space, and ends where the mapping ends.
+    let into_window = PageIndex::containing(address).0 % FAULT_AROUND_PAGES;
+    let mapping_start = PageIndex::containing(place.mapping.offset_bytes).0;
+    let pages_left = (place.mapping.end - address).div_ceil(PAGE_SIZE);
+    let near_start = page.0.saturating_sub(into_window).max(mapping_start);
+    let near_end = page.0 + (FAULT_AROUND_PAGES - into_window).min(pages_left);
+    let near = PageRange::new(PageIndex(near_start), PageIndex(near_end));
+    sightings.pages(time_ns, Path::new(&place.object.path), near, Evidence::Near);
+}
+
+/// Notes what thread `tid` is asleep in, if it is something that waits for a file.
+fn see_stall(sightings: &mut Sightings, time_ns: u64, tid: u32) {
+    let peek = Peek::at(tid);
+    let Some(wanted) = peek.sleeping_in().and_then(|(number, args)| wants(number, &args)) else { return };
+    match wanted {
+        Wants::Name { directory, path } => {
+            if let Some(path) = peek.path(directory, path) {
+                sightings.lookup(time_ns, &path, false);
+            }
+        }
+        Wants::List { fd } => {
+            if let Some(path) = peek.file(fd) {
+                sightings.lookup(time_ns, &path, true);
+            }
+        }
+        Wants::Read { fd, len_bytes, offset_bytes } => {
+            let Some(path) = peek.file(fd) else { return };
+            let Some(start) = offset_bytes.or_else(|| peek.position(fd)) else { return };
+            let len = len_bytes.unwrap_or(PAGE_SIZE).min(STALLED_READ_BYTES_MAX);
+            sightings.pages(time_ns, &path, PageRange::covering(start, len), Evidence::Seen);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Running a closure in a process of its own, beside the caller and out of its way.
+//!
+//! `prepage run` becomes the program it starts (see [`crate::exec`]); what prefetches must therefore live in
+//! another process, which the program can neither see as its child nor be held up by.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Runs `work` in a new process and returns at once in the caller.
+///
+/// The new process
+/// - is nobody's child here: it is handed to init (or the nearest subreaper), and the caller gets no SIGCHLD for
+///   it, so `wait()` in whatever the caller becomes never meets a stranger;
+/// - leads its own session, so signals of the terminal do not reach it;
+/// - holds no file of the caller but `keep`: pipes see their end, file systems can be unmounted; its standard
+///   streams and working directory are `/dev/null` and `/`;
+/// - ends when `work` returns.
+///
+/// To be called while the process has one thread: only that one exists in the new process.
+pub fn run_beside(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> io::Result<()> {
+    // SAFETY: clone without CLONE_VM copies the process as fork does. The copy calls only fork and _exit, for
+    // which the thread id cached by libc (which this raw call leaves stale) does not matter.
+    let middle = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+    match middle {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            // SAFETY: fork copies this single thread; the parent side leaves by _exit at once.
+            let inner = unsafe { libc::fork() };
+            if inner != 0 {
+                // SAFETY: _exit ends the process without running anything else.
+                unsafe { libc::_exit(if inner < 0 { 1 } else { 0 }) };
+            }
+            if let Ok(kept) = leave_callers_world(&keep) {
+                work(kept);
+            }
+            // SAFETY: as above. The caller's atexit handlers and buffers are not this process's to run or flush.
+            unsafe { libc::_exit(0) }
+        }
+        middle => {
+            drop(keep);
+            let mut status = 0;
+            // SAFETY: `status` is a valid place for the result. __WALL, for a child without exit signal.
+            while unsafe { libc::waitpid(middle as libc::pid_t, &mut status, libc::__WALL) } == -1 {
+                let error = io::Error::last_os_error();
+                match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    // SIGCHLD was inherited as ignored: the kernel reaped it for us.
+                    Some(libc::ECHILD) => return Ok(()),
+                    _ => return Err(error),
+                }
+            }
+            if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EAGAIN)) }
+        }
+    }
+}
+
+/// Drops every tie to the caller's files, terminal and directory. Returns `keep` under a number of its own.
+fn leave_callers_world(keep: &OwnedFd) -> io::Result<OwnedFd> {
+    const KEPT: i32 = 3;
+    let check = |result: i32| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    // SAFETY: plain system calls on numbers. Every descriptor closed or replaced here belonged to values of the
+    // caller's copy of memory that this process never uses again: `work` gets only what this function returns.
+    unsafe {
+        libc::setsid();
+        if keep.as_raw_fd() == KEPT {
+            check(libc::fcntl(KEPT, libc::F_SETFD, libc::FD_CLOEXEC))?;
+        } else {
+            check(libc::dup3(keep.as_raw_fd(), KEPT, libc::O_CLOEXEC))?;
+        }
+        check(libc::syscall(libc::SYS_close_range, KEPT + 1, libc::c_uint::MAX, 0) as i32)?;
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        check(null)?;
+        for stream in 0..KEPT {
+            check(libc::dup2(null, stream))?;
+        }
+        if null > KEPT {
+            libc::close(null);
+        }
+        check(libc::chdir(c"/".as_ptr()))?;
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        Ok(OwnedFd::from_raw_fd(KEPT))
+    }
+}
+
+/// Makes the calling process adopt its orphaned descendants, so that it can wait for processes started by
+/// [`run_beside`] of a command it runs.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: PR_SET_CHILD_SUBREAPER takes one flag and touches no memory.
+    let result = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Lets `reader` inspect this process under Yama's ptrace_scope 1, also after exec. Without Yama it does nothing.
+pub fn allow_inspection_by(reader: u32) {
+    // SAFETY: PR_SET_PTRACER takes a process id. EINVAL (no Yama) means that nothing needs allowing.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(reader), 0, 0, 0) };
+}

@@ -1,0 +1,24 @@
+//! The kernel facilities prepage stands on: thin and safe, one file a facility.
+//!
+//! This is the only crate with `unsafe`. What rustix offers safely is used from there directly; here stands the
+//! rest. Structures shared with the kernel are checked against its layout at compile time.
+//!
+//! | module        | facility                                                        | needs           |
+//! |---------------|-----------------------------------------------------------------|-----------------|
+//! | [`beside`]    | a process beside this one that nobody has to wait for           |                 |
+//! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
+//! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
+//! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
+//! | [`syscalls`]  | numbers of the calls that concern files                         |                 |
+//! | [`ptrace`]    | stopping a process tree at its system calls                     | ptrace allowed  |
+//! | [`signals`]   | receiving signals as data                                       |                 |
+//! | [`spawn`]     | a child that waits for leave to execute its program             | Linux 5.3       |
+
+pub mod beside;
+pub mod cachestat;
+pub mod exec;
+pub mod perf;
+pub mod ptrace;
+pub mod syscalls;
+pub mod signals;
+pub mod spawn;

@@ -1,0 +1,71 @@
+//! Receiving signals as data.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Signals that ask a program to end: SIGINT, SIGQUIT, SIGTERM, SIGHUP.
+pub const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP];
+
+/// Signals that are read instead of acting on this process. They stay so until the process ends.
+#[derive(Debug)]
+pub struct Signals {
+    fd: OwnedFd,
+}
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Its number.
+    pub signal: i32,
+    /// Whether the kernel sent it, as it does for a terminal's keys and hang-up: then the whole foreground process
+    /// group got it. A process that calls kill(2) may have meant this one alone.
+    pub by_kernel: bool,
+}
+
+impl Signals {
+    /// Takes over `signals` in the calling thread and the threads it starts from now on.
+    pub fn take_over(signals: &[i32]) -> io::Result<Self> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set; the other calls only read it.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for &signal in signals {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Self { fd: OwnedFd::from_raw_fd(fd) })
+        }
+    }
+
+    /// The next signal that has arrived, if any.
+    pub fn next(&self) -> io::Result<Option<Arrived>> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: `info` has room for `size` bytes.
+        let got = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        if got < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            };
+        }
+        // SAFETY: the struct is plain numbers, valid for any bytes; the kernel reads whole ones only.
+        let info = unsafe { info.assume_init() };
+        Ok(Some(Arrived { signal: info.ssi_signo as i32, by_kernel: info.ssi_code == libc::SI_KERNEL }))
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

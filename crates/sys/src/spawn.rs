@@ -1,0 +1,199 @@
+//! Starting a program that waits for leave to begin, so that it can be observed from its first instruction.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// A child process that has not executed its program yet. Dropped, it ends without having done so.
+#[derive(Debug)]
+pub struct Waiting {
+    // Declared before the child: closed first, it makes the child end, for which the child's drop then waits.
+    go: OwnedFd,
+    child: Child,
+}
+
+/// A child process. Dropped, it is waited for: no zombie is left behind.
+#[derive(Debug)]
+pub struct Child {
+    pid: u32,
+    pidfd: OwnedFd,
+    /// Carries the errno of an exec that failed, and closes when one succeeds.
+    failure: OwnedFd,
+    reaped: bool,
+}
+
+/// How a child ended and what it used, it and all descendants it waited for.
+#[derive(Debug)]
+pub struct Ended {
+    /// How.
+    pub how: HowEnded,
+    /// Page faults without a read from a device.
+    pub minor_faults: u64,
+    /// Page faults with one.
+    pub major_faults: u64,
+}
+
+/// How a child ended.
+#[derive(Debug)]
+pub enum HowEnded {
+    /// It exited with this code.
+    Exited(i32),
+    /// This signal killed it.
+    Killed(i32),
+    /// Its program could not be executed.
+    NotExecuted(io::Error),
+}
+
+/// Starts a child that will execute `command` (searched in PATH where it has no slash) once [`Waiting::go`] says so.
+///
+/// It inherits this process's streams, directory, environment and signal mask, and the dispositions this process
+/// was started with. On return it stands still, having touched every page it needs until then.
+///
+/// To be called while no other thread may hold a lock of the C library: between fork and exec the child calls only
+/// execvp beside plain system calls.
+///
+/// # Panics
+/// When `command` is empty.
+pub fn spawn_waiting(command: &[OsString]) -> io::Result<Waiting> {
+    assert!(!command.is_empty(), "a command has at least its program");
+    let args = command.iter().map(|arg| c_string(arg)).collect::<io::Result<Vec<_>>>()?;
+    let mut argv: Vec<*const libc::c_char> = args.iter().map(|arg| arg.as_ptr()).collect();
+    argv.push(std::ptr::null());
+    let (go_read, go) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (failure, failure_write) = pipe_with(PipeFlags::CLOEXEC)?;
+    // The child reads this byte first, so that the code of read() is mapped before it stands still.
+    rustix::io::write(&go, &[0])?;
+
+    // SAFETY: the child side runs `wait_and_exec` only, which allocates nothing and never returns.
+    let pid = match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => {
+            drop(go);
+            wait_and_exec(&go_read, &failure_write, &argv)
+        }
+        pid => pid as u32,
+    };
+    drop((go_read, failure_write));
+    let raw = Pid::from_raw(pid as i32).expect("fork returns no zero to the parent");
+    let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
+    let mut ready = [0];
+    read_full(&failure, &mut ready)?;
+    Ok(Waiting { go, child: Child { pid, pidfd, failure, reaped: false } })
+}
+
+impl Waiting {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.pid
+    }
+
+    /// Lets it execute its program.
+    pub fn go(self) -> io::Result<Child> {
+        rustix::io::write(&self.go, &[1])?;
+        Ok(self.child)
+    }
+}
+
+impl Child {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Sends it `signal`.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        // SAFETY: takes numbers only; the descriptor names our own child, which cannot be another's by reuse.
+        let result = unsafe {
+            libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), signal, 0usize, 0u32)
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) -> io::Result<Ended> {
+        self.reap()
+    }
+
+    fn reap(&mut self) -> io::Result<Ended> {
+        self.reaped = true;
+        let mut status = 0;
+        let mut usage = MaybeUninit::<libc::rusage>::uninit();
+        // SAFETY: both places are valid for the results.
+        while unsafe { libc::wait4(self.pid as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) } < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        // SAFETY: wait4 succeeded and so filled it in.
+        let usage = unsafe { usage.assume_init() };
+        let mut errno = [0; 4];
+        let how = if read_full(&self.failure, &mut errno).is_ok() {
+            HowEnded::NotExecuted(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+        } else if libc::WIFSIGNALED(status) {
+            HowEnded::Killed(libc::WTERMSIG(status))
+        } else {
+            HowEnded::Exited(libc::WEXITSTATUS(status))
+        };
+        Ok(Ended { how, minor_faults: usage.ru_minflt as u64, major_faults: usage.ru_majflt as u64 })
+    }
+}
+
+impl AsFd for Child {
+    /// The pidfd: readable when the child has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.reaped {
+            let _ = self.reap();
+        }
+    }
+}
+
+fn c_string(text: &OsStr) -> io::Result<CString> {
+    Ok(CString::new(text.as_bytes())?)
+}
+
+fn read_full(fd: &OwnedFd, bytes: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::io::read(fd, &mut bytes[filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => filled += got,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The child's side.
+fn wait_and_exec(go: &OwnedFd, failure: &OwnedFd, argv: &[*const libc::c_char]) -> ! {
+    let mut byte = [0];
+    let exit = |code| -> ! {
+        // SAFETY: ends the process without running anything of the parent's.
+        unsafe { libc::_exit(code) }
+    };
+    if read_full(go, &mut byte).is_err() || rustix::io::write(failure, &[0]).is_err() {
+        exit(1);
+    }
+    if read_full(go, &mut byte).is_err() {
+        exit(0);
+    }
+    crate::exec::restore_inherited();
+    // SAFETY: `argv` is a null-terminated array of C strings, copied with the process.
+    unsafe { libc::execvp(argv[0], argv.as_ptr()) };
+    let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let _ = rustix::io::write(failure, &errno.to_ne_bytes());
+    exit(127)
+}
