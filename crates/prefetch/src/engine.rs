@@ -24,7 +24,7 @@ use crate::identity::{Skipped, open_if_same};
 /// Readers at once. Local disks and flash gain nothing beyond; measured in docs/results.md.
 const READERS: usize = 16;
 /// Threads that open, stat and list: few, for each also burns CPU the program wants.
-const NAME_THREADS: usize = 4;
+const NAME_THREADS: usize = 8;
 /// Reads probed to tell a warm cache from a cold one. All resident means that the rest very likely is: a tenth
 /// missing would be noticed with probability 0.97, and costs only what a start without prefetch costs.
 const PROBES: usize = 32;

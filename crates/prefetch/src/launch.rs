@@ -21,9 +21,11 @@ use prepage_sys::beside::{allow_inspection_by, run_beside};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::doctor::chain;
 use crate::engine::Engine;
 use crate::identity::open_to_read;
 use crate::keep::{Origin, keep};
+use crate::memory::has_room_for;
 use crate::program;
 use crate::sightings::Findings;
 use crate::store::{ProfileKey, Store};
@@ -38,9 +40,6 @@ const WATCH_WINDOW: Duration = Duration::from_secs(30);
 
 /// Disk faults after which a cache that looked warm is taken for a cold one.
 const WARM_DISK_FAULTS_MAX: u64 = 4;
-
-/// The share of the available memory that a prefetch may ask for: 1 in this.
-const MEMORY_SHARE: u64 = 2;
 
 /// How a program is to be launched.
 #[derive(Clone, Debug)]
@@ -139,13 +138,13 @@ impl Beside<'_> {
         send(verdict, &Verdict::Known);
         let Some(until) = self.until() else { return };
         let engine = Engine::new(profile, PlanOptions::default());
-        if self.options.prefetch && !fits_in_memory(engine.planned_bytes()) {
+        if self.options.prefetch && !has_room_for(engine.planned_bytes()) {
             return;
         }
-        let t0=crate::clock::monotonic_ns(); let warm = engine.is_warm(); let t1=crate::clock::monotonic_ns();
+        let warm = engine.is_warm();
         std::thread::scope(|scope| {
             if self.options.prefetch && !warm {
-                scope.spawn(|| {let o=engine.run(); let t2=crate::clock::monotonic_ns(); let _=std::fs::write("/tmp/x/log", format!("warm? {} us, run {} us, {} bytes planned {} skipped {}\n", (t1-t0)/1000,(t2-t1)/1000,o.requested_bytes, engine.planned_bytes(), o.skipped.len()));});
+                scope.spawn(|| engine.run());
             }
             let scope = if warm { Scope::DiskFaults } else { Scope::DiskFaultsAndStalls };
             if self.options.learn && let Ok(watch) = Watch::attach(self.target, scope) {
@@ -200,26 +199,6 @@ fn unknown_to(profile: &Profile, findings: Findings) -> Findings {
             .collect(),
         unnamed_pages: findings.unnamed_pages,
     }
-}
-
-/// Whether reading `bytes` leaves memory for others.
-fn fits_in_memory(bytes: u64) -> bool {
-    let available = std::fs::read_to_string("/proc/meminfo").ok().and_then(|meminfo| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
-    });
-    available.is_none_or(|kib| bytes / 1024 <= kib / MEMORY_SHARE)
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 const KNOWN: u8 = b'k';

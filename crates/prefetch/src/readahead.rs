@@ -3,6 +3,7 @@
 //! A guardian process holds the old values and one end of a socket. When the other end closes, because the
 //! [`ReadAhead`] is dropped or because this process was killed in whatever way, it writes them back and ends.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
 use std::net::Shutdown;
@@ -64,8 +65,16 @@ fn await_end(stream: &mut UnixStream) {
     }
 }
 
+/// The read-ahead of the devices under mounted file systems, in KiB: each value once, in ascending order.
+pub fn in_force() -> Vec<u64> {
+    let files = settings().unwrap_or_default();
+    let value = |file: &PathBuf| fs::read_to_string(file).ok()?.trim().parse().ok();
+    let values: BTreeSet<u64> = files.iter().filter_map(value).collect();
+    values.into_iter().collect()
+}
+
 /// The files that hold the read-ahead of the devices below mounted file systems, each once.
-fn settings() -> io::Result<Vec<PathBuf>> {
+pub(crate) fn settings() -> io::Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = fs::read_to_string("/proc/self/mountinfo")?
         .lines()
         .filter_map(|line| setting_of(line.split_ascii_whitespace().nth(2)?))

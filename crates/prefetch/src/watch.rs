@@ -1,12 +1,13 @@
 //! Learning from a start as it happens, as any user, without getting in its way.
 //!
-//! Two things are seen: page faults, which name pages of mapped files; and *stalls*, the system calls in which a
-//! thread of the program is found asleep when it has just been taken off its CPU. A thread that sleeps in read(),
-//! open() or stat() on a cold cache waits for the device, so the stalls name just the reads and lookups that are
-//! worth having in the profile. What is served from memory never stalls and is not seen; a later start from a
+//! Two things are seen: page faults, which name pages of mapped files; and *stalls*, the system calls in which
+//! threads of the program are found asleep, every few milliseconds. A thread that sleeps in read(), open() or stat() on
+//! a cold cache waits for the device, so the stalls name just the reads and lookups that are worth having in the
+//! profile, the longest most surely. What is served from memory never stalls and is not seen; a later start from a
 //! colder cache shows it.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,18 @@ use crate::sightings::{Findings, Sightings};
 
 /// Pages that one fault maps at most where they are in memory (`fault_around_bytes`, 64 KiB): an aligned window.
 const FAULT_AROUND_PAGES: u64 = 16;
+
+/// A ring is cleared page by page before it can be used, while the program is starting: no larger than needed. This
+/// holds the faults of 20 ms at a rate no cold start has.
+const EVERY_FAULT_RING_BYTES: usize = 512 << 10;
+/// For events that come some thousand times a second at most.
+const SMALL_RING_BYTES: usize = 64 << 10;
+
+/// How often sleeping threads are looked at. More often sees shorter stalls and takes more of a CPU that the program
+/// may want: at every switch, a start of java on two CPUs took twice as long.
+const STALL_PERIOD: Duration = Duration::from_millis(1);
+/// The same for a start that is prefetched: few stalls are left to be found.
+const KNOWN_STALL_PERIOD: Duration = Duration::from_millis(4);
 
 /// Stalls looked at in one start. Each costs a few microseconds on another CPU than the program's; a program that
 /// sleeps more often than this has long started.
@@ -69,25 +82,35 @@ impl Until {
 #[derive(Debug)]
 pub struct Watch {
     faults: Stream,
-    stalls: Option<Stream>,
+    stalls: Option<Stalls>,
     spaces: AddressSpaces,
     /// Whether the program was seen to be executed; what came before is this program's own.
     executed: bool,
-    stalls_left: u32,
     sightings: Sightings,
+}
+
+/// Threads that sleep.
+#[derive(Debug)]
+struct Stalls {
+    switches: Stream,
+    /// Fell asleep since the last look, and when; threads that woke again are not among them.
+    asleep: HashMap<u32, u64>,
+    looks_left: u32,
+    period: Duration,
 }
 
 impl Watch {
     /// Watches process `pid`, which is about to execute its program, and all that it starts.
     pub fn attach(pid: u32, scope: Scope) -> Result<Self, PerfError> {
-        let faults = match scope {
-            Scope::EveryFault => FaultEvents::Ends,
-            Scope::DiskFaultsAndStalls | Scope::DiskFaults => FaultEvents::DiskOnly,
+        let (faults, ring_bytes) = match scope {
+            Scope::EveryFault => (FaultEvents::Ends, EVERY_FAULT_RING_BYTES),
+            Scope::DiskFaultsAndStalls | Scope::DiskFaults => (FaultEvents::DiskOnly, SMALL_RING_BYTES),
         };
-        let faults = Stream::attach(pid, &Probe { faults, ..Probe::default() })?;
+        let faults = Stream::attach(pid, &Probe { faults, ring_bytes, ..Probe::default() })?;
         let stalls = match scope {
             Scope::DiskFaults => None,
-            _ => Some(Stream::attach(pid, &stall_probe())?),
+            Scope::EveryFault => Some(Stalls::attach(pid, STALL_PERIOD)?),
+            Scope::DiskFaultsAndStalls => Some(Stalls::attach(pid, KNOWN_STALL_PERIOD)?),
         };
         let mut spaces = AddressSpaces::new();
         spaces.seed(pid);
@@ -96,7 +119,6 @@ impl Watch {
             stalls,
             spaces,
             executed: false,
-            stalls_left: STALLS_MAX,
             sightings: Sightings::default(),
         })
     }
@@ -126,10 +148,9 @@ impl Watch {
 
     /// Waits for something to look at. Returns whether watching is over.
     fn wait(&mut self, until: &Until) -> bool {
-        let mut others: Vec<BorrowedFd<'_>> = vec![until.pidfd.as_fd()];
-        others.extend(self.stalls.iter().flat_map(Stream::fds));
         let remaining = until.remaining();
-        match self.faults.wait(&others, Some(remaining)) {
+        let timeout = self.stalls.as_ref().map_or(remaining, |stalls| stalls.period.min(remaining));
+        match self.faults.wait(&[until.pidfd.as_fd()], Some(timeout)) {
             Ok(ready) => ready[0] || remaining.is_zero(),
             Err(_) => true,
         }
@@ -150,34 +171,44 @@ impl Watch {
 
     fn look_at_stalls(&mut self) {
         let Some(stalls) = &mut self.stalls else { return };
-        let mut last = None;
-        for event in stalls.finish() {
-            // One look a thread: earlier stalls of it are over by now.
-            if let EventKind::Switch { out: true, preempted: false } = event.kind
-                && last.replace(event.tid) != Some(event.tid)
-                && self.executed
-            {
-                see_stall(&mut self.sightings, event.time_ns, event.tid);
-                self.stalls_left -= 1;
-                if self.stalls_left == 0 {
-                    break;
-                }
-            }
-        }
-        if self.stalls_left == 0 {
+        stalls.look(self.executed, &mut self.sightings);
+        if stalls.looks_left == 0 {
             self.stalls = None;
         }
     }
 }
 
-/// Context switches, each announced at once: a stall on a fast disk is over in 100 µs.
-fn stall_probe() -> Probe {
-    Probe {
-        faults: FaultEvents::None,
-        switches: true,
-        ring_bytes: 64 << 10,
-        wakeup_bytes: Some(1),
-        ..Probe::default()
+impl Stalls {
+    fn attach(pid: u32, period: Duration) -> Result<Self, PerfError> {
+        let probe = Probe {
+            faults: FaultEvents::None,
+            switches: true,
+            ring_bytes: SMALL_RING_BYTES,
+            ..Probe::default()
+        };
+        let switches = Stream::attach(pid, &probe)?;
+        Ok(Self { switches, asleep: HashMap::new(), looks_left: STALLS_MAX, period })
+    }
+
+    /// Looks at each thread that fell asleep since the last look and sleeps still.
+    fn look(&mut self, executed: bool, sightings: &mut Sightings) {
+        for event in self.switches.finish() {
+            match event.kind {
+                EventKind::Switch { out: true, preempted: false } => {
+                    self.asleep.insert(event.tid, event.time_ns);
+                }
+                EventKind::Switch { out: false, .. } | EventKind::Exit => {
+                    self.asleep.remove(&event.tid);
+                }
+                _ => {}
+            }
+        }
+        for (tid, since_ns) in self.asleep.drain() {
+            if executed && self.looks_left > 0 {
+                self.looks_left -= 1;
+                see_stall(sightings, since_ns, tid);
+            }
+        }
     }
 }
 

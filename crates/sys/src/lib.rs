@@ -10,6 +10,7 @@
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`syscalls`]  | numbers of the calls that concern files                         |                 |
+//! | [`own_pages`] | a small program's own file read in one go when it starts        |                 |
 //! | [`ptrace`]    | stopping a process tree at its system calls                     | ptrace allowed  |
 //! | [`signals`]   | receiving signals as data                                       |                 |
 //! | [`spawn`]     | a child that waits for leave to execute its program             | Linux 5.3       |
@@ -18,7 +19,8 @@ pub mod beside;
 pub mod cachestat;
 pub mod exec;
 pub mod perf;
+pub mod own_pages;
 pub mod ptrace;
-pub mod syscalls;
 pub mod signals;
 pub mod spawn;
+pub mod syscalls;

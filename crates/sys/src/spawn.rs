@@ -151,7 +151,6 @@ impl AsFd for Child {
     }
 }
 
-
 impl Drop for Child {
     fn drop(&mut self) {
         if !self.reaped {

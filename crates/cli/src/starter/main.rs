@@ -19,6 +19,7 @@ const CANNOT_EXECUTE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 fn main() -> ExitCode {
+    prepage_sys::own_pages::are_read_at_start();
     let args: Vec<OsString> = std::env::args_os().collect();
     if args.get(1).is_some_and(|verb| verb == "run") {
         match parse(&args[2..]) {

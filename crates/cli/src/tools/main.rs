@@ -2,7 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod child;
+mod doctor;
 mod learn;
+mod measure;
+mod profile;
+mod record;
+mod run;
+mod table;
 
 use std::process::ExitCode;
 
@@ -12,13 +18,29 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "prepage", version, arg_required_else_help = true)]
 enum Command {
+    /// Start a program with the pages it will need already on their way
+    Run(run::Args),
     /// Learn a program exactly, in one slow run of it (root)
     Learn(learn::Args),
+    /// Record every page fault of a command
+    Record(record::Args),
+    /// Measure what prefetching gains for a command: cold, prefetched, warm
+    Measure(measure::Args),
+    /// Look at and remove what was learned
+    #[command(subcommand)]
+    Profile(profile::Command),
+    /// Say what this kernel and user allow, and what to do about the rest
+    Doctor(doctor::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Command::parse() {
+        Command::Run(_) => Err(anyhow::anyhow!("`run` is a command of the prepage binary, not of prepage-tools")),
         Command::Learn(args) => learn::run(&args),
+        Command::Record(args) => record::run(&args),
+        Command::Measure(args) => measure::run(&args),
+        Command::Profile(command) => profile::run(&command),
+        Command::Doctor(args) => doctor::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("prepage: {error:#}");

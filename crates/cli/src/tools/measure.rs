@@ -1,0 +1,240 @@
+//! `prepage measure`: what prefetching gains for a command, on this machine.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use comfy_table::Table;
+use prepage_core::plan::{PlanOptions, plan};
+use prepage_core::profile::Profile;
+use prepage_prefetch::cold::Chill;
+use prepage_prefetch::keep::{Origin, keep};
+use prepage_prefetch::learn::{Learned, learn};
+use prepage_prefetch::measure::{Comparison, Figures, Measurement, Starts, measure, medians, untouched_bytes};
+use prepage_prefetch::program;
+use prepage_prefetch::readahead::{self, ReadAhead};
+use prepage_prefetch::statistics::Estimate;
+use prepage_prefetch::store::{ProfileKey, Store};
+use serde::Serialize;
+
+use crate::child::not_started;
+use crate::table::table;
+
+/// Version of the JSON this command prints.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Options of `prepage measure`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Counted starts of each kind
+    #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Measure warm starts only
+    #[arg(long)]
+    warm: bool,
+    /// Measure with this read-ahead of the kernel, in KiB, on all disks; restored afterwards (root)
+    #[arg(long, value_name = "KIB")]
+    read_ahead: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The command to measure; its output is compared, not shown
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let key = program::key(&args.command).map_err(|error| not_started(&args.command, error))?;
+    let store = Store::of_user()?;
+    let root = rustix::process::geteuid().is_root();
+    let _restored_when_dropped = match args.read_ahead {
+        Some(kib) => Some(ReadAhead::set(kib).context("the read-ahead cannot be set (root can)")?),
+        None => None,
+    };
+    let profile = match store.load(&key)? {
+        Some(profile) => profile,
+        None => learn_first(args, &store, &key, root)?,
+    };
+    let chill = Chill::best();
+    if chill == Chill::OwnFiles && !args.warm {
+        eprintln!("prepage: not root: only the program's own files are evicted, directories and inodes stay warm");
+    }
+    let measurement = Measurement {
+        command: args.command.clone(),
+        starter: std::env::current_exe()?.with_file_name("prepage"),
+        rounds: args.rounds,
+        cold: !args.warm,
+        chill,
+    };
+    let figures = measure(&measurement, &profile)?;
+    // What was prefetched is what the store holds now; what was touched, one more exact run shows.
+    let planned = store.load(&key)?.unwrap_or(profile);
+    let untouched = if root && !args.warm {
+        let touched = learn_silently(&args.command, true)?;
+        let touched = Profile { files: touched.findings.files, ..Profile::default() };
+        Some(untouched_bytes(&planned, &touched))
+    } else {
+        None
+    };
+    let report = Report::new(args, &key, chill, &figures, planned_bytes(&planned), untouched);
+    let mut out = std::io::stdout().lock();
+    let printed = if args.json {
+        serde_json::to_writer_pretty(&mut out, &report).map_err(Into::into).and_then(|()| writeln!(out))
+    } else {
+        report.print(&mut out)
+    };
+    match printed {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn learn_first(args: &Args, store: &Store, key: &ProfileKey, root: bool) -> Result<Profile> {
+    eprintln!("prepage: no profile of {} yet: learning it first", key.role);
+    let learned = learn_silently(&args.command, root)?;
+    let origin = if root { Origin::Exact } else { Origin::Start };
+    keep(store, key, &args.command, learned.findings, origin)?;
+    store.load(key)?.context("the command touched no file that could be prefetched")
+}
+
+/// Learns with the command's streams on /dev/null.
+fn learn_silently(command: &[OsString], exact: bool) -> Result<Learned> {
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    let saved = [rustix::io::dup(std::io::stdout())?, rustix::io::dup(std::io::stderr())?];
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    let learned = learn(command, exact);
+    rustix::stdio::dup2_stdout(&saved[0])?;
+    rustix::stdio::dup2_stderr(&saved[1])?;
+    Ok(learned?)
+}
+
+fn planned_bytes(profile: &Profile) -> u64 {
+    plan(profile, PlanOptions::default()).iter().map(|read| read.range.bytes()).sum()
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema_version: u32,
+    command: Vec<String>,
+    role: &'a str,
+    kernel: String,
+    processors: usize,
+    read_ahead_kib: Vec<u64>,
+    chill: &'static str,
+    resident_share_after_chill: Option<f64>,
+    cold: Option<Pair<'a>>,
+    warm: Pair<'a>,
+    planned_bytes: u64,
+    untouched_bytes: Option<u64>,
+    starts: u32,
+    differing_starts: u32,
+}
+
+#[derive(Serialize)]
+struct Pair<'a> {
+    #[serde(flatten)]
+    starts: &'a Comparison,
+    ratio: f64,
+    ratio_low: f64,
+    ratio_high: f64,
+}
+
+impl<'a> Pair<'a> {
+    fn new(starts: &'a Comparison) -> Self {
+        let Estimate { value, low, high } = starts.ratio();
+        Self { starts, ratio: value, ratio_low: low, ratio_high: high }
+    }
+}
+
+impl<'a> Report<'a> {
+    fn new(
+        args: &Args,
+        key: &'a ProfileKey,
+        chill: Chill,
+        figures: &'a Figures,
+        planned_bytes: u64,
+        untouched_bytes: Option<u64>,
+    ) -> Self {
+        let kinds = if figures.cold.is_some() { 4 } else { 2 };
+        Self {
+            schema_version: SCHEMA_VERSION,
+            command: program::readable(&args.command),
+            role: &key.role,
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            read_ahead_kib: readahead::in_force(),
+            chill: match chill {
+                Chill::System => "all caches dropped",
+                Chill::OwnFiles => "own files evicted",
+            },
+            resident_share_after_chill: figures.resident_share,
+            cold: figures.cold.as_ref().map(Pair::new),
+            warm: Pair::new(&figures.warm),
+            planned_bytes,
+            untouched_bytes,
+            starts: kinds * (args.rounds + 1),
+            differing_starts: figures.differing_starts,
+        }
+    }
+
+    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let read_ahead: Vec<String> = self.read_ahead_kib.iter().map(u64::to_string).collect();
+        writeln!(out, "{}", self.command.join(" "))?;
+        writeln!(
+            out,
+            "Linux {}, {} CPUs, read-ahead {} KiB; medians of {} starts each; {}{}",
+            self.kernel,
+            self.processors,
+            read_ahead.join("/"),
+            self.warm.starts.plain.wall_ms.len(),
+            self.chill,
+            match self.resident_share_after_chill {
+                Some(share) => format!(", {:.0} % of the pages stay (running programs use them)", share * 100.0),
+                None => String::new(),
+            }
+        )?;
+        writeln!(out, "{}", self.table())?;
+        for (name, pair) in [("cold", self.cold.as_ref()), ("warm", Some(&self.warm))] {
+            let Some(pair) = pair else { continue };
+            writeln!(
+                out,
+                "prefetched / {name}: {:.2} (95 %: {:.2} to {:.2})",
+                pair.ratio, pair.ratio_low, pair.ratio_high
+            )?;
+        }
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        match self.untouched_bytes {
+            Some(bytes) => writeln!(
+                out,
+                "prefetched: {:.1} MB, of which {:.1} MB were never touched",
+                megabytes(self.planned_bytes),
+                megabytes(bytes)
+            )?,
+            None => writeln!(out, "prefetched: {:.1} MB", megabytes(self.planned_bytes))?,
+        }
+        match self.differing_starts {
+            0 => writeln!(out, "output and exit status: the same in all {} starts", self.starts),
+            some => writeln!(out, "output or exit status: different in {some} of {} starts", self.starts),
+        }
+    }
+
+    fn table(&self) -> Table {
+        let mut table = table(&["", "wall ms", "disk faults", "read MB"], &[1, 2, 3]);
+        let mut row = |name: &str, starts: &Starts| {
+            let (wall_ms, disk_faults, read_bytes) = medians(starts);
+            let cells = [format!("{wall_ms:.1}"), format!("{disk_faults:.0}"), format!("{:.1}", read_bytes / 1e6)];
+            table.add_row([vec![name.to_owned()], cells.to_vec()].concat());
+        };
+        if let Some(cold) = &self.cold {
+            row("cold", &cold.starts.plain);
+            row("cold, prefetched", &cold.starts.prefetched);
+        }
+        row("warm", &self.warm.starts.plain);
+        row("warm, prefetched", &self.warm.starts.prefetched);
+        table
+    }
+}

@@ -1,0 +1,234 @@
+//! `prepage profile`: what is in the store.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use prepage_core::PAGE_SIZE;
+use prepage_core::profile::{Evidence, Profile};
+use prepage_prefetch::identity::{Skipped, open_if_same};
+use prepage_prefetch::store::{Store, StoreError};
+use serde::Serialize;
+
+use crate::table::table;
+
+/// Commands of `prepage profile`.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List all profiles
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the files of a profile, and whether they are still the ones that were learned
+    Show {
+        /// A file name of `list`, its beginning, or a program's name
+        profile: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove profiles
+    Rm {
+        /// File names of `list`, their beginnings, or programs' names: all that match are removed
+        #[arg(required = true)]
+        profiles: Vec<String>,
+    },
+}
+
+/// Runs the command.
+pub fn run(command: &Command) -> Result<ExitCode> {
+    let store = Store::of_user()?;
+    let mut out = std::io::stdout().lock();
+    let printed = match command {
+        Command::List { json } => list(&store, *json, &mut out),
+        Command::Show { profile, json } => show(&store, profile, *json, &mut out),
+        Command::Rm { profiles } => remove(&store, profiles, &mut out),
+    };
+    match printed {
+        Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
+        other => other.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[derive(Serialize)]
+struct Listed {
+    file: String,
+    role: String,
+    program: String,
+    files: usize,
+    pages: u64,
+    bytes: u64,
+    lookups: usize,
+    exact_runs: u32,
+    refining_runs: u32,
+    updated_unix_s: u64,
+    error: Option<String>,
+}
+
+impl Listed {
+    fn new(path: &Path, loaded: &Result<Profile, StoreError>) -> Self {
+        let empty = Profile::default();
+        let profile = loaded.as_ref().unwrap_or(&empty);
+        Self {
+            file: file_name(path),
+            role: profile.role.clone(),
+            program: profile.program.clone(),
+            files: profile.files.len(),
+            pages: profile.pages(),
+            bytes: profile.pages() * PAGE_SIZE,
+            lookups: profile.lookups.len(),
+            exact_runs: profile.history.exact_runs,
+            refining_runs: profile.history.refining_runs,
+            updated_unix_s: profile.history.updated_unix_s,
+            error: loaded.as_ref().err().map(what_is_wrong),
+        }
+    }
+}
+
+fn list(store: &Store, json: bool, out: &mut impl Write) -> Result<()> {
+    let listed: Vec<Listed> =
+        store.list()?.iter().map(|(path, loaded)| Listed::new(path, loaded)).collect();
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &serde_json::json!({ "schema_version": 1, "profiles": listed }))?;
+        return Ok(writeln!(out)?);
+    }
+    if listed.is_empty() {
+        return Ok(writeln!(out, "no profiles in {}", store.directory().display())?);
+    }
+    let mut table = table(&["role", "files", "MB", "names", "learned", "profile"], &[1, 2, 3]);
+    for one in &listed {
+        let learned = format!("{} exact, {} on the way", one.exact_runs, one.refining_runs);
+        let megabytes = format!("{:.1}", one.bytes as f64 / 1e6);
+        let row = match &one.error {
+            Some(error) => vec![format!("unreadable: {error}"), "".into(), "".into(), "".into(), "".into()],
+            None => vec![one.role.clone(), one.files.to_string(), megabytes, one.lookups.to_string(), learned],
+        };
+        table.add_row([row, vec![one.file.clone()]].concat());
+    }
+    Ok(writeln!(out, "{table}")?)
+}
+
+#[derive(Serialize)]
+struct Shown {
+    path: String,
+    pages: u64,
+    file_pages: u64,
+    /// Shares of `pages` known exactly, seen in a fault or read, and neighbours of a fault.
+    exact_pages: u64,
+    seen_pages: u64,
+    near_pages: u64,
+    state: &'static str,
+}
+
+fn show(store: &Store, name: &str, json: bool, out: &mut impl Write) -> Result<()> {
+    let matching = find(store, name)?;
+    let [(path, loaded)] = matching.as_slice() else {
+        let names: Vec<String> = matching.iter().map(|(path, _)| file_name(path)).collect();
+        bail!("{name} matches {} profiles: {}\n  try: name one of them", names.len(), names.join(", "));
+    };
+    let profile = loaded.as_ref().map_err(|error| anyhow::anyhow!("{}: {}", path.display(), what_is_wrong(error)))?;
+    let files: Vec<Shown> = profile.files.iter().map(shown).collect();
+    if json {
+        let listed = Listed::new(path, loaded);
+        let shown = serde_json::json!({ "schema_version": 1, "profile": listed, "files": files });
+        serde_json::to_writer_pretty(&mut *out, &shown)?;
+        return Ok(writeln!(out)?);
+    }
+    writeln!(out, "{}\nprogram  {}\nlast     {}", profile.role, profile.program, profile.command.join(" "))?;
+    writeln!(
+        out,
+        "learned  in {} exact runs and {} starts; last changed {} ago",
+        profile.history.exact_runs,
+        profile.history.refining_runs,
+        age(profile.history.updated_unix_s)
+    )?;
+    writeln!(
+        out,
+        "needs    {} pages ({:.1} MB) of {} files, {} names",
+        profile.pages(),
+        (profile.pages() * PAGE_SIZE) as f64 / 1e6,
+        profile.files.len(),
+        profile.lookups.len()
+    )?;
+    let headings = ["pages", "of", "exact", "seen", "near", "state", "file"];
+    let mut table = table(&headings, &[0, 1, 2, 3, 4]);
+    for file in &files {
+        let counts = [file.pages, file.file_pages, file.exact_pages, file.seen_pages, file.near_pages];
+        let mut row: Vec<String> = counts.iter().map(u64::to_string).collect();
+        row.extend([file.state.into(), file.path.clone()]);
+        table.add_row(row);
+    }
+    Ok(writeln!(out, "{table}")?)
+}
+
+fn shown(file: &prepage_core::profile::ProfiledFile) -> Shown {
+    let of = |evidence| {
+        let same = file.extents.iter().filter(|extent| extent.evidence == evidence);
+        same.map(|extent| extent.range.len()).sum()
+    };
+    Shown {
+        path: file.path.clone(),
+        pages: file.pages(),
+        file_pages: file.identity.size_bytes.div_ceil(PAGE_SIZE),
+        exact_pages: of(Evidence::Exact),
+        seen_pages: of(Evidence::Seen),
+        near_pages: of(Evidence::Near),
+        state: match open_if_same(file) {
+            Ok(_) => "as learned",
+            Err(Skipped::Missing) => "gone",
+            Err(Skipped::Changed) => "changed",
+            Err(Skipped::Denied) => "unreadable",
+            Err(Skipped::NotRegular) => "no file",
+        },
+    }
+}
+
+fn remove(store: &Store, names: &[String], out: &mut impl Write) -> Result<()> {
+    for name in names {
+        for (path, _) in find(store, name)? {
+            store.remove(&path)?;
+            writeln!(out, "removed {}", file_name(&path))?;
+        }
+    }
+    Ok(())
+}
+
+type Loaded = (PathBuf, Result<Profile, StoreError>);
+
+/// All profiles that `name` may mean; at least one.
+fn find(store: &Store, name: &str) -> Result<Vec<Loaded>> {
+    let means = |(path, loaded): &Loaded| {
+        let role = loaded.as_ref().map_or("", |profile| profile.role.as_str());
+        file_name(path).starts_with(name) || role == name || role.split(' ').next() == Some(name)
+    };
+    let found: Vec<Loaded> = store.list()?.into_iter().filter(means).collect();
+    if found.is_empty() {
+        bail!("no profile {name} in {}\n  try: prepage profile list", store.directory().display());
+    }
+    Ok(found)
+}
+
+fn what_is_wrong(error: &StoreError) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn age(unix_s: u64) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    match now.saturating_sub(unix_s) {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}

@@ -1,0 +1,20 @@
+//! The words of `prepage run`: the command itself is the starter's (`src/starter`), which asks for help here.
+
+use std::ffi::OsString;
+
+/// Options of `prepage run`, as the starter parses them.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// Do not learn from this start
+    #[arg(long)]
+    no_learn: bool,
+    /// Do not prefetch in this start
+    #[arg(long)]
+    no_prefetch: bool,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}

@@ -1,0 +1,121 @@
+//! `prepage learn` and `prepage measure`: exact, and nothing stays changed.
+
+mod support;
+
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{Sandbox, can_learn, is_root, text, wait_for};
+
+fn read_ahead() -> Vec<(PathBuf, String)> {
+    let devices = fs::read_dir("/sys/class/bdi").unwrap();
+    let mut values: Vec<_> = devices
+        .map(|device| device.unwrap().path().join("read_ahead_kb"))
+        .map(|file| (file.clone(), fs::read_to_string(file).unwrap()))
+        .collect();
+    values.sort();
+    values
+}
+
+/// A file of 400 pages, and a program that touches some of them: mapped pages 3 and 301, and by read() 50 to 59.
+fn touching_program(sandbox: &Sandbox) -> (PathBuf, String) {
+    let data = sandbox.path().join("data");
+    fs::write(&data, vec![7u8; 400 * 4096]).unwrap();
+    let hour_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    fs::File::options().write(true).open(&data).unwrap().set_modified(hour_ago).unwrap();
+    let script = format!(
+        "import mmap, os\n\
+         fd = os.open('{}', os.O_RDONLY)\n\
+         memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)\n\
+         memory[3 * 4096], memory[301 * 4096]\n\
+         os.pread(fd, 10 * 4096, 50 * 4096)\n\
+         os.path.exists('/no/such/name/anywhere')\n",
+        data.display()
+    );
+    (data, script)
+}
+
+#[test]
+fn exactly_the_touched_pages_are_learned_and_the_read_ahead_is_restored() {
+    let sandbox = Sandbox::new();
+    if !is_root() || !can_learn(&sandbox) {
+        return;
+    }
+    let before = read_ahead();
+    let (data, script) = touching_program(&sandbox);
+    let learned = sandbox.output(&["learn", "--", "python3", "-c", &script]);
+    assert!(learned.status.success(), "{}", text(&learned.stderr));
+    assert_eq!(read_ahead(), before);
+    let shown = sandbox.output(&["profile", "show", "--json", "python3"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let files = shown["files"].as_array().unwrap();
+    let file = files.iter().find(|file| file["path"] == data.to_str().unwrap()).expect("the data file");
+    assert_eq!(file["pages"], 12, "{file}");
+    assert_eq!(file["exact_pages"], 12, "{file}");
+    assert!(shown["profile"]["lookups"].as_u64().unwrap() > 10);
+    let bytes = fs::read(sandbox.profiles().pop().unwrap()).unwrap();
+    assert!(bytes.windows(9).any(|part| part == b"/no/such/"), "a name that is not there is looked up as well");
+}
+
+#[test]
+fn a_learner_that_is_killed_leaves_nothing_changed_and_its_program_runs_on() {
+    let sandbox = Sandbox::new();
+    if !is_root() || !can_learn(&sandbox) {
+        return;
+    }
+    let before = read_ahead();
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let mut learner = sandbox
+            .prepage(&["learn", "-q", "--", "sh", "-c", "echo up; sleep 1; echo over"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = learner.stdout.take().unwrap();
+        stdout.read_exact(&mut [0; 3]).unwrap();
+        assert!(read_ahead() != before, "the read-ahead is off while a program is learned");
+        kill_process(Pid::from_child(&learner), signal).unwrap();
+        learner.wait().unwrap();
+        wait_for("the old read-ahead", || (read_ahead() == before).then_some(()));
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "over\n", "after {signal:?}");
+    }
+}
+
+#[test]
+fn the_exit_code_is_the_programs() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    assert_eq!(sandbox.output(&["learn", "-q", "--approximate", "--", "sh", "-c", "exit 9"]).status.code(), Some(9));
+    let killed = sandbox.output(&["learn", "-q", "--approximate", "--", "sh", "-c", "kill -KILL $$"]);
+    assert_eq!(killed.status.code(), Some(137));
+    assert_eq!(sandbox.output(&["learn", "--", "no-such-program"]).status.code(), Some(127));
+}
+
+#[test]
+fn a_measurement_compares_like_with_like() {
+    let sandbox = Sandbox::new();
+    if !is_root() || !can_learn(&sandbox) {
+        return;
+    }
+    let before = read_ahead();
+    let args = ["measure", "-n", "3", "--read-ahead", "128", "--json", "--", "sh", "-c", "ls /usr/bin | wc -l"];
+    let measured = sandbox.output(&args);
+    let report: serde_json::Value = serde_json::from_slice(&measured.stdout).expect(&text(&measured.stderr));
+    assert_eq!(read_ahead(), before);
+    assert_eq!(report["schema_version"], 1);
+    assert_eq!(report["read_ahead_kib"], serde_json::json!([128]));
+    assert_eq!(report["differing_starts"], 0);
+    assert_eq!(report["starts"], 16);
+    let cold = &report["cold"];
+    assert_eq!(cold["plain"]["wall_ms"].as_array().unwrap().len(), 3);
+    assert!(cold["plain"]["disk_faults"][0].as_f64().unwrap() > 0.0, "a cold start reads from the disk");
+    assert!(cold["ratio_low"].as_f64() <= cold["ratio"].as_f64());
+    assert!(report["resident_share_after_chill"].as_f64().unwrap() < 0.5);
+    assert!(report["untouched_bytes"].as_u64().unwrap() < report["planned_bytes"].as_u64().unwrap());
+}

@@ -1,0 +1,120 @@
+//! `prepage record` as its user meets it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use prepage_trace::parquet::read_trace;
+
+fn record(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    command.current_dir(dir).arg("record").args(arguments);
+    command
+}
+
+fn output(dir: &Path, arguments: &[&str]) -> Output {
+    record(dir, arguments).output().expect("prepage-tools runs")
+}
+
+/// Whether this machine lets us record; says so loudly if not.
+fn permitted(dir: &Path) -> bool {
+    let output = output(dir, &["-o", "/dev/null", "true"]);
+    if !output.status.success() {
+        eprintln!("SKIPPED: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    output.status.success()
+}
+
+#[test]
+fn the_commands_exit_code_and_output_pass_through() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !permitted(dir.path()) {
+        return;
+    }
+    let output = output(dir.path(), &["--", "sh", "-c", "echo out; exit 7"]);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), b"out\n".as_slice()));
+    let summary = String::from_utf8_lossy(&output.stderr);
+    for expected in ["page faults in", "zero-fill", "getrusage", "records lost", "in kernel"] {
+        assert!(summary.contains(expected), "{expected} is missing: {summary}");
+    }
+    let trace = read_trace(&dir.path().join("prepage.parquet")).expect("a trace");
+    assert_eq!(trace.facts.command, ["sh", "-c", "echo out; exit 7"]);
+    assert!(!trace.faults.is_empty());
+}
+
+#[test]
+fn exit_codes_of_failures_are_those_of_env() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !permitted(dir.path()) {
+        return;
+    }
+    let code = |arguments: &[&str]| output(dir.path(), arguments).status.code();
+    assert_eq!(code(&["-q", "--", "sh", "-c", "kill -9 $$"]), Some(137));
+    assert_eq!(code(&["--", "no-such-program"]), Some(127));
+    assert_eq!(code(&["--", "/etc/passwd"]), Some(126));
+    assert_eq!(code(&["-o", "no/such/directory/file", "--", "true"]), Some(125));
+}
+
+#[test]
+fn a_program_that_was_not_executed_leaves_the_old_file_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !permitted(dir.path()) {
+        return;
+    }
+    output(dir.path(), &["-q", "true"]);
+    let before = fs::read(dir.path().join("prepage.parquet")).expect("a trace");
+    output(dir.path(), &["-q", "no-such-program"]);
+    assert_eq!(fs::read(dir.path().join("prepage.parquet")).expect("a trace"), before);
+    assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 1);
+}
+
+#[test]
+fn what_was_recorded_is_saved_when_asked_to_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !permitted(dir.path()) {
+        return;
+    }
+    let mut recorder =
+        record(dir.path(), &["-q", "sleep", "60"]).stderr(Stdio::null()).spawn().expect("started");
+    sleep(Duration::from_millis(500));
+    let pid = recorder.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+    assert_eq!(recorder.wait().expect("an end").code(), Some(128 + 15));
+    assert!(read_trace(&dir.path().join("prepage.parquet")).is_ok());
+}
+
+#[test]
+fn a_full_disk_stops_the_file_and_not_the_command() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !permitted(dir.path()) {
+        return;
+    }
+    // A small file system of our own, in a mount namespace that ends with the command. The recorded command fills
+    // it, then takes more faults than the file's reserve has room for.
+    let command = "dd if=/dev/zero of=fill bs=64k; seq 1 6000 | xargs -n 1 true; exit 7";
+    let script = format!(
+        "mount -t tmpfs -o size=4m none . && cd . && cd \"$PWD\" || exit 99
+         {} record -o t.parquet -- sh -c '{command}'
+         code=$?; cp t.parquet \"$1\"; exit $code",
+        env!("CARGO_BIN_EXE_prepage-tools")
+    );
+    let outside = tempfile::tempdir().expect("a directory");
+    let copy = outside.path().join("copy");
+    let run = Command::new("unshare")
+        .args(["-m", "sh", "-c", &script, "sh"])
+        .arg(&copy)
+        .current_dir(dir.path())
+        .output()
+        .expect("unshare runs");
+    let said = String::from_utf8_lossy(&run.stderr);
+    if said.contains("unshare failed") || run.status.code() == Some(99) {
+        eprintln!("SKIPPED: needs root: {said}");
+        return;
+    }
+    assert_eq!(run.status.code(), Some(7), "{said}");
+    assert!(said.contains("disk is full") && said.contains("try:"), "{said}");
+    let trace = read_trace(&copy).expect("still a trace");
+    assert!(trace.facts.unsaved > 0 && trace.facts.counted.is_some());
+}

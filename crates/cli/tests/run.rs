@@ -1,0 +1,262 @@
+//! `prepage run`: the program notices nothing, and the next start knows it.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use support::{Sandbox, can_learn, is_root, text, wait_for};
+
+/// A program that maps and reads something.
+const PROGRAM: [&str; 3] = ["sh", "-c", "ls /usr/lib >/dev/null; cat /etc/passwd >/dev/null"];
+
+fn run<'a>(options: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
+    [&["run"], options, &["--"], command].concat()
+}
+
+#[test]
+fn exit_codes_are_the_programs_own() {
+    let sandbox = Sandbox::new();
+    for code in [0, 1, 77, 255] {
+        let status = sandbox.prepage(&run(&["-q"], &["sh", "-c", &format!("exit {code}")])).status().unwrap();
+        assert_eq!(status.code(), Some(code));
+    }
+    let status = sandbox.prepage(&run(&["-q"], &["sh", "-c", "kill -TERM $$"])).status().unwrap();
+    assert_eq!(status.signal(), Some(15), "killed, as its parent sees it, not an exit code that says so");
+}
+
+#[test]
+fn what_cannot_be_started_is_told_with_the_customary_codes() {
+    let sandbox = Sandbox::new();
+    let missing = sandbox.output(&["run", "--", "no-such-program"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(text(&missing.stderr).contains("no-such-program: No such file"), "{}", text(&missing.stderr));
+    let directory = sandbox.output(&["run", "--", "/etc"]);
+    assert_eq!(directory.status.code(), Some(126));
+    let nothing = sandbox.output(&["run"]);
+    assert_eq!(nothing.status.code(), Some(125));
+    let option = sandbox.output(&["run", "--no-such-option", "true"]);
+    assert_eq!(option.status.code(), Some(125));
+    assert!(text(&option.stderr).contains("try: prepage run --help"));
+    assert!(sandbox.profiles().is_empty());
+}
+
+#[test]
+fn help_names_every_option_the_starter_takes() {
+    let sandbox = Sandbox::new();
+    let help = text(&sandbox.output(&["run", "--help"]).stdout);
+    for option in ["--quiet", "--no-learn", "--no-prefetch"] {
+        assert!(help.contains(option), "{option} is not in the help");
+        let taken = sandbox.prepage(&["run", "--quiet", option, "true"]).status().unwrap();
+        assert!(taken.success(), "{option} is not taken");
+    }
+}
+
+#[test]
+fn the_first_start_says_that_it_learns_and_the_next_says_nothing() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let first = sandbox.output(&run(&[], &PROGRAM));
+    assert_eq!(text(&first.stderr).lines().count(), 1, "{}", text(&first.stderr));
+    assert!(text(&first.stderr).contains("learning from this start"));
+    sandbox.wait_for_profile();
+    let second = sandbox.output(&run(&[], &PROGRAM));
+    assert_eq!(text(&second.stderr), "");
+    let quiet = Sandbox::new().output(&run(&["-q"], &PROGRAM));
+    assert_eq!(text(&quiet.stderr), "");
+}
+
+#[test]
+fn what_was_learned_names_the_programs_files() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    sandbox.output(&run(&["-q"], &PROGRAM));
+    sandbox.wait_for_profile();
+    let shown = text(&sandbox.output(&["profile", "show", "sh"]).stdout);
+    assert!(shown.contains("libc.so") && shown.contains("as learned"), "{shown}");
+    let listed = sandbox.output(&["profile", "list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["profiles"][0]["refining_runs"], 1);
+    assert!(listed["profiles"][0]["pages"].as_u64().unwrap() > 20);
+    assert!(sandbox.output(&["profile", "rm", "sh"]).status.success());
+    assert!(sandbox.profiles().is_empty());
+    assert!(!sandbox.output(&["profile", "show", "sh"]).status.success());
+}
+
+#[test]
+fn the_program_has_no_child_it_did_not_start_and_no_descriptor_it_was_not_given() {
+    let sandbox = Sandbox::new();
+    let look = "ps -o pid= --ppid $$ | grep -cv \"^ *$!\\$\"; ls /proc/$$/fd | wc -l; readlink /proc/$$/exe";
+    let plain = Command::new("sh").args(["-c", look]).stdin(Stdio::null()).output().unwrap();
+    for _ in 0..2 {
+        let beside = sandbox.output(&run(&["-q"], &["sh", "-c", look]));
+        assert_eq!(text(&beside.stdout), text(&plain.stdout));
+    }
+}
+
+#[test]
+fn a_reader_of_the_output_waits_for_the_program_alone() {
+    let sandbox = Sandbox::new();
+    // The shell ends at once; what it left running keeps no stream of it. So does what prepage left running.
+    let began = Instant::now();
+    let output = sandbox.output(&run(&["-q"], &["sh", "-c", "sleep 20 >/dev/null 2>&1 & echo done"]));
+    assert_eq!(text(&output.stdout), "done\n");
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn streams_and_signal_dispositions_are_as_they_were_given() {
+    let sandbox = Sandbox::new();
+    let prepage = env!("CARGO_BIN_EXE_prepage");
+    let look = "grep -E '^Sig(Ign|Blk|Cgt)' /proc/self/status; ls /proc/self/fd | tr '\\n' ' '";
+    for setting in ["", "trap '' PIPE INT;", "exec <&-;"] {
+        let shell = |start: &str| {
+            let script = format!("{setting} {start} sh -c \"{look}\"");
+            let output = Command::new("bash").args(["-c", &script]).env("PREPAGE_STORE", sandbox.store()).output();
+            text(&output.unwrap().stdout)
+        };
+        assert_eq!(shell(&format!("{prepage} run -q --")), shell("exec"), "after {setting:?}");
+    }
+}
+
+#[test]
+fn what_a_start_interrupted_by_ctrl_c_showed_is_kept() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let mut program = sandbox
+        .prepage(&run(&["-q"], &["sh", "-c", "echo up; sleep 60"]))
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Read::read_exact(program.stdout.as_mut().unwrap(), &mut [0; 3]).unwrap();
+    kill_process_group(Pid::from_child(&program), Signal::INT).unwrap();
+    assert_eq!(program.wait().unwrap().signal(), Some(2));
+    sandbox.wait_for_profile();
+}
+
+#[test]
+fn two_starts_at_once_both_run_and_leave_one_sound_profile() {
+    let sandbox = Sandbox::new();
+    let mut programs: Vec<_> =
+        (0..6).map(|_| sandbox.prepage(&run(&["-q"], &PROGRAM)).spawn().unwrap()).collect();
+    assert!(programs.iter_mut().all(|program| program.wait().unwrap().success()));
+    if can_learn(&sandbox) {
+        sandbox.wait_for_profile();
+        assert_eq!(sandbox.profiles().len(), 1);
+        assert!(sandbox.output(&["profile", "show", "sh"]).status.success());
+    }
+}
+
+#[test]
+fn a_damaged_profile_is_told_and_learned_anew() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    sandbox.output(&run(&["-q"], &PROGRAM));
+    let profile = sandbox.wait_for_profile();
+    for damage in ["truncated", "foreign", "newer"] {
+        let mut bytes = fs::read(&profile).unwrap();
+        match damage {
+            "truncated" => bytes.truncate(bytes.len() / 2),
+            "foreign" => bytes = b"#!/bin/sh\n".to_vec(),
+            _ => bytes[8] = 99,
+        }
+        fs::write(&profile, &bytes).unwrap();
+        let listed = sandbox.output(&["profile", "list"]);
+        assert!(text(&listed.stdout).contains("unreadable"), "{damage}");
+        let output = sandbox.output(&run(&[], &PROGRAM));
+        assert!(output.status.success());
+        let told = text(&output.stderr);
+        assert!(told.contains("learning anew") && told.contains(".profile"), "{damage}: {told}");
+        wait_for("a sound profile", || {
+            sandbox.output(&["profile", "show", "sh"]).status.success().then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_replaced_file_is_passed_over() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let program = sandbox.path().join("program");
+    fs::copy("/bin/ls", &program).unwrap();
+    let program = program.to_str().unwrap();
+    sandbox.output(&run(&["-q"], &[program, "/"]));
+    sandbox.wait_for_profile();
+    fs::remove_file(program).unwrap();
+    fs::copy("/bin/cat", program).unwrap();
+    let shown = text(&sandbox.output(&["profile", "show", "program"]).stdout);
+    assert!(shown.lines().any(|line| line.contains("changed") && line.ends_with("/program")), "{shown}");
+    let output = sandbox.output(&run(&[], &[program, "/etc/hostname"]));
+    assert_eq!(output.stdout, fs::read("/etc/hostname").unwrap());
+}
+
+#[test]
+fn a_store_that_cannot_be_written_is_told_and_the_program_runs() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.store(), "not a directory").unwrap();
+    let output = sandbox.output(&run(&[], &["echo", "ran"]));
+    assert_eq!(text(&output.stdout), "ran\n");
+    let told = text(&output.stderr);
+    assert!(told.contains("not learning") && told.contains("try: set PREPAGE_STORE"), "{told}");
+}
+
+#[test]
+fn a_store_open_to_others_is_not_trusted() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.store()).unwrap();
+    fs::set_permissions(sandbox.store(), fs::Permissions::from_mode(0o777)).unwrap();
+    let output = sandbox.output(&run(&[], &["echo", "ran"]));
+    assert_eq!(text(&output.stdout), "ran\n");
+    assert!(text(&output.stderr).contains("not private"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn an_ordinary_user_has_the_same_flow() {
+    let sandbox = Sandbox::new();
+    if !is_root() {
+        return;
+    }
+    // Another user must be able to reach the binaries and a store of their own.
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    for binary in [env!("CARGO_BIN_EXE_prepage"), env!("CARGO_BIN_EXE_prepage-tools")] {
+        fs::copy(binary, directory.path().join(binary.rsplit('/').next().unwrap())).unwrap();
+    }
+    let store = directory.path().join("store");
+    let as_nobody = |args: &[&str]| {
+        let mut command = Command::new(directory.path().join("prepage"));
+        command.args(args).env("PREPAGE_STORE", &store).uid(65534).gid(65534).current_dir("/").output().unwrap()
+    };
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let first = as_nobody(&run(&[], &PROGRAM));
+    assert!(text(&first.stderr).contains("learning from this start"), "{}", text(&first.stderr));
+    wait_for("a profile", || as_nobody(&["profile", "show", "sh"]).status.success().then_some(()));
+    assert_eq!(text(&as_nobody(&run(&[], &PROGRAM)).stderr), "");
+    let learned = as_nobody(&["learn", "--", "cat", "/etc/hostname"]);
+    assert!(learned.status.success(), "{}", text(&learned.stderr));
+    assert!(text(&learned.stderr).contains("not root"));
+    let measured = as_nobody(&["measure", "-n", "2", "--json", "--", "cat", "/etc/hostname"]);
+    let report: serde_json::Value = serde_json::from_slice(&measured.stdout).expect(&text(&measured.stderr));
+    assert_eq!(report["chill"], "own files evicted");
+    // What nobody wrote is not followed in root's name.
+    let root = sandbox.prepage(&run(&[], &PROGRAM)).env("PREPAGE_STORE", &store).output().unwrap();
+    assert!(root.status.success());
+    assert!(text(&root.stderr).contains("not private"), "{}", text(&root.stderr));
+}

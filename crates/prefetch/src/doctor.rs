@@ -1,0 +1,243 @@
+//! What this kernel and this user allow, and what to do about what is missing.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use prepage_core::{PageIndex, PageRange};
+use prepage_sys::cachestat::cached_pages;
+use prepage_trace::{FaultEvents, Probe, Stream};
+use serde::Serialize;
+
+use crate::store::Store;
+
+/// How far something works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Fully.
+    Ok,
+    /// With less than it could.
+    Limited,
+    /// Not at all.
+    Missing,
+}
+
+/// One thing looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// What for: the command or feature.
+    pub name: &'static str,
+    /// How far it works.
+    pub state: State,
+    /// What was found.
+    pub found: String,
+    /// What to do to get more, where there is something.
+    pub remedy: Option<String>,
+    /// Whether `prepage run` needs it.
+    pub essential: bool,
+}
+
+/// Looks at everything.
+pub fn examine() -> Vec<Check> {
+    vec![
+        prefetching(),
+        store(),
+        memory(),
+        processors(),
+        watching(),
+        rings(),
+        stalls(),
+        exact_learning(),
+        cold_caches(),
+        residency(),
+    ]
+}
+
+fn check(name: &'static str, state: State, found: impl Into<String>, remedy: Option<&str>) -> Check {
+    Check { name, state, found: found.into(), remedy: remedy.map(Into::into), essential: false }
+}
+
+fn prefetching() -> Check {
+    let file = fs::File::open("/proc/self/exe");
+    let works = file.is_ok_and(|file| {
+        rustix::fs::fadvise(&file, 0, std::num::NonZeroU64::new(4096), rustix::fs::Advice::WillNeed).is_ok()
+    });
+    let name = "prefetch (run)";
+    let found = if works { "posix_fadvise works" } else { "posix_fadvise is refused" };
+    let remedy = "allow fadvise64 in the seccomp filter of this container";
+    let state = if works { State::Ok } else { State::Missing };
+    Check { essential: true, ..check(name, state, found, (!works).then_some(remedy)) }
+}
+
+fn store() -> Check {
+    let name = "profile store";
+    let result = Store::of_user().and_then(|store| store.create_with_room().map(|()| store));
+    let checked = match result {
+        Ok(store) => check(name, State::Ok, store.directory().display().to_string(), None),
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            let remedy = "set PREPAGE_STORE to a directory of your own (mode 0700) on a disk with room";
+            check(name, State::Missing, format!("{error}{cause}"), Some(remedy))
+        }
+    };
+    Check { essential: true, ..checked }
+}
+
+fn memory() -> Check {
+    let name = "memory";
+    let Some(kib) = crate::memory::available_kib() else {
+        return check(name, State::Limited, "MemAvailable of /proc/meminfo cannot be read", Some("mount /proc"));
+    };
+    let found = format!("{} MiB available", kib / 1024);
+    if kib < 256 << 10 {
+        let remedy = "free memory: larger programs are not prefetched when half of what is available would not hold them";
+        return check(name, State::Limited, found, Some(remedy));
+    }
+    check(name, State::Ok, found, None)
+}
+
+fn processors() -> Check {
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let name = "processors";
+    if count == 1 {
+        let found = "1: prefetching and the program take turns";
+        return check(name, State::Limited, found, Some("give this machine or container a second CPU"));
+    }
+    check(name, State::Ok, format!("{count}"), None)
+}
+
+fn watching() -> Check {
+    let name = "page faults (record, learning)";
+    let probe = Probe { faults: FaultEvents::Costs, ring_bytes: 16 << 10, ..Probe::default() };
+    match Stream::attach(std::process::id(), &probe) {
+        Ok(stream) if stream.sees_system_calls() => check(name, State::Ok, "all of one's own programs", None),
+        Ok(_) => check(
+            name,
+            State::Limited,
+            "without those that system calls take",
+            Some("as root: sysctl kernel.perf_event_paranoid=1"),
+        ),
+        Err(error) => check(name, State::Missing, chain(&error), error.remedy().or(Some("run as root"))),
+    }
+}
+
+fn rings() -> Check {
+    let name = "record without losses";
+    let Ok(stream) = Stream::attach(std::process::id(), &Probe::default()) else {
+        return check(name, State::Missing, "no rings", Some("see page faults"));
+    };
+    let (got, wanted) = (stream.ring_bytes(), Probe::default().ring_bytes);
+    let found = format!("rings of {} KiB a CPU", got >> 10);
+    if got < wanted {
+        let remedy = format!("as root: sysctl kernel.perf_event_mlock_kb={}", (wanted >> 10) + 4);
+        return check(name, State::Limited, found, Some(&remedy));
+    }
+    check(name, State::Ok, found, None)
+}
+
+fn stalls() -> Check {
+    let name = "read() and lookups (learning)";
+    let root = rustix::process::geteuid().is_root();
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_else(|_| "0".into());
+    let scope = scope.trim();
+    let readable = Path::new("/proc/self/syscall").exists();
+    match (readable, root, scope) {
+        (false, ..) => check(
+            name,
+            State::Missing,
+            "this kernel has no /proc/PID/syscall",
+            Some("use a kernel with CONFIG_HAVE_ARCH_TRACEHOOK"),
+        ),
+        (_, true, _) | (_, _, "0") => check(name, State::Ok, "stalls of all processes of a program", None),
+        (_, _, "1") => check(
+            name,
+            State::Limited,
+            "stalls of a program's first process only (Yama)",
+            Some("as root: sysctl kernel.yama.ptrace_scope=0"),
+        ),
+        _ => check(
+            name,
+            State::Missing,
+            format!("Yama's ptrace_scope is {scope}"),
+            Some("as root: sysctl kernel.yama.ptrace_scope=0"),
+        ),
+    }
+}
+
+fn exact_learning() -> Check {
+    let name = "exact learning (learn)";
+    let root = "run `prepage learn` as root";
+    if !rustix::process::geteuid().is_root() {
+        return check(name, State::Limited, "not root: faults' neighbours stay in doubt", Some(root));
+    }
+    let probe = Probe { faults: FaultEvents::None, page_cache: true, ring_bytes: 16 << 10, ..Probe::default() };
+    if let Err(error) = Stream::attach(std::process::id(), &probe) {
+        let remedy = "use a kernel with the filemap tracepoints (CONFIG_TRACING), outside a restricted container";
+        return check(name, State::Limited, chain(&error), Some(remedy));
+    }
+    match writable_read_ahead() {
+        true => check(name, State::Ok, "read-ahead can be switched off, page-cache events can be seen", None),
+        false => check(
+            name,
+            State::Limited,
+            "read-ahead cannot be set",
+            Some("mount /sys writable (containers: --privileged), or learn outside the container"),
+        ),
+    }
+}
+
+fn writable_read_ahead() -> bool {
+    crate::readahead::settings()
+        .is_ok_and(|files| !files.is_empty() && files.iter().all(|file| is_writable(file)))
+}
+
+fn cold_caches() -> Check {
+    let name = "cold caches (measure)";
+    if is_writable(Path::new("/proc/sys/vm/drop_caches")) {
+        return check(name, State::Ok, "all caches can be dropped", None);
+    }
+    let found = "only the pages of a program's own files can be evicted";
+    check(name, State::Limited, found, Some("run `prepage measure` as root"))
+}
+
+fn residency() -> Check {
+    let name = "residency of files (measure)";
+    let one = PageRange::new(PageIndex(0), PageIndex(1));
+    let counted = fs::File::open("/proc/self/exe").and_then(|file| cached_pages(file.as_fd(), one));
+    match counted {
+        Ok(_) => check(name, State::Ok, "cachestat(2) works", None),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOSYS.raw_os_error()) => {
+            check(name, State::Missing, "no cachestat(2)", Some("use Linux 6.5 or newer"))
+        }
+        Err(error) => check(name, State::Limited, error.to_string(), Some("run as root")),
+    }
+}
+
+fn is_writable(path: &Path) -> bool {
+    fs::OpenOptions::new().write(true).open(path).is_ok()
+}
+
+/// An error with its causes, on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_not_in_order_has_a_remedy() {
+        for check in examine() {
+            assert!(!check.found.is_empty());
+            assert_eq!(check.state == State::Ok, check.remedy.is_none(), "{}", check.name);
+        }
+    }
+}

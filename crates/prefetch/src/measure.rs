@@ -1,0 +1,308 @@
+//! Measuring what prefetching gains: the same program, with and without, from a cold and from a warm cache.
+//!
+//! Starts with and without alternate, in an order that changes from round to round, so that what drifts (clock
+//! speed, other load, the host's cache) hits both alike. The first round of each kind is thrown away.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use prepage_core::PAGE_SIZE;
+use prepage_core::profile::Profile;
+use prepage_sys::beside::adopt_orphans;
+use serde::Serialize;
+
+use crate::cold::{Chill, resident_share};
+use crate::statistics::{Estimate, median, median_ratio};
+
+/// How long to wait for what a start leaves running before the next one.
+const AFTERMATH: Duration = Duration::from_secs(40);
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MeasureError {
+    /// The program could not be run.
+    #[error("cannot run {program}")]
+    Run {
+        /// The program, or prepage.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The caches could not be emptied.
+    #[error("cannot make the cache cold")]
+    Chill(#[source] io::Error),
+    /// Too much of the program stayed in memory for a start to count as cold.
+    #[error("{:.0} % of the program's pages stay in memory, because running programs use them: no start is cold", .share * 100.0)]
+    NotCold {
+        /// Share of the profile's pages in memory right after emptying the caches.
+        share: f64,
+    },
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// The command.
+    pub command: Vec<OsString>,
+    /// The `prepage` binary.
+    pub starter: PathBuf,
+    /// Counted rounds of each kind.
+    pub rounds: u32,
+    /// Whether cold starts are measured too, not only warm ones.
+    pub cold: bool,
+    /// How the cache is made cold.
+    pub chill: Chill,
+}
+
+/// Starts of one kind. One entry a start, in the order they were made.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Starts {
+    /// From before the start to the end of the program.
+    pub wall_ms: Vec<f64>,
+    /// Page faults of the program and the children it waited for that read from a device.
+    pub disk_faults: Vec<f64>,
+    /// Bytes read from the devices of the program's files, by whomever.
+    pub device_read_bytes: Vec<f64>,
+}
+
+/// Starts without and with prefetch.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Comparison {
+    /// Without.
+    pub plain: Starts,
+    /// With.
+    pub prefetched: Starts,
+}
+
+impl Comparison {
+    /// Wall time with prefetch ÷ without, of the medians, with its 95 % interval.
+    pub fn ratio(&self) -> Estimate {
+        median_ratio(&self.prefetched.wall_ms, &self.plain.wall_ms)
+    }
+}
+
+/// Figures of a measurement.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// From a cold cache.
+    pub cold: Option<Comparison>,
+    /// From a warm cache.
+    pub warm: Comparison,
+    /// The share of the profile's pages that stayed in memory when the cache was made cold; `None` where this user
+    /// may not know.
+    pub resident_share: Option<f64>,
+    /// Starts whose exit status or output differed from the first plain start's.
+    pub differing_starts: u32,
+}
+
+/// Measures.
+pub fn measure(measurement: &Measurement, profile: &Profile) -> Result<Figures, MeasureError> {
+    adopt_orphans().map_err(|source| MeasureError::Run { program: "prepage".into(), source })?;
+    let mut bench = Bench { measurement, devices: devices(profile), first: None, differing_starts: 0 };
+    let mut share = None;
+    let cold = if measurement.cold {
+        share = bench.check_cold(profile)?;
+        Some(bench.compare(|| measurement.chill.apply(profile).map_err(MeasureError::Chill))?)
+    } else {
+        None
+    };
+    let warm = bench.compare(|| Ok(()))?;
+    Ok(Figures { cold, warm, resident_share: share, differing_starts: bench.differing_starts })
+}
+
+/// What a program left behind: exit status, standard output, standard error.
+type Trail = (Option<i32>, Vec<u8>, Vec<u8>);
+
+struct Bench<'a> {
+    measurement: &'a Measurement,
+    /// Statistics files of the block devices that hold the program.
+    devices: Vec<PathBuf>,
+    first: Option<Trail>,
+    differing_starts: u32,
+}
+
+impl Bench<'_> {
+    /// Makes the cache cold and looks whether it is. Looking warms directories and inodes: the starts that count
+    /// chill again.
+    fn check_cold(&self, profile: &Profile) -> Result<Option<f64>, MeasureError> {
+        /// A start that finds more than this in memory is a warm start with a few gaps.
+        const RESIDENT_SHARE_MAX: f64 = 0.5;
+        self.measurement.chill.apply(profile).map_err(MeasureError::Chill)?;
+        match resident_share(profile) {
+            Some(share) if share > RESIDENT_SHARE_MAX => Err(MeasureError::NotCold { share }),
+            share => Ok(share),
+        }
+    }
+
+    fn compare(&mut self, prepare: impl Fn() -> Result<(), MeasureError>) -> Result<Comparison, MeasureError> {
+        let command: Vec<&OsString> = self.measurement.command.iter().collect();
+        let (run, quiet, end) = ("run".into(), "--quiet".into(), "--".into());
+        let starter = self.measurement.starter.clone().into_os_string();
+        let mut prefetching = vec![&starter, &run, &quiet, &end];
+        prefetching.extend(&command);
+        let mut comparison = Comparison::default();
+        let mut thrown_away = Comparison::default();
+        for round in 0..=self.measurement.rounds {
+            let into = if round == 0 { &mut thrown_away } else { &mut comparison };
+            for turn in 0..2 {
+                prepare()?;
+                if (round + turn) % 2 == 0 {
+                    self.start(&command, &mut into.plain)?;
+                } else {
+                    self.start(&prefetching, &mut into.prefetched)?;
+                }
+            }
+        }
+        Ok(comparison)
+    }
+
+    fn start(&mut self, command: &[&OsString], into: &mut Starts) -> Result<(), MeasureError> {
+        let failed = |source| MeasureError::Run { program: command[0].to_string_lossy().into(), source };
+        let [out, err] = [memory_file().map_err(failed)?, memory_file().map_err(failed)?];
+        let stdio = |file: &File| file.try_clone().map(Stdio::from).map_err(failed);
+        let (faults_before, read_before) = (children_disk_faults(), self.read_bytes());
+        let mut process = Command::new(command[0]);
+        process.args(&command[1..]).stdin(Stdio::null()).stdout(stdio(&out)?).stderr(stdio(&err)?);
+        let began = Instant::now();
+        let status = process.spawn().and_then(|mut child| child.wait()).map_err(failed)?;
+        into.wall_ms.push(began.elapsed().as_secs_f64() * 1e3);
+        into.disk_faults.push((children_disk_faults() - faults_before) as f64);
+        await_aftermath();
+        into.device_read_bytes.push((self.read_bytes() - read_before) as f64);
+        self.compare_trails((status.code(), content(out), content(err)));
+        Ok(())
+    }
+
+    fn compare_trails(&mut self, trail: Trail) {
+        match &self.first {
+            None => self.first = Some(trail),
+            Some(first) => self.differing_starts += u32::from(*first != trail),
+        }
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.devices.iter().map(|stat| sectors_read(stat) * 512).sum()
+    }
+}
+
+/// Bytes that a prefetch of `profile` brings in and a run that touched `touched` did not use.
+pub fn untouched_bytes(planned: &Profile, touched: &Profile) -> u64 {
+    let options = prepage_core::plan::PlanOptions::default();
+    let plan = prepage_core::plan::plan(planned, options);
+    let unused = |read: &prepage_core::plan::Read| {
+        let path = &planned.files[read.file].path;
+        let file = touched.files.iter().find(|file| file.path == *path);
+        read.range.iter().filter(|page| file.is_none_or(|file| !file.contains(*page))).count() as u64
+    };
+    plan.iter().map(unused).sum::<u64>() * PAGE_SIZE
+}
+
+/// Medians of one kind of starts: wall milliseconds, disk faults, bytes read.
+pub fn medians(starts: &Starts) -> (f64, f64, f64) {
+    (median(&starts.wall_ms), median(&starts.disk_faults), median(&starts.device_read_bytes))
+}
+
+/// Waits until everything that was started and adopted has ended: the next start shall not share the machine with
+/// the learning of the last.
+fn await_aftermath() {
+    let deadline = Instant::now() + AFTERMATH;
+    while Instant::now() < deadline {
+        match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => break,
+        }
+    }
+}
+
+/// A file in memory: writing to it never waits for a reader or a disk.
+fn memory_file() -> io::Result<File> {
+    let fd: OwnedFd = rustix::fs::memfd_create("output", rustix::fs::MemfdFlags::CLOEXEC)?;
+    Ok(File::from(fd))
+}
+
+fn content(mut file: File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // What cannot be read of a memory file is not there.
+    let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+    bytes
+}
+
+/// Disk faults of all children waited for so far: field 13 of /proc/self/stat, counted behind the command's name.
+fn children_disk_faults() -> u64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let behind_name = stat.rsplit(')').next().unwrap_or_default();
+    behind_name.split_ascii_whitespace().nth(10).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// Statistics files of the block devices under the profile's files. File systems without one of their own (overlay,
+/// btrfs, nfs) are left out.
+fn devices(profile: &Profile) -> Vec<PathBuf> {
+    let stat = |device: u64| {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"))
+    };
+    let mut devices: Vec<PathBuf> =
+        profile.files.iter().map(|file| stat(file.identity.device)).filter(|stat| stat.exists()).collect();
+    devices.sort();
+    devices.dedup();
+    devices
+}
+
+/// The third field of a block device's `stat` (Documentation/block/stat.rst).
+fn sectors_read(stat: &PathBuf) -> u64 {
+    let text = fs::read_to_string(stat).unwrap_or_default();
+    text.split_ascii_whitespace().nth(2).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::profile::{Evidence, FileIdentity, Fingerprint, ProfiledFile, Touches};
+    use prepage_core::{PageIndex, PageRange};
+
+    use super::*;
+
+    fn profile(pages: &[u64]) -> Profile {
+        let mut touches = Touches::default();
+        for &page in pages {
+            touches.touch_range(PageRange::new(PageIndex(page), PageIndex(page + 1)), 0, Evidence::Exact);
+        }
+        let identity = FileIdentity { device: 0, inode: 0, size_bytes: 0, mtime_ns: 0, ctime_ns: 0 };
+        let file = ProfiledFile {
+            path: "/a".into(),
+            identity,
+            fingerprint: Fingerprint::Ends(0),
+            extents: touches.extents(),
+        };
+        Profile { files: vec![file], ..Default::default() }
+    }
+
+    #[test]
+    fn what_is_read_over_holes_and_what_was_not_used_counts_as_untouched() {
+        assert_eq!(untouched_bytes(&profile(&[0, 2]), &profile(&[0, 2])), PAGE_SIZE);
+        assert_eq!(untouched_bytes(&profile(&[0, 9]), &profile(&[0])), PAGE_SIZE);
+        assert_eq!(untouched_bytes(&profile(&[0, 1]), &Profile::default()), 2 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn a_program_whose_output_changes_is_noticed() {
+        let measurement = |script: &str| Measurement {
+            command: ["sh", "-c", script].map(OsString::from).to_vec(),
+            starter: "/usr/bin/env".into(),
+            rounds: 1,
+            cold: false,
+            chill: Chill::OwnFiles,
+        };
+        // `env run --quiet --` stands in for a starter that does something else than the program.
+        let figures = measure(&measurement("echo same"), &Profile::default()).unwrap();
+        assert_eq!(figures.differing_starts, 2);
+        assert_eq!(figures.warm.plain.wall_ms.len(), 1);
+        assert!(figures.cold.is_none());
+    }
+}
