@@ -1,6 +1,64 @@
-TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
-export RUSTFLAGS := -C target-feature=+crt-static -C relocation-model=static
-BIN := target/$(TARGET)/release
+# Every goal sets up what it needs on a fresh Debian machine. As root the packages are installed; other users are told
+# which ones are missing.
 
-release:
-	cargo build --release --target $(TARGET) -p prepage
+TARGET := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+# Static, at a fixed address: nothing to relocate or to link at start, and no library in memory that the observed
+# program also uses.
+STATIC := -C target-feature=+crt-static -C relocation-model=static
+BUILD := target/$(TARGET)
+PREFIX ?= /usr/local
+
+export PREPAGE := $(CURDIR)/build/prepage
+
+.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record
+
+all: build
+
+## build: the two binaries, in build/
+build: setup-build
+	RUSTFLAGS="$(STATIC)" cargo build --locked --profile starter --target $(TARGET) -p prepage --no-default-features --bin prepage
+	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage --bin prepage-tools
+	@mkdir -p build
+	@cp $(BUILD)/starter/prepage $(BUILD)/release/prepage-tools build/
+
+## demo: learn and measure python3 and gcc on this machine
+demo: build setup-demo
+	bench/demo
+
+## test: all tests
+test: setup-build setup-test
+	cargo test --locked --workspace
+
+## check: formatting and lints
+check: setup-build
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+## bench-start: cold, prefetched and warm starts of real programs, with read-ahead 128 KiB
+bench-start: build setup-bench
+	bench/start
+
+## bench-record: recording against perf record
+bench-record: build setup-bench
+	bench/record
+
+install: build
+	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools
+
+clean:
+	cargo clean
+	rm -rf build
+
+setup-build:
+	@command -v cargo >/dev/null || { echo "no cargo: install Rust 1.88 or newer (https://rustup.rs)"; exit 1; }
+	@bench/packages gcc libc6-dev
+
+.PHONY: setup-test
+setup-test:
+	@bench/packages procps util-linux python3 coreutils
+
+setup-demo:
+	@bench/packages gcc python3
+
+setup-bench:
+	@bench/packages gcc clang emacs-nox gdb nodejs default-jdk-headless chromium linux-perf

@@ -1,6 +1,7 @@
 #!/bin/bash
 # What recording costs: a warm `gcc -O2 -S` by itself, under `prepage record` and under `perf record` of the same
 # faults. The three take turns, so that what else the machine does meets all alike; medians of the wall time.
+# "whole" is what its user waits for; "gcc" is how long gcc itself took, without the recorder's own start and end.
 #
 #   PREPAGE=path/to/prepage ROUNDS=31 bench/record.sh
 set -euo pipefail
@@ -30,7 +31,13 @@ trap 'rm -rf "$dir"' EXIT
     echo 'printf("%d\n", s); return 0; }'
 } >"$dir/big.c"
 
-compile=(gcc -O2 -S "$dir/big.c" -o "$dir/big.s")
+# Runs gcc and notes the microseconds it took.
+cat >"$dir/compile" <<'END'
+start=${EPOCHREALTIME/./}
+gcc -O2 -S "$1/big.c" -o "$1/big.s"
+echo $((${EPOCHREALTIME/./} - start)) >"$1/inner"
+END
+compile=(bash "$dir/compile" "$dir")
 plain() { "${compile[@]}"; }
 with_perf() { perf record -q -e page-faults -c 1 -d -o "$dir/perf.data" -- "${compile[@]}" 2>/dev/null; }
 with_prepage() { "$PREPAGE" record -q -o "$dir/prepage.parquet" -- "${compile[@]}"; }
@@ -45,16 +52,19 @@ median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] 
 
 for kind in plain with_perf with_prepage; do "$kind"; done # warm
 for _ in $(seq "$ROUNDS"); do
-    for kind in plain with_perf with_prepage; do timed "$kind" >>"$dir/$kind"; done
+    for kind in plain with_perf with_prepage; do
+        timed "$kind" >>"$dir/$kind"
+        cat "$dir/inner" >>"$dir/$kind.gcc"
+    done
 done
 
-plain=$(median "$dir/plain")
-perf=$(median "$dir/with_perf")
-prepage=$(median "$dir/with_prepage")
-echo "wall time of a warm gcc -O2 -S, median of $ROUNDS interleaved runs, $(uname -sr), $(nproc) CPUs"
-awk -v plain="$plain" -v perf="$perf" -v prepage="$prepage" 'BEGIN {
-    printf "  %-28s %8.1f ms\n", "by itself", plain / 1e3
-    printf "  %-28s %8.1f ms  %+6.1f %%\n", "perf record -c 1 -d", perf / 1e3, 100 * (perf / plain - 1)
-    printf "  %-28s %8.1f ms  %+6.1f %%\n", "prepage record", prepage / 1e3, 100 * (prepage / plain - 1)
-    printf "prepage / perf: %.3f\n", prepage / perf
-}'
+echo "a warm gcc -O2 -S, median of $ROUNDS interleaved runs, $(uname -sr), $(nproc) CPUs"
+for kind in plain with_perf with_prepage; do
+    echo "$kind $(median "$dir/$kind") $(median "$dir/$kind.gcc")"
+done | awk '
+    BEGIN { printf "  %-24s %10s %8s %10s %8s\n", "", "whole", "", "gcc", "" }
+    { whole[$1] = $2; gcc[$1] = $3
+      printf "  %-24s %7.1f ms %+6.1f %% %7.1f ms %+6.1f %%\n", $1, $2 / 1e3, 100 * ($2 / whole["plain"] - 1),
+             $3 / 1e3, 100 * ($3 / gcc["plain"] - 1) }
+    END { printf "prepage / perf: whole %.3f, gcc %.3f\n", whole["with_prepage"] / whole["with_perf"],
+                 gcc["with_prepage"] / gcc["with_perf"] }'

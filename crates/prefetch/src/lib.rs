@@ -1,4 +1,40 @@
-//! (being built)
+//! Learns which pages a program needs when it starts, and brings them in beside its next start.
+//!
+//! ```text
+//!  learn ─ one slow run: Tracer (names, reads) ─┐
+//!          page-cache events, faults ───────────┼─► Sightings ─► Findings ─► keep ─► Store
+//!  run ─── Watch (faults, stalls) ──────────────┘                                     │
+//!  run ─── Store ─► Profile ─► Engine (16 readers, 8 name threads) ◄──────────────────┘
+//!  measure ─ Chill, `prepage run` and the plain program in turn ─► Figures
+//! ```
+//!
+//! | module                      | noun                                                                     |
+//! |-----------------------------|--------------------------------------------------------------------------|
+//! | [`launch`]                  | `prepage run`: what happens beside the program                           |
+//! | [`engine`]                  | a prefetch under way                                                     |
+//! | [`store`], [`keep`]         | the profiles of a user; adding to them                                   |
+//! | [`identity`]                | whether a file is still the one that was learned                         |
+//! | [`learn`], [`tracer`]       | one exact run                                                            |
+//! | [`watch`], [`calls`]        | a start as it happens; what a system call wants of files                 |
+//! | [`sightings`]               | pages and names seen in use                                              |
+//! | [`readahead`], [`cold`]     | settings and caches of the machine, restored or told                     |
+//! | [`measure`], [`statistics`] | figures                                                                  |
+//! | [`program`], [`doctor`]     | which executable a command means; what this machine allows               |
+//!
+//! ```
+//! use prepage_core::plan::PlanOptions;
+//! use prepage_core::profile::Profile;
+//! use prepage_prefetch::engine::Engine;
+//!
+//! let profile = Profile::default(); // as Store::load gives it
+//! let engine = Engine::new(&profile, PlanOptions::default());
+//! if !engine.is_warm() {
+//!     let outcome = engine.run();
+//!     println!("{} bytes asked for", outcome.requested_bytes);
+//! }
+//! ```
+#![forbid(unsafe_code)]
+
 pub mod calls;
 mod clock;
 pub mod cold;

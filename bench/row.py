@@ -1,0 +1,31 @@
+"""One row of the table of starts for each report of `prepage measure --json`; the headings without one."""
+import json
+import statistics
+import sys
+
+COLUMNS = ("cold ms", "prefetched", "ratio", "95 %", "warm ms", "run/warm", "95 %", "faults", "left", "MB", "unused")
+WIDTHS = (9, 11, 7, 13, 9, 10, 13, 8, 6, 7, 8)
+
+if len(sys.argv) == 1:
+    print(f"{'program':10}" + "".join(f"{c:>{w}}" for c, w in zip(COLUMNS, WIDTHS)))
+for path in sys.argv[1:]:
+    report = json.load(open(path))
+    cold, warm = report["cold"], report["warm"]
+    median = lambda starts, what="wall_ms": statistics.median(starts[what])
+    interval = lambda pair: f"{pair['ratio_low']:.2f} to {pair['ratio_high']:.2f}"
+    cells = (
+        f"{median(cold['plain']):.1f}",
+        f"{median(cold['prefetched']):.1f}",
+        f"{cold['ratio']:.2f}",
+        interval(cold),
+        f"{median(warm['plain']):.1f}",
+        f"{warm['ratio']:.3f}",
+        interval(warm),
+        f"{median(cold['plain'], 'disk_faults'):.0f}",
+        f"{median(cold['prefetched'], 'disk_faults'):.0f}",
+        f"{report['planned_bytes'] / 1e6:.1f}",
+        f"{(report['untouched_bytes'] or 0) / 1e6:.1f}",
+    )
+    name = path.rsplit("/", 1)[-1].removesuffix(".json")
+    same = "" if report["differing_starts"] == 0 else f"  output differed in {report['differing_starts']} starts"
+    print(f"{name:10}" + "".join(f"{c:>{w}}" for c, w in zip(cells, WIDTHS)) + same, flush=True)

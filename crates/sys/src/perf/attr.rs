@@ -1,0 +1,95 @@
+//! What an event is to report: the safe face of `perf_event_attr`.
+
+use perf_event_open_sys::bindings::{self as abi, perf_event_attr};
+
+/// What makes an event count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// A page fault begins.
+    PageFaults,
+    /// A page fault ended without reading from a device.
+    MinorFaults,
+    /// A page fault ended after reading from a device.
+    MajorFaults,
+    /// Nothing: the event only carries the records of [`Setup::tracking`].
+    Dummy,
+    /// The tracepoint of this id (see [`super::Tracefs`]).
+    Tracepoint(u64),
+}
+
+/// When an event starts to report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// As soon as it is opened.
+    #[default]
+    Now,
+    /// When the process executes a program.
+    OnExec,
+}
+
+/// One event to open.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// What it counts; every count is a [`super::Sample`].
+    pub source: Source,
+    /// Report mappings, names, forks and exits too.
+    pub tracking: bool,
+    /// Report context switches too.
+    pub switches: bool,
+    /// When it starts.
+    pub start: Start,
+    /// Leave out what happens in system calls, all that an ordinary user may see at `perf_event_paranoid` 2.
+    pub exclude_kernel: bool,
+    /// Wake the reader when this many bytes of the ring are unread.
+    pub wakeup_bytes: u32,
+}
+
+impl Setup {
+    /// The kernel's form. `count_lost` asks for lost records in [`super::PerfEvent::counted`] (Linux 6.0).
+    pub(super) fn attr(&self, count_lost: bool) -> perf_event_attr {
+        let (type_, config) = match self.source {
+            Source::PageFaults => (abi::PERF_TYPE_SOFTWARE, u64::from(abi::PERF_COUNT_SW_PAGE_FAULTS)),
+            Source::MinorFaults => (abi::PERF_TYPE_SOFTWARE, u64::from(abi::PERF_COUNT_SW_PAGE_FAULTS_MIN)),
+            Source::MajorFaults => (abi::PERF_TYPE_SOFTWARE, u64::from(abi::PERF_COUNT_SW_PAGE_FAULTS_MAJ)),
+            Source::Dummy => (abi::PERF_TYPE_SOFTWARE, u64::from(abi::PERF_COUNT_SW_DUMMY)),
+            Source::Tracepoint(id) => (abi::PERF_TYPE_TRACEPOINT, id),
+        };
+        // One layout for all sources, so that a record can be read without knowing which event wrote it; only
+        // tracepoints have raw bytes, which come last.
+        let raw = if matches!(self.source, Source::Tracepoint(_)) { abi::PERF_SAMPLE_RAW } else { 0 };
+        let mut attr = perf_event_attr::default();
+        attr.type_ = type_;
+        attr.size = size_of::<perf_event_attr>() as u32;
+        attr.config = config;
+        attr.sample_type = u64::from(
+            abi::PERF_SAMPLE_IDENTIFIER
+                | abi::PERF_SAMPLE_IP
+                | abi::PERF_SAMPLE_TID
+                | abi::PERF_SAMPLE_TIME
+                | abi::PERF_SAMPLE_ADDR
+                | raw,
+        );
+        attr.read_format = if count_lost { u64::from(abi::PERF_FORMAT_LOST) } else { 0 };
+        attr.clockid = libc::CLOCK_MONOTONIC;
+        attr.sample_period = 1;
+        attr.wakeup_watermark = self.wakeup_bytes;
+        attr.set_watermark(1);
+        attr.set_use_clockid(1);
+        attr.set_sample_id_all(1);
+        attr.set_inherit(1);
+        attr.set_exclude_kernel(u64::from(self.exclude_kernel));
+        attr.set_exclude_hv(1);
+        let on_exec = u64::from(self.start == Start::OnExec);
+        attr.set_disabled(on_exec);
+        attr.set_enable_on_exec(on_exec);
+        let tracking = u64::from(self.tracking);
+        attr.set_mmap(tracking);
+        attr.set_mmap_data(tracking);
+        attr.set_mmap2(tracking);
+        attr.set_comm(tracking);
+        attr.set_comm_exec(tracking);
+        attr.set_task(tracking);
+        attr.set_context_switch(u64::from(self.switches));
+        attr
+    }
+}

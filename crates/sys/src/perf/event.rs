@@ -1,0 +1,134 @@
+//! One open perf event.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use perf_event_open_sys::{self as perf, bindings as abi, ioctls};
+
+use super::{PerfError, Setup};
+
+/// An event of one thread (and what it starts) on one CPU. Closed when dropped.
+#[derive(Debug)]
+pub struct PerfEvent {
+    fd: OwnedFd,
+    counts_lost: bool,
+}
+
+/// What an event counted, in the observed thread and all that inherited the event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// How often the event happened, whether or not its sample found room in the ring.
+    pub times: u64,
+    /// Records of this event that found no room; `None` before Linux 6.0.
+    pub lost: Option<u64>,
+}
+
+impl PerfEvent {
+    /// Opens the event for thread `tid` while it runs on `cpu`, and for all threads and processes that it starts
+    /// from now on.
+    ///
+    /// # Errors
+    /// See [`PerfError`]. EACCES and EPERM with `exclude_kernel` unset may only mean that it must be set.
+    pub fn open(setup: &Setup, tid: u32, cpu: u32) -> Result<Self, PerfError> {
+        let error = match open(setup, tid, cpu, true) {
+            // Before Linux 6.0 the request to count lost records is unknown.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match open(setup, tid, cpu, false) {
+                Err(error) => error,
+                Ok(fd) => return Ok(Self { fd, counts_lost: false }),
+            },
+            Err(error) => error,
+            Ok(fd) => return Ok(Self { fd, counts_lost: true }),
+        };
+        Err(PerfError::from_open(error, tid, paranoid_level()))
+    }
+
+    /// The number by which samples name this event.
+    pub fn id(&self) -> Result<u64, PerfError> {
+        let mut id = 0;
+        // SAFETY: PERF_EVENT_IOC_ID writes one u64, for which `id` is a valid place.
+        let result = unsafe { ioctls::ID(self.fd.as_raw_fd(), &mut id) };
+        if result < 0 { Err(last_error("asking for an event's id")) } else { Ok(id) }
+    }
+
+    /// Reports through the ring of `owner`, an event of the same CPU, from now on.
+    pub fn report_through(&self, owner: &Self) -> Result<(), PerfError> {
+        // SAFETY: PERF_EVENT_IOC_SET_OUTPUT takes a descriptor by value; both are open.
+        let result = unsafe { ioctls::SET_OUTPUT(self.fd.as_raw_fd(), owner.fd.as_raw_fd()) };
+        if result < 0 { Err(last_error("sharing a ring")) } else { Ok(()) }
+    }
+
+    /// The counts until now.
+    pub fn counted(&self) -> Result<Counted, PerfError> {
+        let mut bytes = [0; 16];
+        let wanted = if self.counts_lost { 16 } else { 8 };
+        let got = rustix::io::read(&self.fd, &mut bytes[..wanted])
+            .map_err(|error| PerfError::Other { action: "reading a count", source: error.into() })?;
+        if got < wanted {
+            // End of file: the kernel could not put the event on its CPU. Software events always fit.
+            return Err(PerfError::Other {
+                action: "reading a count",
+                source: io::ErrorKind::UnexpectedEof.into(),
+            });
+        }
+        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        Ok(Counted { times: word(0), lost: self.counts_lost.then(|| word(8)) })
+    }
+}
+
+impl AsFd for PerfEvent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// `kernel.perf_event_paranoid`; `None` where the kernel has no perf events.
+pub fn paranoid_level() -> Option<i32> {
+    fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
+}
+
+/// The numbers of the CPUs that are online.
+pub fn online_cpus() -> io::Result<Vec<u32>> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/online")?;
+    parse_cpu_list(&list)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("not a list of CPUs: {list:?}")))
+}
+
+fn parse_cpu_list(list: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        cpus.extend(first.parse().ok()?..=last.parse::<u32>().ok()?);
+    }
+    Some(cpus)
+}
+
+fn open(setup: &Setup, tid: u32, cpu: u32, count_lost: bool) -> io::Result<OwnedFd> {
+    let mut attr = setup.attr(count_lost);
+    let flags = libc::c_ulong::from(abi::PERF_FLAG_FD_CLOEXEC);
+    // SAFETY: `attr` is initialised, says its own size and outlives the call. The event only reports: it asks for
+    // no signal, no breakpoint and no write to this process.
+    let fd = unsafe { perf::perf_event_open(&mut attr, tid as libc::pid_t, cpu as libc::c_int, -1, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just returned this descriptor and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn last_error(action: &'static str) -> PerfError {
+    PerfError::Other { action, source: io::Error::last_os_error() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists_have_gaps() {
+        assert_eq!(parse_cpu_list("0-2,5,8-9\n"), Some(vec![0, 1, 2, 5, 8, 9]));
+        assert_eq!(parse_cpu_list("0\n"), Some(vec![0]));
+        assert_eq!(parse_cpu_list(""), None);
+        assert_eq!(parse_cpu_list("3-x"), None);
+    }
+}

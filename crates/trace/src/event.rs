@@ -1,0 +1,99 @@
+//! What a stream delivers.
+
+use std::sync::Arc;
+
+use prepage_core::PageIndex;
+
+/// Something that happened to an observed thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Its process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// A page fault began.
+    FaultBegin {
+        /// Address touched.
+        address: u64,
+        /// Instruction that touched it.
+        ip: u64,
+    },
+    /// A page fault ended.
+    FaultEnd {
+        /// Address touched.
+        address: u64,
+        /// Instruction that touched it.
+        ip: u64,
+        /// Whether it read from a device.
+        disk: bool,
+    },
+    /// Something was mapped, or a mapping changed.
+    Map(Box<Mapped>),
+    /// The thread has a new name.
+    Name {
+        /// The name.
+        name: Arc<str>,
+        /// Whether it comes from executing a program: all earlier mappings are gone.
+        exec: bool,
+    },
+    /// The thread was started.
+    Fork {
+        /// Process that started it; the event's own for a thread.
+        parent_pid: u32,
+        /// Thread that started it.
+        parent_tid: u32,
+    },
+    /// The thread ended.
+    Exit,
+    /// The thread was put on a CPU or taken off.
+    Switch {
+        /// Taken off.
+        out: bool,
+        /// It would have run on.
+        preempted: bool,
+    },
+    /// The thread brought pages of a file into the page cache.
+    PageCached {
+        /// The file's device, `major << 20 | minor`.
+        device: u64,
+        /// The file's inode.
+        inode: u64,
+        /// First page.
+        page: PageIndex,
+        /// How many.
+        pages: u32,
+    },
+    /// The kernel found no room for records.
+    Lost {
+        /// How many.
+        records: u64,
+    },
+}
+
+/// A mapping as the kernel reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// Offset in the file, in bytes.
+    pub offset_bytes: u64,
+    /// The file's device (`major << 20 | minor`) and inode; `None` for memory of no file.
+    pub inode: Option<(u64, u64)>,
+    /// PROT_ flags of mmap(2).
+    pub protection: u32,
+    /// MAP_ flags of mmap(2).
+    pub flags: u32,
+    /// The file's path, or `[anon]`, `[heap]`, `[stack]`, `[vdso]`. Bytes that are not UTF-8 are replaced.
+    pub path: Arc<str>,
+}

@@ -1,0 +1,52 @@
+//! The page faults of a process tree: streamed from the kernel, put together, recorded, stored.
+//!
+//! ```text
+//!  perf rings ─► Stream ─ Event ─► Pairing (AddressSpaces) ─ Fault ─► TraceWriter ─► Parquet
+//!              one order            begin + end, class, file page  └► Summary
+//!              of all CPUs
+//! ```
+//!
+//! | module       | noun                                                                        |
+//! |--------------|-----------------------------------------------------------------------------|
+//! | [`probe`]    | what to observe                                                             |
+//! | [`event`]    | what happened to an observed thread                                         |
+//! | [`stream`]   | the events of a process tree in the order they happened                     |
+//! | [`space`]    | what each process has mapped where                                          |
+//! | [`pairing`]  | beginnings and ends of faults, put together                                 |
+//! | [`recorder`] | a command that is run and recorded                                          |
+//! | [`summary`]  | a trace in a few numbers                                                    |
+//! | `parquet`    | traces in files (feature `parquet`)                                         |
+//!
+//! ```no_run
+//! use prepage_trace::{EventKind, FaultEvents, Probe, Stream};
+//!
+//! let probe = Probe { faults: FaultEvents::DiskOnly, ..Probe::default() };
+//! let mut stream = Stream::attach(std::process::id(), &probe)?;
+//! stream.wait(&[], None)?;
+//! for event in stream.ripe() {
+//!     if let EventKind::FaultEnd { address, .. } = event.kind {
+//!         println!("{}: read from disk for {address:#x}", event.pid);
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod event;
+pub mod pairing;
+#[cfg(feature = "parquet")]
+pub mod parquet;
+pub mod probe;
+pub mod recorder;
+pub mod space;
+pub mod stream;
+pub mod summary;
+
+pub use event::{Event, EventKind, Mapped};
+pub use pairing::Pairing;
+pub use prepage_sys::perf::PerfError;
+pub use probe::{FaultEvents, Probe, Start};
+pub use recorder::{RecordError, Recorded, Recorder};
+pub use space::{AddressSpaces, Mapping, Mappings, Place};
+pub use stream::{Counts, Stream, now_ns};
+pub use summary::{ObjectTally, Summary, Tally};

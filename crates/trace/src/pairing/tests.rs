@@ -1,0 +1,124 @@
+use super::*;
+use crate::event::Mapped;
+
+/// Feeds events (time, thread, what) of process 1.
+fn feed(pairing: &mut Pairing, events: Vec<(u64, u32, EventKind)>) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (time_ns, tid, kind) in events {
+        pairing.feed(&Event { time_ns, pid: 1, tid, kind }, &mut faults);
+    }
+    faults
+}
+
+fn begin(address: u64) -> EventKind {
+    EventKind::FaultBegin { address, ip: 9 }
+}
+
+fn end(address: u64) -> EventKind {
+    EventKind::FaultEnd { address, ip: 9, disk: false }
+}
+
+fn map(start: u64, end: u64, file: bool, protection: u32, flags: u32) -> EventKind {
+    let (inode, path) = if file { (Some((1, 2)), "/f") } else { (None, "[anon]") };
+    let path = path.into();
+    EventKind::Map(Box::new(Mapped { start, end, offset_bytes: 0x3000, inode, protection, flags, path }))
+}
+
+#[test]
+fn an_end_completes_the_beginning_of_its_thread() {
+    let mut pairing = Pairing::new(100);
+    let faults = feed(
+        &mut pairing,
+        vec![
+            (110, 1, begin(0x1000)),
+            (115, 2, begin(0x1000)),
+            (120, 2, end(0x1000)),
+            (150, 1, EventKind::FaultEnd { address: 0x1000, ip: 9, disk: true }),
+        ],
+    );
+    let seen: Vec<_> = faults.iter().map(|fault| (fault.start_ns, fault.cost_ns, fault.class)).collect();
+    assert_eq!(seen, [(15, Some(5), FaultClass::ZeroFill), (10, Some(40), FaultClass::Disk)]);
+    assert_eq!(pairing.threads()[faults[1].thread.0 as usize].tid, 1);
+}
+
+#[test]
+fn a_fault_begun_again_keeps_its_first_start() {
+    let faults =
+        feed(&mut Pairing::new(0), vec![(1, 1, begin(0x1000)), (5, 1, begin(0x1000)), (9, 1, end(0x1000))]);
+    assert_eq!((faults.len(), faults[0].start_ns, faults[0].cost_ns), (1, 1, Some(8)));
+}
+
+#[test]
+fn a_beginning_without_end_failed() {
+    let mut pairing = Pairing::new(0);
+    let mut faults = feed(
+        &mut pairing,
+        vec![(1, 1, begin(0x1000)), (2, 1, begin(0x2000)), (3, 1, EventKind::Exit), (4, 2, begin(0x3000))],
+    );
+    pairing.finish(&mut faults);
+    let seen: Vec<_> = faults.iter().map(|fault| (fault.address, fault.class, fault.cost_ns)).collect();
+    let failed = |address| (address, FaultClass::Failed, None);
+    assert_eq!(seen, [failed(0x1000), failed(0x2000), failed(0x3000)]);
+}
+
+#[test]
+fn an_end_without_beginning_has_no_cost() {
+    let faults = feed(&mut Pairing::new(0), vec![(7, 1, end(0x1000))]);
+    assert_eq!((faults[0].start_ns, faults[0].cost_ns), (7, None));
+}
+
+#[test]
+fn classes_follow_the_mapping() {
+    let (read, write, shared, private) = (1, 3, 1, 2);
+    let mut pairing = Pairing::new(0);
+    let faults = feed(
+        &mut pairing,
+        vec![
+            (1, 1, map(0x1_0000, 0x2_0000, true, read, private)),
+            (1, 1, map(0x2_0000, 0x3_0000, true, write, private)),
+            (1, 1, map(0x3_0000, 0x4_0000, true, write, shared)),
+            (1, 1, map(0x4_0000, 0x5_0000, false, write, private)),
+            (2, 1, end(0x1_1000)),
+            (3, 1, end(0x2_1000)),
+            (4, 1, end(0x3_1000)),
+            (5, 1, end(0x4_1000)),
+            (6, 1, end(0x4_1008)),
+        ],
+    );
+    let classes: Vec<_> = faults.iter().map(|fault| fault.class).collect();
+    use FaultClass::{Cached, CopyOnWrite, ZeroFill};
+    assert_eq!(classes, [Cached, CopyOnWrite, Cached, ZeroFill, CopyOnWrite]);
+    let page = faults[0].page.expect("a file's page");
+    assert_eq!(page.offset_bytes(), 0x4000);
+}
+
+#[test]
+fn a_child_copies_what_its_parent_touched() {
+    let mut pairing = Pairing::new(0);
+    let mut faults = feed(&mut pairing, vec![(1, 1, map(0x1000, 0x9000, false, 3, 2)), (2, 1, end(0x1000))]);
+    let fork = EventKind::Fork { parent_pid: 1, parent_tid: 1 };
+    for (time_ns, kind) in [(3, fork), (4, end(0x1000)), (5, end(0x2000))] {
+        pairing.feed(&Event { time_ns, pid: 8, tid: 8, kind }, &mut faults);
+    }
+    let classes: Vec<_> = faults.iter().map(|fault| fault.class).collect();
+    assert_eq!(classes, [FaultClass::ZeroFill, FaultClass::CopyOnWrite, FaultClass::ZeroFill]);
+}
+
+#[test]
+fn a_thread_appears_once_for_each_name_it_faulted_under() {
+    let name = |name: &str| EventKind::Name { name: name.into(), exec: false };
+    let mut pairing = Pairing::new(0);
+    feed(
+        &mut pairing,
+        vec![
+            (1, 1, name("unused")),
+            (2, 1, name("first")),
+            (3, 1, end(0x1000)),
+            (4, 1, name("second")),
+            (5, 1, end(0x2000)),
+            (6, 1, end(0x3000)),
+        ],
+    );
+    let names: Vec<_> = pairing.threads().iter().map(|thread| thread.comm.as_str()).collect();
+    assert_eq!(names, ["first", "second"]);
+}

@@ -1,0 +1,16 @@
+//! Traces in files: Apache Parquet, one row a fault. `docs/trace-format.md` describes it for other readers.
+
+mod error;
+mod reader;
+mod schema;
+mod seal;
+mod spool;
+mod writer;
+
+pub use error::TraceFileError;
+pub use reader::read_trace;
+pub use schema::FORMAT_VERSION;
+pub use writer::{TraceWriter, write_trace};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! The columns of a trace file.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+
+/// Version of the format. Readers refuse a later one; columns and facts may be added without a new version.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Key of the format version in the file's metadata.
+pub(super) const VERSION_KEY: &str = "prepage.format_version";
+/// Key of the [`prepage_core::TraceFacts`], as a JSON object.
+pub(super) const FACTS_KEY: &str = "prepage.facts";
+/// Key of the page size in bytes, the unit of column `page`.
+pub(super) const PAGE_BYTES_KEY: &str = "prepage.page_bytes";
+
+/// One column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Column {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub nullable: bool,
+    /// Few different values: stored as numbers into a dictionary.
+    pub repetitive: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    U32,
+    U64,
+    Text,
+}
+
+const fn column(name: &'static str, kind: Kind, nullable: bool, repetitive: bool) -> Column {
+    Column { name, kind, nullable, repetitive }
+}
+
+pub(super) const START: Column = column("start_ns", Kind::U64, false, false);
+pub(super) const COST: Column = column("cost_ns", Kind::U64, true, false);
+pub(super) const PID: Column = column("pid", Kind::U32, false, true);
+pub(super) const TID: Column = column("tid", Kind::U32, false, true);
+pub(super) const COMM: Column = column("comm", Kind::Text, false, true);
+pub(super) const CLASS: Column = column("class", Kind::Text, false, true);
+pub(super) const IP: Column = column("ip", Kind::U64, false, true);
+pub(super) const ADDRESS: Column = column("address", Kind::U64, false, false);
+pub(super) const OBJECT: Column = column("object", Kind::Text, true, true);
+pub(super) const DEVICE: Column = column("device", Kind::U64, true, true);
+pub(super) const INODE: Column = column("inode", Kind::U64, true, true);
+pub(super) const PAGE: Column = column("page", Kind::U64, true, true);
+
+/// All columns, in the order of the file.
+pub(super) const COLUMNS: [Column; 12] =
+    [START, COST, PID, TID, COMM, CLASS, IP, ADDRESS, OBJECT, DEVICE, INODE, PAGE];
+
+/// The columns as Arrow knows them.
+pub(super) fn schema() -> SchemaRef {
+    let fields = COLUMNS.map(|column| {
+        let data_type = match column.kind {
+            Kind::U32 => DataType::UInt32,
+            Kind::U64 => DataType::UInt64,
+            Kind::Text => DataType::Dictionary(Box::new(DataType::UInt32), Box::new(DataType::Utf8)),
+        };
+        Field::new(column.name, data_type, column.nullable)
+    });
+    Arc::new(Schema::new(fields.to_vec()))
+}

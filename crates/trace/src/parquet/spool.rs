@@ -1,0 +1,112 @@
+//! The file behind a trace being written.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+
+use super::{TraceFileError, seal};
+
+/// Writes `PATH.partial`, which becomes `PATH` when it is complete; an older `PATH` becomes `PATH.old`. What is no
+/// regular file (`/dev/null`, a pipe) is written directly.
+#[derive(Debug)]
+pub(super) struct Spool {
+    file: File,
+    written_bytes: u64,
+    /// Of what was written.
+    checksum: crc32fast::Hasher,
+    path: PathBuf,
+    /// `None` when written directly, or complete.
+    partial: Option<PathBuf>,
+}
+
+impl Spool {
+    pub(super) fn create(path: &Path) -> Result<Self, TraceFileError> {
+        // The target of a link is replaced, not the link.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let special = fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
+        let partial = (!special).then(|| with_suffix(&path, ".partial"));
+        let target = partial.as_ref().unwrap_or(&path);
+        let file = OpenOptions::new()
+            .read(!special)
+            .write(true)
+            .create(!special)
+            .truncate(false)
+            .open(target)
+            .map_err(|source| TraceFileError::io(target, "create", source))?;
+        if !special {
+            flock(&file, FlockOperation::NonBlockingLockExclusive)
+                .map_err(|_| TraceFileError::Busy { path: path.clone() })?;
+            file.set_len(0).map_err(|source| TraceFileError::io(target, "empty", source))?;
+        }
+        let spool = Self { file, written_bytes: 0, checksum: crc32fast::Hasher::new(), path, partial };
+        Ok(spool)
+    }
+
+    /// Reserves disk space for `bytes` more.
+    pub(super) fn ensure_room(&self, bytes: u64) -> Result<(), TraceFileError> {
+        if self.partial.is_none() {
+            return Ok(());
+        }
+        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.written_bytes, bytes) {
+            // A file system that cannot reserve: a full disk then shows when it is written to.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(TraceFileError::io(&self.path, "reserve space", error)),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts the complete file in its place.
+    pub(super) fn complete(mut self) -> Result<(), TraceFileError> {
+        let Some(partial) = &self.partial else { return Ok(()) };
+        let path = self.path.as_path();
+        let failed = |action| move |source: io::Error| TraceFileError::io(path, action, source);
+        // Gives back what was reserved beyond the end.
+        self.file.set_len(self.written_bytes).map_err(failed("set the length"))?;
+        seal::seal(&self.file, self.checksum.clone().finalize()).map_err(failed("seal"))?;
+        if path.exists() {
+            fs::rename(path, with_suffix(path, ".old")).map_err(failed("keep the old one"))?;
+        }
+        fs::rename(partial, path).map_err(failed("rename the new one"))?;
+        self.partial = None;
+        Ok(())
+    }
+}
+
+impl Write for Spool {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = if self.partial.is_some() {
+            self.file.write_at(bytes, self.written_bytes)?
+        } else {
+            self.file.write(bytes)?
+        };
+        self.written_bytes += written as u64;
+        self.checksum.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for Spool {
+    /// Without its footer a file cannot be read: leaves none behind.
+    fn drop(&mut self) {
+        if let Some(partial) = &self.partial {
+            let _ = fs::remove_file(partial);
+        }
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}

@@ -1,0 +1,176 @@
+use std::fs;
+use std::path::PathBuf;
+
+use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
+
+use super::*;
+
+fn trace(faults: u64) -> Trace {
+    let facts = TraceFacts {
+        command: vec!["gcc".into(), "a \"b\"\n".into()],
+        kernel: "6.18.0".into(),
+        started_unix_ns: 1_700_000_000_000_000_000,
+        duration_ns: 5_000_000,
+        lost: 3,
+        counted: Some((10, 2)),
+        rusage: Some((11, 2)),
+        execs: 1,
+        survivors: 0,
+        system_calls_hidden: true,
+        unsaved: 0,
+    };
+    let objects = vec![
+        Object { path: "/usr/lib/ü.so".into(), inode: Some((0xfe << 20, u64::MAX)) },
+        Object { path: "[heap]".into(), inode: None },
+    ];
+    let thread = |tid, comm: &str| Thread { pid: 7, tid, comm: comm.into() };
+    let threads = vec![thread(7, "gcc"), thread(8, "gcc"), thread(7, "cc1")];
+    let fault = |at: u64| Fault {
+        start_ns: at * 1000,
+        cost_ns: (!at.is_multiple_of(5)).then_some(at % 977),
+        thread: ThreadIndex((at % 3) as u32),
+        ip: 0xffff_ffff_ffff_0000 + at % 64,
+        address: 0x7f00_0000_0000 + (at * 7919 % 4096) * 4096,
+        object: [Some(ObjectId(0)), Some(ObjectId(1)), None][(at % 3) as usize],
+        page: at.is_multiple_of(3).then_some(PageIndex(at)),
+        class: FaultClass::ALL[(at % 6) as usize],
+    };
+    Trace { facts, objects, threads, faults: (0..faults).map(fault).collect() }
+}
+
+fn written(trace: &Trace) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("t.parquet");
+    write_trace(&path, trace).expect("written");
+    (dir, path)
+}
+
+#[test]
+fn what_is_written_is_read() {
+    for faults in [0, 1, 5, 20_000] {
+        let mut trace = trace(faults);
+        let (_dir, path) = written(&trace);
+        if faults == 0 {
+            // Tables hold what faults speak of.
+            (trace.objects, trace.threads) = (Vec::new(), Vec::new());
+        } else if faults == 1 {
+            trace.objects.truncate(1);
+            trace.threads.truncate(1);
+        }
+        assert_eq!(read_trace(&path).expect("read"), trace, "{faults} faults");
+    }
+}
+
+#[test]
+fn more_than_one_row_group_and_faults_that_ended_out_of_order() {
+    let mut trace = trace(300_000);
+    for pair in trace.faults.chunks_mut(2) {
+        pair.reverse();
+    }
+    let (_dir, path) = written(&trace);
+    trace.faults.sort_by_key(|fault| fault.start_ns);
+    assert!(read_trace(&path).expect("read") == trace);
+}
+
+#[test]
+fn the_old_file_is_kept_and_nothing_partial_stays() {
+    let (dir, path) = written(&trace(1));
+    write_trace(&path, &trace(2)).expect("written");
+    assert_eq!(read_trace(&path).expect("read").faults.len(), 2);
+    assert_eq!(read_trace(&dir.path().join("t.parquet.old")).expect("read").faults.len(), 1);
+    drop(TraceWriter::create(&path).expect("created"));
+    assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 2);
+}
+
+#[test]
+fn two_writers_of_one_file_do_not_mix() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("t.parquet");
+    let first = TraceWriter::create(&path).expect("created");
+    assert!(matches!(TraceWriter::create(&path), Err(TraceFileError::Busy { .. })));
+    first.finish(&[], &[], &TraceFacts::default()).expect("finished");
+    assert!(read_trace(&path).is_ok());
+}
+
+#[test]
+fn a_device_is_written_to_and_not_replaced() {
+    write_trace(std::path::Path::new("/dev/null"), &trace(1)).expect("written");
+    assert!(!fs::metadata("/dev/null").expect("there").is_file());
+}
+
+#[test]
+fn a_file_cut_short_says_so_at_every_length() {
+    let (_dir, path) = written(&trace(50));
+    let whole = fs::read(&path).expect("read");
+    for len in 0..whole.len() {
+        fs::write(&path, &whole[..len]).expect("written");
+        match read_trace(&path) {
+            Err(TraceFileError::Truncated { .. }) if len >= 4 => {}
+            Err(TraceFileError::NotATrace { .. }) if len < 4 => {}
+            other => panic!("{len} bytes: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn other_files_are_told_apart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("x");
+    assert!(matches!(read_trace(&path), Err(TraceFileError::Io { action: "open", .. })));
+    fs::write(&path, "#!/bin/sh\n").expect("written");
+    assert!(matches!(read_trace(&path), Err(TraceFileError::NotATrace { .. })));
+}
+
+/// Replaces every `from` by `to`, of the same length, and makes the file count as rewritten by another tool, whose
+/// checksum is not looked at.
+fn rewrite(path: &PathBuf, from: &[u8], to: &[u8]) {
+    let mut bytes = fs::read(path).expect("read");
+    for (from, to) in [(from, to), (seal::CREATOR.as_bytes(), b"another--tool version ".as_slice())] {
+        let places: Vec<usize> =
+            (0..=bytes.len() - from.len()).filter(|&at| bytes[at..].starts_with(from)).collect();
+        assert!(!places.is_empty() && from.len() == to.len());
+        for at in places {
+            bytes[at..at + to.len()].copy_from_slice(to);
+        }
+    }
+    fs::write(path, bytes).expect("written");
+}
+
+#[test]
+fn a_later_format_is_named() {
+    let (_dir, path) = written(&trace(5));
+    // After the key stand a field header and the length of its value.
+    rewrite(&path, b"prepage.format_version\x18\x011", b"prepage.format_version\x18\x017");
+    assert!(matches!(read_trace(&path), Err(TraceFileError::Newer { found: 7, .. })));
+}
+
+#[test]
+fn a_missing_column_is_named() {
+    let (_dir, path) = written(&trace(5));
+    rewrite(&path, b"address", b"adresse");
+    assert!(matches!(read_trace(&path), Err(TraceFileError::Column { column: "address", .. })));
+}
+
+#[test]
+fn a_trace_rewritten_by_another_tool_is_read() {
+    let trace = trace(5);
+    let (_dir, path) = written(&trace);
+    rewrite(&path, b"zero-fill", b"zero-fill");
+    assert_eq!(read_trace(&path).expect("read"), trace);
+}
+
+#[test]
+fn a_changed_byte_never_changes_what_is_read() {
+    let trace = trace(300);
+    let (_dir, path) = written(&trace);
+    let whole = fs::read(&path).expect("read");
+    for at in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << (at % 8);
+        fs::write(&path, &bytes).expect("written");
+        // Where the change hides the checksum itself, all else is sound.
+        if let Ok(read) = read_trace(&path) {
+            assert_eq!(read, trace, "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Writing a trace, as it is recorded.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ::parquet::arrow::arrow_writer::{
+    ArrowColumnChunk, ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves,
+};
+use ::parquet::arrow::{ArrowSchemaConverter, add_encoded_arrow_schema_to_metadata};
+use ::parquet::basic::{Compression, Encoding, ZstdLevel};
+use ::parquet::errors::ParquetError;
+use ::parquet::file::metadata::KeyValue;
+use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
+use ::parquet::file::writer::SerializedFileWriter;
+use ::parquet::schema::types::ColumnPath;
+use arrow::array::{ArrayRef, DictionaryArray, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{SchemaRef, UInt32Type};
+use prepage_core::{Fault, FaultClass, Object, PAGE_SIZE, Thread, Trace, TraceFacts};
+
+use super::schema::{COLUMNS, FACTS_KEY, FORMAT_VERSION, PAGE_BYTES_KEY, VERSION_KEY, schema};
+use super::spool::Spool;
+use super::{TraceFileError, seal};
+
+/// Rows of a row group. Compressed it stays in memory until it is complete, and a full disk loses it.
+const GROUP_ROWS: usize = 1 << 18;
+/// Disk space kept for the end of the file while it grows, so that a full disk still leaves room for a last row
+/// group and the footer.
+const RESERVE_BYTES: u64 = 1 << 20;
+/// What a row group adds to the footer, amply.
+const FOOTER_GROUP_BYTES: u64 = 4 << 10;
+/// Rows encoded at once: few, because whoever records must soon look at the rings again.
+const BATCH_ROWS: usize = 8 << 10;
+
+/// Writes a trace to a file, a part at a time, so that its length is not bounded by memory.
+///
+/// The file appears under its name when [`TraceWriter::finish`] has completed it; dropped before, it leaves nothing.
+pub struct TraceWriter {
+    file: SerializedFileWriter<Spool>,
+    columns: ArrowRowGroupWriterFactory,
+    schema: SchemaRef,
+    group: Option<Group>,
+    next_group: usize,
+    waiting: Vec<Fault>,
+    saved: u64,
+    taken: u64,
+    full: bool,
+}
+
+/// The row group that is being filled.
+struct Group {
+    columns: Vec<ArrowColumnWriter>,
+    rows: usize,
+}
+
+impl TraceWriter {
+    /// Begins the trace file `path`.
+    pub fn create(path: &Path) -> Result<Self, TraceFileError> {
+        let spool = Spool::create(path)?;
+        spool.ensure_room(RESERVE_BYTES)?;
+        let path = spool.path().to_owned();
+        let schema = schema();
+        let properties = Arc::new(properties(&schema));
+        let failed = |error| TraceFileError::writing(&path, error);
+        let root = ArrowSchemaConverter::new().convert(&schema).map_err(failed)?.root_schema_ptr();
+        let file = SerializedFileWriter::new(spool, root, properties).map_err(failed)?;
+        let columns = ArrowRowGroupWriterFactory::new(&file, Arc::clone(&schema));
+        Ok(Self {
+            file,
+            columns,
+            schema,
+            group: None,
+            next_group: 0,
+            waiting: Vec::new(),
+            saved: 0,
+            taken: 0,
+            full: false,
+        })
+    }
+
+    /// Adds `faults`, whose indices point into `objects` and `threads`.
+    ///
+    /// # Errors
+    /// [`TraceFileError::Full`] once, when the disk is full: later faults are only counted, as
+    /// [`TraceFacts::unsaved`], and [`TraceWriter::finish`] makes what was saved before readable.
+    pub fn write(
+        &mut self,
+        objects: &[Object],
+        threads: &[Thread],
+        faults: &[Fault],
+    ) -> Result<(), TraceFileError> {
+        self.taken += faults.len() as u64;
+        if self.full {
+            return Ok(());
+        }
+        self.waiting.extend_from_slice(faults);
+        while self.waiting.len() >= BATCH_ROWS {
+            self.encode(objects, threads, BATCH_ROWS)?;
+        }
+        Ok(())
+    }
+
+    /// Completes the file. Returns how many of the faults it had no room for.
+    pub fn finish(
+        mut self,
+        objects: &[Object],
+        threads: &[Thread],
+        facts: &TraceFacts,
+    ) -> Result<u64, TraceFileError> {
+        if !self.full {
+            let command_bytes: usize = facts.command.iter().map(String::len).sum();
+            let footer_bytes = FOOTER_GROUP_BYTES * (self.next_group as u64 + 2) + 2 * command_bytes as u64;
+            let last = self.encode(objects, threads, self.waiting.len());
+            match last.and_then(|()| self.close_group(footer_bytes)) {
+                Ok(()) | Err(TraceFileError::Full { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let unsaved = self.taken - self.saved;
+        let facts = TraceFacts { unsaved, ..facts.clone() };
+        let facts = serde_json::to_string(&facts).expect("facts are plain numbers and text");
+        let entries = [
+            (VERSION_KEY.to_owned(), FORMAT_VERSION.to_string()),
+            (FACTS_KEY.to_owned(), facts),
+            (PAGE_BYTES_KEY.to_owned(), PAGE_SIZE.to_string()),
+            (seal::key(), seal::UNSEALED.to_owned()),
+        ];
+        for (key, value) in entries {
+            self.file.append_key_value_metadata(KeyValue::new(key, value));
+        }
+        let path = self.file.inner().path().to_owned();
+        let spool = self.file.into_inner().map_err(|error| TraceFileError::writing(&path, error))?;
+        spool.complete().map(|()| unsaved)
+    }
+
+    fn encode(&mut self, objects: &[Object], threads: &[Thread], rows: usize) -> Result<(), TraceFileError> {
+        if rows == 0 {
+            return Ok(());
+        }
+        let mut batch: Vec<Fault> = self.waiting.drain(..rows).collect();
+        // They come in the order they ended. Over the whole file the order by start is only nearly kept.
+        batch.sort_by_key(|fault| fault.start_ns);
+        self.add(&arrays(&batch, objects, threads)).map_err(|error| self.failure(error))?;
+        if self.group.as_ref().is_some_and(|group| group.rows >= GROUP_ROWS) {
+            self.close_group(RESERVE_BYTES)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, arrays: &[ArrayRef]) -> Result<(), ParquetError> {
+        let group = match self.group.take() {
+            Some(group) => group,
+            None => {
+                let columns = self.columns.create_column_writers(self.next_group)?;
+                self.next_group += 1;
+                Group { columns, rows: 0 }
+            }
+        };
+        let group = self.group.insert(group);
+        group.rows += arrays[0].len();
+        for ((writer, field), array) in group.columns.iter_mut().zip(self.schema.fields()).zip(arrays) {
+            for leaf in compute_leaves(field, array)? {
+                writer.write(&leaf)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the row group into the file, if there is room for all of it and `after_bytes` more.
+    fn close_group(&mut self, after_bytes: u64) -> Result<(), TraceFileError> {
+        let Some(group) = self.group.take() else { return Ok(()) };
+        let chunks = group.columns.into_iter().map(ArrowColumnWriter::close);
+        let chunks: Vec<ArrowColumnChunk> =
+            chunks.collect::<Result<_, _>>().map_err(|error| self.failure(error))?;
+        let bytes: u64 = chunks.iter().map(|chunk| chunk.close().bytes_written).sum();
+        if let Err(error) = self.file.inner().ensure_room(bytes + after_bytes) {
+            self.full = matches!(error, TraceFileError::Full { .. });
+            self.waiting.clear();
+            return Err(error);
+        }
+        self.append(chunks).map_err(|error| self.failure(error))?;
+        self.saved += group.rows as u64;
+        Ok(())
+    }
+
+    fn append(&mut self, chunks: Vec<ArrowColumnChunk>) -> Result<(), ParquetError> {
+        let mut group = self.file.next_row_group()?;
+        for chunk in chunks {
+            chunk.append_to_row_group(&mut group)?;
+        }
+        group.close().map(drop)
+    }
+
+    fn failure(&self, error: ParquetError) -> TraceFileError {
+        TraceFileError::writing(self.file.inner().path(), error)
+    }
+}
+
+impl std::fmt::Debug for TraceWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TraceWriter").field("file", self.file.inner()).field("taken", &self.taken).finish()
+    }
+}
+
+/// Writes a whole trace to `path`.
+pub fn write_trace(path: &Path, trace: &Trace) -> Result<(), TraceFileError> {
+    let mut writer = TraceWriter::create(path)?;
+    writer.write(&trace.objects, &trace.threads, &trace.faults)?;
+    match writer.finish(&trace.objects, &trace.threads, &trace.facts)? {
+        0 => Ok(()),
+        _ => Err(TraceFileError::Full { path: path.into() }),
+    }
+}
+
+fn properties(schema: &SchemaRef) -> WriterProperties {
+    let mut properties = WriterProperties::builder()
+        .set_created_by(format!("{}{}", seal::CREATOR, env!("CARGO_PKG_VERSION")))
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true);
+    for column in COLUMNS.iter().filter(|column| !column.repetitive) {
+        let path = ColumnPath::from(column.name);
+        properties = properties
+            .set_column_dictionary_enabled(path.clone(), false)
+            .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+    }
+    let mut properties = properties.build();
+    // Makes Arrow readers give the text columns as categories.
+    add_encoded_arrow_schema_to_metadata(schema, &mut properties);
+    properties
+}
+
+/// The columns of `faults`, in the order of [`COLUMNS`].
+fn arrays(faults: &[Fault], objects: &[Object], threads: &[Thread]) -> Vec<ArrayRef> {
+    let object = |fault: &Fault| fault.object.map(|id| &objects[id.0 as usize]);
+    let thread = |fault: &Fault| &threads[fault.thread.0 as usize];
+    let u64s = |value: &dyn Fn(&Fault) -> u64| -> ArrayRef {
+        Arc::new(faults.iter().map(value).collect::<UInt64Array>())
+    };
+    let optional = |value: &dyn Fn(&Fault) -> Option<u64>| -> ArrayRef {
+        Arc::new(faults.iter().map(value).collect::<UInt64Array>())
+    };
+    let u32s = |value: &dyn Fn(&Fault) -> u32| -> ArrayRef {
+        Arc::new(faults.iter().map(value).collect::<UInt32Array>())
+    };
+    let inode = |fault: &Fault| object(fault).and_then(|object| object.inode);
+    vec![
+        u64s(&|fault| fault.start_ns),
+        optional(&|fault| fault.cost_ns),
+        u32s(&|fault| thread(fault).pid),
+        u32s(&|fault| thread(fault).tid),
+        dictionary(faults, threads.iter().map(|thread| thread.comm.as_str()), |fault| Some(fault.thread.0)),
+        dictionary(faults, FaultClass::ALL.iter().map(|class| class.name()), |fault| {
+            Some(fault.class as u32)
+        }),
+        u64s(&|fault| fault.ip),
+        u64s(&|fault| fault.address),
+        dictionary(faults, objects.iter().map(|object| object.path.as_str()), |fault| {
+            fault.object.map(|id| id.0)
+        }),
+        optional(&|fault| inode(fault).map(|(device, _)| device)),
+        optional(&|fault| inode(fault).map(|(_, inode)| inode)),
+        optional(&|fault| fault.page.map(|page| page.0)),
+    ]
+}
+
+/// Text given as numbers into a table, of which only the entries in use are handed on.
+fn dictionary<'a>(
+    faults: &[Fault],
+    table: impl Iterator<Item = &'a str>,
+    number: impl Fn(&Fault) -> Option<u32>,
+) -> ArrayRef {
+    let table: Vec<&str> = table.collect();
+    let mut places = vec![None; table.len()];
+    let mut used: Vec<&str> = Vec::new();
+    let keys: UInt32Array = faults
+        .iter()
+        .map(|fault| {
+            let number = number(fault)? as usize;
+            Some(*places[number].get_or_insert_with(|| {
+                used.push(table[number]);
+                used.len() as u32 - 1
+            }))
+        })
+        .collect();
+    let values = Arc::new(StringArray::from(used));
+    Arc::new(DictionaryArray::<UInt32Type>::new(keys, values))
+}

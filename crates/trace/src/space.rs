@@ -1,0 +1,208 @@
+//! Address spaces: what each process has mapped where.
+
+mod mappings;
+mod touched;
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Arc;
+
+use prepage_core::{Object, ObjectId, PageIndex, PageRange};
+
+use crate::event::{Event, EventKind, Mapped};
+pub use mappings::{Mapping, Mappings};
+use touched::TouchedPages;
+
+/// The mappings of all observed processes, kept up to date by [`AddressSpaces::apply`].
+///
+/// A fork shares its parent's mappings until one of the two changes them, so that ten thousand processes cost
+/// little. Two things the kernel does not report: unmapping (an address of a range unmapped and not mapped again
+/// still resolves; it can hardly fault) and moves by mremap(2) (addresses of the new place do not resolve).
+#[derive(Debug, Default)]
+pub struct AddressSpaces {
+    processes: HashMap<u32, Process>,
+    objects: Vec<Object>,
+    ids: HashMap<Object, ObjectId>,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    mappings: Arc<Mappings>,
+    touched: TouchedPages,
+    threads: u32,
+}
+
+/// Where an address points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// The mapping it lies in.
+    pub mapping: &'a Mapping,
+    /// What is mapped there.
+    pub object: &'a Object,
+    /// The file's page; `None` for memory of no file.
+    pub page: Option<PageIndex>,
+}
+
+impl AddressSpaces {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Learns what process `pid` has mapped already. To be called after attaching to it and before its events are
+    /// applied. Does nothing if the process is gone or its maps may not be read.
+    pub fn seed(&mut self, pid: u32) {
+        let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else { return };
+        for line in maps.lines() {
+            if let Some(mapped) = parse_maps_line(line) {
+                self.map(pid, &mapped);
+            }
+        }
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(1, Iterator::count);
+        self.processes.entry(pid).or_default().threads = threads as u32;
+    }
+
+    /// Takes a mapping, fork, exec or exit into account; other events change nothing.
+    pub fn apply(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Map(mapped) => self.map(event.pid, mapped),
+            EventKind::Fork { parent_pid, .. } if *parent_pid == event.pid => {
+                self.processes.entry(event.pid).or_default().threads += 1;
+            }
+            EventKind::Fork { parent_pid, .. } => {
+                let parent = self.processes.entry(*parent_pid).or_default();
+                let mappings = Arc::clone(&parent.mappings);
+                let touched = parent.touched.fork();
+                self.processes.insert(event.pid, Process { mappings, touched, threads: 1 });
+            }
+            EventKind::Name { exec: true, .. } => {
+                self.processes.insert(event.pid, Process { threads: 1, ..Process::default() });
+            }
+            EventKind::Exit => {
+                if let Some(process) = self.processes.get_mut(&event.pid) {
+                    process.threads = process.threads.saturating_sub(1);
+                    if process.threads == 0 {
+                        self.processes.remove(&event.pid);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What lies at `address` of process `pid`; `None` for memory of no known mapping.
+    pub fn resolve(&self, pid: u32, address: u64) -> Option<Place<'_>> {
+        let (start, mapping) = self.processes.get(&pid)?.mappings.at(address)?;
+        let object = &self.objects[mapping.object.0 as usize];
+        let offset = mapping.offset_bytes + (address - start);
+        let page = object.is_file().then(|| PageIndex::containing(offset));
+        Some(Place { mapping, object, page })
+    }
+
+    /// Everything ever mapped, indexed by [`Mapping::object`].
+    pub fn objects(&self) -> &[Object] {
+        &self.objects
+    }
+
+    /// The same, at the end.
+    pub fn into_objects(self) -> Vec<Object> {
+        self.objects
+    }
+
+    /// How many processes have begun and not ended.
+    pub fn processes(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Notes that `pid` touched the page of `address`, and says whether it (or, before a fork, its parent) had
+    /// touched it before.
+    pub(crate) fn touch(&mut self, pid: u32, address: u64) -> bool {
+        self.processes.entry(pid).or_default().touched.insert(PageIndex::containing(address))
+    }
+
+    fn map(&mut self, pid: u32, mapped: &Mapped) {
+        if mapped.end <= mapped.start {
+            return;
+        }
+        let object = self.intern(mapped);
+        let process = self.processes.entry(pid).or_default();
+        let mapping = Mapping {
+            end: mapped.end,
+            offset_bytes: mapped.offset_bytes,
+            object,
+            protection: mapped.protection,
+            flags: mapped.flags,
+        };
+        if mapped.inode.is_some() || is_fresh(&process.mappings, mapped.start, &mapping) {
+            let pages = PageRange::covering(mapped.start, mapped.end - mapped.start);
+            process.touched.forget(pages);
+        }
+        Arc::make_mut(&mut process.mappings).insert(mapped.start, mapping);
+    }
+
+    fn intern(&mut self, mapped: &Mapped) -> ObjectId {
+        let object = Object { path: mapped.path.as_ref().to_owned(), inode: mapped.inode };
+        if let Some(&id) = self.ids.get(&object) {
+            return id;
+        }
+        let id = ObjectId(self.objects.len() as u32);
+        self.objects.push(object.clone());
+        self.ids.insert(object, id);
+        id
+    }
+}
+
+/// Whether anonymous memory reported at `start` is new, rather than old memory with a new size or permission,
+/// which the kernel reports alike. A rule of thumb: new memory either lies within an old mapping of the same
+/// permission (it was unmapped, unseen, and is mapped again), or may not be touched at all yet.
+fn is_fresh(mappings: &Mappings, start: u64, new: &Mapping) -> bool {
+    if new.protection == 0 {
+        return true;
+    }
+    mappings.at(start).is_some_and(|(_, old)| {
+        old.end >= new.end && old.object == new.object && old.protection == new.protection
+    })
+}
+
+/// One line of /proc/PID/maps (proc_pid_maps(5)):
+/// `7f0c1a200000-7f0c1a228000 r--p 00000000 fe:00 1234   /usr/lib/libc.so.6`
+fn parse_maps_line(line: &str) -> Option<Mapped> {
+    let mut rest = line;
+    let mut word = || {
+        let (word, tail) = rest.split_once(' ').unwrap_or((rest, ""));
+        rest = tail;
+        word
+    };
+    let (start, end) = word().split_once('-')?;
+    let permissions = word().as_bytes();
+    let offset = word();
+    let (major, minor) = word().split_once(':')?;
+    let inode: u64 = word().parse().ok()?;
+    let path = match rest.trim_start() {
+        "" => "[anon]",
+        path => path,
+    };
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let flag = |at: usize, letter: u8, value: i32| {
+        if permissions.get(at) == Some(&letter) { value as u32 } else { 0 }
+    };
+    let private = permissions.get(3) == Some(&b'p');
+    Some(Mapped {
+        start: hex(start)?,
+        end: hex(end)?,
+        offset_bytes: hex(offset)?,
+        inode: if inode == 0 { None } else { Some((hex(major)? << 20 | hex(minor)?, inode)) },
+        protection: flag(0, b'r', PROT_READ) | flag(1, b'w', PROT_WRITE) | flag(2, b'x', PROT_EXEC),
+        flags: if private { MAP_PRIVATE } else { MAP_SHARED },
+        path: path.into(),
+    })
+}
+
+const PROT_READ: i32 = 1;
+const PROT_WRITE: i32 = 2;
+const PROT_EXEC: i32 = 4;
+const MAP_SHARED: u32 = 1;
+const MAP_PRIVATE: u32 = 2;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+use super::*;
+
+const READ: u32 = PROT_READ as u32;
+const WRITE: u32 = (PROT_READ | PROT_WRITE) as u32;
+
+fn event(pid: u32, tid: u32, kind: EventKind) -> Event {
+    Event { time_ns: 0, pid, tid, kind }
+}
+
+fn file(start: u64, end: u64, offset_bytes: u64, path: &str) -> EventKind {
+    let inode = Some((7, path.len() as u64));
+    let mapped =
+        Mapped { start, end, offset_bytes, inode, protection: READ, flags: MAP_PRIVATE, path: path.into() };
+    EventKind::Map(Box::new(mapped))
+}
+
+fn anonymous(start: u64, end: u64, protection: u32) -> EventKind {
+    let path = "[anon]".into();
+    let mapped = Mapped { start, end, offset_bytes: 0, inode: None, protection, flags: MAP_PRIVATE, path };
+    EventKind::Map(Box::new(mapped))
+}
+
+fn fork(parent_pid: u32, pid: u32) -> Event {
+    event(pid, pid, EventKind::Fork { parent_pid, parent_tid: parent_pid })
+}
+
+fn path_and_page(spaces: &AddressSpaces, pid: u32, address: u64) -> Option<(String, Option<u64>)> {
+    let place = spaces.resolve(pid, address)?;
+    Some((place.object.path.clone(), place.page.map(|page| page.0)))
+}
+
+#[test]
+fn a_mapping_over_the_middle_of_another_splits_it() {
+    let mut spaces = AddressSpaces::new();
+    spaces.apply(&event(1, 1, file(0x10_000, 0x20_000, 0x4000, "/lib")));
+    spaces.apply(&event(1, 1, anonymous(0x14_000, 0x16_000, WRITE)));
+    assert_eq!(path_and_page(&spaces, 1, 0x13_fff), Some(("/lib".into(), Some(7))));
+    assert_eq!(path_and_page(&spaces, 1, 0x14_000), Some(("[anon]".into(), None)));
+    assert_eq!(path_and_page(&spaces, 1, 0x16_000), Some(("/lib".into(), Some(10))));
+    assert_eq!(path_and_page(&spaces, 1, 0x20_000), None);
+    assert_eq!(path_and_page(&spaces, 1, 0xffff), None);
+}
+
+#[test]
+fn a_mapping_swallows_all_it_covers() {
+    let mut spaces = AddressSpaces::new();
+    for at in 0..8 {
+        spaces.apply(&event(1, 1, file(at * 0x2000, at * 0x2000 + 0x1000, 0, "/small")));
+    }
+    spaces.apply(&event(1, 1, file(0x800, 0xc800, 0, "/wide")));
+    assert_eq!(path_and_page(&spaces, 1, 0x7ff), Some(("/small".into(), Some(0))));
+    for address in [0x800, 0x2000, 0x9000, 0xc7ff] {
+        assert_eq!(path_and_page(&spaces, 1, address).expect("mapped").0, "/wide");
+    }
+    assert_eq!(path_and_page(&spaces, 1, 0xc800), Some(("/small".into(), Some(0))));
+}
+
+#[test]
+fn a_fork_shares_until_one_side_changes() {
+    let mut spaces = AddressSpaces::new();
+    spaces.apply(&event(1, 1, file(0x1000, 0x2000, 0, "/a")));
+    for child in 2..10_000 {
+        spaces.apply(&fork(1, child));
+    }
+    assert!(Arc::ptr_eq(&spaces.processes[&1].mappings, &spaces.processes[&9_999].mappings));
+    spaces.apply(&event(2, 2, file(0x1000, 0x2000, 0, "/bb")));
+    assert_eq!(path_and_page(&spaces, 2, 0x1000).expect("mapped").0, "/bb");
+    assert_eq!(path_and_page(&spaces, 1, 0x1000).expect("mapped").0, "/a");
+    spaces.apply(&event(3, 3, EventKind::Name { name: "x".into(), exec: true }));
+    assert_eq!(path_and_page(&spaces, 3, 0x1000), None);
+}
+
+#[test]
+fn a_process_is_forgotten_with_its_last_thread() {
+    let mut spaces = AddressSpaces::new();
+    spaces.apply(&fork(1, 2));
+    spaces.apply(&event(2, 5, EventKind::Fork { parent_pid: 2, parent_tid: 2 }));
+    spaces.apply(&event(2, 2, file(0x1000, 0x2000, 0, "/a")));
+    spaces.apply(&event(2, 2, EventKind::Exit));
+    assert!(spaces.resolve(2, 0x1000).is_some());
+    spaces.apply(&event(2, 5, EventKind::Exit));
+    assert!(spaces.resolve(2, 0x1000).is_none());
+}
+
+#[test]
+fn touched_pages_survive_growth_and_permission_but_not_a_new_mapping() {
+    let mut spaces = AddressSpaces::new();
+    spaces.apply(&event(1, 1, anonymous(0x10_000, 0x20_000, WRITE)));
+    assert!(!spaces.touch(1, 0x11_000));
+    spaces.apply(&event(1, 1, anonymous(0x10_000, 0x30_000, WRITE)));
+    assert!(spaces.touch(1, 0x11_000), "the heap grew");
+    spaces.apply(&event(1, 1, anonymous(0x10_000, 0x12_000, READ)));
+    assert!(spaces.touch(1, 0x11_000), "mprotect");
+    spaces.apply(&event(1, 1, anonymous(0x10_000, 0x12_000, READ)));
+    assert!(!spaces.touch(1, 0x11_000), "unmapped and mapped again");
+    spaces.apply(&event(1, 1, file(0x10_000, 0x12_000, 0, "/a")));
+    assert!(!spaces.touch(1, 0x11_000), "a file instead");
+}
+
+#[test]
+fn lines_of_proc_maps() {
+    let line = "7f0c1a200000-7f0c1a228000 rw-p 00002000 fe:01 1234                     /usr/lib/a b.so";
+    let mapped = parse_maps_line(line).expect("a mapping");
+    assert_eq!((mapped.start, mapped.end, mapped.offset_bytes), (0x7f0c_1a20_0000, 0x7f0c_1a22_8000, 0x2000));
+    assert_eq!(mapped.inode, Some((0xfe << 20 | 1, 1234)));
+    assert_eq!(
+        (mapped.protection, mapped.flags, mapped.path.as_ref()),
+        (WRITE, MAP_PRIVATE, "/usr/lib/a b.so")
+    );
+    let anonymous = parse_maps_line("1000-2000 rw-s 00000000 00:00 0 ").expect("a mapping");
+    assert_eq!((anonymous.inode, anonymous.flags, anonymous.path.as_ref()), (None, MAP_SHARED, "[anon]"));
+    assert_eq!(parse_maps_line("nonsense"), None);
+}
+
+#[test]
+fn this_process_can_be_seeded() {
+    let mut spaces = AddressSpaces::new();
+    let pid = std::process::id();
+    spaces.seed(pid);
+    let code = this_process_can_be_seeded as fn() as usize as u64;
+    let place = spaces.resolve(pid, code).expect("our own code is mapped");
+    assert!(place.object.is_file() && place.page.is_some());
+}

@@ -1,0 +1,80 @@
+//! Streams on the real kernel, attached to a process that is already running: this one.
+
+use std::os::linux::fs::MetadataExt;
+use std::{fs, process, thread};
+
+use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, PerfError, Probe, Stream};
+
+/// Attaches to this process; `None`, said loudly, where that is not allowed.
+fn attach(probe: &Probe) -> Option<Stream> {
+    match Stream::attach(process::id(), probe) {
+        Ok(stream) => Some(stream),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}; try: {}", error.remedy().unwrap_or("another kernel"));
+            None
+        }
+    }
+}
+
+#[test]
+fn pages_that_enter_the_page_cache_are_named() {
+    let probe = Probe { faults: FaultEvents::None, page_cache: true, ..Probe::default() };
+    let Some(mut stream) = attach(&probe) else { return };
+    let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a file");
+    std::io::Write::write_all(&mut file, &[1; 5 * 4096]).expect("written");
+    let inode = fs::metadata(file.path()).expect("there").st_ino();
+    let mut pages = Vec::new();
+    for event in stream.finish() {
+        if let EventKind::PageCached { inode: found, page, pages: count, .. } = event.kind
+            && found == inode
+        {
+            pages.extend(page.0..page.0 + u64::from(count));
+        }
+    }
+    pages.sort_unstable();
+    assert!(pages.starts_with(&[0, 1, 2, 3, 4]), "{pages:?}");
+}
+
+#[test]
+fn a_running_process_is_seen_with_the_threads_it_starts_and_where_they_fault() {
+    let probe = Probe { switches: true, ..Probe::default() };
+    let Some(mut stream) = attach(&probe) else { return };
+    let mut spaces = AddressSpaces::new();
+    spaces.seed(process::id());
+    thread::spawn(|| {
+        let mut memory = vec![0u8; 8 << 20];
+        memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        std::hint::black_box(&memory);
+    })
+    .join()
+    .expect("a thread");
+    let events: Vec<Event> = stream.finish().collect();
+    assert!(events.is_sorted_by_key(|event| event.time_ns));
+    let mut resolved = 0;
+    for event in &events {
+        spaces.apply(event);
+        if let EventKind::FaultEnd { address, .. } = event.kind {
+            assert_eq!(event.pid, process::id());
+            resolved += u64::from(spaces.resolve(event.pid, address).is_some());
+        }
+    }
+    let counts = stream.counts().expect("counts");
+    let count =
+        |wanted: fn(&EventKind) -> bool| events.iter().filter(|event| wanted(&event.kind)).count() as u64;
+    let ends = count(|kind| matches!(kind, EventKind::FaultEnd { .. }));
+    assert!(ends > 0 && ends <= counts.minor + counts.major && counts.lost == 0, "{ends}, {counts:?}");
+    assert!(resolved * 10 >= ends * 9, "{resolved} of {ends} resolved");
+    assert!(count(|kind| matches!(kind, EventKind::Fork { .. })) >= 1);
+    assert!(count(|kind| matches!(kind, EventKind::Switch { .. })) >= 1);
+}
+
+#[test]
+fn a_process_that_is_gone_is_named() {
+    let mut child = process::Command::new("true").spawn().expect("started");
+    let pid = child.id();
+    child.wait().expect("an end");
+    match Stream::attach(pid, &Probe::default()) {
+        Err(PerfError::NoProcess { pid: named }) => assert_eq!(named, pid),
+        other => panic!("{other:?}"),
+    }
+}
