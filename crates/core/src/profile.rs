@@ -254,7 +254,11 @@ mod tests {
             fingerprint: Fingerprint::Ends(fingerprint),
             extents: ranges
                 .iter()
-                .map(|&(start, end, rank)| Extent { range: range(start, end), rank, evidence: Evidence::Seen })
+                .map(|&(start, end, rank)| Extent {
+                    range: range(start, end),
+                    rank,
+                    evidence: Evidence::Seen,
+                })
                 .collect(),
         }
     }
@@ -274,7 +278,8 @@ mod tests {
 
     #[test]
     fn absorbing_the_same_again_changes_nothing() {
-        let mut profile = Profile { files: vec![file("/a", 1, &[(0, 4, 0), (8, 9, 1)])], ..Default::default() };
+        let mut profile =
+            Profile { files: vec![file("/a", 1, &[(0, 4, 0), (8, 9, 1)])], ..Default::default() };
         assert!(!profile.absorb(vec![file("/a", 1, &[(1, 3, 0)])], vec![]));
         assert!(profile.absorb(vec![file("/a", 1, &[(4, 6, 0)])], vec![]));
         assert_eq!(profile.files[0].extents[0].range, range(0, 6));

@@ -41,7 +41,9 @@ pub enum ProfileFileError {
         found: u32,
     },
     /// Fewer or more bytes than the header promises.
-    #[error("profile is {found_bytes} bytes long, its header promises {promised_bytes}: it was cut off or overwritten")]
+    #[error(
+        "profile is {found_bytes} bytes long, its header promises {promised_bytes}: it was cut off or overwritten"
+    )]
     Length {
         /// Bytes there are.
         found_bytes: u64,
@@ -115,7 +117,8 @@ pub fn decode(bytes: &[u8]) -> Result<Profile, ProfileFileError> {
     if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
         return Err(ProfileFileError::Foreign);
     }
-    let cut_off = |promised_bytes| ProfileFileError::Length { found_bytes: bytes.len() as u64, promised_bytes };
+    let cut_off =
+        |promised_bytes| ProfileFileError::Length { found_bytes: bytes.len() as u64, promised_bytes };
     let Some((header, payload)) = bytes.split_at_checked(HEADER_BYTES) else {
         return Err(cut_off(HEADER_BYTES as u64));
     };
@@ -214,17 +217,19 @@ mod tests {
     use super::*;
 
     fn profiles() -> impl Strategy<Value = Profile> {
-        let extents = prop::collection::vec((1u64..9, 1u64..40, any::<u32>(), 0u8..3), 0..20).prop_map(|raw| {
-            let mut end = 0;
-            raw.into_iter()
-                .map(|(gap, len, rank, evidence)| {
-                    let start = end + gap;
-                    end = start + len;
-                    let evidence = [Evidence::Exact, Evidence::Seen, Evidence::Near][usize::from(evidence)];
-                    Extent { range: PageRange::new(PageIndex(start), PageIndex(end)), rank, evidence }
-                })
-                .collect::<Vec<_>>()
-        });
+        let extents =
+            prop::collection::vec((1u64..9, 1u64..40, any::<u32>(), 0u8..3), 0..20).prop_map(|raw| {
+                let mut end = 0;
+                raw.into_iter()
+                    .map(|(gap, len, rank, evidence)| {
+                        let start = end + gap;
+                        end = start + len;
+                        let evidence =
+                            [Evidence::Exact, Evidence::Seen, Evidence::Near][usize::from(evidence)];
+                        Extent { range: PageRange::new(PageIndex(start), PageIndex(end)), rank, evidence }
+                    })
+                    .collect::<Vec<_>>()
+            });
         let file = ("[/a-zé]{1,20}", any::<(u64, u64, u64, i64, i64)>(), any::<u32>(), extents).prop_map(
             |(path, (device, inode, size_bytes, mtime_ns, ctime_ns), crc, extents)| ProfiledFile {
                 path,
@@ -237,17 +242,18 @@ mod tests {
                 extents,
             },
         );
-        let lookup = ("/usr/(lib/)?[a-zéß]{0,9}", any::<bool>()).prop_map(|(path, list)| Lookup { path, list });
-        (prop::collection::vec(file, 0..6), prop::collection::vec(lookup, 0..30)).prop_map(|(files, lookups)| {
-            Profile {
+        let lookup =
+            ("/usr/(lib/)?[a-zéß]{0,9}", any::<bool>()).prop_map(|(path, list)| Lookup { path, list });
+        (prop::collection::vec(file, 0..6), prop::collection::vec(lookup, 0..30)).prop_map(
+            |(files, lookups)| Profile {
                 program: "/usr/bin/gcc".into(),
                 role: "gcc -O -S".into(),
                 command: vec!["gcc".into(), "-O2".into()],
                 history: History { created_unix_s: 1, updated_unix_s: 2, exact_runs: 3, refining_runs: 4 },
                 files,
                 lookups,
-            }
-        })
+            },
+        )
     }
 
     proptest! {

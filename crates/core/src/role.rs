@@ -27,8 +27,16 @@ const INTERPRETERS: &[Interpreter] = &[
         program: &["-jar", "-m", "--module"],
         value: &["-cp", "-classpath", "--class-path", "-p", "--module-path", "--add-modules"],
     },
-    Interpreter { name: "node", program: &["-e", "--eval", "-p", "--print"], value: &["-r", "--require", "--import"] },
-    Interpreter { name: "nodejs", program: &["-e", "--eval", "-p", "--print"], value: &["-r", "--require", "--import"] },
+    Interpreter {
+        name: "node",
+        program: &["-e", "--eval", "-p", "--print"],
+        value: &["-r", "--require", "--import"],
+    },
+    Interpreter {
+        name: "nodejs",
+        program: &["-e", "--eval", "-p", "--print"],
+        value: &["-r", "--require", "--import"],
+    },
     Interpreter { name: "perl", program: &["-e", "-E"], value: &["-I"] },
     Interpreter { name: "ruby", program: &["-e"], value: &["-I", "-r"] },
     Interpreter { name: "php", program: &["-r"], value: &["-c", "-d"] },

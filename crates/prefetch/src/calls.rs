@@ -46,7 +46,9 @@ pub fn wants(number: u64, args: &[u64; 6]) -> Option<Wants> {
     let read = |len_bytes, offset_bytes| Wants::Read { fd, len_bytes, offset_bytes };
     #[cfg(target_arch = "x86_64")]
     match number {
-        nr::OPEN | nr::STAT | nr::LSTAT | nr::ACCESS | nr::READLINK | nr::CHDIR => return Some(name(args[0])),
+        nr::OPEN | nr::STAT | nr::LSTAT | nr::ACCESS | nr::READLINK | nr::CHDIR => {
+            return Some(name(args[0]));
+        }
         _ => {}
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -54,9 +56,13 @@ pub fn wants(number: u64, args: &[u64; 6]) -> Option<Wants> {
         return Some(name(args[0]));
     }
     Some(match number {
-        nr::OPENAT | nr::NEWFSTATAT | nr::FACCESSAT | nr::FACCESSAT2 | nr::READLINKAT | nr::STATX | nr::OPENAT2 => {
-            name_at(args[1])
-        }
+        nr::OPENAT
+        | nr::NEWFSTATAT
+        | nr::FACCESSAT
+        | nr::FACCESSAT2
+        | nr::READLINKAT
+        | nr::STATX
+        | nr::OPENAT2 => name_at(args[1]),
         nr::EXECVE => name(args[0]),
         nr::EXECVEAT => name_at(args[1]),
         nr::READ => read(Some(args[2]), None),
@@ -180,7 +186,10 @@ mod tests {
     #[test]
     fn reads_and_names_are_told_from_other_calls() {
         let args = [3, 0x10, 100, 8192, 0, 0];
-        assert_eq!(wants(nr::READ, &args), Some(Wants::Read { fd: 3, len_bytes: Some(100), offset_bytes: None }));
+        assert_eq!(
+            wants(nr::READ, &args),
+            Some(Wants::Read { fd: 3, len_bytes: Some(100), offset_bytes: None })
+        );
         assert_eq!(
             wants(nr::PREAD64, &args),
             Some(Wants::Read { fd: 3, len_bytes: Some(100), offset_bytes: Some(8192) })

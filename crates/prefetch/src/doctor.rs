@@ -76,7 +76,8 @@ fn store() -> Check {
     let checked = match result {
         Ok(store) => check(name, State::Ok, store.directory().display().to_string(), None),
         Err(error) => {
-            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            let cause =
+                std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             let remedy = "set PREPAGE_STORE to a directory of your own (mode 0700) on a disk with room";
             check(name, State::Missing, format!("{error}{cause}"), Some(remedy))
         }
@@ -87,7 +88,12 @@ fn store() -> Check {
 fn memory() -> Check {
     let name = "memory";
     let Some(kib) = crate::memory::available_kib() else {
-        return check(name, State::Limited, "MemAvailable of /proc/meminfo cannot be read", Some("mount /proc"));
+        return check(
+            name,
+            State::Limited,
+            "MemAvailable of /proc/meminfo cannot be read",
+            Some("mount /proc"),
+        );
     };
     let found = format!("{} MiB available", kib / 1024);
     if kib < 256 << 10 {
@@ -171,9 +177,11 @@ fn exact_learning() -> Check {
     if !rustix::process::geteuid().is_root() {
         return check(name, State::Limited, "not root: faults' neighbours stay in doubt", Some(root));
     }
-    let probe = Probe { faults: FaultEvents::None, page_cache: true, ring_bytes: 16 << 10, ..Probe::default() };
+    let probe =
+        Probe { faults: FaultEvents::None, page_cache: true, ring_bytes: 16 << 10, ..Probe::default() };
     if let Err(error) = Stream::attach(std::process::id(), &probe) {
-        let remedy = "use a kernel with the filemap tracepoints (CONFIG_TRACING), outside a restricted container";
+        let remedy =
+            "use a kernel with the filemap tracepoints (CONFIG_TRACING), outside a restricted container";
         return check(name, State::Limited, chain(&error), Some(remedy));
     }
     match writable_read_ahead() {

@@ -248,7 +248,9 @@ mod tests {
         let pages: Vec<u64> = (0..PAGES).filter(|page| page % 37 == 3 || (100..180).contains(page)).collect();
         match resident_after(&pages) {
             Some(resident) => assert_eq!(resident, pages),
-            None => eprintln!("SKIPPED: this file system keeps pages in memory that fadvise was asked to drop"),
+            None => {
+                eprintln!("SKIPPED: this file system keeps pages in memory that fadvise was asked to drop")
+            }
         }
     }
 

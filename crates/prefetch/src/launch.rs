@@ -81,9 +81,7 @@ pub fn prepare(command: &[OsString], options: &LaunchOptions) -> Option<String> 
     }
     match receive(verdict_read, VERDICT_WAIT)? {
         Verdict::Known => None,
-        Verdict::Learning => {
-            Some(format!("no profile of {} yet: learning from this start", key.role))
-        }
+        Verdict::Learning => Some(format!("no profile of {} yet: learning from this start", key.role)),
         Verdict::Trouble(text) => Some(text),
     }
 }
@@ -123,7 +121,9 @@ impl Beside<'_> {
         }
         let watch = match Watch::attach(self.target, Scope::EveryFault) {
             Ok(watch) => watch,
-            Err(error) => return send(verdict, &refused(format!("{}\n  try: prepage doctor", chain(&error)))),
+            Err(error) => {
+                return send(verdict, &refused(format!("{}\n  try: prepage doctor", chain(&error))));
+            }
         };
         let told = match damaged {
             Some(text) => Verdict::Trouble(format!("{text}; learning anew")),
@@ -147,7 +147,9 @@ impl Beside<'_> {
                 scope.spawn(|| engine.run());
             }
             let scope = if warm { Scope::DiskFaults } else { Scope::DiskFaultsAndStalls };
-            if self.options.learn && let Ok(watch) = Watch::attach(self.target, scope) {
+            if self.options.learn
+                && let Ok(watch) = Watch::attach(self.target, scope)
+            {
                 let findings = watch.follow(&until, |disk_faults| {
                     if self.options.prefetch && warm && disk_faults == WARM_DISK_FAULTS_MAX {
                         engine.run();

@@ -69,7 +69,8 @@ pub struct Learned {
 pub fn learn(command: &[OsString], exact: bool) -> Result<Learned, LearnError> {
     let program = command[0].to_string_lossy().into_owned();
     let start = |source| LearnError::Start { program: program.clone(), source };
-    let _restored_when_dropped = if exact { Some(ReadAhead::set(0).map_err(LearnError::Chill)?) } else { None };
+    let _restored_when_dropped =
+        if exact { Some(ReadAhead::set(0).map_err(LearnError::Chill)?) } else { None };
     let waiting = spawn_waiting(command).map_err(start)?;
     let probe = Probe { faults: FaultEvents::Ends, page_cache: exact, ..Probe::default() };
     let mut stream = Stream::attach(waiting.pid(), &probe)?;
@@ -84,7 +85,8 @@ pub fn learn(command: &[OsString], exact: bool) -> Result<Learned, LearnError> {
     // The rings are emptied beside the tracer: ptrace belongs to one thread, and that one waits for stops.
     let (status, lost) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let mut reader = Reader { exact, spaces: AddressSpaces::new(), executed: false, sightings: &sightings };
+            let mut reader =
+                Reader { exact, spaces: AddressSpaces::new(), executed: false, sightings: &sightings };
             while !over.load(Ordering::Acquire) {
                 let _ = stream.wait(&[], Some(Duration::from_millis(20)));
                 reader.read(stream.ripe());

@@ -140,7 +140,10 @@ impl Bench<'_> {
         }
     }
 
-    fn compare(&mut self, prepare: impl Fn() -> Result<(), MeasureError>) -> Result<Comparison, MeasureError> {
+    fn compare(
+        &mut self,
+        prepare: impl Fn() -> Result<(), MeasureError>,
+    ) -> Result<Comparison, MeasureError> {
         let command: Vec<&OsString> = self.measurement.command.iter().collect();
         let (run, quiet, end) = ("run".into(), "--quiet".into(), "--".into());
         let starter = self.measurement.starter.clone().into_os_string();

@@ -1,17 +1,20 @@
 //! Setting the kernel's read-ahead for a while, and restoring it on every way out.
 //!
-//! A guardian process holds the old values and one end of a socket. When the other end closes, because the
-//! [`ReadAhead`] is dropped or because this process was killed in whatever way, it writes them back and ends.
+//! A guardian process holds a lock, the old values and one end of a socket. When the other end closes, because the
+//! [`ReadAhead`] is dropped or because this process was killed in whatever way, it writes the values back and ends.
+//! The lock makes two that want different settings take turns: otherwise the second would find the first one's
+//! setting, and restore that.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use prepage_sys::beside::run_beside;
+use rustix::fs::FlockOperation;
 
 /// Read-ahead settings in force until this is dropped.
 #[derive(Debug)]
@@ -21,29 +24,27 @@ pub struct ReadAhead {
 
 impl ReadAhead {
     /// Sets the read-ahead of every device under a mounted file system to `kib`. Files opened from now on heed it.
+    /// Waits while another prepage has it set.
     ///
     /// To be called while the process has one thread.
     ///
     /// # Errors
     /// EACCES unless root, EROFS where /sys is read-only (containers). Nothing stays changed then.
     pub fn set(kib: u64) -> io::Result<Self> {
-        let mut old = Vec::new();
-        for file in settings()? {
-            let value = fs::read_to_string(&file)?;
-            old.push((file, value));
+        let files = settings()?;
+        for file in &files {
+            File::options().write(true).open(file)?;
         }
-        let changed: Vec<PathBuf> = old.iter().map(|(file, _)| file.clone()).collect();
-        let (guardian, ours) = UnixStream::pair()?;
-        run_beside(OwnedFd::from(ours), move |alive| {
-            await_end(&mut UnixStream::from(alive));
-            for (file, value) in &old {
-                let _ = fs::write(file, value.trim());
-            }
+        let (guardian, theirs) = UnixStream::pair()?;
+        run_beside(OwnedFd::from(theirs), |theirs| {
+            // A failure shows on the other side as an end of file.
+            let _ = guard(UnixStream::from(theirs), &files);
         })?;
         // From here on, leaving by an error drops this and so restores.
-        let guarded = Self { guardian };
-        for file in changed {
-            fs::write(&file, kib.to_string())?;
+        let mut guarded = Self { guardian };
+        guarded.guardian.read_exact(&mut [0])?;
+        for file in &files {
+            fs::write(file, kib.to_string())?;
         }
         Ok(guarded)
     }
@@ -55,6 +56,20 @@ impl Drop for ReadAhead {
         // The guardian's end closes when all is restored.
         await_end(&mut self.guardian);
     }
+}
+
+/// The guardian: locks, notes, says so, waits for the end of the other side, restores.
+fn guard(mut other: UnixStream, files: &[PathBuf]) -> io::Result<()> {
+    let Some(first) = files.first() else { return other.write_all(&[1]) };
+    let lock = File::open(first)?;
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+    let old: Vec<String> = files.iter().map(fs::read_to_string).collect::<io::Result<_>>()?;
+    other.write_all(&[1])?;
+    await_end(&mut other);
+    for (file, value) in files.iter().zip(&old) {
+        let _ = fs::write(file, value.trim());
+    }
+    Ok(())
 }
 
 fn await_end(stream: &mut UnixStream) {
@@ -98,6 +113,8 @@ fn setting_of(device: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn values() -> Vec<String> {
@@ -111,7 +128,14 @@ mod tests {
             Err(error) => return eprintln!("SKIPPED: read-ahead cannot be set here: {error}"),
             Ok(set) => {
                 assert!(values().iter().all(|value| value.trim() == "64"));
-                drop(set);
+                // Another that wants to set it waits, and then finds the old values.
+                std::thread::scope(|scope| {
+                    let other = scope.spawn(|| ReadAhead::set(16).map(drop));
+                    std::thread::sleep(Duration::from_millis(50));
+                    assert!(values().iter().all(|value| value.trim() == "64"));
+                    drop(set);
+                    other.join().unwrap().unwrap();
+                });
                 assert_eq!(values(), before);
             }
         }
@@ -125,9 +149,9 @@ mod tests {
         })
         .unwrap();
         await_end(&mut ready);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-        while values() != before && std::time::Instant::now() < deadline {
-            std::thread::sleep(std::time::Duration::from_millis(5));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while values() != before && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(values(), before);
     }

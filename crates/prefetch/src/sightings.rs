@@ -19,8 +19,12 @@ use crate::identity::{fingerprint, identity_of, open_to_read};
 const NOT_ON_A_DEVICE: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
 
 /// File systems that live in memory (statfs magic numbers, include/uapi/linux/magic.h).
-const MEMORY_FILE_SYSTEMS: [u64; 4] =
-    [0x0102_1994 /* tmpfs */, 0x8584_58f6 /* ramfs */, 0x9fa0 /* proc */, 0x6265_6572 /* sysfs */];
+const MEMORY_FILE_SYSTEMS: [u64; 4] = [
+    0x0102_1994, /* tmpfs */
+    0x8584_58f6, /* ramfs */
+    0x9fa0,      /* proc */
+    0x6265_6572, /* sysfs */
+];
 
 /// Device (as [`rustix::fs::makedev`] encodes it) and inode.
 pub type Inode = (u64, u64);
@@ -126,7 +130,8 @@ impl Sightings {
             });
             files[at].1.touch_range(*range, u32::try_from(rank).unwrap_or(u32::MAX), *evidence);
         }
-        let files = files.into_iter().filter_map(|(place, touches)| self.profiled(&self.paths[place], touches));
+        let files =
+            files.into_iter().filter_map(|(place, touches)| self.profiled(&self.paths[place], touches));
         let files = merge_links(files);
         Findings { files, lookups: unique(self.names), unnamed_pages }
     }
@@ -166,12 +171,7 @@ impl Sightings {
             return None;
         }
         let fingerprint = fingerprint(&file, identity.size_bytes).ok()?;
-        Some(ProfiledFile {
-            path: path.to_str()?.into(),
-            identity,
-            fingerprint,
-            extents: touches.extents(),
-        })
+        Some(ProfiledFile { path: path.to_str()?.into(), identity, fingerprint, extents: touches.extents() })
     }
 }
 
@@ -245,7 +245,10 @@ mod tests {
         sightings.name((7, 8), &a);
         let findings = sightings.findings();
         let names: Vec<_> = findings.files.iter().map(|file| file.path.as_str()).collect();
-        assert_eq!(names, [b.canonicalize().unwrap().to_str().unwrap(), a.canonicalize().unwrap().to_str().unwrap()]);
+        assert_eq!(
+            names,
+            [b.canonicalize().unwrap().to_str().unwrap(), a.canonicalize().unwrap().to_str().unwrap()]
+        );
         assert_eq!(findings.files[1].pages(), 9, "pages 2 to 10 of a file of 10 pages and a byte");
         assert_eq!(findings.unnamed_pages, 3);
     }

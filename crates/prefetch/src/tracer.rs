@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use prepage_core::profile::Evidence;
 use prepage_core::PageRange;
+use prepage_core::profile::Evidence;
 use prepage_sys::ptrace::{self, Stop, Syscall};
 use prepage_sys::syscalls as nr;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -118,7 +118,8 @@ fn look_up(tid: u32, directory: i32, path: u64, sightings: &Mutex<Sightings>) {
     let now = clock::monotonic_ns();
     // The inode lets page-cache events of this file find its name.
     if let Ok(statx) = rustix::fs::statx(CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS) {
-        locked(sightings).name((rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor), statx.stx_ino), &path);
+        locked(sightings)
+            .name((rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor), statx.stx_ino), &path);
     }
     locked(sightings).lookup(now, &path, false);
 }

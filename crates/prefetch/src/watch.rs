@@ -69,7 +69,8 @@ impl Until {
 
     /// Waits for it.
     pub fn wait(&self) {
-        let timeout = Timespec::try_from(self.remaining()).expect("the window is no longer than an i64 of seconds");
+        let timeout =
+            Timespec::try_from(self.remaining()).expect("the window is no longer than an i64 of seconds");
         let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout));
     }
 
@@ -114,13 +115,7 @@ impl Watch {
         };
         let mut spaces = AddressSpaces::new();
         spaces.seed(pid);
-        Ok(Self {
-            faults,
-            stalls,
-            spaces,
-            executed: false,
-            sightings: Sightings::default(),
-        })
+        Ok(Self { faults, stalls, spaces, executed: false, sightings: Sightings::default() })
     }
 
     /// Watches until it is over and returns what was seen. `on_disk_faults` hears the number of disk faults so far,

@@ -18,8 +18,8 @@
 pub mod beside;
 pub mod cachestat;
 pub mod exec;
-pub mod perf;
 pub mod own_pages;
+pub mod perf;
 pub mod ptrace;
 pub mod signals;
 pub mod spawn;

@@ -35,7 +35,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     store.create_with_room().context("the profile could not be kept")?;
     let exact = !args.approximate && rustix::process::geteuid().is_root();
     if !exact && !args.approximate && !args.quiet {
-        eprintln!("prepage: not root: learning from faults and system calls, which leaves a fault's neighbours in doubt");
+        eprintln!(
+            "prepage: not root: learning from faults and system calls, which leaves a fault's neighbours in doubt"
+        );
     }
     let learned = learn(&args.command, exact)?;
     if !args.quiet {

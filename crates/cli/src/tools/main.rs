@@ -35,7 +35,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Command::parse() {
-        Command::Run(_) => Err(anyhow::anyhow!("`run` is a command of the prepage binary, not of prepage-tools")),
+        Command::Run(_) => {
+            Err(anyhow::anyhow!("`run` is a command of the prepage binary, not of prepage-tools"))
+        }
         Command::Learn(args) => learn::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Measure(args) => measure::run(&args),

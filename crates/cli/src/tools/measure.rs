@@ -11,7 +11,9 @@ use prepage_core::profile::Profile;
 use prepage_prefetch::cold::Chill;
 use prepage_prefetch::keep::{Origin, keep};
 use prepage_prefetch::learn::{Learned, learn};
-use prepage_prefetch::measure::{Comparison, Figures, Measurement, Starts, measure, medians, untouched_bytes};
+use prepage_prefetch::measure::{
+    Comparison, Figures, Measurement, Starts, measure, medians, untouched_bytes,
+};
 use prepage_prefetch::program;
 use prepage_prefetch::readahead::{self, ReadAhead};
 use prepage_prefetch::statistics::Estimate;
@@ -49,17 +51,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let key = program::key(&args.command).map_err(|error| not_started(&args.command, error))?;
     let store = Store::of_user()?;
     let root = rustix::process::geteuid().is_root();
-    let _restored_when_dropped = match args.read_ahead {
-        Some(kib) => Some(ReadAhead::set(kib).context("the read-ahead cannot be set (root can)")?),
-        None => None,
-    };
     let profile = match store.load(&key)? {
         Some(profile) => profile,
         None => learn_first(args, &store, &key, root)?,
     };
     let chill = Chill::best();
     if chill == Chill::OwnFiles && !args.warm {
-        eprintln!("prepage: not root: only the program's own files are evicted, directories and inodes stay warm");
+        eprintln!(
+            "prepage: not root: only the program's own files are evicted, directories and inodes stay warm"
+        );
     }
     let measurement = Measurement {
         command: args.command.clone(),
@@ -68,7 +68,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         cold: !args.warm,
         chill,
     };
-    let figures = measure(&measurement, &profile)?;
+    let set = match args.read_ahead {
+        Some(kib) => Some(ReadAhead::set(kib).context("the read-ahead cannot be set (root can)")?),
+        None => None,
+    };
+    let read_ahead_kib = readahead::in_force();
+    let figures = measure(&measurement, &profile);
+    drop(set);
+    let figures = figures?;
     // What was prefetched is what the store holds now; what was touched, one more exact run shows.
     let planned = store.load(&key)?.unwrap_or(profile);
     let untouched = if root && !args.warm {
@@ -78,7 +85,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         None
     };
-    let report = Report::new(args, &key, chill, &figures, planned_bytes(&planned), untouched);
+    let bytes = (planned_bytes(&planned), untouched);
+    let report = Report::new(args, &key, chill, read_ahead_kib, &figures, bytes);
     let mut out = std::io::stdout().lock();
     let printed = if args.json {
         serde_json::to_writer_pretty(&mut out, &report).map_err(Into::into).and_then(|()| writeln!(out))
@@ -155,9 +163,9 @@ impl<'a> Report<'a> {
         args: &Args,
         key: &'a ProfileKey,
         chill: Chill,
+        read_ahead_kib: Vec<u64>,
         figures: &'a Figures,
-        planned_bytes: u64,
-        untouched_bytes: Option<u64>,
+        (planned_bytes, untouched_bytes): (u64, Option<u64>),
     ) -> Self {
         let kinds = if figures.cold.is_some() { 4 } else { 2 };
         Self {
@@ -166,7 +174,7 @@ impl<'a> Report<'a> {
             role: &key.role,
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            read_ahead_kib: readahead::in_force(),
+            read_ahead_kib,
             chill: match chill {
                 Chill::System => "all caches dropped",
                 Chill::OwnFiles => "own files evicted",
@@ -193,7 +201,8 @@ impl<'a> Report<'a> {
             self.warm.starts.plain.wall_ms.len(),
             self.chill,
             match self.resident_share_after_chill {
-                Some(share) => format!(", {:.0} % of the pages stay (running programs use them)", share * 100.0),
+                Some(share) =>
+                    format!(", {:.0} % of the pages stay (running programs use them)", share * 100.0),
                 None => String::new(),
             }
         )?;
@@ -226,7 +235,8 @@ impl<'a> Report<'a> {
         let mut table = table(&["", "wall ms", "disk faults", "read MB"], &[1, 2, 3]);
         let mut row = |name: &str, starts: &Starts| {
             let (wall_ms, disk_faults, read_bytes) = medians(starts);
-            let cells = [format!("{wall_ms:.1}"), format!("{disk_faults:.0}"), format!("{:.1}", read_bytes / 1e6)];
+            let cells =
+                [format!("{wall_ms:.1}"), format!("{disk_faults:.0}"), format!("{:.1}", read_bytes / 1e6)];
             table.add_row([vec![name.to_owned()], cells.to_vec()].concat());
         };
         if let Some(cold) = &self.cold {

@@ -93,10 +93,12 @@ impl Listed {
 }
 
 fn list(store: &Store, json: bool, out: &mut impl Write) -> Result<()> {
-    let listed: Vec<Listed> =
-        store.list()?.iter().map(|(path, loaded)| Listed::new(path, loaded)).collect();
+    let listed: Vec<Listed> = store.list()?.iter().map(|(path, loaded)| Listed::new(path, loaded)).collect();
     if json {
-        serde_json::to_writer_pretty(&mut *out, &serde_json::json!({ "schema_version": 1, "profiles": listed }))?;
+        serde_json::to_writer_pretty(
+            &mut *out,
+            &serde_json::json!({ "schema_version": 1, "profiles": listed }),
+        )?;
         return Ok(writeln!(out)?);
     }
     if listed.is_empty() {
@@ -108,7 +110,9 @@ fn list(store: &Store, json: bool, out: &mut impl Write) -> Result<()> {
         let megabytes = format!("{:.1}", one.bytes as f64 / 1e6);
         let row = match &one.error {
             Some(error) => vec![format!("unreadable: {error}"), "".into(), "".into(), "".into(), "".into()],
-            None => vec![one.role.clone(), one.files.to_string(), megabytes, one.lookups.to_string(), learned],
+            None => {
+                vec![one.role.clone(), one.files.to_string(), megabytes, one.lookups.to_string(), learned]
+            }
         };
         table.add_row([row, vec![one.file.clone()]].concat());
     }
@@ -133,7 +137,8 @@ fn show(store: &Store, name: &str, json: bool, out: &mut impl Write) -> Result<(
         let names: Vec<String> = matching.iter().map(|(path, _)| file_name(path)).collect();
         bail!("{name} matches {} profiles: {}\n  try: name one of them", names.len(), names.join(", "));
     };
-    let profile = loaded.as_ref().map_err(|error| anyhow::anyhow!("{}: {}", path.display(), what_is_wrong(error)))?;
+    let profile =
+        loaded.as_ref().map_err(|error| anyhow::anyhow!("{}: {}", path.display(), what_is_wrong(error)))?;
     let files: Vec<Shown> = profile.files.iter().map(shown).collect();
     if json {
         let listed = Listed::new(path, loaded);
@@ -224,7 +229,8 @@ fn file_name(path: &Path) -> String {
 }
 
 fn age(unix_s: u64) -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
     match now.saturating_sub(unix_s) {
         seconds @ 0..120 => format!("{seconds} s"),
         seconds @ 120..7200 => format!("{} min", seconds / 60),

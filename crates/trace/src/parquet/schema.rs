@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 /// Version of the format. Readers refuse a later one; columns and facts may be added without a new version.
 pub const FORMAT_VERSION: u32 = 1;

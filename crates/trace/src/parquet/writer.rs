@@ -13,8 +13,9 @@ use ::parquet::file::metadata::KeyValue;
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::types::ColumnPath;
-use arrow::array::{ArrayRef, DictionaryArray, StringArray, UInt32Array, UInt64Array};
-use arrow::datatypes::{SchemaRef, UInt32Type};
+use arrow_array::types::UInt32Type;
+use arrow_array::{ArrayRef, DictionaryArray, StringArray, UInt32Array, UInt64Array};
+use arrow_schema::SchemaRef;
 use prepage_core::{Fault, FaultClass, Object, PAGE_SIZE, Thread, Trace, TraceFacts};
 
 use super::schema::{COLUMNS, FACTS_KEY, FORMAT_VERSION, PAGE_BYTES_KEY, VERSION_KEY, schema};

@@ -1,14 +1,20 @@
 //! `prepage learn` and `prepage measure`: exact, and nothing stays changed.
 
-mod support;
-
 use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::support::{Sandbox, can_learn, is_root, make_old, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Sandbox, can_learn, is_root, text, wait_for};
+
+/// Settings of the machine are looked at: one test at a time.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn machine() -> MutexGuard<'static, ()> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn read_ahead() -> Vec<(PathBuf, String)> {
     let devices = fs::read_dir("/sys/class/bdi").unwrap();
@@ -24,8 +30,7 @@ fn read_ahead() -> Vec<(PathBuf, String)> {
 fn touching_program(sandbox: &Sandbox) -> (PathBuf, String) {
     let data = sandbox.path().join("data");
     fs::write(&data, vec![7u8; 400 * 4096]).unwrap();
-    let hour_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
-    fs::File::options().write(true).open(&data).unwrap().set_modified(hour_ago).unwrap();
+    make_old(&data);
     let script = format!(
         "import mmap, os\n\
          fd = os.open('{}', os.O_RDONLY)\n\
@@ -44,6 +49,7 @@ fn exactly_the_touched_pages_are_learned_and_the_read_ahead_is_restored() {
     if !is_root() || !can_learn(&sandbox) {
         return;
     }
+    let _machine = machine();
     let before = read_ahead();
     let (data, script) = touching_program(&sandbox);
     let learned = sandbox.output(&["learn", "--", "python3", "-c", &script]);
@@ -57,7 +63,10 @@ fn exactly_the_touched_pages_are_learned_and_the_read_ahead_is_restored() {
     assert_eq!(file["exact_pages"], 12, "{file}");
     assert!(shown["profile"]["lookups"].as_u64().unwrap() > 10);
     let bytes = fs::read(sandbox.profiles().pop().unwrap()).unwrap();
-    assert!(bytes.windows(9).any(|part| part == b"/no/such/"), "a name that is not there is looked up as well");
+    assert!(
+        bytes.windows(9).any(|part| part == b"/no/such/"),
+        "a name that is not there is looked up as well"
+    );
 }
 
 #[test]
@@ -66,6 +75,7 @@ fn a_learner_that_is_killed_leaves_nothing_changed_and_its_program_runs_on() {
     if !is_root() || !can_learn(&sandbox) {
         return;
     }
+    let _machine = machine();
     let before = read_ahead();
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let mut learner = sandbox
@@ -91,7 +101,10 @@ fn the_exit_code_is_the_programs() {
     if !can_learn(&sandbox) {
         return;
     }
-    assert_eq!(sandbox.output(&["learn", "-q", "--approximate", "--", "sh", "-c", "exit 9"]).status.code(), Some(9));
+    assert_eq!(
+        sandbox.output(&["learn", "-q", "--approximate", "--", "sh", "-c", "exit 9"]).status.code(),
+        Some(9)
+    );
     let killed = sandbox.output(&["learn", "-q", "--approximate", "--", "sh", "-c", "kill -KILL $$"]);
     assert_eq!(killed.status.code(), Some(137));
     assert_eq!(sandbox.output(&["learn", "--", "no-such-program"]).status.code(), Some(127));
@@ -103,8 +116,10 @@ fn a_measurement_compares_like_with_like() {
     if !is_root() || !can_learn(&sandbox) {
         return;
     }
+    let _machine = machine();
     let before = read_ahead();
-    let args = ["measure", "-n", "3", "--read-ahead", "128", "--json", "--", "sh", "-c", "ls /usr/bin | wc -l"];
+    let args =
+        ["measure", "-n", "3", "--read-ahead", "128", "--json", "--", "sh", "-c", "ls /usr/bin | wc -l"];
     let measured = sandbox.output(&args);
     let report: serde_json::Value = serde_json::from_slice(&measured.stdout).expect(&text(&measured.stderr));
     assert_eq!(read_ahead(), before);

@@ -1,15 +1,13 @@
 //! `prepage run`: the program notices nothing, and the next start knows it.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{Sandbox, can_learn, is_root, make_old, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process_group};
-use support::{Sandbox, can_learn, is_root, text, wait_for};
 
 /// A program that maps and reads something.
 const PROGRAM: [&str; 3] = ["sh", "-c", "ls /usr/lib >/dev/null; cat /etc/passwd >/dev/null"];
@@ -120,7 +118,8 @@ fn streams_and_signal_dispositions_are_as_they_were_given() {
     for setting in ["", "trap '' PIPE INT;", "exec <&-;"] {
         let shell = |start: &str| {
             let script = format!("{setting} {start} sh -c \"{look}\"");
-            let output = Command::new("bash").args(["-c", &script]).env("PREPAGE_STORE", sandbox.store()).output();
+            let output =
+                Command::new("bash").args(["-c", &script]).env("PREPAGE_STORE", sandbox.store()).output();
             text(&output.unwrap().stdout)
         };
         assert_eq!(shell(&format!("{prepage} run -q --")), shell("exec"), "after {setting:?}");
@@ -194,6 +193,7 @@ fn a_replaced_file_is_passed_over() {
     }
     let program = sandbox.path().join("program");
     fs::copy("/bin/ls", &program).unwrap();
+    make_old(&program);
     let program = program.to_str().unwrap();
     sandbox.output(&run(&["-q"], &[program, "/"]));
     sandbox.wait_for_profile();
@@ -240,7 +240,14 @@ fn an_ordinary_user_has_the_same_flow() {
     let store = directory.path().join("store");
     let as_nobody = |args: &[&str]| {
         let mut command = Command::new(directory.path().join("prepage"));
-        command.args(args).env("PREPAGE_STORE", &store).uid(65534).gid(65534).current_dir("/").output().unwrap()
+        command
+            .args(args)
+            .env("PREPAGE_STORE", &store)
+            .uid(65534)
+            .gid(65534)
+            .current_dir("/")
+            .output()
+            .unwrap()
     };
     if !can_learn(&sandbox) {
         return;
