@@ -114,6 +114,20 @@ pub fn encode(profile: &Profile) -> Vec<u8> {
 
 /// The profile in `bytes`.
 pub fn decode(bytes: &[u8]) -> Result<Profile, ProfileFileError> {
+    let payload = check(bytes)?;
+    let wire: Wire = postcard::from_bytes(payload).map_err(|_| ProfileFileError::Malformed("encoding"))?;
+    Ok(Profile {
+        program: wire.program,
+        role: wire.role,
+        command: wire.command,
+        history: wire.history,
+        files: wire.files.into_iter().map(decode_file).collect::<Result<_, _>>()?,
+        lookups: decode_lookups(&wire.lookups)?,
+    })
+}
+
+/// Whether `bytes` are a whole and sound profile of this version; returns the payload. Much cheaper than [`decode`].
+pub fn check(bytes: &[u8]) -> Result<&[u8], ProfileFileError> {
     if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
         return Err(ProfileFileError::Foreign);
     }
@@ -134,15 +148,7 @@ pub fn decode(bytes: &[u8]) -> Result<Profile, ProfileFileError> {
     if checksum(&[payload]) != word(12) {
         return Err(ProfileFileError::Checksum);
     }
-    let wire: Wire = postcard::from_bytes(payload).map_err(|_| ProfileFileError::Malformed("encoding"))?;
-    Ok(Profile {
-        program: wire.program,
-        role: wire.role,
-        command: wire.command,
-        history: wire.history,
-        files: wire.files.into_iter().map(decode_file).collect::<Result<_, _>>()?,
-        lookups: decode_lookups(&wire.lookups)?,
-    })
+    Ok(payload)
 }
 
 /// CRC-32 over `parts` one after the other: the checksum of profiles and of [`Fingerprint::Ends`].

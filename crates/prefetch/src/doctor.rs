@@ -129,14 +129,16 @@ fn watching() -> Check {
 }
 
 fn rings() -> Check {
+    /// Holds the faults of 50 ms at 100 000 a second.
+    const ENOUGH_KIB: usize = 512;
     let name = "record without losses";
     let Ok(stream) = Stream::attach(std::process::id(), &Probe::default()) else {
         return check(name, State::Missing, "no rings", Some("see page faults"));
     };
-    let (got, wanted) = (stream.ring_bytes(), Probe::default().ring_bytes);
-    let found = format!("rings of {} KiB a CPU", got >> 10);
-    if got < wanted {
-        let remedy = format!("as root: sysctl kernel.perf_event_mlock_kb={}", (wanted >> 10) + 4);
+    let kib = stream.ring_bytes() >> 10;
+    let found = format!("rings of {kib} KiB a CPU");
+    if kib < ENOUGH_KIB {
+        let remedy = format!("as root: sysctl kernel.perf_event_mlock_kb={}", ENOUGH_KIB + 4);
         return check(name, State::Limited, found, Some(&remedy));
     }
     check(name, State::Ok, found, None)

@@ -25,9 +25,9 @@ use crate::identity::{Skipped, open_if_same};
 const READERS: usize = 16;
 /// Threads that open, stat and list: few, for each also burns CPU the program wants.
 const NAME_THREADS: usize = 8;
-/// Reads probed to tell a warm cache from a cold one. All resident means that the rest very likely is: a tenth
-/// missing would be noticed with probability 0.97, and costs only what a start without prefetch costs.
-const PROBES: usize = 32;
+/// Reads probed to tell a warm cache from a cold one, spread over the start. Few, because a warm start is in a hurry:
+/// where they are all in memory although other pages are not, the program's disk faults tell soon after.
+const PROBES: usize = 8;
 /// A listing's buffer and some frames.
 const STACK_BYTES: usize = 128 << 10;
 

@@ -1,29 +1,31 @@
 //! Starting a program with its pages already on their way.
 //!
 //! ```text
-//!  prepage run ──┬── reads the program's first page, waits for the verdict ── becomes the program (exec)
-//!                └── beside it: loads the profile ── verdict ── prefetches ── watches ── updates the profile
+//!  prepage run ─ reads the profile ─┬─ becomes the program (exec)
+//!                                   └─ beside it: prefetches ─ watches ─ updates the profile
 //! ```
 //! The process that was started *is* the program from the exec on: same process id, same parent, streams, signals
 //! and exit status, and nothing of prepage between it and its user. What prefetches and learns lives beside it
-//! ([`prepage_sys::beside`]) and ends with it.
+//! ([`prepage_sys::beside`]) and ends with it. Where there is no profile yet, the program waits until it is watched;
+//! where there is one, it waits for nothing.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use prepage_core::plan::PlanOptions;
-use prepage_core::profile::{Evidence, Profile, ProfiledFile};
+use prepage_core::profile::{Evidence, Profile, ProfiledFile, Touches};
 use prepage_sys::beside::{allow_inspection_by, run_beside};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::clock;
 use crate::doctor::chain;
 use crate::engine::Engine;
-use crate::identity::open_to_read;
 use crate::keep::{Origin, keep};
 use crate::memory::has_room_for;
 use crate::program;
@@ -31,15 +33,19 @@ use crate::sightings::Findings;
 use crate::store::{ProfileKey, Store};
 use crate::watch::{Scope, Until, Watch};
 
-/// How long the program waits at most to hear whether there is a profile: a store on a file system that hangs
-/// must not keep it from starting. Where all is well the verdict takes a fraction of a millisecond.
-const VERDICT_WAIT: Duration = Duration::from_millis(500);
+/// How long a program without a profile waits at most until it is watched. Where all is well that takes a fraction
+/// of a millisecond; a machine where it does not must still start its programs.
+const WATCHED_WAIT: Duration = Duration::from_millis(500);
 
 /// How long a start is watched. Programs that run on are past their start by then.
 const WATCH_WINDOW: Duration = Duration::from_secs(30);
 
 /// Disk faults after which a cache that looked warm is taken for a cold one.
 const WARM_DISK_FAULTS_MAX: u64 = 4;
+
+/// Stalls are watched in one of this many prefetched starts: looking for them takes some percent of such a start, and
+/// finds little that is new.
+const STALL_WATCH_EVERY: u64 = 8;
 
 /// How a program is to be launched.
 #[derive(Clone, Debug)]
@@ -50,118 +56,129 @@ pub struct LaunchOptions {
     pub prefetch: bool,
 }
 
-/// What the process beside tells the one that becomes the program.
-#[derive(Debug)]
-enum Verdict {
-    /// There is a profile.
-    Known,
-    /// There is none yet; this start is being learned.
-    Learning,
-    /// Something is to be told: what, and what can be done about it.
-    Trouble(String),
-}
-
 /// Starts what `command` needs beside this process and returns what its user should be told, if anything. The
 /// caller then becomes the program ([`prepage_sys::exec::exec`]), whatever this returns.
 pub fn prepare(command: &[OsString], options: &LaunchOptions) -> Option<String> {
     // What is no program gets its message from the exec that fails.
     let key = program::key(command).ok()?;
-    let target = std::process::id();
-    let (verdict_read, verdict_write) = match rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) {
-        Ok(pipe) => pipe,
-        Err(error) => return Some(format!("no prefetch: cannot make a pipe: {error}")),
+    let store = match Store::of_user() {
+        Ok(store) => store,
+        Err(error) => return Some(format!("no prefetch: {error}")),
     };
-    let beside = Beside { target, command, key: &key, options };
-    if let Err(error) = run_beside(verdict_write, |verdict| beside.run(verdict)) {
-        return Some(format!("no prefetch: cannot start a process: {error}"));
-    }
-    // The exec will read this page in any case; meanwhile the other process reads the profile.
-    if let Ok(file) = open_to_read(key.program.as_ref()) {
-        let _ = rustix::io::pread(&file, &mut [0u8; 1], 0);
-    }
-    match receive(verdict_read, VERDICT_WAIT)? {
-        Verdict::Known => None,
-        Verdict::Learning => Some(format!("no profile of {} yet: learning from this start", key.role)),
-        Verdict::Trouble(text) => Some(text),
+    let launch = Launch { target: std::process::id(), command, key, store, options };
+    match launch.store.read(&launch.key) {
+        Ok(Some(bytes)) => launch.known(&bytes),
+        Ok(None) => launch.unknown(None),
+        Err(error) => launch.unknown(Some(chain(&error))),
     }
 }
 
-/// The process beside the program.
-struct Beside<'a> {
+struct Launch<'a> {
     /// Process id of the program.
     target: u32,
     command: &'a [OsString],
-    key: &'a ProfileKey,
+    key: ProfileKey,
+    store: Store,
     options: &'a LaunchOptions,
 }
 
-impl Beside<'_> {
-    fn run(&self, verdict: OwnedFd) {
-        let store = match Store::of_user() {
-            Ok(store) => store,
-            Err(error) => return send(verdict, &Verdict::Trouble(format!("no prefetch: {error}"))),
-        };
-        match store.load(self.key) {
-            Ok(Some(profile)) => self.prefetch(&store, &profile, verdict),
-            Ok(None) => self.learn(&store, verdict, None),
-            Err(error) => self.learn(&store, verdict, Some(chain(&error))),
+impl Launch<'_> {
+    /// There is a profile: the program need not wait.
+    fn known(&self, bytes: &[u8]) -> Option<String> {
+        if !self.options.prefetch {
+            return None;
+        }
+        let started = run_beside(None, |_| {
+            if let Ok(Some(profile)) = self.store.decode(&self.key, bytes) {
+                self.prefetch(&profile);
+            }
+        });
+        started.err().map(|error| format!("no prefetch: cannot start a process: {error}"))
+    }
+
+    /// There is no profile, or (`damaged`) none that can be read: this start is learned from.
+    fn unknown(&self, damaged: Option<String>) -> Option<String> {
+        if !self.options.learn {
+            return damaged;
+        }
+        let before = damaged.as_ref().map_or(String::new(), |text| format!("{text}; "));
+        let refused = |why: String| Some(format!("{before}not learning: {why}"));
+        // Nobody hears the process beside once the program runs: what can go wrong must be found now.
+        if let Err(error) = self.store.create_with_room() {
+            return refused(format!(
+                "{}\n  try: set PREPAGE_STORE to a directory of your own",
+                chain(&error)
+            ));
+        }
+        let started =
+            pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from).and_then(|(answer, to_program)| {
+                run_beside(Some(to_program), |to_program| self.learn(to_program))?;
+                Ok(answer)
+            });
+        match started.map(receive) {
+            Err(error) => refused(format!("cannot start a process: {error}")),
+            Ok(Err(why)) => refused(why),
+            Ok(Ok(())) if damaged.is_some() => Some(format!("{before}learning anew")),
+            Ok(Ok(())) => Some(format!("no profile of {} yet: learning from this start", self.key.role)),
         }
     }
 
-    /// There is no profile, or (`damaged`) none that can be read.
-    fn learn(&self, store: &Store, verdict: OwnedFd, damaged: Option<String>) {
-        let before = damaged.as_ref().map_or(String::new(), |text| format!("{text}; "));
-        let refused = |why: String| Verdict::Trouble(format!("{before}not learning: {why}"));
-        if !self.options.learn {
-            return send(verdict, &damaged.map_or(Verdict::Known, Verdict::Trouble));
-        }
-        if let Err(error) = store.create_with_room() {
-            let remedy = "try: set PREPAGE_STORE to a directory of your own";
-            return send(verdict, &refused(format!("{}\n  {remedy}", chain(&error))));
-        }
-        let watch = match Watch::attach(self.target, Scope::EveryFault) {
-            Ok(watch) => watch,
-            Err(error) => {
-                return send(verdict, &refused(format!("{}\n  try: prepage doctor", chain(&error))));
+    /// Beside a program without profile.
+    fn learn(&self, to_program: Option<OwnedFd>) {
+        let tell = |refusal: &str| {
+            if let Some(to_program) = to_program {
+                send(to_program, refusal);
             }
         };
-        let told = match damaged {
-            Some(text) => Verdict::Trouble(format!("{text}; learning anew")),
-            None => Verdict::Learning,
-        };
-        send(verdict, &told);
-        let Some(until) = self.until() else { return };
-        self.keep(store, watch.follow(&until, |_| {}));
+        match Watch::attach(self.target, Scope::EveryFault) {
+            Ok(watch) => {
+                tell("");
+                if let Some(until) = self.until() {
+                    self.keep(watch.follow(&until));
+                }
+            }
+            Err(error) => tell(&format!("{}\n  try: prepage doctor", chain(&error))),
+        }
     }
 
-    fn prefetch(&self, store: &Store, profile: &Profile, verdict: OwnedFd) {
-        send(verdict, &Verdict::Known);
-        let Some(until) = self.until() else { return };
+    /// Beside a program with a profile.
+    fn prefetch(&self, profile: &Profile) {
         let engine = Engine::new(profile, PlanOptions::default());
-        if self.options.prefetch && !has_room_for(engine.planned_bytes()) {
+        let Some(until) = self.until().filter(|_| has_room_for(engine.planned_bytes())) else { return };
+        if engine.is_warm() && self.stays_warm(&until) {
             return;
         }
-        let warm = engine.is_warm();
         std::thread::scope(|scope| {
-            if self.options.prefetch && !warm {
-                scope.spawn(|| engine.run());
-            }
-            let scope = if warm { Scope::DiskFaults } else { Scope::DiskFaultsAndStalls };
+            scope.spawn(|| engine.run());
+            let sampled = clock::monotonic_ns().is_multiple_of(STALL_WATCH_EVERY);
+            let watched = if sampled { Scope::DiskFaultsAndStalls } else { Scope::DiskFaults };
             if self.options.learn
-                && let Ok(watch) = Watch::attach(self.target, scope)
+                && let Ok(watch) = Watch::attach(self.target, watched)
             {
-                let findings = watch.follow(&until, |disk_faults| {
-                    if self.options.prefetch && warm && disk_faults == WARM_DISK_FAULTS_MAX {
-                        engine.run();
-                    }
-                });
+                let findings = watch.follow(&until);
                 engine.cancel();
-                self.keep(store, unknown_to(profile, findings));
+                self.keep(unknown_to(profile, findings));
             } else {
                 until.wait();
                 engine.cancel();
             }
         });
+    }
+
+    /// Waits for the end of the start as long as the program finds everything in memory. Returns false when it does
+    /// not. Costs the program nothing: its fault counters are read now and then.
+    fn stays_warm(&self, until: &Until) -> bool {
+        let before = disk_faults(self.target);
+        let mut pause = Duration::from_millis(2);
+        loop {
+            if until.wait_for(pause) {
+                return true;
+            }
+            if disk_faults(self.target).saturating_sub(before) >= WARM_DISK_FAULTS_MAX {
+                return false;
+            }
+            pause = (pause * 2).min(Duration::from_millis(100));
+        }
     }
 
     fn until(&self) -> Option<Until> {
@@ -172,8 +189,8 @@ impl Beside<'_> {
 
     /// There is nobody to tell of a failure any more: the streams are the program's. The store stays as it was, and
     /// the next start says again what it lacks.
-    fn keep(&self, store: &Store, findings: Findings) {
-        let _ = keep(store, self.key, self.command, findings, Origin::Start);
+    fn keep(&self, findings: Findings) {
+        let _ = keep(&self.store, &self.key, self.command, findings, Origin::Start);
     }
 }
 
@@ -183,17 +200,23 @@ fn unknown_to(profile: &Profile, findings: Findings) -> Findings {
         profile.files.iter().map(|file| (file.path.as_str(), file)).collect();
     let known_names: HashMap<&str, bool> =
         profile.lookups.iter().map(|lookup| (lookup.path.as_str(), lookup.list)).collect();
-    let is_news = |file: &ProfiledFile| match known_files.get(file.path.as_str()) {
-        // A fault on a page of the profile only came before its prefetch. Its neighbours are no news either.
-        Some(known) if known.fingerprint == file.fingerprint => file
-            .extents
-            .iter()
-            .filter(|extent| extent.evidence != Evidence::Near)
-            .any(|extent| extent.range.iter().any(|page| !known.contains(page))),
-        _ => true,
+    let exact = profile.history.exact_runs > 0;
+    // A fault on a page of the profile only came before its prefetch. Neighbours of a fault are worth a guess where
+    // all is guessed, and not where the pages that are touched are known one by one.
+    let news = |file: ProfiledFile| {
+        let known = known_files.get(file.path.as_str()).filter(|known| known.fingerprint == file.fingerprint);
+        let mut pages = Touches::default();
+        let mut seen = false;
+        for extent in file.extents.iter().filter(|extent| !exact || extent.evidence != Evidence::Near) {
+            for page in extent.range.iter().filter(|page| known.is_none_or(|known| !known.contains(*page))) {
+                seen |= extent.evidence != Evidence::Near;
+                pages.touch(page, extent.rank, extent.evidence);
+            }
+        }
+        seen.then(|| ProfiledFile { extents: pages.extents(), ..file })
     };
     Findings {
-        files: findings.files.into_iter().filter(is_news).collect(),
+        files: findings.files.into_iter().filter_map(news).collect(),
         lookups: findings
             .lookups
             .into_iter()
@@ -203,39 +226,37 @@ fn unknown_to(profile: &Profile, findings: Findings) -> Findings {
     }
 }
 
-const KNOWN: u8 = b'k';
-const LEARNING: u8 = b'l';
-const TROUBLE: u8 = b't';
+/// Disk faults of process `pid` and the children it waited for: fields 12 and 13 of /proc/PID/stat, counted behind
+/// the program's name.
+fn disk_faults(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let behind_name = stat.rsplit(')').next().unwrap_or_default();
+    let fields = behind_name.split_ascii_whitespace().skip(9).take(2);
+    fields.filter_map(|field| field.parse::<u64>().ok()).sum()
+}
 
-/// Message layout: kind (1 byte), process id of the sender (4 bytes), text.
-fn send(to: OwnedFd, verdict: &Verdict) {
-    let (kind, text) = match verdict {
-        Verdict::Known => (KNOWN, ""),
-        Verdict::Learning => (LEARNING, ""),
-        Verdict::Trouble(text) => (TROUBLE, text.as_str()),
-    };
-    let mut message = vec![kind];
-    message.extend_from_slice(&std::process::id().to_ne_bytes());
-    message.extend_from_slice(text.as_bytes());
+/// Tells the waiting program that it is watched, or why not. Message layout: process id of the sender (4 bytes), then
+/// the reason.
+fn send(to: OwnedFd, refusal: &str) {
+    let mut message = std::process::id().to_ne_bytes().to_vec();
+    message.extend_from_slice(refusal.as_bytes());
     // Nobody listens any more when the program waited too long for us and went ahead.
     let _ = File::from(to).write_all(&message);
 }
 
-/// Waits for the verdict. `None` when none came in time: the program goes ahead.
-fn receive(from: OwnedFd, wait: Duration) -> Option<Verdict> {
-    let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
+/// Waits for what [`send`] tells, or for [`WATCHED_WAIT`].
+fn receive(from: OwnedFd) -> Result<(), String> {
+    let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: WATCHED_WAIT.subsec_nanos().into() };
     let mut ready = [PollFd::new(&from, PollFlags::IN)];
     let readable = poll(&mut ready, Some(&timeout)).is_ok_and(|count| count > 0);
     let mut message = Vec::new();
     if !readable || File::from(from).read_to_end(&mut message).is_err() {
-        return None;
+        return Err(format!("no answer within {} ms", WATCHED_WAIT.as_millis()));
     }
-    let (&kind, rest) = message.split_first()?;
-    let (sender, text) = rest.split_first_chunk()?;
+    let (sender, refusal) = message.split_first_chunk().ok_or("the process that watches failed")?;
+    if !refusal.is_empty() {
+        return Err(String::from_utf8_lossy(refusal).into_owned());
+    }
     allow_inspection_by(u32::from_ne_bytes(*sender));
-    Some(match kind {
-        KNOWN => Verdict::Known,
-        LEARNING => Verdict::Learning,
-        _ => Verdict::Trouble(String::from_utf8_lossy(text).into_owned()),
-    })
+    Ok(())
 }

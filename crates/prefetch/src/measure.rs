@@ -22,6 +22,10 @@ use crate::statistics::{Estimate, median, median_ratio};
 /// How long to wait for what a start leaves running before the next one.
 const AFTERMATH: Duration = Duration::from_secs(40);
 
+/// Pause before each start. Emptying the caches leaves the kernel with freed memory to sort and to hand back to the
+/// host, on the CPUs that the start needs.
+const SETTLING: Duration = Duration::from_millis(200);
+
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -155,6 +159,7 @@ impl Bench<'_> {
             let into = if round == 0 { &mut thrown_away } else { &mut comparison };
             for turn in 0..2 {
                 prepare()?;
+                std::thread::sleep(SETTLING);
                 if (round + turn) % 2 == 0 {
                     self.start(&command, &mut into.plain)?;
                 } else {

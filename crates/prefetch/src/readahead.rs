@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -36,9 +35,9 @@ impl ReadAhead {
             File::options().write(true).open(file)?;
         }
         let (guardian, theirs) = UnixStream::pair()?;
-        run_beside(OwnedFd::from(theirs), |theirs| {
+        run_beside(Some(theirs.into()), |theirs| {
             // A failure shows on the other side as an end of file.
-            let _ = guard(UnixStream::from(theirs), &files);
+            let _ = theirs.map(|theirs| guard(theirs.into(), &files));
         })?;
         // From here on, leaving by an error drops this and so restores.
         let mut guarded = Self { guardian };
@@ -141,7 +140,7 @@ mod tests {
         }
         // A process that dies with the setting in force. It reports when it is set by closing the pipe.
         let (mut ready, report) = UnixStream::pair().unwrap();
-        run_beside(OwnedFd::from(report), |report| {
+        run_beside(Some(report.into()), |report| {
             let _set = ReadAhead::set(32);
             drop(report);
             let me = rustix::process::getpid();

@@ -51,6 +51,9 @@ pub enum StoreError {
     },
 }
 
+/// A file of the store: the profile in it, or what is wrong with it.
+pub type Listed = (PathBuf, Result<Profile, StoreError>);
+
 /// Which profile: the executable and the role it plays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileKey {
@@ -118,25 +121,40 @@ impl Store {
     /// The profile of `key`, or `None` where there is none.
     pub fn load(&self, key: &ProfileKey) -> Result<Option<Profile>, StoreError> {
         let Some(profile) = self.load_file(&self.path_of(key))? else { return Ok(None) };
-        // Two keys of equal checksums: the file is another program's.
-        Ok((profile.program == key.program && profile.role == key.role).then_some(profile))
+        Ok(is_of(&profile, key).then_some(profile))
     }
 
     /// The profile in the file `path`, or `None` where there is no such file.
     pub fn load_file(&self, path: &Path) -> Result<Option<Profile>, StoreError> {
+        self.read_file(path)?.map(|bytes| decode(path, &bytes)).transpose()
+    }
+
+    /// The file of the profile of `key`, checked but not decoded: what a start can afford to wait for.
+    pub fn read(&self, key: &ProfileKey) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read_file(&self.path_of(key))
+    }
+
+    /// Decodes what [`Self::read`] gave.
+    pub fn decode(&self, key: &ProfileKey, bytes: &[u8]) -> Result<Option<Profile>, StoreError> {
+        decode(&self.path_of(key), bytes).map(|profile| Some(profile).filter(|profile| is_of(profile, key)))
+    }
+
+    fn read_file(&self, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
         let io = |source| StoreError::Io { path: path.into(), source };
-        let file = match File::options().read(true).custom_flags(O_NOFOLLOW_NONBLOCK).open(path) {
+        let mut file = match File::options().read(true).custom_flags(O_NOFOLLOW_NONBLOCK).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io(error)),
         };
+        let metadata = file.metadata().map_err(io)?;
         // What is followed must have been written by this user: a profile steers reads made in their name.
-        check_private(path, &file.metadata().map_err(io)?)?;
-        let mut bytes = Vec::new();
-        file.take(PAYLOAD_BYTES_MAX + 4096).read_to_end(&mut bytes).map_err(io)?;
-        profile_file::decode(&bytes)
-            .map(Some)
-            .map_err(|source| StoreError::Unreadable { path: path.into(), source })
+        check_private(path, &metadata)?;
+        let mut bytes = Vec::with_capacity(metadata.len().min(PAYLOAD_BYTES_MAX) as usize + 1);
+        (&mut file).take(PAYLOAD_BYTES_MAX + 4096).read_to_end(&mut bytes).map_err(io)?;
+        match profile_file::check(&bytes) {
+            Ok(_) => Ok(Some(bytes)),
+            Err(source) => Err(StoreError::Unreadable { path: path.into(), source }),
+        }
     }
 
     /// Reads the profile of `key`, lets `change` alter it (`None`: there is none, or it cannot be read) and
@@ -160,8 +178,8 @@ impl Store {
         }
     }
 
-    /// Every file of the store: the profile in it, or what is wrong with it. Sorted by file name.
-    pub fn list(&self) -> Result<Vec<(PathBuf, Result<Profile, StoreError>)>, StoreError> {
+    /// Every file of the store, sorted by name.
+    pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
         let io = |source| StoreError::Io { path: self.directory.clone(), source };
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
@@ -234,6 +252,15 @@ impl Store {
 
 const O_NOFOLLOW_NONBLOCK: i32 =
     (rustix::fs::OFlags::NOFOLLOW.bits() | rustix::fs::OFlags::NONBLOCK.bits()) as i32;
+
+fn decode(path: &Path, bytes: &[u8]) -> Result<Profile, StoreError> {
+    profile_file::decode(bytes).map_err(|source| StoreError::Unreadable { path: path.into(), source })
+}
+
+/// Two keys may share their checksums: the file is another program's then.
+fn is_of(profile: &Profile, key: &ProfileKey) -> bool {
+    profile.program == key.program && profile.role == key.role
+}
 
 fn check_private(path: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);

@@ -50,7 +50,7 @@ pub enum Scope {
     EveryFault,
     /// Faults that read from the device, and stalls: for a known start from a cold cache.
     DiskFaultsAndStalls,
-    /// Faults that read from the device: free as long as there are none.
+    /// Faults that read from the device.
     DiskFaults,
 }
 
@@ -69,9 +69,14 @@ impl Until {
 
     /// Waits for it.
     pub fn wait(&self) {
-        let timeout =
-            Timespec::try_from(self.remaining()).expect("the window is no longer than an i64 of seconds");
-        let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout));
+        while !self.wait_for(self.remaining()) {}
+    }
+
+    /// Waits for it, but no longer than `pause`. Returns whether it has come.
+    pub fn wait_for(&self, pause: Duration) -> bool {
+        let pause = Timespec::try_from(pause.min(self.remaining())).expect("a window fits an i64 of seconds");
+        let ended = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&pause));
+        ended.is_ok_and(|count| count > 0) || self.remaining().is_zero()
     }
 
     fn remaining(&self) -> Duration {
@@ -118,23 +123,14 @@ impl Watch {
         Ok(Self { faults, stalls, spaces, executed: false, sightings: Sightings::default() })
     }
 
-    /// Watches until it is over and returns what was seen. `on_disk_faults` hears the number of disk faults so far,
-    /// whenever it grew.
-    pub fn follow(mut self, until: &Until, mut on_disk_faults: impl FnMut(u64)) -> Findings {
-        let mut disk_faults = 0;
+    /// Watches until it is over and returns what was seen.
+    pub fn follow(mut self, until: &Until) -> Findings {
         loop {
             let ended = self.wait(until);
             self.look_at_stalls();
             let events: Vec<Event> =
                 if ended { self.faults.finish().collect() } else { self.faults.ripe().collect() };
-            let before = disk_faults;
-            for event in &events {
-                disk_faults += u64::from(matches!(event.kind, EventKind::FaultEnd { disk: true, .. }));
-                self.see(event);
-            }
-            if disk_faults > before {
-                on_disk_faults(disk_faults);
-            }
+            events.iter().for_each(|event| self.see(event));
             if ended {
                 return self.sightings.findings();
             }

@@ -12,12 +12,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// - is nobody's child here: it is handed to init (or the nearest subreaper), and the caller gets no SIGCHLD for
 ///   it, so `wait()` in whatever the caller becomes never meets a stranger;
 /// - leads its own session, so signals of the terminal do not reach it;
-/// - holds no file of the caller but `keep`: pipes see their end, file systems can be unmounted; its standard
+/// - holds no file of the caller but `keep`, which `work` gets: pipes see their end, file systems can be unmounted; its standard
 ///   streams and working directory are `/dev/null` and `/`;
 /// - ends when `work` returns.
 ///
 /// To be called while the process has one thread: only that one exists in the new process.
-pub fn run_beside(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> io::Result<()> {
+pub fn run_beside(keep: Option<OwnedFd>, work: impl FnOnce(Option<OwnedFd>)) -> io::Result<()> {
     // SAFETY: clone without CLONE_VM copies the process as fork does. The copy calls only fork and _exit, for
     // which the thread id cached by libc (which this raw call leaves stale) does not matter.
     let middle = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
@@ -30,7 +30,7 @@ pub fn run_beside(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> io::Result<()> {
                 // SAFETY: _exit ends the process without running anything else.
                 unsafe { libc::_exit(if inner < 0 { 1 } else { 0 }) };
             }
-            if let Ok(kept) = leave_callers_world(&keep) {
+            if let Ok(kept) = leave_callers_world(keep.as_ref()) {
                 work(kept);
             }
             // SAFETY: as above. The caller's atexit handlers and buffers are not this process's to run or flush.
@@ -55,30 +55,31 @@ pub fn run_beside(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> io::Result<()> {
 }
 
 /// Drops every tie to the caller's files, terminal and directory. Returns `keep` under a number of its own.
-fn leave_callers_world(keep: &OwnedFd) -> io::Result<OwnedFd> {
+fn leave_callers_world(keep: Option<&OwnedFd>) -> io::Result<Option<OwnedFd>> {
     const KEPT: i32 = 3;
     let check = |result: i32| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     // SAFETY: plain system calls on numbers. Every descriptor closed or replaced here belonged to values of the
     // caller's copy of memory that this process never uses again: `work` gets only what this function returns.
     unsafe {
         libc::setsid();
-        if keep.as_raw_fd() == KEPT {
-            check(libc::fcntl(KEPT, libc::F_SETFD, libc::FD_CLOEXEC))?;
-        } else {
-            check(libc::dup3(keep.as_raw_fd(), KEPT, libc::O_CLOEXEC))?;
+        match keep.map(AsRawFd::as_raw_fd) {
+            None => {}
+            Some(KEPT) => check(libc::fcntl(KEPT, libc::F_SETFD, libc::FD_CLOEXEC))?,
+            Some(keep) => check(libc::dup3(keep, KEPT, libc::O_CLOEXEC))?,
         }
-        check(libc::syscall(libc::SYS_close_range, KEPT + 1, libc::c_uint::MAX, 0) as i32)?;
+        let first_closed = KEPT + i32::from(keep.is_some());
+        check(libc::syscall(libc::SYS_close_range, first_closed, libc::c_uint::MAX, 0) as i32)?;
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         check(null)?;
         for stream in 0..KEPT {
             check(libc::dup2(null, stream))?;
         }
-        if null > KEPT {
+        if null >= KEPT {
             libc::close(null);
         }
         check(libc::chdir(c"/".as_ptr()))?;
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-        Ok(OwnedFd::from_raw_fd(KEPT))
+        Ok(keep.map(|_| OwnedFd::from_raw_fd(KEPT)))
     }
 }
 

@@ -40,8 +40,9 @@ impl Default for Probe {
             page_cache: false,
             start: Start::Now,
             // 300 000 faults a second on two CPUs write 15 MB a second into each ring, which the reader empties
-            // when a quarter is full: this leaves it 100 ms to be scheduled.
-            ring_bytes: 2 << 20,
+            // when a quarter is full: this leaves it 400 ms to be scheduled. Ordinary users get what their limit
+            // allows.
+            ring_bytes: 8 << 20,
         }
     }
 }

@@ -41,6 +41,7 @@ pub struct Recorder {
     before: (u64, u64),
     /// Minor and major faults from then until it executed the command: this program's own, and left out.
     starting: (u64, u64),
+    _urgent: Urgent,
 }
 
 /// What there is to say when the command has ended.
@@ -81,10 +82,34 @@ impl RecordError {
     }
 }
 
+/// The highest ordinary priority for this process, until dropped. The command may keep all CPUs busy, and what is not
+/// read in time is lost. Only root may raise a priority; for others nothing changes.
+#[derive(Debug)]
+struct Urgent {
+    before: Option<i32>,
+}
+
+impl Urgent {
+    fn begin() -> Self {
+        let before = rustix::process::getpriority_process(None).ok();
+        let raised = before.is_some() && rustix::process::setpriority_process(None, -20).is_ok();
+        Self { before: before.filter(|_| raised) }
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            let _ = rustix::process::setpriority_process(None, before);
+        }
+    }
+}
+
 impl Recorder {
     /// Starts `command`. Its exit, and whether it could be executed at all, show in [`Recorder::finish`].
     ///
-    /// From now on signals that ask to end ([`signals::ENDING`]) do not end this process: they go to the command.
+    /// This process gets the highest ordinary priority, where it may (root), so that it can keep up. From now on
+    /// signals that ask to end ([`signals::ENDING`]) do not end this process: they go to the command.
     ///
     /// # Panics
     /// When `command` is empty.
@@ -102,9 +127,21 @@ impl Recorder {
             system_calls_hidden: !stream.sees_system_calls(),
             ..TraceFacts::default()
         };
+        // The command was started before and keeps its priority.
+        let urgent = Urgent::begin();
         let child = waiting.go().map_err(RecordError::Start)?;
         let pairing = Pairing::new(origin_ns);
-        Ok(Self { stream, pairing, child, signals, facts, origin_ns, before, starting: (0, 0) })
+        Ok(Self {
+            stream,
+            pairing,
+            child,
+            signals,
+            facts,
+            origin_ns,
+            before,
+            starting: (0, 0),
+            _urgent: urgent,
+        })
     }
 
     /// Waits for more faults and appends them to `faults`, in the order they ended. False when the command has

@@ -206,7 +206,7 @@ impl<'a> Report<'a> {
                 None => String::new(),
             }
         )?;
-        writeln!(out, "{}", self.table())?;
+        writeln!(out, "{}", self.table().trim_fmt())?;
         for (name, pair) in [("cold", self.cold.as_ref()), ("warm", Some(&self.warm))] {
             let Some(pair) = pair else { continue };
             writeln!(

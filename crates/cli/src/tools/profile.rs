@@ -1,14 +1,14 @@
 //! `prepage profile`: what is in the store.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::{Evidence, Profile};
 use prepage_prefetch::identity::{Skipped, open_if_same};
-use prepage_prefetch::store::{Store, StoreError};
+use prepage_prefetch::store::{Listed as StoreEntry, Store, StoreError};
 use serde::Serialize;
 
 use crate::table::table;
@@ -116,7 +116,7 @@ fn list(store: &Store, json: bool, out: &mut impl Write) -> Result<()> {
         };
         table.add_row([row, vec![one.file.clone()]].concat());
     }
-    Ok(writeln!(out, "{table}")?)
+    Ok(writeln!(out, "{}", table.trim_fmt())?)
 }
 
 #[derive(Serialize)]
@@ -170,7 +170,7 @@ fn show(store: &Store, name: &str, json: bool, out: &mut impl Write) -> Result<(
         row.extend([file.state.into(), file.path.clone()]);
         table.add_row(row);
     }
-    Ok(writeln!(out, "{table}")?)
+    Ok(writeln!(out, "{}", table.trim_fmt())?)
 }
 
 fn shown(file: &prepage_core::profile::ProfiledFile) -> Shown {
@@ -205,15 +205,13 @@ fn remove(store: &Store, names: &[String], out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-type Loaded = (PathBuf, Result<Profile, StoreError>);
-
 /// All profiles that `name` may mean; at least one.
-fn find(store: &Store, name: &str) -> Result<Vec<Loaded>> {
-    let means = |(path, loaded): &Loaded| {
+fn find(store: &Store, name: &str) -> Result<Vec<StoreEntry>> {
+    let means = |(path, loaded): &StoreEntry| {
         let role = loaded.as_ref().map_or("", |profile| profile.role.as_str());
         file_name(path).starts_with(name) || role == name || role.split(' ').next() == Some(name)
     };
-    let found: Vec<Loaded> = store.list()?.into_iter().filter(means).collect();
+    let found: Vec<StoreEntry> = store.list()?.into_iter().filter(means).collect();
     if found.is_empty() {
         bail!("no profile {name} in {}\n  try: prepage profile list", store.directory().display());
     }

@@ -126,9 +126,9 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
         "\n{} page faults in {milliseconds:.1} ms, programs executed: {}\n",
         total.count, facts.execs
     )?;
-    writeln!(out, "{}\n", classes(summary))?;
+    writeln!(out, "{}\n", classes(summary).trim_fmt())?;
     if let Some(table) = files(summary, objects) {
-        writeln!(out, "{table}\n")?;
+        writeln!(out, "{}\n", table.trim_fmt())?;
     }
     if let (Some(rusage), Some(counted)) = (facts.rusage, facts.counted) {
         writeln!(out, "getrusage  {} minor + {} major", rusage.0, rusage.1)?;

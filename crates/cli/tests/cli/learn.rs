@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::support::{Sandbox, can_learn, is_root, make_old, text, wait_for};
+use crate::support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Settings of the machine are looked at: one test at a time.
@@ -121,7 +121,7 @@ fn a_measurement_compares_like_with_like() {
     let args =
         ["measure", "-n", "3", "--read-ahead", "128", "--json", "--", "sh", "-c", "ls /usr/bin | wc -l"];
     let measured = sandbox.output(&args);
-    let report: serde_json::Value = serde_json::from_slice(&measured.stdout).expect(&text(&measured.stderr));
+    let report: serde_json::Value = json(&measured);
     assert_eq!(read_ahead(), before);
     assert_eq!(report["schema_version"], 1);
     assert_eq!(report["read_ahead_kib"], serde_json::json!([128]));

@@ -6,7 +6,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Sandbox, can_learn, is_root, make_old, text, wait_for};
+use crate::support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// A program that maps and reads something.
@@ -260,7 +260,7 @@ fn an_ordinary_user_has_the_same_flow() {
     assert!(learned.status.success(), "{}", text(&learned.stderr));
     assert!(text(&learned.stderr).contains("not root"));
     let measured = as_nobody(&["measure", "-n", "2", "--json", "--", "cat", "/etc/hostname"]);
-    let report: serde_json::Value = serde_json::from_slice(&measured.stdout).expect(&text(&measured.stderr));
+    let report: serde_json::Value = json(&measured);
     assert_eq!(report["chill"], "own files evicted");
     // What nobody wrote is not followed in root's name.
     let root = sandbox.prepage(&run(&[], &PROGRAM)).env("PREPAGE_STORE", &store).output().unwrap();

@@ -91,3 +91,8 @@ pub fn make_old(path: &Path) {
     let hour_ago = SystemTime::now() - Duration::from_secs(3600);
     std::fs::File::options().write(true).open(path).unwrap().set_modified(hour_ago).unwrap();
 }
+
+/// What a command printed as JSON.
+pub fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)))
+}
