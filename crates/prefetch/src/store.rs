@@ -149,8 +149,18 @@ impl Store {
         let metadata = file.metadata().map_err(io)?;
         // What is followed must have been written by this user: a profile steers reads made in their name.
         check_private(path, &metadata)?;
-        let mut bytes = Vec::with_capacity(metadata.len().min(PAYLOAD_BYTES_MAX) as usize + 1);
-        (&mut file).take(PAYLOAD_BYTES_MAX + 4096).read_to_end(&mut bytes).map_err(io)?;
+        // One read of the whole: in pieces, each would wait for the disk by itself.
+        let mut bytes = vec![0; metadata.len().min(PAYLOAD_BYTES_MAX + 4096) as usize];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read(&mut bytes[filled..]) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(io(error)),
+            }
+        }
+        bytes.truncate(filled);
         match profile_file::check(&bytes) {
             Ok(_) => Ok(Some(bytes)),
             Err(source) => Err(StoreError::Unreadable { path: path.into(), source }),
