@@ -234,7 +234,7 @@ impl Store {
             .map_err(|error| io(error.into()))?;
         let space = rustix::fs::statvfs(&self.directory).map_err(|error| io(error.into()))?;
         if space.f_bavail.saturating_mul(space.f_frsize) < PROFILE_BYTES {
-            return Err(io(io::ErrorKind::StorageFull.into()));
+            return Err(io(rustix::io::Errno::NOSPC.into()));
         }
         Ok(())
     }

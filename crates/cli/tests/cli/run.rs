@@ -267,3 +267,60 @@ fn an_ordinary_user_has_the_same_flow() {
     assert!(root.status.success());
     assert!(text(&root.stderr).contains("not private"), "{}", text(&root.stderr));
 }
+
+#[test]
+fn a_full_disk_is_told_before_the_program_runs() {
+    let sandbox = Sandbox::new();
+    if !is_root() {
+        return;
+    }
+    fs::create_dir(sandbox.store()).unwrap();
+    fs::set_permissions(sandbox.store(), fs::Permissions::from_mode(0o700)).unwrap();
+    // A disk of 64 KiB, mounted for this command alone.
+    let script = format!(
+        "mount -t tmpfs -o size=64k,mode=700 none '{}' && exec {} run -- echo ran",
+        sandbox.store().display(),
+        env!("CARGO_BIN_EXE_prepage")
+    );
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .env("PREPAGE_STORE", sandbox.store())
+        .output()
+        .unwrap();
+    if text(&output.stderr).contains("unshare") {
+        return eprintln!("SKIPPED: {}", text(&output.stderr));
+    }
+    assert_eq!(text(&output.stdout), "ran\n");
+    let told = text(&output.stderr);
+    assert!(told.contains("not learning") && told.contains("No space left"), "{told}");
+}
+
+#[test]
+fn reads_that_wait_for_the_disk_are_learned_on_the_way() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let data = sandbox.path().join("data");
+    fs::write(&data, vec![1u8; 32 << 20]).unwrap();
+    make_old(&data);
+    fs::File::open(&data).unwrap().sync_all().unwrap();
+    // One page in 64, far enough apart that no read-ahead brings in the next one. Evicted by the program itself.
+    let script = format!(
+        "import os\n\
+         fd = os.open('{}', os.O_RDONLY)\n\
+         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)\n\
+         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)\n\
+         for page in range(0, 8192, 8): os.pread(fd, 4096, page * 4096)\n",
+        data.display()
+    );
+    let status = sandbox.prepage(&run(&["-q"], &["python3", "-c", &script])).status().unwrap();
+    assert!(status.success());
+    sandbox.wait_for_profile();
+    let shown = json(&sandbox.output(&["profile", "show", "--json", "python3"]));
+    let files = shown["files"].as_array().unwrap();
+    match files.iter().find(|file| file["path"] == data.to_str().unwrap()) {
+        Some(file) => assert!(file["seen_pages"].as_u64().unwrap() <= 1024, "{file}"),
+        None => panic!("none of a thousand reads was found waiting"),
+    }
+}
