@@ -10,6 +10,7 @@
 //!        page-cache events (root), faults ┴─► Sightings ─► Findings
 //! ```
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
@@ -85,8 +86,13 @@ pub fn learn(command: &[OsString], exact: bool) -> Result<Learned, LearnError> {
     // The rings are emptied beside the tracer: ptrace belongs to one thread, and that one waits for stops.
     let (status, lost) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let mut reader =
-                Reader { exact, spaces: AddressSpaces::new(), executed: false, sightings: &sightings };
+            let mut reader = Reader {
+                exact,
+                spaces: AddressSpaces::new(),
+                executed: false,
+                sightings: &sightings,
+                disks: HashMap::new(),
+            };
             while !over.load(Ordering::Acquire) {
                 let _ = stream.wait(&[], Some(Duration::from_millis(20)));
                 reader.read(stream.ripe());
@@ -111,6 +117,8 @@ struct Reader<'a> {
     /// Whether the program was seen to be executed; what came before is this program's own.
     executed: bool,
     sightings: &'a Mutex<Sightings>,
+    /// See [`Reader::is_disk`].
+    disks: HashMap<(u64, u64), bool>,
 }
 
 impl Reader<'_> {
@@ -134,6 +142,8 @@ impl Reader<'_> {
                         see_fault(&mut sightings, event.time_ns, &place, *address);
                     }
                 }
+                // Directories and inodes, as pages of the disk itself. The lookups bring those in.
+                EventKind::PageCached { device, inode, .. } if self.is_disk(*device, *inode) => {}
                 EventKind::PageCached { device, inode, page, pages } if self.executed => {
                     let range = PageRange::new(*page, PageIndex(page.0 + u64::from(*pages)));
                     let inode = as_stat_shows((*device, *inode));
@@ -142,6 +152,16 @@ impl Reader<'_> {
                 _ => {}
             }
         }
+    }
+}
+
+impl Reader<'_> {
+    /// Whether an inode is a block device's own: it lives on a file system without a device (major number 0), and its
+    /// number is the device's.
+    fn is_disk(&mut self, device: u64, inode: u64) -> bool {
+        let (major, minor) = (inode >> 20, inode & 0xf_ffff);
+        let is_disk = || Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists();
+        device >> 20 == 0 && *self.disks.entry((device, inode)).or_insert_with(is_disk)
     }
 }
 
