@@ -1,12 +1,6 @@
-//! Clocks: the one perf events are set to use, and those of files and profiles.
+//! The clocks of files and profiles.
 
 use rustix::time::{ClockId, clock_gettime};
-
-/// CLOCK_MONOTONIC in nanoseconds.
-pub fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
 
 /// Seconds since 1970.
 pub fn unix_s() -> u64 {

@@ -9,6 +9,7 @@ use prepage_sys::cachestat::cached_pages;
 use prepage_trace::{FaultEvents, Probe, Stream};
 use serde::Serialize;
 
+use crate::readahead::can_be_set;
 use crate::store::Store;
 
 /// How far something works.
@@ -72,7 +73,7 @@ fn prefetching() -> Check {
 
 fn store() -> Check {
     let name = "profile store";
-    let result = Store::of_user().and_then(|store| store.create_with_room().map(|()| store));
+    let result = Store::of_user().and_then(|store| store.has_room().map(|()| store));
     let checked = match result {
         Ok(store) => check(name, State::Ok, store.directory().display().to_string(), None),
         Err(error) => {
@@ -97,7 +98,8 @@ fn memory() -> Check {
     };
     let found = format!("{} MiB available", kib / 1024);
     if kib < 256 << 10 {
-        let remedy = "free memory: larger programs are not prefetched when half of what is available would not hold them";
+        let remedy =
+            "free memory: of a larger program only what half of the available memory holds is prefetched";
         return check(name, State::Limited, found, Some(remedy));
     }
     check(name, State::Ok, found, None)
@@ -161,7 +163,7 @@ fn stalls() -> Check {
         (_, _, "1") => check(
             name,
             State::Limited,
-            "stalls of a program's first process only (Yama)",
+            "in the first start only, and of the program's first process only (Yama)",
             Some("as root: sysctl kernel.yama.ptrace_scope=0"),
         ),
         _ => check(
@@ -186,7 +188,7 @@ fn exact_learning() -> Check {
             "use a kernel with the filemap tracepoints (CONFIG_TRACING), outside a restricted container";
         return check(name, State::Limited, chain(&error), Some(remedy));
     }
-    match writable_read_ahead() {
+    match can_be_set() {
         true => check(name, State::Ok, "read-ahead can be switched off, page-cache events can be seen", None),
         false => check(
             name,
@@ -195,11 +197,6 @@ fn exact_learning() -> Check {
             Some("mount /sys writable (containers: --privileged), or learn outside the container"),
         ),
     }
-}
-
-fn writable_read_ahead() -> bool {
-    crate::readahead::settings()
-        .is_ok_and(|files| !files.is_empty() && files.iter().all(|file| is_writable(file)))
 }
 
 fn cold_caches() -> Check {

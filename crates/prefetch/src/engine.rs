@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Profile ─ plan ─► reads in order of first use ─► 16 readers: WILLNEED ≤ 128 KiB, then read its last byte
-//!        └─ files and lookups in order of first use ─► 4 name threads: open, stat, list
+//!        └─ files and lookups in order of first use ─► 8 name threads: open, stat, list
 //! ```
 //! Each reader waits for its own read before it takes the next: the depth of the device's queue stays bounded,
 //! so the program's own faults do not stand behind hundreds of guesses. Asking for everything at once with
@@ -65,9 +65,17 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Bytes all reads together ask for.
-    pub fn planned_bytes(&self) -> u64 {
-        self.reads.iter().map(|read| read.range.bytes()).sum()
+    /// Leaves out what is used last, so that all reads together ask for no more bytes than `limit` makes of the number
+    /// planned.
+    pub fn limit_bytes(&mut self, limit: impl FnOnce(u64) -> u64) {
+        let mut left = limit(self.reads.iter().map(|read| read.range.bytes()).sum());
+        let kept = self.reads.iter().take_while(|read| {
+            let fits = read.range.bytes() <= left;
+            left = left.saturating_sub(read.range.bytes());
+            fits
+        });
+        let kept = kept.count();
+        self.reads.truncate(kept);
     }
 
     /// Ends the prefetch early: each thread stops after the read it is at.
@@ -252,6 +260,16 @@ mod tests {
                 eprintln!("SKIPPED: this file system keeps pages in memory that fadvise was asked to drop")
             }
         }
+    }
+
+    #[test]
+    fn what_is_used_last_is_left_out_when_memory_is_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let profile = profile(&file_of_pages(dir.path()), &[400, 10, 200]);
+        let mut engine = Engine::new(&profile, PlanOptions { gap_pages_max: 0 });
+        engine.limit_bytes(|planned| planned - 1);
+        let first_pages: Vec<u64> = engine.reads.iter().map(|read| read.range.start().0).collect();
+        assert_eq!(first_pages, [400, 10]);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub enum Skipped {
     Denied,
     /// A directory, device, pipe or socket stands in its place.
     NotRegular,
+    /// It cannot be opened at present (too many open files, no memory, a device that fails).
+    Failed,
 }
 
 /// Identity of the file called `path`, which must be a regular file. Symbolic links are not followed: profiles
@@ -42,7 +44,7 @@ pub fn identity_of(file: &File) -> Result<FileIdentity, Skipped> {
     regular(&statx.map_err(skipped)?)
 }
 
-/// Opens a regular file to read from, without waiting for whatever may stand in its place.
+/// Opens a file to read from, without waiting for whatever may stand in its place. See [`identity_of`] for what it is.
 pub fn open_to_read(path: &Path) -> Result<File, Skipped> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(skipped)?;
@@ -53,13 +55,17 @@ pub fn open_to_read(path: &Path) -> Result<File, Skipped> {
 pub fn open_if_same(profiled: &ProfiledFile) -> Result<File, Skipped> {
     let path = Path::new(&profiled.path);
     let now = identity_at(path)?;
-    if now == profiled.identity {
-        return open_to_read(path);
-    }
     if now.size_bytes != profiled.identity.size_bytes {
         return Err(Skipped::Changed);
     }
     let file = open_to_read(path)?;
+    // What was looked at by name may have been replaced before it was opened.
+    if identity_of(&file)? != now {
+        return Err(Skipped::Changed);
+    }
+    if now == profiled.identity {
+        return Ok(file);
+    }
     match fingerprint(&file, now.size_bytes) {
         Ok(found) if found == profiled.fingerprint => Ok(file),
         _ => Err(Skipped::Changed),
@@ -129,7 +135,8 @@ fn skipped(error: rustix::io::Errno) -> Skipped {
     match error {
         rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => Skipped::Denied,
         rustix::io::Errno::LOOP => Skipped::NotRegular,
-        _ => Skipped::Missing,
+        rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::STALE => Skipped::Missing,
+        _ => Skipped::Failed,
     }
 }
 

@@ -19,18 +19,18 @@ use std::time::Duration;
 use prepage_core::plan::PlanOptions;
 use prepage_core::profile::{Evidence, Profile, ProfiledFile, Touches};
 use prepage_sys::beside::{allow_inspection_by, run_beside};
+use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open, setrlimit};
 
-use crate::clock;
 use crate::doctor::chain;
 use crate::engine::Engine;
 use crate::keep::{Origin, keep};
-use crate::memory::has_room_for;
+use crate::memory;
 use crate::program;
 use crate::sightings::Findings;
-use crate::store::{ProfileKey, Store};
+use crate::store::{ProfileKey, Store, StoreError};
 use crate::watch::{Scope, Until, Watch};
 
 /// How long a program without a profile waits at most until it is watched. Where all is well that takes a fraction
@@ -69,7 +69,8 @@ pub fn prepare(command: &[OsString], options: &LaunchOptions) -> Option<String> 
     match launch.store.read(&launch.key) {
         Ok(Some(bytes)) => launch.known(&bytes),
         Ok(None) => launch.unknown(None),
-        Err(error) => launch.unknown(Some(chain(&error))),
+        Err(error @ StoreError::Unreadable { .. }) => launch.unknown(Some(chain(&error))),
+        Err(error) => Some(format!("no prefetch: {}\n  try: {}", chain(&error), error.remedy())),
     }
 }
 
@@ -85,12 +86,12 @@ struct Launch<'a> {
 impl Launch<'_> {
     /// There is a profile: the program need not wait.
     fn known(&self, bytes: &[u8]) -> Option<String> {
-        if !self.options.prefetch {
-            return None;
-        }
         let started = run_beside(None, |_| {
-            if let Ok(Some(profile)) = self.store.decode(&self.key, bytes) {
-                self.prefetch(&profile);
+            allow_many_files();
+            match self.store.decode(&self.key, bytes) {
+                Ok(Some(profile)) => self.prefetch(&profile),
+                // Another program's, or of a form that makes no sense: learned anew, and replaced.
+                Ok(None) | Err(_) => self.learn(None),
             }
         });
         started.err().map(|error| format!("no prefetch: cannot start a process: {error}"))
@@ -105,10 +106,7 @@ impl Launch<'_> {
         let refused = |why: String| Some(format!("{before}not learning: {why}"));
         // Nobody hears the process beside once the program runs: what can go wrong must be found now.
         if let Err(error) = self.store.create_with_room() {
-            return refused(format!(
-                "{}\n  try: set PREPAGE_STORE to a directory of your own",
-                chain(&error)
-            ));
+            return refused(format!("{}\n  try: {}", chain(&error), error.remedy()));
         }
         let started =
             pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from).and_then(|(answer, to_program)| {
@@ -119,7 +117,9 @@ impl Launch<'_> {
             Err(error) => refused(format!("cannot start a process: {error}")),
             Ok(Err(why)) => refused(why),
             Ok(Ok(())) if damaged.is_some() => Some(format!("{before}learning anew")),
-            Ok(Ok(())) => Some(format!("no profile of {} yet: learning from this start", self.key.role)),
+            Ok(Ok(())) => {
+                Some(format!("no profile of {} yet: learning from this start", one_line(&self.key.role)))
+            }
         }
     }
 
@@ -143,14 +143,17 @@ impl Launch<'_> {
 
     /// Beside a program with a profile.
     fn prefetch(&self, profile: &Profile) {
-        let engine = Engine::new(profile, PlanOptions::default());
-        let Some(until) = self.until().filter(|_| has_room_for(engine.planned_bytes())) else { return };
+        let mut engine = Engine::new(profile, PlanOptions::default());
+        let Some(until) = self.until() else { return };
+        engine.limit_bytes(|planned| memory::share_of(planned));
         if engine.is_warm() && self.stays_warm(&until) {
             return;
         }
         std::thread::scope(|scope| {
-            scope.spawn(|| engine.run());
-            let sampled = clock::monotonic_ns().is_multiple_of(STALL_WATCH_EVERY);
+            if self.options.prefetch {
+                scope.spawn(|| engine.run());
+            }
+            let sampled = now_ns().is_multiple_of(STALL_WATCH_EVERY);
             let watched = if sampled { Scope::DiskFaultsAndStalls } else { Scope::DiskFaults };
             if self.options.learn
                 && let Ok(watch) = Watch::attach(self.target, watched)
@@ -226,6 +229,21 @@ fn unknown_to(profile: &Profile, findings: Findings) -> Findings {
     }
 }
 
+/// A role for a message: a script on the command line may have many lines.
+fn one_line(role: &str) -> String {
+    const CHARS_MAX: usize = 60;
+    let shown: String = role.escape_debug().take(CHARS_MAX).collect();
+    if role.chars().count() > CHARS_MAX { shown + "…" } else { shown }
+}
+
+/// Lets this process (never the program) keep all files of a profile open: the usual soft limit is 1024, for the sake of
+/// programs that use select(2).
+fn allow_many_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
 /// Disk faults of process `pid` and the children it waited for: fields 12 and 13 of /proc/PID/stat, counted behind
 /// the program's name.
 fn disk_faults(pid: u32) -> u64 {
@@ -251,7 +269,10 @@ fn receive(from: OwnedFd) -> Result<(), String> {
     let readable = poll(&mut ready, Some(&timeout)).is_ok_and(|count| count > 0);
     let mut message = Vec::new();
     if !readable || File::from(from).read_to_end(&mut message).is_err() {
-        return Err(format!("no answer within {} ms", WATCHED_WAIT.as_millis()));
+        return Err(format!(
+            "the process that watches did not answer within {} ms",
+            WATCHED_WAIT.as_millis()
+        ));
     }
     let (sender, refusal) = message.split_first_chunk().ok_or("the process that watches failed")?;
     if !refusal.is_empty() {

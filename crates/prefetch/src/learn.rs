@@ -13,19 +13,20 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use prepage_core::profile::Evidence;
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::perf::PerfError;
+use prepage_sys::signals::{ENDING, Signals};
 use prepage_sys::spawn::spawn_waiting;
 use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Stream};
 
-use crate::cold::drop_caches;
-use crate::readahead::ReadAhead;
+use crate::cold::{Chill, drop_caches};
+use crate::readahead::{self, ReadAhead};
 use crate::sightings::{Findings, Inode, Sightings};
 use crate::tracer::Tracer;
 use crate::watch::{see_fault, see_page};
@@ -64,7 +65,12 @@ pub struct Learned {
     pub lost: u64,
 }
 
-/// Runs `command` and learns what it needs; `exact` needs root. The program's streams are this process's.
+/// Whether this user may switch off the read-ahead and drop the caches: what exact learning takes.
+pub fn can_be_exact() -> bool {
+    Chill::best() == Chill::System && readahead::can_be_set()
+}
+
+/// Runs `command` and learns what it needs; `exact` where [`can_be_exact`]. The program's streams are this process's.
 ///
 /// To be called while the process has one thread.
 pub fn learn(command: &[OsString], exact: bool) -> Result<Learned, LearnError> {
@@ -73,41 +79,58 @@ pub fn learn(command: &[OsString], exact: bool) -> Result<Learned, LearnError> {
     let _restored_when_dropped =
         if exact { Some(ReadAhead::set(0).map_err(LearnError::Chill)?) } else { None };
     let waiting = spawn_waiting(command).map_err(start)?;
+    // Those that ask this process to end go to the program; what it needed until then is kept.
+    let signals = Signals::take_over(&ENDING).map_err(start)?;
     let probe = Probe { faults: FaultEvents::Ends, page_cache: exact, ..Probe::default() };
     let mut stream = Stream::attach(waiting.pid(), &probe)?;
-    let tracer = Tracer::attach(waiting.pid()).map_err(LearnError::Trace)?;
     if exact {
         drop_caches().map_err(LearnError::Chill)?;
     }
-    let child = waiting.go().map_err(|source| LearnError::Start { program: program.clone(), source })?;
 
     let sightings = Mutex::new(Sightings::default());
-    let over = AtomicBool::new(false);
-    // The rings are emptied beside the tracer: ptrace belongs to one thread, and that one waits for stops.
-    let (status, lost) = std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            let mut reader = Reader {
-                exact,
-                spaces: AddressSpaces::new(),
-                executed: false,
-                sightings: &sightings,
-                disks: HashMap::new(),
+    let (attached, is_attached) = mpsc::sync_channel(1);
+    let pid = waiting.pid();
+    let (status, lost, not_executed) = std::thread::scope(|scope| {
+        // A thread of its own: what it traces is let go when it ends, with the program's first process.
+        let tracing = scope.spawn(|| {
+            let tracer = Tracer::attach(pid);
+            let (tracer, answer) = match tracer {
+                Ok(tracer) => (Some(tracer), Ok(())),
+                Err(error) => (None, Err(error)),
             };
-            while !over.load(Ordering::Acquire) {
-                let _ = stream.wait(&[], Some(Duration::from_millis(20)));
-                reader.read(stream.ripe());
-            }
-            reader.read(stream.finish());
-            stream.counts().map_or(0, |counts| counts.lost)
+            let _ = attached.send(answer);
+            tracer.map(|tracer| tracer.follow(&sightings))
         });
-        let status = tracer.follow(&sightings);
-        over.store(true, Ordering::Release);
-        (status, reader.join().expect("the reader of the rings does not panic"))
-    });
-    // Its end was reported to the tracer.
-    drop(child);
+        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+        is_attached.recv().unwrap_or_else(|_| Err(gone())).map_err(LearnError::Trace)?;
+        let child = waiting.go().map_err(start)?;
+        let mut reader = Reader {
+            exact,
+            spaces: AddressSpaces::new(),
+            executed: false,
+            sightings: &sightings,
+            disks: HashMap::new(),
+        };
+        while !tracing.is_finished() {
+            let _ = stream.wait(&[signals.as_fd()], Some(Duration::from_millis(20)));
+            while let Ok(Some(arrived)) = signals.next() {
+                // The terminal's own keys reach the program without us.
+                if !arrived.by_kernel {
+                    let _ = child.signal(arrived.signal);
+                }
+            }
+            reader.read(stream.ripe());
+        }
+        reader.read(stream.finish());
+        let lost = stream.counts().map_or(0, |counts| counts.lost);
+        let followed = tracing.join().expect("the tracer does not panic").unwrap_or_else(|| Err(gone()));
+        Ok::<_, LearnError>((followed.map_err(LearnError::Trace)?, lost, child.not_executed()))
+    })?;
+    if let Some(source) = not_executed {
+        return Err(start(source));
+    }
     let sightings = sightings.into_inner().expect("no holder of the lock panics");
-    Ok(Learned { status: status.map_err(LearnError::Trace)?, findings: sightings.findings(), lost })
+    Ok(Learned { status, findings: sightings.findings(), lost })
 }
 
 /// Makes sightings of the kernel's events.

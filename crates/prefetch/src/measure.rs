@@ -21,6 +21,8 @@ use crate::statistics::{Estimate, median, median_ratio};
 
 /// How long to wait for what a start leaves running before the next one.
 const AFTERMATH: Duration = Duration::from_secs(40);
+/// The same, once something did not end within that time.
+const AFTERMATH_OF_DAEMONS: Duration = Duration::from_secs(1);
 
 /// Pause before each start. Emptying the caches leaves the kernel with freed memory to sort and to hand back to the
 /// host, on the CPUs that the start needs.
@@ -108,7 +110,13 @@ pub struct Figures {
 /// Measures.
 pub fn measure(measurement: &Measurement, profile: &Profile) -> Result<Figures, MeasureError> {
     adopt_orphans().map_err(|source| MeasureError::Run { program: "prepage".into(), source })?;
-    let mut bench = Bench { measurement, devices: devices(profile), first: None, differing_starts: 0 };
+    let mut bench = Bench {
+        measurement,
+        devices: devices(profile),
+        first: None,
+        differing_starts: 0,
+        patience: AFTERMATH,
+    };
     let mut share = None;
     let cold = if measurement.cold {
         share = bench.check_cold(profile)?;
@@ -129,6 +137,8 @@ struct Bench<'a> {
     devices: Vec<PathBuf>,
     first: Option<Trail>,
     differing_starts: u32,
+    /// How long to wait for what a start leaves running.
+    patience: Duration,
 }
 
 impl Bench<'_> {
@@ -181,10 +191,24 @@ impl Bench<'_> {
         let status = process.spawn().and_then(|mut child| child.wait()).map_err(failed)?;
         into.wall_ms.push(began.elapsed().as_secs_f64() * 1e3);
         into.disk_faults.push((children_disk_faults() - faults_before) as f64);
-        await_aftermath();
-        into.device_read_bytes.push((self.read_bytes() - read_before) as f64);
+        self.await_aftermath();
+        into.device_read_bytes.push(self.read_bytes().saturating_sub(read_before) as f64);
         self.compare_trails((status.code(), content(out), content(err)));
         Ok(())
+    }
+
+    /// Waits until everything that was started and adopted has ended: the next start shall not share the machine with
+    /// the learning of the last. A program that leaves something running for good is waited for once.
+    fn await_aftermath(&mut self) {
+        let deadline = Instant::now() + self.patience;
+        while Instant::now() < deadline {
+            match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
+                Ok(Some(_)) => {}
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Err(_) => return,
+            }
+        }
+        self.patience = AFTERMATH_OF_DAEMONS;
     }
 
     fn compare_trails(&mut self, trail: Trail) {
@@ -214,19 +238,6 @@ pub fn untouched_bytes(planned: &Profile, touched: &Profile) -> u64 {
 /// Medians of one kind of starts: wall milliseconds, disk faults, bytes read.
 pub fn medians(starts: &Starts) -> (f64, f64, f64) {
     (median(&starts.wall_ms), median(&starts.disk_faults), median(&starts.device_read_bytes))
-}
-
-/// Waits until everything that was started and adopted has ended: the next start shall not share the machine with
-/// the learning of the last.
-fn await_aftermath() {
-    let deadline = Instant::now() + AFTERMATH;
-    while Instant::now() < deadline {
-        match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
-            Ok(Some(_)) => {}
-            Ok(None) => std::thread::sleep(Duration::from_millis(1)),
-            Err(_) => break,
-        }
-    }
 }
 
 /// A file in memory: writing to it never waits for a reader or a disk.

@@ -12,13 +12,13 @@ pub fn available_kib() -> Option<u64> {
     line.trim().strip_suffix(" kB")?.trim().parse().ok()
 }
 
-/// Whether reading `bytes` leaves memory for others.
-pub fn has_room_for(bytes: u64) -> bool {
+/// How many of `wanted_bytes` may be read so that memory is left for others.
+pub fn share_of(wanted_bytes: u64) -> u64 {
     let info = rustix::system::sysinfo();
     let free_bytes = (info.freeram as u64).saturating_mul(info.mem_unit.into());
-    // Mostly so, and told by one system call; a start has no time for /proc/meminfo unless it is needed.
-    if bytes <= free_bytes / MEMORY_SHARE {
-        return true;
+    // Mostly enough, and told by one system call; a start has no time for /proc/meminfo unless it is needed.
+    if wanted_bytes <= free_bytes / MEMORY_SHARE {
+        return wanted_bytes;
     }
-    available_kib().is_none_or(|kib| bytes / 1024 <= kib / MEMORY_SHARE)
+    available_kib().map_or(wanted_bytes, |kib| wanted_bytes.min(kib * 1024 / MEMORY_SHARE))
 }

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use prepage_sys::beside::run_beside;
+use prepage_sys::signals::ignore_endings;
 use rustix::fs::FlockOperation;
 
 /// Read-ahead settings in force until this is dropped.
@@ -59,6 +60,8 @@ impl Drop for ReadAhead {
 
 /// The guardian: locks, notes, says so, waits for the end of the other side, restores.
 fn guard(mut other: UnixStream, files: &[PathBuf]) -> io::Result<()> {
+    // A service manager that stops a whole group of processes means the others. Those end, and so does this.
+    ignore_endings();
     let Some(first) = files.first() else { return other.write_all(&[1]) };
     let lock = File::open(first)?;
     rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
@@ -79,6 +82,12 @@ fn await_end(stream: &mut UnixStream) {
     }
 }
 
+/// Whether this user may set the read-ahead of all devices.
+pub fn can_be_set() -> bool {
+    let writable = |file: &PathBuf| File::options().write(true).open(file).is_ok();
+    settings().is_ok_and(|files| !files.is_empty() && files.iter().all(writable))
+}
+
 /// The read-ahead of the devices under mounted file systems, in KiB: each value once, in ascending order.
 pub fn in_force() -> Vec<u64> {
     let files = settings().unwrap_or_default();
@@ -88,7 +97,7 @@ pub fn in_force() -> Vec<u64> {
 }
 
 /// The files that hold the read-ahead of the devices below mounted file systems, each once.
-pub(crate) fn settings() -> io::Result<Vec<PathBuf>> {
+fn settings() -> io::Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = fs::read_to_string("/proc/self/mountinfo")?
         .lines()
         .filter_map(|line| setting_of(line.split_ascii_whitespace().nth(2)?))
@@ -108,50 +117,4 @@ fn setting_of(device: &str) -> Option<PathBuf> {
     }
     let disk = Path::new("/sys/dev/block").join(device).join("../queue/read_ahead_kb");
     disk.exists().then_some(disk)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant};
-
-    use super::*;
-
-    fn values() -> Vec<String> {
-        settings().unwrap().iter().map(|file| fs::read_to_string(file).unwrap()).collect()
-    }
-
-    #[test]
-    fn a_changed_setting_is_restored_also_after_a_kill() {
-        let before = values();
-        match ReadAhead::set(64) {
-            Err(error) => return eprintln!("SKIPPED: read-ahead cannot be set here: {error}"),
-            Ok(set) => {
-                assert!(values().iter().all(|value| value.trim() == "64"));
-                // Another that wants to set it waits, and then finds the old values.
-                std::thread::scope(|scope| {
-                    let other = scope.spawn(|| ReadAhead::set(16).map(drop));
-                    std::thread::sleep(Duration::from_millis(50));
-                    assert!(values().iter().all(|value| value.trim() == "64"));
-                    drop(set);
-                    other.join().unwrap().unwrap();
-                });
-                assert_eq!(values(), before);
-            }
-        }
-        // A process that dies with the setting in force. It reports when it is set by closing the pipe.
-        let (mut ready, report) = UnixStream::pair().unwrap();
-        run_beside(Some(report.into()), |report| {
-            let _set = ReadAhead::set(32);
-            drop(report);
-            let me = rustix::process::getpid();
-            let _ = rustix::process::kill_process(me, rustix::process::Signal::KILL);
-        })
-        .unwrap();
-        await_end(&mut ready);
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while values() != before && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(values(), before);
-    }
 }

@@ -7,6 +7,7 @@
 //! ```
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::profile::{Evidence, Lookup, ProfiledFile, Touches};
@@ -102,11 +103,6 @@ impl Sightings {
         }
     }
 
-    /// Whether nothing was seen.
-    pub fn is_empty(&self) -> bool {
-        self.pages.is_empty() && self.names.is_empty()
-    }
-
     /// Everything seen, in order of first use. Files that are gone, not regular, unreadable, in memory only or
     /// written to since the sightings began are left out: they are not there for the next start, or not the same.
     pub fn findings(mut self) -> Findings {
@@ -133,7 +129,9 @@ impl Sightings {
         let files =
             files.into_iter().filter_map(|(place, touches)| self.profiled(&self.paths[place], touches));
         let files = merge_links(files);
-        Findings { files, lookups: unique(self.names), unnamed_pages }
+        let mut lookups = unique(self.names);
+        lookups.retain(|lookup| !is_of_this_run_only(Path::new(&lookup.path), self.began_ns));
+        Findings { files, lookups, unnamed_pages }
     }
 
     fn place(&mut self, path: &Path) -> usize {
@@ -208,6 +206,24 @@ fn unique(names: Vec<(u64, Lookup)>) -> Vec<Lookup> {
         }
     }
     lookups
+}
+
+/// Whether a name was made during the run, or looks like one that was and is gone: temporary files have another name
+/// in each run.
+fn is_of_this_run_only(path: &Path, began_ns: i64) -> bool {
+    let changed_ns = |path: &Path| {
+        let metadata = std::fs::symlink_metadata(path).ok()?;
+        let ns = |s: i64, ns: i64| s * 1_000_000_000 + ns;
+        Some((ns(metadata.ctime(), metadata.ctime_nsec()), ns(metadata.mtime(), metadata.mtime_nsec())))
+    };
+    match (changed_ns(path), path.parent().and_then(changed_ns)) {
+        (Some((changed, _)), _) if path.is_dir() => {
+            changed >= began_ns && path.read_dir().is_ok_and(|mut d| d.next().is_none())
+        }
+        (Some((changed, _)), _) => changed >= began_ns,
+        (None, Some((_, parent_modified))) => parent_modified >= began_ns,
+        (None, None) => false,
+    }
 }
 
 fn is_on_a_device(path: &Path) -> bool {

@@ -1,7 +1,7 @@
 //! The profile store: one small file a program and role, private to its user.
 //!
 //! `$PREPAGE_STORE`, else `/var/lib/prepage` for root and `$XDG_STATE_HOME/prepage` (`~/.local/state/prepage`)
-//! for others. The directory is 0700, files are 0600 and replaced as a whole, so a reader, a crash or a full
+//! for others. The directory is made 0700 (others must not be able to write to it), files are 0600 and replaced as a whole, so a reader, a crash or a full
 //! disk never sees half a profile. Two runs that learn at once take turns at a lock; the later one adds to what
 //! the earlier one wrote.
 
@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use prepage_core::profile::Profile;
-use prepage_core::profile_file::{self, PAYLOAD_BYTES_MAX, ProfileFileError};
+use prepage_core::profile_file::{self, FORMAT_VERSION, PAYLOAD_BYTES_MAX, ProfileFileError};
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation};
 
 const SUFFIX: &str = "profile";
@@ -24,7 +24,7 @@ pub enum StoreError {
     #[error("no place for profiles: none of PREPAGE_STORE, XDG_STATE_HOME and HOME is set")]
     Nowhere,
     /// The directory or a file in it belongs to somebody else or is open to others.
-    #[error("{} is not private to this user (owner {owner}, mode {mode:04o})", path.display())]
+    #[error("{} could have been written by others (owner {owner}, mode {mode:04o})", path.display())]
     NotPrivate {
         /// Directory or file.
         path: PathBuf,
@@ -41,6 +41,14 @@ pub enum StoreError {
         /// What is wrong with it.
         source: ProfileFileError,
     },
+    /// A newer prepage wrote it. It is neither used nor replaced.
+    #[error("{} was written by a newer prepage (profile format {version})", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format version.
+        version: u32,
+    },
     /// The operating system refused.
     #[error("{}", path.display())]
     Io {
@@ -49,6 +57,19 @@ pub enum StoreError {
         /// Its reason.
         source: io::Error,
     },
+}
+
+impl StoreError {
+    /// What helps, as one line.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Unreadable { .. } => "prepage learn -- CMD, which replaces it",
+            Self::Newer { .. } => "prepage profile rm, or the newer prepage",
+            Self::Nowhere | Self::NotPrivate { .. } | Self::Io { .. } => {
+                "set PREPAGE_STORE to a directory of your own (mode 0700) on a disk with room"
+            }
+        }
+    }
 }
 
 /// A file of the store: the profile in it, or what is wrong with it.
@@ -90,7 +111,11 @@ pub struct Store {
 impl Store {
     /// The store of the user this process runs as. Nothing is created yet.
     pub fn of_user() -> Result<Self, StoreError> {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        // Made absolute now: what learns beside a program works in another directory.
+        let variable = |name| {
+            let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+            std::path::absolute(value).ok()
+        };
         let directory = if let Some(directory) = variable("PREPAGE_STORE") {
             directory
         } else if rustix::process::geteuid().is_root() {
@@ -163,7 +188,7 @@ impl Store {
         bytes.truncate(filled);
         match profile_file::check(&bytes) {
             Ok(_) => Ok(Some(bytes)),
-            Err(source) => Err(StoreError::Unreadable { path: path.into(), source }),
+            Err(source) => Err(unreadable(path, source)),
         }
     }
 
@@ -180,8 +205,12 @@ impl Store {
         let lock = File::options().create(true).write(true).truncate(false).mode(0o600).open(&lock_path);
         let lock = lock.map_err(io)?;
         rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|error| io(error.into()))?;
-        // A damaged or foreign file is replaced: it is of no use to anybody, and the run that learns now is.
-        let before = self.load(key).unwrap_or(None);
+        let before = match self.load(key) {
+            // A damaged or foreign file is of no use to anybody, and the run that learns now is: replaced. One that could
+            // not be read this time, or that a newer prepage wrote, stays.
+            Err(StoreError::Unreadable { .. }) => None,
+            before => before?,
+        };
         match change(before) {
             Some(after) => self.write(&self.path_of(key), &profile_file::encode(&after)),
             None => Ok(()),
@@ -226,13 +255,24 @@ impl Store {
     /// Makes the directory and checks that a profile can be written to it: for those who will only know later, when
     /// nobody is left to tell, what to write.
     pub fn create_with_room(&self) -> Result<(), StoreError> {
+        self.create()?;
+        self.has_room()
+    }
+
+    /// Checks that a profile could be written, and changes nothing: where the directory is missing, the one in which
+    /// it would be made is looked at.
+    pub fn has_room(&self) -> Result<(), StoreError> {
         /// More than the profile of any program measured so far takes.
         const PROFILE_BYTES: u64 = 1 << 20;
-        self.create()?;
-        let io = |source| StoreError::Io { path: self.directory.clone(), source };
-        rustix::fs::accessat(CWD, &self.directory, Access::WRITE_OK, AtFlags::EACCESS)
+        let directory =
+            self.directory.ancestors().find(|directory| directory.exists()).unwrap_or(&self.directory);
+        let io = |source| StoreError::Io { path: directory.into(), source };
+        if directory == self.directory {
+            check_private(directory, &fs::metadata(directory).map_err(io)?)?;
+        }
+        rustix::fs::accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
             .map_err(|error| io(error.into()))?;
-        let space = rustix::fs::statvfs(&self.directory).map_err(|error| io(error.into()))?;
+        let space = rustix::fs::statvfs(directory).map_err(|error| io(error.into()))?;
         if space.f_bavail.saturating_mul(space.f_frsize) < PROFILE_BYTES {
             return Err(io(rustix::io::Errno::NOSPC.into()));
         }
@@ -264,7 +304,16 @@ const O_NOFOLLOW_NONBLOCK: i32 =
     (rustix::fs::OFlags::NOFOLLOW.bits() | rustix::fs::OFlags::NONBLOCK.bits()) as i32;
 
 fn decode(path: &Path, bytes: &[u8]) -> Result<Profile, StoreError> {
-    profile_file::decode(bytes).map_err(|source| StoreError::Unreadable { path: path.into(), source })
+    profile_file::decode(bytes).map_err(|source| unreadable(path, source))
+}
+
+fn unreadable(path: &Path, source: ProfileFileError) -> StoreError {
+    match source {
+        ProfileFileError::Version { found } if found > FORMAT_VERSION => {
+            StoreError::Newer { path: path.into(), version: found }
+        }
+        source => StoreError::Unreadable { path: path.into(), source },
+    }
 }
 
 /// Two keys may share their checksums: the file is another program's then.

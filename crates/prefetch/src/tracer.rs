@@ -1,8 +1,9 @@
 //! Watching every system call of a process tree: which names it looks up, which files it reads and lists.
 //!
 //! Exact and complete, and slow (two stops a call): for `prepage learn`, which runs the program once for this
-//! purpose. Processes that want to be traced by another (a debugger's child) are let go first, so a debugger
-//! works while it is learned.
+//! purpose. A process that asks to be traced by its parent (PTRACE_TRACEME, a debugger's child) is let go first, so a
+//! debugger that starts its program works while it is learned; one that attaches to a running process does not. As
+//! under any tracer, set-uid programs run without their privilege unless the user is root.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,10 +13,10 @@ use prepage_core::PageRange;
 use prepage_core::profile::Evidence;
 use prepage_sys::ptrace::{self, Stop, Syscall};
 use prepage_sys::syscalls as nr;
+use prepage_trace::now_ns;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::calls::{Peek, Wants, wants};
-use crate::clock;
 use crate::sightings::Sightings;
 
 /// Traces a process tree until its first process has ended.
@@ -27,7 +28,8 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Attaches to `root`, a child of this process that has not started its program yet.
+    /// Attaches to `root`, a child of this process that has not started its program yet. What is traced belongs to the
+    /// calling thread, and is let go when that thread ends.
     pub fn attach(root: u32) -> io::Result<Self> {
         ptrace::seize(root)?;
         ptrace::interrupt(root)?;
@@ -35,7 +37,7 @@ impl Tracer {
     }
 
     /// Follows the tree until its first process has ended; what was seen goes into `sightings`. Returns that
-    /// process's wait status. Descendants that live on are let go when this process ends.
+    /// process's wait status. Descendants that live on are let go when this thread ends.
     pub fn follow(mut self, sightings: &Mutex<Sightings>) -> io::Result<i32> {
         loop {
             let (tid, stop) = match ptrace::wait() {
@@ -51,7 +53,11 @@ impl Tracer {
                 Stop::Syscall => self.at_syscall(tid, sightings),
                 Stop::Signal(signal) => ptrace::resume(tid, signal),
                 Stop::Group => ptrace::leave_stopped(tid),
-                Stop::Event => ptrace::resume(tid, 0),
+                Stop::Event => {
+                    // After an exec by another thread than the first, this thread is in a call it never entered.
+                    self.entered.remove(&tid);
+                    ptrace::resume(tid, 0)
+                }
             };
             match moved_on {
                 // ESRCH: killed while it stood still. Its end is reported next.
@@ -93,7 +99,7 @@ impl Tracer {
 /// Notes a call that has come back. Only now is its memory looked at: before, we would fault in pages that it is
 /// the program's to fault in, and that the page-cache events must ascribe to it.
 fn returned(tid: u32, wanted: Wants, result: i64, sightings: &Mutex<Sightings>) {
-    let now = clock::monotonic_ns();
+    let now = now_ns();
     match wanted {
         Wants::Name { directory, path } => look_up(tid, directory, path, sightings),
         Wants::List { fd } => {
@@ -115,7 +121,7 @@ fn returned(tid: u32, wanted: Wants, result: i64, sightings: &Mutex<Sightings>) 
 
 fn look_up(tid: u32, directory: i32, path: u64, sightings: &Mutex<Sightings>) {
     let Some(path) = Peek::at(tid).path(directory, path) else { return };
-    let now = clock::monotonic_ns();
+    let now = now_ns();
     // The inode lets page-cache events of this file find its name.
     if let Ok(statx) = rustix::fs::statx(CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS) {
         locked(sightings)

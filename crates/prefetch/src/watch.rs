@@ -106,7 +106,7 @@ struct Stalls {
 }
 
 impl Watch {
-    /// Watches process `pid`, which is about to execute its program, and all that it starts.
+    /// Watches process `pid`, which executes its program about now, and all that it starts.
     pub fn attach(pid: u32, scope: Scope) -> Result<Self, PerfError> {
         let (faults, ring_bytes) = match scope {
             Scope::EveryFault => (FaultEvents::Ends, EVERY_FAULT_RING_BYTES),
@@ -120,7 +120,10 @@ impl Watch {
         };
         let mut spaces = AddressSpaces::new();
         spaces.seed(pid);
-        Ok(Self { faults, stalls, spaces, executed: false, sightings: Sightings::default() })
+        // A known program did not wait for us. An exec from now on is reported.
+        let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+        let executed = program(&pid.to_string()) != program("self");
+        Ok(Self { faults, stalls, spaces, executed, sightings: Sightings::default() })
     }
 
     /// Watches until it is over and returns what was seen.

@@ -10,7 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 ///
 /// The new process
 /// - is nobody's child here: it is handed to init (or the nearest subreaper), and the caller gets no SIGCHLD for
-///   it, so `wait()` in whatever the caller becomes never meets a stranger;
+///   it, so `wait()` in whatever the caller becomes never meets a stranger. Unless the caller is process 1 or a
+///   subreaper itself: it then adopts this process as it adopts any orphan;
 /// - leads its own session, so signals of the terminal do not reach it;
 /// - holds no file of the caller but `keep`, which `work` gets: pipes see their end, file systems can be unmounted; its standard
 ///   streams and working directory are `/dev/null` and `/`;

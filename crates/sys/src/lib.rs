@@ -5,7 +5,7 @@
 //!
 //! | module        | facility                                                        | needs           |
 //! |---------------|-----------------------------------------------------------------|-----------------|
-//! | [`beside`]    | a process beside this one that nobody has to wait for           |                 |
+//! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |

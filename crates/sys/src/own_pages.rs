@@ -33,5 +33,6 @@ extern "C" fn read_own_file() {
 #[unsafe(link_section = ".init_array.00001")]
 static READ_OWN_FILE: extern "C" fn() = read_own_file;
 
-/// Does nothing. A binary that calls it is linked with this module, whose work is done before `main`.
+/// Does nothing. A binary that calls it is sure to be linked with this module, whose work is done before `main`; in
+/// others, which may be linked with it too, it leaves files above its limit alone.
 pub fn are_read_at_start() {}

@@ -32,9 +32,15 @@ pub enum Syscall {
         /// What the call gives the program.
         result: i64,
     },
-    /// Neither could be told.
+    /// Neither could be told, or the program is of another architecture, whose numbers mean other calls.
     Unknown,
 }
+
+/// AUDIT_ARCH of this architecture (include/uapi/linux/audit.h): 64 bit, little-endian, and the ELF machine number.
+#[cfg(target_arch = "x86_64")]
+const NATIVE_ARCH: u32 = 0xc000_0000 | 62;
+#[cfg(target_arch = "aarch64")]
+const NATIVE_ARCH: u32 = 0xc000_0000 | 183;
 
 fn check(result: libc::c_long) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -92,6 +98,9 @@ pub fn syscall(tid: u32) -> io::Result<Syscall> {
             &mut info,
         )
     })?;
+    if info.arch != NATIVE_ARCH {
+        return Ok(Syscall::Unknown);
+    }
     Ok(match info.op {
         // SAFETY: `op` names the member of the union that the kernel filled in.
         libc::PTRACE_SYSCALL_INFO_ENTRY => unsafe {

@@ -7,10 +7,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// Signals that ask a program to end: SIGINT, SIGQUIT, SIGTERM, SIGHUP.
 pub const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP];
 
-/// Signals that are read instead of acting on this process. They stay so until the process ends.
-#[derive(Debug)]
+/// Signals that are read instead of acting on this process, until this is dropped.
 pub struct Signals {
     fd: OwnedFd,
+    /// The calling thread's mask before.
+    before: libc::sigset_t,
 }
 
 /// A signal that arrived.
@@ -27,13 +28,15 @@ impl Signals {
     /// Takes over `signals` in the calling thread and the threads it starts from now on.
     pub fn take_over(signals: &[i32]) -> io::Result<Self> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset initialises the set; the other calls only read it.
+        // SAFETY: sigemptyset initialises the set, the successful pthread_sigmask the old one; the other calls only
+        // read them.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for &signal in signals {
                 libc::sigaddset(set.as_mut_ptr(), signal);
             }
-            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(error));
             }
@@ -41,7 +44,7 @@ impl Signals {
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
-            Ok(Self { fd: OwnedFd::from_raw_fd(fd) })
+            Ok(Self { fd: OwnedFd::from_raw_fd(fd), before: before.assume_init() })
         }
     }
 
@@ -61,6 +64,27 @@ impl Signals {
         // SAFETY: the struct is plain numbers, valid for any bytes; the kernel reads whole ones only.
         let info = unsafe { info.assume_init() };
         Ok(Some(Arrived { signal: info.ssi_signo as i32, by_kernel: info.ssi_code == libc::SI_KERNEL }))
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // SAFETY: the mask is one that pthread_sigmask gave.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}
+
+impl std::fmt::Debug for Signals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signals").field("fd", &self.fd).finish_non_exhaustive()
+    }
+}
+
+/// Lets this process outlive signals that ask it to end, for good.
+pub fn ignore_endings() {
+    for signal in ENDING {
+        // SAFETY: SIG_IGN installs no code.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
 

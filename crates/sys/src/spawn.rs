@@ -119,22 +119,35 @@ impl Child {
         self.reap()
     }
 
+    /// Why its program could not be executed, if so. Waits until the child has executed it, failed to, or ended; gives
+    /// the answer once.
+    pub fn not_executed(&self) -> Option<io::Error> {
+        let mut errno = [0; 4];
+        read_full(&self.failure, &mut errno).ok()?;
+        Some(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+    }
+
     fn reap(&mut self) -> io::Result<Ended> {
         self.reaped = true;
         let mut status = 0;
         let mut usage = MaybeUninit::<libc::rusage>::uninit();
-        // SAFETY: both places are valid for the results.
-        while unsafe { libc::wait4(self.pid as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) } < 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+        loop {
+            // SAFETY: both places are valid for the results.
+            let waited = unsafe { libc::wait4(self.pid as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) };
+            if waited < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            } else if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+                // Anything else is the stop of a child that is being traced.
+                break;
             }
         }
         // SAFETY: wait4 succeeded and so filled it in.
         let usage = unsafe { usage.assume_init() };
-        let mut errno = [0; 4];
-        let how = if read_full(&self.failure, &mut errno).is_ok() {
-            HowEnded::NotExecuted(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+        let how = if let Some(error) = self.not_executed() {
+            HowEnded::NotExecuted(error)
         } else if libc::WIFSIGNALED(status) {
             HowEnded::Killed(libc::WTERMSIG(status))
         } else {

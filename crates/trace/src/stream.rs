@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use prepage_core::PageIndex;
@@ -167,11 +167,6 @@ impl Stream {
             self.rings[at].silent = ended;
         }
         Ok(ready)
-    }
-
-    /// Descriptors that become readable when a ring is a quarter full, for a caller with a poll loop of its own.
-    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.rings.iter().map(|ring| ring.owner.as_fd())
     }
 
     /// The events that no event yet to come can precede, in order. Empties the rings.

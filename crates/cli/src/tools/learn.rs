@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::ProfiledFile;
 use prepage_prefetch::keep::{Origin, keep};
-use prepage_prefetch::learn::{Learned, learn};
+use prepage_prefetch::learn::{Learned, can_be_exact, learn};
 use prepage_prefetch::program;
 use prepage_prefetch::sightings::Findings;
 use prepage_prefetch::store::{ProfileKey, Store};
@@ -33,10 +33,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let key = program::key(&args.command).map_err(|error| not_started(&args.command, error))?;
     let store = Store::of_user()?;
     store.create_with_room().context("the profile could not be kept")?;
-    let exact = !args.approximate && rustix::process::geteuid().is_root();
+    let exact = !args.approximate && can_be_exact();
     if !exact && !args.approximate && !args.quiet {
         eprintln!(
-            "prepage: not root: learning from faults and system calls, which leaves a fault's neighbours in doubt"
+            "prepage: read-ahead and caches are not this user's to change: learning from faults and system calls"
         );
     }
     let learned = learn(&args.command, exact)?;

@@ -7,6 +7,7 @@ mod learn;
 mod measure;
 mod profile;
 mod record;
+mod remedy;
 mod run;
 mod table;
 
@@ -46,6 +47,9 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         eprintln!("prepage: {error:#}");
+        if let Some(remedy) = remedy::remedy(&error) {
+            eprintln!("  try: {remedy}");
+        }
         match error.downcast_ref::<child::NotStarted>() {
             Some(not_started) => not_started.exit_code(),
             None => child::OWN_FAILURE.into(),

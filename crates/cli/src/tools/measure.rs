@@ -10,7 +10,7 @@ use prepage_core::plan::{PlanOptions, plan};
 use prepage_core::profile::Profile;
 use prepage_prefetch::cold::Chill;
 use prepage_prefetch::keep::{Origin, keep};
-use prepage_prefetch::learn::{Learned, learn};
+use prepage_prefetch::learn::{Learned, can_be_exact, learn};
 use prepage_prefetch::measure::{
     Comparison, Figures, Measurement, Starts, measure, medians, untouched_bytes,
 };
@@ -50,10 +50,10 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let key = program::key(&args.command).map_err(|error| not_started(&args.command, error))?;
     let store = Store::of_user()?;
-    let root = rustix::process::geteuid().is_root();
+    let exact = can_be_exact();
     let profile = match store.load(&key)? {
         Some(profile) => profile,
-        None => learn_first(args, &store, &key, root)?,
+        None => learn_first(args, &store, &key, exact)?,
     };
     let chill = Chill::best();
     if chill == Chill::OwnFiles && !args.warm {
@@ -78,13 +78,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let figures = figures?;
     // What was prefetched is what the store holds now; what was touched, one more exact run shows.
     let planned = store.load(&key)?.unwrap_or(profile);
-    let untouched = if root && !args.warm {
-        let touched = learn_silently(&args.command, true)?;
-        let touched = Profile { files: touched.findings.files, ..Profile::default() };
-        Some(untouched_bytes(&planned, &touched))
-    } else {
-        None
-    };
+    let untouched = if exact && !args.warm { untouched(args, &planned) } else { None };
     let bytes = (planned_bytes(&planned), untouched);
     let report = Report::new(args, &key, chill, read_ahead_kib, &figures, bytes);
     let mut out = std::io::stdout().lock();
@@ -99,10 +93,24 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-fn learn_first(args: &Args, store: &Store, key: &ProfileKey, root: bool) -> Result<Profile> {
+/// What `planned` has too much, by one more exact run. Its failure is no reason to lose the figures.
+fn untouched(args: &Args, planned: &Profile) -> Option<u64> {
+    match learn_silently(&args.command, true) {
+        Ok(touched) => {
+            let touched = Profile { files: touched.findings.files, ..Profile::default() };
+            Some(untouched_bytes(planned, &touched))
+        }
+        Err(error) => {
+            eprintln!("prepage: what was never touched could not be found out: {error:#}");
+            None
+        }
+    }
+}
+
+fn learn_first(args: &Args, store: &Store, key: &ProfileKey, exact: bool) -> Result<Profile> {
     eprintln!("prepage: no profile of {} yet: learning it first", key.role);
-    let learned = learn_silently(&args.command, root)?;
-    let origin = if root { Origin::Exact } else { Origin::Start };
+    let learned = learn_silently(&args.command, exact)?;
+    let origin = if exact { Origin::Exact } else { Origin::Start };
     keep(store, key, &args.command, learned.findings, origin)?;
     store.load(key)?.context("the command touched no file that could be prefetched")
 }

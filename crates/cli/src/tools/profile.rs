@@ -191,6 +191,7 @@ fn shown(file: &prepage_core::profile::ProfiledFile) -> Shown {
             Err(Skipped::Changed) => "changed",
             Err(Skipped::Denied) => "unreadable",
             Err(Skipped::NotRegular) => "no file",
+            Err(Skipped::Failed) => "cannot be opened",
         },
     }
 }

@@ -1,4 +1,5 @@
 //! A store of its own for each test, and the commands run on it.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -1,13 +1,16 @@
 //! `prepage learn` and `prepage measure`: exact, and nothing stays changed.
 
+mod support;
+
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
+use support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 
 /// Settings of the machine are looked at: one test at a time.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -70,14 +73,14 @@ fn exactly_the_touched_pages_are_learned_and_the_read_ahead_is_restored() {
 }
 
 #[test]
-fn a_learner_that_is_killed_leaves_nothing_changed_and_its_program_runs_on() {
+fn a_learner_that_is_stopped_leaves_nothing_changed() {
     let sandbox = Sandbox::new();
     if !is_root() || !can_learn(&sandbox) {
         return;
     }
     let _machine = machine();
     let before = read_ahead();
-    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL] {
         let mut learner = sandbox
             .prepage(&["learn", "-q", "--", "sh", "-c", "echo up; sleep 1; echo over"])
             .stdout(Stdio::piped())
@@ -91,7 +94,14 @@ fn a_learner_that_is_killed_leaves_nothing_changed_and_its_program_runs_on() {
         wait_for("the old read-ahead", || (read_ahead() == before).then_some(()));
         let mut rest = String::new();
         stdout.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "over\n", "after {signal:?}");
+        let mut profiles = sandbox.profiles();
+        if signal == Signal::KILL {
+            assert_eq!(rest, "over\n", "let go, the program runs on");
+            assert!(profiles.is_empty());
+        } else {
+            assert_eq!(rest, "", "the program gets the signal that was meant for it");
+            fs::remove_file(profiles.pop().expect("what was seen until then is kept")).unwrap();
+        }
     }
 }
 
@@ -108,6 +118,48 @@ fn the_exit_code_is_the_programs() {
     let killed = sandbox.output(&["learn", "-q", "--approximate", "--", "sh", "-c", "kill -KILL $$"]);
     assert_eq!(killed.status.code(), Some(137));
     assert_eq!(sandbox.output(&["learn", "--", "no-such-program"]).status.code(), Some(127));
+}
+
+#[test]
+fn two_learners_at_once_leave_the_read_ahead_as_it_was() {
+    let sandbox = Sandbox::new();
+    if !is_root() || !can_learn(&sandbox) {
+        return;
+    }
+    let _machine = machine();
+    let before = read_ahead();
+    let learn = ["learn", "-q", "--", "ls", "/"];
+    let mut learners: Vec<_> =
+        (0..3).map(|_| sandbox.prepage(&learn).stdout(Stdio::null()).spawn().unwrap()).collect();
+    assert!(learners.iter_mut().all(|learner| learner.wait().unwrap().success()));
+    assert_eq!(read_ahead(), before);
+}
+
+#[test]
+fn what_cannot_be_executed_is_told_and_not_kept() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let script = sandbox.path().join("script");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let learned = sandbox.output(&["learn", "--approximate", "--", script.to_str().unwrap()]);
+    assert_eq!(learned.status.code(), Some(125));
+    assert!(text(&learned.stderr).contains("No such file"), "{}", text(&learned.stderr));
+    assert!(sandbox.profiles().is_empty());
+}
+
+#[test]
+fn what_outlives_a_learned_program_is_let_go() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let mark = sandbox.path().join("mark");
+    let script = format!("(sleep 0.3; echo late >'{}') >/dev/null 2>&1 & exit 0", mark.display());
+    assert!(sandbox.output(&["learn", "-q", "--approximate", "--", "sh", "-c", &script]).status.success());
+    wait_for("the child that was left behind", || mark.exists().then_some(()));
 }
 
 #[test]

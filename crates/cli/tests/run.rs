@@ -1,13 +1,16 @@
 //! `prepage run`: the program notices nothing, and the next start knows it.
 
+mod support;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process_group};
+use support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 
 /// A program that maps and reads something.
 const PROGRAM: [&str; 3] = ["sh", "-c", "ls /usr/lib >/dev/null; cat /etc/passwd >/dev/null"];
@@ -165,12 +168,12 @@ fn a_damaged_profile_is_told_and_learned_anew() {
     }
     sandbox.output(&run(&["-q"], &PROGRAM));
     let profile = sandbox.wait_for_profile();
-    for damage in ["truncated", "foreign", "newer"] {
+    for damage in ["truncated", "foreign", "flipped"] {
         let mut bytes = fs::read(&profile).unwrap();
         match damage {
             "truncated" => bytes.truncate(bytes.len() / 2),
             "foreign" => bytes = b"#!/bin/sh\n".to_vec(),
-            _ => bytes[8] = 99,
+            _ => bytes[100] ^= 4,
         }
         fs::write(&profile, &bytes).unwrap();
         let listed = sandbox.output(&["profile", "list"]);
@@ -183,6 +186,23 @@ fn a_damaged_profile_is_told_and_learned_anew() {
             sandbox.output(&["profile", "show", "sh"]).status.success().then_some(())
         });
     }
+}
+
+#[test]
+fn what_a_newer_prepage_wrote_is_told_and_stays() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    sandbox.output(&run(&["-q"], &PROGRAM));
+    let profile = sandbox.wait_for_profile();
+    let mut bytes = fs::read(&profile).unwrap();
+    bytes[8] = 99;
+    fs::write(&profile, &bytes).unwrap();
+    let output = sandbox.output(&run(&[], &PROGRAM));
+    assert!(output.status.success());
+    assert!(text(&output.stderr).contains("newer prepage"), "{}", text(&output.stderr));
+    assert_eq!(fs::read(&profile).unwrap(), bytes);
 }
 
 #[test]
@@ -212,7 +232,7 @@ fn a_store_that_cannot_be_written_is_told_and_the_program_runs() {
     let output = sandbox.output(&run(&[], &["echo", "ran"]));
     assert_eq!(text(&output.stdout), "ran\n");
     let told = text(&output.stderr);
-    assert!(told.contains("not learning") && told.contains("try: set PREPAGE_STORE"), "{told}");
+    assert!(told.contains("no prefetch") && told.contains("try: set PREPAGE_STORE"), "{told}");
 }
 
 #[test]
@@ -222,7 +242,7 @@ fn a_store_open_to_others_is_not_trusted() {
     fs::set_permissions(sandbox.store(), fs::Permissions::from_mode(0o777)).unwrap();
     let output = sandbox.output(&run(&[], &["echo", "ran"]));
     assert_eq!(text(&output.stdout), "ran\n");
-    assert!(text(&output.stderr).contains("not private"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("written by others"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -258,14 +278,14 @@ fn an_ordinary_user_has_the_same_flow() {
     assert_eq!(text(&as_nobody(&run(&[], &PROGRAM)).stderr), "");
     let learned = as_nobody(&["learn", "--", "cat", "/etc/hostname"]);
     assert!(learned.status.success(), "{}", text(&learned.stderr));
-    assert!(text(&learned.stderr).contains("not root"));
+    assert!(text(&learned.stderr).contains("not this user's"));
     let measured = as_nobody(&["measure", "-n", "2", "--json", "--", "cat", "/etc/hostname"]);
     let report: serde_json::Value = json(&measured);
     assert_eq!(report["chill"], "own files evicted");
     // What nobody wrote is not followed in root's name.
     let root = sandbox.prepage(&run(&[], &PROGRAM)).env("PREPAGE_STORE", &store).output().unwrap();
     assert!(root.status.success());
-    assert!(text(&root.stderr).contains("not private"), "{}", text(&root.stderr));
+    assert!(text(&root.stderr).contains("written by others"), "{}", text(&root.stderr));
 }
 
 #[test]
@@ -293,6 +313,58 @@ fn a_full_disk_is_told_before_the_program_runs() {
     assert_eq!(text(&output.stdout), "ran\n");
     let told = text(&output.stderr);
     assert!(told.contains("not learning") && told.contains("No space left"), "{told}");
+}
+
+#[test]
+fn a_relative_store_is_one_store() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let mut start = sandbox.prepage(&run(&["-q"], &PROGRAM));
+    assert!(start.env("PREPAGE_STORE", "store").current_dir(sandbox.path()).status().unwrap().success());
+    sandbox.wait_for_profile();
+}
+
+#[test]
+fn a_known_cold_start_adds_what_it_lacked() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    // Two data files; the program maps the one it is told. Evicted, so that touching it is a disk fault.
+    let script = "import mmap, os, sys\n\
+        fd = os.open(os.environ['DATA'], os.O_RDONLY)\n\
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)\n\
+        memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)\n\
+        for page in range(0, 4096, 64): memory[page * 4096]\n";
+    let data = ["a", "b"].map(|name| {
+        let path = sandbox.path().join(name);
+        fs::write(&path, vec![1u8; 16 << 20]).unwrap();
+        make_old(&path);
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+        path
+    });
+    let start = |data: &Path| {
+        let mut program = sandbox.prepage(&run(&["-q"], &["python3", "-c", script]));
+        assert!(program.env("DATA", data).status().unwrap().success());
+    };
+    let knows = |path: &Path| {
+        let shown = sandbox.output(&["profile", "show", "--json", "python3"]);
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).ok()?;
+        let files = shown["files"].as_array()?;
+        files.iter().any(|file| file["path"] == path.to_str().unwrap()).then_some(())
+    };
+    start(&data[0]);
+    wait_for("the first file in the profile", || knows(&data[0]));
+    // The profile holds the first file's pages: with these evicted, the start is a cold one.
+    let first = fs::File::open(&data[0]).unwrap();
+    wait_for("a known start that finds the second file missing", || {
+        rustix::fs::fadvise(&first, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        start(&data[1]);
+        std::thread::sleep(Duration::from_millis(200));
+        knows(&data[1])
+    });
 }
 
 #[test]

@@ -1,0 +1,28 @@
+//! What to do about an error: the `try:` line below it.
+
+use prepage_prefetch::learn::LearnError;
+use prepage_prefetch::measure::MeasureError;
+use prepage_prefetch::store::StoreError;
+use prepage_trace::PerfError;
+
+/// What helps against `error`, if anything is known to.
+pub fn remedy(error: &anyhow::Error) -> Option<&'static str> {
+    error.chain().find_map(|cause| {
+        if let Some(error) = cause.downcast_ref::<PerfError>() {
+            return error.remedy();
+        }
+        if let Some(error) = cause.downcast_ref::<StoreError>() {
+            return Some(error.remedy());
+        }
+        match cause.downcast_ref::<LearnError>() {
+            Some(LearnError::Chill(_)) => return Some("prepage learn --approximate -- CMD"),
+            Some(LearnError::Trace(_)) => return Some("as root: sysctl kernel.yama.ptrace_scope=0"),
+            _ => {}
+        }
+        match cause.downcast_ref::<MeasureError>() {
+            Some(MeasureError::NotCold { .. }) => Some("end the programs that use the same files, or --warm"),
+            Some(MeasureError::Chill(_)) => Some("prepage measure --warm -- CMD"),
+            _ => None,
+        }
+    })
+}

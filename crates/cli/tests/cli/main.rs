@@ -1,5 +1,0 @@
-//! The commands as their users meet them, on the real kernel.
-
-mod learn;
-mod run;
-mod support;
