@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -95,11 +95,19 @@ fn what_was_learned_names_the_programs_files() {
 #[test]
 fn the_program_has_no_child_it_did_not_start_and_no_descriptor_it_was_not_given() {
     let sandbox = Sandbox::new();
-    let look = "ps -o pid= --ppid $$ | grep -cv \"^ *$!\\$\"; ls /proc/$$/fd | wc -l; readlink /proc/$$/exe";
+    // How many descriptors the shell has, its executable, and its children: `cat` alone.
+    let look = "set -- /proc/$$/fd/*; echo $#; readlink /proc/$$/exe; cat /proc/$$/task/$$/children";
+    let seen = |output: &Output| {
+        let lines = text(&output.stdout);
+        let mut lines = lines.lines().map(String::from);
+        let (descriptors, program) = (lines.next().unwrap(), lines.next().unwrap());
+        (descriptors, program, lines.next().unwrap().split_whitespace().count())
+    };
     let plain = Command::new("sh").args(["-c", look]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(seen(&plain).2, 1);
     for _ in 0..2 {
         let beside = sandbox.output(&run(&["-q"], &["sh", "-c", look]));
-        assert_eq!(text(&beside.stdout), text(&plain.stdout));
+        assert_eq!(seen(&beside), seen(&plain));
     }
 }
 
@@ -135,13 +143,11 @@ fn what_a_start_interrupted_by_ctrl_c_showed_is_kept() {
     if !can_learn(&sandbox) {
         return;
     }
-    let mut program = sandbox
-        .prepage(&run(&["-q"], &["sh", "-c", "echo up; sleep 60"]))
-        .process_group(0)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    std::io::Read::read_exact(program.stdout.as_mut().unwrap(), &mut [0; 3]).unwrap();
+    // Not through a shell: a shell that has just forked may miss the signal.
+    let mut program = sandbox.prepage(&run(&["-q"], &["sleep", "60"])).process_group(0).spawn().unwrap();
+    let comm = format!("/proc/{}/comm", program.id());
+    wait_for("the program", || (fs::read_to_string(&comm).unwrap() == "sleep\n").then_some(()));
+    std::thread::sleep(Duration::from_millis(50));
     kill_process_group(Pid::from_child(&program), Signal::INT).unwrap();
     assert_eq!(program.wait().unwrap().signal(), Some(2));
     sandbox.wait_for_profile();
@@ -215,7 +221,9 @@ fn a_replaced_file_is_passed_over() {
     fs::copy("/bin/ls", &program).unwrap();
     make_old(&program);
     let program = program.to_str().unwrap();
-    sandbox.output(&run(&["-q"], &[program, "/"]));
+    wait_for("a program that nobody has open for writing any more", || {
+        sandbox.output(&run(&["-q"], &[program, "/"])).status.success().then_some(())
+    });
     sandbox.wait_for_profile();
     fs::remove_file(program).unwrap();
     fs::copy("/bin/cat", program).unwrap();

@@ -130,12 +130,12 @@ impl Launch<'_> {
                 send(to_program, refusal);
             }
         };
+        // Before the program is let go: one that ends at once would leave nothing to wait for.
+        let Some(until) = self.until() else { return };
         match Watch::attach(self.target, Scope::EveryFault) {
             Ok(watch) => {
                 tell("");
-                if let Some(until) = self.until() {
-                    self.keep(watch.follow(&until));
-                }
+                self.keep(watch.follow(&until));
             }
             Err(error) => tell(&format!("{}\n  try: prepage doctor", chain(&error))),
         }
