@@ -145,7 +145,7 @@ impl Launch<'_> {
     fn prefetch(&self, profile: &Profile) {
         let mut engine = Engine::new(profile, PlanOptions::default());
         let Some(until) = self.until() else { return };
-        engine.limit_bytes(|planned| memory::share_of(planned));
+        engine.limit_bytes(memory::share_of);
         if engine.is_warm() && self.stays_warm(&until) {
             return;
         }
