@@ -13,6 +13,7 @@
 //! | [`profile`], [`profile_file`] | which pages and names a program needs at its start; as bytes |
 //! | [`role`]  | which of its working sets a call of a program uses                        |
 //! | [`plan`]  | a profile turned into reads                                               |
+//! | [`policy`] | which pages to bring in together when one is missing                     |
 //!
 //! ```
 //! use prepage_core::{PageIndex, PageRange};
@@ -27,6 +28,7 @@
 pub mod fault;
 pub mod page;
 pub mod plan;
+pub mod policy;
 pub mod profile;
 pub mod profile_file;
 pub mod role;

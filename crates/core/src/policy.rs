@@ -1,0 +1,195 @@
+//! Which pages to bring in together when one is missing.
+//!
+//! ```text
+//!  touch of a missing page ─ FaultAt ─► ClusterPolicy::hard ─► Cluster ─ clip ─► pages to read, one I/O
+//!  touch of a resident one ─ FaultAt ─► ClusterPolicy::soft ─► Cluster in the background, or nothing
+//!  what was read, what was mapped ───► ClusterPolicy::{read, mapped} ─► EntryState
+//! ```
+//!
+//! A policy is a constant; what it remembers of one map entry between faults is an [`EntryState`], a few words that
+//! whoever serves the faults keeps with the entry. Who serves them (the simulator, the user-space VM) also knows what
+//! is resident ([`Residency`]) and does the reading and mapping. Nothing here allocates.
+//!
+//! | module        | policy                                                                   |
+//! |---------------|--------------------------------------------------------------------------|
+//! | [`around`]    | a window of fixed size: `none`, `around:8:7`, `obl`, `sequential`         |
+//! | [`aligned`]   | the aligned cluster that holds the page: `aligned:16`                     |
+//! | [`adaptive`]  | FreeBSD's: growing windows for sequential faults, else aligned clusters   |
+//! | [`linux`]     | Linux's two, `linux-data` and `linux-exec`, with mmap_miss and async mark |
+//! | [`slurp`]     | everything at the first fault                                            |
+//! | [`predicted`] | what a profile says                                                      |
+//! | [`choice`]    | any of them, chosen by a string                                          |
+//!
+//! ```
+//! use prepage_core::policy::{ClusterPolicy, FaultAt, NothingResident, Policy};
+//! use prepage_core::{PageIndex, PageRange};
+//!
+//! let policy: Policy = "aligned:16".parse()?;
+//! let fault = FaultAt { page: PageIndex(20), window: PageRange::new(PageIndex(0), PageIndex(30)) };
+//! let mut entry = policy.entry(fault.window);
+//! let cluster = policy.hard(&mut entry, &fault, &NothingResident);
+//! assert_eq!(cluster.clip(&fault, &NothingResident), PageRange::new(PageIndex(16), PageIndex(30)));
+//! # Ok::<(), prepage_core::policy::PolicyError>(())
+//! ```
+
+pub mod adaptive;
+pub mod aligned;
+pub mod around;
+pub mod choice;
+pub mod linux;
+pub mod predicted;
+pub mod slurp;
+
+pub use choice::{Policy, PolicyError};
+
+use crate::page::{PageIndex, PageRange};
+
+/// Where a fault happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultAt {
+    /// The page of the object that was touched.
+    pub page: PageIndex,
+    /// The pages of the object that the map entry shows, ending where the object ends; holds `page`.
+    pub window: PageRange,
+}
+
+/// What is in memory, as far as a policy may ask.
+pub trait Residency {
+    /// Whether `page` of the object is resident, or is being read.
+    fn is_resident(&self, page: PageIndex) -> bool;
+
+    /// Whether `page` carries the mark that a [`Cluster::mark`] left on it. Only Linux's policies leave marks.
+    fn is_marked(&self, page: PageIndex) -> bool {
+        let _ = page;
+        false
+    }
+
+    /// How many pages of `range` are resident.
+    fn resident_in(&self, range: PageRange) -> u64 {
+        range.iter().filter(|&page| self.is_resident(page)).count() as u64
+    }
+}
+
+/// An object of which nothing is resident.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NothingResident;
+
+impl Residency for NothingResident {
+    fn is_resident(&self, _: PageIndex) -> bool {
+        false
+    }
+}
+
+/// What a policy remembers of one map entry. The fields mean what the policy says they mean; a policy without memory
+/// leaves them alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntryState {
+    /// Adaptive: the page a sequential reader faults on next. Linux: first page of the last read-ahead window.
+    pub next: PageIndex,
+    /// Pages in the last window.
+    pub window: u32,
+    /// Linux: how many pages before the window's end the next one is asked for.
+    pub early: u32,
+    /// Linux: faults that had to read, less pages that were found (`mmap_miss`).
+    pub misses: u32,
+}
+
+/// What a policy wants read: pages around, or for reads in the background from, a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// The pages wanted, not clipped to anything. For a hard fault it holds the faulting page.
+    pub range: PageRange,
+    /// What to do at pages of the range that are resident already.
+    pub holes: Holes,
+    /// A page to mark: the first fault on it, once it is resident, asks [`ClusterPolicy::soft`].
+    pub mark: Option<PageIndex>,
+}
+
+/// How a read goes on at a page that is already resident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holes {
+    /// It ends there, each way from the faulting page: always one I/O (FreeBSD).
+    Stop,
+    /// It skips such pages: one I/O for each run of missing ones (Linux).
+    Skip,
+}
+
+impl Cluster {
+    /// `behind` pages before `page` and `ahead` after it, in one I/O.
+    pub fn around(page: PageIndex, behind: u64, ahead: u64) -> Self {
+        let start = PageIndex(page.0.saturating_sub(behind));
+        let end = PageIndex(page.0.saturating_add(ahead).saturating_add(1));
+        Self { range: PageRange::new(start, end), holes: Holes::Stop, mark: None }
+    }
+
+    /// The pages of the cluster that lie in the fault's window.
+    pub fn within(&self, window: PageRange) -> PageRange {
+        let start = self.range.start().max(window.start());
+        let end = self.range.end().min(window.end());
+        PageRange::new(start, end.max(start))
+    }
+
+    /// The one run of missing pages to read for a hard fault: clipped to the window, then to the first resident page
+    /// each way. Other missing pages of a [`Holes::Skip`] cluster lie outside it.
+    pub fn clip(&self, fault: &FaultAt, memory: &impl Residency) -> PageRange {
+        let wanted = self.within(fault.window);
+        let mut start = fault.page;
+        while start > wanted.start() && !memory.is_resident(PageIndex(start.0 - 1)) {
+            start.0 -= 1;
+        }
+        let mut end = PageIndex(fault.page.0 + 1);
+        while end < wanted.end() && !memory.is_resident(end) {
+            end.0 += 1;
+        }
+        PageRange::new(start, end)
+    }
+}
+
+/// Which resident neighbours a fault maps along with its own page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbours {
+    /// After a read, the pages read; else up to this many each way, nearest first, ending at the first missing page
+    /// (FreeBSD's `vm_fault_prefault`).
+    Spiral(u64),
+    /// All resident, unmarked pages of the aligned block of this many pages (Linux's fault-around).
+    Block(u64),
+}
+
+/// A rule that says what to read when a page is missing.
+pub trait ClusterPolicy {
+    /// The memory of an entry that has not faulted yet.
+    fn entry(&self, window: PageRange) -> EntryState {
+        let _ = window;
+        EntryState::default()
+    }
+
+    /// What to read from the first fault of an entry on, in this order and in the background, as far as it lies in the
+    /// entry's window. Most policies: nothing.
+    fn opening(&self) -> &[PageRange] {
+        &[]
+    }
+
+    /// The page is missing: what to read. The fault waits for it.
+    fn hard(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Cluster;
+
+    /// The page was resident and only had to be mapped: what to read in the background.
+    fn soft(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Option<Cluster> {
+        let _ = (entry, fault, memory);
+        None
+    }
+
+    /// A hard fault at `fault` read the run `read`, which holds its page.
+    fn read(&self, entry: &mut EntryState, fault: &FaultAt, read: PageRange) {
+        let _ = (entry, fault, read);
+    }
+
+    /// A fault mapped `pages` pages, its own and neighbours.
+    fn mapped(&self, entry: &mut EntryState, pages: u64) {
+        let _ = (entry, pages);
+    }
+
+    /// Which neighbours faults map.
+    fn neighbours(&self) -> Neighbours {
+        Neighbours::Spiral(4)
+    }
+}

@@ -1,0 +1,43 @@
+//! FreeBSD's default: detect sequential faults, else read aligned clusters.
+
+use super::aligned::Aligned;
+use super::{Cluster, ClusterPolicy, EntryState, FaultAt, Residency};
+use crate::page::{PageIndex, PageRange};
+
+/// Pages by which the window of a sequential reader grows: half a cluster less one (`VM_FAULT_READ_DEFAULT` / 2).
+const STEP: u32 = 7;
+
+/// Window of an entry that has not faulted yet.
+const FIRST_WINDOW: u32 = 15;
+
+/// A fault on the page after the last read makes the window grow, up to `max`, and reads only ahead. Any other fault
+/// closes the window and reads the aligned cluster.
+///
+/// Source: FreeBSD `sys/vm/vm_fault.c`, `vm_fault_readahead` and `vm_fault_behind_ahead`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Adaptive {
+    /// Largest window, in pages ahead.
+    pub max: u32,
+    /// What faults out of sequence read.
+    pub cluster: Aligned,
+}
+
+impl ClusterPolicy for Adaptive {
+    fn entry(&self, window: PageRange) -> EntryState {
+        EntryState { next: window.start(), window: FIRST_WINDOW, ..EntryState::default() }
+    }
+
+    fn hard(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Cluster {
+        if fault.page != entry.next {
+            entry.window = 0;
+            return self.cluster.hard(entry, fault, memory);
+        }
+        let grown = if entry.window == 0 { STEP } else { entry.window.saturating_add(STEP + 1) };
+        entry.window = grown.min(self.max);
+        Cluster::around(fault.page, 0, entry.window.into())
+    }
+
+    fn read(&self, entry: &mut EntryState, _: &FaultAt, read: PageRange) {
+        entry.next = PageIndex(read.end().0);
+    }
+}

@@ -1,0 +1,258 @@
+//! Any of the policies, chosen by a string.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::adaptive::Adaptive;
+use super::aligned::Aligned;
+use super::around::{Around, ReadAround};
+use super::linux::{Linux, Mapping};
+use super::predicted::Predicted;
+use super::slurp::Slurp;
+use super::{Cluster, ClusterPolicy, EntryState, FaultAt, Neighbours, Residency};
+use crate::page::PageRange;
+
+/// Pages in a cluster of FreeBSD.
+const CLUSTER_PAGES: u32 = 16;
+
+/// Most pages FreeBSD reads ahead (`VM_FAULT_READ_MAX` − 1).
+const MOST_AHEAD: u32 = 31;
+
+/// Linux's read-ahead where nobody changed it: 128 KiB.
+const READ_AHEAD_PAGES: u32 = 32;
+
+/// Largest number of pages in an option: 1 GiB. More is a slip, or meant to be `slurp`.
+const MOST_PAGES: u32 = 1 << 18;
+
+/// How strings name policies, one line a policy.
+pub const GRAMMAR: &str = "\
+none                      the faulting page alone (also: random)
+around:B:A                B pages behind and A ahead (fixed87 is around:8:7)
+aligned:N                 the aligned cluster of N pages (aligned16)
+sequential[:MAX]          MAX pages ahead, 31 unless given
+obl                       one page ahead
+readaround:N              N pages, the fault in their middle (readaround32)
+adaptive[:max=M,cluster=N]  FreeBSD's: growing windows up to M (31), else aligned clusters of N (16) (freebsd)
+linux-data[:R]            Linux on data mappings, read-ahead of R pages (32)
+linux-exec[:R]            Linux on executable mappings
+slurp                     everything at the first fault
+predicted[:N]             what a profile says, and aligned clusters of N (16) for the rest";
+
+/// The words that can stand first, for the suggestion of the nearest.
+const NAMES: [&str; 16] = [
+    "none",
+    "random",
+    "around",
+    "fixed87",
+    "aligned",
+    "aligned16",
+    "sequential",
+    "obl",
+    "readaround",
+    "readaround32",
+    "adaptive",
+    "freebsd",
+    "linux-data",
+    "linux-exec",
+    "slurp",
+    "predicted",
+];
+
+/// One of the policies.
+///
+/// Its string, as in [`GRAMMAR`], means the same wherever a policy can be chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// A window of fixed size.
+    Around(Around),
+    /// A window of fixed size that moves at the object's start.
+    ReadAround(ReadAround),
+    /// Aligned clusters.
+    Aligned(Aligned),
+    /// FreeBSD's.
+    Adaptive(Adaptive),
+    /// Linux's.
+    Linux(Linux),
+    /// Everything.
+    Slurp(Slurp),
+    /// A profile's pages.
+    Predicted(Predicted),
+}
+
+/// A string that names no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// Nothing is called so.
+    #[error("no policy is called `{name}`{}", nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
+    Unknown {
+        /// What was given.
+        name: String,
+        /// The name most like it.
+        nearest: Option<&'static str>,
+    },
+    /// An option is missing, is not a number of pages, or is one too many.
+    #[error("policy `{policy}`: {problem}; it is written {form}")]
+    Option {
+        /// What was given.
+        policy: String,
+        /// What is wrong with it.
+        problem: String,
+        /// How it is written.
+        form: &'static str,
+    },
+}
+
+/// Does the same for whichever policy it is.
+macro_rules! each {
+    ($policy:expr, $inner:ident => $result:expr) => {
+        match $policy {
+            Policy::Around($inner) => $result,
+            Policy::ReadAround($inner) => $result,
+            Policy::Aligned($inner) => $result,
+            Policy::Adaptive($inner) => $result,
+            Policy::Linux($inner) => $result,
+            Policy::Slurp($inner) => $result,
+            Policy::Predicted($inner) => $result,
+        }
+    };
+}
+
+impl ClusterPolicy for Policy {
+    fn entry(&self, window: PageRange) -> EntryState {
+        each!(self, policy => policy.entry(window))
+    }
+
+    fn opening(&self) -> &[PageRange] {
+        each!(self, policy => policy.opening())
+    }
+
+    fn hard(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Cluster {
+        each!(self, policy => policy.hard(entry, fault, memory))
+    }
+
+    fn soft(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Option<Cluster> {
+        each!(self, policy => policy.soft(entry, fault, memory))
+    }
+
+    fn read(&self, entry: &mut EntryState, fault: &FaultAt, read: PageRange) {
+        each!(self, policy => policy.read(entry, fault, read));
+    }
+
+    fn mapped(&self, entry: &mut EntryState, pages: u64) {
+        each!(self, policy => policy.mapped(entry, pages));
+    }
+
+    fn neighbours(&self) -> Neighbours {
+        each!(self, policy => policy.neighbours())
+    }
+}
+
+impl Policy {
+    /// The same policy, reading at most `pages` ahead for sequential faults; others stay as they are.
+    pub fn with_most_ahead(self, pages: u32) -> Self {
+        match self {
+            Self::Around(around) if around == sequential(MOST_AHEAD) => Self::Around(sequential(pages)),
+            Self::Adaptive(adaptive) => Self::Adaptive(Adaptive { max: pages, ..adaptive }),
+            other => other,
+        }
+    }
+}
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        let (name, options) = match text.split_once(':') {
+            Some((name, options)) => (name, Some(options)),
+            None => (text, None),
+        };
+        let form = form(name);
+        let error = |problem: String| PolicyError::Option { policy: text.to_owned(), problem, form };
+        let pages = |text: &str, least: u32| match text.parse::<u32>() {
+            Ok(pages) if (least..=MOST_PAGES).contains(&pages) => Ok(pages),
+            _ => Err(error(format!("`{text}` is no number of pages from {least} to {MOST_PAGES}"))),
+        };
+        let required = || options.ok_or_else(|| error("a number of pages is missing".to_owned()));
+        let optional = |least, or| options.map_or(Ok(or), |text| pages(text, least));
+        let alone = |policy| match options {
+            None => Ok(policy),
+            Some(_) => Err(error("it takes no options".to_owned())),
+        };
+        match name {
+            "none" | "random" => alone(Self::Around(Around { behind: 0, ahead: 0 })),
+            "fixed87" => alone(Self::Around(Around { behind: 8, ahead: 7 })),
+            "obl" => alone(Self::Around(Around { behind: 0, ahead: 1 })),
+            "aligned16" => alone(Self::Aligned(Aligned { pages: CLUSTER_PAGES })),
+            "readaround32" => alone(Self::ReadAround(ReadAround { pages: READ_AHEAD_PAGES })),
+            "slurp" => alone(Self::Slurp(Slurp)),
+            "around" => {
+                let (behind, ahead) =
+                    required()?.split_once(':').ok_or_else(|| error("it takes two numbers".to_owned()))?;
+                Ok(Self::Around(Around { behind: pages(behind, 0)?, ahead: pages(ahead, 0)? }))
+            }
+            "aligned" => Ok(Self::Aligned(Aligned { pages: pages(required()?, 1)? })),
+            "readaround" => Ok(Self::ReadAround(ReadAround { pages: pages(required()?, 1)? })),
+            "sequential" => Ok(Self::Around(sequential(optional(0, MOST_AHEAD)?))),
+            "adaptive" | "freebsd" => {
+                let mut adaptive = Adaptive { max: MOST_AHEAD, cluster: Aligned { pages: CLUSTER_PAGES } };
+                for option in options.into_iter().flat_map(|options| options.split(',')) {
+                    match option.split_once('=') {
+                        Some(("max", value)) => adaptive.max = pages(value, 0)?,
+                        Some(("cluster", value)) => adaptive.cluster.pages = pages(value, 1)?,
+                        _ => return Err(error(format!("`{option}` is no option of it"))),
+                    }
+                }
+                Ok(Self::Adaptive(adaptive))
+            }
+            "linux-data" => {
+                Ok(Self::Linux(Linux { read_ahead: optional(0, READ_AHEAD_PAGES)?, mapping: Mapping::Data }))
+            }
+            "linux-exec" => {
+                Ok(Self::Linux(Linux { read_ahead: optional(0, READ_AHEAD_PAGES)?, mapping: Mapping::Exec }))
+            }
+            "predicted" => {
+                let others = Aligned { pages: optional(1, CLUSTER_PAGES)? };
+                Ok(Self::Predicted(Predicted::new(&[], others)))
+            }
+            _ => Err(PolicyError::Unknown { name: name.to_owned(), nearest: nearest(name) }),
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Around(Around { behind: 0, ahead: 0 }) => f.write_str("none"),
+            Self::Around(Around { behind: 0, ahead: 1 }) => f.write_str("obl"),
+            Self::Around(Around { behind: 0, ahead }) => write!(f, "sequential:{ahead}"),
+            Self::Around(Around { behind, ahead }) => write!(f, "around:{behind}:{ahead}"),
+            Self::ReadAround(ReadAround { pages }) => write!(f, "readaround:{pages}"),
+            Self::Aligned(Aligned { pages }) => write!(f, "aligned:{pages}"),
+            Self::Adaptive(Adaptive { max, cluster }) => {
+                write!(f, "adaptive:max={max},cluster={}", cluster.pages)
+            }
+            Self::Linux(Linux { read_ahead, mapping: Mapping::Data }) => write!(f, "linux-data:{read_ahead}"),
+            Self::Linux(Linux { read_ahead, mapping: Mapping::Exec }) => write!(f, "linux-exec:{read_ahead}"),
+            Self::Slurp(Slurp) => f.write_str("slurp"),
+            Self::Predicted(predicted) => write!(f, "predicted:{}", predicted.others.pages),
+        }
+    }
+}
+
+fn sequential(ahead: u32) -> Around {
+    Around { behind: 0, ahead }
+}
+
+/// The line of [`GRAMMAR`] that tells how the policy `name` is written.
+fn form(name: &str) -> &'static str {
+    let stem = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    let written = |line: &'static str| line.split_once("  ").map_or(line, |(form, _)| form);
+    GRAMMAR.lines().map(written).find(|form| form.starts_with(stem)).unwrap_or("without options")
+}
+
+/// The name that `name` is most likely a slip for.
+fn nearest(name: &str) -> Option<&'static str> {
+    let distance = |known: &&str| strsim::damerau_levenshtein(name, known);
+    NAMES.into_iter().min_by_key(distance).filter(|known| distance(known) <= known.len().div_ceil(2))
+}

@@ -1,0 +1,51 @@
+//! What a profile says will be touched.
+
+use std::sync::Arc;
+
+use super::aligned::Aligned;
+use super::{Cluster, ClusterPolicy, EntryState, FaultAt, Holes, Residency};
+use crate::page::PageRange;
+use crate::profile::Extent;
+
+/// Reads the predicted pages of the object from its first fault on, in the order of first use and in the background. A
+/// fault on a predicted page that has not arrived reads its run; any other page is read with its aligned cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Predicted {
+    /// In order of first use.
+    opening: Arc<[PageRange]>,
+    /// The same runs by position.
+    sorted: Arc<[PageRange]>,
+    /// For what is not predicted.
+    pub others: Aligned,
+}
+
+impl Predicted {
+    /// Predicts the pages of `extents`, which lie apart from one another.
+    pub fn new(extents: &[Extent], others: Aligned) -> Self {
+        let mut by_rank: Vec<&Extent> = extents.iter().collect();
+        by_rank.sort_by_key(|extent| (extent.rank, extent.range));
+        let opening: Arc<[PageRange]> = by_rank.iter().map(|extent| extent.range).collect();
+        let mut sorted = opening.to_vec();
+        sorted.sort_unstable();
+        Self { opening, sorted: sorted.into(), others }
+    }
+
+    /// Whether no page is predicted, as after parsing the name of the policy alone.
+    pub fn is_empty(&self) -> bool {
+        self.opening.is_empty()
+    }
+}
+
+impl ClusterPolicy for Predicted {
+    fn opening(&self) -> &[PageRange] {
+        &self.opening
+    }
+
+    fn hard(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Cluster {
+        let after = self.sorted.partition_point(|run| run.start() <= fault.page);
+        match after.checked_sub(1).map(|at| self.sorted[at]) {
+            Some(run) if run.contains(fault.page) => Cluster { range: run, holes: Holes::Stop, mark: None },
+            _ => self.others.hard(entry, fault, memory),
+        }
+    }
+}
