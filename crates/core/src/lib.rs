@@ -32,6 +32,7 @@ pub mod policy;
 pub mod profile;
 pub mod profile_file;
 pub mod role;
+pub mod simulate;
 pub mod trace;
 
 pub use fault::{Fault, FaultClass};

@@ -21,6 +21,9 @@ const MOST_AHEAD: u32 = 31;
 /// Linux's read-ahead where nobody changed it: 128 KiB.
 const READ_AHEAD_PAGES: u32 = 32;
 
+/// Pages that Linux's fault-around maps at once: 64 KiB (`fault_around_bytes`).
+const FAULT_AROUND_PAGES: u32 = 16;
+
 /// Largest number of pages in an option: 1 GiB. More is a slip, or meant to be `slurp`.
 const MOST_PAGES: u32 = 1 << 18;
 
@@ -33,8 +36,8 @@ sequential[:MAX]          MAX pages ahead, 31 unless given
 obl                       one page ahead
 readaround:N              N pages, the fault in their middle (readaround32)
 adaptive[:max=M,cluster=N]  FreeBSD's: growing windows up to M (31), else aligned clusters of N (16) (freebsd)
-linux-data[:R]            Linux on data mappings, read-ahead of R pages (32)
-linux-exec[:R]            Linux on executable mappings
+linux-data[:ra=R,map=M]   Linux on data mappings: read-ahead of R pages (32), faults map up to M (16)
+linux-exec[:ra=R,map=M]   Linux on executable mappings
 slurp                     everything at the first fault
 predicted[:N]             what a profile says, and aligned clusters of N (16) for the rest";
 
@@ -205,11 +208,18 @@ impl FromStr for Policy {
                 }
                 Ok(Self::Adaptive(adaptive))
             }
-            "linux-data" => {
-                Ok(Self::Linux(Linux { read_ahead: optional(0, READ_AHEAD_PAGES)?, mapping: Mapping::Data }))
-            }
-            "linux-exec" => {
-                Ok(Self::Linux(Linux { read_ahead: optional(0, READ_AHEAD_PAGES)?, mapping: Mapping::Exec }))
+            "linux-data" | "linux-exec" => {
+                let mapping = if name == "linux-data" { Mapping::Data } else { Mapping::Exec };
+                let mut linux =
+                    Linux { read_ahead: READ_AHEAD_PAGES, mapping, fault_around: FAULT_AROUND_PAGES };
+                for option in options.into_iter().flat_map(|options| options.split(',')) {
+                    match option.split_once('=') {
+                        Some(("ra", value)) => linux.read_ahead = pages(value, 0)?,
+                        Some(("map", value)) => linux.fault_around = pages(value, 1)?,
+                        _ => return Err(error(format!("`{option}` is no option of it"))),
+                    }
+                }
+                Ok(Self::Linux(linux))
             }
             "predicted" => {
                 let others = Aligned { pages: optional(1, CLUSTER_PAGES)? };
@@ -232,8 +242,10 @@ impl fmt::Display for Policy {
             Self::Adaptive(Adaptive { max, cluster }) => {
                 write!(f, "adaptive:max={max},cluster={}", cluster.pages)
             }
-            Self::Linux(Linux { read_ahead, mapping: Mapping::Data }) => write!(f, "linux-data:{read_ahead}"),
-            Self::Linux(Linux { read_ahead, mapping: Mapping::Exec }) => write!(f, "linux-exec:{read_ahead}"),
+            Self::Linux(Linux { read_ahead, mapping, fault_around }) => {
+                let name = if *mapping == Mapping::Data { "linux-data" } else { "linux-exec" };
+                write!(f, "{name}:ra={read_ahead},map={fault_around}")
+            }
             Self::Slurp(Slurp) => f.write_str("slurp"),
             Self::Predicted(predicted) => write!(f, "predicted:{}", predicted.others.pages),
         }
@@ -255,4 +267,52 @@ fn form(name: &str) -> &'static str {
 fn nearest(name: &str) -> Option<&'static str> {
     let distance = |known: &&str| strsim::damerau_levenshtein(name, known);
     NAMES.into_iter().min_by_key(distance).filter(|known| distance(known) <= known.len().div_ceil(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        let written = GRAMMAR.lines().filter_map(|line| line.split([' ', '[']).next());
+        let given = [
+            "around:3:5",
+            "aligned:64",
+            "readaround:8",
+            "adaptive:max=63",
+            "linux-data:map=1,ra=8",
+            "fixed87",
+        ];
+        for text in written.filter(|text| !text.contains(':')).chain(given) {
+            let policy: Policy = text.parse().unwrap();
+            assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_slip_names_the_nearest() {
+        let error = |text: &str| text.parse::<Policy>().unwrap_err().to_string();
+        assert!(error("alinged:16").contains("did you mean `aligned`?"), "{}", error("alinged:16"));
+        assert!(error("adaptiv").contains("`adaptive`"));
+        assert_eq!(error("xyzzy"), "no policy is called `xyzzy`");
+    }
+
+    #[test]
+    fn options_that_make_no_sense_are_told_with_the_form() {
+        let error = |text: &str| text.parse::<Policy>().unwrap_err().to_string();
+        assert!(error("aligned").contains("a number of pages is missing; it is written aligned:N"));
+        for text in [
+            "aligned:0",
+            "aligned:x",
+            "aligned:99999999999999999999",
+            "around:3",
+            "around:-1:2",
+            "aligned:16:2",
+        ] {
+            assert!(error(text).starts_with(&format!("policy `{text}`: ")), "{text}");
+        }
+        assert!(error("slurp:3").contains("no options"));
+        assert!(error("adaptive:most=3").contains("adaptive[:max=M,cluster=N]"));
+    }
 }

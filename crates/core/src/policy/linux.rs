@@ -9,9 +9,6 @@ const MANY_MISSES: u32 = 100;
 /// Where `mmap_miss` stops to count.
 const MOST_MISSES: u32 = MANY_MISSES * 10;
 
-/// Pages that fault-around maps at once: 64 KiB (`fault_around_bytes`).
-const FAULT_AROUND_PAGES: u64 = 16;
-
 /// Linux's rule for a mapping without madvise.
 ///
 /// Source: Linux 6.18 `mm/filemap.c` (`do_sync_mmap_readahead`, `do_async_mmap_readahead`, `filemap_map_pages`) and
@@ -23,6 +20,9 @@ pub struct Linux {
     pub read_ahead: u32,
     /// Which mapping it is.
     pub mapping: Mapping,
+    /// Pages that fault-around maps at once, a power of two; 16 unless `fault_around_bytes` was changed, 1 before Linux
+    /// 3.15.
+    pub fault_around: u32,
 }
 
 /// Executable mappings are read forward, others around.
@@ -77,7 +77,7 @@ impl ClusterPolicy for Linux {
     }
 
     fn neighbours(&self) -> Neighbours {
-        Neighbours::Block(FAULT_AROUND_PAGES)
+        Neighbours::Block(self.fault_around.into())
     }
 }
 
