@@ -1,7 +1,30 @@
 //! One page fault.
 
+use std::num::NonZeroU64;
+
 use crate::page::PageIndex;
+use crate::permissions::Permissions;
+use crate::stack::{CodePlace, StackId};
 use crate::trace::{ObjectId, ThreadIndex};
+
+/// The number of a physical page of memory. Number 0 belongs to no program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameNumber(NonZeroU64);
+
+impl FrameNumber {
+    /// The frame of this number; `None` for 0.
+    pub const fn new(number: u64) -> Option<Self> {
+        match NonZeroU64::new(number) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
 
 /// What a fault had to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,11 +69,13 @@ impl FaultClass {
 }
 
 /// One page fault: when, who, which address, which page of which object, class, cost.
+///
+/// Traces hold millions: what only some recorders know is kept small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// When it began, in nanoseconds of CLOCK_MONOTONIC since the trace's start.
     pub start_ns: u64,
-    /// How long the thread waited for it; `None` when its end was not seen.
+    /// How long the thread waited for it, without the cost of observing it; `None` when its end was not seen.
     pub cost_ns: Option<u64>,
     /// Who faulted.
     pub thread: ThreadIndex,
@@ -64,4 +89,42 @@ pub struct Fault {
     pub page: Option<PageIndex>,
     /// What the fault had to do.
     pub class: FaultClass,
+    /// What the mapping allowed; empty for memory of no known mapping.
+    pub permissions: Permissions,
+    /// The object mapped at `ip`; `None` for the kernel's own instructions and memory of no known mapping.
+    pub code: Option<ObjectId>,
+    /// Where in `code`, as in [`CodePlace::offset`]; `ip` where there is no `code`.
+    pub code_offset: u64,
+    /// The calls that led to it, where they were recorded.
+    pub stack: Option<StackId>,
+    /// The frame that held the page soon after the fault, where the recorder could know (root).
+    pub frame: Option<FrameNumber>,
 }
+
+impl Fault {
+    /// A fault of which no more is known than when, who, where and what it had to do.
+    pub const fn new(start_ns: u64, thread: ThreadIndex, address: u64, class: FaultClass) -> Self {
+        Self {
+            start_ns,
+            cost_ns: None,
+            thread,
+            ip: 0,
+            address,
+            object: None,
+            page: None,
+            class,
+            permissions: Permissions::NONE,
+            code: None,
+            code_offset: 0,
+            stack: None,
+            frame: None,
+        }
+    }
+
+    /// The place of the instruction that faulted.
+    pub const fn code_place(&self) -> CodePlace {
+        CodePlace { object: self.code, offset: self.code_offset }
+    }
+}
+
+const _: () = assert!(size_of::<Fault>() <= 104);

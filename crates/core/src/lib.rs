@@ -9,6 +9,8 @@
 //! |-----------|---------------------------------------------------------------------------|
 //! | [`page`]  | a 4 KiB unit of an object: [`PageIndex`], [`PageRange`]                   |
 //! | [`fault`] | one page fault: when, who, where, class, cost                             |
+//! | [`permissions`] | what a mapping allows: `r-xp`                                          |
+//! | [`stack`] | where code was when it faulted; which build of it                         |
 //! | [`trace`] | a sequence of faults with the objects and threads they speak of           |
 //! | [`profile`], [`profile_file`] | which pages and names a program needs at its start; as bytes |
 //! | [`role`]  | which of its working sets a call of a program uses                        |
@@ -27,14 +29,20 @@
 
 pub mod fault;
 pub mod page;
+pub mod permissions;
 pub mod plan;
 pub mod policy;
 pub mod profile;
 pub mod profile_file;
 pub mod role;
 pub mod simulate;
+pub mod stack;
 pub mod trace;
 
-pub use fault::{Fault, FaultClass};
+pub use fault::{Fault, FaultClass, FrameNumber};
 pub use page::{PAGE_SIZE, PageIndex, PageRange};
-pub use trace::{Object, ObjectId, Thread, ThreadIndex, Trace, TraceFacts};
+pub use permissions::Permissions;
+pub use stack::{BuildId, CodePlace, Stack, StackId};
+pub use trace::{
+    FilePages, Object, ObjectId, PageCacheFacts, ReadWait, Thread, ThreadIndex, Trace, TraceFacts,
+};

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
+use crate::stack::{BuildId, Stack};
 
 /// Names an [`Object`] of its trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,9 +20,16 @@ pub struct Object {
     pub path: String,
     /// The file's device (`major << 20 | minor`) and inode; `None` for memory of no file.
     pub inode: Option<(u64, u64)>,
+    /// The build-id, of ELF files whose code or data faulted or ran and that could be read.
+    pub build_id: Option<BuildId>,
 }
 
 impl Object {
+    /// An object of no known build-id.
+    pub fn new(path: impl Into<String>, inode: Option<(u64, u64)>) -> Self {
+        Self { path: path.into(), inode, build_id: None }
+    }
+
     /// Whether pages of this object are pages of a file.
     pub fn is_file(&self) -> bool {
         self.inode.is_some()
@@ -29,7 +37,7 @@ impl Object {
 }
 
 /// A thread that faulted. A thread that changes its name (exec, prctl) appears once for each name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Thread {
     /// Process id.
     pub pid: u32,
@@ -68,6 +76,68 @@ pub struct TraceFacts {
     pub system_calls_hidden: bool,
     /// Faults recorded that the trace file had no room for.
     pub unsaved: u64,
+    /// Processes that were running already and were recorded by their id.
+    pub pids: Vec<u32>,
+    /// Whether every process of the machine was recorded.
+    pub system_wide: bool,
+    /// `lost` by the second of the recording in which the loss was found: second, records. A second without a loss is
+    /// left out.
+    pub lost_by_second: Vec<(u64, u64)>,
+    /// What the observation itself adds to a fault, on average: measured at the start, and taken off every cost;
+    /// `None` where it was not measured.
+    pub probe_cost_ns: Option<u64>,
+    /// Which faults were asked for, as the command line had it (`--file /a`, `--address 1000-2000`, `--comm gcc`). Empty
+    /// for all.
+    pub filters: Vec<String>,
+    /// Faults that were seen and are no part of the trace, because a filter excluded them.
+    pub filtered_out: u64,
+    /// What became of files' pages, where it was asked for (root).
+    pub page_cache: Option<PageCacheFacts>,
+}
+
+/// What became of files' pages during a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PageCacheFacts {
+    /// By file, those with most pages read first.
+    pub files: Vec<FilePages>,
+    /// Who waited for whose read, the longest waits first.
+    pub waits: Vec<ReadWait>,
+}
+
+/// What became of one file's pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FilePages {
+    /// The file's path; empty where only its inode is known.
+    pub path: String,
+    /// Its device, `major << 20 | minor`.
+    pub device: u64,
+    /// Its inode.
+    pub inode: u64,
+    /// Pages that the recorded threads brought into memory, read-ahead included.
+    pub pages_read_in: u64,
+    /// Pages that they asked for by read(), pread() and the like, each counted as often as it was asked for.
+    pub pages_by_read: u64,
+    /// Pages brought in that no recorded thread faulted on, had mapped by a fault nearby or asked for by read().
+    pub pages_untouched: u64,
+    /// Faults that had to wait until another's read was complete.
+    pub read_waits: u64,
+    /// How long those took together.
+    pub read_wait_ns: u64,
+}
+
+/// Faults of one thread that waited for pages that another thread (or its own earlier read-ahead) was reading.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadWait {
+    /// Who waited.
+    pub waiter: Thread,
+    /// Who had asked for the pages.
+    pub reader: Thread,
+    /// How many faults.
+    pub count: u64,
+    /// How long they took together.
+    pub wait_ns: u64,
 }
 
 impl TraceFacts {
@@ -90,18 +160,8 @@ pub struct Trace {
     pub objects: Vec<Object>,
     /// Indexed by [`ThreadIndex`].
     pub threads: Vec<Thread>,
+    /// Indexed by [`crate::StackId`].
+    pub stacks: Vec<Stack>,
     /// Sorted by `start_ns`.
     pub faults: Vec<Fault>,
-}
-
-impl Trace {
-    /// The object a fault touched.
-    pub fn object(&self, fault: &Fault) -> Option<&Object> {
-        fault.object.map(|id| &self.objects[id.0 as usize])
-    }
-
-    /// The thread that faulted.
-    pub fn thread(&self, fault: &Fault) -> &Thread {
-        &self.threads[fault.thread.0 as usize]
-    }
 }

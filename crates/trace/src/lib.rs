@@ -41,6 +41,7 @@ pub mod recorder;
 pub mod space;
 pub mod stream;
 pub mod summary;
+pub mod tables;
 
 pub use event::{Event, EventKind, Mapped};
 pub use pairing::Pairing;
@@ -50,3 +51,4 @@ pub use recorder::{RecordError, Recorded, Recorder};
 pub use space::{AddressSpaces, Mapping, Mappings, Place};
 pub use stream::{Counts, Stream, now_ns};
 pub use summary::{ObjectTally, Summary, Tally};
+pub use tables::Tables;

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::Arc;
 
-use prepage_core::{Fault, FaultClass, Object, Thread, ThreadIndex};
+use prepage_core::{Fault, FaultClass, Object, Permissions, Stack, Thread, ThreadIndex};
 
 use crate::event::{Event, EventKind};
 use crate::space::AddressSpaces;
+use crate::tables::Tables;
 
 /// Makes [`Fault`]s of a stream's events.
 ///
@@ -29,6 +30,7 @@ pub struct Pairing {
     /// Observed threads that have not ended, by thread id.
     running: HashMap<u32, Running>,
     threads: Vec<Thread>,
+    stacks: Vec<Stack>,
 }
 
 #[derive(Debug)]
@@ -51,7 +53,13 @@ struct Begun {
 impl Pairing {
     /// Faults' starts are counted from `origin_ns` of CLOCK_MONOTONIC.
     pub fn new(origin_ns: u64) -> Self {
-        Self { origin_ns, spaces: AddressSpaces::new(), running: HashMap::new(), threads: Vec::new() }
+        Self {
+            origin_ns,
+            spaces: AddressSpaces::new(),
+            running: HashMap::new(),
+            threads: Vec::new(),
+            stacks: Vec::new(),
+        }
     }
 
     /// Learns the threads and mappings of a process that was running before its events began.
@@ -125,19 +133,14 @@ impl Pairing {
         faults.extend(unfinished.into_iter().map(|(tid, begun)| self.failed(tid, begun)));
     }
 
-    /// What the faults' [`prepage_core::ObjectId`]s mean.
-    pub fn objects(&self) -> &[Object] {
-        self.spaces.objects()
+    /// What the faults' numbers mean, so far.
+    pub fn tables(&self) -> Tables<'_> {
+        Tables { objects: self.spaces.objects(), threads: &self.threads, stacks: &self.stacks }
     }
 
-    /// What the faults' [`ThreadIndex`]es mean.
-    pub fn threads(&self) -> &[Thread] {
-        &self.threads
-    }
-
-    /// Both tables, at the end.
-    pub fn into_tables(self) -> (Vec<Object>, Vec<Thread>) {
-        (self.spaces.into_objects(), self.threads)
+    /// The same, at the end.
+    pub fn into_tables(self) -> (Vec<Object>, Vec<Thread>, Vec<Stack>) {
+        (self.spaces.into_objects(), self.threads, self.stacks)
     }
 
     /// The mappings as of the last event.
@@ -181,15 +184,16 @@ impl Pairing {
             ThreadIndex(self.threads.len() as u32 - 1)
         });
         let place = self.spaces.resolve(thread.pid, begun.address);
+        let code = self.spaces.code_place(thread.pid, begun.ip);
         Fault {
-            start_ns: begun.time_ns.saturating_sub(self.origin_ns),
             cost_ns,
-            thread: index,
             ip: begun.ip,
-            address: begun.address,
             object: place.map(|place| place.mapping.object),
             page: place.and_then(|place| place.page),
-            class,
+            permissions: place.map_or(Permissions::NONE, |place| place.mapping.permissions()),
+            code: code.object,
+            code_offset: code.offset,
+            ..Fault::new(begun.time_ns.saturating_sub(self.origin_ns), index, begun.address, class)
         }
     }
 }

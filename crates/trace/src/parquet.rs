@@ -5,6 +5,7 @@ mod reader;
 mod schema;
 mod seal;
 mod spool;
+mod stack_text;
 mod writer;
 
 pub use error::TraceFileError;

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use prepage_core::{Fault, Object, Thread, TraceFacts};
+use prepage_core::{Fault, Object, Stack, Thread, TraceFacts};
 use prepage_sys::perf::PerfError;
 use prepage_sys::signals::{self, Signals};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
@@ -15,6 +15,7 @@ use crate::event::{Event, EventKind};
 use crate::pairing::Pairing;
 use crate::probe::Probe;
 use crate::stream::{Stream, now_ns};
+use crate::tables::Tables;
 
 /// Runs a command and records the faults of its process tree, from its exec until it ends.
 ///
@@ -55,6 +56,15 @@ pub struct Recorded {
     pub objects: Vec<Object>,
     /// What the faults' thread indices mean.
     pub threads: Vec<Thread>,
+    /// What the faults' stack ids mean.
+    pub stacks: Vec<Stack>,
+}
+
+impl Recorded {
+    /// What the faults' numbers mean.
+    pub fn tables(&self) -> Tables<'_> {
+        Tables { objects: &self.objects, threads: &self.threads, stacks: &self.stacks }
+    }
 }
 
 /// Recording failed.
@@ -183,14 +193,9 @@ impl Recorder {
         Ok(!ended)
     }
 
-    /// What the faults' object ids mean, so far.
-    pub fn objects(&self) -> &[Object] {
-        self.pairing.objects()
-    }
-
-    /// What the faults' thread indices mean, so far.
-    pub fn threads(&self) -> &[Thread] {
-        self.pairing.threads()
+    /// What the faults' numbers mean, so far.
+    pub fn tables(&self) -> Tables<'_> {
+        self.pairing.tables()
     }
 
     /// Takes leave of the command, waiting for its end if [`Recorder::next_faults`] did not see it.
@@ -206,8 +211,8 @@ impl Recorder {
             ended.major_faults.saturating_sub(self.before.1 + major),
         ));
         facts.survivors = self.pairing.spaces().processes() as u64;
-        let (objects, threads) = self.pairing.into_tables();
-        Ok(Recorded { facts, how_ended: ended.how, objects, threads })
+        let (objects, threads, stacks) = self.pairing.into_tables();
+        Ok(Recorded { facts, how_ended: ended.how, objects, threads, stacks })
     }
 }
 

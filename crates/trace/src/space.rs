@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::Arc;
 
-use prepage_core::{Object, ObjectId, PageIndex, PageRange};
+use prepage_core::{CodePlace, Object, ObjectId, PageIndex, PageRange};
 
 use crate::event::{Event, EventKind, Mapped};
 pub use mappings::{Mapping, Mappings};
@@ -99,6 +99,17 @@ impl AddressSpaces {
         Some(Place { mapping, object, page })
     }
 
+    /// Where the instruction at `address` of process `pid` lies in its file; [`CodePlace::offset`] is the address
+    /// itself for memory of no file, and of no known mapping.
+    pub fn code_place(&self, pid: u32, address: u64) -> CodePlace {
+        let found = self.processes.get(&pid).and_then(|process| process.mappings.at(address));
+        let Some((start, mapping)) = found else { return CodePlace { object: None, offset: address } };
+        let object = &self.objects[mapping.object.0 as usize];
+        let in_object = object.is_file() || object.path == "[vdso]";
+        let offset = if in_object { mapping.offset_bytes + (address - start) } else { address };
+        CodePlace { object: Some(mapping.object), offset }
+    }
+
     /// Everything ever mapped, indexed by [`Mapping::object`].
     pub fn objects(&self) -> &[Object] {
         &self.objects
@@ -141,7 +152,7 @@ impl AddressSpaces {
     }
 
     fn intern(&mut self, mapped: &Mapped) -> ObjectId {
-        let object = Object { path: mapped.path.as_ref().to_owned(), inode: mapped.inode };
+        let object = Object::new(mapped.path.as_ref(), mapped.inode);
         if let Some(&id) = self.ids.get(&object) {
             return id;
         }

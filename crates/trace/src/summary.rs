@@ -90,16 +90,8 @@ mod tests {
     use super::*;
 
     fn fault(class: FaultClass, cost_ns: Option<u64>, object: Option<u32>) -> Fault {
-        Fault {
-            start_ns: 0,
-            cost_ns,
-            thread: ThreadIndex(0),
-            ip: 0,
-            address: 0,
-            object: object.map(ObjectId),
-            page: None,
-            class,
-        }
+        let fault = Fault::new(0, ThreadIndex(0), 0, class);
+        Fault { cost_ns, object: object.map(ObjectId), ..fault }
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let more = recorder.next_faults(&mut faults)?;
         faults.iter().for_each(|fault| summary.add(fault));
         if let Some(open) = &mut writer
-            && let Err(error) = open.write(recorder.objects(), recorder.threads(), &faults)
+            && let Err(error) = open.write(recorder.tables(), &faults)
         {
             tell_unsaved(&error);
             if !matches!(error, TraceFileError::Full { .. }) {
@@ -62,10 +62,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         HowEnded::Exited(code) => ExitCode::from(code as u8),
         HowEnded::Killed(signal) => ExitCode::from(128 + signal as u8),
     };
-    let (objects, threads, facts) = (&recorded.objects, &recorded.threads, &recorded.facts);
+    let (objects, facts) = (&recorded.objects, &recorded.facts);
     let mut saved = false;
     if let Some(writer) = writer {
-        match writer.finish(objects, threads, facts) {
+        match writer.finish(recorded.tables(), facts) {
             Ok(0) => saved = true,
             Ok(unsaved) => {
                 saved = true;

@@ -38,7 +38,7 @@ fn an_end_completes_the_beginning_of_its_thread() {
     );
     let seen: Vec<_> = faults.iter().map(|fault| (fault.start_ns, fault.cost_ns, fault.class)).collect();
     assert_eq!(seen, [(15, Some(5), FaultClass::ZeroFill), (10, Some(40), FaultClass::Disk)]);
-    assert_eq!(pairing.threads()[faults[1].thread.0 as usize].tid, 1);
+    assert_eq!(pairing.tables().threads[faults[1].thread.0 as usize].tid, 1);
 }
 
 #[test]
@@ -119,6 +119,6 @@ fn a_thread_appears_once_for_each_name_it_faulted_under() {
             (6, 1, end(0x3000)),
         ],
     );
-    let names: Vec<_> = pairing.threads().iter().map(|thread| thread.comm.as_str()).collect();
+    let names: Vec<_> = pairing.tables().threads.iter().map(|thread| thread.comm.as_str()).collect();
     assert_eq!(names, ["first", "second"]);
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use prepage_core::Object;
+use serde::{Deserialize, Serialize};
 
 /// Version of the format. Readers refuse a later one; columns and facts may be added without a new version.
 pub const FORMAT_VERSION: u32 = 1;
@@ -11,8 +13,31 @@ pub const FORMAT_VERSION: u32 = 1;
 pub(super) const VERSION_KEY: &str = "prepage.format_version";
 /// Key of the [`prepage_core::TraceFacts`], as a JSON object.
 pub(super) const FACTS_KEY: &str = "prepage.facts";
+/// Key of the files that the faults speak of, as a JSON array of [`FileEntry`].
+pub(super) const FILES_KEY: &str = "prepage.files";
 /// Key of the page size in bytes, the unit of column `page`.
 pub(super) const PAGE_BYTES_KEY: &str = "prepage.page_bytes";
+
+/// What the columns have no place for: the build-id of a file, and the inode of one that is only code.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct FileEntry {
+    pub path: String,
+    pub device: u64,
+    pub inode: u64,
+    /// In hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_id: Option<String>,
+}
+
+/// The entries of all files among `objects`.
+pub(super) fn file_entries(objects: &[Object]) -> Vec<FileEntry> {
+    let entry = |object: &Object| {
+        let (device, inode) = object.inode?;
+        let build_id = object.build_id.map(|id| id.to_string());
+        Some(FileEntry { path: object.path.clone(), device, inode, build_id })
+    };
+    objects.iter().filter_map(entry).collect()
+}
 
 /// One column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +47,8 @@ pub(super) struct Column {
     pub nullable: bool,
     /// Few different values: stored as numbers into a dictionary.
     pub repetitive: bool,
+    /// Files of the first prepage lack it. It then reads as null.
+    pub added: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +59,11 @@ pub(super) enum Kind {
 }
 
 const fn column(name: &'static str, kind: Kind, nullable: bool, repetitive: bool) -> Column {
-    Column { name, kind, nullable, repetitive }
+    Column { name, kind, nullable, repetitive, added: false }
+}
+
+const fn added(name: &'static str, kind: Kind, repetitive: bool) -> Column {
+    Column { name, kind, nullable: true, repetitive, added: true }
 }
 
 pub(super) const START: Column = column("start_ns", Kind::U64, false, false);
@@ -48,9 +79,32 @@ pub(super) const DEVICE: Column = column("device", Kind::U64, true, true);
 pub(super) const INODE: Column = column("inode", Kind::U64, true, true);
 pub(super) const PAGE: Column = column("page", Kind::U64, true, true);
 
+pub(super) const PERMISSIONS: Column = added("permissions", Kind::Text, true);
+pub(super) const CODE: Column = added("code", Kind::Text, true);
+pub(super) const CODE_OFFSET: Column = added("code_offset", Kind::U64, true);
+pub(super) const FRAME: Column = added("frame", Kind::U64, false);
+pub(super) const STACK: Column = added("stack", Kind::Text, true);
+
 /// All columns, in the order of the file.
-pub(super) const COLUMNS: [Column; 12] =
-    [START, COST, PID, TID, COMM, CLASS, IP, ADDRESS, OBJECT, DEVICE, INODE, PAGE];
+pub(super) const COLUMNS: [Column; 17] = [
+    START,
+    COST,
+    PID,
+    TID,
+    COMM,
+    CLASS,
+    IP,
+    ADDRESS,
+    OBJECT,
+    DEVICE,
+    INODE,
+    PAGE,
+    PERMISSIONS,
+    CODE,
+    CODE_OFFSET,
+    FRAME,
+    STACK,
+];
 
 /// The columns as Arrow knows them.
 pub(super) fn schema() -> SchemaRef {

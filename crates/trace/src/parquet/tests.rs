@@ -1,9 +1,13 @@
 use std::fs;
 use std::path::PathBuf;
 
-use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
+use prepage_core::{
+    BuildId, CodePlace, Fault, FaultClass, FilePages, FrameNumber, Object, ObjectId, PageCacheFacts,
+    PageIndex, Permissions, ReadWait, Stack, StackId, Thread, ThreadIndex, Trace, TraceFacts,
+};
 
 use super::*;
+use crate::tables::Tables;
 
 fn trace(faults: u64) -> Trace {
     let facts = TraceFacts {
@@ -18,10 +22,33 @@ fn trace(faults: u64) -> Trace {
         survivors: 0,
         system_calls_hidden: true,
         unsaved: 0,
+        pids: vec![7],
+        system_wide: true,
+        lost_by_second: vec![(3, 2), (9, 1)],
+        probe_cost_ns: Some(180),
+        filters: vec!["--comm gcc".into()],
+        filtered_out: 12,
+        page_cache: Some(PageCacheFacts {
+            files: vec![FilePages { path: "/a".into(), pages_read_in: 9, ..FilePages::default() }],
+            waits: vec![ReadWait {
+                waiter: Thread { pid: 7, tid: 8, comm: "a".into() },
+                reader: Thread { pid: 7, tid: 7, comm: "b".into() },
+                count: 2,
+                wait_ns: 100,
+            }],
+        }),
     };
     let objects = vec![
-        Object { path: "/usr/lib/ü.so".into(), inode: Some((0xfe << 20, u64::MAX)) },
-        Object { path: "[heap]".into(), inode: None },
+        Object {
+            build_id: BuildId::new(&[0xab; 20]),
+            ..Object::new("/usr/lib/ü;\n.so", Some((0xfe << 20, u64::MAX)))
+        },
+        Object::new("[heap]", None),
+    ];
+    let place = |object, offset| CodePlace { object, offset };
+    let stacks = vec![
+        Stack { places: vec![place(Some(ObjectId(0)), 0x10), place(None, 0x20)] },
+        Stack { places: vec![place(Some(ObjectId(1)), u64::MAX)] },
     ];
     let thread = |tid, comm: &str| Thread { pid: 7, tid, comm: comm.into() };
     let threads = vec![thread(7, "gcc"), thread(8, "gcc"), thread(7, "cc1")];
@@ -34,8 +61,13 @@ fn trace(faults: u64) -> Trace {
         object: [Some(ObjectId(0)), Some(ObjectId(1)), None][(at % 3) as usize],
         page: at.is_multiple_of(3).then_some(PageIndex(at)),
         class: FaultClass::ALL[(at % 6) as usize],
+        permissions: Permissions::all().nth((at % 17) as usize).expect("17 of them"),
+        code: at.is_multiple_of(4).then_some(ObjectId((at % 3 / 2) as u32)),
+        code_offset: if at.is_multiple_of(4) { at } else { 0xffff_ffff_ffff_0000 + at % 64 },
+        stack: [Some(StackId::new(0)), Some(StackId::new(1)), None][(at % 3) as usize],
+        frame: FrameNumber::new(at % 5),
     };
-    Trace { facts, objects, threads, faults: (0..faults).map(fault).collect() }
+    Trace { facts, objects, threads, stacks, faults: (0..faults).map(fault).collect() }
 }
 
 fn written(trace: &Trace) -> (tempfile::TempDir, PathBuf) {
@@ -52,10 +84,11 @@ fn what_is_written_is_read() {
         let (_dir, path) = written(&trace);
         if faults == 0 {
             // Tables hold what faults speak of.
-            (trace.objects, trace.threads) = (Vec::new(), Vec::new());
+            (trace.objects, trace.threads, trace.stacks) = Default::default();
         } else if faults == 1 {
             trace.objects.truncate(1);
             trace.threads.truncate(1);
+            trace.stacks.truncate(1);
         }
         assert_eq!(read_trace(&path).expect("read"), trace, "{faults} faults");
     }
@@ -88,8 +121,23 @@ fn two_writers_of_one_file_do_not_mix() {
     let path = dir.path().join("t.parquet");
     let first = TraceWriter::create(&path).expect("created");
     assert!(matches!(TraceWriter::create(&path), Err(TraceFileError::Busy { .. })));
-    first.finish(&[], &[], &TraceFacts::default()).expect("finished");
+    first.finish(Tables::default(), &TraceFacts::default()).expect("finished");
     assert!(read_trace(&path).is_ok());
+}
+
+#[test]
+fn a_file_of_the_first_prepage_is_read() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/format-1-first.parquet");
+    let trace = read_trace(path.as_ref()).expect("read");
+    assert_eq!(trace.facts.command, ["sh", "-c", "cat /etc/hostname; true"]);
+    assert_eq!((trace.facts.execs, trace.facts.lost, trace.facts.probe_cost_ns), (2, 0, None));
+    let (minor, major) = trace.facts.counted.expect("counted");
+    assert_eq!(trace.faults.len() as u64, minor + major);
+    assert!(trace.stacks.is_empty());
+    for fault in &trace.faults {
+        assert_eq!((fault.code_place().offset, fault.code, fault.frame), (fault.ip, None, None));
+        assert!(fault.permissions.is_empty() && fault.stack.is_none());
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Writing a trace, as it is recorded.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,11 +17,16 @@ use ::parquet::schema::types::ColumnPath;
 use arrow_array::types::UInt32Type;
 use arrow_array::{ArrayRef, DictionaryArray, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::SchemaRef;
-use prepage_core::{Fault, FaultClass, Object, PAGE_SIZE, Thread, Trace, TraceFacts};
+use prepage_core::{Fault, FaultClass, FrameNumber, PAGE_SIZE, Permissions, StackId, Trace, TraceFacts};
+use serde::Serialize;
 
-use super::schema::{COLUMNS, FACTS_KEY, FORMAT_VERSION, PAGE_BYTES_KEY, VERSION_KEY, schema};
+use super::schema::{
+    COLUMNS, FACTS_KEY, FILES_KEY, FORMAT_VERSION, PAGE_BYTES_KEY, STACK, VERSION_KEY, file_entries, schema,
+};
 use super::spool::Spool;
+use super::stack_text::stack_text;
 use super::{TraceFileError, seal};
+use crate::tables::Tables;
 
 /// Rows of a row group. Compressed it stays in memory until it is complete, and a full disk loses it.
 const GROUP_ROWS: usize = 1 << 18;
@@ -29,6 +35,8 @@ const GROUP_ROWS: usize = 1 << 18;
 const RESERVE_BYTES: u64 = 1 << 20;
 /// What a row group adds to the footer, amply.
 const FOOTER_GROUP_BYTES: u64 = 4 << 10;
+/// Texts of the stacks of a row group that are stored once each.
+const STACKS_BYTES_MAX: usize = 64 << 20;
 /// Rows encoded at once: few, because whoever records must soon look at the rings again.
 const BATCH_ROWS: usize = 8 << 10;
 
@@ -78,50 +86,41 @@ impl TraceWriter {
         })
     }
 
-    /// Adds `faults`, whose indices point into `objects` and `threads`.
+    /// Adds `faults`, whose indices point into `tables`.
     ///
     /// # Errors
     /// [`TraceFileError::Full`] once, when the disk is full: later faults are only counted, as
     /// [`TraceFacts::unsaved`], and [`TraceWriter::finish`] makes what was saved before readable.
-    pub fn write(
-        &mut self,
-        objects: &[Object],
-        threads: &[Thread],
-        faults: &[Fault],
-    ) -> Result<(), TraceFileError> {
+    pub fn write(&mut self, tables: Tables<'_>, faults: &[Fault]) -> Result<(), TraceFileError> {
         self.taken += faults.len() as u64;
         if self.full {
             return Ok(());
         }
         self.waiting.extend_from_slice(faults);
         while self.waiting.len() >= BATCH_ROWS {
-            self.encode(objects, threads, BATCH_ROWS)?;
+            self.encode(tables, BATCH_ROWS)?;
         }
         Ok(())
     }
 
     /// Completes the file. Returns how many of the faults it had no room for.
-    pub fn finish(
-        mut self,
-        objects: &[Object],
-        threads: &[Thread],
-        facts: &TraceFacts,
-    ) -> Result<u64, TraceFileError> {
+    pub fn finish(mut self, tables: Tables<'_>, facts: &TraceFacts) -> Result<u64, TraceFileError> {
+        let files = json(&file_entries(tables.objects));
         if !self.full {
-            let command_bytes: usize = facts.command.iter().map(String::len).sum();
-            let footer_bytes = FOOTER_GROUP_BYTES * (self.next_group as u64 + 2) + 2 * command_bytes as u64;
-            let last = self.encode(objects, threads, self.waiting.len());
+            let text_bytes = (files.len() + json(facts).len()) as u64;
+            let footer_bytes = FOOTER_GROUP_BYTES * (self.next_group as u64 + 2) + text_bytes;
+            let last = self.encode(tables, self.waiting.len());
             match last.and_then(|()| self.close_group(footer_bytes)) {
                 Ok(()) | Err(TraceFileError::Full { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         let unsaved = self.taken - self.saved;
-        let facts = TraceFacts { unsaved, ..facts.clone() };
-        let facts = serde_json::to_string(&facts).expect("facts are plain numbers and text");
+        let facts = json(&TraceFacts { unsaved, ..facts.clone() });
         let entries = [
             (VERSION_KEY.to_owned(), FORMAT_VERSION.to_string()),
             (FACTS_KEY.to_owned(), facts),
+            (FILES_KEY.to_owned(), files),
             (PAGE_BYTES_KEY.to_owned(), PAGE_SIZE.to_string()),
             (seal::key(), seal::UNSEALED.to_owned()),
         ];
@@ -133,14 +132,14 @@ impl TraceWriter {
         spool.complete().map(|()| unsaved)
     }
 
-    fn encode(&mut self, objects: &[Object], threads: &[Thread], rows: usize) -> Result<(), TraceFileError> {
+    fn encode(&mut self, tables: Tables<'_>, rows: usize) -> Result<(), TraceFileError> {
         if rows == 0 {
             return Ok(());
         }
         let mut batch: Vec<Fault> = self.waiting.drain(..rows).collect();
         // They come in the order they ended. Over the whole file the order by start is only nearly kept.
         batch.sort_by_key(|fault| fault.start_ns);
-        self.add(&arrays(&batch, objects, threads)).map_err(|error| self.failure(error))?;
+        self.add(&arrays(&batch, tables)).map_err(|error| self.failure(error))?;
         if self.group.as_ref().is_some_and(|group| group.rows >= GROUP_ROWS) {
             self.close_group(RESERVE_BYTES)?;
         }
@@ -205,8 +204,9 @@ impl std::fmt::Debug for TraceWriter {
 /// Writes a whole trace to `path`.
 pub fn write_trace(path: &Path, trace: &Trace) -> Result<(), TraceFileError> {
     let mut writer = TraceWriter::create(path)?;
-    writer.write(&trace.objects, &trace.threads, &trace.faults)?;
-    match writer.finish(&trace.objects, &trace.threads, &trace.facts)? {
+    let tables = Tables::from(trace);
+    writer.write(tables, &trace.faults)?;
+    match writer.finish(tables, &trace.facts)? {
         0 => Ok(()),
         _ => Err(TraceFileError::Full { path: path.into() }),
     }
@@ -224,16 +224,20 @@ fn properties(schema: &SchemaRef) -> WriterProperties {
             .set_column_dictionary_enabled(path.clone(), false)
             .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
     }
-    let mut properties = properties.build();
+    // Stacks are long and alike: written out one by one they would be most of the file.
+    let stack = ColumnPath::from(STACK.name);
+    let mut properties = properties.set_column_dictionary_page_size_limit(stack, STACKS_BYTES_MAX).build();
     // Makes Arrow readers give the text columns as categories.
     add_encoded_arrow_schema_to_metadata(schema, &mut properties);
     properties
 }
 
 /// The columns of `faults`, in the order of [`COLUMNS`].
-fn arrays(faults: &[Fault], objects: &[Object], threads: &[Thread]) -> Vec<ArrayRef> {
+fn arrays(faults: &[Fault], tables: Tables<'_>) -> Vec<ArrayRef> {
+    let Tables { objects, threads, stacks } = tables;
     let object = |fault: &Fault| fault.object.map(|id| &objects[id.0 as usize]);
     let thread = |fault: &Fault| &threads[fault.thread.0 as usize];
+    let path = |number: usize| Cow::Borrowed(objects[number].path.as_str());
     let u64s = |value: &dyn Fn(&Fault) -> u64| -> ArrayRef {
         Arc::new(faults.iter().map(value).collect::<UInt64Array>())
     };
@@ -244,45 +248,74 @@ fn arrays(faults: &[Fault], objects: &[Object], threads: &[Thread]) -> Vec<Array
         Arc::new(faults.iter().map(value).collect::<UInt32Array>())
     };
     let inode = |fault: &Fault| object(fault).and_then(|object| object.inode);
+    let permissions: Vec<Permissions> = Permissions::all().collect();
     vec![
         u64s(&|fault| fault.start_ns),
         optional(&|fault| fault.cost_ns),
         u32s(&|fault| thread(fault).pid),
         u32s(&|fault| thread(fault).tid),
-        dictionary(faults, threads.iter().map(|thread| thread.comm.as_str()), |fault| Some(fault.thread.0)),
-        dictionary(faults, FaultClass::ALL.iter().map(|class| class.name()), |fault| {
-            Some(fault.class as u32)
-        }),
+        dictionary(
+            faults,
+            threads.len(),
+            |number| threads[number].comm.as_str().into(),
+            |fault| Some(fault.thread.0 as usize),
+        ),
+        dictionary(
+            faults,
+            FaultClass::ALL.len(),
+            |number| FaultClass::ALL[number].name().into(),
+            |fault| Some(fault.class as usize),
+        ),
         u64s(&|fault| fault.ip),
         u64s(&|fault| fault.address),
-        dictionary(faults, objects.iter().map(|object| object.path.as_str()), |fault| {
-            fault.object.map(|id| id.0)
-        }),
+        dictionary(faults, objects.len(), path, |fault| fault.object.map(|id| id.0 as usize)),
         optional(&|fault| inode(fault).map(|(device, _)| device)),
         optional(&|fault| inode(fault).map(|(_, inode)| inode)),
         optional(&|fault| fault.page.map(|page| page.0)),
+        dictionary(
+            faults,
+            permissions.len(),
+            |number| permissions[number].text().into(),
+            |fault| match fault.permissions.is_empty() {
+                true => None,
+                false => permissions.iter().position(|known| *known == fault.permissions),
+            },
+        ),
+        dictionary(faults, objects.len(), path, |fault| fault.code.map(|id| id.0 as usize)),
+        optional(&|fault| fault.code.map(|_| fault.code_offset)),
+        optional(&|fault| fault.frame.map(FrameNumber::get)),
+        dictionary(
+            faults,
+            stacks.len(),
+            |number| stack_text(&stacks[number], objects).into(),
+            |fault| fault.stack.map(StackId::index),
+        ),
     ]
 }
 
-/// Text given as numbers into a table, of which only the entries in use are handed on.
+/// Text given as numbers into a table of `len`, of which only the entries in use are handed on.
 fn dictionary<'a>(
     faults: &[Fault],
-    table: impl Iterator<Item = &'a str>,
-    number: impl Fn(&Fault) -> Option<u32>,
+    len: usize,
+    text: impl Fn(usize) -> Cow<'a, str>,
+    number: impl Fn(&Fault) -> Option<usize>,
 ) -> ArrayRef {
-    let table: Vec<&str> = table.collect();
-    let mut places = vec![None; table.len()];
-    let mut used: Vec<&str> = Vec::new();
+    let mut places = vec![None; len];
+    let mut used: Vec<Cow<'a, str>> = Vec::new();
     let keys: UInt32Array = faults
         .iter()
         .map(|fault| {
-            let number = number(fault)? as usize;
+            let number = number(fault)?;
             Some(*places[number].get_or_insert_with(|| {
-                used.push(table[number]);
+                used.push(text(number));
                 used.len() as u32 - 1
             }))
         })
         .collect();
-    let values = Arc::new(StringArray::from(used));
+    let values = Arc::new(StringArray::from_iter_values(used));
     Arc::new(DictionaryArray::<UInt32Type>::new(keys, values))
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain numbers and text")
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use prepage_core::ObjectId;
+use prepage_core::{ObjectId, Permissions};
 
 /// What is mapped at a range of addresses. Its start is its key in [`Mappings`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,19 @@ impl Mapping {
 
     /// Whether the program may write.
     pub fn is_writable(&self) -> bool {
-        self.protection & super::PROT_WRITE as u32 != 0
+        self.permissions().contains(Permissions::WRITE)
+    }
+
+    /// What it allows.
+    pub fn permissions(&self) -> Permissions {
+        let sharing = if self.is_private() { Permissions::PRIVATE } else { Permissions::SHARED };
+        let bits = [
+            (super::PROT_READ, Permissions::READ),
+            (super::PROT_WRITE, Permissions::WRITE),
+            (super::PROT_EXEC, Permissions::EXECUTE),
+        ];
+        let set = bits.into_iter().filter(|(bit, _)| self.protection & *bit as u32 != 0);
+        set.fold(sharing, |permissions, (_, bit)| permissions.with(bit))
     }
 }
 

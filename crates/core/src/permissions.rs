@@ -1,0 +1,105 @@
+//! What a mapping allows.
+
+use std::fmt;
+
+/// What a mapping allows and whether it is shared, in one byte; written as in /proc/PID/maps: `r-xp`.
+///
+/// [`Permissions::NONE`], the default, is that of no mapping, and is written as nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Permissions(u8);
+
+const LETTERS: [(u8, u8); 3] =
+    [(Permissions::READ.0, b'r'), (Permissions::WRITE.0, b'w'), (Permissions::EXECUTE.0, b'x')];
+
+impl Permissions {
+    /// No mapping.
+    pub const NONE: Self = Self(0);
+    /// May be read.
+    pub const READ: Self = Self(1);
+    /// May be written.
+    pub const WRITE: Self = Self(2);
+    /// May be executed.
+    pub const EXECUTE: Self = Self(4);
+    /// What is written reaches the object and all who map it.
+    pub const SHARED: Self = Self(8);
+    /// A write makes a copy of one's own.
+    pub const PRIVATE: Self = Self(16);
+
+    /// Whether there is no mapping.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether all of `other` is here.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// What either of the two has.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Every combination that a mapping can have, and the one of no mapping.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let of = |sharing: Self| (0..8).map(move |bits| Self(bits).with(sharing));
+        std::iter::once(Self::default()).chain(of(Self::SHARED)).chain(of(Self::PRIVATE))
+    }
+
+    /// The four letters; nothing where there is no mapping.
+    pub fn text(self) -> &'static str {
+        // One string each, so that tables of a million faults need no allocation.
+        const PRIVATE: [&str; 8] = ["---p", "r--p", "-w-p", "rw-p", "--xp", "r-xp", "-wxp", "rwxp"];
+        const SHARED: [&str; 8] = ["---s", "r--s", "-w-s", "rw-s", "--xs", "r-xs", "-wxs", "rwxs"];
+        if self.is_empty() {
+            return "";
+        }
+        let letters = usize::from(self.0 & 7);
+        if self.contains(Self::SHARED) { SHARED[letters] } else { PRIVATE[letters] }
+    }
+
+    /// The permissions written as `text`.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let bytes: [u8; 4] = match text {
+            "" => return Some(Self::default()),
+            _ => text.as_bytes().try_into().ok()?,
+        };
+        let mut permissions = match bytes[3] {
+            b'p' => Self::PRIVATE,
+            b's' => Self::SHARED,
+            _ => return None,
+        };
+        for (byte, (bit, letter)) in bytes.into_iter().zip(LETTERS) {
+            match byte {
+                _ if byte == letter => permissions.0 |= bit,
+                b'-' => {}
+                _ => return None,
+            }
+        }
+        Some(permissions)
+    }
+}
+
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_is_read_as_it_is_written() {
+        assert_eq!(Permissions::all().count(), 17);
+        for permissions in Permissions::all() {
+            assert_eq!(Permissions::from_text(permissions.text()), Some(permissions));
+        }
+        assert_eq!(Permissions::READ.with(Permissions::EXECUTE).with(Permissions::PRIVATE).text(), "r-xp");
+        for text in ["r", "rwx", "rwxy", "xwrp", "r-xpp", "ü-"] {
+            assert_eq!(Permissions::from_text(text), None, "{text}");
+        }
+    }
+}
