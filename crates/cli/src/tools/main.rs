@@ -9,6 +9,7 @@ mod profile;
 mod record;
 mod remedy;
 mod run;
+mod simulate;
 mod table;
 
 use std::process::ExitCode;
@@ -27,6 +28,8 @@ enum Command {
     Record(record::Args),
     /// Measure what prefetching gains for a command: cold, prefetched, warm
     Measure(measure::Args),
+    /// Replay a trace under other clustering policies and on other devices
+    Simulate(simulate::Args),
     /// Look at and remove what was learned
     #[command(subcommand)]
     Profile(profile::Command),
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Learn(args) => learn::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Measure(args) => measure::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Profile(command) => profile::run(&command),
         Command::Doctor(args) => doctor::run(&args),
     };

@@ -267,6 +267,11 @@ impl Replay {
         }
     }
 
+    /// Touches, hard faults and pages read until now.
+    pub fn progress(&self) -> (u64, u64, u64) {
+        (self.outcome.touches, self.outcome.hard, self.outcome.read)
+    }
+
     /// What was counted until now.
     pub fn outcome(&self) -> Outcome {
         let mut outcome = self.outcome.clone();

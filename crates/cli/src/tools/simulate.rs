@@ -1,0 +1,208 @@
+//! `prepage simulate`: would another clustering policy do better on this trace?
+
+mod arguments;
+mod json;
+mod text;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use prepage_core::PageRange;
+use prepage_core::policy::Policy;
+use prepage_core::policy::choice::GRAMMAR;
+use prepage_core::profile::Extent;
+use prepage_core::simulate::{Device, device};
+use prepage_simulate::input::TextOptions;
+use prepage_simulate::memory::MemoryFaults;
+use prepage_simulate::{Contender, Input, Options, Simulated, compare, sweep};
+
+/// Policies compared unless others are named.
+const USUAL: [&str; 8] =
+    ["none", "around:8:7", "aligned:16", "adaptive", "sequential", "obl", "linux-data", "linux-exec"];
+
+/// Options of `prepage simulate`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = help())]
+pub struct Args {
+    /// A trace of `prepage record`; each fault on a file's page counts as a touch of it
+    #[arg(required_unless_present_any = ["touches", "model"], conflicts_with_all = ["touches", "model"])]
+    trace: Option<PathBuf>,
+    /// Touches as text: one page index a line, or `object,page`
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    touches: Option<PathBuf>,
+    /// Touches that are generated: `code:SEED`, a compiler's code section
+    #[arg(long, value_name = "MODEL", value_parser = arguments::model)]
+    model: Option<u64>,
+    /// With --touches: pages of each object; unless given, as many as are touched
+    #[arg(long, value_name = "N", requires = "touches")]
+    object_pages: Option<u64>,
+    /// With --touches: first page of the object that its map entry shows
+    #[arg(long, value_name = "N", requires = "touches", default_value_t = 0)]
+    entry_offset: u64,
+    /// With --touches: pages of the map entry; unless given, up to the object's end
+    #[arg(long, value_name = "N", requires = "touches")]
+    entry_pages: Option<u64>,
+    /// With --touches: pages that are resident at the start, as in `3,10,16-31`
+    #[arg(long, value_name = "LIST", requires = "touches", value_parser = arguments::pages)]
+    resident: Option<arguments::Pages>,
+    /// Most pages that `sequential` and `adaptive` read ahead, unless they name a number themselves
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 18))]
+    max_readahead: Option<u32>,
+    /// Let page 0 of every object be resident at the start, as after a look at its ELF header
+    #[arg(long)]
+    header_read: bool,
+    /// Policies to compare, separated by commas; see below
+    #[arg(short, long, value_name = "POLICIES")]
+    policy: Vec<String>,
+    /// A policy with sizes that double: `aligned:4..512`
+    #[arg(long, value_name = "SWEEP")]
+    sweep: Vec<String>,
+    /// What `predicted` knows: another trace, or touches as text where the touches are text
+    #[arg(long, value_name = "FILE")]
+    train: Vec<PathBuf>,
+    /// Estimate times on these devices, separated by semicolons or named again; see below
+    #[arg(short, long, value_name = "DEVICES", value_delimiter = ';')]
+    device: Vec<String>,
+    /// What a fault costs besides waiting, without a read; unless given, the trace's mean, or 700ns
+    #[arg(long, value_name = "TIME", value_parser = arguments::time)]
+    soft_fault: Option<u64>,
+    /// What a fault costs besides waiting, with a read
+    #[arg(long, value_name = "TIME", default_value = "2us", value_parser = arguments::time)]
+    hard_fault: u64,
+    /// Run the program so often, each run finding in memory what those before left; counts superpage mappings
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Faults with too little memory (FIFO, LRU, OPT, DPMIN, working set): sizes in pages as in `1-5,100`, or `all`
+    #[arg(long, value_name = "SIZES", value_parser = arguments::sizes)]
+    memory: Option<arguments::Sizes>,
+    /// Show how many reads had which size
+    #[arg(long)]
+    histogram: bool,
+    /// Show hard faults and pages read object by object
+    #[arg(long)]
+    by_object: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write a page that shows which faults each policy saves, by object and over time
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+fn help() -> String {
+    let devices: Vec<String> =
+        device::NAMES.iter().map(|(name, meaning)| format!("  {name:<10} {meaning}")).collect();
+    let policies: Vec<String> = GRAMMAR.lines().map(|line| format!("  {line}")).collect();
+    format!(
+        "Policies:\n{}\n\nDevices:\n{}\n  calibrated what `prepage calibrate` measured on this machine\n  Options after the name: {}",
+        policies.join("\n"),
+        devices.join("\n"),
+        device::OPTIONS
+    )
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let names = policies(args)?;
+    let devices = devices(args)?;
+    let input = input(args)?;
+    let contenders = contenders(&names, &devices, args.max_readahead)?;
+    let profile = profile(args)?;
+    if profile.is_empty()
+        && contenders.iter().any(|contender| matches!(contender.policy, Policy::Predicted(_)))
+    {
+        bail!("`predicted` knows nothing without --train FILE");
+    }
+    let soft_ns = args.soft_fault.or(input.soft_fault_ns).unwrap_or(Options::default().fault_ns.0);
+    let options = Options { runs: args.runs, profile, fault_ns: (soft_ns, args.hard_fault) };
+    let results = compare(&input, &contenders, &options)?;
+    let memory = match &args.memory {
+        Some(sizes) => Some(MemoryFaults::of(&input, &sizes.0)?),
+        None => None,
+    };
+    let rows = rows(&names, &devices, &results);
+    if args.json {
+        json::print(&input, &rows, memory.as_ref())?;
+    } else {
+        text::print(args, &input, &rows, memory.as_ref())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One policy's results: without a device, and on each.
+struct Row<'a> {
+    name: &'a str,
+    plain: &'a Simulated,
+    timed: Vec<(&'a Device, &'a Simulated)>,
+}
+
+/// Results come policy by policy: first without a device, then on each.
+fn rows<'a>(names: &'a [String], devices: &'a [Device], results: &'a [Simulated]) -> Vec<Row<'a>> {
+    let each = results.chunks(1 + devices.len()).zip(names);
+    each.map(|(of, name)| Row { name, plain: &of[0], timed: devices.iter().zip(&of[1..]).collect() })
+        .collect()
+}
+
+fn contenders(names: &[String], devices: &[Device], most_ahead: Option<u32>) -> Result<Vec<Contender>> {
+    let mut contenders = Vec::new();
+    for name in names {
+        let mut contender = Contender::new(name)?;
+        if let Some(most) = most_ahead {
+            contender.policy = contender.policy.with_most_ahead(most);
+        }
+        contenders.push(contender.clone());
+        contenders.extend(
+            devices.iter().map(|device| Contender { device: Some(device.clone()), ..contender.clone() }),
+        );
+    }
+    Ok(contenders)
+}
+
+fn policies(args: &Args) -> Result<Vec<String>> {
+    let mut names: Vec<String> = args.policy.iter().flat_map(|list| arguments::policies(list)).collect();
+    for text in &args.sweep {
+        names.extend(sweep(text)?);
+    }
+    if names.is_empty() {
+        names = USUAL.map(str::to_owned).to_vec();
+    }
+    Ok(names)
+}
+
+fn devices(args: &Args) -> Result<Vec<Device>> {
+    args.device.iter().map(|text| Ok(text.parse()?)).collect()
+}
+
+fn input(args: &Args) -> Result<Input> {
+    let input = match (&args.trace, &args.touches, args.model) {
+        (Some(trace), _, _) => Input::read_trace(trace)?,
+        (_, Some(touches), _) => Input::read_text(touches, &text_options(args))?,
+        (_, _, Some(seed)) => Input::code_section(seed),
+        _ => bail!("no touches: name a trace, --touches or --model"),
+    };
+    Ok(if args.header_read { input.with_headers_read() } else { input })
+}
+
+fn text_options(args: &Args) -> TextOptions {
+    TextOptions {
+        object_pages: args.object_pages,
+        entry_offset: args.entry_offset,
+        entry_pages: args.entry_pages,
+        resident: args.resident.as_ref().map_or_else(Vec::<PageRange>::new, |pages| pages.0.clone()),
+    }
+}
+
+/// What the runs to learn from touched.
+fn profile(args: &Args) -> Result<HashMap<String, Vec<Extent>>> {
+    let read = |path: &Path| match &args.touches {
+        Some(_) => Input::read_text(path, &text_options(args)),
+        None => Input::read_trace(path),
+    };
+    let mut inputs = Vec::new();
+    for path in &args.train {
+        inputs.push(read(path).with_context(|| format!("cannot learn from {}", path.display()))?);
+    }
+    Ok(prepage_simulate::input::learn(&inputs)?)
+}

@@ -1,0 +1,116 @@
+//! The results of `prepage simulate` as JSON.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use anyhow::Result;
+use prepage_simulate::memory::MemoryFaults;
+use prepage_simulate::{Input, Simulated};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::Row;
+
+/// Version of the JSON this command prints.
+const SCHEMA_VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct Report {
+    schema_version: u32,
+    touches: u64,
+    touched_pages: u64,
+    /// In the order asked for.
+    policies: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<BTreeMap<&'static str, BTreeMap<u64, u64>>>,
+}
+
+#[derive(Serialize)]
+struct Policy<'a> {
+    hard: u64,
+    soft: u64,
+    io: u64,
+    background_io: u64,
+    read: u64,
+    never: u64,
+    pct: f64,
+    full512: u64,
+    superpages: u64,
+    /// By pages read: reads of all that was wanted, and reads cut short.
+    clusters: BTreeMap<u64, [u64; 2]>,
+    objects: BTreeMap<&'a str, Object>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    devices: BTreeMap<String, Times>,
+}
+
+#[derive(Serialize)]
+struct Object {
+    hard: u64,
+    read: u64,
+    never: u64,
+}
+
+#[derive(Serialize)]
+struct Times {
+    time_ns: u64,
+    stall_ns: u64,
+    hard: u64,
+    late: u64,
+    soft: u64,
+}
+
+/// Prints it.
+pub fn print(input: &Input, rows: &[Row<'_>], memory: Option<&MemoryFaults>) -> Result<()> {
+    let mut policies = Map::new();
+    for row in rows {
+        policies.insert(row.name.to_owned(), serde_json::to_value(policy(input, row))?);
+    }
+    let first = rows.first().map(|row| &row.plain.outcome);
+    let report = Report {
+        schema_version: SCHEMA_VERSION,
+        touches: first.map_or(0, |outcome| outcome.touches),
+        touched_pages: first.map_or(0, |outcome| outcome.touched_pages),
+        policies,
+        memory: memory.map(MemoryFaults::by_rule),
+    };
+    let mut out = io::stdout().lock();
+    let written = serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from);
+    match written.and_then(|()| writeln!(out)) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn policy<'a>(input: &'a Input, row: &Row<'_>) -> Policy<'a> {
+    let outcome = &row.plain.outcome;
+    let names = input.layout.objects.iter().map(|object| object.name.as_str());
+    let objects = names.zip(&outcome.objects);
+    let times = |simulated: &Simulated| Times {
+        time_ns: simulated.outcome.time_ns,
+        stall_ns: simulated.outcome.stall_ns,
+        hard: simulated.outcome.hard,
+        late: simulated.outcome.late,
+        soft: simulated.outcome.soft,
+    };
+    Policy {
+        hard: outcome.hard,
+        soft: outcome.soft,
+        io: outcome.io,
+        background_io: outcome.background_io,
+        read: outcome.read,
+        never: outcome.never,
+        // To two decimals, ties to the even one, as the published tables are.
+        pct: format!("{:.2}", outcome.never_percent()).parse().unwrap_or(0.0),
+        full512: outcome.full512,
+        superpages: outcome.superpages,
+        clusters: outcome
+            .clusters
+            .iter()
+            .map(|(&pages, size)| (pages, [size.full, size.truncated]))
+            .collect(),
+        objects: objects
+            .map(|(name, of)| (name, Object { hard: of.hard, read: of.read, never: of.never }))
+            .collect(),
+        devices: row.timed.iter().map(|(device, of)| (device.to_string(), times(of))).collect(),
+    }
+}

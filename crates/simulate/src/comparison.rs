@@ -1,0 +1,182 @@
+//! Policies and devices side by side.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use prepage_core::policy::predicted::Predicted;
+use prepage_core::policy::{Policy, PolicyError};
+use prepage_core::profile::Extent;
+use prepage_core::simulate::{Device, Outcome, Replay, Timeline, Touch};
+
+use crate::input::{Input, InputError, ObjectLayout};
+
+/// Parts of the touches that may wait for a thread that is behind.
+const PARTS_WAITING: usize = 4;
+
+/// About how many samples of a replay are kept.
+const SAMPLES: u64 = 256;
+
+/// A policy, and the device it is tried on.
+#[derive(Clone, Debug)]
+pub struct Contender {
+    /// The policy, as it was given.
+    pub name: String,
+    /// The policy.
+    pub policy: Policy,
+    /// Where times are estimated.
+    pub device: Option<Device>,
+}
+
+impl Contender {
+    /// The policy `text` without a device.
+    ///
+    /// # Errors
+    /// When there is no such policy.
+    pub fn new(text: &str) -> Result<Self, PolicyError> {
+        Ok(Self { name: text.to_owned(), policy: text.parse()?, device: None })
+    }
+}
+
+/// What holds for all contenders.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How often the touches are replayed: runs of a program that find in memory what the runs before left there.
+    pub runs: u32,
+    /// What `predicted` knows, by object.
+    pub profile: HashMap<String, Vec<Extent>>,
+    /// What a fault costs the program besides waiting, without and with a read, in nanoseconds.
+    pub fault_ns: (u64, u64),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { runs: 1, profile: HashMap::new(), fault_ns: (700, 2000) }
+    }
+}
+
+/// One contender's result.
+#[derive(Clone, Debug)]
+pub struct Simulated {
+    /// What happened.
+    pub outcome: Outcome,
+    /// How it went on, evenly spaced over the touches.
+    pub samples: Vec<Sample>,
+}
+
+/// Where a replay stood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Touches until then.
+    pub touches: u64,
+    /// Hard faults until then.
+    pub hard: u64,
+    /// Pages read until then.
+    pub read: u64,
+}
+
+/// Replays the touches of `input` under each of `contenders`, on all CPUs.
+///
+/// # Errors
+/// When the touches cannot be read.
+pub fn compare(
+    input: &Input,
+    contenders: &[Contender],
+    options: &Options,
+) -> Result<Vec<Simulated>, InputError> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(contenders.len()).max(1);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|first| {
+                let mine: Vec<Runner> = contenders
+                    .iter()
+                    .skip(first)
+                    .step_by(threads)
+                    .map(|contender| Runner::new(input, contender, options))
+                    .collect();
+                let (sender, receiver) = sync_channel(PARTS_WAITING);
+                (sender, scope.spawn(move || work(mine, &receiver)))
+            })
+            .collect();
+        let (senders, handles): (Vec<SyncSender<Step>>, Vec<_>) = workers.into_iter().unzip();
+        // A thread that is gone has panicked, which joining it will tell.
+        let tell = |step: &Step| senders.iter().for_each(|sender| drop(sender.send(step.clone())));
+        for run in 0..options.runs {
+            if run > 0 {
+                tell(&Step::NextRun);
+            }
+            input.each_part(|part| tell(&Step::Touches(part)))?;
+        }
+        drop(senders);
+        let mut results: Vec<Option<Simulated>> = vec![None; contenders.len()];
+        for (first, handle) in handles.into_iter().enumerate() {
+            let done = handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            for (at, simulated) in done.into_iter().enumerate() {
+                results[first + at * threads] = Some(simulated);
+            }
+        }
+        Ok(results.into_iter().flatten().collect())
+    })
+}
+
+#[derive(Clone)]
+enum Step {
+    Touches(Arc<[Touch]>),
+    NextRun,
+}
+
+fn work(mut runners: Vec<Runner>, steps: &Receiver<Step>) -> Vec<Simulated> {
+    for step in steps {
+        for runner in &mut runners {
+            match &step {
+                Step::Touches(part) => runner.replay(part),
+                Step::NextRun => runner.replay.next_run(),
+            }
+        }
+    }
+    runners.into_iter().map(Runner::finish).collect()
+}
+
+/// One replay under way.
+struct Runner {
+    replay: Replay,
+    samples: Vec<Sample>,
+    /// Touches between samples.
+    spacing: usize,
+}
+
+impl Runner {
+    fn new(input: &Input, contender: &Contender, options: &Options) -> Self {
+        let mut replay = Replay::new();
+        if let Some(device) = &contender.device {
+            let (soft_ns, hard_ns) = options.fault_ns;
+            replay = replay.with_timeline(Timeline::new(device.clone(), soft_ns, hard_ns));
+        }
+        if options.runs > 1 {
+            replay = replay.with_superpages();
+        }
+        let policy = |object: &ObjectLayout| match &contender.policy {
+            Policy::Predicted(predicted) => {
+                let extents = options.profile.get(&object.name).map_or([].as_slice(), Vec::as_slice);
+                Policy::Predicted(Predicted::new(extents, predicted.others))
+            }
+            policy => policy.clone(),
+        };
+        let replay = input.layout.build(replay, policy);
+        let touches = input.count * u64::from(options.runs);
+        Self { replay, samples: Vec::new(), spacing: touches.div_ceil(SAMPLES).max(1) as usize }
+    }
+
+    fn replay(&mut self, touches: &[Touch]) {
+        for part in touches.chunks(self.spacing) {
+            self.replay.replay(part);
+            let (touches, hard, read) = self.replay.progress();
+            self.samples.push(Sample { touches, hard, read });
+        }
+    }
+
+    fn finish(self) -> Simulated {
+        Simulated { outcome: self.replay.finish(), samples: self.samples }
+    }
+}

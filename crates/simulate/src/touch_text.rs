@@ -1,0 +1,152 @@
+//! Touches in lines of text: `page`, or `object,page`.
+//!
+//! A file keeps to one of the two forms. Empty lines and lines that begin with `#` are skipped. A page is a decimal number,
+//! counted from the start of the map entry.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead};
+
+use prepage_core::simulate::pages::MOST_PAGES;
+
+/// A line that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// It is no page.
+    #[error("line {line}: `{text}` is no page index")]
+    NotAPage {
+        /// Counted from 1.
+        line: u64,
+        /// What stands there.
+        text: String,
+    },
+    /// The number is beyond what can be mapped.
+    #[error("line {line}: page {text} is beyond what can be mapped ({MOST_PAGES} pages)")]
+    TooFar {
+        /// Counted from 1.
+        line: u64,
+        /// What stands there.
+        text: String,
+    },
+    /// Some lines name an object and some do not.
+    #[error("line {line}: lines with and without an object are mixed; write `object,page` in all of them")]
+    Mixed {
+        /// Counted from 1.
+        line: u64,
+    },
+    /// Reading failed.
+    #[error("line {line}: reading failed")]
+    Read {
+        /// Counted from 1.
+        line: u64,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Objects by name, in the order they were first named. Text without names has one, called ``.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// The names.
+    pub names: Vec<String>,
+    by_name: HashMap<Vec<u8>, u32>,
+    /// The object of the line before, which most lines name again.
+    last: Option<(Vec<u8>, u32)>,
+    named: Option<bool>,
+}
+
+impl Names {
+    fn index(&mut self, name: Option<&[u8]>, line: u64) -> Result<u32, TextError> {
+        if *self.named.get_or_insert(name.is_some()) != name.is_some() {
+            return Err(TextError::Mixed { line });
+        }
+        let name = name.unwrap_or_default();
+        if let Some((last, index)) = &self.last
+            && last == name
+        {
+            return Ok(*index);
+        }
+        let next = self.names.len() as u32;
+        let index = *self.by_name.entry(name.to_vec()).or_insert(next);
+        if index == next {
+            self.names.push(String::from_utf8_lossy(name).into_owned());
+        }
+        self.last = Some((name.to_vec(), index));
+        Ok(index)
+    }
+}
+
+/// Calls `touch(object, page, line)` for each touch.
+///
+/// # Errors
+/// The first line that is none, or what `touch` returns.
+pub fn read_touches<E: From<TextError>>(
+    mut text: impl BufRead,
+    names: &mut Names,
+    mut touch: impl FnMut(u32, u64, u64) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut buffer = Vec::new();
+    for line in 1.. {
+        buffer.clear();
+        let read = text.read_until(b'\n', &mut buffer).map_err(|source| TextError::Read { line, source })?;
+        if read == 0 {
+            break;
+        }
+        let content = buffer.trim_ascii();
+        if content.is_empty() || content[0] == b'#' {
+            continue;
+        }
+        // Names may hold commas; the page stands after the last.
+        let (name, digits) = match content.iter().rposition(|&byte| byte == b',') {
+            Some(comma) => (Some(content[..comma].trim_ascii()), content[comma + 1..].trim_ascii()),
+            None => (None, content),
+        };
+        let page = page(digits, line)?;
+        touch(names.index(name, line)?, page, line)?;
+    }
+    Ok(())
+}
+
+fn page(digits: &[u8], line: u64) -> Result<u64, TextError> {
+    let text = || String::from_utf8_lossy(digits).into_owned();
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(TextError::NotAPage { line, text: text() });
+    }
+    let add = |page: u64, &digit: &u8| page.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
+    let page = digits.iter().try_fold(0, add).filter(|&page| page < MOST_PAGES);
+    page.ok_or_else(|| TextError::TooFar { line, text: text() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touches(text: &str) -> Result<Vec<(u32, u64)>, TextError> {
+        let mut all = Vec::new();
+        read_touches(text.as_bytes(), &mut Names::default(), |object, page, _| {
+            all.push((object, page));
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    #[test]
+    fn both_forms_are_read() {
+        assert_eq!(touches("# first\n4\n\n 28 \n16").unwrap(), [(0, 4), (0, 28), (0, 16)]);
+        assert_eq!(touches("a,1\nb,c,2\na,3\n").unwrap(), [(0, 1), (1, 2), (0, 3)]);
+    }
+
+    #[test]
+    fn slips_are_told_with_their_line() {
+        let error = |text: &str| touches(text).unwrap_err().to_string();
+        assert_eq!(error("1\nx\n"), "line 2: `x` is no page index");
+        assert_eq!(error("-1\n"), "line 1: `-1` is no page index");
+        assert!(
+            error("1\n99999999999999999999999\n")
+                .starts_with("line 2: page 99999999999999999999999 is beyond")
+        );
+        assert!(error("68719476736\n").starts_with("line 1: page 68719476736 is beyond"));
+        assert!(error("1\na,2\n").starts_with("line 2: lines with and without"));
+        assert!(error("a,1\n\n2\n").starts_with("line 3: lines with and without"));
+    }
+}
