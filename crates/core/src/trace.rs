@@ -78,6 +78,8 @@ pub struct TraceFacts {
     pub unsaved: u64,
     /// Processes that were running already and were recorded by their id.
     pub pids: Vec<u32>,
+    /// Of these, those whose mappings could not be read: what was mapped before the recording is unknown.
+    pub unread_maps: Vec<u32>,
     /// Whether every process of the machine was recorded.
     pub system_wide: bool,
     /// `lost` by the second of the recording in which the loss was found: second, records. A second without a loss is
@@ -86,6 +88,11 @@ pub struct TraceFacts {
     /// What the observation itself adds to a fault, on average: measured at the start, and taken off every cost;
     /// `None` where it was not measured.
     pub probe_cost_ns: Option<u64>,
+    /// What the observation adds to a fault altogether: that much longer the program ran for each.
+    pub probe_total_ns: Option<u64>,
+    /// Whether the recorder was killed before the end: the facts are those of the last part of the file that was
+    /// complete, and what came after is missing.
+    pub cut_short: bool,
     /// Which faults were asked for, as the command line had it (`--file /a`, `--address 1000-2000`, `--comm gcc`). Empty
     /// for all.
     pub filters: Vec<String>,
@@ -115,12 +122,16 @@ pub struct FilePages {
     pub device: u64,
     /// Its inode.
     pub inode: u64,
-    /// Pages that the recorded threads brought into memory, read-ahead included.
+    /// Pages that were read into memory for the recorded threads, read-ahead included; not those made by writing.
     pub pages_read_in: u64,
     /// Pages that they asked for by read(), pread() and the like, each counted as often as it was asked for.
     pub pages_by_read: u64,
-    /// Pages brought in that no recorded thread faulted on, had mapped by a fault nearby or asked for by read().
+    /// Of `pages_read_in`, those that no recorded thread faulted on, had mapped by a fault nearby or asked for by
+    /// read().
     pub pages_untouched: u64,
+    /// Of `pages_read_in`, those that a fault nearby mapped and of which no more is known: they may have been touched
+    /// or not.
+    pub pages_mapped_nearby: u64,
     /// Faults that had to wait until another's read was complete.
     pub read_waits: u64,
     /// How long those took together.

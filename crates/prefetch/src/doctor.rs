@@ -6,7 +6,7 @@ use std::path::Path;
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::cached_pages;
-use prepage_trace::{FaultEvents, Probe, Stream};
+use prepage_trace::{FaultEvents, PageCacheEvents, Probe, Stream};
 use serde::Serialize;
 
 use crate::readahead::can_be_set;
@@ -181,8 +181,12 @@ fn exact_learning() -> Check {
     if !rustix::process::geteuid().is_root() {
         return check(name, State::Limited, "not root: faults' neighbours stay in doubt", Some(root));
     }
-    let probe =
-        Probe { faults: FaultEvents::None, page_cache: true, ring_bytes: 16 << 10, ..Probe::default() };
+    let probe = Probe {
+        faults: FaultEvents::None,
+        page_cache: PageCacheEvents::Added,
+        ring_bytes: 16 << 10,
+        ..Probe::default()
+    };
     if let Err(error) = Stream::attach(std::process::id(), &probe) {
         let remedy =
             "use a kernel with the filemap tracepoints (CONFIG_TRACING), outside a restricted container";

@@ -10,10 +10,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use object::elf::{FileHeader32, FileHeader64, NT_GNU_BUILD_ID};
-use object::read::elf::{FileHeader, ProgramHeader};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::{FileIdentity, Fingerprint, ProfiledFile};
+use prepage_trace::build_id;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags};
 
 /// Why a file of a profile is not prefetched.
@@ -77,7 +76,7 @@ pub fn fingerprint(file: &File, size_bytes: u64) -> io::Result<Fingerprint> {
     let mut first = [0; PAGE_SIZE as usize];
     let first = read_page(file, 0, &mut first)?;
     if let Some(build_id) = build_id(first) {
-        return Ok(Fingerprint::BuildId(build_id));
+        return Ok(Fingerprint::BuildId(build_id.to_vec()));
     }
     let mut last = [0; PAGE_SIZE as usize];
     let last = read_page(file, size_bytes.saturating_sub(1) / PAGE_SIZE * PAGE_SIZE, &mut last)?;
@@ -95,24 +94,6 @@ fn read_page<'a>(file: &File, offset_bytes: u64, into: &'a mut [u8]) -> io::Resu
         }
     }
     Ok(&into[..filled])
-}
-
-/// The build-id in the first page of an ELF file, where linkers put it.
-fn build_id(page: &[u8]) -> Option<Vec<u8>> {
-    fn of<Header: FileHeader<Endian = object::Endianness>>(page: &[u8]) -> Option<Vec<u8>> {
-        let header = Header::parse(page).ok()?;
-        let endian = header.endian().ok()?;
-        for segment in header.program_headers(endian, page).ok()? {
-            let Ok(Some(mut notes)) = segment.notes(endian, page) else { continue };
-            while let Ok(Some(note)) = notes.next() {
-                if note.name() == b"GNU" && note.n_type(endian) == NT_GNU_BUILD_ID {
-                    return Some(note.desc().to_vec());
-                }
-            }
-        }
-        None
-    }
-    of::<FileHeader64<object::Endianness>>(page).or_else(|| of::<FileHeader32<object::Endianness>>(page))
 }
 
 fn regular(statx: &Statx) -> Result<FileIdentity, Skipped> {

@@ -23,7 +23,7 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_sys::perf::PerfError;
 use prepage_sys::signals::{ENDING, Signals};
 use prepage_sys::spawn::spawn_waiting;
-use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Stream};
+use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, Probe, Stream};
 
 use crate::cold::{Chill, drop_caches};
 use crate::readahead::{self, ReadAhead};
@@ -81,7 +81,8 @@ pub fn learn(command: &[OsString], exact: bool) -> Result<Learned, LearnError> {
     let waiting = spawn_waiting(command).map_err(start)?;
     // Those that ask this process to end go to the program; what it needed until then is kept.
     let signals = Signals::take_over(&ENDING).map_err(start)?;
-    let probe = Probe { faults: FaultEvents::Ends, page_cache: exact, ..Probe::default() };
+    let page_cache = if exact { PageCacheEvents::Added } else { PageCacheEvents::None };
+    let probe = Probe { faults: FaultEvents::Ends, page_cache, ..Probe::default() };
     let mut stream = Stream::attach(waiting.pid(), &probe)?;
     if exact {
         drop_caches().map_err(LearnError::Chill)?;

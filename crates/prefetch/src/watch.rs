@@ -119,7 +119,8 @@ impl Watch {
             Scope::DiskFaultsAndStalls => Some(Stalls::attach(pid, KNOWN_STALL_PERIOD)?),
         };
         let mut spaces = AddressSpaces::new();
-        spaces.seed(pid);
+        // Of one that has ended already there is nothing to learn.
+        let _ = spaces.seed(pid);
         // A known program did not wait for us. An exec from now on is reported.
         let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
         let executed = program(&pid.to_string()) != program("self");

@@ -8,6 +8,9 @@
 //! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
+//! | [`fresh_pages`] | page faults on demand                                         |                 |
+//! | [`inode`]     | opening a file by device and inode                              | root            |
+//! | [`pagemap`]   | which frame holds a page of a process                           | root            |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`syscalls`]  | numbers of the calls that concern files                         |                 |
 //! | [`own_pages`] | a small program's own file read in one go when it starts        |                 |
@@ -18,7 +21,10 @@
 pub mod beside;
 pub mod cachestat;
 pub mod exec;
+pub mod fresh_pages;
+pub mod inode;
 pub mod own_pages;
+pub mod pagemap;
 pub mod perf;
 pub mod ptrace;
 pub mod signals;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use prepage_core::PageIndex;
+use prepage_core::{PageIndex, PageRange};
 
 /// Something that happened to an observed thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub enum EventKind {
         address: u64,
         /// Instruction that touched it.
         ip: u64,
+        /// The addresses of the program's calls that led there, innermost first, where they were asked for.
+        calls: Option<Box<[u64]>>,
     },
     /// A page fault ended.
     FaultEnd {
@@ -71,6 +73,32 @@ pub enum EventKind {
         page: PageIndex,
         /// How many.
         pages: u32,
+    },
+    /// The thread asked for pages of a file by read() or the like, whether or not they are in the page cache. A long
+    /// read is told in portions, each with what is left of it.
+    PagesRead {
+        /// The file's device, `major << 20 | minor`.
+        device: u64,
+        /// The file's inode.
+        inode: u64,
+        /// What is left to read. Not cut off at the file's end.
+        pages: PageRange,
+    },
+    /// A fault of the thread had pages around it mapped, those of these that were in the page cache.
+    PagesMapped {
+        /// The file's device, `major << 20 | minor`.
+        device: u64,
+        /// The file's inode.
+        inode: u64,
+        /// Which.
+        pages: PageRange,
+    },
+    /// The thread wrote to a page of the page cache that was as on the device until then.
+    PageDirtied {
+        /// The file's inode, on whatever device.
+        inode: u64,
+        /// The page, or the first of those that the kernel keeps together with it.
+        page: PageIndex,
     },
     /// The kernel found no room for records.
     Lost {

@@ -32,7 +32,12 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod build_id;
+pub mod calibrate;
 pub mod event;
+pub mod filter;
+mod frames;
+mod page_cache;
 pub mod pairing;
 #[cfg(feature = "parquet")]
 pub mod parquet;
@@ -43,11 +48,14 @@ pub mod stream;
 pub mod summary;
 pub mod tables;
 
+pub use build_id::build_id;
+pub use calibrate::ProbeCost;
 pub use event::{Event, EventKind, Mapped};
+pub use filter::{Filters, NotARange};
 pub use pairing::Pairing;
 pub use prepage_sys::perf::PerfError;
-pub use probe::{FaultEvents, Probe, Start};
-pub use recorder::{RecordError, Recorded, Recorder};
+pub use probe::{FaultEvents, PageCacheEvents, Probe, Start, Target};
+pub use recorder::{LeftRunning, RecordError, RecordOptions, Recorded, Recorder, Subject};
 pub use space::{AddressSpaces, Mapping, Mappings, Place};
 pub use stream::{Counts, Stream, now_ns};
 pub use summary::{ObjectTally, Summary, Tally};

@@ -1,14 +1,18 @@
 //! Beginnings and ends of faults, put together.
 
+mod stacks;
+
 use std::collections::HashMap;
-use std::fs;
 use std::sync::Arc;
+use std::{fs, io};
 
 use prepage_core::{Fault, FaultClass, Object, Permissions, Stack, Thread, ThreadIndex};
 
 use crate::event::{Event, EventKind};
-use crate::space::AddressSpaces;
+use crate::filter::Filters;
+use crate::space::{AddressSpaces, Place};
 use crate::tables::Tables;
+use stacks::Stacks;
 
 /// Makes [`Fault`]s of a stream's events.
 ///
@@ -30,7 +34,10 @@ pub struct Pairing {
     /// Observed threads that have not ended, by thread id.
     running: HashMap<u32, Running>,
     threads: Vec<Thread>,
-    stacks: Vec<Stack>,
+    stacks: Stacks,
+    filters: Filters,
+    filtered_out: u64,
+    probe_cost_ns: u64,
 }
 
 #[derive(Debug)]
@@ -43,11 +50,22 @@ struct Running {
 }
 
 /// A fault that has not ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Begun {
     time_ns: u64,
     address: u64,
     ip: u64,
+    calls: Option<Box<[u64]>>,
+}
+
+/// A fault that is over.
+enum Over {
+    /// After so long, where its beginning was seen.
+    Ended {
+        cost_ns: Option<u64>,
+        disk: bool,
+    },
+    Failed,
 }
 
 impl Pairing {
@@ -58,47 +76,67 @@ impl Pairing {
             spaces: AddressSpaces::new(),
             running: HashMap::new(),
             threads: Vec::new(),
-            stacks: Vec::new(),
+            stacks: Stacks::default(),
+            filters: Filters::default(),
+            filtered_out: 0,
+            probe_cost_ns: 0,
         }
     }
 
+    /// Keeps only the faults that pass `filters`, and counts the others.
+    #[must_use]
+    pub fn with_filters(self, filters: Filters) -> Self {
+        Self { filters, ..self }
+    }
+
+    /// Takes `probe_cost_ns` off every cost.
+    #[must_use]
+    pub fn with_probe_cost(self, probe_cost_ns: u64) -> Self {
+        Self { probe_cost_ns, ..self }
+    }
+
     /// Learns the threads and mappings of a process that was running before its events began.
-    pub fn seed(&mut self, pid: u32) {
-        self.spaces.seed(pid);
-        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
-        for task in tasks.flatten() {
+    ///
+    /// # Errors
+    /// When the process is gone or its mappings may not be read.
+    pub fn seed(&mut self, pid: u32) -> io::Result<()> {
+        for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
             let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            self.running.insert(tid, Running::new(pid, name.trim_end().into()));
+            let name = fs::read(task.path().join("comm")).unwrap_or_default();
+            let name = String::from_utf8_lossy(&name);
+            self.running.insert(tid, Running::new(pid, name.trim_end_matches('\n').into()));
         }
+        self.spaces.seed(pid)
     }
 
     /// Takes the next event, in order of time, and appends the fault that it completes, if any, to `faults`.
     pub fn feed(&mut self, event: &Event, faults: &mut Vec<Fault>) {
         match &event.kind {
-            EventKind::FaultBegin { address, ip } => {
-                let begun = Begun { time_ns: event.time_ns, address: *address, ip: *ip };
+            EventKind::FaultBegin { address, ip, calls } => {
                 let thread = running(&mut self.running, event);
-                match thread.begun {
-                    Some(earlier) if earlier.address == begun.address => {}
-                    Some(earlier) => {
-                        thread.begun = Some(begun);
-                        faults.push(self.failed(event.tid, earlier));
-                    }
-                    None => thread.begun = Some(begun),
+                if thread.begun.as_ref().is_some_and(|earlier| earlier.address == *address) {
+                    // It goes on.
+                } else {
+                    let calls = calls.clone();
+                    let begun = Begun { time_ns: event.time_ns, address: *address, ip: *ip, calls };
+                    let earlier = thread.begun.replace(begun);
+                    faults.extend(earlier.and_then(|earlier| self.over(event.tid, earlier, &Over::Failed)));
                 }
             }
             EventKind::FaultEnd { address, ip, disk } => {
-                let end = Begun { time_ns: event.time_ns, address: *address, ip: *ip };
                 match running(&mut self.running, event).begun.take() {
-                    Some(begun) if begun.address == end.address => {
-                        let cost_ns = Some(end.time_ns.saturating_sub(begun.time_ns));
-                        faults.push(self.ended(event, begun, cost_ns, *disk));
+                    Some(begun) if begun.address == *address => {
+                        let cost_ns = event.time_ns.saturating_sub(begun.time_ns);
+                        let cost_ns = Some(cost_ns.saturating_sub(self.probe_cost_ns));
+                        faults.extend(self.over(event.tid, begun, &Over::Ended { cost_ns, disk: *disk }));
                     }
                     earlier => {
                         // The record of its beginning was lost, or none was asked for.
-                        faults.extend(earlier.map(|earlier| self.failed(event.tid, earlier)));
-                        faults.push(self.ended(event, end, None, *disk));
+                        faults
+                            .extend(earlier.and_then(|earlier| self.over(event.tid, earlier, &Over::Failed)));
+                        let begun = Begun { time_ns: event.time_ns, address: *address, ip: *ip, calls: None };
+                        let ended = Over::Ended { cost_ns: None, disk: *disk };
+                        faults.extend(self.over(event.tid, begun, &ended));
                     }
                 }
             }
@@ -113,14 +151,16 @@ impl Pairing {
                 self.running.insert(event.tid, Running::new(event.pid, name));
             }
             EventKind::Exit => {
-                if let Some(begun) = self.running.get_mut(&event.tid).and_then(|thread| thread.begun.take()) {
-                    faults.push(self.failed(event.tid, begun));
-                }
+                let begun = self.running.get_mut(&event.tid).and_then(|thread| thread.begun.take());
+                faults.extend(begun.and_then(|begun| self.over(event.tid, begun, &Over::Failed)));
                 self.running.remove(&event.tid);
             }
             EventKind::Map(_)
             | EventKind::Switch { .. }
             | EventKind::PageCached { .. }
+            | EventKind::PagesRead { .. }
+            | EventKind::PagesMapped { .. }
+            | EventKind::PageDirtied { .. }
             | EventKind::Lost { .. } => {}
         }
         self.spaces.apply(event);
@@ -130,17 +170,29 @@ impl Pairing {
     pub fn finish(&mut self, faults: &mut Vec<Fault>) {
         let unfinished: Vec<(u32, Begun)> =
             self.running.iter_mut().filter_map(|(&tid, thread)| Some((tid, thread.begun.take()?))).collect();
-        faults.extend(unfinished.into_iter().map(|(tid, begun)| self.failed(tid, begun)));
+        faults.extend(unfinished.into_iter().filter_map(|(tid, begun)| self.over(tid, begun, &Over::Failed)));
     }
 
     /// What the faults' numbers mean, so far.
     pub fn tables(&self) -> Tables<'_> {
-        Tables { objects: self.spaces.objects(), threads: &self.threads, stacks: &self.stacks }
+        Tables { objects: self.spaces.objects(), threads: &self.threads, stacks: self.stacks.all() }
     }
 
     /// The same, at the end.
     pub fn into_tables(self) -> (Vec<Object>, Vec<Thread>, Vec<Stack>) {
-        (self.spaces.into_objects(), self.threads, self.stacks)
+        (self.spaces.into_objects(), self.threads, self.stacks.into_all())
+    }
+
+    /// The thread `tid` as it is called at the last event.
+    pub fn thread(&self, tid: u32) -> Thread {
+        let running = self.running.get(&tid);
+        let (pid, comm) = running.map_or((tid, "?"), |running| (running.pid, &running.name));
+        Thread { pid, tid, comm: comm.to_owned() }
+    }
+
+    /// How many faults did not pass the filters.
+    pub fn filtered_out(&self) -> u64 {
+        self.filtered_out
     }
 
     /// The mappings as of the last event.
@@ -148,53 +200,43 @@ impl Pairing {
         &self.spaces
     }
 
-    fn ended(&mut self, event: &Event, begun: Begun, cost_ns: Option<u64>, disk: bool) -> Fault {
-        let pid = event.pid;
-        let mut fault = self.fault(event.tid, begun, cost_ns, FaultClass::Disk);
-        let place = self.spaces.resolve(pid, begun.address);
-        let memory = place.map_or(Memory::Anonymous, |place| {
-            let (object, mapping) = (place.object, place.mapping);
-            match object.path.as_str() {
-                _ if object.is_file() && mapping.is_private() && mapping.is_writable() => Memory::PrivateFile,
-                _ if object.is_file() => Memory::SharedFile,
-                "[vdso]" | "[vvar]" | "[vvar_vclock]" => Memory::SharedFile,
-                _ => Memory::Anonymous,
-            }
-        });
-        let touched_before = memory == Memory::Anonymous && self.spaces.touch(pid, begun.address);
-        if !disk {
-            fault.class = match memory {
-                Memory::PrivateFile => FaultClass::CopyOnWrite,
-                Memory::SharedFile => FaultClass::Cached,
-                Memory::Anonymous if touched_before => FaultClass::CopyOnWrite,
-                Memory::Anonymous => FaultClass::ZeroFill,
-            };
-        }
-        fault
-    }
-
-    fn failed(&mut self, tid: u32, begun: Begun) -> Fault {
-        self.fault(tid, begun, None, FaultClass::Failed)
-    }
-
-    fn fault(&mut self, tid: u32, begun: Begun, cost_ns: Option<u64>, class: FaultClass) -> Fault {
+    /// Makes a fault of what is over, unless the filters exclude it.
+    fn over(&mut self, tid: u32, begun: Begun, over: &Over) -> Option<Fault> {
         let thread = self.running.get_mut(&tid).expect("a thread that faults is known by its event");
-        let index = *thread.index.get_or_insert_with(|| {
-            self.threads.push(Thread { pid: thread.pid, tid, comm: thread.name.as_ref().to_owned() });
-            ThreadIndex(self.threads.len() as u32 - 1)
-        });
-        let place = self.spaces.resolve(thread.pid, begun.address);
-        let code = self.spaces.code_place(thread.pid, begun.ip);
-        Fault {
-            cost_ns,
+        let pid = thread.pid;
+        let place = self.spaces.resolve(pid, begun.address);
+        let code = self.spaces.code_place(pid, begun.ip);
+        let mut fault = Fault {
             ip: begun.ip,
             object: place.map(|place| place.mapping.object),
             page: place.and_then(|place| place.page),
             permissions: place.map_or(Permissions::NONE, |place| place.mapping.permissions()),
             code: code.object,
             code_offset: code.offset,
-            ..Fault::new(begun.time_ns.saturating_sub(self.origin_ns), index, begun.address, class)
+            ..Fault::new(
+                begun.time_ns.saturating_sub(self.origin_ns),
+                ThreadIndex(0),
+                begun.address,
+                FaultClass::Failed,
+            )
+        };
+        if let Over::Ended { cost_ns, disk } = *over {
+            let memory = Memory::at(place);
+            // To be noted also for faults that are read from disk or left out: later ones depend on it.
+            let touched = memory == Memory::Anonymous && self.spaces.touch(pid, begun.address);
+            fault.cost_ns = cost_ns;
+            fault.class = if disk { FaultClass::Disk } else { memory.class(touched) };
         }
+        if !self.filters.is_empty() && !self.filters.keep(&fault, &thread.name, self.spaces.objects()) {
+            self.filtered_out += 1;
+            return None;
+        }
+        fault.thread = *thread.index.get_or_insert_with(|| {
+            self.threads.push(Thread { pid, tid, comm: thread.name.as_ref().to_owned() });
+            ThreadIndex(self.threads.len() as u32 - 1)
+        });
+        fault.stack = begun.calls.map(|calls| self.stacks.number(pid, &calls, &self.spaces));
+        Some(fault)
     }
 }
 
@@ -210,6 +252,28 @@ enum Memory {
     PrivateFile,
     SharedFile,
     Anonymous,
+}
+
+impl Memory {
+    fn at(place: Option<Place<'_>>) -> Self {
+        let Some(Place { mapping, object, .. }) = place else { return Self::Anonymous };
+        match object.path.as_str() {
+            _ if object.is_file() && mapping.is_private() && mapping.is_writable() => Self::PrivateFile,
+            _ if object.is_file() => Self::SharedFile,
+            "[vdso]" | "[vvar]" | "[vvar_vclock]" => Self::SharedFile,
+            _ => Self::Anonymous,
+        }
+    }
+
+    /// The class of a minor fault here.
+    fn class(self, touched_before: bool) -> FaultClass {
+        match self {
+            Self::PrivateFile => FaultClass::CopyOnWrite,
+            Self::SharedFile => FaultClass::Cached,
+            Self::Anonymous if touched_before => FaultClass::CopyOnWrite,
+            Self::Anonymous => FaultClass::ZeroFill,
+        }
+    }
 }
 
 /// The thread of `event`, which is new here if the record of its start was lost.

@@ -1,7 +1,9 @@
 //! Traces in files: Apache Parquet, one row a fault. `docs/trace-format.md` describes it for other readers.
 
 mod error;
+mod prefix;
 mod reader;
+mod recording;
 mod schema;
 mod seal;
 mod spool;
@@ -10,6 +12,7 @@ mod writer;
 
 pub use error::TraceFileError;
 pub use reader::read_trace;
+pub use recording::{Notice, Recording, RecordingError, record};
 pub use schema::FORMAT_VERSION;
 pub use writer::{TraceWriter, write_trace};
 

@@ -1,63 +1,103 @@
-//! Recording the faults of a command.
+//! Recording faults: of a command, of running processes, of the whole machine.
 
+mod subject;
+mod urgent;
+
+use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use prepage_core::{Fault, Object, Stack, Thread, TraceFacts};
 use prepage_sys::perf::PerfError;
 use prepage_sys::signals::{self, Signals};
-use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
+use prepage_sys::spawn::{HowEnded, spawn_waiting};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::calibrate::ProbeCost;
 use crate::event::{Event, EventKind};
+use crate::filter::Filters;
+use crate::frames::Frames;
+use crate::page_cache::PageCacheWatch;
 use crate::pairing::Pairing;
-use crate::probe::Probe;
+use crate::probe::{FaultEvents, PageCacheEvents, Probe};
 use crate::stream::{Stream, now_ns};
 use crate::tables::Tables;
+use subject::{Left, Observing};
+pub use subject::{LeftRunning, Subject};
+use urgent::Urgent;
 
-/// Runs a command and records the faults of its process tree, from its exec until it ends.
+/// How long to wait at most before what there is is read and handed on: what a killed recorder had not read is lost.
+const ROUND: Duration = Duration::from_millis(500);
+/// The same where each fault's frame is looked up: soon, or the page may be elsewhere.
+const FRAMES_ROUND: Duration = Duration::from_millis(1);
+/// How full a ring may be then: a few faults.
+const FRAMES_WAKEUP_BYTES: u32 = 1 << 10;
+
+/// What to record beside every fault's time, cost and place.
+#[derive(Clone, Debug, Default)]
+pub struct RecordOptions {
+    /// The calls that led to each fault.
+    pub stacks: bool,
+    /// The frame that held each page (root). Reads the rings far more often.
+    pub frames: bool,
+    /// What becomes of files' pages, as [`TraceFacts::page_cache`] (root).
+    pub page_cache: bool,
+    /// Which faults to keep.
+    pub filters: Filters,
+    /// Ends the recording after so long.
+    pub duration: Option<Duration>,
+}
+
+/// Records faults until the subject has ended, the time is over or a signal asks to end.
 ///
 /// ```no_run
-/// use prepage_trace::Recorder;
+/// use prepage_trace::{Recorder, RecordOptions, Subject};
 ///
-/// let mut recorder = Recorder::start(&["gcc".into(), "--version".into()])?;
+/// let subject = Subject::Command(vec!["gcc".into(), "--version".into()]);
+/// let mut recorder = Recorder::start(&subject, &RecordOptions::default())?;
 /// let mut faults = Vec::new();
 /// while recorder.next_faults(&mut faults)? {
 ///     // take what is in `faults`, and clear it, to keep memory bounded
 /// }
-/// println!("{} faults, {} records lost", faults.len(), recorder.finish()?.facts.lost);
+/// println!("{} faults, {} records lost", faults.len(), recorder.finish().facts.lost);
 /// # Ok::<(), prepage_trace::RecordError>(())
 /// ```
 #[derive(Debug)]
 pub struct Recorder {
     stream: Stream,
     pairing: Pairing,
-    child: Child,
+    observing: Observing,
     signals: Signals,
+    frames: Option<Frames>,
+    page_cache: Option<PageCacheWatch>,
     facts: TraceFacts,
+    lost_by_second: BTreeMap<u64, u64>,
     origin_ns: u64,
-    /// Minor and major faults of the child when it was first observed.
-    before: (u64, u64),
-    /// Minor and major faults from then until it executed the command: this program's own, and left out.
-    starting: (u64, u64),
+    deadline: Option<Instant>,
+    round: Duration,
+    ended: bool,
     _urgent: Urgent,
 }
 
-/// What there is to say when the command has ended.
+/// What there is to say when the recording has ended.
 #[derive(Debug)]
 pub struct Recorded {
     /// The run.
     pub facts: TraceFacts,
-    /// How the command ended.
-    pub how_ended: HowEnded,
+    /// How the command ended; `None` where there was none, or it runs on.
+    pub how_ended: Option<HowEnded>,
+    /// The command, when its recording ended before it did.
+    pub left_running: Option<LeftRunning>,
     /// What the faults' object ids mean.
     pub objects: Vec<Object>,
     /// What the faults' thread indices mean.
     pub threads: Vec<Thread>,
     /// What the faults' stack ids mean.
     pub stacks: Vec<Stack>,
+    /// What could not be found out at the end.
+    pub failure: Option<RecordError>,
 }
 
 impl Recorded {
@@ -77,8 +117,16 @@ pub enum RecordError {
     /// No process could be started for the command.
     #[error("no process could be started")]
     Start(#[source] io::Error),
-    /// Waiting for the command failed.
-    #[error("waiting for the command failed")]
+    /// A process could not be waited for.
+    #[error("process {pid} cannot be watched")]
+    Watch {
+        /// Which.
+        pid: u32,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// Waiting for the command or for faults failed.
+    #[error("waiting for faults failed")]
     Wait(#[source] io::Error),
 }
 
@@ -87,108 +135,85 @@ impl RecordError {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Perf(error) => error.remedy(),
-            Self::Start(_) | Self::Wait(_) => None,
-        }
-    }
-}
-
-/// The highest ordinary priority for this process, until dropped. The command may keep all CPUs busy, and what is not
-/// read in time is lost. Only root may raise a priority; for others nothing changes.
-#[derive(Debug)]
-struct Urgent {
-    before: Option<i32>,
-}
-
-impl Urgent {
-    fn begin() -> Self {
-        let before = rustix::process::getpriority_process(None).ok();
-        let raised = before.is_some() && rustix::process::setpriority_process(None, -20).is_ok();
-        Self { before: before.filter(|_| raised) }
-    }
-}
-
-impl Drop for Urgent {
-    fn drop(&mut self) {
-        if let Some(before) = self.before {
-            let _ = rustix::process::setpriority_process(None, before);
+            Self::Start(_) | Self::Watch { .. } | Self::Wait(_) => None,
         }
     }
 }
 
 impl Recorder {
-    /// Starts `command`. Its exit, and whether it could be executed at all, show in [`Recorder::finish`].
+    /// Begins to record `subject`. A command's exit, and whether it could be executed at all, show in
+    /// [`Recorder::finish`].
     ///
-    /// This process gets the highest ordinary priority, where it may (root), so that it can keep up. From now on
-    /// signals that ask to end ([`signals::ENDING`]) do not end this process: they go to the command.
+    /// What observing a fault costs is measured first, on this process. It gets the highest ordinary priority, where
+    /// it may (root), so that it can keep up, and as many open files as it may have. From now on signals that ask to
+    /// end ([`signals::ENDING`]) do not end this process: they go to the command, or end the recording where there is
+    /// none.
     ///
     /// # Panics
-    /// When `command` is empty.
-    pub fn start(command: &[OsString]) -> Result<Self, RecordError> {
-        let waiting = spawn_waiting(command).map_err(RecordError::Start)?;
+    /// When the command or the list of processes is empty.
+    pub fn start(subject: &Subject, options: &RecordOptions) -> Result<Self, RecordError> {
+        let probe = probe(options);
+        // First, because the command is to inherit this process's limits and priority as they were.
+        let (command, waiting) = match subject {
+            Subject::Command(command) => {
+                (command.as_slice(), Some(spawn_waiting(command).map_err(RecordError::Start)?))
+            }
+            Subject::Processes(_) | Subject::System => (<&[OsString]>::default(), None),
+        };
         let signals = Signals::take_over(&signals::ENDING).map_err(RecordError::Start)?;
-        let stream = Stream::attach(waiting.pid(), &Probe::default())?;
-        let before = fault_counts(waiting.pid()).map_err(RecordError::Start)?;
+        allow_many_files();
+        let cost = ProbeCost::measure(&probe)?;
+        let observing = Observing::begin(subject, waiting)?;
+        let stream = Stream::attach_to(&observing.target(), &probe)?;
         let origin_ns = now_ns();
+        let mut pairing =
+            Pairing::new(origin_ns).with_filters(options.filters.clone()).with_probe_cost(cost.inside_ns);
+        let unread_maps = observing.seed(&mut pairing);
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let facts = TraceFacts {
             command: command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect(),
+            pids: if let Subject::Processes(pids) = subject { pids.clone() } else { Vec::new() },
+            unread_maps,
+            system_wide: matches!(subject, Subject::System),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             started_unix_ns: started.as_nanos() as u64,
             system_calls_hidden: !stream.sees_system_calls(),
+            probe_cost_ns: Some(cost.inside_ns),
+            probe_total_ns: Some(cost.total_ns),
+            filters: options.filters.texts().to_vec(),
             ..TraceFacts::default()
         };
-        // The command was started before and keeps its priority.
         let urgent = Urgent::begin();
-        let child = waiting.go().map_err(RecordError::Start)?;
-        let pairing = Pairing::new(origin_ns);
+        let observing = observing.go().map_err(RecordError::Start)?;
         Ok(Self {
             stream,
             pairing,
-            child,
+            observing,
             signals,
+            frames: options.frames.then(Frames::default),
+            page_cache: options.page_cache.then(|| PageCacheWatch::new(cost.inside_ns)),
             facts,
+            lost_by_second: BTreeMap::new(),
             origin_ns,
-            before,
-            starting: (0, 0),
+            deadline: options.duration.map(|duration| Instant::now() + duration),
+            round: if options.frames { FRAMES_ROUND } else { ROUND },
+            ended: false,
             _urgent: urgent,
         })
     }
 
-    /// Waits for more faults and appends them to `faults`, in the order they ended. False when the command has
-    /// ended and these are the last.
+    /// Waits for more faults and appends them to `faults`, in the order they ended. False when the recording is over
+    /// and these are the last.
+    ///
+    /// # Errors
+    /// When waiting fails. What was recorded until then is whole, and [`Recorder::finish`] completes it.
     pub fn next_faults(&mut self, faults: &mut Vec<Fault>) -> Result<bool, RecordError> {
-        let others = [self.child.as_fd(), self.signals.as_fd()];
-        let ready = self.stream.wait(&others, None).map_err(RecordError::Wait)?;
-        let ended = ready[0];
-        while let Some(arrived) = self.signals.next().map_err(RecordError::Wait)? {
-            if !arrived.by_kernel && !ended {
-                // It can only fail because the child has just ended, which the next round notices.
-                let _ = self.child.signal(arrived.signal);
-            }
-        }
-        let Self { stream, pairing, child, facts, starting, .. } = self;
-        let mut take = |event: Event| {
-            if facts.execs == 0 && event.pid == child.pid() {
-                match event.kind {
-                    EventKind::FaultBegin { .. } => return,
-                    EventKind::FaultEnd { disk, .. } => {
-                        *(if disk { &mut starting.1 } else { &mut starting.0 }) += 1;
-                        return;
-                    }
-                    _ => {}
-                }
-            }
-            if matches!(event.kind, EventKind::Name { exec: true, .. }) {
-                facts.execs += 1;
-            }
-            pairing.feed(&event, faults);
-        };
-        if ended {
-            stream.finish().for_each(&mut take);
-            pairing.finish(faults);
-            facts.duration_ns = now_ns() - self.origin_ns;
-        } else {
-            stream.ripe().for_each(&mut take);
+        let before = faults.len();
+        let mut ended = self.wait()?;
+        ended |= self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        self.read(ended, faults);
+        if let Some(frames) = &mut self.frames {
+            frames.look(self.pairing.tables().threads, &mut faults[before..]);
         }
         Ok(!ended)
     }
@@ -198,33 +223,127 @@ impl Recorder {
         self.pairing.tables()
     }
 
-    /// Takes leave of the command, waiting for its end if [`Recorder::next_faults`] did not see it.
-    pub fn finish(self) -> Result<Recorded, RecordError> {
-        let mut facts = self.facts;
-        let counts = self.stream.counts()?;
-        let ended = self.child.wait().map_err(RecordError::Wait)?;
-        let (minor, major) = self.starting;
-        facts.lost = counts.lost;
-        facts.counted = Some((counts.minor.saturating_sub(minor), counts.major.saturating_sub(major)));
-        facts.rusage = Some((
-            ended.minor_faults.saturating_sub(self.before.0 + minor),
-            ended.major_faults.saturating_sub(self.before.1 + major),
-        ));
+    /// What is known of the run, so far.
+    pub fn facts(&self) -> TraceFacts {
+        TraceFacts {
+            duration_ns: if self.ended { self.facts.duration_ns } else { now_ns() - self.origin_ns },
+            lost: self.lost_by_second.values().sum(),
+            lost_by_second: self.lost_by_second.iter().map(|(&second, &records)| (second, records)).collect(),
+            filtered_out: self.pairing.filtered_out(),
+            ..self.facts.clone()
+        }
+    }
+
+    /// Takes leave of the subject. A command that has ended is waited for; one that runs on is handed back.
+    pub fn finish(mut self) -> Recorded {
+        let mut facts = self.facts();
+        let mut failure = None;
+        match self.stream.counts() {
+            Ok(counts) => {
+                // The last losses are counted and no record tells of them.
+                let untold = counts.lost.saturating_sub(facts.lost);
+                if untold > 0 {
+                    *self.lost_by_second.entry(facts.duration_ns / 1_000_000_000).or_default() += untold;
+                    facts.lost_by_second = self.lost_by_second.into_iter().collect();
+                }
+                facts.lost = facts.lost.max(counts.lost);
+                let (minor, major) = self.observing.starting;
+                facts.counted =
+                    Some((counts.minor.saturating_sub(minor), counts.major.saturating_sub(major)));
+            }
+            Err(error) => failure = Some(error.into()),
+        }
+        // No more faults are observed, nor paid for, while the command is waited for.
+        drop(self.stream);
+        let Left { how_ended, rusage, left_running } = match self.observing.leave(self.signals) {
+            Ok(left) => left,
+            Err(error) => {
+                failure = Some(RecordError::Wait(error));
+                Left::default()
+            }
+        };
+        facts.rusage = rusage;
         facts.survivors = self.pairing.spaces().processes() as u64;
         let (objects, threads, stacks) = self.pairing.into_tables();
-        Ok(Recorded { facts, how_ended: ended.how, objects, threads, stacks })
+        facts.page_cache = self.page_cache.map(|watch| {
+            watch.into_facts(|inode| {
+                let named = objects.iter().find(|object| object.inode == Some(inode));
+                named.map(|object| object.path.clone())
+            })
+        });
+        Recorded { facts, how_ended, left_running, objects, threads, stacks, failure }
+    }
+
+    /// Waits for something to happen. Returns whether the recording is over.
+    fn wait(&mut self) -> Result<bool, RecordError> {
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = left.map_or(self.round, |left| left.min(self.round));
+        let mut others = vec![self.signals.as_fd()];
+        others.extend(self.observing.ends());
+        let ready = self.stream.wait(&others, Some(timeout)).map_err(RecordError::Wait)?;
+        let mut ended = self.observing.ended(&ready[1..]);
+        while let Some(arrived) = self.signals.next().map_err(RecordError::Wait)? {
+            match self.observing.child() {
+                // The terminal's own keys reach the command without us. It can only fail because the child has just
+                // ended, which the next round notices.
+                Some(child) if !arrived.by_kernel && !ended => drop(child.signal(arrived.signal)),
+                Some(_) => {}
+                None => ended = true,
+            }
+        }
+        Ok(ended)
+    }
+
+    fn read(&mut self, ended: bool, faults: &mut Vec<Fault>) {
+        let Self { stream, pairing, observing, facts, frames, page_cache, lost_by_second, .. } = self;
+        let origin_ns = self.origin_ns;
+        let mut take = |event: Event| {
+            if facts.execs == 0 && observing.is_start(&event) {
+                return;
+            }
+            match event.kind {
+                EventKind::Name { exec: true, .. } => facts.execs += 1,
+                EventKind::Lost { records } => {
+                    let second = event.time_ns.saturating_sub(origin_ns) / 1_000_000_000;
+                    *lost_by_second.entry(second).or_default() += records;
+                }
+                _ => {}
+            }
+            pairing.feed(&event, faults);
+            if let Some(frames) = frames {
+                frames.apply(&event);
+            }
+            if let Some(page_cache) = page_cache {
+                page_cache.apply(&event, pairing);
+            }
+        };
+        if ended {
+            // Nothing more is to happen while the last is read.
+            let _ = stream.set_enabled(false);
+            stream.finish().for_each(&mut take);
+            pairing.finish(faults);
+            facts.duration_ns = now_ns() - origin_ns;
+            self.ended = true;
+        } else {
+            stream.ripe().for_each(&mut take);
+        }
     }
 }
 
-/// The minor and major faults of process `pid` until now (proc_pid_stat(5), fields 10 and 12).
-fn fault_counts(pid: u32) -> io::Result<(u64, u64)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name in parentheses may hold anything, so fields are counted from its end: the next one is the third.
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let mut fields = after_name.split_ascii_whitespace();
-    let minor = fields.nth(10 - 3).and_then(|field| field.parse().ok());
-    let major = fields.nth(1).and_then(|field| field.parse().ok());
-    minor
-        .zip(major)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("not a stat line: {stat:?}")))
+fn probe(options: &RecordOptions) -> Probe {
+    Probe {
+        faults: FaultEvents::Costs,
+        stacks: options.stacks,
+        switches: options.page_cache,
+        page_cache: if options.page_cache { PageCacheEvents::All } else { PageCacheEvents::None },
+        wakeup_bytes: options.frames.then_some(FRAMES_WAKEUP_BYTES),
+        ..Probe::default()
+    }
+}
+
+/// Each thread takes some open files for each CPU.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where it is refused, a process of many threads shows it as an error that names the limit.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

@@ -3,12 +3,13 @@
 mod mappings;
 mod touched;
 
-use std::collections::HashMap;
-use std::fs;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::{fs, io};
 
 use prepage_core::{CodePlace, Object, ObjectId, PageIndex, PageRange};
 
+use crate::build_id::build_id_of;
 use crate::event::{Event, EventKind, Mapped};
 pub use mappings::{Mapping, Mappings};
 use touched::TouchedPages;
@@ -23,13 +24,16 @@ pub struct AddressSpaces {
     processes: HashMap<u32, Process>,
     objects: Vec<Object>,
     ids: HashMap<Object, ObjectId>,
+    /// Files of which something was ever mapped to be executed.
+    executable: HashSet<ObjectId>,
 }
 
 #[derive(Debug, Default)]
 struct Process {
     mappings: Arc<Mappings>,
     touched: TouchedPages,
-    threads: u32,
+    /// Those that have not ended.
+    threads: HashSet<u32>,
 }
 
 /// Where an address points.
@@ -50,16 +54,21 @@ impl AddressSpaces {
     }
 
     /// Learns what process `pid` has mapped already. To be called after attaching to it and before its events are
-    /// applied. Does nothing if the process is gone or its maps may not be read.
-    pub fn seed(&mut self, pid: u32) {
-        let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else { return };
-        for line in maps.lines() {
+    /// applied.
+    ///
+    /// # Errors
+    /// When the process is gone or its maps may not be read. Its threads are known nevertheless.
+    pub fn seed(&mut self, pid: u32) -> io::Result<()> {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task"))?;
+        let threads = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+        self.processes.entry(pid).or_default().threads = threads.collect();
+        let maps = fs::read(format!("/proc/{pid}/maps"))?;
+        for line in String::from_utf8_lossy(&maps).lines() {
             if let Some(mapped) = parse_maps_line(line) {
                 self.map(pid, &mapped);
             }
         }
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(1, Iterator::count);
-        self.processes.entry(pid).or_default().threads = threads as u32;
+        Ok(())
     }
 
     /// Takes a mapping, fork, exec or exit into account; other events change nothing.
@@ -67,21 +76,24 @@ impl AddressSpaces {
         match &event.kind {
             EventKind::Map(mapped) => self.map(event.pid, mapped),
             EventKind::Fork { parent_pid, .. } if *parent_pid == event.pid => {
-                self.processes.entry(event.pid).or_default().threads += 1;
+                self.processes.entry(event.pid).or_default().threads.insert(event.tid);
             }
             EventKind::Fork { parent_pid, .. } => {
                 let parent = self.processes.entry(*parent_pid).or_default();
                 let mappings = Arc::clone(&parent.mappings);
                 let touched = parent.touched.fork();
-                self.processes.insert(event.pid, Process { mappings, touched, threads: 1 });
+                let threads = HashSet::from([event.tid]);
+                self.processes.insert(event.pid, Process { mappings, touched, threads });
             }
             EventKind::Name { exec: true, .. } => {
-                self.processes.insert(event.pid, Process { threads: 1, ..Process::default() });
+                // The program is executed by the thread that is left, whatever its number was before.
+                let threads = HashSet::from([event.pid]);
+                self.processes.insert(event.pid, Process { threads, ..Process::default() });
             }
             EventKind::Exit => {
                 if let Some(process) = self.processes.get_mut(&event.pid) {
-                    process.threads = process.threads.saturating_sub(1);
-                    if process.threads == 0 {
+                    process.threads.remove(&event.tid);
+                    if process.threads.is_empty() {
                         self.processes.remove(&event.pid);
                     }
                 }
@@ -115,8 +127,12 @@ impl AddressSpaces {
         &self.objects
     }
 
-    /// The same, at the end.
-    pub fn into_objects(self) -> Vec<Object> {
+    /// The same, at the end, with the build-ids of the files that ran.
+    pub fn into_objects(mut self) -> Vec<Object> {
+        for id in &self.executable {
+            let object = &mut self.objects[id.0 as usize];
+            object.build_id = build_id_of(object);
+        }
         self.objects
     }
 
@@ -136,6 +152,9 @@ impl AddressSpaces {
             return;
         }
         let object = self.intern(mapped);
+        if mapped.inode.is_some() && mapped.protection & PROT_EXEC as u32 != 0 {
+            self.executable.insert(object);
+        }
         let process = self.processes.entry(pid).or_default();
         let mapping = Mapping {
             end: mapped.end,

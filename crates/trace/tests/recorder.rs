@@ -7,7 +7,7 @@ use std::thread;
 
 use prepage_core::{Fault, FaultClass};
 use prepage_sys::spawn::HowEnded;
-use prepage_trace::{RecordError, Recorded, Recorder};
+use prepage_trace::{RecordError, RecordOptions, Recorded, Recorder, Subject};
 
 /// One recording at a time: the rate test needs the machine for itself.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -17,11 +17,16 @@ const TOUCH: &str = "PREPAGE_TEST_TOUCH";
 const TOUCH_ROUNDS: usize = 8;
 const TOUCH_BYTES: usize = 64 << 20;
 
+fn start(subject: &Subject) -> Result<Recorder, RecordError> {
+    Recorder::start(subject, &RecordOptions::default())
+}
+
 /// Records a command. `None`, said loudly, where it cannot be.
 fn record(command: &[&str]) -> Option<(Vec<Fault>, Recorded)> {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = command[0];
     let command: Vec<_> = command.iter().map(Into::into).collect();
-    let mut recorder = match Recorder::start(&command) {
+    let mut recorder = match start(&Subject::Command(command)) {
         Ok(recorder) => recorder,
         Err(RecordError::Perf(error)) => {
             eprintln!("SKIPPED: {error}; try: {}", error.remedy().unwrap_or("another kernel"));
@@ -31,9 +36,9 @@ fn record(command: &[&str]) -> Option<(Vec<Fault>, Recorded)> {
     };
     let mut faults = Vec::new();
     while recorder.next_faults(&mut faults).expect("faults") {}
-    let recorded = recorder.finish().expect("an end");
-    if let HowEnded::NotExecuted(error) = &recorded.how_ended {
-        eprintln!("SKIPPED: {}: {error}", command[0].display());
+    let recorded = recorder.finish();
+    if let Some(HowEnded::NotExecuted(error)) = &recorded.how_ended {
+        eprintln!("SKIPPED: {program}: {error}");
         return None;
     }
     Some((faults, recorded))
@@ -58,7 +63,7 @@ fn assert_complete(faults: &[Fault], recorded: &Recorded) {
 
 fn assert_command_is_complete(command: &[&str]) {
     if let Some((faults, recorded)) = record(command) {
-        assert!(matches!(recorded.how_ended, HowEnded::Exited(0)), "{:?}", recorded.how_ended);
+        assert!(matches!(recorded.how_ended, Some(HowEnded::Exited(0))), "{:?}", recorded.how_ended);
         assert_complete(&faults, &recorded);
     }
 }
@@ -96,7 +101,7 @@ fn a_storm_of_forks_and_execs() {
 #[test]
 fn a_command_killed_and_one_that_leaves_a_child_behind() {
     let Some((_, recorded)) = record(&["sh", "-c", "kill -9 $$"]) else { return };
-    assert!(matches!(recorded.how_ended, HowEnded::Killed(9)), "{:?}", recorded.how_ended);
+    assert!(matches!(recorded.how_ended, Some(HowEnded::Killed(9))), "{:?}", recorded.how_ended);
     let Some((_, recorded)) = record(&["sh", "-c", "sleep 1 > /dev/null 2>&1 &"]) else { return };
     assert_eq!(recorded.facts.survivors, 1);
 }
@@ -141,11 +146,11 @@ fn touched_by_two_threads() {
 
 #[test]
 fn what_cannot_be_executed_says_why() {
-    let command = ["/nonexistent/program".into()];
-    match Recorder::start(&command) {
+    let command = vec!["/nonexistent/program".into()];
+    match start(&Subject::Command(command)) {
         Ok(mut recorder) => {
             while recorder.next_faults(&mut Vec::new()).expect("no faults") {}
-            let HowEnded::NotExecuted(error) = recorder.finish().expect("an end").how_ended else {
+            let Some(HowEnded::NotExecuted(error)) = recorder.finish().how_ended else {
                 panic!("it was executed");
             };
             assert_eq!(error.kind(), std::io::ErrorKind::NotFound);

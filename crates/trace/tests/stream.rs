@@ -3,7 +3,9 @@
 use std::os::linux::fs::MetadataExt;
 use std::{fs, process, thread};
 
-use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, PerfError, Probe, Stream};
+use prepage_trace::{
+    AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, PerfError, Probe, Stream,
+};
 
 /// Attaches to this process; `None`, said loudly, where that is not allowed.
 fn attach(probe: &Probe) -> Option<Stream> {
@@ -18,7 +20,7 @@ fn attach(probe: &Probe) -> Option<Stream> {
 
 #[test]
 fn pages_that_enter_the_page_cache_are_named() {
-    let probe = Probe { faults: FaultEvents::None, page_cache: true, ..Probe::default() };
+    let probe = Probe { faults: FaultEvents::None, page_cache: PageCacheEvents::Added, ..Probe::default() };
     let Some(mut stream) = attach(&probe) else { return };
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a file");
     std::io::Write::write_all(&mut file, &[1; 5 * 4096]).expect("written");
@@ -40,7 +42,7 @@ fn a_running_process_is_seen_with_the_threads_it_starts_and_where_they_fault() {
     let probe = Probe { switches: true, ..Probe::default() };
     let Some(mut stream) = attach(&probe) else { return };
     let mut spaces = AddressSpaces::new();
-    spaces.seed(process::id());
+    spaces.seed(process::id()).expect("our own");
     thread::spawn(|| {
         let mut memory = vec![0u8; 8 << 20];
         memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
+use prepage_sys::spawn::HowEnded;
+
 /// A failure of prepage itself.
 pub const OWN_FAILURE: u8 = 125;
 /// The command was found but cannot be executed.
@@ -15,8 +17,21 @@ const NOT_FOUND: u8 = 127;
 /// The exit code for a command's wait status: its own, or 128 and the signal that killed it.
 pub fn exit_code(wait_status: i32) -> ExitCode {
     let status = ExitStatus::from_raw(wait_status);
-    let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(OWN_FAILURE.into());
-    ExitCode::from(u8::try_from(code).unwrap_or(OWN_FAILURE))
+    code(status.code().or_else(|| Some(128 + status.signal()?)))
+}
+
+/// The same for how `command` ended.
+pub fn exit_code_of(command: &[OsString], how: HowEnded) -> Result<ExitCode, NotStarted> {
+    match how {
+        HowEnded::NotExecuted(error) => Err(not_started(command, error)),
+        HowEnded::Exited(exited) => Ok(code(Some(exited))),
+        HowEnded::Killed(signal) => Ok(code(Some(128 + signal))),
+    }
+}
+
+fn code(number: Option<i32>) -> ExitCode {
+    let code = number.and_then(|number| u8::try_from(number).ok());
+    ExitCode::from(code.unwrap_or(OWN_FAILURE))
 }
 
 /// A command that could not be started. `main` turns it into its exit code.

@@ -1,115 +1,165 @@
-//! `prepage record`: every page fault of a command, in a file.
+//! `prepage record`: every page fault of a command, of running processes or of the machine, in a file.
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use comfy_table::Table;
-use prepage_core::{FaultClass, Object, TraceFacts};
-use prepage_sys::spawn::HowEnded;
-use prepage_trace::parquet::{TraceFileError, TraceWriter};
-use prepage_trace::{Recorder, Summary};
+use prepage_core::{FaultClass, FilePages, Object, PageCacheFacts, Thread, TraceFacts};
+use prepage_trace::parquet::{Notice, Recording, record};
+use prepage_trace::{Filters, RecordOptions, Subject, Summary};
 
-use crate::child::not_started;
+use crate::child::exit_code_of;
 use crate::table::table;
 
 /// How many files the summary names.
 const TOP_FILES: usize = 10;
+/// How many waits for another's read.
+const TOP_WAITS: usize = 5;
 
 /// Options of `prepage record`.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("subject").required(true).args(["command", "pid", "all"]))]
 pub struct Args {
+    /// Record this running process, and all that it starts, until it ends or Ctrl-C; repeatable
+    #[arg(short, long, value_name = "PID", value_delimiter = ',')]
+    pid: Vec<u32>,
+    /// Record every process of the machine until Ctrl-C (root)
+    #[arg(short, long)]
+    all: bool,
     /// The file to write; an older one becomes FILE.old
     #[arg(short, long, value_name = "FILE", default_value = "prepage.parquet")]
     output: PathBuf,
+    /// End the recording after so long: 10, 1.5s, 200ms, 5m. A command runs on
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    duration: Option<Duration>,
+    /// Keep faults on this file only; repeatable
+    #[arg(long, value_name = "PATH")]
+    file: Vec<PathBuf>,
+    /// Keep faults at these addresses only, hexadecimal, the end not included; repeatable
+    #[arg(long, value_name = "A-B")]
+    address: Vec<String>,
+    /// Keep faults of threads of this name only; repeatable
+    #[arg(long, value_name = "NAME")]
+    comm: Vec<String>,
+    /// Record the calls that led to each fault, followed by frame pointers
+    #[arg(short = 'g', long)]
+    stacks: bool,
+    /// Record the frame (physical page) of each fault (root)
+    #[arg(long)]
+    frames: bool,
+    /// Record what becomes of files' pages: read in, asked for by read(), never touched, waited for (root)
+    #[arg(long)]
+    page_cache: bool,
     /// Say nothing but errors and losses
     #[arg(short, long)]
     quiet: bool,
     /// The command to record
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mut writer =
-        Some(TraceWriter::create(&args.output).map_err(|error| with_remedy(error.remedy(), error.into()))?);
-    let mut recorder =
-        Recorder::start(&args.command).map_err(|error| with_remedy(error.remedy(), error.into()))?;
-    let mut summary = Summary::default();
-    let mut faults = Vec::new();
-    loop {
-        let more = recorder.next_faults(&mut faults)?;
-        faults.iter().for_each(|fault| summary.add(fault));
-        if let Some(open) = &mut writer
-            && let Err(error) = open.write(recorder.tables(), &faults)
-        {
-            tell_unsaved(&error);
-            if !matches!(error, TraceFileError::Full { .. }) {
-                writer = None;
-            }
-        }
-        faults.clear();
-        if !more {
-            break;
-        }
-    }
-    let recorded = recorder.finish()?;
-    let exit_code = match recorded.how_ended {
-        HowEnded::NotExecuted(error) => return Err(not_started(&args.command, error).into()),
-        HowEnded::Exited(code) => ExitCode::from(code as u8),
-        HowEnded::Killed(signal) => ExitCode::from(128 + signal as u8),
+    let subject = if args.all {
+        Subject::System
+    } else if args.pid.is_empty() {
+        Subject::Command(args.command.clone())
+    } else {
+        Subject::Processes(args.pid.clone())
     };
-    let (objects, facts) = (&recorded.objects, &recorded.facts);
-    let mut saved = false;
-    if let Some(writer) = writer {
-        match writer.finish(recorded.tables(), facts) {
-            Ok(0) => saved = true,
-            Ok(unsaved) => {
-                saved = true;
-                eprintln!("prepage: the disk filled: {unsaved} of the faults are not in the file");
-            }
-            Err(error) => tell_unsaved(&error),
-        }
-    }
-    tell_losses(facts);
+    let Recording { recorded, summary, saved, failure } =
+        record(&subject, &options(args)?, &args.output, |notice| tell_notice(&notice))?;
+    let how_ended = recorded.how_ended.map(|how| exit_code_of(&args.command, how)).transpose()?;
+    tell_losses(&recorded.facts);
     if !args.quiet {
         // A closed standard error is no reason to fail.
-        let _ = tell(&summary, objects, facts);
+        let _ = tell(&summary, &recorded.objects, &recorded.facts);
         if saved {
             eprintln!("prepage: written to {}", args.output.display());
         }
     }
-    Ok(exit_code)
-}
-
-fn with_remedy<'a>(remedy: impl Into<Option<&'a str>>, error: anyhow::Error) -> anyhow::Error {
-    match remedy.into() {
-        Some(remedy) => anyhow!("{error:#}\n  try: {remedy}"),
-        None => error,
+    if let Some(failure) = failure {
+        let kept = if saved { "; what was recorded until then is saved" } else { "" };
+        return Err(anyhow::Error::new(failure).context(format!("the recording ended early{kept}")));
+    }
+    match (how_ended, recorded.left_running) {
+        (Some(code), _) => Ok(code),
+        (None, Some(command)) => Ok(exit_code_of(&args.command, command.wait()?)?),
+        (None, None) => Ok(ExitCode::SUCCESS),
     }
 }
 
-fn tell_unsaved(error: &TraceFileError) {
-    eprintln!("prepage: {error}; the command runs on");
-    eprintln!("  try: {}", error.remedy());
+fn options(args: &Args) -> Result<RecordOptions> {
+    let mut filters = Filters::default();
+    args.file.iter().for_each(|path| filters.file(path));
+    args.address.iter().try_for_each(|range| filters.address(range))?;
+    args.comm.iter().for_each(|name| filters.comm(name));
+    let Args { stacks, frames, page_cache, duration, .. } = *args;
+    Ok(RecordOptions { stacks, frames, page_cache, filters, duration })
+}
+
+/// Seconds, or a number with its unit.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("a time is a number and s, ms, m or h".into()),
+    };
+    let seconds = digits.parse::<f64>().map_err(|error| error.to_string())? * unit;
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+    if duration.is_zero() { Err("no time at all".into()) } else { Ok(duration) }
+}
+
+fn tell_notice(notice: &Notice<'_>) {
+    match notice {
+        Notice::Rescued(path) => {
+            eprintln!("prepage: a recording that was killed before its end is kept as {}", path.display());
+        }
+        Notice::Unsaved { error, kept } => {
+            eprintln!("prepage: {error}; the command runs on");
+            if let Some(kept) = kept {
+                eprintln!("  what was saved until then is readable: {}", kept.display());
+            }
+            eprintln!("  try: {}", error.remedy());
+        }
+        _ => {}
+    }
 }
 
 fn tell_losses(facts: &TraceFacts) {
     if facts.lost > 0 {
+        let seconds = facts.lost_by_second.iter();
+        let seconds: Vec<String> =
+            seconds.map(|(second, records)| format!("{records} in second {second}")).collect();
         eprintln!(
-            "prepage: the kernel had no room for {} records: some faults or their costs are missing",
-            facts.lost
+            "prepage: the kernel had no room for {} records ({}): some faults or their costs are missing",
+            facts.lost,
+            seconds.join(", ")
         );
         eprintln!("  try: as root, who gets larger rings, or while the machine has less to do");
+    }
+    if facts.unsaved > 0 {
+        eprintln!("prepage: the disk filled: {} of the faults are not in the file", facts.unsaved);
+    }
+    if !facts.unread_maps.is_empty() {
+        eprintln!(
+            "prepage: the mappings of {} processes could not be read: faults on them name no file",
+            facts.unread_maps.len()
+        );
+        eprintln!("  try: as root");
     }
     if facts.system_calls_hidden {
         eprintln!("prepage: faults taken in system calls are not seen by this user");
         eprintln!("  try: sudo sysctl kernel.perf_event_paranoid=1, or run as root");
     }
-    if facts.survivors > 0 {
+    if facts.survivors > 0 && facts.rusage.is_some() {
         eprintln!(
             "prepage: {} processes still run; what they do from now on is not recorded",
             facts.survivors
@@ -134,6 +184,9 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
         writeln!(out, "getrusage  {} minor + {} major", rusage.0, rusage.1)?;
         writeln!(out, "perf       {} minor + {} major, {} records lost", counted.0, counted.1, facts.lost)?;
     }
+    if let (None, Some((minor, major))) = (facts.rusage, facts.counted) {
+        writeln!(out, "perf       {minor} minor + {major} major, {} records lost", facts.lost)?;
+    }
     match facts.inside_kernel() {
         Some(inside @ 0..) => {
             let also = if facts.system_calls_hidden { " or in system calls" } else { "" };
@@ -149,7 +202,75 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
         )?,
         None => {}
     }
+    if let (Some(total), Some(inside)) = (facts.probe_total_ns, facts.probe_cost_ns) {
+        let (total, inside) = (total as f64 / 1e3, inside as f64 / 1e3);
+        writeln!(
+            out,
+            "probe      {total:.2} µs added to each fault; the {inside:.2} µs of it inside the costs are taken off"
+        )?;
+    }
+    if !facts.filters.is_empty() {
+        writeln!(
+            out,
+            "filtered   {} more faults left out by {}",
+            facts.filtered_out,
+            facts.filters.join(" ")
+        )?;
+    }
+    if let Some(page_cache) = &facts.page_cache {
+        writeln!(out, "\n{}", pages(page_cache).trim_fmt())?;
+        if !page_cache.waits.is_empty() {
+            writeln!(out, "\n{}", waits(page_cache).trim_fmt())?;
+        }
+        writeln!(out)?;
+    }
     Ok(())
+}
+
+fn pages(page_cache: &PageCacheFacts) -> Table {
+    let headings = ["pages of", "read in", "untouched", "only mapped", "by read()", "waits", "waited ms"];
+    let mut table = table(&headings, &[1, 2, 3, 4, 5, 6]);
+    for file in page_cache.files.iter().take(TOP_FILES) {
+        let path = match file.path.as_str() {
+            "" => format!("inode {} of device {}:{}", file.inode, file.device >> 20, file.device & 0xf_ffff),
+            path => path.to_owned(),
+        };
+        table.add_row([
+            path,
+            file.pages_read_in.to_string(),
+            file.pages_untouched.to_string(),
+            file.pages_mapped_nearby.to_string(),
+            file.pages_by_read.to_string(),
+            file.read_waits.to_string(),
+            format!("{:.2}", file.read_wait_ns as f64 / 1e6),
+        ]);
+    }
+    let sum = |of: fn(&FilePages) -> u64| page_cache.files.iter().map(of).sum::<u64>();
+    table.add_row([
+        format!("all {} files", page_cache.files.len()),
+        sum(|file| file.pages_read_in).to_string(),
+        sum(|file| file.pages_untouched).to_string(),
+        sum(|file| file.pages_mapped_nearby).to_string(),
+        sum(|file| file.pages_by_read).to_string(),
+        sum(|file| file.read_waits).to_string(),
+        format!("{:.2}", sum(|file| file.read_wait_ns) as f64 / 1e6),
+    ]);
+    table
+}
+
+fn waits(page_cache: &PageCacheFacts) -> Table {
+    let mut table = table(&["waited", "for a read by", "times", "ms"], &[2, 3]);
+    let name = |thread: &Thread| format!("{} {}", thread.comm, thread.tid);
+    for wait in page_cache.waits.iter().take(TOP_WAITS) {
+        let reader = if wait.reader == wait.waiter { "itself".into() } else { name(&wait.reader) };
+        table.add_row([
+            name(&wait.waiter),
+            reader,
+            wait.count.to_string(),
+            format!("{:.2}", wait.wait_ns as f64 / 1e6),
+        ]);
+    }
+    table
 }
 
 fn classes(summary: &Summary) -> Table {

@@ -4,10 +4,14 @@ use prepage_prefetch::learn::LearnError;
 use prepage_prefetch::measure::MeasureError;
 use prepage_prefetch::store::StoreError;
 use prepage_trace::PerfError;
+use prepage_trace::parquet::RecordingError;
 
 /// What helps against `error`, if anything is known to.
 pub fn remedy(error: &anyhow::Error) -> Option<&'static str> {
     error.chain().find_map(|cause| {
+        if let Some(error) = cause.downcast_ref::<RecordingError>() {
+            return error.remedy();
+        }
         if let Some(error) = cause.downcast_ref::<PerfError>() {
             return error.remedy();
         }

@@ -38,6 +38,8 @@ pub struct Setup {
     pub switches: bool,
     /// When it starts.
     pub start: Start,
+    /// Samples tell the calls that led there, followed by frame pointers through the program's own code.
+    pub callchain: bool,
     /// Leave out what happens in system calls, all that an ordinary user may see at `perf_event_paranoid` 2.
     pub exclude_kernel: bool,
     /// Wake the reader when this many bytes of the ring are unread.
@@ -45,8 +47,9 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The kernel's form. `count_lost` asks for lost records in [`super::PerfEvent::counted`] (Linux 6.0).
-    pub(super) fn attr(&self, count_lost: bool) -> perf_event_attr {
+    /// The kernel's form. `count_lost` asks for lost records in [`super::PerfEvent::counted`] (Linux 6.0), `inherit`
+    /// for what the observed thread starts.
+    pub(super) fn attr(&self, count_lost: bool, inherit: bool) -> perf_event_attr {
         let (type_, config) = match self.source {
             Source::PageFaults => (abi::PERF_TYPE_SOFTWARE, u64::from(abi::PERF_COUNT_SW_PAGE_FAULTS)),
             Source::MinorFaults => (abi::PERF_TYPE_SOFTWARE, u64::from(abi::PERF_COUNT_SW_PAGE_FAULTS_MIN)),
@@ -54,9 +57,13 @@ impl Setup {
             Source::Dummy => (abi::PERF_TYPE_SOFTWARE, u64::from(abi::PERF_COUNT_SW_DUMMY)),
             Source::Tracepoint(id) => (abi::PERF_TYPE_TRACEPOINT, id),
         };
-        // One layout for all sources, so that a record can be read without knowing which event wrote it; only
-        // tracepoints have raw bytes, which come last.
-        let raw = if matches!(self.source, Source::Tracepoint(_)) { abi::PERF_SAMPLE_RAW } else { 0 };
+        // All samples begin alike, with the event's id, so that a record can be read without knowing which event
+        // wrote it. What only some have comes after that.
+        let more = match self.source {
+            Source::Tracepoint(_) => abi::PERF_SAMPLE_RAW,
+            _ if self.callchain => abi::PERF_SAMPLE_CALLCHAIN,
+            _ => 0,
+        };
         let mut attr = perf_event_attr::default();
         attr.type_ = type_;
         attr.size = size_of::<perf_event_attr>() as u32;
@@ -67,7 +74,7 @@ impl Setup {
                 | abi::PERF_SAMPLE_TID
                 | abi::PERF_SAMPLE_TIME
                 | abi::PERF_SAMPLE_ADDR
-                | raw,
+                | more,
         );
         attr.read_format = if count_lost { u64::from(abi::PERF_FORMAT_LOST) } else { 0 };
         attr.clockid = libc::CLOCK_MONOTONIC;
@@ -76,9 +83,10 @@ impl Setup {
         attr.set_watermark(1);
         attr.set_use_clockid(1);
         attr.set_sample_id_all(1);
-        attr.set_inherit(1);
+        attr.set_inherit(u64::from(inherit));
         attr.set_exclude_kernel(u64::from(self.exclude_kernel));
         attr.set_exclude_hv(1);
+        attr.set_exclude_callchain_kernel(1);
         let on_exec = u64::from(self.start == Start::OnExec);
         attr.set_disabled(on_exec);
         attr.set_enable_on_exec(on_exec);

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use super::Observed;
+
 /// A perf facility failed. [`PerfError::remedy`] names what to change.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -23,6 +25,20 @@ pub enum PerfError {
     NotYours {
         /// The process.
         pid: u32,
+    },
+    /// Only root may observe every process.
+    #[error("this user may not observe every process (kernel.perf_event_paranoid is {level})")]
+    NotSystem {
+        /// The level found.
+        level: i32,
+    },
+    /// A list of the kernel's could not be read.
+    #[error("{path} cannot be read")]
+    Proc {
+        /// Which.
+        path: String,
+        /// The kernel's reason.
+        source: io::Error,
     },
     /// The process is gone.
     #[error("there is no process {pid}")]
@@ -69,6 +85,8 @@ impl PerfError {
             }
             Self::Unavailable { filtered: false } => "a kernel built with CONFIG_PERF_EVENTS",
             Self::NotYours { .. } => "run as root, or as the user who owns the process",
+            Self::NotSystem { .. } => "run as root, or sudo sysctl kernel.perf_event_paranoid=0",
+            Self::Proc { .. } => "mount -t proc proc /proc (and without hidepid, or run as root)",
             Self::TooManyFiles => "ulimit -n $(ulimit -Hn)",
             Self::Ring { .. } => {
                 "sudo sysctl kernel.perf_event_mlock_kb=2048, or end other recordings of this user"
@@ -78,7 +96,14 @@ impl PerfError {
         })
     }
 
-    pub(super) fn from_open(error: io::Error, pid: u32, level: Option<i32>) -> Self {
+    pub(super) fn from_open(error: io::Error, observed: Observed, level: Option<i32>) -> Self {
+        let pid = match (observed, error.raw_os_error()) {
+            (Observed::Thread(tid), _) => tid,
+            (Observed::System, Some(libc::EACCES | libc::EPERM)) if level.is_some_and(|level| level > 0) => {
+                return Self::NotSystem { level: level.unwrap_or_default() };
+            }
+            (Observed::System, _) => 0,
+        };
         match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => match level {
                 Some(level) if level > 2 => Self::SwitchedOff { level },
@@ -101,12 +126,17 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_by_its_cause() {
-        let open = |errno, level| PerfError::from_open(io::Error::from_raw_os_error(errno), 7, level);
+        let open = |errno, level| {
+            PerfError::from_open(io::Error::from_raw_os_error(errno), Observed::Thread(7), level)
+        };
         assert!(matches!(open(libc::EACCES, Some(3)), PerfError::SwitchedOff { level: 3 }));
         assert!(matches!(open(libc::EPERM, Some(2)), PerfError::Unavailable { filtered: true }));
         assert!(matches!(open(libc::EACCES, Some(2)), PerfError::NotYours { pid: 7 }));
         assert!(matches!(open(libc::ENOSYS, None), PerfError::Unavailable { filtered: false }));
         assert!(matches!(open(libc::EMFILE, Some(2)), PerfError::TooManyFiles));
+        let error = io::Error::from_raw_os_error(libc::EACCES);
+        let system = PerfError::from_open(error, Observed::System, Some(2));
+        assert!(matches!(system, PerfError::NotSystem { level: 2 }));
     }
 
     #[test]

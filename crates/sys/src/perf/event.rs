@@ -8,7 +8,16 @@ use perf_event_open_sys::{self as perf, bindings as abi, ioctls};
 
 use super::{PerfError, Setup};
 
-/// An event of one thread (and what it starts) on one CPU. Closed when dropped.
+/// Whose event it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Observed {
+    /// This thread's, and that of all threads and processes that it starts from then on.
+    Thread(u32),
+    /// Everyone's (root, or `perf_event_paranoid` below 1).
+    System,
+}
+
+/// An event on one CPU. Closed when dropped.
 #[derive(Debug)]
 pub struct PerfEvent {
     fd: OwnedFd,
@@ -25,22 +34,23 @@ pub struct Counted {
 }
 
 impl PerfEvent {
-    /// Opens the event for thread `tid` while it runs on `cpu`, and for all threads and processes that it starts
-    /// from now on.
+    /// Opens the event for what happens to `observed` on `cpu`.
     ///
     /// # Errors
     /// See [`PerfError`]. EACCES and EPERM with `exclude_kernel` unset may only mean that it must be set.
-    pub fn open(setup: &Setup, tid: u32, cpu: u32) -> Result<Self, PerfError> {
-        let error = match open(setup, tid, cpu, true) {
+    pub fn open(setup: &Setup, observed: Observed, cpu: u32) -> Result<Self, PerfError> {
+        let error = match open(setup, observed, cpu, true) {
             // Before Linux 6.0 the request to count lost records is unknown.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match open(setup, tid, cpu, false) {
-                Err(error) => error,
-                Ok(fd) => return Ok(Self { fd, counts_lost: false }),
-            },
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                match open(setup, observed, cpu, false) {
+                    Err(error) => error,
+                    Ok(fd) => return Ok(Self { fd, counts_lost: false }),
+                }
+            }
             Err(error) => error,
             Ok(fd) => return Ok(Self { fd, counts_lost: true }),
         };
-        Err(PerfError::from_open(error, tid, paranoid_level()))
+        Err(PerfError::from_open(error, observed, paranoid_level()))
     }
 
     /// The number by which samples name this event.
@@ -56,6 +66,18 @@ impl PerfEvent {
         // SAFETY: PERF_EVENT_IOC_SET_OUTPUT takes a descriptor by value; both are open.
         let result = unsafe { ioctls::SET_OUTPUT(self.fd.as_raw_fd(), owner.fd.as_raw_fd()) };
         if result < 0 { Err(last_error("sharing a ring")) } else { Ok(()) }
+    }
+
+    /// Stops it, or lets it go on.
+    pub fn set_enabled(&self, enabled: bool) -> Result<(), PerfError> {
+        // SAFETY: both take a number by value, 0 for this event alone; the descriptor is open.
+        let result = unsafe {
+            match enabled {
+                true => ioctls::ENABLE(self.fd.as_raw_fd(), 0),
+                false => ioctls::DISABLE(self.fd.as_raw_fd(), 0),
+            }
+        };
+        if result < 0 { Err(last_error("stopping an event")) } else { Ok(()) }
     }
 
     /// The counts until now.
@@ -103,12 +125,16 @@ fn parse_cpu_list(list: &str) -> Option<Vec<u32>> {
     Some(cpus)
 }
 
-fn open(setup: &Setup, tid: u32, cpu: u32, count_lost: bool) -> io::Result<OwnedFd> {
-    let mut attr = setup.attr(count_lost);
+fn open(setup: &Setup, observed: Observed, cpu: u32, count_lost: bool) -> io::Result<OwnedFd> {
+    let (pid, inherit) = match observed {
+        Observed::Thread(tid) => (tid as libc::pid_t, true),
+        Observed::System => (-1, false),
+    };
+    let mut attr = setup.attr(count_lost, inherit);
     let flags = libc::c_ulong::from(abi::PERF_FLAG_FD_CLOEXEC);
     // SAFETY: `attr` is initialised, says its own size and outlives the call. The event only reports: it asks for
     // no signal, no breakpoint and no write to this process.
-    let fd = unsafe { perf::perf_event_open(&mut attr, tid as libc::pid_t, cpu as libc::c_int, -1, flags) };
+    let fd = unsafe { perf::perf_event_open(&mut attr, pid, cpu as libc::c_int, -1, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

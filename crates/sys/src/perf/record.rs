@@ -65,8 +65,28 @@ pub struct Sample<'a> {
     pub ip: u64,
     /// Memory address, for page faults.
     pub address: u64,
-    /// A tracepoint's fields; empty for other events.
-    pub raw: &'a [u8],
+    /// What only some events have; see [`Sample::raw`] and [`Sample::callchain`].
+    rest: &'a [u8],
+}
+
+impl<'a> Sample<'a> {
+    /// A tracepoint's fields, if the event is one. `None` when they are cut short.
+    pub fn raw(&self) -> Option<&'a [u8]> {
+        let mut cursor = Cursor(self.rest);
+        let len = cursor.u32()?;
+        cursor.take(len as usize)
+    }
+
+    /// The addresses of the calls that led there, the instruction itself first, if the event was set up with
+    /// [`super::Setup::callchain`]. `None` when they are cut short.
+    pub fn callchain(&self) -> Option<impl Iterator<Item = u64> + 'a> {
+        let mut cursor = Cursor(self.rest);
+        let count = usize::try_from(cursor.u64()?).ok()?;
+        let words = cursor.take(count.checked_mul(8)?)?.chunks_exact(8);
+        let addresses = words.map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
+        // Markers stand between the parts of a chain (kernel, user, …): numbers no address can have.
+        Some(addresses.filter(|&address| address < abi::PERF_CONTEXT_MAX))
+    }
 }
 
 /// A mapping.
@@ -125,11 +145,7 @@ fn sample(mut cursor: Cursor<'_>) -> Option<Record<'_>> {
     let (pid, tid) = (cursor.u32()?, cursor.u32()?);
     let time_ns = cursor.u64()?;
     let address = cursor.u64()?;
-    let raw = match cursor.u32() {
-        None => &[],
-        Some(len) => cursor.take(len as usize)?,
-    };
-    Some(Record { time_ns, pid, tid, kind: RecordKind::Sample(Sample { id, ip, address, raw }) })
+    Some(Record { time_ns, pid, tid, kind: RecordKind::Sample(Sample { id, ip, address, rest: cursor.0 }) })
 }
 
 fn side_band<'a>(

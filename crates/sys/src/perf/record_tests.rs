@@ -32,7 +32,7 @@ fn a_fault_sample_has_no_raw_bytes() {
     }
     let record = Record::decode(&bytes).expect("a sample");
     assert_eq!((record.time_ns, record.pid, record.tid), (5_000, 70, 71));
-    let sample = Sample { id: 42, ip: 0x1000, address: 0xdead_b000, raw: &[] };
+    let sample = Sample { id: 42, ip: 0x1000, address: 0xdead_b000, rest: &[] };
     assert_eq!(record.kind, RecordKind::Sample(sample));
 }
 
@@ -45,7 +45,28 @@ fn a_tracepoint_sample_has_its_fields() {
     bytes.extend_from_slice(&4u32.to_ne_bytes());
     bytes.extend_from_slice(b"abcd");
     let record = Record::decode(&bytes).expect("a sample");
-    assert!(matches!(record.kind, RecordKind::Sample(Sample { raw: b"abcd", .. })));
+    let RecordKind::Sample(sample) = record.kind else { panic!("not a sample: {record:?}") };
+    assert_eq!(sample.raw(), Some(b"abcd".as_slice()));
+    let cut = Record::decode(&bytes[..bytes.len() - 1]).expect("a sample");
+    let RecordKind::Sample(cut) = cut.kind else { panic!("not a sample: {cut:?}") };
+    assert_eq!(cut.raw(), None);
+}
+
+#[test]
+fn a_callchain_has_its_markers_left_out() {
+    let mut bytes = header(abi::PERF_RECORD_SAMPLE, 2, 72);
+    for word in [42u64, 0x1000, 0, 5_000, 0, 3, abi::PERF_CONTEXT_USER, 0x1000, 0x2000] {
+        bytes.extend_from_slice(&word.to_ne_bytes());
+    }
+    let chain = |bytes: &[u8]| {
+        let record = Record::decode(bytes).expect("a sample");
+        let RecordKind::Sample(sample) = record.kind else { panic!("not a sample: {record:?}") };
+        sample.callchain().map(Iterator::collect::<Vec<_>>)
+    };
+    assert_eq!(chain(&bytes), Some(vec![0x1000, 0x2000]));
+    assert_eq!(chain(&bytes[..bytes.len() - 8]), None);
+    bytes[48..56].fill(0xff);
+    assert_eq!(chain(&bytes), None, "more calls than there is memory");
 }
 
 #[test]
@@ -110,6 +131,8 @@ fn no_bytes_make_the_decoder_panic() {
         if len >= 8 {
             bytes[..4].copy_from_slice(&((round % 24) as u32).to_ne_bytes());
         }
-        let _ = Record::decode(&bytes);
+        if let Ok(Record { kind: RecordKind::Sample(sample), .. }) = Record::decode(&bytes) {
+            let _ = (sample.raw(), sample.callchain().map(Iterator::count));
+        }
     }
 }

@@ -11,7 +11,7 @@ fn feed(pairing: &mut Pairing, events: Vec<(u64, u32, EventKind)>) -> Vec<Fault>
 }
 
 fn begin(address: u64) -> EventKind {
-    EventKind::FaultBegin { address, ip: 9 }
+    EventKind::FaultBegin { address, ip: 9, calls: None }
 }
 
 fn end(address: u64) -> EventKind {

@@ -19,6 +19,7 @@ use prepage_core::{
     ThreadIndex, Trace, TraceFacts,
 };
 
+use super::prefix::Prefix;
 use super::schema::{
     ADDRESS, CLASS, CODE, CODE_OFFSET, COLUMNS, COMM, COST, Column, DEVICE, FACTS_KEY, FILES_KEY, FRAME,
     FileEntry, INODE, IP, Kind, OBJECT, PAGE, PERMISSIONS, PID, STACK, START, TID, VERSION_KEY,
@@ -31,14 +32,13 @@ const MAGIC: &[u8; 4] = b"PAR1";
 
 /// Reads the trace in file `path` whole. Faults come in the order they began.
 ///
+/// Of a recording that was killed (`FILE.partial`), what was complete by then is read;
+/// [`TraceFacts::cut_short`] tells.
+///
 /// # Errors
 /// A file that is no trace, is cut short or damaged, lacks a column or comes from a later prepage.
 pub fn read_trace(path: &Path) -> Result<Trace, TraceFileError> {
-    let file = File::open(path).map_err(|source| TraceFileError::io(path, "open", source))?;
-    check_frame(path, &file)?;
-    if seal::check(&file).map_err(|source| TraceFileError::io(path, "read", source))? == Seal::Broken {
-        return Err(TraceFileError::Damaged { path: path.into() });
-    }
+    let file = open(path)?;
     let unreadable = |source| TraceFileError::Unreadable { path: path.into(), source };
     // Types as Parquet has them, so that a file rewritten by other tools reads the same.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
@@ -70,8 +70,9 @@ pub fn read_trace(path: &Path) -> Result<Trace, TraceFileError> {
     Ok(rows.trace)
 }
 
-/// Tells a file that is cut short from one that is something else.
-fn check_frame(path: &Path, file: &File) -> Result<(), TraceFileError> {
+/// Opens a trace: the whole of a file that is complete, else the part that is.
+fn open(path: &Path) -> Result<Prefix, TraceFileError> {
+    let file = File::open(path).map_err(|source| TraceFileError::io(path, "open", source))?;
     let failed = |source| TraceFileError::io(path, "read", source);
     let len = file.metadata().map_err(failed)?.len();
     let word = |at| {
@@ -86,9 +87,13 @@ fn check_frame(path: &Path, file: &File) -> Result<(), TraceFileError> {
         return Err(TraceFileError::NotATrace { path: path.into(), reason: "no Parquet file" });
     }
     if len < 12 || word(len - 4)?.as_ref() != Some(MAGIC) {
-        return Err(TraceFileError::Truncated { path: path.into() });
+        let readable = Prefix::readable(file).map_err(failed)?;
+        return readable.ok_or_else(|| TraceFileError::Truncated { path: path.into() });
     }
-    Ok(())
+    if seal::check(&file).map_err(failed)? == Seal::Broken {
+        return Err(TraceFileError::Damaged { path: path.into() });
+    }
+    Prefix::whole(file).map_err(failed)
 }
 
 fn facts(path: &Path, entries: &[KeyValue]) -> Result<TraceFacts, TraceFileError> {

@@ -6,8 +6,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use ::parquet::file::reader::Length;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 
+use super::prefix::Prefix;
 use super::{TraceFileError, seal};
 
 /// Writes `PATH.partial`, which becomes `PATH` when it is complete; an older `PATH` becomes `PATH.old`. What is no
@@ -21,29 +23,55 @@ pub(super) struct Spool {
     path: PathBuf,
     /// `None` when written directly, or complete.
     partial: Option<PathBuf>,
+    rescued: Option<PathBuf>,
+    /// Whether what is written can be read, up to the last footer.
+    readable: bool,
 }
 
 impl Spool {
     pub(super) fn create(path: &Path) -> Result<Self, TraceFileError> {
         // The target of a link is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let mut rescued = None;
         let special = fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
         let partial = (!special).then(|| with_suffix(&path, ".partial"));
         let target = partial.as_ref().unwrap_or(&path);
-        let file = OpenOptions::new()
-            .read(!special)
-            .write(true)
-            .create(!special)
-            .truncate(false)
-            .open(target)
-            .map_err(|source| TraceFileError::io(target, "create", source))?;
+        let open = || {
+            let mut options = OpenOptions::new();
+            options.read(!special).write(true).create(!special).truncate(false);
+            let file = options.open(target).map_err(|source| TraceFileError::io(target, "create", source))?;
+            if !special {
+                flock(&file, FlockOperation::NonBlockingLockExclusive)
+                    .map_err(|_| TraceFileError::Busy { path: path.clone() })?;
+            }
+            Ok(file)
+        };
+        let mut file = open()?;
         if !special {
-            flock(&file, FlockOperation::NonBlockingLockExclusive)
-                .map_err(|_| TraceFileError::Busy { path: path.clone() })?;
+            let failed = |source| TraceFileError::io(target, "rescue", source);
+            rescued = rescue(&file, target).map_err(failed)?;
+            if rescued.is_some() {
+                file = open()?;
+            }
             file.set_len(0).map_err(|source| TraceFileError::io(target, "empty", source))?;
         }
-        let spool = Self { file, written_bytes: 0, checksum: crc32fast::Hasher::new(), path, partial };
-        Ok(spool)
+        let checksum = crc32fast::Hasher::new();
+        Ok(Self { file, written_bytes: 0, checksum, path, partial, rescued, readable: false })
+    }
+
+    /// Where a recording that was killed is kept, whose unfinished file stood in the way.
+    pub(super) fn rescued(&self) -> Option<&Path> {
+        self.rescued.as_deref()
+    }
+
+    /// Notes that a footer was written: should the file not be completed, it stays as it is.
+    pub(super) fn is_readable(&mut self) {
+        self.readable = true;
+    }
+
+    /// What stays behind when the file is not completed.
+    pub(super) fn left_behind(&self) -> Option<&Path> {
+        self.partial.as_deref().filter(|_| self.readable)
     }
 
     /// Reserves disk space for `bytes` more.
@@ -97,12 +125,21 @@ impl Write for Spool {
 }
 
 impl Drop for Spool {
-    /// Without its footer a file cannot be read: leaves none behind.
+    /// Without a footer a file cannot be read: leaves none such behind.
     fn drop(&mut self) {
-        if let Some(partial) = &self.partial {
+        if let Some(partial) = self.partial.as_ref().filter(|_| !self.readable) {
             let _ = fs::remove_file(partial);
         }
     }
+}
+
+/// Makes what a killed recorder left in `partial` a whole file under another name, if any of it is readable.
+fn rescue(file: &File, partial: &Path) -> io::Result<Option<PathBuf>> {
+    let Some(readable) = Prefix::readable(file.try_clone()?)? else { return Ok(None) };
+    readable.file().set_len(readable.len())?;
+    let kept = with_suffix(partial, ".old");
+    fs::rename(partial, &kept)?;
+    Ok(Some(kept))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ::parquet::arrow::arrow_writer::{
     ArrowColumnChunk, ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves,
@@ -10,7 +11,7 @@ use ::parquet::arrow::arrow_writer::{
 use ::parquet::arrow::{ArrowSchemaConverter, add_encoded_arrow_schema_to_metadata};
 use ::parquet::basic::{Compression, Encoding, ZstdLevel};
 use ::parquet::errors::ParquetError;
-use ::parquet::file::metadata::KeyValue;
+use ::parquet::file::metadata::{FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataWriter};
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::types::ColumnPath;
@@ -35,6 +36,8 @@ const GROUP_ROWS: usize = 1 << 18;
 const RESERVE_BYTES: u64 = 1 << 20;
 /// What a row group adds to the footer, amply.
 const FOOTER_GROUP_BYTES: u64 = 4 << 10;
+/// How long a row group may take to fill, at the beginning of a recording.
+const GROUP_SECONDS_MIN: Duration = Duration::from_secs(5);
 /// Texts of the stacks of a row group that are stored once each.
 const STACKS_BYTES_MAX: usize = 64 << 20;
 /// Rows encoded at once: few, because whoever records must soon look at the rings again.
@@ -42,7 +45,8 @@ const BATCH_ROWS: usize = 8 << 10;
 
 /// Writes a trace to a file, a part at a time, so that its length is not bounded by memory.
 ///
-/// The file appears under its name when [`TraceWriter::finish`] has completed it; dropped before, it leaves nothing.
+/// The file appears under its name when [`TraceWriter::finish`] has completed it; dropped before, it leaves
+/// [`TraceWriter::left_behind`].
 pub struct TraceWriter {
     file: SerializedFileWriter<Spool>,
     columns: ArrowRowGroupWriterFactory,
@@ -53,6 +57,11 @@ pub struct TraceWriter {
     saved: u64,
     taken: u64,
     full: bool,
+    began: Instant,
+    /// When the last row group was put into the file.
+    grouped: Instant,
+    /// Where the last footer in the file ends.
+    footer_end: u64,
 }
 
 /// The row group that is being filled.
@@ -83,15 +92,36 @@ impl TraceWriter {
             saved: 0,
             taken: 0,
             full: false,
+            began: Instant::now(),
+            grouped: Instant::now(),
+            footer_end: 0,
         })
     }
 
-    /// Adds `faults`, whose indices point into `tables`.
+    /// Where a recording that was killed is kept, whose unfinished file stood in the way.
+    pub fn rescued(&self) -> Option<&Path> {
+        self.file.inner().rescued()
+    }
+
+    /// Where what is in the file until now stays, should it not be completed; `None` while that is nothing.
+    pub fn left_behind(&self) -> Option<&Path> {
+        self.file.inner().left_behind()
+    }
+
+    /// Adds `faults`, whose indices point into `tables`. `facts` are those of the run so far.
+    ///
+    /// Were this process killed, what was put into the file until then stays readable: a row group is complete when it
+    /// is full, and else after 5 seconds or a tenth of the time that the recording takes already.
     ///
     /// # Errors
     /// [`TraceFileError::Full`] once, when the disk is full: later faults are only counted, as
     /// [`TraceFacts::unsaved`], and [`TraceWriter::finish`] makes what was saved before readable.
-    pub fn write(&mut self, tables: Tables<'_>, faults: &[Fault]) -> Result<(), TraceFileError> {
+    pub fn write(
+        &mut self,
+        tables: Tables<'_>,
+        faults: &[Fault],
+        facts: impl FnOnce() -> TraceFacts,
+    ) -> Result<(), TraceFileError> {
         self.taken += faults.len() as u64;
         if self.full {
             return Ok(());
@@ -100,6 +130,46 @@ impl TraceWriter {
         while self.waiting.len() >= BATCH_ROWS {
             self.encode(tables, BATCH_ROWS)?;
         }
+        let due = GROUP_SECONDS_MIN.max(self.began.elapsed() / 10);
+        if self.grouped.elapsed() >= due && self.taken > self.saved {
+            self.encode(tables, self.waiting.len())?;
+            self.close_group(RESERVE_BYTES)?;
+        }
+        if self.next_group > 0 && self.group.is_none() {
+            self.write_footer(tables, facts)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a footer after the row groups until now, so that they can be read if no more comes; at most an eighth of
+    /// the file is given to these.
+    fn write_footer(
+        &mut self,
+        tables: Tables<'_>,
+        facts: impl FnOnce() -> TraceFacts,
+    ) -> Result<(), TraceFileError> {
+        let data_bytes = self.file.bytes_written() as u64 - self.footer_end;
+        if data_bytes == 0 || data_bytes < self.next_group as u64 * FOOTER_GROUP_BYTES {
+            return Ok(());
+        }
+        let mut entries: Vec<KeyValue> =
+            self.file.properties().key_value_metadata().cloned().unwrap_or_default();
+        let facts = TraceFacts { cut_short: true, ..facts() };
+        entries.extend(key_values(json(&facts), json(&file_entries(tables.objects))));
+        let schema = Arc::new(self.file.schema_descr().clone());
+        let creator = Some(self.file.properties().created_by().to_owned());
+        let metadata = FileMetaData::new(1, self.saved as i64, creator, Some(entries), schema, None);
+        let metadata = ParquetMetaData::new(metadata, self.file.flushed_row_groups().to_vec());
+        let mut footer = Vec::new();
+        let written = ParquetMetaDataWriter::new(&mut footer, &metadata).finish();
+        written.map_err(|error| self.failure(error))?;
+        self.file.inner().ensure_room(footer.len() as u64 + RESERVE_BYTES).inspect_err(|error| {
+            self.full = matches!(error, TraceFileError::Full { .. });
+        })?;
+        self.file.write_all(&footer).map_err(|error| self.failure(error.into()))?;
+        self.file.flush().map_err(|error| self.failure(error.into()))?;
+        self.footer_end = self.file.bytes_written() as u64;
+        self.file.inner_mut().is_readable();
         Ok(())
     }
 
@@ -117,15 +187,8 @@ impl TraceWriter {
         }
         let unsaved = self.taken - self.saved;
         let facts = json(&TraceFacts { unsaved, ..facts.clone() });
-        let entries = [
-            (VERSION_KEY.to_owned(), FORMAT_VERSION.to_string()),
-            (FACTS_KEY.to_owned(), facts),
-            (FILES_KEY.to_owned(), files),
-            (PAGE_BYTES_KEY.to_owned(), PAGE_SIZE.to_string()),
-            (seal::key(), seal::UNSEALED.to_owned()),
-        ];
-        for (key, value) in entries {
-            self.file.append_key_value_metadata(KeyValue::new(key, value));
+        for entry in key_values(facts, files) {
+            self.file.append_key_value_metadata(entry);
         }
         let path = self.file.inner().path().to_owned();
         let spool = self.file.into_inner().map_err(|error| TraceFileError::writing(&path, error))?;
@@ -179,6 +242,7 @@ impl TraceWriter {
         }
         self.append(chunks).map_err(|error| self.failure(error))?;
         self.saved += group.rows as u64;
+        self.grouped = Instant::now();
         Ok(())
     }
 
@@ -205,7 +269,7 @@ impl std::fmt::Debug for TraceWriter {
 pub fn write_trace(path: &Path, trace: &Trace) -> Result<(), TraceFileError> {
     let mut writer = TraceWriter::create(path)?;
     let tables = Tables::from(trace);
-    writer.write(tables, &trace.faults)?;
+    writer.write(tables, &trace.faults, || trace.facts.clone())?;
     match writer.finish(tables, &trace.facts)? {
         0 => Ok(()),
         _ => Err(TraceFileError::Full { path: path.into() }),
@@ -314,6 +378,18 @@ fn dictionary<'a>(
         .collect();
     let values = Arc::new(StringArray::from_iter_values(used));
     Arc::new(DictionaryArray::<UInt32Type>::new(keys, values))
+}
+
+/// The metadata of a trace, not yet sealed.
+fn key_values(facts: String, files: String) -> impl Iterator<Item = KeyValue> {
+    let entries = [
+        (VERSION_KEY.to_owned(), FORMAT_VERSION.to_string()),
+        (FACTS_KEY.to_owned(), facts),
+        (FILES_KEY.to_owned(), files),
+        (PAGE_BYTES_KEY.to_owned(), PAGE_SIZE.to_string()),
+        (seal::key(), seal::UNSEALED.to_owned()),
+    ];
+    entries.into_iter().map(|(key, value)| KeyValue::new(key, value))
 }
 
 fn json(value: &impl Serialize) -> String {

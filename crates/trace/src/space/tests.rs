@@ -116,7 +116,7 @@ fn lines_of_proc_maps() {
 fn this_process_can_be_seeded() {
     let mut spaces = AddressSpaces::new();
     let pid = std::process::id();
-    spaces.seed(pid);
+    spaces.seed(pid).expect("our own");
     let code = this_process_can_be_seeded as fn() as usize as u64;
     let place = spaces.resolve(pid, code).expect("our own code is mapped");
     assert!(place.object.is_file() && place.page.is_some());

@@ -1,0 +1,70 @@
+//! The build-ids of the files that ran.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+
+use object::elf::{FileHeader32, FileHeader64, NT_GNU_BUILD_ID};
+use object::read::elf::{FileHeader, ProgramHeader};
+use prepage_core::{BuildId, Object, PAGE_SIZE};
+use rustix::fs::OFlags;
+
+/// The build-id in the first page of an ELF file, where linkers put it.
+pub fn build_id(page: &[u8]) -> Option<&[u8]> {
+    fn of<Header: FileHeader<Endian = object::Endianness>>(page: &[u8]) -> Option<&[u8]> {
+        let header = Header::parse(page).ok()?;
+        let endian = header.endian().ok()?;
+        for segment in header.program_headers(endian, page).ok()? {
+            let Ok(Some(mut notes)) = segment.notes(endian, page) else { continue };
+            while let Ok(Some(note)) = notes.next() {
+                if note.name() == b"GNU" && note.n_type(endian) == NT_GNU_BUILD_ID {
+                    return Some(note.desc());
+                }
+            }
+        }
+        None
+    }
+    of::<FileHeader64<object::Endianness>>(page).or_else(|| of::<FileHeader32<object::Endianness>>(page))
+}
+
+/// The build-id of `object`'s file, if the file of its path is still the one that was mapped.
+pub(crate) fn build_id_of(object: &Object) -> Option<BuildId> {
+    let (_, inode) = object.inode?;
+    // What stands in the file's place by now may be a pipe, which must not be waited for.
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(&object.path).ok()?;
+    // The device is not compared: stacked file systems show another one here than in the kernel's events.
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || metadata.ino() != inode {
+        return None;
+    }
+    let mut page = [0; PAGE_SIZE as usize];
+    let mut len = 0;
+    while let Ok(read @ 1..) = file.read_at(&mut page[len..], len as u64) {
+        len += read;
+    }
+    BuildId::new(build_id(&page[..len])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_replaced_has_none() {
+        let path = std::env::current_exe().expect("this program");
+        let inode = std::fs::metadata(&path).expect("there").ino();
+        let object = |inode| Object::new(path.to_str().expect("plain"), Some((0, inode)));
+        let notes = std::process::Command::new("readelf").arg("-n").arg(&path).output();
+        match notes {
+            Ok(notes) if notes.status.success() => {
+                let notes = String::from_utf8_lossy(&notes.stdout);
+                let expected = notes.split_once("Build ID: ").map(|(_, id)| id.split_whitespace().next());
+                let found = build_id_of(&object(inode)).map(|id| id.to_string());
+                assert_eq!(found.as_deref(), expected.flatten());
+            }
+            _ => eprintln!("SKIPPED: no readelf to compare with"),
+        }
+        assert_eq!(build_id_of(&object(inode + 1)), None);
+        assert_eq!(build_id(&[0x7f, b'E', b'L', b'F']), None);
+    }
+}

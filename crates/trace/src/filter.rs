@@ -1,0 +1,128 @@
+//! Which faults to keep.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use prepage_core::{Fault, Object, ObjectId};
+
+/// Bytes of a thread's name that the kernel keeps.
+const COMM_BYTES: usize = 15;
+
+/// Which faults to keep: those that pass every kind of filter given, and one is enough of each kind.
+#[derive(Clone, Debug, Default)]
+pub struct Filters {
+    files: Vec<PathBuf>,
+    addresses: Vec<Range<u64>>,
+    comms: Vec<String>,
+    /// As they were given.
+    texts: Vec<String>,
+    /// For each object whether one of `files` is meant, once that was looked at.
+    is_wanted: Vec<Option<bool>>,
+}
+
+/// A text that is no range of addresses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text}: not a range of addresses such as 7f0000000000-7f0000100000 (hexadecimal, the end not included)"
+)]
+pub struct NotARange {
+    text: String,
+}
+
+impl Filters {
+    /// Keeps faults on the file `path`.
+    pub fn file(&mut self, path: &Path) {
+        self.texts.push(format!("--file {}", path.display()));
+        // The kernel names files by their resolved path; one that does not exist yet will get this one.
+        let path = path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.into());
+        self.files.push(path);
+    }
+
+    /// Keeps faults at the addresses `text`, `A-B` in hexadecimal.
+    pub fn address(&mut self, text: &str) -> Result<(), NotARange> {
+        let hex = |digits: &str| {
+            let digits = digits.strip_prefix("0x").unwrap_or(digits);
+            u64::from_str_radix(digits, 16).ok()
+        };
+        let range = text.split_once('-').and_then(|(start, end)| Some(hex(start)?..hex(end)?));
+        let range = range.filter(|range| range.start < range.end);
+        self.addresses.push(range.ok_or_else(|| NotARange { text: text.into() })?);
+        self.texts.push(format!("--address {text}"));
+        Ok(())
+    }
+
+    /// Keeps faults of threads called `name`, of which the kernel keeps 15 bytes.
+    pub fn comm(&mut self, name: &str) {
+        self.texts.push(format!("--comm {name}"));
+        let mut end = name.len().min(COMM_BYTES);
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.comms.push(name[..end].into());
+    }
+
+    /// Whether all faults are kept.
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// The filters as a command line has them.
+    pub fn texts(&self) -> &[String] {
+        &self.texts
+    }
+
+    /// Whether `fault`, by a thread called `comm`, is kept.
+    pub(crate) fn keep(&mut self, fault: &Fault, comm: &str, objects: &[Object]) -> bool {
+        let any = |empty: bool, found: bool| empty || found;
+        any(self.addresses.is_empty(), self.addresses.iter().any(|range| range.contains(&fault.address)))
+            && any(self.comms.is_empty(), self.comms.iter().any(|wanted| wanted == comm))
+            && any(self.files.is_empty(), fault.object.is_some_and(|id| self.wants(id, objects)))
+    }
+
+    fn wants(&mut self, id: ObjectId, objects: &[Object]) -> bool {
+        let at = id.0 as usize;
+        if at >= self.is_wanted.len() {
+            self.is_wanted.resize(at + 1, None);
+        }
+        let files = &self.files;
+        *self.is_wanted[at]
+            .get_or_insert_with(|| files.iter().any(|path| path == Path::new(&objects[at].path)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::{FaultClass, ThreadIndex};
+
+    use super::*;
+
+    #[test]
+    fn every_kind_given_must_be_passed() {
+        let objects = [Object::new("/nonexistent/a", Some((1, 2))), Object::new("[heap]", None)];
+        let fault = |address, object: Option<u32>| Fault {
+            object: object.map(ObjectId),
+            ..Fault::new(0, ThreadIndex(0), address, FaultClass::Cached)
+        };
+        let mut filters = Filters::default();
+        assert!(filters.is_empty() && filters.keep(&fault(0, None), "x", &objects));
+        filters.address("0x1000-2000").expect("a range");
+        filters.address("5000-6000").expect("a range");
+        assert!(filters.keep(&fault(0x1fff, None), "x", &objects));
+        assert!(filters.keep(&fault(0x5000, None), "x", &objects));
+        assert!(!filters.keep(&fault(0x2000, None), "x", &objects));
+        filters.file("/nonexistent/a".as_ref());
+        assert!(filters.keep(&fault(0x1000, Some(0)), "x", &objects));
+        assert!(!filters.keep(&fault(0x1000, Some(1)), "x", &objects));
+        filters.comm("a name of more than fifteen bytes");
+        assert!(!filters.keep(&fault(0x1000, Some(0)), "x", &objects));
+        assert!(filters.keep(&fault(0x1000, Some(0)), "a name of more ", &objects));
+        assert_eq!(filters.texts().len(), 4);
+    }
+
+    #[test]
+    fn what_is_no_range_is_named() {
+        for text in ["", "1000", "2000-1000", "1000-1000", "x-y", "-1-2"] {
+            assert!(Filters::default().address(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Recording into a file.
+
+use std::path::Path;
+
+use prepage_sys::spawn::HowEnded;
+
+use super::{TraceFileError, TraceWriter};
+use crate::recorder::{RecordError, RecordOptions, Recorded, Recorder, Subject};
+use crate::summary::Summary;
+
+/// A recording that has ended.
+#[derive(Debug)]
+pub struct Recording {
+    /// The run, with everything that its faults speak of. [`prepage_core::TraceFacts::unsaved`] is right.
+    pub recorded: Recorded,
+    /// Its faults in a few numbers.
+    pub summary: Summary,
+    /// Whether there is a file.
+    pub saved: bool,
+    /// Why it ended before its time. What was recorded until then is saved.
+    pub failure: Option<RecordError>,
+}
+
+/// Something to tell the user at once.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice<'a> {
+    /// A recording that was killed left an unfinished file, which is kept under this name.
+    Rescued(&'a Path),
+    /// The file takes no more; recording and command go on.
+    Unsaved {
+        /// Why.
+        error: &'a TraceFileError,
+        /// Where what it took until then is.
+        kept: Option<&'a Path>,
+    },
+}
+
+/// A recording could not begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// The file could not be created.
+    #[error(transparent)]
+    File(#[from] TraceFileError),
+    /// Faults cannot be recorded.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+impl RecordingError {
+    /// What to do about it, as one line; `None` where nothing helps.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::File(error) => Some(error.remedy()),
+            Self::Record(error) => error.remedy(),
+        }
+    }
+}
+
+/// Records `subject` into file `path`, and tells what happens on the way.
+///
+/// An error after the beginning does not discard what was recorded: it ends up in the file and in
+/// [`Recording::failure`]. A command that could not be executed leaves no file.
+pub fn record(
+    subject: &Subject,
+    options: &RecordOptions,
+    path: &Path,
+    mut tell: impl FnMut(Notice<'_>),
+) -> Result<Recording, RecordingError> {
+    let mut writer = Some(TraceWriter::create(path)?);
+    if let Some(kept) = writer.as_ref().and_then(TraceWriter::rescued) {
+        tell(Notice::Rescued(kept));
+    }
+    let mut recorder = Recorder::start(subject, options)?;
+    let mut summary = Summary::default();
+    let mut failure = None;
+    let mut faults = Vec::new();
+    loop {
+        let more = recorder.next_faults(&mut faults).unwrap_or_else(|error| {
+            failure = Some(error);
+            false
+        });
+        faults.iter().for_each(|fault| summary.add(fault));
+        if let Some(open) = &mut writer
+            && let Err(error) = open.write(recorder.tables(), &faults, || recorder.facts())
+        {
+            tell(Notice::Unsaved { error: &error, kept: open.left_behind() });
+            if !matches!(error, TraceFileError::Full { .. }) {
+                writer = None;
+            }
+        }
+        faults.clear();
+        if !more {
+            break;
+        }
+    }
+    let mut recorded = recorder.finish();
+    failure = failure.or(recorded.failure.take());
+    let mut saved = false;
+    if !matches!(recorded.how_ended, Some(HowEnded::NotExecuted(_)))
+        && let Some(writer) = writer
+    {
+        let kept = writer.left_behind().map(Path::to_owned);
+        match writer.finish(recorded.tables(), &recorded.facts) {
+            Ok(unsaved) => {
+                recorded.facts.unsaved = unsaved;
+                saved = true;
+            }
+            Err(error) => tell(Notice::Unsaved { error: &error, kept: kept.as_deref() }),
+        }
+    }
+    Ok(Recording { recorded, summary, saved, failure })
+}
