@@ -22,6 +22,13 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
+    /// Whether this user is shown any.
+    pub(crate) fn can_be_seen() -> bool {
+        let on_the_stack = 0u8;
+        let address = std::ptr::from_ref(&on_the_stack).addr() as u64;
+        PageMap::of(std::process::id()).is_ok_and(|map| map.frame(address).is_some())
+    }
+
     pub(crate) fn apply(&mut self, event: &Event) {
         let gone = match event.kind {
             EventKind::Name { exec, .. } => exec,

@@ -125,6 +125,9 @@ pub enum RecordError {
         /// The kernel's reason.
         source: io::Error,
     },
+    /// The kernel shows this user no frame numbers.
+    #[error("this user may not see frame numbers")]
+    Frames,
     /// Waiting for the command or for faults failed.
     #[error("waiting for faults failed")]
     Wait(#[source] io::Error),
@@ -135,6 +138,7 @@ impl RecordError {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Perf(error) => error.remedy(),
+            Self::Frames => Some("run as root"),
             Self::Start(_) | Self::Watch { .. } | Self::Wait(_) => None,
         }
     }
@@ -152,6 +156,9 @@ impl Recorder {
     /// # Panics
     /// When the command or the list of processes is empty.
     pub fn start(subject: &Subject, options: &RecordOptions) -> Result<Self, RecordError> {
+        if options.frames && !Frames::can_be_seen() {
+            return Err(RecordError::Frames);
+        }
         let probe = probe(options);
         // First, because the command is to inherit this process's limits and priority as they were.
         let (command, waiting) = match subject {

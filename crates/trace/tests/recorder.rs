@@ -4,10 +4,11 @@ use std::env;
 use std::hint::black_box;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use prepage_core::{Fault, FaultClass};
 use prepage_sys::spawn::HowEnded;
-use prepage_trace::{RecordError, RecordOptions, Recorded, Recorder, Subject};
+use prepage_trace::{PerfError, RecordError, RecordOptions, Recorded, Recorder, Subject};
 
 /// One recording at a time: the rate test needs the machine for itself.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -90,10 +91,10 @@ fn a_program_of_many_threads() {
 
 #[test]
 fn a_storm_of_forks_and_execs() {
-    let script = "i=0; while [ $i -lt 2000 ]; do /bin/true; i=$((i + 1)); done";
+    let script = "i=0; while [ $i -lt 10000 ]; do /bin/true; i=$((i + 1)); done";
     let Some((faults, recorded)) = record(&["sh", "-c", script]) else { return };
     assert_complete(&faults, &recorded);
-    assert_eq!(recorded.facts.execs, 2001);
+    assert_eq!((recorded.facts.execs, recorded.facts.lost), (10_001, 0));
     let paths: Vec<_> = recorded.objects.iter().map(|object| object.path.as_str()).collect();
     assert!(paths.iter().any(|path| path.ends_with("/true") || path.contains("coreutils")), "{paths:?}");
 }
@@ -157,4 +158,188 @@ fn what_cannot_be_executed_says_why() {
         }
         Err(error) => eprintln!("SKIPPED: {error}"),
     }
+}
+
+/// Set for the copy of this program that touches memory until it is killed.
+const TOUCH_FOR_EVER: &str = "PREPAGE_TEST_TOUCH_FOR_EVER";
+
+/// No test by itself: a process of two threads that fault in memory of their own, named as threads of tests are.
+#[test]
+fn touched_for_ever() {
+    if env::var_os(TOUCH_FOR_EVER).is_none() {
+        return;
+    }
+    let touch = || {
+        loop {
+            prepage_sys::fresh_pages::touch(64).expect("memory");
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    thread::Builder::new().name("second".into()).spawn(touch).expect("a thread");
+    touch();
+}
+
+/// That process, while `look` looks at it.
+fn beside_a_running_process(look: impl FnOnce(u32)) {
+    let mut child = std::process::Command::new(env::current_exe().expect("this program"))
+        .args(["--exact", "touched_for_ever", "--test-threads=1"])
+        .env(TOUCH_FOR_EVER, "1")
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("started");
+    thread::sleep(Duration::from_millis(200));
+    look(child.id());
+    let _ = child.kill();
+    child.wait().expect("an end");
+}
+
+fn record_for_a_while(subject: &Subject, options: &RecordOptions) -> Option<(Vec<Fault>, Recorded)> {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let duration = Some(options.duration.unwrap_or(Duration::from_millis(300)));
+    let mut recorder = match Recorder::start(subject, &RecordOptions { duration, ..options.clone() }) {
+        Ok(recorder) => recorder,
+        Err(error) => {
+            eprintln!("SKIPPED: {error}; try: {}", error.remedy().unwrap_or("another kernel"));
+            return None;
+        }
+    };
+    let mut faults = Vec::new();
+    while recorder.next_faults(&mut faults).expect("faults") {}
+    let recorded = recorder.finish();
+    assert!(recorded.failure.is_none(), "{:?}", recorded.failure);
+    Some((faults, recorded))
+}
+
+#[test]
+fn a_running_process_is_recorded_with_all_its_threads() {
+    beside_a_running_process(|pid| {
+        let options = RecordOptions { stacks: true, ..RecordOptions::default() };
+        let Some((faults, recorded)) = record_for_a_while(&Subject::Processes(vec![pid]), &options) else {
+            return;
+        };
+        let names: Vec<_> =
+            recorded.threads.iter().map(|thread| (thread.pid, thread.comm.as_str())).collect();
+        assert!(names.contains(&(pid, "second")) && names.len() >= 2, "{names:?}");
+        let (minor, major) = recorded.facts.counted.expect("counts");
+        let ended = faults.iter().filter(|fault| fault.class != FaultClass::Failed).count() as u64;
+        assert_eq!((ended, recorded.facts.lost), (minor + major, 0));
+        // What it had mapped before is known: this program's code.
+        let in_this_program = faults.iter().filter(|fault| {
+            let code = fault.code.map(|id| &recorded.objects[id.0 as usize]);
+            code.is_some_and(|code| code.is_file() && code.build_id.is_some())
+        });
+        assert!(in_this_program.count() * 2 > faults.len());
+        for fault in &faults {
+            let stack = &recorded.stacks[fault.stack.expect("a stack").index()];
+            assert!(fault.ip >> 63 == 1 || stack.places.first() == Some(&fault.code_place()), "{stack:?}");
+        }
+        assert_eq!(recorded.facts.pids, [pid]);
+    });
+}
+
+#[test]
+fn the_whole_machine_is_recorded_without_its_recorder() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    beside_a_running_process(|pid| {
+        let Some((faults, recorded)) = record_for_a_while(&Subject::System, &RecordOptions::default()) else {
+            return;
+        };
+        let pids: Vec<u32> = recorded.threads.iter().map(|thread| thread.pid).collect();
+        assert!(pids.contains(&pid) && !pids.contains(&std::process::id()), "{pids:?}");
+        assert!(recorded.facts.system_wide && !faults.is_empty());
+    });
+}
+
+#[test]
+fn filters_keep_what_they_name_and_count_the_rest() {
+    beside_a_running_process(|pid| {
+        let mut options = RecordOptions::default();
+        options.filters.comm("second");
+        let Some((faults, recorded)) = record_for_a_while(&Subject::Processes(vec![pid]), &options) else {
+            return;
+        };
+        let facts = &recorded.facts;
+        assert!(!faults.is_empty() && recorded.threads.iter().all(|thread| thread.comm == "second"));
+        let (minor, major) = facts.counted.expect("counts");
+        assert!(facts.filtered_out > 0 && facts.lost == 0, "{facts:?}");
+        let ended = faults.iter().filter(|fault| fault.class != FaultClass::Failed).count() as u64;
+        assert!((ended + facts.filtered_out).abs_diff(minor + major) <= 2, "{facts:?}");
+        assert_eq!(facts.filters, ["--comm second"]);
+    });
+}
+
+#[test]
+fn frames_are_those_of_the_pages() {
+    beside_a_running_process(|pid| {
+        let options = RecordOptions { frames: true, ..RecordOptions::default() };
+        let Some((faults, _)) = record_for_a_while(&Subject::Processes(vec![pid]), &options) else { return };
+        // Some pages are given back before they can be looked up.
+        assert!(faults.iter().any(|fault| fault.frame.is_some()));
+    });
+}
+
+#[test]
+fn a_process_that_ends_meanwhile_ends_its_recording() {
+    let mut child = std::process::Command::new("sleep").arg("0.3").spawn().expect("started");
+    let options = RecordOptions { duration: Some(Duration::from_secs(60)), ..RecordOptions::default() };
+    if let Some((_, recorded)) = record_for_a_while(&Subject::Processes(vec![child.id()]), &options) {
+        assert!(recorded.facts.duration_ns < 30_000_000_000, "{:?}", recorded.facts);
+        assert!(recorded.how_ended.is_none() && recorded.left_running.is_none());
+    }
+    let pid = child.id();
+    child.wait().expect("an end");
+    match start(&Subject::Processes(vec![std::process::id(), pid])) {
+        Err(RecordError::Perf(PerfError::NoProcess { pid: named })) => assert_eq!(named, pid),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_command_outlives_a_recording_of_limited_duration() {
+    let command = ["sh", "-c", "sleep 0.6; exit 7"].map(Into::into).to_vec();
+    let options = RecordOptions { duration: Some(Duration::from_millis(200)), ..RecordOptions::default() };
+    let Some((_, recorded)) = record_for_a_while(&Subject::Command(command), &options) else { return };
+    assert!(recorded.how_ended.is_none() && recorded.facts.rusage.is_none());
+    let how = recorded.left_running.expect("it runs").wait().expect("an end");
+    assert!(matches!(how, HowEnded::Exited(7)), "{how:?}");
+}
+
+#[test]
+fn the_cost_of_a_fault_is_what_it_takes_when_nobody_looks() {
+    // Fresh pages touched by this process, timed by itself without a probe, and as recorded.
+    let took = |rounds: &mut Vec<f64>| {
+        rounds.push(prepage_sys::fresh_pages::touch(512).expect("memory").as_nanos() as f64 / 512.0);
+    };
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let probe = prepage_trace::Probe::default();
+    let Ok(cost) = prepage_trace::ProbeCost::measure(&probe) else {
+        eprintln!("SKIPPED: no perf events here");
+        return;
+    };
+    let (mut alone, mut recorded) = (Vec::new(), Vec::new());
+    for _ in 0..21 {
+        took(&mut alone);
+        let mut stream = prepage_trace::Stream::attach(std::process::id(), &probe).expect("attached");
+        prepage_sys::fresh_pages::touch(512).expect("memory");
+        let mut pairing = prepage_trace::Pairing::new(0).with_probe_cost(cost.inside_ns);
+        let mut faults = Vec::new();
+        for event in stream.finish().filter(|event| event.tid == rustix::thread::gettid().as_raw_pid() as u32)
+        {
+            pairing.feed(&event, &mut faults);
+        }
+        let costs: Vec<u64> = faults.iter().filter_map(|fault| fault.cost_ns).collect();
+        assert!(costs.len() >= 512);
+        recorded.push(costs.iter().sum::<u64>() as f64 / costs.len() as f64);
+    }
+    let median = |rounds: &mut Vec<f64>| {
+        rounds.sort_by(f64::total_cmp);
+        rounds[rounds.len() / 2]
+    };
+    let (alone, recorded) = (median(&mut alone), median(&mut recorded));
+    println!("{alone:.0} ns a fault, recorded {recorded:.0} ns, probe {cost:?}");
+    // The processor's way into the kernel and out of it lies outside of what is recorded.
+    assert!(recorded < 1.25 * alone && recorded > 0.25 * alone, "{alone} {recorded} {cost:?}");
 }

@@ -149,11 +149,11 @@ fn tell_losses(facts: &TraceFacts) {
         eprintln!("prepage: the disk filled: {} of the faults are not in the file", facts.unsaved);
     }
     if !facts.unread_maps.is_empty() {
+        let pids: Vec<String> = facts.unread_maps.iter().map(u32::to_string).collect();
         eprintln!(
-            "prepage: the mappings of {} processes could not be read: faults on them name no file",
-            facts.unread_maps.len()
+            "prepage: this user may not read what is mapped by process {}: many of its faults name no file",
+            pids.join(", ")
         );
-        eprintln!("  try: as root");
     }
     if facts.system_calls_hidden {
         eprintln!("prepage: faults taken in system calls are not seen by this user");

@@ -129,7 +129,12 @@ impl Decoder {
         let &Sample { address, ip, .. } = sample;
         Some(match self.sources[at].1 {
             Source::PageFaults => {
-                let calls = if self.stacks { Some(sample.callchain()?.collect()) } else { None };
+                // Zeros stand where code without frame pointers led astray.
+                let known = |&address: &u64| address != 0;
+                let calls = match self.stacks {
+                    true => Some(sample.callchain()?.take_while(known).collect()),
+                    false => None,
+                };
                 EventKind::FaultBegin { address, ip, calls }
             }
             Source::MinorFaults => EventKind::FaultEnd { address, ip, disk: false },
