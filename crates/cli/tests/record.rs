@@ -118,3 +118,108 @@ fn a_full_disk_stops_the_file_and_not_the_command() {
     let trace = read_trace(&copy).expect("still a trace");
     assert!(trace.facts.unsaved > 0 && trace.facts.counted.is_some());
 }
+
+#[test]
+fn what_a_killed_recorder_had_saved_is_readable_and_kept() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !permitted(dir.path()) {
+        return;
+    }
+    // Longer than the five seconds after which a row group is put into the file however short it is.
+    let busy = "i=0; while [ $i -lt 60 ]; do /bin/true; sleep 0.2; i=$((i + 1)); done";
+    let mut recorder =
+        record(dir.path(), &["-q", "--", "sh", "-c", busy]).stderr(Stdio::null()).spawn().expect("started");
+    let partial = dir.path().join("prepage.parquet.partial");
+    let saved = |path: &Path| fs::metadata(path).is_ok_and(|metadata| metadata.len() > 1000);
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while !saved(&partial) {
+        assert!(std::time::Instant::now() < deadline, "nothing was saved");
+        sleep(Duration::from_millis(100));
+    }
+    recorder.kill().expect("killed");
+    recorder.wait().expect("an end");
+
+    let trace = read_trace(&partial).expect("readable as it is");
+    assert!(trace.facts.cut_short && !trace.faults.is_empty() && trace.facts.duration_ns > 0);
+    // Killed while it wrote the next part, it would leave such an end.
+    let mut bytes = fs::read(&partial).expect("read");
+    bytes.extend_from_slice(&[0xd5; 12_345]);
+    fs::write(&partial, &bytes).expect("written");
+    assert_eq!(read_trace(&partial).expect("still readable"), trace);
+
+    let output = output(dir.path(), &["true"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("prepage.parquet.partial.old"), "{said}");
+    assert_eq!(read_trace(&dir.path().join("prepage.parquet.partial.old")).expect("a whole file"), trace);
+    assert!(!read_trace(&dir.path().join("prepage.parquet")).expect("a trace").facts.cut_short);
+}
+
+#[test]
+fn a_process_that_is_gone_and_a_proc_that_is_missing_are_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !permitted(dir.path()) {
+        return;
+    }
+    let mut child = Command::new("true").spawn().expect("started");
+    child.wait().expect("an end");
+    let gone = output(dir.path(), &["-p", &child.id().to_string()]);
+    let said = String::from_utf8_lossy(&gone.stderr);
+    assert_eq!(gone.status.code(), Some(125), "{said}");
+    assert!(said.contains(&format!("there is no process {}", child.id())), "{said}");
+    assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
+
+    let script = format!(
+        "mount -t tmpfs none /proc || exit 99; {} record -- sh -c 'exit 3'",
+        env!("CARGO_BIN_EXE_prepage-tools")
+    );
+    let hidden = Command::new("unshare").args(["-m", "sh", "-c", &script]).current_dir(dir.path()).output();
+    let hidden = hidden.expect("unshare runs");
+    let said = String::from_utf8_lossy(&hidden.stderr);
+    if said.contains("unshare failed") || hidden.status.code() == Some(99) {
+        eprintln!("SKIPPED: needs root: {said}");
+        return;
+    }
+    assert_eq!(hidden.status.code(), Some(125), "{said}");
+    assert!(said.contains("/proc/") && said.contains("try: mount -t proc"), "{said}");
+}
+
+#[test]
+fn a_running_process_is_recorded_until_asked_to_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !permitted(dir.path()) {
+        return;
+    }
+    let mut child =
+        Command::new("sh").args(["-c", "while :; do /bin/true; sleep 0.02; done"]).spawn().expect("started");
+    let mut recorder =
+        record(dir.path(), &["-p", &child.id().to_string()]).stderr(Stdio::null()).spawn().expect("started");
+    sleep(Duration::from_millis(600));
+    let pid = recorder.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+    assert_eq!(recorder.wait().expect("an end").code(), Some(0));
+    child.kill().expect("killed");
+    child.wait().expect("an end");
+    let trace = read_trace(&dir.path().join("prepage.parquet")).expect("a trace");
+    assert!(trace.facts.execs > 0 && trace.facts.rusage.is_none());
+    // The children's code is resolved by the mappings they inherit and make, with the parent's from /proc.
+    let named = trace.faults.iter().filter(|fault| fault.object.is_some()).count();
+    assert!(named * 10 > trace.faults.len() * 9, "{named} of {}", trace.faults.len());
+}
+
+#[test]
+fn wrong_arguments_are_refused_before_anything_is_started() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (arguments, expected) in [
+        (["--address", "12", "true"].as_slice(), "not a range"),
+        (&["--duration", "1x", "true"], "a time is a number"),
+        (&["--duration", "0", "true"], "no time"),
+        (&["-p", "1", "true"], "cannot be used with"),
+        (&["-a", "-p", "1"], "cannot be used with"),
+        (&[], "required"),
+    ] {
+        let output = output(dir.path(), arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{arguments:?}: {said}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
+}
