@@ -8,6 +8,7 @@
 //! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
+//! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`syscalls`]  | numbers of the calls that concern files                         |                 |
 //! | [`own_pages`] | a small program's own file read in one go when it starts        |                 |
@@ -18,6 +19,7 @@
 pub mod beside;
 pub mod cachestat;
 pub mod exec;
+pub mod mapping;
 pub mod own_pages;
 pub mod perf;
 pub mod ptrace;
