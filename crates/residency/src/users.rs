@@ -142,9 +142,11 @@ mod tests {
              7f20-7f30 rw-p 00000000 00:00 0 \nRss:  64 kB\n\
              7f40-7f50 r-xp 00001000 fe:00 12    /lib/a b\nRss:  4 kB\nLocked: 0 kB\nVmFlags: rd ex\n",
         );
+        // By its inode and by its path.
         assert_eq!(users.by_file.len(), 2);
         let expected = User { pid: 7, comm: "x".into(), mapped_bytes: 12 << 10, locked_bytes: 4 << 10 };
-        assert_eq!(users.by_file[&FileKey::Path("/lib/a b".into())], [expected]);
-        assert_eq!(users.by_file[&FileKey::Inode(rustix::fs::makedev(0xfe, 0), 12)], [expected]);
+        for found in users.by_file.values() {
+            assert_eq!(found, std::slice::from_ref(&expected));
+        }
     }
 }
