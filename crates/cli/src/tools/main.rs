@@ -1,6 +1,7 @@
 //! `prepage-tools`: every command of prepage but the start of programs, which `prepage` does itself.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod child;
 mod doctor;
 mod evict;
@@ -40,6 +41,9 @@ enum Command {
     Warm(warm::Args),
     /// Send pages of files out of memory, and say what stays and why
     Evict(evict::Args),
+    /// Experiments with the page cache
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// Look at and remove what was learned
     #[command(subcommand)]
     Profile(profile::Command),
@@ -59,6 +63,7 @@ fn main() -> ExitCode {
         Command::Residency(args) => residency::run(&args),
         Command::Warm(args) => warm::run(&args),
         Command::Evict(args) => evict::run(&args),
+        Command::Bench(command) => bench::run(&command),
         Command::Profile(command) => profile::run(&command),
         Command::Doctor(args) => doctor::run(&args),
     };

@@ -95,7 +95,7 @@ pub fn pages_as_size(pages: u64) -> String {
     let bytes = pages * PAGE_SIZE;
     let units = [("T", 1u64 << 40), ("G", 1 << 30), ("M", 1 << 20), ("k", 1 << 10)];
     match units.into_iter().find(|(_, unit)| bytes >= *unit) {
-        Some((name, unit)) if bytes % unit == 0 => format!("{}{name}", bytes / unit),
+        Some((name, unit)) if bytes.is_multiple_of(unit) => format!("{}{name}", bytes / unit),
         Some((name, unit)) => format!("{:.1}{name}", bytes as f64 / unit as f64),
         None => format!("{bytes}"),
     }
