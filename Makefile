@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record
+.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file
 
 all: build
 
@@ -41,6 +41,10 @@ bench-start: build setup-bench
 ## bench-record: recording against perf record
 bench-record: build setup-bench
 	bench/record
+
+## bench-file: a page-fault study's experiments on this machine, with tables and pictures for docs
+bench-file: build setup-bench
+	bench/file
 
 install: build
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools

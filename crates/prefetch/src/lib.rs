@@ -19,6 +19,7 @@
 //! | [`sightings`]               | pages and names seen in use                                              |
 //! | [`readahead`], [`cold`]     | settings and caches of the machine, restored or told                     |
 //! | [`measure`], [`statistics`] | figures                                                                  |
+//! | [`memory`]                  | how much there is to use                                                 |
 //! | [`program`], [`doctor`]     | which executable a command means; what this machine allows               |
 //!
 //! ```
@@ -45,7 +46,7 @@ pub mod keep;
 pub mod launch;
 pub mod learn;
 pub mod measure;
-mod memory;
+pub mod memory;
 pub mod program;
 pub mod readahead;
 pub mod sightings;

@@ -1,4 +1,4 @@
-//! cachestat(2): how many pages of a file range are in memory (Linux 6.5).
+//! cachestat(2): how many pages of a file range are in memory, and in which state (Linux 6.5).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,34 +11,49 @@ struct Range {
     len_bytes: u64,
 }
 
+/// Pages of a file range by their state (`struct cachestat`).
 #[repr(C)]
-#[derive(Default)]
-struct Counts {
-    cached: u64,
-    dirty: u64,
-    writeback: u64,
-    evicted: u64,
-    recently_evicted: u64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheCounts {
+    /// In memory.
+    pub cached: u64,
+    /// Of these, changed and not written back.
+    pub dirty: u64,
+    /// Of these, being written back.
+    pub writeback: u64,
+    /// Not in memory, and known to have been.
+    pub evicted: u64,
+    /// Of these, missed: they would still be in memory if there were a little more of it.
+    pub recently_evicted: u64,
 }
 
 // include/uapi/linux/mman.h
-const _: () = assert!(size_of::<Range>() == 16 && size_of::<Counts>() == 40);
+const _: () = assert!(size_of::<Range>() == 16 && size_of::<CacheCounts>() == 40);
 // The same number on every architecture.
 const SYS_CACHESTAT: libc::c_long = 451;
 
 /// The number of pages of `range` that are in memory.
 ///
 /// # Errors
-/// EPERM for a file that the caller neither owns nor may write (since 6.16), ENOSYS before 6.5.
+/// See [`counts`].
 pub fn cached_pages(file: BorrowedFd<'_>, range: PageRange) -> io::Result<u64> {
+    counts(file, range).map(|counts| counts.cached)
+}
+
+/// The pages of `range` by their state.
+///
+/// # Errors
+/// EPERM for a file that the caller neither owns nor may write (since 6.16), ENOSYS before 6.5, EOPNOTSUPP for huge
+/// pages of hugetlbfs.
+pub fn counts(file: BorrowedFd<'_>, range: PageRange) -> io::Result<CacheCounts> {
     if range.is_empty() {
-        return Ok(0);
+        return Ok(CacheCounts::default());
     }
     let range = Range { offset_bytes: range.start().offset_bytes(), len_bytes: range.bytes() };
-    let mut counts = Counts::default();
+    let mut counts = CacheCounts::default();
     // SAFETY: both structs have the kernel's layout and live through the call; the kernel writes only `counts`.
     let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut counts, 0) };
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(counts.cached) }
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(counts) }
 }
 
 #[cfg(test)]

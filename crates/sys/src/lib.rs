@@ -11,6 +11,7 @@
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
 //! | [`inode`]     | opening a file by device and inode                              | root            |
 //! | [`pagemap`]   | which frame holds a page of a process                           | root            |
+//! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`syscalls`]  | numbers of the calls that concern files                         |                 |
 //! | [`own_pages`] | a small program's own file read in one go when it starts        |                 |
@@ -23,6 +24,7 @@ pub mod cachestat;
 pub mod exec;
 pub mod fresh_pages;
 pub mod inode;
+pub mod mapping;
 pub mod own_pages;
 pub mod pagemap;
 pub mod perf;

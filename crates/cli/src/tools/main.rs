@@ -1,16 +1,21 @@
 //! `prepage-tools`: every command of prepage but the start of programs, which `prepage` does itself.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod child;
 mod doctor;
+mod evict;
 mod learn;
 mod measure;
 mod profile;
 mod record;
 mod remedy;
+mod residency;
 mod run;
 mod simulate;
 mod table;
+mod targets;
+mod warm;
 
 use std::process::ExitCode;
 
@@ -30,6 +35,15 @@ enum Command {
     Measure(measure::Args),
     /// Replay a trace under other clustering policies and on other devices
     Simulate(simulate::Args),
+    /// Show which pages of files are in memory
+    Residency(residency::Args),
+    /// Bring pages of files into memory
+    Warm(warm::Args),
+    /// Send pages of files out of memory, and say what stays and why
+    Evict(evict::Args),
+    /// Experiments with the page cache
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// Look at and remove what was learned
     #[command(subcommand)]
     Profile(profile::Command),
@@ -46,10 +60,17 @@ fn main() -> ExitCode {
         Command::Record(args) => record::run(&args),
         Command::Measure(args) => measure::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Residency(args) => residency::run(&args),
+        Command::Warm(args) => warm::run(&args),
+        Command::Evict(args) => evict::run(&args),
+        Command::Bench(command) => bench::run(&command),
         Command::Profile(command) => profile::run(&command),
         Command::Doctor(args) => doctor::run(&args),
     };
     result.unwrap_or_else(|error| {
+        if is_broken_pipe(&error) {
+            return ExitCode::SUCCESS;
+        }
         eprintln!("prepage: {error:#}");
         if let Some(remedy) = remedy::remedy(&error) {
             eprintln!("  try: {remedy}");
@@ -58,5 +79,16 @@ fn main() -> ExitCode {
             Some(not_started) => not_started.exit_code(),
             None => child::OWN_FAILURE.into(),
         }
+    })
+}
+
+/// Whether `error` only says that nobody reads on.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let kind = match cause.downcast_ref::<serde_json::Error>() {
+            Some(json) => json.io_error_kind(),
+            None => cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind),
+        };
+        kind == Some(std::io::ErrorKind::BrokenPipe)
     })
 }

@@ -42,19 +42,12 @@ pub enum Command {
 pub fn run(command: &Command) -> Result<ExitCode> {
     let store = Store::of_user()?;
     let mut out = std::io::stdout().lock();
-    let printed = match command {
+    match command {
         Command::List { json } => list(&store, *json, &mut out),
         Command::Show { profile, json } => show(&store, profile, *json, &mut out),
         Command::Rm { profiles } => remove(&store, profiles, &mut out),
-    };
-    match printed {
-        Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
-        other => other.map(|()| ExitCode::SUCCESS),
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    .map(|()| ExitCode::SUCCESS)
 }
 
 #[derive(Serialize)]
@@ -207,7 +200,7 @@ fn remove(store: &Store, names: &[String], out: &mut impl Write) -> Result<()> {
 }
 
 /// All profiles that `name` may mean; at least one.
-fn find(store: &Store, name: &str) -> Result<Vec<StoreEntry>> {
+pub fn find(store: &Store, name: &str) -> Result<Vec<StoreEntry>> {
     let means = |(path, loaded): &StoreEntry| {
         let role = loaded.as_ref().map_or("", |profile| profile.role.as_str());
         file_name(path).starts_with(name) || role == name || role.split(' ').next() == Some(name)
@@ -219,7 +212,8 @@ fn find(store: &Store, name: &str) -> Result<Vec<StoreEntry>> {
     Ok(found)
 }
 
-fn what_is_wrong(error: &StoreError) -> String {
+/// What is wrong with a file of the store.
+pub fn what_is_wrong(error: &StoreError) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 

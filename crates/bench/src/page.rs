@@ -1,0 +1,170 @@
+//! Tables and figures of all experiments in one HTML file, that needs no other and no script.
+
+use std::fmt;
+
+use crate::experiment::{Class, Run, Tally};
+use crate::figure;
+use crate::mapped::MappedPages;
+use crate::published::{Row, published};
+use crate::reasons::reason;
+
+/// What holds for all experiments.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Pages of the file.
+    pub pages: u64,
+    /// Bytes read of it, each once.
+    pub accesses: u64,
+    /// The read-ahead of the mounted disks, each value once.
+    pub read_ahead_kib: Vec<u64>,
+    /// Whether it was set for the experiments, and not found so.
+    pub read_ahead_set: bool,
+    /// Type and device of the file system.
+    pub file_system: String,
+}
+
+/// What is shown of one experiment.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The run of median cost.
+    pub run: Run,
+    /// Of how many.
+    pub rounds: u32,
+    /// The least and the greatest number of disk faults among them.
+    pub disk_counts: (u64, u64),
+    /// Pages mapped by faults, in another run.
+    pub mapped: Option<MappedPages>,
+}
+
+impl fmt::Display for Facts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let read_ahead: Vec<String> = self.read_ahead_kib.iter().map(|kib| format!("{kib} KiB")).collect();
+        let set = if self.read_ahead_set { "set for these runs" } else { "as found" };
+        write!(
+            f,
+            "a file of {} pages, {} accesses of one byte, {}, read-ahead {} ({set})",
+            self.pages,
+            self.accesses,
+            self.file_system,
+            read_ahead.join(" and ")
+        )
+    }
+}
+
+/// The heading of an experiment.
+pub fn title(one: &Shown) -> String {
+    let experiment = one.run.experiment;
+    format!("{}, {} cache", experiment.pattern, experiment.cache.name())
+}
+
+/// The table of an experiment: what was measured here, and beside it what was published. Columns: measure, whose, disk,
+/// short, cached, all.
+pub fn cells(one: &Shown) -> Vec<[String; 6]> {
+    let run = &one.run;
+    let tallies = [run.tally(Some(Class::Disk)), run.tally(Some(Class::Cached)), run.tally(None)];
+    let published = published(run.experiment);
+    let mut rows = Vec::new();
+    let mut add = |measure: &str, here: &dyn Fn(Tally) -> String, theirs: &dyn Fn(Row, Row) -> String| {
+        let [disk, cached, all] = tallies.map(here);
+        rows.push([measure.to_owned(), "here".to_owned(), disk, "in disk".to_owned(), cached, all]);
+        if let Some(table) = published {
+            let [disk, short, cached, all] =
+                [table.disk, table.short, table.cached, table.all].map(|row| theirs(row, table.all));
+            rows.push([String::new(), "study".to_owned(), disk, short, cached, all]);
+        }
+    };
+    let percent = |part: u64, all: u64| format!("{:.1}", 100.0 * part as f64 / all.max(1) as f64);
+    let microseconds = |mean: Option<f64>| mean.map_or_else(|| "-".to_owned(), |mean| format!("{mean:.2}"));
+    add("count", &|tally| tally.count.to_string(), &|row, _| row.count.to_string());
+    add("percent", &|tally| percent(tally.count, tallies[2].count), &|row, all| {
+        percent(row.count, all.count)
+    });
+    add("mean µs", &|tally| microseconds(tally.mean_us()), &|row, _| microseconds(row.mean_us));
+    add("total ms", &|tally| format!("{:.1}", tally.total_ms()), &|row, _| format!("{:.1}", row.total_ms));
+    rows
+}
+
+/// What there is to know of the numbers of a table.
+pub fn note(facts: &Facts, one: &Shown) -> String {
+    let run = &one.run;
+    let (least, most) = one.disk_counts;
+    let mut note = match one.rounds {
+        1 => "One run.".to_owned(),
+        rounds if least == most => {
+            format!("The run of median cost of {rounds}, all with {least} disk faults.")
+        }
+        rounds => format!("The run of median cost of {rounds}, which had {least} to {most} disk faults."),
+    };
+    if run.facts.lost > 0 {
+        note += &format!(" {} records of the recording were lost.", run.facts.lost);
+    }
+    if let Some(mapped) = one.mapped {
+        let rate = |pages: u64, faults: u64| pages as f64 / faults.max(1) as f64;
+        note += &format!(
+            " In another run {} disk faults mapped {} pages ({:.1} each) and {} faults on pages in memory mapped {} \
+             ({:.1} each): without fault-around, all {} pages would have faulted.",
+            mapped.disk_faults,
+            mapped.disk_pages,
+            rate(mapped.disk_pages, mapped.disk_faults),
+            mapped.cached_faults,
+            mapped.cached_pages,
+            rate(mapped.cached_pages, mapped.cached_faults),
+            facts.pages,
+        );
+    }
+    note
+}
+
+/// The page.
+pub fn html(facts: &Facts, shown: &[Shown]) -> String {
+    let mut page = String::from(HEAD);
+    page += &format!("<h1>Page faults of reading a file</h1>\n<p>{}</p>\n", escaped(&facts.to_string()));
+    page += "<p>Only faults of the file's own mapping count. The study's <em>short</em> fault, the retry right after a \
+             disk fault, is not seen by itself: the kernel folds it into the disk fault. <em>cached</em> is its “long \
+             non-disk”. In the figures, disk faults are black and faults on pages in memory orange.</p>\n";
+    for one in shown {
+        page += &format!(
+            "<h2>{}</h2>\n<table>\n<tr><th></th><th></th><th>disk</th><th>short</th><th>cached</th><th>all</th></tr>\n",
+            escaped(&title(one))
+        );
+        for row in cells(one) {
+            let row: Vec<String> = row.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
+            page += &format!("<tr>{}</tr>\n", row.concat());
+        }
+        page += &format!(
+            "</table>\n<p>{}</p>\n<p>{}</p>\n{}\n",
+            escaped(&note(facts, one)),
+            escaped(&reason(facts, one)),
+            figure::pair(&one.run, facts.pages)
+        );
+    }
+    if let Some(one) = shown.first() {
+        let lost: u64 = shown.iter().map(|one| one.run.facts.lost).sum();
+        page += &format!(
+            "<footer>Linux {}, pages of 4096 bytes, {lost} records lost. Made by prepage {} with {}</footer>\n",
+            escaped(&one.run.facts.kernel),
+            env!("CARGO_PKG_VERSION"),
+            escaped("prepage bench file --html"),
+        );
+    }
+    page + "</body></html>\n"
+}
+
+const HEAD: &str = "<!doctype html>
+<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Page faults of reading a file</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .1rem .8rem; }
+td:first-child, td:nth-child(2) { text-align: left; }
+tr:nth-child(odd) td { background: #f4f4f4; }
+h2 { margin-top: 3rem; }
+svg { width: 100%; height: auto; }
+footer { margin-top: 3rem; color: #666; }
+</style></head><body>
+";
+
+/// Text as HTML and SVG have it.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,100 @@
+//! Why today's kernel counts otherwise than the study. What is said of a run's numbers is taken from the run.
+
+use crate::experiment::Class;
+use crate::page::{Facts, Shown};
+use crate::pattern::Pattern;
+use crate::subject::Cache;
+
+/// Pages that fault-around maps at most by default: 64 KiB (mm/memory.c, `fault_around_bytes`).
+const AROUND_PAGES: f64 = 16.0;
+/// Read-ahead from which a file of the study's size is in memory after a few reads.
+const LARGE_KIB: u64 = 1024;
+
+/// One paragraph on the table of an experiment.
+pub fn reason(facts: &Facts, one: &Shown) -> String {
+    let run = &one.run;
+    let (disk, cached) = (run.tally(Some(Class::Disk)), run.tally(Some(Class::Cached)));
+    let faults = disk.count + cached.count;
+    let each = facts.pages as f64 / faults.max(1) as f64;
+    let mapped = format!("{} pages in {faults} faults, {each:.1} each", facts.pages);
+    let read_ahead_kib = facts.read_ahead_kib.iter().copied().max().unwrap_or(0);
+    let folios = if each > AROUND_PAGES + 0.5 {
+        " More than 16 are mapped where they lie in one folio: read-ahead reads into folios of many pages, and \
+         those are mapped whole."
+    } else {
+        ""
+    };
+    let waits = format!(
+        " A touch of a page that is still being read waits for it and counts as no disk fault; that is in the mean of \
+         {:.1} µs of the faults on pages in memory.",
+        cached.mean_us().unwrap_or(0.0)
+    );
+    match (run.experiment.pattern, run.experiment.cache) {
+        (pattern, Cache::Warm) => {
+            let study = match pattern {
+                Pattern::Random => "The study counts 9412 faults, nearly one a page. ",
+                _ => "",
+            };
+            format!(
+                "Nothing is read. {study}Since Linux 3.15 a fault also maps the cached pages around it (fault-around, \
+                 up to 16 in a neighbourhood aligned to 64 KiB): {mapped}.{folios} One fault is dearer for it, and \
+                 there are fewer."
+            )
+        }
+        (Pattern::Random, Cache::Cold) => format!(
+            "A disk fault reads around the page touched, half of the read-ahead before it and half behind. {} \
+             Fault-around maps the neighbours that came along, and the kernel takes each page so mapped for a hit: \
+             its count of misses (mmap_miss) stays low, and it goes on reading around. One page a fault, as in the \
+             study, makes random touches mostly misses: after 100 more misses than hits the kernel reads single pages \
+             only, and about half of all pages become disk faults. Here: {mapped}.",
+            amount(read_ahead_kib)
+        ),
+        (Pattern::Sequential, Cache::Cold) => format!(
+            "As in the study, the kernel reads ahead of the program: touching a marked page starts the next read before \
+             the last one is used up. Fault-around maps what came: {mapped}.{folios}{waits}"
+        ),
+        (Pattern::Stride { pages: 1 }, Cache::Cold) => format!(
+            "The pages are touched in the order of the sequential run, but one at every access instead of one in 4096, so that the disk can fall behind. The study's 58 disk faults are touches of pages whose \
+             read had not begun; here there are {}. {mapped}.{folios}{waits} Only the first of the 4096 sweeps \
+             faults.",
+            disk.count
+        ),
+        (Pattern::Stride { pages }, Cache::Cold) => {
+            let reach = read_ahead_kib / 4;
+            let around = if reach < pages {
+                format!(
+                    "The next touch lies beyond what a disk fault reads ({} pages around it), so that every touch of \
+                     the first sweep is one; later sweeps find most of their pages read or marked for read-ahead",
+                    reach
+                )
+            } else {
+                format!("The next touch lies within what is read around or ahead ({reach} pages)")
+            };
+            let study = match pages {
+                64 => {
+                    " The study's 7224 disk faults brought about half a page each beside their own: without fault-around \
+                     the first sweep has more than 100 misses in a row, after which nothing is read around."
+                }
+                _ => "",
+            };
+            format!(
+                "{around}: {} disk faults. {}{study} {mapped}.{folios}",
+                disk.count,
+                amount(read_ahead_kib)
+            )
+        }
+    }
+}
+
+/// What the read-ahead here means, against the study's.
+fn amount(read_ahead_kib: u64) -> String {
+    let study = "The study's 256 blocks of `blockdev --report` are sectors of 512 bytes: 128 KiB or 32 pages, not 1 MB.";
+    match read_ahead_kib {
+        128 => format!("{study} The same is in force here."),
+        kib if kib >= LARGE_KIB => format!(
+            "{study} Here {kib} KiB are in force, so that each read brings {} pages and takes long, and few are needed.",
+            kib / 4
+        ),
+        kib => format!("{study} Here {kib} KiB are in force, {} pages.", kib / 4),
+    }
+}

@@ -1,0 +1,247 @@
+//! The file that is read, made cold or warm before each run.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use prepage_core::PAGE_SIZE;
+use prepage_residency::evict::EvictedFile;
+use prepage_residency::{Spot, evict, warm};
+
+/// What the cache holds of the file when a run begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Nothing.
+    Cold,
+    /// All of it.
+    Warm,
+}
+
+impl Cache {
+    /// The name in tables and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cold => "cold",
+            Self::Warm => "warm",
+        }
+    }
+}
+
+/// Why there is nothing to read, or not in the state it should be in.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubjectError {
+    /// No file could be made in the directory.
+    #[error("no file can be written in {}", directory.display())]
+    Create {
+        /// The directory.
+        directory: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file cannot be read.
+    #[error("{}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file has no bytes.
+    #[error("{} is empty", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Pages stay in memory, so that no run is cold.
+    #[error("{stay} of {pages} pages stay in memory: no run is cold")]
+    NotCold {
+        /// How many stay.
+        stay: u64,
+        /// Of how many.
+        pages: u64,
+        /// Whether the file's file system has no other place for them.
+        in_memory_file_system: bool,
+    },
+    /// Not all pages come into memory, so that no run is warm.
+    #[error("{absent} of {pages} pages are not in memory: no run is warm")]
+    NotWarm {
+        /// How many are missing.
+        absent: u64,
+        /// Of how many.
+        pages: u64,
+    },
+    /// The kernel does not say which pages are in memory.
+    #[error("whether a run is cold or warm is told only to the file's owner and those who may write it")]
+    Unknown,
+}
+
+impl SubjectError {
+    /// What helps, as one line; `None` where nothing is known to.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Create { .. } => Some("--directory DIR, with a directory of yours on a disk with room"),
+            Self::NotCold { in_memory_file_system: true, .. } => {
+                Some("--directory DIR or a file on a disk, not one in memory (tmpfs)")
+            }
+            Self::NotCold { .. } => Some("end the programs that have the file mapped, or --cache warm"),
+            Self::NotWarm { .. } => Some("a smaller --size, or less else in memory"),
+            Self::Unknown => Some("a file of your own, or as root"),
+            Self::Read { .. } | Self::Empty { .. } => None,
+        }
+    }
+}
+
+/// A file to read.
+#[derive(Debug)]
+pub struct Subject {
+    /// Kept open: a file made here has no name, and is gone with the process however that ends.
+    file: File,
+    path: PathBuf,
+    size_bytes: u64,
+    byte_sum: u64,
+}
+
+impl Subject {
+    /// Makes a file of `size_bytes` that cannot be compressed in `directory`.
+    pub fn create(directory: &Path, size_bytes: u64) -> Result<Self, SubjectError> {
+        let failed = |source| SubjectError::Create { directory: directory.to_owned(), source };
+        let mut file = tempfile::tempfile_in(directory).map_err(failed)?;
+        let mut state = size_bytes;
+        let mut left = size_bytes;
+        while left > 0 {
+            let words = (0..1 << 16).flat_map(|_| {
+                // Xorshift64* (Vigna 2016).
+                state ^= state >> 12;
+                state ^= state << 25;
+                state ^= state >> 27;
+                state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes()
+            });
+            let part: Vec<u8> = words.take(left.min(1 << 19) as usize).collect();
+            file.write_all(&part).map_err(failed)?;
+            left -= part.len() as u64;
+        }
+        file.sync_all().map_err(failed)?;
+        let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+        Self::new(path)?.keep(file)
+    }
+
+    /// The file at `path`, which is only read.
+    pub fn open(path: &Path) -> Result<Self, SubjectError> {
+        Self::new(path.to_owned())
+    }
+
+    fn new(path: PathBuf) -> Result<Self, SubjectError> {
+        let failed = |source| SubjectError::Read { path: path.clone(), source };
+        let mut file = File::open(&path).map_err(failed)?;
+        let (mut size_bytes, mut byte_sum) = (0, 0);
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            match file.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => {
+                    size_bytes += read as u64;
+                    byte_sum += buffer[..read].iter().map(|&byte| u64::from(byte)).sum::<u64>();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        if size_bytes == 0 {
+            return Err(SubjectError::Empty { path });
+        }
+        Ok(Self { file, path, size_bytes, byte_sum })
+    }
+
+    fn keep(self, file: File) -> Result<Self, SubjectError> {
+        Ok(Self { file, ..self })
+    }
+
+    /// A path under which other processes can open it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its size.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Its pages.
+    pub fn pages(&self) -> u64 {
+        self.size_bytes.div_ceil(PAGE_SIZE)
+    }
+
+    /// The sum of its bytes: whoever has read each once has the same.
+    pub fn byte_sum(&self) -> u64 {
+        self.byte_sum
+    }
+
+    /// Its device (`major << 20 | minor`, as in traces) and inode.
+    pub fn inode(&self) -> io::Result<(u64, u64)> {
+        let metadata = self.file.metadata()?;
+        let device = metadata.dev();
+        Ok((
+            u64::from(rustix::fs::major(device)) << 20 | u64::from(rustix::fs::minor(device)),
+            metadata.ino(),
+        ))
+    }
+
+    /// Brings the cache into the state `cache`, and looks whether it is.
+    pub fn prepare(&self, cache: Cache) -> Result<(), SubjectError> {
+        let spots = [Spot::file(&self.path)];
+        let pages = self.pages();
+        match cache {
+            Cache::Cold => match evict(&spots).files.first() {
+                Some(EvictedFile { after: Some(0), .. }) => Ok(()),
+                Some(EvictedFile { after: Some(stay), stay: why, .. }) => {
+                    let in_memory_file_system = why.as_ref().is_some_and(|why| why.in_memory_file_system);
+                    Err(SubjectError::NotCold { stay: *stay, pages, in_memory_file_system })
+                }
+                _ => Err(SubjectError::Unknown),
+            },
+            // Read anew, piece by piece: how the last run had it read (in folios of many pages or of one) would decide how
+            // many pages a fault maps.
+            Cache::Warm => match (evict(&spots), warm(&spots, None)).1.files.first().map(|file| file.after) {
+                Some(Some(after)) if after == pages => Ok(()),
+                Some(Some(after)) => Err(SubjectError::NotWarm { absent: pages - after, pages }),
+                _ => Err(SubjectError::Unknown),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::access;
+    use crate::pattern::Pattern;
+
+    #[test]
+    fn every_pattern_reads_every_byte_of_it() {
+        let subject = Subject::create(Path::new(env!("CARGO_MANIFEST_DIR")), 3 * PAGE_SIZE + 17).unwrap();
+        assert_eq!((subject.size_bytes(), subject.pages()), (3 * PAGE_SIZE + 17, 4));
+        for pattern in Pattern::STUDY {
+            assert_eq!(access(subject.path(), pattern, 7).unwrap(), subject.byte_sum(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_directory_in_memory_is_told_to_be_of_no_use_for_cold_runs() {
+        let Ok(subject) = Subject::create(Path::new("/dev/shm"), 2 * PAGE_SIZE) else {
+            return eprintln!("SKIPPED: no /dev/shm");
+        };
+        let error = subject.prepare(Cache::Cold).unwrap_err();
+        assert!(error.remedy().unwrap().contains("tmpfs"), "{error}");
+        assert!(subject.prepare(Cache::Warm).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_file_is_told() {
+        assert!(matches!(Subject::open(Path::new("/no/such")), Err(SubjectError::Read { .. })));
+        assert!(matches!(Subject::open(Path::new("/dev/null")), Err(SubjectError::Empty { .. })));
+        assert!(matches!(Subject::create(Path::new("/proc"), 1), Err(SubjectError::Create { .. })));
+    }
+}

@@ -1,0 +1,175 @@
+//! `prepage bench file`: the experiments of a page-fault study, side by side with what it published.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow};
+use prepage_bench::experiment::spread;
+use prepage_bench::page::{Facts, Shown, html};
+use prepage_bench::{Cache, Experiment, Pattern, STUDY_PAGES, Subject, figure, mapped_pages};
+use prepage_core::PAGE_SIZE;
+use prepage_prefetch::readahead::{self, ReadAhead};
+
+use super::report;
+use crate::targets::size;
+
+/// Options of `prepage bench file`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Orders in which the bytes are read: random, sequential, stride-SIZE [default: those of the study]
+    #[arg(short, long, value_name = "PATTERN", value_delimiter = ',')]
+    pattern: Vec<Pattern>,
+    /// What is in memory when a run begins
+    #[arg(short, long, value_enum, default_value = "both")]
+    cache: Caches,
+    /// Size of the file that is made and read [default: 11300 pages, as in the study]
+    #[arg(short, long, value_name = "SIZE", value_parser = size, conflicts_with = "file")]
+    size: Option<u64>,
+    /// Where it is made: a directory on the disk to be measured
+    #[arg(short, long, value_name = "DIR", default_value = "/var/tmp", conflicts_with = "file")]
+    directory: PathBuf,
+    /// Read this file instead
+    #[arg(short, long)]
+    file: Option<PathBuf>,
+    /// Set the read-ahead of all disks to SIZE meanwhile (root) [default: as found]
+    #[arg(short, long, value_name = "SIZE", value_parser = size)]
+    read_ahead: Option<u64>,
+    /// Runs of each experiment, each in another random order; the one with the median cost is shown
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Also count the pages that each fault maps (one more run of each experiment)
+    #[arg(long)]
+    fault_around: bool,
+    /// Write tables and figures to one HTML file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write each figure to a file of its own in DIR
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Caches {
+    /// Nothing of the file
+    Cold,
+    /// All of it
+    Warm,
+    /// Each in turn
+    Both,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    // Before the first thread is started, and in force until all is done.
+    let _read_ahead = args.read_ahead.map(set_read_ahead).transpose()?;
+    let read_ahead_kib = readahead::in_force();
+    let subject = match &args.file {
+        Some(path) => Subject::open(path),
+        None => Subject::create(&args.directory, args.size.unwrap_or(STUDY_PAGES * PAGE_SIZE)),
+    }
+    .map_err(with_remedy)?;
+    let program = [std::env::current_exe()?.into_os_string(), "bench".into(), "access".into()];
+    let experiments = experiments(args);
+    let mut runs = vec![Vec::new(); experiments.len()];
+    // Round by round, so that what else the machine does meets all experiments alike.
+    for round in 1..=args.rounds {
+        for (experiment, runs) in experiments.iter().zip(&mut runs) {
+            let Experiment { pattern, cache } = experiment;
+            eprintln!("prepage: round {round} of {}: {pattern}, {}", args.rounds, cache.name());
+            runs.push(experiment.run(&subject, &program, round.into()).map_err(explained)?);
+        }
+    }
+    let mut shown = Vec::new();
+    for (experiment, mut runs) in experiments.into_iter().zip(runs) {
+        let disk_counts = spread(&runs);
+        runs.sort_by_key(|run| run.tally(None).cost_ns);
+        let run = runs.swap_remove(runs.len() / 2);
+        let mapped = if args.fault_around {
+            eprintln!("prepage: counting mapped pages: {}, {}", experiment.pattern, experiment.cache.name());
+            Some(mapped_pages(experiment, &subject, 1)?)
+        } else {
+            None
+        };
+        shown.push(Shown { run, rounds: args.rounds, disk_counts, mapped });
+    }
+    let facts = Facts {
+        pages: subject.pages(),
+        accesses: subject.size_bytes(),
+        read_ahead_kib,
+        read_ahead_set: args.read_ahead.is_some(),
+        file_system: file_system(args.file.as_deref().unwrap_or(&args.directory)),
+    };
+    if let Some(path) = &args.html {
+        write(path, &html(&facts, &shown))?;
+    }
+    if let Some(directory) = &args.svg {
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        for one in &shown {
+            let Experiment { pattern, cache } = one.run.experiment;
+            let name = format!("{pattern}-{}.svg", cache.name());
+            write(&directory.join(name), &figure::pair(&one.run, facts.pages))?;
+        }
+    }
+    if args.json {
+        report::json(&facts, &shown)?
+    } else {
+        report::print(&facts, &shown)?
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn experiments(args: &Args) -> Vec<Experiment> {
+    let patterns = if args.pattern.is_empty() { Pattern::STUDY.to_vec() } else { args.pattern.clone() };
+    let caches: &[Cache] = match args.cache {
+        Caches::Cold => &[Cache::Cold],
+        Caches::Warm => &[Cache::Warm],
+        Caches::Both => &[Cache::Cold, Cache::Warm],
+    };
+    let of = |pattern| caches.iter().map(move |&cache| Experiment { pattern, cache });
+    patterns.into_iter().flat_map(of).collect()
+}
+
+fn set_read_ahead(bytes: u64) -> Result<ReadAhead> {
+    ReadAhead::set(bytes / 1024).map_err(|error| {
+        anyhow!(error).context("the read-ahead cannot be set\n  try: as root, or without --read-ahead")
+    })
+}
+
+fn with_remedy(error: prepage_bench::SubjectError) -> anyhow::Error {
+    match error.remedy() {
+        Some(remedy) => anyhow!("{:#}\n  try: {remedy}", anyhow!(error)),
+        None => error.into(),
+    }
+}
+
+fn explained(error: prepage_bench::ExperimentError) -> anyhow::Error {
+    match error {
+        prepage_bench::ExperimentError::Subject(error) => with_remedy(error),
+        error => error.into(),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
+}
+
+/// Mount point, type and device of the file system of `path`, as /proc/self/mountinfo has them.
+fn file_system(path: &Path) -> String {
+    let Ok(path) = path.canonicalize() else { return String::new() };
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = mounts.lines().filter_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        let point = place.split(' ').nth(4)?;
+        path.starts_with(point).then_some((point, kind))
+    });
+    // Of mounts at the same place, the last one hides the others.
+    let Some((_, kind)) = mounts.max_by_key(|(point, _)| point.len()) else { return String::new() };
+    let mut words = kind.split(' ').take(2).map(OsString::from);
+    let (system, device) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    format!("{} on {}", system.to_string_lossy(), device.to_string_lossy())
+}

@@ -1,0 +1,102 @@
+//! The tables of `prepage bench file`, as text and as JSON.
+
+use std::io::Write;
+
+use anyhow::Result;
+use prepage_bench::page::{Facts, Shown, cells, note, title};
+use prepage_bench::published::{Published, Row, published};
+use prepage_bench::reasons::reason;
+use prepage_bench::{Class, Tally};
+use prepage_core::PAGE_SIZE;
+use serde_json::{Value, json};
+
+use crate::table::table;
+
+/// Prints a table for each experiment, and why it differs from the study's.
+pub fn print(facts: &Facts, shown: &[Shown]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{facts}\n")?;
+    for one in shown {
+        writeln!(out, "{}", title(one))?;
+        let mut table = table(&["", "", "disk", "short", "cached", "all"], &[2, 3, 4, 5]);
+        for row in cells(one) {
+            table.add_row(row);
+        }
+        writeln!(out, "{}", table.trim_fmt())?;
+        writeln!(out, "{}\n", wrapped(&format!("{} {}", note(facts, one), reason(facts, one)), 100))?;
+    }
+    Ok(())
+}
+
+/// Breaks lines between words, at most `width` characters each.
+fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a first line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.join("\n")
+}
+
+/// Prints everything, the single faults included.
+pub fn json(facts: &Facts, shown: &[Shown]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let report = json!({
+        "schema_version": 1,
+        "page_bytes": PAGE_SIZE,
+        "pages": facts.pages,
+        "accesses": facts.accesses,
+        "read_ahead_kib": facts.read_ahead_kib,
+        "read_ahead_set": facts.read_ahead_set,
+        "file_system": facts.file_system,
+        "experiments": shown.iter().map(|one| experiment(facts, one)).collect::<Vec<_>>(),
+    });
+    serde_json::to_writer(&mut out, &report)?;
+    Ok(writeln!(out)?)
+}
+
+fn experiment(facts: &Facts, one: &Shown) -> Value {
+    let run = &one.run;
+    let tally = |tally: Tally| json!({ "count": tally.count, "mean_us": tally.mean_us(), "total_ms": tally.total_ms() });
+    let fault = |fault: &prepage_bench::FileFault| {
+        json!([fault.page.0, u8::from(fault.class == Class::Disk), fault.cost_ns])
+    };
+    let mapped = one.mapped.map(|mapped| {
+        json!({
+            "disk_faults": mapped.disk_faults,
+            "pages_mapped_by_disk_faults": mapped.disk_pages,
+            "cached_faults": mapped.cached_faults,
+            "pages_mapped_by_cached_faults": mapped.cached_pages,
+        })
+    });
+    json!({
+        "pattern": run.experiment.pattern.to_string(),
+        "cache": run.experiment.cache.name(),
+        "rounds": one.rounds,
+        "disk_faults_min": one.disk_counts.0,
+        "disk_faults_max": one.disk_counts.1,
+        "disk": tally(run.tally(Some(Class::Disk))),
+        "cached": tally(run.tally(Some(Class::Cached))),
+        "all": tally(run.tally(None)),
+        "faults_of_other_memory": run.other_faults,
+        "records_lost": run.facts.lost,
+        "kernel": run.facts.kernel,
+        "mapped": mapped,
+        "published": published(run.experiment).map(table_json),
+        "reason": reason(facts, one),
+        "fault_columns": ["page", "disk", "cost_ns"],
+        "faults": run.faults.iter().map(fault).collect::<Vec<_>>(),
+    })
+}
+
+fn table_json(table: Published) -> Value {
+    let row = |row: Row| json!({ "count": row.count, "mean_us": row.mean_us, "total_ms": row.total_ms });
+    json!({ "disk": row(table.disk), "short": row(table.short), "cached": row(table.cached), "all": row(table.all) })
+}

@@ -1,0 +1,130 @@
+//! `prepage warm`: brings pages of files into memory.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use prepage_core::PAGE_SIZE;
+use prepage_residency::warm::WarmedFile;
+use prepage_residency::{Stopped, Warmed, warm};
+use serde_json::{Value, json};
+
+use crate::targets::{Targets, pages_as_size, percent, shown, size, tell_passed};
+
+/// Options of `prepage warm`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    targets: Targets,
+    /// Read at most SIZE [default: half of the memory available]
+    #[arg(short, long, value_name = "SIZE", value_parser = size)]
+    limit: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut found = args.targets.find()?;
+    let mut warmed = warm(&found.spots, args.limit);
+    found.passed.append(&mut warmed.passed);
+    let passed = tell_passed(&found.passed);
+    for file in &warmed.files {
+        if let Some(error) = &file.error {
+            eprintln!("prepage: {}: not read to the end: {error}", file.spot.path.display());
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &as_json(&warmed, found.spots.len(), &passed))?;
+        writeln!(out)?;
+    } else {
+        print(&warmed, &mut out)?;
+    }
+    tell_stopped(&warmed, found.spots.len());
+    let complete = passed.is_empty() && warmed.stopped.is_none() && warmed.files.iter().all(is_in);
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn is_in(file: &WarmedFile<'_>) -> bool {
+    file.error.is_none() && file.after.is_none_or(|after| after == file.pages)
+}
+
+fn print(warmed: &Warmed<'_>, out: &mut impl Write) -> Result<()> {
+    let known = |file: &&WarmedFile<'_>| file.before.is_some() && file.after.is_some();
+    let (known, unknown): (Vec<_>, Vec<_>) = warmed.files.iter().partition(known);
+    let sum = |of: &dyn Fn(&WarmedFile<'_>) -> u64| known.iter().map(|file| of(file)).sum::<u64>();
+    let (pages, before) = (sum(&|file| file.pages), sum(&|file| file.before.unwrap_or(0)));
+    let after = sum(&|file| file.after.unwrap_or(0));
+    if !known.is_empty() || unknown.is_empty() {
+        writeln!(
+            out,
+            "{} of {} in memory ({:.1} %), {} before: {} of {} pages of {} files",
+            pages_as_size(after),
+            pages_as_size(pages),
+            percent(after, pages),
+            pages_as_size(before),
+            after,
+            pages,
+            known.len(),
+        )?;
+    }
+    if !unknown.is_empty() {
+        let asked = unknown.iter().map(|file| file.pages).sum();
+        writeln!(
+            out,
+            "{} of {} files read; whether it stays in memory is told only to those who may write them",
+            pages_as_size(asked),
+            unknown.len(),
+        )?;
+    }
+    for file in known.iter().filter(|file| file.error.is_none() && !is_in(file)) {
+        let missing = file.pages - file.after.unwrap_or(0).min(file.pages);
+        writeln!(out, "{} not in memory: {}", pages_as_size(missing), file.spot.path.display())?;
+    }
+    Ok(())
+}
+
+fn tell_stopped(warmed: &Warmed<'_>, files: usize) {
+    let at = format!("stopped in file {} of {files}", warmed.files.len());
+    match warmed.stopped {
+        Some(Stopped::Limit { limit_bytes }) => {
+            eprintln!("prepage: {at}: more than {} would be read", pages_as_size(limit_bytes / PAGE_SIZE));
+            eprintln!("  try: --limit SIZE, with memory for it");
+        }
+        Some(Stopped::MemoryShort { available_bytes }) => {
+            let left = pages_as_size(available_bytes / PAGE_SIZE);
+            eprintln!("prepage: {at}: only {left} of memory are left to programs");
+            eprintln!("  try: less at once, or ending programs that hold memory");
+        }
+        None => {}
+    }
+}
+
+fn as_json(warmed: &Warmed<'_>, files: usize, passed: &[Value]) -> Value {
+    let file = |file: &WarmedFile<'_>| {
+        json!({
+            "path": shown(&file.spot.path),
+            "pages": file.pages,
+            "resident_pages_before": file.before,
+            "resident_pages_after": file.after,
+            "error": file.error.as_ref().map(ToString::to_string),
+        })
+    };
+    let stopped = warmed.stopped.map(|stopped| match stopped {
+        Stopped::Limit { limit_bytes } => json!({ "why": "limit", "limit_bytes": limit_bytes }),
+        Stopped::MemoryShort { available_bytes } => {
+            json!({ "why": "memory short", "available_bytes": available_bytes })
+        }
+    });
+    json!({
+        "schema_version": 1,
+        "page_bytes": PAGE_SIZE,
+        "files": warmed.files.iter().map(file).collect::<Vec<_>>(),
+        "files_asked": files,
+        "read_bytes": warmed.read_bytes,
+        "stopped": stopped,
+        "failed": passed,
+    })
+}

@@ -1,0 +1,109 @@
+//! `prepage bench file` as its user meets it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_prepage-tools")).arg("bench").args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// On a disk: the system's temporary directory may be in memory.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// What `bench file` says as JSON of a file of 300 pages; `None`, said loudly, where it is not permitted.
+fn report(dir: &Path, args: &[&str]) -> Option<Value> {
+    let fixed = ["file", "--json", "--rounds", "1", "--size", "1200k", "--directory", dir.to_str().unwrap()];
+    let output = bench(&[&fixed[..], args].concat());
+    if !output.status.success() {
+        eprintln!("SKIPPED: {}", text(&output.stderr));
+        return None;
+    }
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+#[test]
+fn runs_are_cold_and_warm_as_they_should_be_and_count_every_page() {
+    let dir = directory();
+    let html = dir.path().join("report.html");
+    let svg = dir.path().join("figures");
+    let files = ["--html", html.to_str().unwrap(), "--svg", svg.to_str().unwrap(), "--fault-around"];
+    let Some(report) = report(dir.path(), &files) else { return };
+    assert_eq!((&report["pages"], &report["accesses"]), (&300.into(), &(300 * 4096).into()));
+    let experiments = report["experiments"].as_array().unwrap();
+    assert_eq!(experiments.len(), 8);
+    for experiment in experiments {
+        let count = |class: &str| experiment[class]["count"].as_u64().unwrap();
+        let what = format!("{} {}", experiment["pattern"], experiment["cache"]);
+        if experiment["cache"] == "cold" {
+            assert!(count("disk") >= 1, "{what}");
+        } else {
+            assert_eq!(count("disk"), 0, "{what}");
+        }
+        // At least one fault for what fault-around maps, at most one a page.
+        assert!(
+            (1..=300).contains(&count("all")) && count("disk") + count("cached") == count("all"),
+            "{what}"
+        );
+        let faults = experiment["faults"].as_array().unwrap();
+        assert_eq!(faults.len() as u64, count("all"), "{what}");
+        assert!(faults.iter().all(|fault| fault[0].as_u64().unwrap() < 300), "{what}");
+        let mapped = &experiment["mapped"];
+        let pages = ["pages_mapped_by_disk_faults", "pages_mapped_by_cached_faults"];
+        assert_eq!(pages.iter().map(|name| mapped[name].as_u64().unwrap()).sum::<u64>(), 300, "{what}");
+        assert_eq!(experiment["records_lost"], 0, "{what}");
+    }
+    let sequential = &experiments[2];
+    let pages = sequential["faults"].as_array().unwrap().iter().map(|fault| fault[0].as_u64().unwrap());
+    assert!(pages.clone().is_sorted() && pages.min() == Some(0), "faults of a sequence are one");
+    let page = std::fs::read_to_string(&html).unwrap();
+    assert_eq!(page.matches("<svg").count(), 8);
+    for expected in ["6198", "stride-256k, cold cache", "records lost", "short"] {
+        assert!(page.contains(expected), "{expected} is missing");
+    }
+    assert!(!page.contains("src=") && !page.contains("href="), "the file needs others");
+    assert_eq!(std::fs::read_dir(&svg).unwrap().count(), 8);
+}
+
+#[test]
+fn the_tables_stand_beside_the_published_ones() {
+    let dir = directory();
+    let arguments = ["file", "--rounds", "1", "--size", "400k", "--cache", "cold", "-p", "random,stride-8k"];
+    let output = bench(&[&arguments[..], &["-d", dir.path().to_str().unwrap()]].concat());
+    if !output.status.success() {
+        return eprintln!("SKIPPED: {}", text(&output.stderr));
+    }
+    let told = text(&output.stdout);
+    for expected in ["random, cold cache", "6198", "in disk", "17497", "stride-8k, cold cache", "as found"] {
+        assert!(told.contains(expected), "{expected} is missing: {told}");
+    }
+    assert_eq!(told.matches("study ").count(), 4, "the study has no stride of 8 KiB: {told}");
+    assert!(told.lines().all(|line| line.chars().count() <= 100), "{told}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_told_with_a_remedy() {
+    let fails = |args: &[&str], code, expected: &str| {
+        let output = bench(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(expected), "{expected} is missing: {said}");
+    };
+    fails(&["file", "-d", "/no/such/directory"], 125, "try: --directory");
+    fails(&["file", "--file", "/no/such/file"], 125, "/no/such/file");
+    fails(&["file", "--file", "/dev/null"], 125, "is empty");
+    fails(&["file", "--pattern", "backwards"], 2, "is no pattern: random, sequential");
+    fails(&["file", "--size", "many"], 2, "is no size");
+    if Path::new("/dev/shm").is_dir() {
+        fails(&["file", "-s", "40k", "-d", "/dev/shm", "-c", "cold"], 125, "in memory (tmpfs)");
+    }
+    let file = env!("CARGO_MANIFEST_PATH");
+    fails(&["access", "--expect-sum", "0", file], 125, "add up to");
+}

@@ -1,0 +1,107 @@
+//! `prepage residency`, `warm` and `evict` as their user meets them.
+
+mod support;
+
+use std::process::{Command, Output};
+
+use support::{Sandbox, can_learn, is_root, json, text};
+
+fn tools(args: &[&str]) -> Output {
+    // As narrow as it gets: a strip of 20 cells.
+    Command::new(env!("CARGO_BIN_EXE_prepage-tools")).env("COLUMNS", "20").args(args).output().unwrap()
+}
+
+#[test]
+fn a_range_is_warmed_shown_and_evicted() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path().join("file");
+    std::fs::write(&path, vec![1; 4 << 20]).unwrap();
+    let path = path.to_str().unwrap();
+    let evicted = json(&tools(&["evict", "--json", path]));
+    if evicted["files"][0]["resident_pages_after"] != 0 {
+        return eprintln!("SKIPPED: this file system keeps pages in memory: {evicted}");
+    }
+    let warmed = tools(&["warm", &format!("{path}:1M-2M")]);
+    assert_eq!(text(&warmed.stdout), "1M of 1M in memory (100.0 %), 0 before: 256 of 256 pages of 1 files\n");
+    assert!(warmed.status.success());
+    let shown = tools(&["residency", path]);
+    assert!(text(&shown.stdout).contains("256/1024  25.0"), "{}", text(&shown.stdout));
+    assert!(text(&shown.stdout).contains("·····█████··········"), "{}", text(&shown.stdout));
+    let found = json(&tools(&["residency", "--json", "-r", "-1536k", path]));
+    assert_eq!(found["files"][0]["resident_ranges_pages"], serde_json::json!([[256, 384]]));
+    assert_eq!((&found["schema_version"], &found["total"]["pages"]), (&1.into(), &384.into()));
+    let limited = tools(&["warm", "--limit", "128k", path]);
+    assert_eq!(limited.status.code(), Some(1));
+    assert!(text(&limited.stderr).contains("more than 128k would be read"), "{}", text(&limited.stderr));
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_named_and_the_rest_is_shown() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path().join("file");
+    std::fs::write(&path, "x").unwrap();
+    let path = path.to_str().unwrap();
+    let output = tools(&["residency", "/no/such/file", "/dev/null", &format!("{path}:9-3"), path]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains(path));
+    let said = text(&output.stderr);
+    for expected in ["/no/such/file: cannot be opened", "/dev/null: no regular file", "9-3\" is empty"] {
+        assert!(said.contains(expected), "{expected} is missing: {said}");
+    }
+    for wrong in [&["residency", "-r", "4x-", path][..], &["warm", "-l", "-3", path], &["evict"]] {
+        assert_eq!(tools(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn pages_of_other_peoples_files_are_not_guessed_at() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    // A copy that an ordinary user can reach.
+    let copy = std::env::temp_dir().join(format!("prepage-tools-{}", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_prepage-tools"), &copy).unwrap();
+    let as_nobody = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy).args(args);
+        command.current_dir(sandbox.path().ancestors().last().unwrap()).output().unwrap()
+    };
+    let shown = as_nobody(&["residency", "--json", "/etc/passwd"]);
+    let warmed = as_nobody(&["warm", "/etc/passwd"]);
+    std::fs::remove_file(&copy).unwrap();
+    assert_eq!(shown.status.code(), Some(1), "{}", text(&shown.stderr));
+    assert_eq!(json(&shown)["not_allowed"], serde_json::json!(["/etc/passwd"]));
+    assert!(json(&shown)["files"].as_array().unwrap().is_empty());
+    assert!(text(&shown.stderr).contains("try: as root"), "{}", text(&shown.stderr));
+    assert!(text(&warmed.stdout).contains("4k of 1 files read"), "{}", text(&warmed.stdout));
+}
+
+#[test]
+fn a_learned_program_is_warmed_by_its_name() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let learned = sandbox.output(&["learn", "--approximate", "--", "ls", "/"]);
+    assert!(learned.status.success(), "{}", text(&learned.stderr));
+    let warmed = sandbox.output(&["warm", "--json", "--profile", "ls"]);
+    assert!(warmed.status.success(), "{}", text(&warmed.stderr));
+    let files = json(&warmed)["files"].as_array().unwrap().clone();
+    assert!(files.iter().any(|file| file["path"].as_str().unwrap().ends_with("/ls")), "{files:?}");
+    let unknown = sandbox.output(&["residency", "--profile", "no-such-program"]);
+    assert_eq!(unknown.status.code(), Some(125));
+    assert!(text(&unknown.stderr).contains("try: prepage profile list"), "{}", text(&unknown.stderr));
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let script = format!(
+        "{} residency --json /usr/bin | head -n 1; exit ${{PIPESTATUS[0]}}",
+        env!("CARGO_BIN_EXE_prepage-tools")
+    );
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "{\n");
+    assert!(!text(&output.stderr).contains("ipe"), "{}", text(&output.stderr));
+}

@@ -1,0 +1,40 @@
+//! Which pages of files are in memory, bringing them in, and sending them out.
+//!
+//! ```text
+//!  paths, directories, profiles ─► Walk ─ Spot ─► Opened ─► Residency (mincore, cachestat)
+//!                                                   ├─► warm:  absent pages, 16 readers ─► Residency again
+//!                                                   └─► evict: write back, drop ─► Residency again ─► why not
+//! ```
+//!
+//! | module        | noun                                                     |
+//! |---------------|----------------------------------------------------------|
+//! | [`range`]     | sizes and byte ranges as people write them               |
+//! | [`target`]    | the files a path, directory or profile stands for        |
+//! | [`residency`] | which pages of a file are in memory                      |
+//! | [`mod@warm`]  | bringing pages in                                        |
+//! | [`mod@evict`] | sending pages out                                        |
+//! | [`users`]     | the processes that keep a file's pages in memory         |
+//!
+//! ```
+//! use prepage_residency::{Residency, Spot};
+//!
+//! let opened = Spot::file("/proc/self/exe").open()?;
+//! let residency = Residency::of(&opened)?;
+//! println!("{} of {} pages are in memory", residency.resident_pages(), opened.pages());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod evict;
+pub mod range;
+pub mod residency;
+pub mod target;
+pub mod users;
+pub mod warm;
+
+pub use evict::{Evicted, evict};
+pub use range::{ByteRange, RangeError, parse_size};
+pub use residency::{Residency, ResidencyError};
+pub use target::{Opened, Passed, Spot, TargetError, Walk};
+pub use users::{User, Users};
+pub use warm::{Stopped, Warmed, warm};

@@ -1,0 +1,227 @@
+//! Which pages of a file are in memory.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use prepage_core::{PageIndex, PageRange};
+use prepage_sys::cachestat::{self, CacheCounts};
+use prepage_sys::mapping::{FileMapping, may_know_residency};
+use rustix::io::Errno;
+
+use crate::target::Opened;
+
+/// Pages looked at in one go: 1 GiB of file, a mincore vector of 256 KiB.
+const WINDOW_PAGES: u64 = 1 << 18;
+
+/// Why it is not known.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResidencyError {
+    /// The kernel tells nobody but the owner, those who may write the file, and root.
+    #[error("the kernel tells only the owner and those who may write the file which pages are in memory")]
+    NotAllowed,
+    /// It cannot be mapped or asked about.
+    #[error("which pages are in memory cannot be found out")]
+    Io(#[source] io::Error),
+}
+
+/// Which of the pages that were asked about are in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Residency {
+    /// The pages asked about.
+    pub asked: Vec<PageRange>,
+    /// The runs of those that are in memory, sorted.
+    pub resident: Vec<PageRange>,
+    /// Their states; `None` before Linux 6.5.
+    pub states: Option<CacheCounts>,
+}
+
+impl Residency {
+    /// Looks which pages of `opened` are in memory, without reading any.
+    ///
+    /// # Errors
+    /// mincore(2) would answer "all" to those who may not know; this gives [`ResidencyError::NotAllowed`].
+    pub fn of(opened: &Opened) -> Result<Self, ResidencyError> {
+        let fd = opened.file.as_fd();
+        if !may_know_residency(fd).map_err(ResidencyError::Io)? {
+            return Err(ResidencyError::NotAllowed);
+        }
+        let mut residency =
+            Self { asked: opened.ranges.clone(), states: Some(CacheCounts::default()), ..Self::default() };
+        for window in opened.ranges.iter().flat_map(|range| windows(*range)) {
+            match cachestat::counts(fd, window) {
+                Ok(counts) => {
+                    if let Some(states) = &mut residency.states {
+                        add(states, &counts);
+                    }
+                    // Spares a walk over the holes of large files.
+                    if counts.cached == 0 {
+                        continue;
+                    }
+                }
+                Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
+                    return Err(ResidencyError::NotAllowed);
+                }
+                Err(_) => residency.states = None,
+            }
+            residency.look(opened, window).map_err(ResidencyError::Io)?;
+        }
+        Ok(residency)
+    }
+
+    /// How many pages are in memory.
+    pub fn resident_pages(&self) -> u64 {
+        self.resident.iter().map(|range| range.len()).sum()
+    }
+
+    /// How many pages were asked about.
+    pub fn asked_pages(&self) -> u64 {
+        self.asked.iter().map(|range| range.len()).sum()
+    }
+
+    /// The runs that were asked about and are not in memory.
+    pub fn absent(&self) -> Vec<PageRange> {
+        let mut absent = Vec::new();
+        let mut resident = self.resident.iter().peekable();
+        for asked in &self.asked {
+            let mut at = asked.start();
+            while let Some(next) = resident.next_if(|next| next.start() < asked.end()) {
+                if at < next.start() {
+                    absent.push(PageRange::new(at, next.start()));
+                }
+                at = next.end();
+            }
+            if at < asked.end() {
+                absent.push(PageRange::new(at, asked.end()));
+            }
+        }
+        absent
+    }
+
+    /// What was asked about, cut into `cells` equal parts: the share (0 to 1) of each that is in memory. Fewer parts
+    /// where there are fewer pages.
+    pub fn shares(&self, cells: usize) -> Vec<f64> {
+        let pages = self.asked_pages();
+        let cells = (cells as u64).min(pages);
+        let mut counts = vec![0u64; cells as usize];
+        let edge = |cell: u64| (u128::from(cell) * u128::from(pages)).div_ceil(u128::from(cells)) as u64;
+        // Pages are counted through, without the gaps between the ranges asked about.
+        let mut passed = 0;
+        let mut resident = self.resident.iter().peekable();
+        for asked in &self.asked {
+            while let Some(run) = resident.next_if(|run| run.start() < asked.end()) {
+                let mut at = passed + (run.start().0 - asked.start().0);
+                let end = at + run.len();
+                while at < end {
+                    let cell = (u128::from(at) * u128::from(cells) / u128::from(pages)) as u64;
+                    let next = edge(cell + 1).min(end);
+                    counts[cell as usize] += next - at;
+                    at = next;
+                }
+            }
+            passed += asked.len();
+        }
+        let share =
+            |(cell, &count): (usize, &u64)| count as f64 / (edge(cell as u64 + 1) - edge(cell as u64)) as f64;
+        counts.iter().enumerate().map(share).collect()
+    }
+
+    fn look(&mut self, opened: &Opened, window: PageRange) -> io::Result<()> {
+        let pages = FileMapping::new(opened.file.as_fd(), window)?.resident()?;
+        let mut at = 0;
+        while at < pages.len() {
+            let end =
+                pages[at..].iter().position(|&page| page != pages[at]).map_or(pages.len(), |len| at + len);
+            if pages[at] {
+                self.push(PageRange::new(
+                    PageIndex(window.start().0 + at as u64),
+                    PageIndex(window.start().0 + end as u64),
+                ));
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, run: PageRange) {
+        match self.resident.last_mut() {
+            Some(last) if last.end() == run.start() => *last = PageRange::new(last.start(), run.end()),
+            _ => self.resident.push(run),
+        }
+    }
+}
+
+fn windows(range: PageRange) -> impl Iterator<Item = PageRange> {
+    let starts = (range.start().0..range.end().0).step_by(WINDOW_PAGES as usize);
+    starts.map(move |start| {
+        PageRange::new(PageIndex(start), PageIndex((start + WINDOW_PAGES).min(range.end().0)))
+    })
+}
+
+fn add(sum: &mut CacheCounts, counts: &CacheCounts) {
+    sum.cached += counts.cached;
+    sum.dirty += counts.dirty;
+    sum.writeback += counts.writeback;
+    sum.evicted += counts.evicted;
+    sum.recently_evicted += counts.recently_evicted;
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn range(start: u64, end: u64) -> PageRange {
+        PageRange::new(PageIndex(start), PageIndex(end))
+    }
+
+    #[test]
+    fn shares_are_of_what_was_asked_about() {
+        let residency = Residency {
+            asked: vec![range(10, 14), range(20, 24)],
+            resident: vec![range(11, 13), range(20, 24)],
+            states: None,
+        };
+        assert_eq!(residency.shares(2), [0.5, 1.0]);
+        assert_eq!(residency.shares(4), [0.5, 0.5, 1.0, 1.0]);
+        assert_eq!(residency.shares(100), [0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]);
+        assert_eq!(residency.absent(), [range(10, 11), range(13, 14)]);
+        assert!(Residency::default().shares(5).is_empty());
+    }
+
+    proptest! {
+        /// Against the plain way: a flag for each page.
+        #[test]
+        fn runs_cells_and_gaps_agree_with_single_pages(
+            pages in prop::collection::vec((any::<bool>(), any::<bool>()), 1..200), cells in 1..40usize
+        ) {
+            let runs = |wanted: &dyn Fn(&(bool, bool)) -> bool| {
+                let mut runs: Vec<PageRange> = Vec::new();
+                for (at, _) in pages.iter().enumerate().filter(|(_, page)| wanted(page)) {
+                    match runs.last_mut() {
+                        Some(last) if last.end().0 == at as u64 => *last = range(last.start().0, at as u64 + 1),
+                        _ => runs.push(range(at as u64, at as u64 + 1)),
+                    }
+                }
+                runs
+            };
+            let residency = Residency {
+                asked: runs(&|page| page.0), resident: runs(&|page| page.0 && page.1), states: None,
+            };
+            prop_assert_eq!(residency.absent(), runs(&|page| page.0 && !page.1));
+            let asked: Vec<bool> = pages.iter().filter(|page| page.0).map(|page| page.1).collect();
+            let shares = residency.shares(cells);
+            let cells = cells.min(asked.len());
+            prop_assert_eq!(shares.len(), cells);
+            let mut expected = vec![(0u32, 0u32); cells];
+            for (at, &resident) in asked.iter().enumerate() {
+                let cell = &mut expected[at * cells / asked.len()];
+                *cell = (cell.0 + u32::from(resident), cell.1 + 1);
+            }
+            for (share, (resident, all)) in shares.iter().zip(expected) {
+                prop_assert!((share - f64::from(resident) / f64::from(all)).abs() < 1e-9);
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The processes that keep a file's pages in memory, because they have them mapped or locked.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use crate::target::Opened;
+
+/// A process that has mapped a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Process id.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Bytes of the file in its page tables; they cannot be evicted meanwhile.
+    pub mapped_bytes: u64,
+    /// Of these, locked by mlock(2).
+    pub locked_bytes: u64,
+}
+
+/// Who has mapped which file, as /proc/PID/smaps tells: of all processes to root, of one's own to others.
+#[derive(Debug, Default)]
+pub struct Users {
+    by_file: HashMap<FileKey, Vec<User>>,
+}
+
+/// A file in /proc/PID/smaps: by device and inode, and by path, for file systems in layers show another device there
+/// than stat(2).
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum FileKey {
+    Inode(u64, u64),
+    Path(String),
+}
+
+impl Users {
+    /// Looks at all processes.
+    pub fn now() -> Self {
+        let mut users = Self::default();
+        let Ok(entries) = fs::read_dir("/proc") else { return users };
+        for entry in entries.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            // A process that ended meanwhile maps nothing.
+            let Ok(smaps) = fs::read_to_string(entry.path().join("smaps")) else { continue };
+            let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            users.add(pid, comm.trim_end(), &smaps);
+        }
+        users
+    }
+
+    /// Who has mapped pages of `opened`: those with most first.
+    pub fn of(&self, opened: &Opened) -> Vec<User> {
+        let by_inode = self.by_file.get(&FileKey::Inode(opened.inode.0, opened.inode.1));
+        let found = by_inode.or_else(|| {
+            let path = Path::canonicalize(&opened.path).ok()?;
+            self.by_file.get(&FileKey::Path(path.to_str()?.to_owned()))
+        });
+        let mut users = found.cloned().unwrap_or_default();
+        users.retain(|user| user.mapped_bytes > 0);
+        users.sort_by_key(|user| (std::cmp::Reverse(user.mapped_bytes), user.pid));
+        users
+    }
+
+    fn add(&mut self, pid: u32, comm: &str, smaps: &str) {
+        let mut keys: Option<[FileKey; 2]> = None;
+        for line in smaps.lines() {
+            let field = |name| -> Option<u64> {
+                line.strip_prefix(name)?.trim().strip_suffix(" kB")?.trim().parse().ok()
+            };
+            if let Some(kib) = field("Rss:") {
+                self.count(&keys, pid, comm, |user| user.mapped_bytes += kib * 1024);
+            } else if let Some(kib) = field("Locked:") {
+                self.count(&keys, pid, comm, |user| user.locked_bytes += kib * 1024);
+            } else if line.starts_with(|first: char| first.is_ascii_digit() || matches!(first, 'a'..='f')) {
+                keys = file_of(line);
+            }
+        }
+    }
+
+    fn count(&mut self, keys: &Option<[FileKey; 2]>, pid: u32, comm: &str, change: impl Fn(&mut User)) {
+        for key in keys.iter().flatten() {
+            let key = match key {
+                FileKey::Inode(device, inode) => FileKey::Inode(*device, *inode),
+                FileKey::Path(path) => FileKey::Path(path.clone()),
+            };
+            let users = self.by_file.entry(key).or_default();
+            if users.last().is_none_or(|last| last.pid != pid) {
+                users.push(User { pid, comm: comm.to_owned(), mapped_bytes: 0, locked_bytes: 0 });
+            }
+            users.last_mut().into_iter().for_each(&change);
+        }
+    }
+}
+
+/// The file of a mapping's first line (proc_pid_maps(5)); `None` for memory of no file.
+fn file_of(line: &str) -> Option<[FileKey; 2]> {
+    let mut words = line.splitn(6, ' ');
+    let device = words.nth(3)?;
+    let inode: u64 = words.next()?.parse().ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let hex = |text| u32::from_str_radix(text, 16).ok();
+    let path = words.next().unwrap_or_default().trim_start().to_owned();
+    (inode != 0).then_some([
+        FileKey::Inode(rustix::fs::makedev(hex(major)?, hex(minor)?), inode),
+        FileKey::Path(path),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use prepage_sys::mapping::FileMapping;
+
+    use super::*;
+    use crate::target::Spot;
+
+    #[test]
+    fn who_has_touched_a_mapped_page_is_named_with_as_much() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("mapped file");
+        fs::write(&path, vec![1; 1 << 20]).unwrap();
+        let opened = Spot::file(&path).open().unwrap();
+        let me = |users: Users| users.of(&opened).into_iter().find(|user| user.pid == std::process::id());
+        assert_eq!(me(Users::now()), None);
+        let mapping = FileMapping::new(opened.file.as_fd(), opened.ranges[0]).unwrap();
+        assert_eq!(me(Users::now()), None, "mapped, and nothing touched");
+        assert_eq!(mapping.byte(0), 1);
+        let user = me(Users::now()).expect("a page is in use");
+        assert!(user.mapped_bytes >= 4096 && user.mapped_bytes <= 1 << 20 && user.locked_bytes == 0);
+    }
+
+    #[test]
+    fn lines_of_no_file_belong_to_none() {
+        let mut users = Users::default();
+        users.add(
+            7,
+            "x",
+            "7f00-7f10 r--p 00000000 fe:00 12    /lib/a b\nRss:  8 kB\nLocked:  4 kB\n\
+             7f20-7f30 rw-p 00000000 00:00 0 \nRss:  64 kB\n\
+             7f40-7f50 r-xp 00001000 fe:00 12    /lib/a b\nRss:  4 kB\nLocked: 0 kB\nVmFlags: rd ex\n",
+        );
+        // By its inode and by its path.
+        assert_eq!(users.by_file.len(), 2);
+        let expected = User { pid: 7, comm: "x".into(), mapped_bytes: 12 << 10, locked_bytes: 4 << 10 };
+        for found in users.by_file.values() {
+            assert_eq!(found, std::slice::from_ref(&expected));
+        }
+    }
+}

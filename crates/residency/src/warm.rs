@@ -1,0 +1,237 @@
+//! Bringing pages into memory.
+//!
+//! ```text
+//! each file: which pages are absent ─► pieces of 128 KiB ─► 16 readers ─► look again: what is in memory now
+//! ```
+//! WILLNEED and readahead(2) cap the length they are given without a word, so every piece is asked for by itself; and
+//! each reader waits for its piece, so that an error shows and the device's queue stays bounded.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_prefetch::memory::{available_kib, share_of};
+use rustix::fs::Advice;
+
+use crate::residency::{Residency, ResidencyError};
+use crate::target::{Passed, Spot};
+
+/// Reads at once. Local disks and flash gain nothing beyond (docs/results.md).
+const READERS: usize = 16;
+/// What one read asks for: the least that kernels take in one WILLNEED by default.
+const PIECE_PAGES: u64 = 32;
+/// Pieces waiting for a reader, so that they need not wait for the walk.
+const QUEUE: usize = 4 * READERS;
+/// How much is read between two looks at the memory that is left.
+const CHECK_BYTES: u64 = 32 << 20;
+/// Below this part of all memory, what is read drives out what others use.
+const RESERVE_SHARE: u64 = 20;
+
+/// Why reading stopped before all was in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The next piece would exceed the limit.
+    Limit {
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// Less memory was left than should be.
+    MemoryShort {
+        /// What was left.
+        available_bytes: u64,
+    },
+}
+
+/// A file that was to be brought in.
+#[derive(Debug)]
+pub struct WarmedFile<'a> {
+    /// The file.
+    pub spot: &'a Spot,
+    /// Pages meant.
+    pub pages: u64,
+    /// Of these, in memory before; `None` where the user may not know, and all were read.
+    pub before: Option<u64>,
+    /// In memory afterwards; `None` as above.
+    pub after: Option<u64>,
+    /// The first error of reading it.
+    pub error: Option<io::Error>,
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Warmed<'a> {
+    /// Files, in the order they were given.
+    pub files: Vec<WarmedFile<'a>>,
+    /// Files passed over.
+    pub passed: Vec<Passed>,
+    /// Bytes read, or asked for where they were in memory unknown to us.
+    pub read_bytes: u64,
+    /// Why there is an end before the end.
+    pub stopped: Option<Stopped>,
+}
+
+/// Reads what is absent of `spots` into memory, at most `limit_bytes`: where `None`, half of the memory available.
+/// Then looks whether it is there.
+pub fn warm(spots: &[Spot], limit_bytes: Option<u64>) -> Warmed<'_> {
+    let limit_bytes = limit_bytes.unwrap_or_else(|| share_of(u64::MAX));
+    let mut warmed = Warmed::default();
+    let readers = Readers::default();
+    let (pieces, waiting) = sync_channel(QUEUE);
+    let waiting = Mutex::new(waiting);
+    std::thread::scope(|scope| {
+        for _ in 0..READERS {
+            scope.spawn(|| readers.work(&waiting));
+        }
+        hand_out(spots, limit_bytes, &pieces, &readers, &mut warmed);
+        // The readers end when nobody can hand out any more.
+        drop(pieces);
+    });
+    if warmed.stopped.is_none() && readers.short.load(Ordering::Relaxed) {
+        warmed.stopped = Some(Stopped::MemoryShort { available_bytes: available_bytes() });
+    }
+    warmed.read_bytes = readers.read_bytes.into_inner();
+    for (at, error) in readers.errors.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        warmed.files[at].error.get_or_insert(error);
+    }
+    for file in &mut warmed.files {
+        file.after =
+            file.spot.open().ok().and_then(|opened| Some(Residency::of(&opened).ok()?.resident_pages()));
+    }
+    warmed
+}
+
+/// Opens each file and queues its absent pages.
+fn hand_out<'a>(
+    spots: &'a [Spot],
+    limit_bytes: u64,
+    pieces: &SyncSender<Piece>,
+    readers: &Readers,
+    warmed: &mut Warmed<'a>,
+) {
+    let mut left_bytes = limit_bytes;
+    for spot in spots {
+        let opened = match spot.open() {
+            Ok(opened) => opened,
+            Err(error) => {
+                warmed.passed.push(Passed { path: spot.path.clone(), error });
+                continue;
+            }
+        };
+        let (before, absent) = match Residency::of(&opened) {
+            Ok(residency) => (Some(residency.resident_pages()), residency.absent()),
+            Err(ResidencyError::NotAllowed | ResidencyError::Io(_)) => (None, opened.ranges.clone()),
+        };
+        let at = warmed.files.len();
+        warmed.files.push(WarmedFile { spot, pages: opened.pages(), before, after: None, error: None });
+        // Our reads name exactly what is wanted: no read-ahead of the kernel's on top.
+        let _ = rustix::fs::fadvise(&opened.file, 0, None, Advice::Random);
+        let file = Arc::new(opened.file);
+        for pages in absent.into_iter().flat_map(pieces_of) {
+            if pages.bytes() > left_bytes {
+                warmed.stopped = Some(Stopped::Limit { limit_bytes });
+                return;
+            }
+            left_bytes -= pages.bytes();
+            if readers.short.load(Ordering::Relaxed) {
+                return;
+            }
+            // Readers take pieces until the queue is closed, so that there is one to take this.
+            let _ = pieces.send(Piece { at, file: Arc::clone(&file), pages });
+        }
+    }
+}
+
+/// A part of a file to read.
+struct Piece {
+    /// Which of the files handed out.
+    at: usize,
+    file: Arc<File>,
+    pages: PageRange,
+}
+
+/// What readers share: counters, a flag set once, and a list behind its lock.
+#[derive(Default)]
+struct Readers {
+    read_bytes: AtomicU64,
+    /// Memory is short: nothing more is read.
+    short: AtomicBool,
+    /// Of file `.0`.
+    errors: Mutex<Vec<(usize, io::Error)>>,
+}
+
+impl Readers {
+    fn work(&self, waiting: &Mutex<Receiver<Piece>>) {
+        let mut buffer = vec![0; (PIECE_PAGES * PAGE_SIZE) as usize];
+        loop {
+            let next = waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv();
+            let Ok(piece) = next else { return };
+            // What waits in the queue is emptied, so that whoever fills it does not wait for ever.
+            if self.short.load(Ordering::Relaxed) {
+                continue;
+            }
+            if let Err(error) = bring_in(&piece, &mut buffer) {
+                let mut errors = self.errors.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                errors.push((piece.at, error));
+                continue;
+            }
+            let before = self.read_bytes.fetch_add(piece.pages.bytes(), Ordering::Relaxed);
+            let crossed = before / CHECK_BYTES != (before + piece.pages.bytes()) / CHECK_BYTES;
+            if crossed && available_bytes() < total_bytes() / RESERVE_SHARE {
+                self.short.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Asks for the piece as a whole, then reads it: file systems that know no WILLNEED have it afterwards too.
+fn bring_in(piece: &Piece, buffer: &mut [u8]) -> io::Result<()> {
+    let (start, len) = (piece.pages.start().offset_bytes(), piece.pages.bytes());
+    let _ = rustix::fs::fadvise(&*piece.file, start, NonZeroU64::new(len), Advice::WillNeed);
+    let mut at = 0;
+    while at < len {
+        match piece.file.read_at(&mut buffer[..(len - at) as usize], start + at) {
+            // The file's last page is not full.
+            Ok(0) => break,
+            Ok(read) => at += read as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn pieces_of(range: PageRange) -> impl Iterator<Item = PageRange> {
+    let starts = (range.start().0..range.end().0).step_by(PIECE_PAGES as usize);
+    starts.map(move |start| {
+        PageRange::new(PageIndex(start), PageIndex((start + PIECE_PAGES).min(range.end().0)))
+    })
+}
+
+/// What programs could still get without swapping; without /proc, all there is.
+fn available_bytes() -> u64 {
+    available_kib().map_or_else(total_bytes, |kib| kib * 1024)
+}
+
+fn total_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(info.mem_unit.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_a_range_without_overlap() {
+        let range = PageRange::new(PageIndex(5), PageIndex(5 + 2 * PIECE_PAGES + 3));
+        let pieces: Vec<PageRange> = pieces_of(range).collect();
+        assert_eq!(pieces.len(), 3);
+        assert_eq!((pieces[0].start(), pieces[2].end()), (range.start(), range.end()));
+        assert!(pieces.windows(2).all(|pair| pair[0].end() == pair[1].start()));
+    }
+}

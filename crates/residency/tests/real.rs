@@ -1,0 +1,208 @@
+//! Against the kernel, and against the tools people know: vmtouch and fincore.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_residency::{ByteRange, Residency, Spot, Stopped, Walk, evict, warm};
+
+/// On a disk: the system's temporary directory may be in memory.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn write(path: &Path, pages: u64) {
+    fs::write(path, vec![7; (pages * PAGE_SIZE) as usize]).unwrap();
+    fs::File::open(path).unwrap().sync_all().unwrap();
+}
+
+fn resident(path: &Path) -> Vec<PageRange> {
+    Residency::of(&Spot::file(path).open().unwrap()).unwrap().resident
+}
+
+fn range(start: u64, end: u64) -> PageRange {
+    PageRange::new(PageIndex(start), PageIndex(end))
+}
+
+fn spots(path: &Path, bytes: &str) -> Vec<Spot> {
+    let mut walk = Walk::new(bytes.parse::<ByteRange>().unwrap(), false);
+    walk.add(path);
+    walk.spots
+}
+
+/// Whether pages can be evicted here at all.
+fn can_evict(path: &Path) -> bool {
+    evict(&[Spot::file(path)]);
+    let gone = resident(path).is_empty();
+    if !gone {
+        eprintln!("SKIPPED: this file system keeps pages in memory that fadvise was asked to drop");
+    }
+    gone
+}
+
+#[test]
+fn what_is_warmed_is_in_memory_and_nothing_else() {
+    let dir = directory();
+    let path = dir.path().join("f");
+    write(&path, 1000);
+    if !can_evict(&path) {
+        return;
+    }
+    let asked = spots(&path, "1M-2M");
+    let warmed = warm(&asked, None);
+    assert_eq!((warmed.files[0].before, warmed.files[0].after), (Some(0), Some(256)));
+    assert_eq!((warmed.read_bytes, warmed.stopped), (1 << 20, None));
+    assert_eq!(resident(&path), [range(256, 512)]);
+    assert_eq!(warm(&asked, None).read_bytes, 0, "nothing is read twice");
+
+    let evicted = evict(&spots(&path, "1536k-"));
+    assert_eq!((evicted.files[0].before, evicted.files[0].after), (Some(128), Some(0)));
+    assert_eq!(resident(&path), [range(256, 384)]);
+}
+
+#[test]
+fn dirty_pages_are_written_back_and_dropped() {
+    let dir = directory();
+    let path = dir.path().join("f");
+    write(&path, 10);
+    if !can_evict(&path) {
+        return;
+    }
+    fs::write(&path, vec![8; 100 * PAGE_SIZE as usize - 5]).unwrap();
+    let evicted = evict(&[Spot::file(&path)]);
+    assert_eq!((evicted.files[0].before, evicted.files[0].after), (Some(100), Some(0)));
+    assert!(evicted.files[0].stay.is_none());
+    assert_eq!(fs::read(&path).unwrap(), vec![8; 100 * PAGE_SIZE as usize - 5]);
+}
+
+#[test]
+fn pages_in_use_stay_and_their_user_is_named() {
+    use std::os::fd::AsFd;
+
+    let dir = directory();
+    let path = dir.path().join("f");
+    write(&path, 64);
+    if !can_evict(&path) {
+        return;
+    }
+    warm(&[Spot::file(&path)], None);
+    let file = fs::File::open(&path).unwrap();
+    let mapping = prepage_sys::mapping::FileMapping::new(file.as_fd(), range(0, 64)).unwrap();
+    assert_eq!(mapping.byte(0), 7);
+    let evicted = evict(&[Spot::file(&path)]);
+    let after = evicted.files[0].after.unwrap();
+    assert!(after > 0, "a mapped page cannot be dropped");
+    let stay = evicted.files[0].stay.as_ref().unwrap();
+    let me = stay.users.iter().find(|user| user.pid == std::process::id()).expect("named");
+    assert!(me.mapped_bytes >= PAGE_SIZE && me.locked_bytes == 0);
+    drop(mapping);
+    assert_eq!(evict(&[Spot::file(&path)]).files[0].after, Some(0));
+}
+
+#[test]
+fn reading_stops_at_the_limit() {
+    let dir = directory();
+    let path = dir.path().join("f");
+    write(&path, 256);
+    if !can_evict(&path) {
+        return;
+    }
+    let asked = [Spot::file(&path)];
+    let warmed = warm(&asked, Some(256 << 10));
+    assert_eq!(warmed.stopped, Some(Stopped::Limit { limit_bytes: 256 << 10 }));
+    assert_eq!((warmed.read_bytes, warmed.files[0].after), (256 << 10, Some(64)));
+}
+
+#[test]
+fn a_file_in_memory_only_is_said_to_be_one() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        return eprintln!("SKIPPED: no /dev/shm");
+    };
+    let path = dir.path().join("f");
+    fs::write(&path, [1; 5000]).unwrap();
+    let evicted = evict(&[Spot::file(&path)]);
+    assert!(evicted.files[0].stay.as_ref().unwrap().in_memory_file_system);
+}
+
+#[test]
+fn an_empty_file_and_a_range_behind_the_end_are_no_pages() {
+    let dir = directory();
+    let path = dir.path().join("f");
+    fs::write(&path, "").unwrap();
+    for bytes in ["0-", "1M-2M"] {
+        let asked = spots(&path, bytes);
+        let residency = Residency::of(&asked[0].open().unwrap()).unwrap();
+        assert_eq!((residency.asked_pages(), residency.resident_pages()), (0, 0));
+        assert_eq!(warm(&asked, None).files[0].after, Some(0));
+        assert_eq!(evict(&asked).files[0].after, Some(0));
+    }
+}
+
+/// A sparse file far larger than memory is looked at in moments.
+#[test]
+fn holes_cost_nothing() {
+    let dir = directory();
+    let path = dir.path().join("f");
+    fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    let before = std::time::Instant::now();
+    assert!(resident(&path).is_empty());
+    let states = Residency::of(&spots(&path, "0-4k")[0].open().unwrap()).unwrap().states;
+    if states.is_none() {
+        return eprintln!("SKIPPED: no cachestat before Linux 6.5");
+    }
+    assert!(before.elapsed().as_secs() < 2, "{:?}", before.elapsed());
+}
+
+/// A directory with files in all states: partly, wholly and not in memory, with links and a fifo among them.
+fn mixture() -> tempfile::TempDir {
+    let dir = directory();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("deep/deeper")).unwrap();
+    for (name, pages) in [("a", 300), ("deep/b", 77), ("deep/deeper/c", 1), ("d", 512)] {
+        write(&at(name), pages);
+        evict(&[Spot::file(at(name))]);
+    }
+    warm(&spots(&at("a"), "100k-500k"), None);
+    warm(&spots(&at("d"), "1M-"), None);
+    warm(&spots(&at("deep/deeper/c"), "0-"), None);
+    fs::hard_link(at("a"), at("deep/a-again")).unwrap();
+    std::os::unix::fs::symlink(at("d"), at("deep/link")).unwrap();
+    dir
+}
+
+fn output(tool: &str, args: &[&str]) -> Option<String> {
+    match Command::new(tool).args(args).output() {
+        Ok(output) if output.status.success() => Some(String::from_utf8(output.stdout).unwrap()),
+        Ok(output) => panic!("{tool}: {}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => {
+            eprintln!("SKIPPED: {tool}: {error} (try: apt-get install vmtouch util-linux-extra)");
+            None
+        }
+    }
+}
+
+#[test]
+fn counts_are_those_of_vmtouch() {
+    let dir = mixture();
+    let Some(told) = output("vmtouch", &[dir.path().to_str().unwrap()]) else { return };
+    let spots = spots(dir.path(), "0-");
+    let residencies: Vec<Residency> =
+        spots.iter().map(|spot| Residency::of(&spot.open().unwrap()).unwrap()).collect();
+    let resident: u64 = residencies.iter().map(Residency::resident_pages).sum();
+    let pages: u64 = residencies.iter().map(Residency::asked_pages).sum();
+    assert_eq!((resident > 0, pages), (true, 300 + 77 + 1 + 512));
+    let expected = format!("Resident Pages: {resident}/{pages}");
+    assert!(told.contains(&expected) && told.contains("Files: 4"), "{expected} expected: {told}");
+}
+
+#[test]
+fn counts_are_those_of_fincore() {
+    let dir = mixture();
+    for spot in spots(dir.path(), "0-") {
+        let path = spot.path.to_str().unwrap();
+        let Some(told) = output("fincore", &["-n", "-o", "PAGES", path]) else { return };
+        let residency = Residency::of(&spot.open().unwrap()).unwrap();
+        assert_eq!(told.trim(), residency.resident_pages().to_string(), "{path}");
+    }
+}

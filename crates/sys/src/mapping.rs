@@ -1,0 +1,140 @@
+//! A file mapped to be read: its bytes as a program finds them, and which of its pages are in memory.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use prepage_core::{PAGE_SIZE, PageRange};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Pages of a file, mapped shared and read-only. Mapping reads nothing.
+#[derive(Debug)]
+pub struct FileMapping {
+    start: NonNull<u8>,
+    pages: PageRange,
+}
+
+// SAFETY: the mapping is only read, belongs to no thread, and stays until it is dropped.
+unsafe impl Send for FileMapping {}
+// SAFETY: as above; reads through shared references need no order among them.
+unsafe impl Sync for FileMapping {}
+
+impl FileMapping {
+    /// Maps `pages` of `file`. They may lie behind its end, where [`FileMapping::byte`] would end the process.
+    ///
+    /// # Errors
+    /// EINVAL for no pages, ENODEV where the file system cannot map, EACCES for files not open to read.
+    pub fn new(file: BorrowedFd<'_>, pages: PageRange) -> io::Result<Self> {
+        let len_bytes = usize::try_from(pages.bytes()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        // SAFETY: the kernel chooses the place, so that no memory in use changes.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len_bytes,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                file,
+                pages.start().offset_bytes(),
+            )
+        }?;
+        let start = NonNull::new(start.cast()).expect("mmap gives no null without MAP_FIXED");
+        Ok(Self { start, pages })
+    }
+
+    /// The byte at `offset_bytes` of the mapping, read from memory each time it is asked for. Waits for the disk where
+    /// its page is not in memory.
+    ///
+    /// A file that is cut short while mapped ends the process by SIGBUS, as it does every program that maps it.
+    ///
+    /// # Panics
+    /// Outside the mapping.
+    #[inline]
+    pub fn byte(&self, offset_bytes: u64) -> u8 {
+        assert!(offset_bytes < self.pages.bytes(), "a read outside the mapping");
+        // SAFETY: within the mapping by the check above, and any byte is a valid u8. Volatile, because other processes
+        // may write the file meanwhile.
+        unsafe { self.start.as_ptr().add(offset_bytes as usize).read_volatile() }
+    }
+
+    /// Where the mapping begins in this process's address space.
+    pub fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    /// Whether each page is in memory (mincore(2)). Says yes of all pages to those who neither own the file nor may
+    /// write it: ask [`may_know_residency`] first.
+    pub fn resident(&self) -> io::Result<Vec<bool>> {
+        let mut pages = vec![0u8; self.pages.len() as usize];
+        let len_bytes = pages.len() * PAGE_SIZE as usize;
+        // SAFETY: the range is our mapping, and `pages` has one byte for each page of it.
+        let result = unsafe { libc::mincore(self.start.as_ptr().cast(), len_bytes, pages.as_mut_ptr()) };
+        if result == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // Only the lowest bit is defined.
+        Ok(pages.into_iter().map(|page| page & 1 == 1).collect())
+    }
+}
+
+impl Drop for FileMapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody holds a pointer into the mapping; `byte` returns values.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.pages.bytes() as usize) };
+    }
+}
+
+/// Whether the kernel tells this process which pages of `file` are in memory: to its owner, to those who may write it,
+/// and to CAP_FOWNER (`can_do_mincore` in mm/mincore.c).
+pub fn may_know_residency(file: BorrowedFd<'_>) -> io::Result<bool> {
+    let owner = rustix::fs::fstat(file)?.st_uid;
+    Ok(owner == rustix::process::geteuid().as_raw()
+        || rustix::thread::capabilities(None)?.effective.contains(rustix::thread::CapabilitySet::FOWNER)
+        || may_write(file))
+}
+
+/// Whether this process may write the file, which may be open for reading only.
+pub fn may_write(file: BorrowedFd<'_>) -> bool {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = rustix::fs::AtFlags::EACCESS;
+    rustix::fs::accessat(rustix::fs::CWD, path, rustix::fs::Access::WRITE_OK, flags).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    use prepage_core::PageIndex;
+
+    use super::*;
+
+    fn file_of(bytes: &[u8]) -> std::fs::File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_file_from_the_first_page_mapped() {
+        let content: Vec<u8> = (0..3 * PAGE_SIZE).map(|at| (at / PAGE_SIZE) as u8 + 1).collect();
+        let file = file_of(&content);
+        let mapping = FileMapping::new(file.as_fd(), PageRange::new(PageIndex(1), PageIndex(3))).unwrap();
+        assert_eq!((mapping.byte(0), mapping.byte(PAGE_SIZE), mapping.byte(2 * PAGE_SIZE - 1)), (2, 3, 3));
+    }
+
+    #[test]
+    fn what_was_just_written_is_in_memory_and_what_lies_behind_the_end_is_not() {
+        let file = file_of(&[7; 2 * PAGE_SIZE as usize]);
+        let mapping = FileMapping::new(file.as_fd(), PageRange::new(PageIndex(0), PageIndex(4))).unwrap();
+        assert!(may_know_residency(file.as_fd()).unwrap() && may_write(file.as_fd()));
+        assert_eq!(mapping.resident().unwrap(), [true, true, false, false]);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the mapping")]
+    fn reading_past_the_mapping_is_a_broken_invariant() {
+        let file = file_of(&[7; PAGE_SIZE as usize]);
+        FileMapping::new(file.as_fd(), PageRange::new(PageIndex(0), PageIndex(1))).unwrap().byte(PAGE_SIZE);
+    }
+}
