@@ -209,6 +209,7 @@ fn hard(
     let vm = &map.object.vm;
     vm.figures.cluster(cpu, claim.range().len());
     if context != Context::Thread && matches!(frames.bytes, Bytes::Custom(_)) {
+        vm.figures.add(cpu, &std::mem::take(tally));
         let wanted = claim.hand_over();
         let touch_of_handler = (context == Context::Handler).then_some(*touch);
         let job = Job::Fill {
@@ -231,10 +232,14 @@ fn hard(
         }
         return match frames.pages.wait(touch.page) {
             Seen::Failed(code) => Outcome::Failed(code),
-            _ => map_hard(map, frames, touch.page, wanted, cpu, tally),
+            _ => {
+                // Pages are published in order; the cluster is mapped when the last of it is there.
+                frames.pages.wait(PageIndex(wanted.end().0 - 1));
+                map_hard(map, frames, touch.page, wanted, cpu, tally)
+            }
         };
     }
-    let Filled { outcome, told } = fill(&map.object, frames, claim, touch.page, mark, tally);
+    let Filled { outcome, told } = fill(&map.object, frames, claim, touch.page, mark, cpu, tally);
     let outcome = match outcome {
         Ok(read) => map_hard(map, frames, touch.page, read, cpu, tally),
         Err(code) => Outcome::Failed(code),

@@ -28,6 +28,7 @@ pub(crate) fn fill(
     mut claim: Claim<'_>,
     needed: PageIndex,
     mark: Option<PageIndex>,
+    cpu: usize,
     tally: &mut Tally,
 ) -> Filled {
     debug_assert!(claim.range().len() <= BUFFER_PAGES && claim.range().contains(needed));
@@ -49,6 +50,8 @@ pub(crate) fn fill(
             Ok(()) => {
                 tally.pages_read += range.len();
                 tally.shared_atomics += range.len();
+                // Before others can see the pages: figures are never behind what a thread knows.
+                object.vm.figures.add(cpu, &std::mem::take(tally));
                 told.listed |= claim.publish(range.len(), mark).listed;
                 return Filled { outcome: Ok(range), told };
             }
@@ -57,6 +60,7 @@ pub(crate) fn fill(
                 if range == alone {
                     object.vm.release_frames(1);
                     tally.pages_failed += 1;
+                    object.vm.figures.add(cpu, &std::mem::take(tally));
                     told.listed |= claim.fail(code).listed;
                     return Filled { outcome: Err(code), told };
                 }

@@ -194,7 +194,7 @@ fn run(job: Job) {
         Job::Fill { object, claimed, needed, mark, map, touch } => {
             let frames = object.frames().expect("zeros are never claimed");
             let claim = frames.pages.taken_over(claimed);
-            let filled = fill(&object, frames, claim, needed, mark, &mut tally);
+            let filled = fill(&object, frames, claim, needed, mark, cpu, &mut tally);
             match (touch, map.enter(cpu)) {
                 (Some(touch), Some(map)) => {
                     let outcome = match filled.outcome {
@@ -260,7 +260,7 @@ pub(crate) fn read_missing(
         claim.extend(PageRange::new(page, PageIndex(end)));
         object.vm.figures.cluster(cpu, claim.range().len());
         tally.background_reads += 1;
-        let filled = fill(object, frames, claim, page, mark, tally);
+        let filled = fill(object, frames, claim, page, mark, cpu, tally);
         if filled.told.listed {
             serve_listed(object);
         }

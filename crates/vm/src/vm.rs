@@ -154,7 +154,7 @@ impl Vm {
         Ok(Self {
             core: Arc::new(VmCore {
                 policy: options.policy.clone(),
-                sequential: "linux-data:256".parse().expect("a policy"),
+                sequential: "linux-data:ra=256".parse().expect("a policy"),
                 random: "none".parse().expect("a policy"),
                 inline: Mutex::default(),
                 handlers: Mutex::default(),
@@ -239,7 +239,7 @@ impl Vm {
         let contents =
             contents(len_bytes).map_err(|source| MakeError::System { what: "an object", source })?;
         let id = self.core.next_object.fetch_add(1, Ordering::Relaxed);
-        let object = prepage_core::Object { path: name.clone(), inode };
+        let object = prepage_core::Object::new(name.clone(), inode);
         let core = ObjectCore::new(Arc::clone(&self.core), id, name, len_bytes, contents);
         let mut names = self.core.names.lock().unwrap_or_else(PoisonError::into_inner);
         if self.core.records.is_none()
@@ -327,15 +327,14 @@ impl Vm {
                 ThreadIndex(trace.threads.len() as u32 - 1)
             });
             let is_file = trace.objects[object.0 as usize].is_file();
+            let start_ns = fault.start_ns.saturating_sub(self.core.started_ns);
             trace.faults.push(Fault {
-                start_ns: fault.start_ns.saturating_sub(self.core.started_ns),
                 cost_ns: Some(fault.cost_ns),
-                thread,
                 ip: fault.ip,
-                address: fault.address,
+                code_offset: fault.ip,
                 object: Some(object),
                 page: is_file.then_some(PageIndex(fault.page)),
-                class: fault.class,
+                ..Fault::new(start_ns, thread, fault.address, fault.class)
             });
         }
         trace
