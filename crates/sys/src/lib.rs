@@ -13,11 +13,16 @@
 //! | [`pagemap`]   | which frame holds a page of a process                           | root            |
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
+//! | [`region`]    | address space of one's own, aligned, not inherited over fork    |                 |
+//! | [`sigbus`]    | SIGBUS, resolved here or passed on                              |                 |
+//! | [`slot`]      | a value used in signal handlers while others take it away       |                 |
 //! | [`syscalls`]  | numbers of the calls that concern files                         |                 |
 //! | [`own_pages`] | a small program's own file read in one go when it starts        |                 |
 //! | [`ptrace`]    | stopping a process tree at its system calls                     | ptrace allowed  |
 //! | [`signals`]   | receiving signals as data                                       |                 |
 //! | [`spawn`]     | a child that waits for leave to execute its program             | Linux 5.3       |
+//! | [`words`]     | many atomic words of zero that cost nothing until used          |                 |
+//! | [`userfaultfd`] | missing pages served by their own process                     | Linux 6.6       |
 
 pub mod beside;
 pub mod cachestat;
@@ -29,6 +34,11 @@ pub mod own_pages;
 pub mod pagemap;
 pub mod perf;
 pub mod ptrace;
+pub mod region;
+pub mod sigbus;
 pub mod signals;
+pub mod slot;
 pub mod spawn;
 pub mod syscalls;
+pub mod userfaultfd;
+pub mod words;

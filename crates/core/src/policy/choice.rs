@@ -126,6 +126,10 @@ impl ClusterPolicy for Policy {
         each!(self, policy => policy.entry(window))
     }
 
+    fn remembers(&self) -> bool {
+        each!(self, policy => policy.remembers())
+    }
+
     fn opening(&self) -> &[PageRange] {
         each!(self, policy => policy.opening())
     }

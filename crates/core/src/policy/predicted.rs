@@ -37,6 +37,10 @@ impl Predicted {
 }
 
 impl ClusterPolicy for Predicted {
+    fn remembers(&self) -> bool {
+        false
+    }
+
     fn opening(&self) -> &[PageRange] {
         &self.opening
     }

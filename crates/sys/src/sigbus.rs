@@ -1,0 +1,148 @@
+//! SIGBUS, seen first by a resolver of this process and otherwise by whoever handled it before.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::OnceLock;
+
+/// Resolves the fault that a signal tells of, in the context of the signal: it may not allocate, nor take a lock that
+/// code holds while it touches memory the resolver answers for.
+pub type Resolver = fn(&BusFault) -> Verdict;
+
+/// What a SIGBUS tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusFault {
+    /// The address that was touched.
+    pub address: u64,
+    /// The instruction that touched it; 0 where this architecture is not known.
+    pub ip: u64,
+    /// Whether it was written to; `None` where this architecture is not known.
+    pub write: Option<bool>,
+}
+
+/// What a resolver found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The touch can be repeated.
+    Resolved,
+    /// The address is not one it answers for.
+    NotOurs,
+    /// It is, and cannot be resolved. The handler from before, and by default the end of the process, follow.
+    Failed,
+}
+
+struct Installed {
+    resolver: Resolver,
+    before: libc::sigaction,
+}
+
+static INSTALLED: OnceLock<Installed> = OnceLock::new();
+
+/// Installs `resolver` for the whole process, once: later calls change nothing.
+///
+/// Signals that it does not resolve go to the action that was installed before, with its mask and flags. Threads that
+/// block SIGBUS cannot use what the resolver answers for: the kernel ends the process.
+pub fn install(resolver: Resolver) -> io::Result<()> {
+    static OUTCOME: OnceLock<Result<(), i32>> = OnceLock::new();
+    let outcome = OUTCOME.get_or_init(|| {
+        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: the first call only reads the action in force.
+        if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()) } == -1 {
+            return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
+        }
+        // SAFETY: sigaction filled it in.
+        let before = unsafe { before.assume_init() };
+        // Known before the handler can run.
+        let _ = INSTALLED.set(Installed { resolver, before });
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: zeros are a valid sigaction; the handler has the signature that SA_SIGINFO asks for and keeps to
+        // what signal handlers may do as far as the resolver does.
+        let result = unsafe {
+            let action = action.assume_init_mut();
+            action.sa_sigaction = on_signal as *const () as usize;
+            // On the thread's own stack: alternate stacks are often too small for what a fault may do (Rust's have 8 KiB).
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(libc::SIGBUS, action, ptr::null_mut())
+        };
+        if result == -1 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(()) }
+    });
+    outcome.map_err(io::Error::from_raw_os_error)
+}
+
+extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: errno belongs to this thread.
+    let errno = unsafe { *libc::__errno_location() };
+    let installed = INSTALLED.get().expect("set before the handler was installed");
+    // SAFETY: the kernel gives a siginfo; code and address are plain words.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as u64) };
+    // Codes below 1 are sent by kill(2) and the like and carry no address.
+    let verdict = if code > 0 {
+        let (ip, write) = registers(context);
+        (installed.resolver)(&BusFault { address, ip, write })
+    } else {
+        Verdict::NotOurs
+    };
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    if verdict != Verdict::Resolved {
+        pass_on(&installed.before, signal, info, context);
+    }
+}
+
+/// Does what would have been done without this module.
+fn pass_on(
+    before: &libc::sigaction,
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    let handler = before.sa_sigaction;
+    if handler == libc::SIG_IGN || handler == libc::SIG_DFL {
+        // A fault cannot be ignored. The default action ends the process when this handler returns and the touch is
+        // repeated; a signal that was sent is sent again.
+        // SAFETY: installs no code; raise and the siginfo's plain word are safe in handlers.
+        unsafe {
+            if handler == libc::SIG_IGN && (*info).si_code <= 0 {
+                return;
+            }
+            let mut default = MaybeUninit::<libc::sigaction>::zeroed();
+            default.assume_init_mut().sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(signal, default.as_ptr(), ptr::null_mut());
+            if (*info).si_code <= 0 {
+                libc::raise(signal);
+            }
+        }
+        return;
+    }
+    // SAFETY: the address is that of the handler that was installed for this signal, with the signature that its flags
+    // tell, and it gets what the kernel would have given it, under the mask it asked for.
+    unsafe {
+        let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::pthread_sigmask(libc::SIG_BLOCK, &before.sa_mask, mask.as_mut_ptr());
+        if before.sa_flags & libc::SA_SIGINFO != 0 {
+            let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                std::mem::transmute(handler);
+            handler(signal, info, context);
+        } else {
+            let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
+            handler(signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), ptr::null_mut());
+    }
+}
+
+/// The instruction, and whether it wrote.
+#[cfg(target_arch = "x86_64")]
+fn registers(context: *mut libc::c_void) -> (u64, Option<bool>) {
+    // Bit 1 of the page fault's error code.
+    const WRITE: i64 = 1 << 1;
+    // SAFETY: with SA_SIGINFO the kernel passes a ucontext.
+    let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    (registers[libc::REG_RIP as usize] as u64, Some(registers[libc::REG_ERR as usize] & WRITE != 0))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn registers(_: *mut libc::c_void) -> (u64, Option<bool>) {
+    (0, None)
+}

@@ -1,0 +1,51 @@
+//! Who maps an object: one small record a map.
+//!
+//! No record is kept of a page and its mappings. "Who maps this page?" looks through the object's backings, so that N
+//! maps of M pages cost N records, not N·M, and a fault changes none of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+
+/// One map's window into an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backing {
+    /// The map, unique among all maps that ever were in this process.
+    pub map: u64,
+    /// The pages of the object that it shows.
+    pub window: PageRange,
+    /// Where the window's first page is mapped.
+    pub start_address: u64,
+}
+
+impl Backing {
+    /// Where `page` of the object is mapped, where it lies in the window.
+    pub fn address_of(&self, page: PageIndex) -> Option<u64> {
+        self.window.contains(page).then(|| self.start_address + (page.0 - self.window.start().0) * PAGE_SIZE)
+    }
+}
+
+/// The backings of an object.
+#[derive(Debug, Default)]
+pub(crate) struct Backings {
+    by_map: Mutex<BTreeMap<u64, Backing>>,
+}
+
+impl Backings {
+    pub(crate) fn put(&self, backing: Backing) {
+        self.locked().insert(backing.map, backing);
+    }
+
+    pub(crate) fn remove(&self, map: u64) {
+        self.locked().remove(&map);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Backing> {
+        self.locked().values().copied().collect()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<u64, Backing>> {
+        self.by_map.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,135 @@
+//! What can go wrong.
+
+use std::io;
+use std::path::PathBuf;
+
+use prepage_core::{PageIndex, PageRange};
+
+pub use crate::reason::Reason;
+pub use prepage_sys::userfaultfd::OpenError;
+
+/// A VM or an object cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MakeError {
+    /// A file cannot be opened or measured.
+    #[error("cannot read {path}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No memory, descriptor or thread is left.
+    #[error("cannot make {what}")]
+    System {
+        /// What was wanted.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Larger than any address space.
+    #[error("an object of {len_bytes} bytes cannot be mapped on any machine")]
+    TooLarge {
+        /// Its length.
+        len_bytes: u64,
+    },
+}
+
+/// An object cannot be mapped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// No userfaultfd.
+    #[error("faults cannot be served")]
+    Userfaultfd(#[from] OpenError),
+    /// SIGBUS cannot be handled, or handler threads cannot be started.
+    #[error("cannot prepare to serve faults")]
+    Prepare(#[source] io::Error),
+    /// No page would be shown.
+    #[error("a map of no pages of {object} cannot be made")]
+    Empty {
+        /// The object.
+        object: String,
+    },
+    /// The window ends after the object.
+    #[error("{object} has {pages} pages; pages {} to {} were asked for", window.start(), window.end())]
+    Beyond {
+        /// The object.
+        object: String,
+        /// What was asked for.
+        window: PageRange,
+        /// How many pages there are.
+        pages: u64,
+    },
+    /// The object belongs to another VM.
+    #[error("{object} belongs to another VM")]
+    OtherVm {
+        /// The object.
+        object: String,
+    },
+    /// Clusters hold a page at least.
+    #[error("a cluster of 0 pages was asked for; 1 is the smallest")]
+    NoCluster,
+    /// The kernel gave no address space.
+    #[error(
+        "cannot map {len_bytes} bytes; a process may have vm.max_map_count mappings and the address space its limits \
+         (ulimit -v) allow"
+    )]
+    Memory {
+        /// How much was asked for.
+        len_bytes: u64,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// This process has 262,144 maps already.
+    #[error("too many maps")]
+    TooMany,
+}
+
+/// Pages of a map cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// The page's bytes could not be brought in. It will be tried again by the next [`populate`](crate::Map::populate),
+    /// and in inline mode by the next touch.
+    #[error("page {page} of {object} cannot be had: {reason}")]
+    Unavailable {
+        /// The object.
+        object: String,
+        /// The page.
+        page: PageIndex,
+        /// Why.
+        reason: Reason,
+    },
+    /// Pages that the map does not show.
+    #[error(
+        "pages {} to {} were asked for; the map shows {} to {}",
+        range.start(), range.end(), window.start(), window.end()
+    )]
+    Outside {
+        /// What was asked for.
+        range: PageRange,
+        /// What there is.
+        window: PageRange,
+    },
+    /// Bytes that the map does not show.
+    #[error("{wanted_bytes} bytes at {offset_bytes} were asked for; the map ends at {len_bytes}")]
+    Beyond {
+        /// Where.
+        offset_bytes: u64,
+        /// How many.
+        wanted_bytes: usize,
+        /// How many there are.
+        len_bytes: u64,
+    },
+    /// A private map would lose what was written to it.
+    #[error("a private map keeps its changes; Map::discard drops them")]
+    Private,
+    /// The kernel refused.
+    #[error("the kernel refused")]
+    System(#[source] io::Error),
+}

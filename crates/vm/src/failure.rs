@@ -1,0 +1,90 @@
+//! Touches that ended in SIGBUS: the record of why.
+
+use std::fmt::{self, Write};
+
+use crossbeam_queue::ArrayQueue;
+use prepage_core::PageIndex;
+
+use crate::reason::Reason;
+
+/// As many are kept.
+const KEPT: usize = 256;
+
+/// A touch that ended in SIGBUS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// The object.
+    pub object: String,
+    /// Its page.
+    pub page: PageIndex,
+    /// The address that was touched.
+    pub address: u64,
+    /// Why the page could not be had.
+    pub reason: Reason,
+}
+
+/// A failure in words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    pub(crate) object: u32,
+    pub(crate) page: u64,
+    pub(crate) address: u64,
+    pub(crate) code: u16,
+}
+
+#[derive(Debug)]
+pub(crate) struct Failures {
+    kept: ArrayQueue<Kept>,
+    explain: bool,
+}
+
+impl Failures {
+    pub(crate) fn new(explain: bool) -> Self {
+        Self { kept: ArrayQueue::new(KEPT), explain }
+    }
+
+    /// Keeps a failure, in any context, and tells of it on stderr.
+    pub(crate) fn keep(&self, object: u32, page: PageIndex, address: u64, code: u16) {
+        self.kept.force_push(Kept { object, page: page.0, address, code });
+        if self.explain {
+            let mut line = Line { bytes: [0; 160], len: 0 };
+            let _ = write!(
+                line,
+                "prepage: SIGBUS at {address:#x}: page {page} of object {object} cannot be had, "
+            );
+            let _ = match code {
+                crate::reason::SHORT => line.write_str("its source ended early"),
+                crate::reason::AGAIN => line.write_str("its source asked to try again too often"),
+                crate::reason::PANICKED | crate::reason::ABANDONED => line.write_str("its source panicked"),
+                crate::reason::REFUSED => line.write_str("its source failed"),
+                crate::reason::NO_FRAMES => line.write_str("the limit of frames is reached"),
+                crate::reason::BUSY => line.write_str("too many reads wait"),
+                errno => write!(line, "errno {errno}"),
+            };
+            let _ = line.write_str("\n");
+            // Nobody to tell where stderr is closed.
+            let _ = rustix::io::write(rustix::stdio::stderr(), &line.bytes[..line.len]);
+        }
+    }
+
+    pub(crate) fn take(&self) -> Option<Kept> {
+        self.kept.pop()
+    }
+}
+
+/// Text without memory of its own to ask for: this runs in signal handlers.
+struct Line {
+    bytes: [u8; 160],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = &mut self.bytes[self.len..];
+        let fits = text.len().min(room.len());
+        room[..fits].copy_from_slice(&text.as_bytes()[..fits]);
+        self.len += fits;
+        Ok(())
+    }
+}

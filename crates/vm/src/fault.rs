@@ -1,0 +1,468 @@
+//! One fault, from the touch to the mapped page.
+//!
+//! ```text
+//!  touch ─► page's word ─┬ Resident ──────────────────────────────────┐
+//!                        ├ Filling ── sleep on the word (or be listed) ┤─► one CONTINUE maps the run ─► done
+//!                        └ Absent ── policy ─► claim run ─► fill ──────┘
+//! ```
+//! No lock is held over a read. What another page's fault takes, this one does not, but for the policy's memory (a few
+//! instructions, and only for policies that have one).
+
+use std::io;
+use std::sync::Arc;
+
+use prepage_core::policy::{Cluster, ClusterPolicy, FaultAt, Holes, Neighbours};
+use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::userfaultfd::Progress;
+
+use crate::buffers::BUFFER_PAGES;
+use crate::fill::{Filled, fill};
+use crate::jobs::Job;
+use crate::map::{MapCore, Mode};
+use crate::object::{Bytes, Contents, Frames, ObjectCore, clip};
+use crate::pages::{Claim, Seen};
+use crate::reason;
+use crate::record::Recorded;
+use crate::statistics::Tally;
+use crate::table::MapRef;
+use crate::zero;
+
+/// An access that found no page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Touch {
+    /// The page of the object.
+    pub(crate) page: PageIndex,
+    pub(crate) address: u64,
+    pub(crate) ip: u64,
+    pub(crate) write: bool,
+    pub(crate) tid: u32,
+    pub(crate) start_ns: u64,
+}
+
+/// Where a fault is served, and so what may be done there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Context {
+    /// In the faulting thread's signal handler: may sleep, may not allocate or run code of others.
+    Signal,
+    /// On a handler thread: may not sleep for another's fill, since that may need this thread.
+    Handler,
+    /// On a thread that wants the page, or one that works for it: may do anything.
+    Thread,
+}
+
+/// How a fault ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Mapped(FaultClass),
+    /// Somebody else will end it.
+    Later,
+    /// The page cannot be had, for the reason of this code.
+    Failed(u16),
+}
+
+/// Serves `touch` and writes down how it ended.
+pub(crate) fn serve(map: &MapCore, at: MapRef, touch: &Touch, context: Context, cpu: usize) -> Outcome {
+    let mut tally = Tally::default();
+    let outcome = match &map.object.contents {
+        Contents::Zero => zero::resolve(map, touch, &mut tally),
+        Contents::Frames(frames) => resolve(map, frames, at, touch, context, cpu, &mut tally),
+    };
+    finish(map, touch, outcome, cpu, &mut tally);
+    outcome
+}
+
+/// Writes down how `touch` ended, and in handler mode lets a thread whose page cannot be had get SIGBUS.
+pub(crate) fn finish(map: &MapCore, touch: &Touch, outcome: Outcome, cpu: usize, tally: &mut Tally) {
+    let class = match outcome {
+        Outcome::Mapped(class) => class,
+        Outcome::Later => {
+            map.object.vm.figures.add(cpu, tally);
+            return;
+        }
+        Outcome::Failed(code) => {
+            tally.failed += 1;
+            map.object.vm.failures.keep(map.object.id, touch.page, touch.address, code);
+            if map.mode == Mode::Handler {
+                map.poison(touch.page);
+            }
+            FaultClass::Failed
+        }
+    };
+    let vm = &map.object.vm;
+    let cost_ns = now_ns().saturating_sub(touch.start_ns);
+    vm.figures.add(cpu, tally);
+    vm.figures.fault(cpu, class, cost_ns);
+    if let Some(records) = &vm.records {
+        records.keep(
+            cpu,
+            &Recorded {
+                start_ns: touch.start_ns,
+                cost_ns,
+                ip: touch.ip,
+                address: touch.address,
+                page: touch.page.0,
+                object: map.object.id,
+                tid: touch.tid,
+                class,
+            },
+        );
+    }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn resolve(
+    map: &MapCore,
+    frames: &Frames,
+    at: MapRef,
+    touch: &Touch,
+    context: Context,
+    cpu: usize,
+    tally: &mut Tally,
+) -> Outcome {
+    let page = touch.page;
+    let mut waited = false;
+    loop {
+        match frames.pages.see(page) {
+            Seen::Resident { marked } => {
+                let read_on = marked && frames.pages.take_mark(page);
+                match map_soft(map, frames, page, cpu, tally) {
+                    Ok(true) => {
+                        tally.soft += 1;
+                        if read_on {
+                            ask_to_read_on(map, frames, page, tally);
+                        }
+                        return Outcome::Mapped(FaultClass::Cached);
+                    }
+                    // Its frame was taken away meanwhile.
+                    Ok(false) => {}
+                    Err(error) => return Outcome::Failed(reason::of_errno(error.raw_os_error())),
+                }
+            }
+            Seen::Filling if context == Context::Handler => {
+                frames.listed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, *touch));
+                tally.waits += 1;
+                if frames.pages.list(page) {
+                    return Outcome::Later;
+                }
+                // Filled meanwhile: whoever takes the entry from the list first serves it.
+                let mut listed = frames.listed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                match listed.iter().position(|(map, entry)| *map == at && entry.page == page) {
+                    Some(index) => drop(listed.swap_remove(index)),
+                    None => return Outcome::Later,
+                }
+            }
+            Seen::Filling => {
+                tally.waits += 1;
+                tally.shared_atomics += 1;
+                waited = true;
+                if let Seen::Failed(code) = frames.pages.wait(page) {
+                    return Outcome::Failed(code);
+                }
+            }
+            Seen::Failed(code) if waited => return Outcome::Failed(code),
+            Seen::Failed(code) => {
+                // A later touch: the source may have recovered.
+                if let Some(claim) = frames.pages.claim_failed(page, code) {
+                    return hard(map, frames, at, touch, claim, None, context, cpu, tally);
+                }
+            }
+            Seen::Absent => {
+                let window = map.window;
+                let fault = FaultAt { page, window };
+                let (policy, entry) = map.policy();
+                let decided = entry.with(|state| {
+                    let cluster = policy.hard(state, &fault, &frames.pages);
+                    let mut claim = frames.pages.claim(page)?;
+                    claim.extend(one_read(page, cluster.within(window)));
+                    policy.read(state, &fault, claim.range());
+                    Some((claim, cluster))
+                });
+                let Some((claim, cluster)) = decided else { continue };
+                tally.shared_atomics += claim.range().len();
+                read_others(map, at, &cluster, claim.range(), tally);
+                return hard(map, frames, at, touch, claim, cluster.mark, context, cpu, tally);
+            }
+        }
+    }
+}
+
+/// The page is claimed for this fault: fills the claim, or has it filled, and maps it.
+#[allow(clippy::too_many_arguments)]
+fn hard(
+    map: &MapCore,
+    frames: &Frames,
+    at: MapRef,
+    touch: &Touch,
+    claim: Claim<'_>,
+    mark: Option<PageIndex>,
+    context: Context,
+    cpu: usize,
+    tally: &mut Tally,
+) -> Outcome {
+    tally.hard += 1;
+    tally.reads += 1;
+    let vm = &map.object.vm;
+    vm.figures.cluster(cpu, claim.range().len());
+    if context != Context::Thread && matches!(frames.bytes, Bytes::Custom(_)) {
+        vm.figures.add(cpu, &std::mem::take(tally));
+        let wanted = claim.hand_over();
+        let touch_of_handler = (context == Context::Handler).then_some(*touch);
+        let job = Job::Fill {
+            object: Arc::clone(&map.object),
+            claimed: wanted,
+            needed: touch.page,
+            mark,
+            map: at,
+            touch: touch_of_handler,
+        };
+        if vm.jobs.push(job).is_err() {
+            let told = frames.pages.taken_over(wanted).fail(reason::BUSY);
+            if told.listed {
+                vm.jobs.push_listed(&map.object);
+            }
+            return Outcome::Failed(reason::BUSY);
+        }
+        if context == Context::Handler {
+            return Outcome::Later;
+        }
+        return match frames.pages.wait(touch.page) {
+            Seen::Failed(code) => Outcome::Failed(code),
+            _ => {
+                // Pages are published in order; the cluster is mapped when the last of it is there.
+                frames.pages.wait(PageIndex(wanted.end().0 - 1));
+                map_hard(map, frames, touch.page, wanted, cpu, tally)
+            }
+        };
+    }
+    let Filled { outcome, told } = fill(&map.object, frames, claim, touch.page, mark, cpu, tally);
+    let outcome = match outcome {
+        Ok(read) => map_hard(map, frames, touch.page, read, cpu, tally),
+        Err(code) => Outcome::Failed(code),
+    };
+    if told.listed {
+        match context {
+            // Serving them takes a lock that this context may not take.
+            Context::Signal => vm.jobs.push_listed(&map.object),
+            Context::Handler | Context::Thread => serve_listed(&map.object),
+        }
+    }
+    outcome
+}
+
+/// Maps the pages `read` for a fault on `page`.
+pub(crate) fn map_hard(
+    map: &MapCore,
+    frames: &Frames,
+    page: PageIndex,
+    read: PageRange,
+    cpu: usize,
+    tally: &mut Tally,
+) -> Outcome {
+    let (policy, entry) = map.policy();
+    let around = match map.neighbours.unwrap_or_else(|| policy.neighbours()) {
+        Neighbours::Spiral(_) => read,
+        Neighbours::Block(pages) => block(page, pages, map.window),
+    };
+    match map_resident(map, frames, page, clip(around, map.window), cpu, tally) {
+        Ok(0) => {}
+        Ok(pages) => entry.with(|state| policy.mapped(state, pages)),
+        Err(error) => return Outcome::Failed(reason::of_errno(error.raw_os_error())),
+    }
+    // Where the frame went again already, the touch is repeated and faults again.
+    Outcome::Mapped(FaultClass::Disk)
+}
+
+/// Maps `page`, which is resident, and neighbours; false where it is no longer.
+fn map_soft(
+    map: &MapCore,
+    frames: &Frames,
+    page: PageIndex,
+    cpu: usize,
+    tally: &mut Tally,
+) -> io::Result<bool> {
+    let (policy, entry) = map.policy();
+    let around = match map.neighbours.unwrap_or_else(|| policy.neighbours()) {
+        Neighbours::Spiral(each_way) => spiral(frames, page, each_way, map.window),
+        Neighbours::Block(pages) => block(page, pages, map.window),
+    };
+    let pages = map_resident(map, frames, page, around, cpu, tally)?;
+    if pages > 0 {
+        entry.with(|state| policy.mapped(state, pages));
+    }
+    Ok(pages > 0)
+}
+
+/// Maps the run of resident pages in `within` that holds `page`; returns how many pages, 0 where `page` is not resident.
+pub(crate) fn map_resident(
+    map: &MapCore,
+    frames: &Frames,
+    page: PageIndex,
+    within: PageRange,
+    cpu: usize,
+    tally: &mut Tally,
+) -> io::Result<u64> {
+    let _section = frames.grace.enter(cpu);
+    let Some(run) = frames.pages.resident_run(page, within) else { return Ok(0) };
+    map_run(map, run, page, tally)
+}
+
+/// Maps `run`, of which the frames are there, passing over pages that are mapped.
+fn map_run(map: &MapCore, run: PageRange, page: PageIndex, tally: &mut Tally) -> io::Result<u64> {
+    let mut from = run.start();
+    let mut shown = 0;
+    while from < run.end() {
+        let rest = PageRange::new(from, run.end());
+        let address = map.address_of(from);
+        match map.uffd.map_resident(address, rest.bytes())? {
+            Progress::Done => {
+                tally.pages_mapped += rest.len();
+                shown += rest.len();
+                from = run.end();
+            }
+            Progress::Mapped(bytes) => {
+                let mapped = bytes / PAGE_SIZE;
+                tally.pages_mapped += mapped;
+                from.0 += mapped + 1;
+                shown += mapped + 1;
+                // Threads that wait for a page that another call mapped are not woken by this one.
+                if map.mode == Mode::Handler {
+                    map.uffd.wake(map.address_of(PageIndex(from.0 - 1)), PAGE_SIZE)?;
+                }
+            }
+            Progress::Again(bytes) => {
+                let mapped = bytes / PAGE_SIZE;
+                tally.pages_mapped += mapped;
+                from.0 += mapped;
+                shown += mapped;
+            }
+            // The section keeps frames of published pages.
+            Progress::Hole(bytes) => {
+                let hole = PageIndex(from.0 + bytes / PAGE_SIZE);
+                tally.pages_mapped += hole.0 - from.0;
+                return if hole > page { Ok(shown.max(1)) } else { Err(io::Error::from_raw_os_error(NOMEM)) };
+            }
+        }
+    }
+    Ok(shown)
+}
+
+/// ENOMEM: the kernel had no memory for a page table.
+const NOMEM: i32 = 12;
+
+/// At most so many pages as one read brings in, `page` among them.
+fn one_read(page: PageIndex, wanted: PageRange) -> PageRange {
+    if wanted.len() <= BUFFER_PAGES {
+        return wanted;
+    }
+    clip(block(page, BUFFER_PAGES, wanted), wanted)
+}
+
+/// The aligned block of `pages` pages that holds `page`, as far as it lies in `window`.
+pub(crate) fn block(page: PageIndex, pages: u64, window: PageRange) -> PageRange {
+    let start = page.0 - page.0 % pages;
+    clip(PageRange::new(PageIndex(start), PageIndex(start.saturating_add(pages))), window)
+}
+
+/// Up to `each_way` resident pages on each side, nearest first, ending at the first missing one.
+fn spiral(frames: &Frames, page: PageIndex, each_way: u64, window: PageRange) -> PageRange {
+    let resident = |page| matches!(frames.pages.see(page), Seen::Resident { marked: false });
+    let (mut start, mut end) = (page, PageIndex(page.0 + 1));
+    for _ in 0..each_way {
+        if start > window.start() {
+            if !resident(PageIndex(start.0 - 1)) {
+                break;
+            }
+            start.0 -= 1;
+        }
+        if end < window.end() {
+            if !resident(end) {
+                break;
+            }
+            end.0 += 1;
+        }
+    }
+    PageRange::new(start, end)
+}
+
+/// What a hard fault wants beside the run it reads itself, in the background.
+fn read_others(map: &MapCore, at: MapRef, cluster: &Cluster, reads: PageRange, tally: &mut Tally) {
+    if let Some(opening) = map.take_opening() {
+        map.object.vm.jobs.sweep(&opening, at, tally);
+    }
+    let wanted = cluster.within(map.window);
+    if cluster.holes == Holes::Stop || wanted == reads {
+        return;
+    }
+    let before = PageRange::new(wanted.start(), reads.start().max(wanted.start()));
+    let after = PageRange::new(reads.end().min(wanted.end()), wanted.end());
+    for range in [after, before] {
+        push_reads(map, range, cluster.mark, tally);
+    }
+}
+
+/// A marked page was touched: what its policy wants read in the background.
+fn ask_to_read_on(map: &MapCore, frames: &Frames, page: PageIndex, tally: &mut Tally) {
+    let fault = FaultAt { page, window: map.window };
+    let (policy, entry) = map.policy();
+    // The mark was there when the fault began, and this fault took it.
+    let memory = Marked { frames, page };
+    if let Some(cluster) = entry.with(|state| policy.soft(state, &fault, &memory)) {
+        push_reads(map, cluster.within(map.window), cluster.mark, tally);
+    }
+}
+
+/// Residency as it was before this fault took the mark of `page`.
+struct Marked<'a> {
+    frames: &'a Frames,
+    page: PageIndex,
+}
+
+impl prepage_core::policy::Residency for Marked<'_> {
+    fn is_resident(&self, page: PageIndex) -> bool {
+        self.frames.pages.is_resident(page)
+    }
+
+    fn is_marked(&self, page: PageIndex) -> bool {
+        page == self.page || self.frames.pages.is_marked(page)
+    }
+}
+
+fn push_reads(map: &MapCore, range: PageRange, mark: Option<PageIndex>, tally: &mut Tally) {
+    let mut start = range.start();
+    while start < range.end() {
+        let end = PageIndex((start.0 + BUFFER_PAGES).min(range.end().0));
+        let job = Job::Read { object: Arc::clone(&map.object), range: PageRange::new(start, end), mark };
+        if map.object.vm.jobs.push(job).is_err() {
+            tally.dropped += 1;
+            return;
+        }
+        start = end;
+    }
+}
+
+/// Serves the listed faults of `object` whose pages nobody fills any more.
+pub(crate) fn serve_listed(object: &Arc<ObjectCore>) {
+    let Some(frames) = object.frames() else { return };
+    let cpu = rustix::thread::sched_getcpu();
+    loop {
+        let next = {
+            let mut listed = frames.listed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let ready = listed.iter().position(|(_, touch)| frames.pages.see(touch.page) != Seen::Filling);
+            ready.map(|index| listed.swap_remove(index))
+        };
+        let Some((at, touch)) = next else { return };
+        let Some(map) = at.enter(cpu) else { continue };
+        match frames.pages.see(touch.page) {
+            // It waited for this.
+            Seen::Failed(code) => finish(&map, &touch, Outcome::Failed(code), cpu, &mut Tally::default()),
+            _ => {
+                serve(&map, at, &touch, Context::Handler, cpu);
+            }
+        }
+    }
+}

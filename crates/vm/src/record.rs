@@ -1,0 +1,139 @@
+//! Faults as they happen, kept until somebody takes them.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use prepage_core::FaultClass;
+
+/// A fault as it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    /// CLOCK_MONOTONIC.
+    pub(crate) start_ns: u64,
+    pub(crate) cost_ns: u64,
+    pub(crate) ip: u64,
+    pub(crate) address: u64,
+    pub(crate) page: u64,
+    pub(crate) object: u32,
+    pub(crate) tid: u32,
+    pub(crate) class: FaultClass,
+}
+
+/// Rings of faults, one for each CPU: writers of different CPUs share nothing.
+#[derive(Debug)]
+pub(crate) struct Records {
+    rings: Box<[Ring]>,
+    lost: AtomicU64,
+    /// Held by the one who reads.
+    reading: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Ring {
+    /// Where the next fault goes; moved on by writers.
+    head: CachePadded<AtomicU64>,
+    /// The oldest fault that is kept; moved on by the reader.
+    tail: CachePadded<AtomicU64>,
+    slots: Box<[Slot]>,
+}
+
+/// A fault in words.
+#[derive(Debug, Default)]
+struct Slot {
+    /// One more than the position whose fault is complete here.
+    complete: AtomicU64,
+    words: [AtomicU64; 7],
+}
+
+impl Records {
+    /// Room for `capacity` faults on each CPU.
+    pub(crate) fn new(capacity: usize) -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from).next_power_of_two().min(64);
+        let ring = || Ring {
+            head: CachePadded::default(),
+            tail: CachePadded::default(),
+            slots: (0..capacity.next_power_of_two()).map(|_| Slot::default()).collect(),
+        };
+        Self { rings: (0..cpus).map(|_| ring()).collect(), lost: AtomicU64::new(0), reading: Mutex::new(()) }
+    }
+
+    /// Keeps `fault`, or counts it as lost where there is no room.
+    pub(crate) fn keep(&self, cpu: usize, fault: &Recorded) {
+        let ring = &self.rings[cpu & (self.rings.len() - 1)];
+        let mut at = ring.head.load(Ordering::Relaxed);
+        loop {
+            if at - ring.tail.load(Ordering::Acquire) >= ring.slots.len() as u64 {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            match ring.head.compare_exchange_weak(at, at + 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(other) => at = other,
+            }
+        }
+        let slot = &ring.slots[at as usize & (ring.slots.len() - 1)];
+        let names = u64::from(fault.object) << 32 | u64::from(fault.tid);
+        let words =
+            [fault.start_ns, fault.cost_ns, fault.ip, fault.address, fault.page, names, fault.class as u64];
+        for (to, word) in slot.words.iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
+        }
+        slot.complete.store(at + 1, Ordering::Release);
+    }
+
+    /// Takes all faults that are complete, and how many were lost since the last call.
+    pub(crate) fn take(&self) -> (Vec<Recorded>, u64) {
+        let _reading = self.reading.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut faults = Vec::new();
+        for ring in &self.rings {
+            let mut at = ring.tail.load(Ordering::Relaxed);
+            loop {
+                let slot = &ring.slots[at as usize & (ring.slots.len() - 1)];
+                if slot.complete.load(Ordering::Acquire) != at + 1 {
+                    break;
+                }
+                let word = |index: usize| slot.words[index].load(Ordering::Relaxed);
+                faults.push(Recorded {
+                    start_ns: word(0),
+                    cost_ns: word(1),
+                    ip: word(2),
+                    address: word(3),
+                    page: word(4),
+                    object: (word(5) >> 32) as u32,
+                    tid: word(5) as u32,
+                    class: FaultClass::ALL[word(6) as usize],
+                });
+                at += 1;
+                ring.tail.store(at, Ordering::Release);
+            }
+        }
+        faults.sort_by_key(|fault| fault.start_ns);
+        (faults, self.lost.swap(0, Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_ring_counts_what_it_loses() {
+        let records = Records::new(4);
+        let fault = |start_ns| Recorded {
+            start_ns,
+            cost_ns: 1,
+            ip: 2,
+            address: 3,
+            page: 4,
+            object: u32::MAX,
+            tid: 5,
+            class: FaultClass::Failed,
+        };
+        (0..6).for_each(|start_ns| records.keep(0, &fault(start_ns)));
+        let (faults, lost) = records.take();
+        assert_eq!((faults, lost), ((0..4).map(fault).collect(), 2));
+        records.keep(0, &fault(9));
+        assert_eq!(records.take(), (vec![fault(9)], 0));
+    }
+}

@@ -1,0 +1,108 @@
+//! Where the bytes of an object come from.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+/// Bytes that can be read at any offset.
+///
+/// `read` runs on threads of the [`Vm`](crate::Vm), never in the context of a signal: it may allocate, lock and block as
+/// it likes. It may not touch maps of the object it serves. Bytes of one offset are the same whenever they are read.
+pub trait Source: Send + Sync + 'static {
+    /// How many bytes there are; constant.
+    fn len_bytes(&self) -> u64;
+
+    /// Reads the bytes at `offset_bytes`, `into.len()` of them; all lie within the length.
+    ///
+    /// # Errors
+    /// [`SourceError::Again`] is tried again a few times, after a pause that grows. Any other error goes to whoever
+    /// needs the bytes. A source that panics fails as well.
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError>;
+}
+
+/// Why a source gave no bytes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// It may do so soon.
+    #[error("the source asks to try again")]
+    Again,
+    /// It gave fewer bytes than it says it has.
+    #[error("the source ended after {got_bytes} of {wanted_bytes} bytes")]
+    Short {
+        /// How many came.
+        got_bytes: u64,
+        /// How many should have come.
+        wanted_bytes: u64,
+    },
+    /// The system's error.
+    #[error("the source could not be read")]
+    Io(#[from] io::Error),
+    /// Anything else, in words.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// A file of this machine, read in any context.
+#[derive(Debug)]
+pub(crate) struct LocalFile {
+    file: File,
+    len_bytes: u64,
+}
+
+/// Pauses before a source that asks for it is tried again.
+pub(crate) const PAUSES: [Duration; 6] = [
+    Duration::from_micros(100),
+    Duration::from_millis(1),
+    Duration::from_millis(5),
+    Duration::from_millis(20),
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+];
+
+impl LocalFile {
+    /// Opens `path`; with `direct`, past the page cache.
+    pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Self> {
+        let flags = if direct { libc_o_direct() } else { 0 };
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        Self::new(file)
+    }
+
+    pub(crate) fn new(file: File) -> io::Result<Self> {
+        let facts = file.metadata()?;
+        if !facts.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(Self { file, len_bytes: facts.len() })
+    }
+
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Reads whole pages at `offset_bytes`; what lies past the file's end is left alone. Nothing here allocates.
+    pub(crate) fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), u16> {
+        let wanted = (self.len_bytes - offset_bytes).min(into.len() as u64) as usize;
+        let mut done = 0;
+        while done < wanted {
+            // The whole buffer, past the file's end too: direct reads are of whole blocks.
+            match self.file.read_at(&mut into[done..], offset_bytes + done as u64) {
+                Ok(0) => return Err(crate::reason::SHORT),
+                Ok(bytes) => done += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(crate::reason::of_errno(error.raw_os_error())),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn libc_o_direct() -> i32 {
+    rustix::fs::OFlags::DIRECT.bits() as i32
+}

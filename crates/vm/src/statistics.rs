@@ -1,0 +1,163 @@
+//! What the VM did, and what it holds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use hdrhistogram::Histogram;
+use prepage_core::FaultClass;
+
+use crate::histogram::{self, Counts};
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
+        /// What one fault, or one other action, did; added to the counters when it ends.
+        #[derive(Clone, Copy, Debug, Default)]
+        pub(crate) struct Tally { $(pub(crate) $name: u64),+ }
+
+        #[derive(Debug, Default)]
+        struct Counters { $($name: AtomicU64),+ }
+
+        /// Counted since the VM was made. Exact at every quiet moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Counted { $($(#[doc = $doc])+ pub $name: u64),+ }
+
+        impl Counters {
+            fn add(&self, tally: &Tally) {
+                $(if tally.$name > 0 { self.$name.fetch_add(tally.$name, Ordering::Relaxed); })+
+            }
+
+            fn sum(&self, into: &mut Counted) {
+                $(into.$name += self.$name.load(Ordering::Relaxed);)+
+            }
+        }
+    };
+}
+
+counters! {
+    /// Faults on a page that had to be read, by the fault that read it.
+    hard,
+    /// Faults on a page that was in memory, or that another fault was reading.
+    soft,
+    /// Faults that made zeros.
+    zero,
+    /// Faults that ended in SIGBUS.
+    failed,
+    /// Reads of sources for a fault that waited, one for each run of pages.
+    reads,
+    /// Reads of sources in the background.
+    background_reads,
+    /// Pages read, of both.
+    pages_read,
+    /// Pages that faults and background reads mapped. A VM with a record for each page and mapping would have made as
+    /// many, and taken them away again.
+    pages_mapped,
+    /// Pages of zeros made.
+    pages_zeroed,
+    /// Pages that found their frame taken away.
+    pages_evicted,
+    /// Waits of a fault for another's read.
+    waits,
+    /// Reads repeated because a source asked for it.
+    retries,
+    /// Pages that a source failed to give.
+    pages_failed,
+    /// Entries put in and taken out of lists of backings: two for each map.
+    backing_operations,
+    /// Backings looked at to tell who maps a page.
+    backings_scanned,
+    /// Atomic read-modify-write operations of faults on words that other threads may write too.
+    shared_atomics,
+    /// Background reads dropped because too many waited.
+    dropped,
+}
+
+/// Figures of one CPU's faults.
+#[derive(Debug)]
+struct Shard {
+    counters: Counters,
+    /// Nanoseconds, by class.
+    costs: [Counts; FaultClass::ALL.len()],
+    /// Pages a read.
+    clusters: Counts,
+}
+
+/// All figures.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    /// One for each CPU, up to 64.
+    shards: Box<[CachePadded<Shard>]>,
+}
+
+/// What a VM did and holds, as of one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// What it did.
+    pub counted: Counted,
+    /// Objects that exist: those with a handle or a map.
+    pub objects: u64,
+    /// Maps that exist.
+    pub maps: u64,
+    /// Backings that exist: one for each map.
+    pub backings: u64,
+    /// Frames that hold a page, in pages.
+    pub frames: u64,
+    /// The most frames there may be, in pages.
+    pub frame_limit: u64,
+    /// What faults cost, in nanoseconds, as seen from inside: the kernel's part before and after is not in it. By
+    /// [`FaultClass`], in the order of [`FaultClass::ALL`].
+    pub costs_ns: Vec<Histogram<u64>>,
+    /// How many pages reads brought in at once.
+    pub cluster_pages: Histogram<u64>,
+}
+
+impl Figures {
+    pub(crate) fn new() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from).next_power_of_two().min(64);
+        let shard = || {
+            CachePadded::new(Shard {
+                counters: Counters::default(),
+                costs: std::array::from_fn(|_| Counts::new()),
+                clusters: Counts::new(),
+            })
+        };
+        Self { shards: (0..cpus).map(|_| shard()).collect() }
+    }
+
+    fn shard(&self, cpu: usize) -> &Shard {
+        &self.shards[cpu & (self.shards.len() - 1)]
+    }
+
+    pub(crate) fn add(&self, cpu: usize, tally: &Tally) {
+        self.shard(cpu).counters.add(tally);
+    }
+
+    pub(crate) fn fault(&self, cpu: usize, class: FaultClass, cost_ns: u64) {
+        self.shard(cpu).costs[class as usize].count(cost_ns);
+    }
+
+    pub(crate) fn cluster(&self, cpu: usize, pages: u64) {
+        self.shard(cpu).clusters.count(pages);
+    }
+
+    pub(crate) fn counted(&self) -> Counted {
+        let mut sum = Counted::default();
+        self.shards.iter().for_each(|shard| shard.counters.sum(&mut sum));
+        sum
+    }
+
+    pub(crate) fn costs_ns(&self) -> Vec<Histogram<u64>> {
+        let mut costs = vec![histogram::empty(); FaultClass::ALL.len()];
+        for shard in &self.shards {
+            shard.costs.iter().zip(&mut costs).for_each(|(counts, histogram)| counts.add_to(histogram));
+        }
+        costs
+    }
+
+    pub(crate) fn cluster_pages(&self) -> Histogram<u64> {
+        let mut sizes = histogram::empty();
+        self.shards.iter().for_each(|shard| shard.clusters.add_to(&mut sizes));
+        sizes
+    }
+}

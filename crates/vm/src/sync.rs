@@ -1,0 +1,73 @@
+//! The only door to what threads share in the fault path: std's primitives, or shuttle's or loom's under test.
+
+#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+mod real {
+    pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
+    pub(crate) use std::thread::yield_now;
+
+    use rustix::thread::futex::{self, Flags};
+
+    /// Sleeps while `word` is `expected`; may return early.
+    pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+        // Whatever the outcome, callers look at the word again.
+        let _ = futex::wait(word, Flags::PRIVATE, expected, None);
+    }
+
+    /// Wakes up to `count` of those who sleep on `word`.
+    pub(crate) fn wake(word: &AtomicU32, count: u32) {
+        let _ = futex::wake(word, Flags::PRIVATE, count);
+    }
+}
+#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+pub(crate) use real::*;
+
+/// A futex is modelled by one lock and one condition for all words: early wake-ups abound, lost ones are found.
+#[cfg(feature = "shuttle")]
+mod model {
+    pub(crate) use shuttle::sync::atomic::{AtomicU32, Ordering};
+    use shuttle::sync::{Condvar, Mutex};
+    pub(crate) use shuttle::thread::yield_now;
+
+    shuttle::lazy_static! {
+        static ref SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+    }
+
+    pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+        let guard = SLEEPERS.0.lock().expect("no panics with it");
+        if word.load(Ordering::SeqCst) == expected {
+            drop(SLEEPERS.1.wait(guard));
+        }
+    }
+
+    pub(crate) fn wake(_: &AtomicU32, _: u32) {
+        let _guard = SLEEPERS.0.lock().expect("no panics with it");
+        SLEEPERS.1.notify_all();
+    }
+}
+#[cfg(feature = "shuttle")]
+pub(crate) use model::*;
+
+#[cfg(all(feature = "loom", not(feature = "shuttle")))]
+mod model {
+    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+    use loom::sync::{Condvar, Mutex};
+    pub(crate) use loom::thread::yield_now;
+
+    loom::lazy_static! {
+        static ref SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+    }
+
+    pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+        let guard = SLEEPERS.0.lock().expect("no panics with it");
+        if word.load(Ordering::SeqCst) == expected {
+            drop(SLEEPERS.1.wait(guard));
+        }
+    }
+
+    pub(crate) fn wake(_: &AtomicU32, _: u32) {
+        let _guard = SLEEPERS.0.lock().expect("no panics with it");
+        SLEEPERS.1.notify_all();
+    }
+}
+#[cfg(all(feature = "loom", not(feature = "shuttle")))]
+pub(crate) use model::*;

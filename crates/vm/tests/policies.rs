@@ -1,0 +1,138 @@
+//! Every policy gives through real memory what it gives in the simulator.
+
+mod support;
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use prepage_core::policy::Policy;
+use prepage_core::simulate::{self, Replay, Touch};
+use prepage_vm::{MapOptions, Mode, Vm};
+use proptest::prelude::*;
+use serde_json::Value;
+use support::{pages, touch, vm};
+
+const VECTORS: &str = include_str!("../../core/tests/vectors/clustering.json");
+
+/// Faults, and what they read.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    hard: u64,
+    soft: u64,
+    io: u64,
+    read: u64,
+}
+
+struct Case<'a> {
+    object_pages: u64,
+    window: (u64, u64),
+    resident: &'a [u64],
+    policy: Policy,
+}
+
+/// Touches real memory.
+fn touched(vm: &Vm, case: &Case<'_>, mode: Mode, touches: &[u64], wanted: &Found) -> Found {
+    let source = support::Words { len_bytes: case.object_pages * 4096, ..Default::default() };
+    let object = vm.source("words", source).unwrap();
+    let (first, end) = (case.window.0, case.window.1.min(case.object_pages));
+    let other = vm.map(&object, &MapOptions::shared()).unwrap();
+    for &page in case.resident {
+        other.populate(pages(page, page + 1)).unwrap();
+    }
+    let options = MapOptions::shared().mode(mode).policy(case.policy.clone()).window(pages(first, end));
+    let map = vm.map(&object, &options).unwrap();
+    let before = vm.statistics().counted;
+    for &page in touches {
+        assert_eq!(touch(&map, page), support::word((first + page) * 4096), "page {page}");
+    }
+    let found = || {
+        let after = vm.statistics().counted;
+        Found {
+            hard: after.hard - before.hard,
+            soft: after.soft - before.soft,
+            io: after.reads - before.reads,
+            read: after.pages_read - before.pages_read,
+        }
+    };
+    if mode == Mode::Handler {
+        // A handler thread counts a fault after it let the thread go on.
+        (0..1000).take_while(|_| found() != *wanted).for_each(|_| sleep(Duration::from_millis(1)));
+    }
+    assert_eq!(object.resident_pages(), found().read + case.resident.len() as u64);
+    found()
+}
+
+#[test]
+fn every_vector_is_exact_through_real_memory() {
+    let vectors: Value = serde_json::from_str(VECTORS).unwrap();
+    let vm = vm();
+    let probe = vm.anonymous(4096).unwrap();
+    let mut compared = 0;
+    for mode in support::modes(&vm, &probe) {
+        for (name, vector) in vectors.as_object().unwrap() {
+            let touches: Vec<u64> = match name.as_str() {
+                "CLANG1" => simulate::model::code_section(1),
+                _ => vector["touches"].as_array().unwrap().iter().filter_map(Value::as_u64).collect(),
+            };
+            let option = |name: &str| vector["options"][name].as_u64();
+            let resident: Vec<u64> = vector["options"]["resident"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_u64)
+                .collect();
+            let first = option("e_off").unwrap_or(0);
+            for (policy, expected) in vector["expect"].as_object().unwrap() {
+                let mut policy: Policy = policy.parse().unwrap();
+                if let Some(most) = option("maxra") {
+                    policy = policy.with_most_ahead(most as u32);
+                }
+                let case = Case {
+                    object_pages: vector["object_pages"].as_u64().unwrap(),
+                    window: (first, option("e_pages").map_or(u64::MAX, |pages| first + pages)),
+                    resident: &resident,
+                    policy,
+                };
+                let wanted = |name: &str| expected[name].as_u64().unwrap();
+                let wanted = Found {
+                    hard: wanted("hard"),
+                    soft: wanted("soft"),
+                    io: wanted("io"),
+                    read: wanted("read"),
+                };
+                let found = touched(&vm, &case, mode, &touches, &wanted);
+                assert_eq!(found, wanted, "{name} under {} in {mode:?}", case.policy);
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared == 0 || compared >= 88, "{compared} compared");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The simulator is the naive model of the VM.
+    #[test]
+    fn random_touches_fault_as_simulated(
+        policy in prop::sample::select(vec![
+            "none", "around:3:2", "aligned:8", "sequential:5", "readaround:6", "adaptive", "adaptive:max=60,cluster=4",
+        ]),
+        object_pages in 1_u64..90,
+        offset in 0_u64..40,
+        touches in prop::collection::vec(0_u64..90, 1..120),
+    ) {
+        let first = offset.min(object_pages - 1);
+        let policy: Policy = policy.parse().unwrap();
+        let touches: Vec<u64> = touches.into_iter().map(|page| page % (object_pages - first)).collect();
+        let mut replay = Replay::new();
+        let simulated = replay.add_object(object_pages, policy.clone());
+        let entry = replay.add_entry(simulated, first, object_pages - first);
+        touches.iter().for_each(|&page| replay.touch(Touch::new(entry, page)));
+        let outcome = replay.finish();
+        let case =
+            Case { object_pages, window: (first, object_pages), resident: &[], policy };
+        let wanted = Found { hard: outcome.hard, soft: outcome.soft, io: outcome.io, read: outcome.read };
+        prop_assert_eq!(touched(&vm(), &case, Mode::Inline, &touches, &wanted), wanted);
+    }
+}
