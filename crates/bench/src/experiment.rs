@@ -6,7 +6,7 @@ use std::io;
 
 use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, TraceFacts};
 use prepage_sys::spawn::HowEnded;
-use prepage_trace::{RecordError, Recorder};
+use prepage_trace::{RecordError, RecordOptions, Recorder};
 
 use crate::pattern::Pattern;
 use crate::subject::{Cache, Subject, SubjectError};
@@ -126,19 +126,23 @@ impl Experiment {
         command.extend(arguments.map(OsString::from));
         command.push(subject.path().into());
         subject.prepare(self.cache)?;
-        let mut recorder = Recorder::start(&command)?;
+        let options = RecordOptions::default();
+        let mut recorder = Recorder::start(&prepage_trace::Subject::Command(command), &options)?;
         let mut faults = Vec::new();
         while recorder.next_faults(&mut faults)? {}
-        let recorded = recorder.finish()?;
+        let recorded = recorder.finish();
+        if let Some(failure) = recorded.failure {
+            return Err(failure.into());
+        }
         match recorded.how_ended {
-            HowEnded::Exited(0) => {}
-            HowEnded::Exited(code) => {
+            None | Some(HowEnded::Exited(0)) => {}
+            Some(HowEnded::Exited(code)) => {
                 return Err(ExperimentError::Access { how: format!("exit code {code}") });
             }
-            HowEnded::Killed(signal) => {
+            Some(HowEnded::Killed(signal)) => {
                 return Err(ExperimentError::Access { how: format!("signal {signal}") });
             }
-            HowEnded::NotExecuted(error) => return Err(ExperimentError::Start(error)),
+            Some(HowEnded::NotExecuted(error)) => return Err(ExperimentError::Start(error)),
         }
         let all = faults.len();
         faults.sort_by_key(|fault| fault.start_ns);
