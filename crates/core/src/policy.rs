@@ -15,6 +15,7 @@
 //! | [`around`]    | a window of fixed size: `none`, `around:8:7`, `obl`, `sequential`         |
 //! | [`aligned`]   | the aligned cluster that holds the page: `aligned:16`                     |
 //! | [`adaptive`]  | FreeBSD's: growing windows for sequential faults, else aligned clusters   |
+//! | [`context`]   | prepage's own: aligned blocks that heed what is resident around them      |
 //! | [`linux`]     | Linux's two, `linux-data` and `linux-exec`, with mmap_miss and async mark |
 //! | [`slurp`]     | everything at the first fault                                            |
 //! | [`predicted`] | what a profile says                                                      |
@@ -36,6 +37,7 @@ pub mod adaptive;
 pub mod aligned;
 pub mod around;
 pub mod choice;
+pub mod context;
 pub mod linux;
 pub mod predicted;
 pub mod slurp;

@@ -19,8 +19,17 @@ use prepage_simulate::memory::MemoryFaults;
 use prepage_simulate::{Contender, Input, Options, Simulated, compare, sweep};
 
 /// Policies compared unless others are named.
-const USUAL: [&str; 8] =
-    ["none", "around:8:7", "aligned:16", "adaptive", "sequential", "obl", "linux-data", "linux-exec"];
+const USUAL: [&str; 9] = [
+    "none",
+    "around:8:7",
+    "aligned:16",
+    "adaptive",
+    "sequential",
+    "obl",
+    "linux-data",
+    "linux-exec",
+    "context",
+];
 
 /// Options of `prepage simulate`.
 #[derive(Debug, clap::Args)]

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use super::adaptive::Adaptive;
 use super::aligned::Aligned;
 use super::around::{Around, ReadAround};
+use super::context::Context;
 use super::linux::{Linux, Mapping};
 use super::predicted::Predicted;
 use super::slurp::Slurp;
@@ -36,13 +37,14 @@ sequential[:MAX]          MAX pages ahead, 31 unless given
 obl                       one page ahead
 readaround:N              N pages, the fault in their middle (readaround32)
 adaptive[:max=M,cluster=N]  FreeBSD's: growing windows up to M (31), else aligned clusters of N (16) (freebsd)
+context                   prepage's own: aligned blocks of 16 that heed what is resident around them
 linux-data[:ra=R,map=M]   Linux on data mappings: read-ahead of R pages (32), faults map up to M (16)
 linux-exec[:ra=R,map=M]   Linux on executable mappings
 slurp                     everything at the first fault
 predicted[:N]             what a profile says, and aligned clusters of N (16) for the rest";
 
 /// The words that can stand first, for the suggestion of the nearest.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "none",
     "random",
     "around",
@@ -55,6 +57,7 @@ const NAMES: [&str; 16] = [
     "readaround32",
     "adaptive",
     "freebsd",
+    "context",
     "linux-data",
     "linux-exec",
     "slurp",
@@ -74,6 +77,8 @@ pub enum Policy {
     Aligned(Aligned),
     /// FreeBSD's.
     Adaptive(Adaptive),
+    /// prepage's own.
+    Context(Context),
     /// Linux's.
     Linux(Linux),
     /// Everything.
@@ -114,6 +119,7 @@ macro_rules! each {
             Policy::ReadAround($inner) => $result,
             Policy::Aligned($inner) => $result,
             Policy::Adaptive($inner) => $result,
+            Policy::Context($inner) => $result,
             Policy::Linux($inner) => $result,
             Policy::Slurp($inner) => $result,
             Policy::Predicted($inner) => $result,
@@ -192,6 +198,7 @@ impl FromStr for Policy {
             "obl" => alone(Self::Around(Around { behind: 0, ahead: 1 })),
             "aligned16" => alone(Self::Aligned(Aligned { pages: CLUSTER_PAGES })),
             "readaround32" => alone(Self::ReadAround(ReadAround { pages: READ_AHEAD_PAGES })),
+            "context" => alone(Self::Context(Context)),
             "slurp" => alone(Self::Slurp(Slurp)),
             "around" => {
                 let (behind, ahead) =
@@ -250,6 +257,7 @@ impl fmt::Display for Policy {
                 let name = if *mapping == Mapping::Data { "linux-data" } else { "linux-exec" };
                 write!(f, "{name}:ra={read_ahead},map={fault_around}")
             }
+            Self::Context(Context) => f.write_str("context"),
             Self::Slurp(Slurp) => f.write_str("slurp"),
             Self::Predicted(predicted) => write!(f, "predicted:{}", predicted.others.pages),
         }

@@ -267,6 +267,11 @@ impl Replay {
         }
     }
 
+    /// Whether `page` of `object` is resident.
+    pub fn is_resident(&self, object: ObjectIndex, page: PageIndex) -> bool {
+        self.objects[object.0 as usize].memory.is_resident(page)
+    }
+
     /// Touches, hard faults and pages read until now.
     pub fn progress(&self) -> (u64, u64, u64) {
         (self.outcome.touches, self.outcome.hard, self.outcome.read)
