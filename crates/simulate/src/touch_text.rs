@@ -85,26 +85,51 @@ pub fn read_touches<E: From<TextError>>(
     names: &mut Names,
     mut touch: impl FnMut(u32, u64, u64) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut buffer = Vec::new();
-    for line in 1.. {
-        buffer.clear();
-        let read = text.read_until(b'\n', &mut buffer).map_err(|source| TextError::Read { line, source })?;
-        if read == 0 {
+    let mut line = 1;
+    // The beginning of a line whose end has not been read.
+    let mut begun: Vec<u8> = Vec::new();
+    loop {
+        let read = text.fill_buf().map_err(|source| TextError::Read { line, source })?;
+        if read.is_empty() {
             break;
         }
-        let content = buffer.trim_ascii();
-        if content.is_empty() || content[0] == b'#' {
-            continue;
+        let mut rest = read;
+        while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+            let content = if begun.is_empty() {
+                &rest[..end]
+            } else {
+                begun.extend_from_slice(&rest[..end]);
+                &begun
+            };
+            read_line(content, line, names, &mut touch)?;
+            begun.clear();
+            line += 1;
+            rest = &rest[end + 1..];
         }
-        // Names may hold commas; the page stands after the last.
-        let (name, digits) = match content.iter().rposition(|&byte| byte == b',') {
-            Some(comma) => (Some(content[..comma].trim_ascii()), content[comma + 1..].trim_ascii()),
-            None => (None, content),
-        };
-        let page = page(digits, line)?;
-        touch(names.index(name, line)?, page, line)?;
+        begun.extend_from_slice(rest);
+        let len = read.len();
+        text.consume(len);
     }
-    Ok(())
+    read_line(&begun, line, names, &mut touch)
+}
+
+fn read_line<E: From<TextError>>(
+    content: &[u8],
+    line: u64,
+    names: &mut Names,
+    touch: &mut impl FnMut(u32, u64, u64) -> Result<(), E>,
+) -> Result<(), E> {
+    let content = content.trim_ascii();
+    if content.is_empty() || content[0] == b'#' {
+        return Ok(());
+    }
+    // Names may hold commas; the page stands after the last.
+    let (name, digits) = match content.iter().rposition(|&byte| byte == b',') {
+        Some(comma) => (Some(content[..comma].trim_ascii()), content[comma + 1..].trim_ascii()),
+        None => (None, content),
+    };
+    let page = page(digits, line)?;
+    touch(names.index(name, line)?, page, line)
 }
 
 fn page(digits: &[u8], line: u64) -> Result<u64, TextError> {
