@@ -14,13 +14,14 @@ mod samples;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use linux_perf_data::linux_perf_event_reader::{
-    CommOrExecRecord, EventRecord, ForkOrExitRecord, Mmap2FileId, Mmap2Record, MmapRecord, RawEventRecord,
-    RecordType, SampleRecord, SamplingPolicy,
+    CommOrExecRecord, EventRecord, ForkOrExitRecord, Mmap2FileId, Mmap2Record, MmapRecord, RecordType,
+    SampleRecord, SamplingPolicy,
 };
 use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use prepage_core::{BuildId, Fault, ImportFacts, Object, Stack, Thread, TraceFacts};
@@ -33,11 +34,6 @@ use samples::{Kind, Samples};
 
 /// Records taken in one go, so that memory stays bounded.
 const ROUND_RECORDS: usize = 1 << 16;
-/// Set in a mapping's `misc` where it carries a build-id instead of an inode (PERF_RECORD_MISC_MMAP_BUILD_ID).
-const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
-/// Where a mapping's body has the length of its build-id, and how long that may be.
-const BUILD_ID_LEN_AT: usize = 32;
-const BUILD_ID_LEN_MAX: u8 = 20;
 
 /// Reads the page faults of a file that perf(1) wrote.
 ///
@@ -103,12 +99,12 @@ impl Importer {
         let malformed = |source| ImportError::malformed(path, source);
         let reader = BufReader::new(file);
         let PerfFileReader { perf_file: file, record_iter: records } =
-            PerfFileReader::parse_file(reader).map_err(malformed)?;
+            guarded(|| PerfFileReader::parse_file(reader)).map_err(malformed)?;
         let kinds = samples::kinds(path, &file)?;
-        let facts = facts(path, &file, &kinds);
+        let facts = guarded(|| Ok(facts(path, &file, &kinds))).map_err(malformed)?;
         let samples = Samples::new();
         let mut build_ids = HashMap::new();
-        for info in file.build_ids().map_err(malformed)?.into_values() {
+        for info in guarded(|| file.build_ids()).map_err(malformed)?.into_values() {
             let path = String::from_utf8_lossy(&info.path).into_owned();
             build_ids.extend(BuildId::new(&info.build_id).map(|id| (path, id)));
         }
@@ -134,43 +130,44 @@ impl Importer {
     /// When the file cannot be read or understood further; what came before is good.
     pub fn next_faults(&mut self, faults: &mut Vec<Fault>) -> Result<bool, ImportError> {
         for _ in 0..ROUND_RECORDS {
-            let next = self.records.next_record(&mut self.file);
-            let record = match next {
-                Ok(Some(record)) => record,
-                Ok(None) => {
-                    self.end(faults);
-                    return Ok(false);
-                }
-                Err(source) => return Err(ImportError::malformed(&self.path, source)),
+            let read =
+                guarded(|| self.read()).map_err(|source| ImportError::malformed(&self.path, source))?;
+            let Some((attr_index, time_ns, taken)) = read else {
+                self.end(faults);
+                return Ok(false);
             };
-            // perf's own records tell of how it wrote the file, nothing of the program.
-            let PerfFileRecord::EventRecord { attr_index, record } = record else { continue };
-            let broken = |source: std::io::Error| ImportError::malformed(&self.path, source.into());
-            if has_bad_build_id(&record) {
-                return Err(broken(std::io::ErrorKind::InvalidData.into()));
-            }
-            let time_ns = record.timestamp().unwrap_or(0);
-            if record.record_type == RecordType::LOST_SAMPLES {
-                let bytes = record.data.as_slice();
-                let count = bytes.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-                self.facts.lost += count;
-                continue;
-            }
-            let parsed = record.parse().map_err(broken)?;
-            // Owned before the next use of `self`, for the record borrows from the reader.
-            let taken = take(&parsed, &mut self.without_inode, &mut self.build_ids);
-            let Some(taken) = taken else { continue };
             self.last_ns = self.last_ns.max(time_ns);
             match taken {
-                Taken::Lost(count) => self.facts.lost += count,
-                Taken::Event { pid, tid, kind } => self.event(Event { time_ns, pid, tid, kind }, faults),
-                Taken::Sample(sample) => {
-                    let Some(kind) = self.kinds.get(attr_index).copied().flatten() else { continue };
-                    self.sample(kind, time_ns, sample, faults);
+                Some(Taken::Lost(count)) => self.facts.lost += count,
+                Some(Taken::Event { pid, tid, kind }) => {
+                    self.event(Event { time_ns, pid, tid, kind }, faults)
                 }
+                Some(Taken::Sample(sample)) => {
+                    if let Some(kind) = self.kinds.get(attr_index).copied().flatten() {
+                        self.sample(kind, time_ns, sample, faults);
+                    }
+                }
+                None => {}
             }
         }
         Ok(true)
+    }
+
+    /// The next record: the number of its event, its time, and what it means here. `None` at the end.
+    fn read(&mut self) -> Result<Option<(usize, u64, Option<Taken>)>, linux_perf_data::Error> {
+        let Some(record) = self.records.next_record(&mut self.file)? else { return Ok(None) };
+        // perf's own records tell of how it wrote the file, nothing of the program.
+        let PerfFileRecord::EventRecord { attr_index, record } = record else {
+            return Ok(Some((0, 0, None)));
+        };
+        let time_ns = record.timestamp().unwrap_or(0);
+        let taken = if record.record_type == RecordType::LOST_SAMPLES {
+            let bytes = record.data.as_slice();
+            bytes.first_chunk().map(|count| Taken::Lost(u64::from_le_bytes(*count)))
+        } else {
+            take(&record.parse()?, &mut self.without_inode, &mut self.build_ids)
+        };
+        Ok(Some((attr_index, time_ns, taken)))
     }
 
     /// What the faults' numbers mean, so far.
@@ -364,11 +361,14 @@ fn text(path: &[u8]) -> Arc<str> {
     }
 }
 
-/// Whether a mapping claims a build-id longer than one can be, at which the parser would panic.
-fn has_bad_build_id(record: &RawEventRecord<'_>) -> bool {
-    record.record_type == RecordType::MMAP2
-        && record.misc & MISC_MMAP_BUILD_ID != 0
-        && record.data.as_slice().get(BUILD_ID_LEN_AT).is_none_or(|&len| len > BUILD_ID_LEN_MAX)
+/// Calls the parser, which panics on some damaged files.
+fn guarded<T>(
+    parse: impl FnOnce() -> Result<T, linux_perf_data::Error>,
+) -> Result<T, linux_perf_data::Error> {
+    // Nothing is used after a panic but for the faults found before.
+    catch_unwind(AssertUnwindSafe(parse)).unwrap_or_else(|_| {
+        Err(io::Error::new(io::ErrorKind::InvalidData, "numbers that contradict one another").into())
+    })
 }
 
 fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
@@ -377,7 +377,7 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
     let faults = file.event_attributes().iter().zip(kinds).filter(|(_, kind)| kind.is_some());
     let sampled = faults.clone().find_map(|(event, _)| match event.attr.sampling_policy {
         SamplingPolicy::Period(period) if period.get() == 1 => None,
-        SamplingPolicy::Period(period) => Some(format!("every {period}th fault")),
+        SamplingPolicy::Period(period) => Some(format!("one fault in {period}")),
         SamplingPolicy::Frequency(hertz) => Some(format!("up to {hertz} faults a second")),
         SamplingPolicy::NoSampling => Some("none".to_owned()),
     });
@@ -394,6 +394,3 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
         ..TraceFacts::default()
     }
 }
-
-#[cfg(test)]
-mod tests;
