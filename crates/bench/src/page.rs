@@ -21,6 +21,8 @@ pub struct Facts {
     pub read_ahead_set: bool,
     /// Type and device of the file system.
     pub file_system: String,
+    /// What the recorder adds to a fault on average, and has been taken off every cost.
+    pub probe_cost_ns: Option<u64>,
 }
 
 /// What is shown of one experiment.
@@ -47,7 +49,11 @@ impl fmt::Display for Facts {
             self.accesses,
             self.file_system,
             read_ahead.join(" and ")
-        )
+        )?;
+        match self.probe_cost_ns {
+            Some(ns) => write!(f, "; costs are without the {ns} ns that recording adds to a fault"),
+            None => Ok(()),
+        }
     }
 }
 

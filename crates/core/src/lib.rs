@@ -44,5 +44,6 @@ pub use page::{PAGE_SIZE, PageIndex, PageRange};
 pub use permissions::Permissions;
 pub use stack::{BuildId, CodePlace, Stack, StackId};
 pub use trace::{
-    FilePages, Object, ObjectId, PageCacheFacts, ReadWait, Thread, ThreadIndex, Trace, TraceFacts,
+    FilePages, ImportFacts, Object, ObjectId, PageCacheFacts, ReadWait, Thread, ThreadIndex, Trace,
+    TraceFacts,
 };

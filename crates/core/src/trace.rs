@@ -100,6 +100,24 @@ pub struct TraceFacts {
     pub filtered_out: u64,
     /// What became of files' pages, where it was asked for (root).
     pub page_cache: Option<PageCacheFacts>,
+    /// Where it comes from, when another tool recorded it.
+    pub imported: Option<ImportFacts>,
+}
+
+/// Where a trace comes from that another tool recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImportFacts {
+    /// The tool and its version.
+    pub tool: String,
+    /// The file it wrote.
+    pub file: String,
+    /// The events that were recorded.
+    pub events: Vec<String>,
+    /// Whether disk faults cannot be told from others, and so stand among them.
+    pub disk_unknown: bool,
+    /// Which faults were recorded, where it was not every one.
+    pub sampled: Option<String>,
 }
 
 /// What became of files' pages during a recording.

@@ -16,6 +16,7 @@
 //! | [`recorder`] | a command that is run and recorded                                          |
 //! | [`summary`]  | a trace in a few numbers                                                    |
 //! | `parquet`    | traces in files (feature `parquet`)                                         |
+//! | `import`     | traces of perf(1) (feature `import`)                                        |
 //!
 //! ```no_run
 //! use prepage_trace::{EventKind, FaultEvents, Probe, Stream};
@@ -37,6 +38,8 @@ pub mod calibrate;
 pub mod event;
 pub mod filter;
 mod frames;
+#[cfg(feature = "import")]
+pub mod import;
 mod page_cache;
 pub mod pairing;
 #[cfg(feature = "parquet")]

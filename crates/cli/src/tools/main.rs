@@ -5,6 +5,7 @@ mod bench;
 mod child;
 mod doctor;
 mod evict;
+mod import;
 mod learn;
 mod measure;
 mod profile;
@@ -31,6 +32,8 @@ enum Command {
     Learn(learn::Args),
     /// Record every page fault of a command
     Record(record::Args),
+    /// Make a trace of page faults that perf recorded (perf.data)
+    Import(import::Args),
     /// Measure what prefetching gains for a command: cold, prefetched, warm
     Measure(measure::Args),
     /// Replay a trace under other clustering policies and on other devices
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         }
         Command::Learn(args) => learn::run(&args),
         Command::Record(args) => record::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Measure(args) => measure::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Residency(args) => residency::run(&args),

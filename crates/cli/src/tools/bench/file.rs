@@ -103,6 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         read_ahead_kib,
         read_ahead_set: args.read_ahead.is_some(),
         file_system: file_system(args.file.as_deref().unwrap_or(&args.directory)),
+        probe_cost_ns: shown.first().and_then(|one| one.run.facts.probe_cost_ns),
     };
     if let Some(path) = &args.html {
         write(path, &html(&facts, &shown))?;

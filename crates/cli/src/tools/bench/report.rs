@@ -15,7 +15,7 @@ use crate::table::table;
 /// Prints a table for each experiment, and why it differs from the study's.
 pub fn print(facts: &Facts, shown: &[Shown]) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{facts}\n")?;
+    writeln!(out, "{}\n", wrapped(&facts.to_string(), 100))?;
     for one in shown {
         writeln!(out, "{}", title(one))?;
         let mut table = table(&["", "", "disk", "short", "cached", "all"], &[2, 3, 4, 5]);
@@ -56,6 +56,7 @@ pub fn json(facts: &Facts, shown: &[Shown]) -> Result<()> {
         "read_ahead_kib": facts.read_ahead_kib,
         "read_ahead_set": facts.read_ahead_set,
         "file_system": facts.file_system,
+        "probe_cost_ns": facts.probe_cost_ns,
         "experiments": shown.iter().map(|one| experiment(facts, one)).collect::<Vec<_>>(),
     });
     serde_json::to_writer(&mut out, &report)?;

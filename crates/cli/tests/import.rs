@@ -1,0 +1,87 @@
+//! `prepage import` as its user meets it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use prepage_core::FaultClass;
+use prepage_trace::parquet::read_trace;
+
+fn tools(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_prepage-tools")).current_dir(dir).args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Has perf record `prepage bench access` of a file of 200 pages into perf.data. False, said loudly, where it cannot.
+fn record(dir: &Path, events: &str) -> bool {
+    std::fs::write(dir.join("file"), vec![1; 200 * 4096]).unwrap();
+    let mut perf = Command::new("perf");
+    perf.current_dir(dir).args(["record", "-q", "-o", "perf.data", "-e", events, "-c", "1", "-d", "--"]);
+    perf.args([env!("CARGO_BIN_EXE_prepage-tools"), "bench", "access", "file"]);
+    match perf.output() {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            eprintln!("SKIPPED: perf record: {}", text(&output.stderr));
+            false
+        }
+        Err(error) => {
+            eprintln!("SKIPPED: perf: {error} (try: apt-get install linux-perf)");
+            false
+        }
+    }
+}
+
+#[test]
+fn faults_of_a_file_are_found_by_its_pages() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    if !record(dir.path(), "page-faults,minor-faults,major-faults") {
+        return;
+    }
+    let output = tools(dir.path(), &["import"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("written to prepage.parquet"), "{}", text(&output.stderr));
+    let trace = read_trace(&dir.path().join("prepage.parquet")).unwrap();
+    let inode = std::fs::metadata(dir.path().join("file")).unwrap().ino();
+    let is_file = |fault: &&prepage_core::Fault| {
+        let object = fault.object.map(|id| &trace.objects[id.0 as usize]);
+        object.is_some_and(|object| object.path.ends_with("/file") && object.inode.unwrap().1 == inode)
+    };
+    let faults: Vec<_> = trace.faults.iter().filter(is_file).collect();
+    // In sequence, at most one fault a page, and at least one for what fault-around maps.
+    assert!((1..=200).contains(&faults.len()), "{}", faults.len());
+    assert!(faults.iter().map(|fault| fault.page.unwrap().0).is_sorted());
+    assert_eq!(faults[0].page.unwrap().0, 0);
+    assert!(faults.iter().all(|fault| fault.class == FaultClass::Cached && fault.cost_ns.is_some()));
+    assert!(faults.iter().all(|fault| fault.permissions.to_string() == "r--s"));
+    assert!(trace.facts.imported.is_some() && trace.facts.command.iter().any(|word| word == "access"));
+}
+
+#[test]
+fn what_is_missing_is_told_and_leaves_no_trace() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let fails = |expected: &str| {
+        let output = tools(dir.path(), &["import"]);
+        assert_eq!(output.status.code(), Some(125));
+        let said = text(&output.stderr);
+        assert!(said.contains(expected), "{expected} is missing: {said}");
+        assert!(!dir.path().join("prepage.parquet").exists());
+    };
+    fails("perf.data cannot be read");
+    std::fs::write(dir.path().join("perf.data"), "no such thing").unwrap();
+    fails("is no perf.data\n  try: perf record -e page-faults,minor-faults,major-faults -c 1 -d -- CMD");
+    if !record(dir.path(), "cpu-clock") {
+        return;
+    }
+    fails("holds no page-fault samples, but cpu-clock\n  try: perf record -e page-faults");
+    assert!(record(dir.path(), "page-faults"));
+    let whole = std::fs::read(dir.path().join("perf.data")).unwrap();
+    std::fs::write(dir.path().join("perf.data"), &whole[..whole.len() / 2]).unwrap();
+    fails("is cut short");
+    std::fs::write(dir.path().join("perf.data"), &whole).unwrap();
+    let output = tools(dir.path(), &["import", "-q"]);
+    assert!(output.status.success());
+    assert!(text(&output.stderr).contains("did not record which faults read from disk"));
+}

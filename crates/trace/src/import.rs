@@ -1,0 +1,396 @@
+//! Faults that perf(1) recorded.
+//!
+//! ```text
+//! perf.data ─► records in order ─► Events ─► Pairing ─ Fault
+//!               (linux-perf-data)   a fault's page-faults sample waits for the minor- or major-faults sample after it
+//! ```
+//!
+//! perf writes a sample of `page-faults` when a fault begins, and of `minor-faults` or `major-faults` when it ends. With
+//! all three a fault has a class and a cost as in prepage's own recordings, with less it lacks one or both.
+
+mod error;
+mod frame;
+mod samples;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use linux_perf_data::linux_perf_event_reader::{
+    CommOrExecRecord, EventRecord, ForkOrExitRecord, Mmap2FileId, Mmap2Record, MmapRecord, RecordType,
+    SampleRecord, SamplingPolicy,
+};
+use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
+use prepage_core::{BuildId, Fault, ImportFacts, Object, Stack, Thread, TraceFacts};
+
+use crate::event::{Event, EventKind, Mapped};
+use crate::pairing::Pairing;
+use crate::tables::Tables;
+pub use error::{ImportError, PERF_COMMAND};
+use samples::{Kind, Samples};
+
+/// Records taken in one go, so that memory stays bounded.
+const ROUND_RECORDS: usize = 1 << 16;
+
+/// Reads the page faults of a file that perf(1) wrote.
+///
+/// ```no_run
+/// use prepage_trace::import::Importer;
+///
+/// let mut importer = Importer::open("perf.data".as_ref())?;
+/// let mut faults = Vec::new();
+/// while importer.next_faults(&mut faults)? {
+///     // take what is in `faults`, and clear it, to keep memory bounded
+/// }
+/// println!("{} faults of {}", faults.len(), importer.finish().facts.kernel);
+/// # Ok::<(), prepage_trace::import::ImportError>(())
+/// ```
+pub struct Importer {
+    path: PathBuf,
+    file: PerfFile,
+    records: PerfRecordIter<BufReader<File>>,
+    /// What each event of the file counts, by its number.
+    kinds: Vec<Option<Kind>>,
+    samples: Samples,
+    /// Made with the first time that is known: faults are counted from there.
+    pairing: Option<Pairing>,
+    /// Events from before: the state of the machine when perf started.
+    early: Vec<Event>,
+    origin_ns: u64,
+    last_ns: u64,
+    facts: TraceFacts,
+    /// Files for which perf noted no inode, by path, with the number they got.
+    without_inode: HashMap<Vec<u8>, u64>,
+    build_ids: HashMap<String, BuildId>,
+}
+
+/// What there is to say at the end.
+#[derive(Debug)]
+pub struct Imported {
+    /// The run, as far as perf told of it.
+    pub facts: TraceFacts,
+    /// What the faults' object ids mean.
+    pub objects: Vec<Object>,
+    /// What the faults' thread indices mean.
+    pub threads: Vec<Thread>,
+    /// What the faults' stack ids mean.
+    pub stacks: Vec<Stack>,
+}
+
+impl Imported {
+    /// What the faults' numbers mean.
+    pub fn tables(&self) -> Tables<'_> {
+        Tables { objects: &self.objects, threads: &self.threads, stacks: &self.stacks }
+    }
+}
+
+impl Importer {
+    /// Begins to read `path`.
+    ///
+    /// # Errors
+    /// What is no perf.data, is cut short, or has no page-fault samples with address, thread and time.
+    pub fn open(path: &Path) -> Result<Self, ImportError> {
+        let io = |source| ImportError::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        frame::check(path, &file)?;
+        let malformed = |source| ImportError::malformed(path, source);
+        let reader = BufReader::new(file);
+        let PerfFileReader { perf_file: file, record_iter: records } =
+            guarded(|| PerfFileReader::parse_file(reader)).map_err(malformed)?;
+        let kinds = samples::kinds(path, &file)?;
+        let facts = guarded(|| Ok(facts(path, &file, &kinds))).map_err(malformed)?;
+        let samples = Samples::new();
+        let mut build_ids = HashMap::new();
+        for info in guarded(|| file.build_ids()).map_err(malformed)?.into_values() {
+            let path = String::from_utf8_lossy(&info.path).into_owned();
+            build_ids.extend(BuildId::new(&info.build_id).map(|id| (path, id)));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            records,
+            kinds,
+            samples,
+            pairing: None,
+            early: Vec::new(),
+            origin_ns: 0,
+            last_ns: 0,
+            facts,
+            without_inode: HashMap::new(),
+            build_ids,
+        })
+    }
+
+    /// Reads on and appends the faults found to `faults`, in the order they ended. False when these are the last.
+    ///
+    /// # Errors
+    /// When the file cannot be read or understood further; what came before is good.
+    pub fn next_faults(&mut self, faults: &mut Vec<Fault>) -> Result<bool, ImportError> {
+        for _ in 0..ROUND_RECORDS {
+            let read =
+                guarded(|| self.read()).map_err(|source| ImportError::malformed(&self.path, source))?;
+            let Some((attr_index, time_ns, taken)) = read else {
+                self.end(faults);
+                return Ok(false);
+            };
+            self.last_ns = self.last_ns.max(time_ns);
+            match taken {
+                Some(Taken::Lost(count)) => self.facts.lost += count,
+                Some(Taken::Event { pid, tid, kind }) => {
+                    self.event(Event { time_ns, pid, tid, kind }, faults)
+                }
+                Some(Taken::Sample(sample)) => {
+                    if let Some(kind) = self.kinds.get(attr_index).copied().flatten() {
+                        self.sample(kind, time_ns, sample, faults);
+                    }
+                }
+                None => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next record: the number of its event, its time, and what it means here. `None` at the end.
+    fn read(&mut self) -> Result<Option<(usize, u64, Option<Taken>)>, linux_perf_data::Error> {
+        let Some(record) = self.records.next_record(&mut self.file)? else { return Ok(None) };
+        // perf's own records tell of how it wrote the file, nothing of the program.
+        let PerfFileRecord::EventRecord { attr_index, record } = record else {
+            return Ok(Some((0, 0, None)));
+        };
+        let time_ns = record.timestamp().unwrap_or(0);
+        let taken = if record.record_type == RecordType::LOST_SAMPLES {
+            let bytes = record.data.as_slice();
+            bytes.first_chunk().map(|count| Taken::Lost(u64::from_le_bytes(*count)))
+        } else {
+            take(&record.parse()?, &mut self.without_inode, &mut self.build_ids)
+        };
+        Ok(Some((attr_index, time_ns, taken)))
+    }
+
+    /// What the faults' numbers mean, so far.
+    pub fn tables(&self) -> Tables<'_> {
+        self.pairing.as_ref().map_or_else(Tables::default, Pairing::tables)
+    }
+
+    /// What is known of the run, so far.
+    pub fn facts(&self) -> TraceFacts {
+        TraceFacts { duration_ns: self.last_ns.saturating_sub(self.origin_ns), ..self.facts.clone() }
+    }
+
+    /// The end: what is known of the run.
+    pub fn finish(self) -> Imported {
+        let facts = self.facts();
+        let Self { pairing, build_ids, .. } = self;
+        let (mut objects, threads, stacks) = pairing.map(Pairing::into_tables).unwrap_or_default();
+        for object in &mut objects {
+            object.build_id = object.build_id.or_else(|| build_ids.get(&object.path).copied());
+        }
+        Imported { facts, objects, threads, stacks }
+    }
+
+    fn event(&mut self, event: Event, faults: &mut Vec<Fault>) {
+        if matches!(event.kind, EventKind::Name { exec: true, .. }) {
+            self.facts.execs += 1;
+        }
+        if self.pairing.is_none() {
+            // perf begins with the state of the machine, at no time.
+            if event.time_ns == 0 {
+                self.early.push(event);
+                return;
+            }
+            self.begin(event.time_ns);
+        }
+        if let Some(pairing) = &mut self.pairing {
+            // What the thread does next shows that its fault is over.
+            self.samples.settle(event.tid, pairing, faults);
+            pairing.feed(&event, faults);
+        }
+    }
+
+    fn sample(&mut self, kind: Kind, time_ns: u64, sample: samples::Sample, faults: &mut Vec<Fault>) {
+        if self.pairing.is_none() {
+            self.begin(time_ns);
+        }
+        if let Some(pairing) = &mut self.pairing {
+            self.samples.take(kind, time_ns, sample, pairing, faults);
+        }
+    }
+
+    fn begin(&mut self, time_ns: u64) {
+        self.origin_ns = time_ns;
+        let mut pairing = Pairing::new(time_ns);
+        let mut none = Vec::new();
+        self.early.drain(..).for_each(|event| pairing.feed(&event, &mut none));
+        self.pairing = Some(pairing);
+    }
+
+    fn end(&mut self, faults: &mut Vec<Fault>) {
+        if let Some(pairing) = &mut self.pairing {
+            self.samples.settle_all(pairing, faults);
+            self.facts.survivors = pairing.spaces().processes() as u64;
+        }
+    }
+}
+
+impl std::fmt::Debug for Importer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Importer")
+            .field("path", &self.path)
+            .field("facts", &self.facts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a record of perf means here.
+enum Taken {
+    Event { pid: u32, tid: u32, kind: EventKind },
+    Sample(samples::Sample),
+    Lost(u64),
+}
+
+fn take(
+    record: &EventRecord<'_>,
+    without_inode: &mut HashMap<Vec<u8>, u64>,
+    build_ids: &mut HashMap<String, BuildId>,
+) -> Option<Taken> {
+    match record {
+        EventRecord::Sample(sample) => owned(sample).map(Taken::Sample),
+        EventRecord::Comm(comm) => name(comm),
+        EventRecord::Fork(fork) => {
+            let (pid, tid) = ids(fork.pid, fork.tid)?;
+            let (parent_pid, parent_tid) = ids(fork.ppid, fork.ptid)?;
+            Some(Taken::Event { pid, tid, kind: EventKind::Fork { parent_pid, parent_tid } })
+        }
+        EventRecord::Exit(ForkOrExitRecord { pid, tid, .. }) => {
+            let (pid, tid) = ids(*pid, *tid)?;
+            Some(Taken::Event { pid, tid, kind: EventKind::Exit })
+        }
+        EventRecord::Mmap(map) => mapping(map.pid, map.tid, mmap(map, without_inode)),
+        EventRecord::Mmap2(map) => mapping(map.pid, map.tid, mmap2(map, without_inode, build_ids)),
+        EventRecord::Lost(lost) => Some(Taken::Lost(lost.count)),
+        _ => None,
+    }
+}
+
+/// Process and thread; `None` for the kernel's own.
+fn ids(pid: i32, tid: i32) -> Option<(u32, u32)> {
+    (pid > 0 && tid > 0).then_some((pid as u32, tid as u32))
+}
+
+fn owned(sample: &SampleRecord<'_>) -> Option<samples::Sample> {
+    let (pid, tid) = ids(sample.pid?, sample.tid?)?;
+    let calls = sample.callchain.as_ref().map(|chain| {
+        let entries = (0..chain.len()).filter_map(|at| chain.get(at));
+        samples::program_calls(entries)
+    });
+    Some(samples::Sample { pid, tid, address: sample.addr?, ip: sample.ip.unwrap_or(0), calls })
+}
+
+fn name(comm: &CommOrExecRecord<'_>) -> Option<Taken> {
+    let (pid, tid) = ids(comm.pid, comm.tid)?;
+    let name = String::from_utf8_lossy(&comm.name.as_slice()).into();
+    Some(Taken::Event { pid, tid, kind: EventKind::Name { name, exec: comm.is_execve } })
+}
+
+fn mapping(pid: i32, tid: i32, mapped: Mapped) -> Option<Taken> {
+    let (pid, tid) = ids(pid, tid)?;
+    Some(Taken::Event { pid, tid, kind: EventKind::Map(Box::new(mapped)) })
+}
+
+fn mmap2(
+    map: &Mmap2Record<'_>,
+    without_inode: &mut HashMap<Vec<u8>, u64>,
+    build_ids: &mut HashMap<String, BuildId>,
+) -> Mapped {
+    let path = map.path.as_slice();
+    let inode = match &map.file_id {
+        Mmap2FileId::InodeAndVersion(file) if file.inode != 0 => {
+            Some((u64::from(file.major) << 20 | u64::from(file.minor), file.inode))
+        }
+        Mmap2FileId::InodeAndVersion(_) => None,
+        Mmap2FileId::BuildId(id) => {
+            let name = String::from_utf8_lossy(&path).into_owned();
+            build_ids.extend(BuildId::new(id).map(|id| (name, id)));
+            number(&path, without_inode)
+        }
+    };
+    Mapped {
+        start: map.address,
+        end: map.address.saturating_add(map.length),
+        offset_bytes: map.page_offset,
+        inode,
+        protection: map.protection,
+        flags: map.flags,
+        path: text(&path),
+    }
+}
+
+/// A mapping as perf wrote it before Linux 3.16, and still does where it knows no more.
+fn mmap(map: &MmapRecord<'_>, without_inode: &mut HashMap<Vec<u8>, u64>) -> Mapped {
+    const PROT_READ: u32 = 1;
+    const PROT_EXEC: u32 = 4;
+    const MAP_PRIVATE: u32 = 2;
+    let path = map.path.as_slice();
+    Mapped {
+        start: map.address,
+        end: map.address.saturating_add(map.length),
+        offset_bytes: map.page_offset,
+        inode: number(&path, without_inode),
+        protection: if map.is_executable { PROT_READ | PROT_EXEC } else { PROT_READ },
+        flags: MAP_PRIVATE,
+        path: text(&path),
+    }
+}
+
+/// Device 0 and a number of its own, for a file whose inode perf did not note: pages of different files stay apart.
+fn number(path: &[u8], without_inode: &mut HashMap<Vec<u8>, u64>) -> Option<(u64, u64)> {
+    if !path.starts_with(b"/") || path.starts_with(b"//anon") {
+        return None;
+    }
+    let next = without_inode.len() as u64 + 1;
+    Some((0, *without_inode.entry(path.to_owned()).or_insert(next)))
+}
+
+fn text(path: &[u8]) -> Arc<str> {
+    match path {
+        b"//anon" => "[anon]".into(),
+        path => String::from_utf8_lossy(path).into(),
+    }
+}
+
+/// Calls the parser, which panics on some damaged files.
+fn guarded<T>(
+    parse: impl FnOnce() -> Result<T, linux_perf_data::Error>,
+) -> Result<T, linux_perf_data::Error> {
+    // Nothing is used after a panic but for the faults found before.
+    catch_unwind(AssertUnwindSafe(parse)).unwrap_or_else(|_| {
+        Err(io::Error::new(io::ErrorKind::InvalidData, "numbers that contradict one another").into())
+    })
+}
+
+fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
+    let text = |text: Result<Option<&str>, _>| text.ok().flatten().unwrap_or_default().to_owned();
+    let command = file.cmdline().ok().flatten().unwrap_or_default();
+    let faults = file.event_attributes().iter().zip(kinds).filter(|(_, kind)| kind.is_some());
+    let sampled = faults.clone().find_map(|(event, _)| match event.attr.sampling_policy {
+        SamplingPolicy::Period(period) if period.get() == 1 => None,
+        SamplingPolicy::Period(period) => Some(format!("one fault in {period}")),
+        SamplingPolicy::Frequency(hertz) => Some(format!("up to {hertz} faults a second")),
+        SamplingPolicy::NoSampling => Some("none".to_owned()),
+    });
+    TraceFacts {
+        command: command.into_iter().map(str::to_owned).collect(),
+        kernel: text(file.os_release()),
+        imported: Some(ImportFacts {
+            tool: format!("perf {}", text(file.perf_version())).trim_end().to_owned(),
+            file: path.to_string_lossy().into_owned(),
+            events: faults.map(|(event, kind)| samples::event_name(event, *kind)).collect(),
+            disk_unknown: !kinds.contains(&Some(Kind::Major)),
+            sampled,
+        }),
+        ..TraceFacts::default()
+    }
+}

@@ -1,0 +1,156 @@
+//! Files that the real perf wrote, whole and damaged.
+#![cfg(feature = "import")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use prepage_core::{Fault, FaultClass};
+use prepage_trace::import::{ImportError, Imported, Importer};
+
+/// What perf records of `command` with `options`; `None`, said loudly, where it cannot.
+fn record(dir: &Path, options: &[&str], command: &[&str]) -> Option<PathBuf> {
+    let path = dir.join("perf.data");
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-q", "-o"]).arg(&path).args(options).arg("--").args(command);
+    match perf.output() {
+        Ok(output) if output.status.success() => Some(path),
+        Ok(output) => {
+            eprintln!("SKIPPED: perf record: {}", String::from_utf8_lossy(&output.stderr));
+            None
+        }
+        Err(error) => {
+            eprintln!("SKIPPED: perf: {error} (try: apt-get install linux-perf)");
+            None
+        }
+    }
+}
+
+fn import(path: &Path) -> Result<(Vec<Fault>, Imported), ImportError> {
+    let mut importer = Importer::open(path)?;
+    let mut faults = Vec::new();
+    while importer.next_faults(&mut faults)? {}
+    Ok((faults, importer.finish()))
+}
+
+/// How many samples of `event` perf itself finds in the file.
+fn samples(path: &Path, event: &str) -> usize {
+    let output = Command::new("perf").args(["script", "-F", "event", "-i"]).arg(path).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().filter(|line| line.trim().trim_end_matches(':') == event).count()
+}
+
+const ALL: [&str; 5] = ["-e", "page-faults,minor-faults,major-faults", "-c", "1", "-d"];
+
+#[test]
+fn all_three_events_give_every_fault_its_class_and_cost() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(path) = record(dir.path(), &ALL, &["sh", "-c", "ls / | cat"]) else { return };
+    let (faults, imported) = import(&path).unwrap();
+    assert_eq!(faults.len(), samples(&path, "page-faults"));
+    assert!(faults.len() > 100, "{}", faults.len());
+    let disk = faults.iter().filter(|fault| fault.class == FaultClass::Disk).count();
+    assert_eq!(disk, samples(&path, "major-faults"));
+    let timed = faults.iter().filter(|fault| fault.cost_ns.is_some_and(|cost_ns| cost_ns > 0)).count();
+    assert!(timed * 100 >= faults.len() * 98, "{timed} of {} have a cost", faults.len());
+    let facts = &imported.facts;
+    let from = facts.imported.as_ref().unwrap();
+    assert!(from.tool.starts_with("perf ") && !from.disk_unknown && from.sampled.is_none(), "{from:?}");
+    assert_eq!(from.events, ["page-faults", "minor-faults", "major-faults"]);
+    assert!(facts.command.iter().any(|word| word == "ls / | cat"), "{:?}", facts.command);
+    assert_eq!(facts.kernel, rustix::system::uname().release().to_string_lossy());
+    assert!(facts.execs >= 3 && facts.duration_ns > 0 && facts.lost == 0, "{facts:?}");
+    // Pages of libc, with what the mapping allowed and whose code touched them.
+    let libc = |fault: &&Fault| {
+        let object = fault.object.map(|id| &imported.objects[id.0 as usize]);
+        object.is_some_and(|object| object.path.contains("libc.so") && object.is_file())
+    };
+    let in_libc: Vec<&Fault> = faults.iter().filter(libc).collect();
+    assert!(!in_libc.is_empty());
+    let size = fs::metadata(&imported.objects[in_libc[0].object.unwrap().0 as usize].path).unwrap().len();
+    assert!(in_libc.iter().all(|fault| fault.page.is_some_and(|page| page.offset_bytes() < size)));
+    assert!(in_libc.iter().any(|fault| fault.permissions.to_string() == "r-xp"));
+    assert!(faults.iter().filter(|fault| fault.code.is_some()).count() * 2 > faults.len());
+    assert!(
+        faults.iter().map(|fault| fault.thread).all(|thread| (thread.0 as usize) < imported.threads.len())
+    );
+    assert!(
+        ["sh", "ls", "cat"].iter().all(|name| imported.threads.iter().any(|thread| thread.comm == *name))
+    );
+}
+
+#[test]
+fn page_faults_alone_are_counted_and_said_to_be_less() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["-e", "page-faults", "-c", "1", "-d", "-g"];
+    let Some(path) = record(dir.path(), &options, &["ls", "/"]) else { return };
+    let (faults, imported) = import(&path).unwrap();
+    assert_eq!(faults.len(), samples(&path, "page-faults"));
+    assert!(faults.iter().all(|fault| fault.cost_ns.is_none() && fault.class != FaultClass::Disk));
+    assert!(imported.facts.imported.as_ref().unwrap().disk_unknown);
+    let stacks: Vec<_> = faults.iter().filter_map(|fault| fault.stack).collect();
+    assert!(stacks.len() * 2 > faults.len(), "{} of {} have a stack", stacks.len(), faults.len());
+    assert!(stacks.iter().all(|id| id.index() < imported.stacks.len()));
+}
+
+#[test]
+fn what_lacks_something_is_refused_with_the_command_that_records_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(path) = record(dir.path(), &["-e", "cpu-clock"], &["true"]) else { return };
+    let error = import(&path).unwrap_err();
+    assert!(matches!(&error, ImportError::NoPageFaults { events, .. } if events == "cpu-clock"), "{error}");
+    assert!(error.remedy().unwrap().contains("-e page-faults,minor-faults,major-faults -c 1 -d"));
+    let Some(path) = record(dir.path(), &["-e", "page-faults", "-c", "1"], &["true"]) else { return };
+    assert!(
+        matches!(import(&path).unwrap_err(), ImportError::Lacking { lacking, .. } if lacking.contains("-d"))
+    );
+    let Some(path) = record(dir.path(), &["-e", "page-faults", "-c", "3", "-d"], &["true"]) else { return };
+    let (_, imported) = import(&path).unwrap();
+    assert_eq!(imported.facts.imported.unwrap().sampled.as_deref(), Some("one fault in 3"));
+}
+
+/// Whatever is missing at the end is told as missing; at no length is there a panic or a trace.
+#[test]
+fn a_file_cut_short_is_said_to_be_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(path) = record(dir.path(), &ALL, &["true"]) else { return };
+    let whole = fs::read(&path).unwrap();
+    assert!(import(&path).is_ok());
+    let cut = dir.path().join("cut");
+    let lengths = (1..200).chain((200..whole.len()).step_by(97)).chain([whole.len() - 1]);
+    for len in lengths {
+        fs::write(&cut, &whole[..len]).unwrap();
+        let error = import(&cut).map(drop).unwrap_err();
+        assert!(matches!(error, ImportError::Truncated { .. }), "{len} of {}: {error}", whole.len());
+    }
+    fs::write(&cut, "").unwrap();
+    assert!(matches!(import(&cut).unwrap_err(), ImportError::NotPerfData { .. }));
+    // perf that is killed leaves a header without the data's size.
+    let mut unfinished = whole;
+    unfinished[48..56].fill(0);
+    fs::write(&cut, unfinished).unwrap();
+    assert!(matches!(import(&cut).unwrap_err(), ImportError::Unfinished { .. }));
+}
+
+/// A damaged byte gives an error or another trace, never a panic.
+#[test]
+fn damaged_files_do_no_harm() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = [&ALL[..], &["-g"]].concat();
+    let Some(path) = record(dir.path(), &options, &["true"]) else { return };
+    let whole = fs::read(&path).unwrap();
+    let damaged = dir.path().join("damaged");
+    let mut random = 1u64;
+    for round in 0..600 {
+        let mut bytes = whole.clone();
+        // Half of them in the header and the first records, where most of the structure is.
+        let reach = if round % 2 == 0 { 1000.min(bytes.len()) } else { bytes.len() };
+        for _ in 0..1 + round % 3 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let at = (random >> 33) as usize % reach;
+            bytes[at] ^= 1 << (random >> 29 & 7);
+        }
+        fs::write(&damaged, bytes).unwrap();
+        let _ = import(&damaged);
+    }
+}
