@@ -1,7 +1,10 @@
 //! Traces in files: Apache Parquet, one row a fault. `docs/trace-format.md` describes it for other readers.
 
 mod error;
+mod names;
 mod reader;
+mod rows;
+mod scan;
 mod schema;
 mod seal;
 mod spool;
@@ -9,7 +12,9 @@ mod stack_text;
 mod writer;
 
 pub use error::TraceFileError;
+pub use names::Names;
 pub use reader::read_trace;
+pub use scan::{Batch, TraceFile, Wanted};
 pub use schema::FORMAT_VERSION;
 pub use writer::{TraceWriter, write_trace};
 

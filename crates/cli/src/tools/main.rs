@@ -8,6 +8,7 @@ mod measure;
 mod profile;
 mod record;
 mod remedy;
+mod report;
 mod run;
 mod simulate;
 mod table;
@@ -26,6 +27,8 @@ enum Command {
     Learn(learn::Args),
     /// Record every page fault of a command
     Record(record::Args),
+    /// Say what a trace tells: classes, files, threads, costs, the dearest faults
+    Report(report::Args),
     /// Measure what prefetching gains for a command: cold, prefetched, warm
     Measure(measure::Args),
     /// Replay a trace under other clustering policies and on other devices
@@ -44,12 +47,16 @@ fn main() -> ExitCode {
         }
         Command::Learn(args) => learn::run(&args),
         Command::Record(args) => record::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Measure(args) => measure::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Profile(command) => profile::run(&command),
         Command::Doctor(args) => doctor::run(&args),
     };
     result.unwrap_or_else(|error| {
+        if is_broken_pipe(&error) {
+            return ExitCode::SUCCESS;
+        }
         eprintln!("prepage: {error:#}");
         if let Some(remedy) = remedy::remedy(&error) {
             eprintln!("  try: {remedy}");
@@ -58,5 +65,14 @@ fn main() -> ExitCode {
             Some(not_started) => not_started.exit_code(),
             None => child::OWN_FAILURE.into(),
         }
+    })
+}
+
+/// Whoever read our output has read enough: that is no error.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        io.or(json) == Some(std::io::ErrorKind::BrokenPipe)
     })
 }
