@@ -3,9 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use prepage_core::{FaultClass, Thread};
+use prepage_core::{CodePlace, FaultClass, StackId, Thread};
+use rustc_hash::FxHashMap;
 
 use crate::report::Report;
+use crate::symbols::nameless;
 use crate::tally::Tally;
 
 /// What faults are grouped by.
@@ -15,6 +17,8 @@ pub enum By {
     Class,
     /// The file, or kind of anonymous memory, that was touched.
     File,
+    /// The same, by what the mapping allows.
+    Mapping,
     /// The thread, with the name it had.
     Thread,
     /// The process.
@@ -23,12 +27,28 @@ pub enum By {
     Comm,
     /// When it began, in slices of equal length.
     Time,
+    /// The file whose code touched the page.
+    Code,
+    /// The function that touched the page.
+    Symbol,
+    /// The calls that led to it.
+    Stack,
 }
 
 impl By {
     /// Every way of grouping, in the order help texts list them.
-    pub const ALL: [Self; 6] =
-        [Self::Class, Self::File, Self::Thread, Self::Process, Self::Comm, Self::Time];
+    pub const ALL: [Self; 10] = [
+        Self::Class,
+        Self::File,
+        Self::Mapping,
+        Self::Thread,
+        Self::Process,
+        Self::Comm,
+        Self::Time,
+        Self::Code,
+        Self::Symbol,
+        Self::Stack,
+    ];
 
     /// The name used on the command line and in JSON.
     pub const fn name(self) -> &'static str {
@@ -39,6 +59,10 @@ impl By {
             Self::Process => "process",
             Self::Comm => "comm",
             Self::Time => "time",
+            Self::Mapping => "mapping",
+            Self::Code => "code",
+            Self::Symbol => "symbol",
+            Self::Stack => "stack",
         }
     }
 
@@ -51,19 +75,29 @@ impl By {
             Self::Process => &["process", "pid"],
             Self::Comm => &["comm"],
             Self::Time => &["from_ms", "to_ms"],
+            Self::Mapping => &["permissions", "file"],
+            Self::Code => &["code"],
+            Self::Symbol => &["symbol", "code"],
+            Self::Stack => &["stack"],
         }
     }
 }
 
 /// A cell that names a row.
-#[derive(Clone, Debug, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Label {
     /// A name.
     Text(String),
     /// A number without a unit.
     Number(u64),
-    /// Milliseconds since the trace's start.
-    Milliseconds(f64),
+    /// A time since the trace's start, in nanoseconds.
+    Time(u64),
+}
+
+impl From<&str> for Label {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
 }
 
 /// Faults of one group.
@@ -96,19 +130,20 @@ impl Report {
         let mut rows: Vec<Row> = match by {
             By::Class => self.by_class(),
             By::Time => self.by_time(),
-            By::File => {
-                let mut files: BTreeMap<&str, Tally> = BTreeMap::new();
-                for (object, tally) in &self.objects {
-                    files.entry(self.path(*object)).or_default().merge(tally);
-                }
-                let row = |(path, tally): (&str, Tally)| Row { labels: vec![Label::Text(path.into())], tally };
-                files.into_iter().map(row).collect()
-            }
+            By::File => self.merged(&self.objects, |object| vec![self.path(*object).into()]),
+            By::Mapping => self.merged(&self.mappings, |(object, permissions)| {
+                vec![permissions.text().into(), self.path(*object).into()]
+            }),
+            By::Code => self.merged(&self.codes, |place| vec![self.path(place.object).into()]),
+            By::Symbol => self.merged(&self.codes, |place| {
+                vec![self.symbol(*place).as_str().into(), self.path(place.object).into()]
+            }),
+            By::Stack => self.merged(&self.stacks, |stack| vec![self.stack_line(*stack).as_str().into()]),
             By::Thread => self.by_thread(|thread| {
                 let [pid, tid] = [thread.pid, thread.tid].map(|id| Label::Number(id.into()));
-                vec![Label::Text(thread.comm.clone()), pid, tid]
+                vec![thread.comm.as_str().into(), pid, tid]
             }),
-            By::Comm => self.by_thread(|thread| vec![Label::Text(thread.comm.clone())]),
+            By::Comm => self.by_thread(|thread| vec![thread.comm.as_str().into()]),
             By::Process => self.by_process(),
         };
         let mut left_out = 0;
@@ -116,7 +151,7 @@ impl Report {
             rows.sort_by(|a, b| {
                 let dearest_first = |row: &Row| Reverse((row.tally.cost_ns, row.tally.count));
                 let order = dearest_first(a).cmp(&dearest_first(b));
-                order.then_with(|| a.labels.partial_cmp(&b.labels).unwrap_or(std::cmp::Ordering::Equal))
+                order.then_with(|| a.labels.cmp(&b.labels))
             });
             left_out = rows.len().saturating_sub(top);
             rows.truncate(top);
@@ -124,38 +159,48 @@ impl Report {
         Grouped { by, rows, total: self.total(), left_out }
     }
 
+    /// The function at `place`, or where it is known to be.
+    pub fn symbol(&self, place: CodePlace) -> String {
+        self.symbols.name(place).map_or_else(|| nameless(self.path(place.object)), str::to_owned)
+    }
+
+    /// The stack's functions, the leaf first, in one line.
+    fn stack_line(&self, stack: Option<StackId>) -> String {
+        let Some(id) = stack else { return "[no stack]".to_owned() };
+        let places = &self.stack_table[id.index()].places;
+        places.iter().map(|place| self.symbol(*place)).collect::<Vec<_>>().join(" < ")
+    }
+
     fn by_class(&self) -> Vec<Row> {
         let classes = FaultClass::ALL.iter().zip(&self.classes).filter(|(_, tally)| tally.count > 0);
         let row = |(class, tally): (&FaultClass, &Tally)| Row {
-            labels: vec![Label::Text(class.name().into())],
+            labels: vec![class.name().into()],
             tally: tally.clone(),
         };
         classes.map(row).collect()
     }
 
     fn by_time(&self) -> Vec<Row> {
-        let slice_ms = self.slice_ns() / 1e6;
         let slices = self.slices.iter().enumerate().map(|(at, classes)| {
             let mut tally = Tally::default();
             classes.iter().for_each(|class| tally.merge(class));
-            let bounds = [at, at + 1].map(|at| Label::Milliseconds(at as f64 * slice_ms));
+            let bounds = [at, at + 1].map(|at| Label::Time((at as f64 * self.slice_ns()) as u64));
             Row { labels: bounds.to_vec(), tally }
         });
         slices.collect()
     }
 
     fn by_thread(&self, labels: impl Fn(&Thread) -> Vec<Label>) -> Vec<Row> {
-        let mut rows: Vec<Row> = Vec::new();
-        let mut places: BTreeMap<String, usize> = BTreeMap::new();
-        for (index, tally) in &self.threads {
-            let labels = labels(&self.thread_table[index.0 as usize]);
-            let place = *places.entry(format!("{labels:?}")).or_insert_with(|| {
-                rows.push(Row { labels, tally: Tally::default() });
-                rows.len() - 1
-            });
-            rows[place].tally.merge(tally);
+        self.merged(&self.threads, |index| labels(&self.thread_table[index.0 as usize]))
+    }
+
+    /// One row for all groups that have the same labels.
+    fn merged<K>(&self, groups: &FxHashMap<K, Tally>, labels: impl Fn(&K) -> Vec<Label>) -> Vec<Row> {
+        let mut rows: BTreeMap<Vec<Label>, Tally> = BTreeMap::new();
+        for (key, tally) in groups {
+            rows.entry(labels(key)).or_default().merge(tally);
         }
-        rows
+        rows.into_iter().map(|(labels, tally)| Row { labels, tally }).collect()
     }
 
     /// A process goes by all names its threads had, the dearest first: it may have become another program.

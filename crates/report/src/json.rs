@@ -59,7 +59,7 @@ fn grouped(report: &Report, by: By, top: usize, columns: &[Column]) -> Value {
             let value = match label {
                 Label::Text(text) => text.clone().into(),
                 Label::Number(number) => (*number).into(),
-                Label::Milliseconds(ms) => (*ms).into(),
+                Label::Time(ns) => (*ns as f64 / 1e6).into(),
             };
             fields.insert((*name).to_owned(), value);
         }

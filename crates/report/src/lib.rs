@@ -12,6 +12,7 @@
 //! | [`by`]     | the ways to group faults                                   |
 //! | [`column`] | the figures of a group                                     |
 //! | [`cost`]   | how many faults cost how much                              |
+//! | [`symbols`] | names for places in code                                  |
 //! | [`text`]   | reports for the terminal                                   |
 //! | [`json`]   | reports for programs                                       |
 //!
@@ -32,6 +33,7 @@ pub mod cost;
 pub mod filter;
 pub mod json;
 pub mod report;
+pub mod symbols;
 pub mod tally;
 pub mod text;
 

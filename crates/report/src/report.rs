@@ -4,12 +4,15 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::hash::Hash;
 
-use prepage_core::{Fault, FaultClass, Object, ObjectId, Thread, ThreadIndex, TraceFacts};
+use prepage_core::{
+    CodePlace, Fault, FaultClass, Object, ObjectId, Permissions, Stack, StackId, Thread, ThreadIndex, TraceFacts,
+};
 use prepage_trace::parquet::{Batch, TraceFile, TraceFileError, Wanted};
 use rustc_hash::FxHashMap;
 
 use crate::by::By;
 use crate::filter::{Filter, Sieve};
+use crate::symbols::Symbols;
 use crate::tally::Tally;
 
 /// What to find out.
@@ -50,6 +53,12 @@ pub struct Report {
     pub objects: FxHashMap<Option<ObjectId>, Tally>,
     /// By thread; empty unless it was asked for.
     pub threads: FxHashMap<ThreadIndex, Tally>,
+    /// By object and what the mapping allowed; empty unless it was asked for.
+    pub mappings: FxHashMap<(Option<ObjectId>, Permissions), Tally>,
+    /// By place of the instruction that faulted; empty unless it was asked for.
+    pub codes: FxHashMap<CodePlace, Tally>,
+    /// By call stack; empty unless it was asked for.
+    pub stacks: FxHashMap<Option<StackId>, Tally>,
     /// By slice of time and class.
     pub slices: Vec<[Tally; FaultClass::ALL.len()]>,
     /// The dearest faults, the dearest first.
@@ -58,6 +67,10 @@ pub struct Report {
     pub object_table: Vec<Object>,
     /// What the numbers of threads mean.
     pub thread_table: Vec<Thread>,
+    /// What the numbers of stacks mean.
+    pub stack_table: Vec<Stack>,
+    /// Names of the places in `codes` and `stacks`.
+    pub symbols: Symbols,
 }
 
 impl Report {
@@ -74,6 +87,11 @@ impl Report {
         parts.for_each(|part| whole.merge(part));
         let mut dearest: Vec<Fault> = whole.dearest.into_iter().map(|Reverse(dear)| dear.fault).collect();
         dearest.sort_by_key(|fault| (Reverse(fault.cost_ns), fault.start_ns));
+        let (object_table, stack_table) = (names.objects(), names.stacks());
+        let stacks = whole.stacks.keys().flatten();
+        let in_stacks = stacks.flat_map(|id| stack_table[id.index()].places.iter().copied());
+        let of_instructions = whole.codes.keys().copied().filter(|_| options.by.contains(&By::Symbol));
+        let symbols = Symbols::of(&object_table, of_instructions.chain(in_stacks));
         Ok(Self {
             facts: file.facts().clone(),
             filter: options.filter.clone(),
@@ -82,10 +100,15 @@ impl Report {
             classes: whole.classes,
             objects: whole.objects,
             threads: whole.threads,
+            mappings: whole.mappings,
+            codes: whole.codes,
+            stacks: whole.stacks,
             slices: whole.slices,
             dearest,
-            object_table: names.objects(),
+            object_table,
             thread_table: names.threads(),
+            stack_table,
+            symbols,
         })
     }
 
@@ -110,16 +133,40 @@ impl Report {
 /// Stands for memory that is not known to be mapped.
 pub const UNKNOWN: &str = "[unknown]";
 
+/// What has to be found out for the groups that were asked for.
+#[derive(Clone, Copy)]
+struct Needed {
+    threads: bool,
+    mappings: bool,
+    codes: bool,
+    stacks: bool,
+}
+
+impl Needed {
+    fn of(options: &Options) -> Self {
+        let any = |wanted: &[By]| options.by.iter().any(|by| wanted.contains(by));
+        Self {
+            threads: any(&[By::Thread, By::Process, By::Comm]),
+            mappings: any(&[By::Mapping]),
+            codes: any(&[By::Code, By::Symbol]),
+            stacks: any(&[By::Stack]),
+        }
+    }
+}
+
 fn wanted(options: &Options) -> Wanted {
     let filter = options.filter.wanted();
+    let needed = Needed::of(options);
     let dearest = options.dearest > 0;
-    let threads = options.by.iter().any(|by| matches!(by, By::Thread | By::Process | By::Comm));
     Wanted {
         start: true,
-        thread: filter.thread || dearest || threads,
+        thread: filter.thread || dearest || needed.threads,
         address: dearest,
         object: true,
         page: dearest,
+        permissions: needed.mappings,
+        code: needed.codes,
+        stack: needed.stacks,
         ..Wanted::default()
     }
 }
@@ -128,11 +175,14 @@ fn wanted(options: &Options) -> Wanted {
 struct Part<'a> {
     options: &'a Options,
     sieve: Sieve<'a>,
-    by_thread: bool,
+    needed: Needed,
     slices_per_ns: f64,
     classes: [Tally; FaultClass::ALL.len()],
     objects: FxHashMap<Option<ObjectId>, Tally>,
     threads: FxHashMap<ThreadIndex, Tally>,
+    mappings: FxHashMap<(Option<ObjectId>, Permissions), Tally>,
+    codes: FxHashMap<CodePlace, Tally>,
+    stacks: FxHashMap<Option<StackId>, Tally>,
     slices: Vec<[Tally; FaultClass::ALL.len()]>,
     dearest: BinaryHeap<Reverse<Dear>>,
 }
@@ -143,11 +193,14 @@ impl<'a> Part<'a> {
         Self {
             options,
             sieve: Sieve::new(&options.filter),
-            by_thread: options.by.iter().any(|by| matches!(by, By::Thread | By::Process | By::Comm)),
+            needed: Needed::of(options),
             slices_per_ns: slices as f64 / end_ns.max(1) as f64,
             classes: std::array::from_fn(|_| Tally::with_percentiles()),
             objects: FxHashMap::default(),
             threads: FxHashMap::default(),
+            mappings: FxHashMap::default(),
+            codes: FxHashMap::default(),
+            stacks: FxHashMap::default(),
             slices: vec![Default::default(); slices],
             dearest: BinaryHeap::new(),
         }
@@ -161,8 +214,17 @@ impl<'a> Part<'a> {
             }
             self.classes[fault.class as usize].add(fault);
             group(&mut self.objects, fault.object, percentiles).add(fault);
-            if self.by_thread {
+            if self.needed.threads {
                 group(&mut self.threads, fault.thread, percentiles).add(fault);
+            }
+            if self.needed.mappings {
+                group(&mut self.mappings, (fault.object, fault.permissions), percentiles).add(fault);
+            }
+            if self.needed.codes {
+                group(&mut self.codes, fault.code_place(), percentiles).add(fault);
+            }
+            if self.needed.stacks {
+                group(&mut self.stacks, fault.stack, percentiles).add(fault);
             }
             let slice = (fault.start_ns as f64 * self.slices_per_ns) as usize;
             let slice = slice.min(self.slices.len() - 1);
@@ -175,6 +237,9 @@ impl<'a> Part<'a> {
         self.classes.iter_mut().zip(&other.classes).for_each(|(tally, theirs)| tally.merge(theirs));
         merge_groups(&mut self.objects, other.objects);
         merge_groups(&mut self.threads, other.threads);
+        merge_groups(&mut self.mappings, other.mappings);
+        merge_groups(&mut self.codes, other.codes);
+        merge_groups(&mut self.stacks, other.stacks);
         for (slice, theirs) in self.slices.iter_mut().zip(&other.slices) {
             slice.iter_mut().zip(theirs).for_each(|(tally, theirs)| tally.merge(theirs));
         }
@@ -185,7 +250,7 @@ impl<'a> Part<'a> {
 }
 
 fn group<K: Eq + Hash>(groups: &mut FxHashMap<K, Tally>, key: K, percentiles: bool) -> &mut Tally {
-    groups.entry(key).or_insert_with(|| if percentiles { Tally::with_percentiles() } else { Tally::default() })
+    groups.entry(key).or_insert_with(|| if percentiles { Tally::with_coarse_percentiles() } else { Tally::default() })
 }
 
 fn merge_groups<K: Eq + Hash>(groups: &mut FxHashMap<K, Tally>, others: FxHashMap<K, Tally>) {

@@ -259,7 +259,7 @@ fn label_text(label: &Label) -> String {
     match label {
         Label::Text(text) => text.clone(),
         Label::Number(number) => number.to_string(),
-        Label::Milliseconds(ms) => format!("{ms:.2}"),
+        Label::Time(ns) => format!("{:.2}", *ns as f64 / 1e6),
     }
 }
 

@@ -22,8 +22,8 @@ pub struct Args {
     /// The trace that `prepage record` wrote
     #[arg(value_name = "TRACE", default_value = "prepage.parquet")]
     trace: PathBuf,
-    /// Only a table by this; may be given more than once or as a list: class, file, thread, process, comm, time,
-    /// cost, dearest
+    /// Only a table by this; may be given more than once or as a list: class, file, mapping, thread, process, comm, time,
+    /// code, symbol, stack, cost, dearest
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = what)]
     by: Vec<What>,
     /// Figures of the tables: count, percent, disk, mean, p50, p90, p99, p999, max, disk-total, total, total-percent
