@@ -14,6 +14,7 @@
 //! | [`cost`]   | how many faults cost how much                              |
 //! | [`symbols`] | names for places in code                                  |
 //! | [`text`]   | reports for the terminal                                   |
+//! | [`html`]   | reports for the browser                                    |
 //! | [`json`]   | reports for programs                                       |
 //!
 //! ```no_run
@@ -31,6 +32,7 @@ pub mod by;
 pub mod column;
 pub mod cost;
 pub mod filter;
+pub mod html;
 pub mod json;
 pub mod report;
 pub mod symbols;

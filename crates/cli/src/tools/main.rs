@@ -5,6 +5,7 @@ mod child;
 mod doctor;
 mod learn;
 mod measure;
+mod output;
 mod profile;
 mod record;
 mod remedy;

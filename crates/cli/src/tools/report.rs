@@ -1,12 +1,12 @@
 //! `prepage report`: what a trace says.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use prepage_core::FaultClass;
-use prepage_report::{By, Column, Filter, Options, Report, json, text};
+use prepage_report::{By, Column, Filter, Options, Report, html, json, text};
 use prepage_trace::parquet::TraceFile;
 
 /// Rows of a table, where nothing else is asked for.
@@ -40,6 +40,9 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Write a page for the browser instead: plots and all tables, in one file that needs no network
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "columns", "top", "slices"])]
+    html: Option<PathBuf>,
 }
 
 /// Which faults are of interest.
@@ -80,6 +83,9 @@ enum What {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(path) = &args.html {
+        return write_html(args, path);
+    }
     let by: Vec<By> = args
         .by
         .iter()
@@ -96,6 +102,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         dearest: top,
     };
     let report = Report::read(&TraceFile::open(&args.trace)?, &options)?;
+    tell_replaced(&report);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     if args.json {
         let by = if by.is_empty() { vec![By::Class, By::File] } else { by };
@@ -124,6 +131,23 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn write_html(args: &Args, path: &Path) -> Result<ExitCode> {
+    let file = TraceFile::open(&args.trace)?;
+    let report = Report::read(&file, &html::options(Filter::from(&args.filter)))?;
+    let points = html::Points::read(&file, &report, html::POINTS_MAX)?;
+    crate::output::replace(path, |out| html::write(&report, &points, out))?;
+    tell_replaced(&report);
+    eprintln!("prepage: written to {}", path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says whose names are missing because the files are no longer those that were recorded.
+fn tell_replaced(report: &Report) {
+    for path in report.symbols.replaced() {
+        eprintln!("prepage: {path} was replaced since the recording: its functions have no names");
+    }
 }
 
 fn what(name: &str) -> Result<What, String> {

@@ -1,0 +1,112 @@
+// The faults, unpacked from the page: columns of numbers, one entry a fault, in the order the faults began.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const classes = data.classes;
+const NO_PAGE = 0xffffffff;
+/** Files that stand one above the other are this many pages apart. */
+const STACK_SPACE = 16;
+
+async function unpacked(points) {
+  const text = atob(points.zlib_base64);
+  const packed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const count = points.count;
+  let at = 0;
+  // Written as the lowest bytes of all, then the next of all.
+  const column = (Type, width) => {
+    const values = new Type(count);
+    for (let plane = 0; plane < width; plane++, at += count) {
+      for (let i = 0; i < count; i++) values[i] |= bytes[at + i] << (8 * plane);
+    }
+    return values;
+  };
+  const sums = (steps) => {
+    for (let i = 1; i < count; i++) steps[i] += steps[i - 1];
+    return steps;
+  };
+  const faults = {
+    count,
+    class: column(Uint8Array, 1),
+    number: sums(column(Uint32Array, 4)),
+    time: sums(column(Uint32Array, 4)),
+    object: column(Uint32Array, 4),
+    page: column(Uint32Array, 4),
+    memory: column(Uint32Array, 4),
+    cost: column(Uint16Array, 2),
+    thread: column(Uint32Array, 4),
+  };
+  const ms = data.end_ns / 1e6 / 0xffffffff;
+  faults.ms = new Float64Array(count);
+  faults.us = new Float32Array(count);
+  for (let i = 0; i < count; i++) {
+    faults.ms[i] = faults.time[i] * ms;
+    faults.us[i] = faults.cost[i] ? 2 ** ((faults.cost[i] - 1) / 1000) / 1000 : NaN;
+  }
+  return faults;
+}
+
+/** The first place in sorted `values` that is not below `value`. */
+function firstFrom(values, value) {
+  let low = 0, high = values.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/**
+ * The ways to lay faults out from bottom to top: one file's pages, all files one above the other, or memory by address
+ * without its gaps. Each has a `y` for every fault (NaN where it has none), the height of all, and names for bands.
+ */
+function places(faults) {
+  const objects = data.points.objects;
+  const waited = new Float64Array(objects.length);
+  for (let i = 0; i < faults.count; i++) if (faults.us[i] > 0) waited[faults.object[i]] += faults.us[i];
+  const files = objects.map((object, at) => ({ ...object, at })).filter((object) => object.pages > 0);
+  files.sort((a, b) => waited[b.at] - waited[a.at]);
+  const layout = (y, height, label, bands) => ({ y, height: Math.max(height, 1), label, bands });
+  const allFiles = () => {
+    const base = new Float64Array(objects.length).fill(NaN);
+    const bands = [];
+    let height = 0;
+    for (const file of files) {
+      base[file.at] = height;
+      bands.push({ from: height, to: height + file.pages, name: shortName(file.path) });
+      height += file.pages + STACK_SPACE;
+    }
+    const y = new Float64Array(faults.count);
+    for (let i = 0; i < faults.count; i++) {
+      y[i] = faults.page[i] === NO_PAGE ? NaN : base[faults.object[i]] + faults.page[i];
+    }
+    return layout(y, height, "pages of all files, the dearest file lowest", bands);
+  };
+  const oneFile = (file) => () => {
+    const y = new Float64Array(faults.count);
+    for (let i = 0; i < faults.count; i++) {
+      y[i] = faults.object[i] === file.at && faults.page[i] !== NO_PAGE ? faults.page[i] : NaN;
+    }
+    return layout(y, file.pages, "page of the file", []);
+  };
+  const memory = () => {
+    const [drawn, , pages] = data.points.regions.at(-1) ?? [0, 0, 0];
+    const bands = data.points.regions.map(([from, first, length]) => ({
+      from,
+      to: from + length,
+      name: "0x" + (BigInt(first) * 4096n).toString(16),
+    }));
+    return layout(Float64Array.from(faults.memory), drawn + pages, "page of memory, by address, without gaps", bands);
+  };
+  const choices = [];
+  if (files.length > 0) choices.push({ name: "all files", group: "", make: allFiles });
+  choices.push({ name: "all memory, by address", group: "", make: memory });
+  for (const file of files.slice(0, 100)) choices.push({ name: file.path, group: "one file", make: oneFile(file) });
+  return choices;
+}
+
+function shortName(path) {
+  return path.slice(path.lastIndexOf("/") + 1) || path;
+}
