@@ -12,6 +12,11 @@ function classColours() {
 
 const FONT = '12px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 
+/** Pixels of the canvas in a pixel of the page. */
+function pixelRatio() {
+  return devicePixelRatio || 1;
+}
+
 /** A number as a tick or a tip shows it. */
 function shown(value) {
   if (value === 0) return "0";

@@ -9,7 +9,7 @@ function waitingPlot() {
     height: 190,
     x: { label: () => "milliseconds since the start", range: () => [0, data.end_ns / 1e6 || 1] },
     y: {
-      label: () => `ms waited in ${duration(sliceMs * 1000)}`,
+      label: () => `ms waited each ${duration(sliceMs * 1000)}`,
       range: () => [0, (Math.max(...slices.map(height)) || 1) * 1.05],
     },
     draw: (context, u) => {
@@ -29,7 +29,7 @@ function waitingPlot() {
       for (const [second] of data.lost_by_second) {
         const left = u.valToPos(second * 1000, "x", true), right = u.valToPos((second + 1) * 1000, "x", true);
         context.fillStyle = theme("lost");
-        context.fillRect(left, u.bbox.top, right - left, 5 * u.pxRatio);
+        context.fillRect(left, u.bbox.top, right - left, 5 * pixelRatio());
       }
     },
     tip: (u) => {
@@ -72,7 +72,7 @@ function distributionPlot() {
         context.fill();
         context.globalAlpha = 1;
         context.strokeStyle = colours[kind];
-        context.lineWidth = 2 * u.pxRatio;
+        context.lineWidth = 2 * pixelRatio();
         context.stroke();
       }
     },

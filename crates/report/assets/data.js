@@ -3,8 +3,6 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const classes = data.classes;
 const NO_PAGE = 0xffffffff;
-/** Files that stand one above the other are this many pages apart. */
-const STACK_SPACE = 16;
 
 async function unpacked(points) {
   const text = atob(points.zlib_base64);
@@ -69,20 +67,27 @@ function places(faults) {
   const files = objects.map((object, at) => ({ ...object, at })).filter((object) => object.pages > 0);
   files.sort((a, b) => waited[b.at] - waited[a.at]);
   const layout = (y, height, label, bands) => ({ y, height: Math.max(height, 1), label, bands });
+  // A large file would leave no room for the others: heights grow with the root of the pages, and have no numbers.
   const allFiles = () => {
-    const base = new Float64Array(objects.length).fill(NaN);
+    const roots = files.map((file) => Math.sqrt(file.pages));
+    const least = roots.reduce((sum, root) => sum + root, 0) / 40;
+    const base = new Float64Array(objects.length).fill(NaN), perPage = new Float64Array(objects.length);
     const bands = [];
     let height = 0;
-    for (const file of files) {
+    files.forEach((file, place) => {
+      const tall = Math.max(roots[place], least);
       base[file.at] = height;
-      bands.push({ from: height, to: height + file.pages, name: shortName(file.path) });
-      height += file.pages + STACK_SPACE;
-    }
+      perPage[file.at] = tall / file.pages;
+      const page = (y) => Math.floor(((y - bands[place].from) * file.pages) / tall);
+      bands.push({ from: height, to: height + tall, name: shortName(file.path), page });
+      height += tall * 1.02;
+    });
     const y = new Float64Array(faults.count);
     for (let i = 0; i < faults.count; i++) {
-      y[i] = faults.page[i] === NO_PAGE ? NaN : base[faults.object[i]] + faults.page[i];
+      const object = faults.object[i];
+      y[i] = faults.page[i] === NO_PAGE ? NaN : base[object] + faults.page[i] * perPage[object];
     }
-    return layout(y, height, "pages of all files, the dearest file lowest", bands);
+    return layout(y, height, "file, and page within it from bottom to top", bands);
   };
   const oneFile = (file) => () => {
     const y = new Float64Array(faults.count);
@@ -96,7 +101,8 @@ function places(faults) {
     const bands = data.points.regions.map(([from, first, length]) => ({
       from,
       to: from + length,
-      name: "0x" + (BigInt(first) * 4096n).toString(16),
+      name: address(first),
+      page: (y) => address(first + Math.floor(y - from)),
     }));
     return layout(Float64Array.from(faults.memory), drawn + pages, "page of memory, by address, without gaps", bands);
   };
@@ -105,6 +111,10 @@ function places(faults) {
   choices.push({ name: "all memory, by address", group: "", make: memory });
   for (const file of files.slice(0, 100)) choices.push({ name: file.path, group: "one file", make: oneFile(file) });
   return choices;
+}
+
+function address(page) {
+  return "0x" + (BigInt(page) * 4096n).toString(16);
 }
 
 function shortName(path) {

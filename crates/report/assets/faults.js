@@ -45,7 +45,7 @@ function dots(context, u, self, faults, xs, ys) {
   const first = firstFrom(xs, view.x[0]);
   const last = firstFrom(xs, view.x[1] + Number.EPSILON * Math.abs(view.x[1]) + 1e-12);
   const shown = last - first;
-  const size = Math.round((shown < 3000 ? 4 : shown < 30000 ? 3 : 2) * u.pxRatio);
+  const size = Math.round((shown < 3000 ? 4 : shown < 30000 ? 3 : 2) * pixelRatio());
   const colours = classColours().map(colourNumber);
   const toX = position(view.x, false), toY = position(view.y, plan.y.log);
   asPicture(context, u.bbox, (pixels, width, height) => {
@@ -96,16 +96,17 @@ function faultText(faults, i) {
 }
 
 function bandNames(context, u, self, bands) {
-  context.font = `${11 * u.pxRatio}px system-ui, "DejaVu Sans", sans-serif`;
+  context.font = `${11 * pixelRatio()}px system-ui, "DejaVu Sans", sans-serif`;
   context.textBaseline = "bottom";
+  context.textAlign = "right";
   for (const { from, to, name } of bands) {
     const bottom = u.valToPos(Math.max(from, self.view.y[0]), "y", true);
     const top = u.valToPos(Math.min(to, self.view.y[1]), "y", true);
-    if (bottom - top < 14 * u.pxRatio) continue;
+    if (bottom - top < 14 * pixelRatio()) continue;
     context.fillStyle = theme("band");
-    context.fillRect(u.bbox.left, bottom, u.bbox.width, u.pxRatio);
-    const [x, y] = [u.bbox.left + 5 * u.pxRatio, bottom - 2 * u.pxRatio];
-    context.lineWidth = 3 * u.pxRatio;
+    context.fillRect(u.bbox.left, bottom, u.bbox.width, pixelRatio());
+    const [x, y] = [u.bbox.left + u.bbox.width - 5 * pixelRatio(), bottom - 2 * pixelRatio()];
+    context.lineWidth = 3 * pixelRatio();
     context.strokeStyle = theme("background");
     context.strokeText(name, x, y);
     context.fillStyle = theme("faint");
@@ -194,9 +195,9 @@ function heatPlot(faults, place, y) {
       const value = cells.values[row * cells.columns + column];
       if (!value) return null;
       const what = weight.value === "cost" ? `waited ${duration(value)}` : `${value} fault${value === 1 ? "" : "s"}`;
-      const page = Math.round(u.posToVal(u.cursor.top, "y"));
-      const band = place.layout.bands.find(({ from, to }) => page >= from && page < to);
-      const where = place.layout.bands.length ? (band ? band.name : "") : `around page ${page}`;
+      const y = u.posToVal(u.cursor.top, "y");
+      const band = place.layout.bands.find(({ from, to }) => y >= from && y < to);
+      const where = band ? `${band.name}, around ${band.page(y)}` : place.layout.bands.length ? "" : `around page ${Math.floor(y)}`;
       return `${what}\n${where}\nat ${trimmed(u.posToVal(u.cursor.left, "x"))} ms`;
     },
   });

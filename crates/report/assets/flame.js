@@ -52,7 +52,7 @@ function drawFlame() {
   const { canvas, path, shown } = flame;
   if (!canvas) return;
   document.getElementById("flame-reset").hidden = shown === flame.root;
-  const ratio = devicePixelRatio || 1;
+  const ratio = pixelRatio();
   const width = canvas.parentElement.clientWidth;
   flame.boxes = [];
   const weight = weightIndex();

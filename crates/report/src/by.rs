@@ -134,9 +134,9 @@ impl Report {
             By::Mapping => self.merged(&self.mappings, |(object, permissions)| {
                 vec![permissions.text().into(), self.path(*object).into()]
             }),
-            By::Code => self.merged(&self.codes, |place| vec![self.path(place.object).into()]),
+            By::Code => self.merged(&self.codes, |place| vec![self.code_path(*place).into()]),
             By::Symbol => self.merged(&self.codes, |place| {
-                vec![self.symbol(*place).as_str().into(), self.path(place.object).into()]
+                vec![self.symbol(*place).as_str().into(), self.code_path(*place).into()]
             }),
             By::Stack => self.merged(&self.stacks, |stack| vec![self.stack_line(*stack).as_str().into()]),
             By::Thread => self.by_thread(|thread| {
@@ -161,7 +161,7 @@ impl Report {
 
     /// The function at `place`, or where it is known to be.
     pub fn symbol(&self, place: CodePlace) -> String {
-        self.symbols.name(place).map_or_else(|| nameless(self.path(place.object)), str::to_owned)
+        self.symbols.name(place).map_or_else(|| nameless(self.code_path(place)), str::to_owned)
     }
 
     /// The stack's functions, the leaf first, in one line.

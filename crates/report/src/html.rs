@@ -107,7 +107,7 @@ const PLOTS: &str = r#"<noscript><p class="note">The plots need JavaScript; the 
 <div id="controls">
 <div id="legend" role="group" aria-label="classes shown"></div>
 <label>Place <select id="place"></select></label>
-<span class="hint">Drag to zoom, double click for all, wheel to zoom in and out.</span>
+<span class="hint">Drag to zoom in, Ctrl and wheel to zoom in and out, double click for all.</span>
 </div>
 <section><h2>Waiting over time</h2><div id="waiting"></div></section>
 <section><h2>Order of the faults</h2><div id="order"></div></section>

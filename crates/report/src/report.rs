@@ -119,6 +119,12 @@ impl Report {
         total
     }
 
+    /// The path of the object that code at `place` is in, or what stands for it where there is none.
+    pub fn code_path(&self, place: CodePlace) -> &str {
+        // The upper half of the addresses is the kernel's.
+        if place.object.is_none() && place.offset >> 63 == 1 { KERNEL } else { self.path(place.object) }
+    }
+
     /// How long a slice of time is, in nanoseconds.
     pub fn slice_ns(&self) -> f64 {
         self.end_ns as f64 / self.slices.len() as f64
@@ -132,6 +138,8 @@ impl Report {
 
 /// Stands for memory that is not known to be mapped.
 pub const UNKNOWN: &str = "[unknown]";
+/// Stands for the kernel's own code, which faults on a program's memory in system calls.
+pub const KERNEL: &str = "[kernel]";
 
 /// What has to be found out for the groups that were asked for.
 #[derive(Clone, Copy)]

@@ -35,7 +35,7 @@ pub fn tree(report: &Report) -> Value {
         }
     } else {
         for (place, tally) in &report.codes {
-            root.add(vec![report.path(place.object).to_owned(), report.symbol(*place)], tally);
+            root.add(vec![report.code_path(*place).to_owned(), report.symbol(*place)], tally);
         }
     }
     let total = report.total();
