@@ -38,10 +38,17 @@ async function unpacked(points) {
   const ms = data.end_ns / 1e6 / 0xffffffff;
   faults.ms = new Float64Array(count);
   faults.us = new Float32Array(count);
+  faults.logUs = new Float32Array(count);
   for (let i = 0; i < count; i++) {
     faults.ms[i] = faults.time[i] * ms;
     faults.us[i] = faults.cost[i] ? 2 ** ((faults.cost[i] - 1) / 1000) / 1000 : NaN;
+    faults.logUs[i] = Math.log2(faults.us[i]);
   }
+  const sizes = new Uint32Array(classes.length);
+  for (let i = 0; i < count; i++) sizes[faults.class[i]]++;
+  faults.ofClass = Array.from(sizes, (size) => new Uint32Array(size));
+  sizes.fill(0);
+  for (let i = 0; i < count; i++) faults.ofClass[faults.class[i]][sizes[faults.class[i]]++] = i;
   return faults;
 }
 

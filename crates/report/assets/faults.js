@@ -29,38 +29,41 @@ function asPicture(context, bbox, draw) {
 }
 
 /** Where values lie between the ends of a range, from 0 to 1. */
-function position(range, log) {
-  if (!log) {
-    const factor = 1 / (range[1] - range[0] || 1);
-    return (value) => (value - range[0]) * factor;
-  }
-  const low = Math.log(range[0]);
-  const factor = 1 / (Math.log(range[1]) - low || 1);
-  return (value) => (Math.log(value) - low) * factor;
+function position(range) {
+  const factor = 1 / (range[1] - range[0] || 1);
+  return (value) => (value - range[0]) * factor;
 }
 
-/** Draws the faults from `first` to `last` as dots at (xs[i], ys[i]). */
+/** The y range of a view, in the unit of the values: logarithms where the axis is logarithmic. */
+function yRange({ view, plan }) {
+  return plan.y.log ? view.y.map(Math.log2) : view.y;
+}
+
+/** Draws the faults in view as dots at (xs[i], ys[i]). */
 function dots(context, u, self, faults, xs, ys) {
-  const { view, plan } = self;
-  const first = firstFrom(xs, view.x[0]);
-  const last = firstFrom(xs, view.x[1] + Number.EPSILON * Math.abs(view.x[1]) + 1e-12);
-  const shown = last - first;
-  const size = Math.round((shown < 3000 ? 4 : shown < 30000 ? 3 : 2) * pixelRatio());
+  const [low, high] = yRange(self);
+  const [from, to] = self.view.x;
+  const first = firstFrom(xs, from), last = firstFrom(xs, to + 1e-9 * (1 + Math.abs(to)));
+  const inView = last - first;
+  const size = Math.round((inView < 3000 ? 4 : inView < 30000 ? 3 : 2) * pixelRatio());
+  const half = size >> 1;
   const colours = classColours().map(colourNumber);
-  const toX = position(view.x, false), toY = position(view.y, plan.y.log);
+  const toX = position([from, to]), toY = position([low, high]);
   asPicture(context, u.bbox, (pixels, width, height) => {
-    const half = size >> 1;
     for (const kind of DRAWN) {
       if (!visible[kind]) continue;
       const colour = colours[kind];
-      for (let i = first; i < last; i++) {
-        if (faults.class[i] !== kind) continue;
+      const members = faults.ofClass[kind];
+      for (let at = firstFrom(members, first); at < members.length && members[at] < last; at++) {
+        const i = members[at];
         const y = ys[i];
-        if (!(y >= view.y[0] && y <= view.y[1])) continue;
+        if (!(y >= low && y <= high)) continue;
         const left = Math.max(Math.round(toX(xs[i]) * (width - 1)) - half, 0);
         const top = Math.max(Math.round((1 - toY(y)) * (height - 1)) - half, 0);
         const right = Math.min(left + size, width), bottom = Math.min(top + size, height);
-        for (let row = top; row < bottom; row++) pixels.fill(colour, row * width + left, row * width + right);
+        for (let row = top; row < bottom; row++) {
+          for (let column = left; column < right; column++) pixels[row * width + column] = colour;
+        }
       }
     }
   });
@@ -69,15 +72,16 @@ function dots(context, u, self, faults, xs, ys) {
 /** The fault nearest to the mouse, if any is near. */
 function nearest(u, self, faults, xs, ys) {
   const NEAR = 8;
-  const { view, plan } = self;
+  const { view } = self;
+  const [low, high] = yRange(self);
   const [width, height] = [u.over.clientWidth, u.over.clientHeight];
   const { left, top } = u.cursor;
   const first = firstFrom(xs, u.posToVal(left - NEAR, "x"));
   const last = firstFrom(xs, u.posToVal(left + NEAR, "x"));
-  const toX = position(view.x, false), toY = position(view.y, plan.y.log);
+  const toX = position(view.x), toY = position([low, high]);
   let best = -1, distance = NEAR * NEAR;
   for (let i = first; i < last; i++) {
-    if (!visible[faults.class[i]] || !(ys[i] >= view.y[0])) continue;
+    if (!visible[faults.class[i]] || !(ys[i] >= low && ys[i] <= high)) continue;
     const dx = toX(xs[i]) * width - left, dy = (1 - toY(ys[i])) * height - top;
     const now = dx * dx + dy * dy;
     if (now < distance) [best, distance] = [i, now];
@@ -153,9 +157,9 @@ function faultPlots(faults, place) {
       range: () => [cheapest / 1.3, dearest * 1.3],
       values: duration,
     },
-    draw: (context, u, self) => dots(context, u, self, faults, numbers, faults.us),
+    draw: (context, u, self) => dots(context, u, self, faults, numbers, faults.logUs),
     tip: (u, self) => {
-      const i = nearest(u, self, faults, numbers, faults.us);
+      const i = nearest(u, self, faults, numbers, faults.logUs);
       return i < 0 ? null : faultText(faults, i);
     },
   });
