@@ -1,9 +1,12 @@
 //! Traces in files: Apache Parquet, one row a fault. `docs/trace-format.md` describes it for other readers.
 
 mod error;
+mod names;
 mod prefix;
 mod reader;
 mod recording;
+mod rows;
+mod scan;
 mod schema;
 mod seal;
 mod spool;
@@ -11,8 +14,10 @@ mod stack_text;
 mod writer;
 
 pub use error::TraceFileError;
+pub use names::Names;
 pub use reader::read_trace;
 pub use recording::{Notice, Recording, RecordingError, record};
+pub use scan::{Batch, TraceFile, Wanted};
 pub use schema::FORMAT_VERSION;
 pub use writer::{TraceWriter, write_trace};
 

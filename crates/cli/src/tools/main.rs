@@ -8,9 +8,11 @@ mod evict;
 mod import;
 mod learn;
 mod measure;
+mod output;
 mod profile;
 mod record;
 mod remedy;
+mod report;
 mod residency;
 mod run;
 mod simulate;
@@ -34,6 +36,8 @@ enum Command {
     Record(record::Args),
     /// Make a trace of page faults that perf recorded (perf.data)
     Import(import::Args),
+    /// Say what a trace tells: classes, files, threads, costs, the dearest faults
+    Report(report::Args),
     /// Measure what prefetching gains for a command: cold, prefetched, warm
     Measure(measure::Args),
     /// Replay a trace under other clustering policies and on other devices
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         Command::Learn(args) => learn::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Import(args) => import::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Measure(args) => measure::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Residency(args) => residency::run(&args),

@@ -4,7 +4,7 @@ use prepage_prefetch::learn::LearnError;
 use prepage_prefetch::measure::MeasureError;
 use prepage_prefetch::store::StoreError;
 use prepage_trace::PerfError;
-use prepage_trace::parquet::RecordingError;
+use prepage_trace::parquet::{RecordingError, TraceFileError};
 
 /// What helps against `error`, if anything is known to.
 pub fn remedy(error: &anyhow::Error) -> Option<&'static str> {
@@ -16,6 +16,9 @@ pub fn remedy(error: &anyhow::Error) -> Option<&'static str> {
             return error.remedy();
         }
         if let Some(error) = cause.downcast_ref::<StoreError>() {
+            return Some(error.remedy());
+        }
+        if let Some(error) = cause.downcast_ref::<TraceFileError>() {
             return Some(error.remedy());
         }
         match cause.downcast_ref::<LearnError>() {

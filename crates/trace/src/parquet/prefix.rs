@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use ::parquet::errors::Result;
 use ::parquet::file::metadata::ParquetMetaDataReader;
@@ -20,17 +21,17 @@ const TRAILER_BYTES: u64 = 8;
 /// Looked through at a time, from the end.
 const PORTION_BYTES: u64 = 1 << 20;
 
-/// The first `len` bytes of a file.
-#[derive(Debug)]
+/// The first `len` bytes of a file. Clones share the file.
+#[derive(Clone, Debug)]
 pub(super) struct Prefix {
-    file: File,
+    file: Arc<File>,
     len: u64,
 }
 
 /// A place in a file, without moving the file's own.
 #[derive(Debug)]
 pub(super) struct Place {
-    file: File,
+    file: Arc<File>,
     at: u64,
     end: u64,
 }
@@ -38,13 +39,13 @@ pub(super) struct Place {
 impl Prefix {
     pub(super) fn whole(file: File) -> io::Result<Self> {
         let len = file.metadata()?.len();
-        Ok(Self { file, len })
+        Ok(Self { file: Arc::new(file), len })
     }
 
     /// Up to the last footer of a trace that `file` holds, if there is one.
     pub(super) fn readable(file: File) -> io::Result<Option<Self>> {
         let len = file.metadata()?.len();
-        let mut prefix = Self { file, len };
+        let mut prefix = Self { file: Arc::new(file), len };
         let mut end = len;
         let mut portion = Vec::new();
         while end > TRAILER_BYTES {
@@ -91,7 +92,7 @@ impl ChunkReader for Prefix {
     type T = BufReader<Place>;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
-        let place = Place { file: self.file.try_clone()?, at: start, end: self.len };
+        let place = Place { file: Arc::clone(&self.file), at: start, end: self.len };
         Ok(BufReader::new(place))
     }
 

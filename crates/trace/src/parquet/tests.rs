@@ -31,6 +31,7 @@ fn trace(faults: u64) -> Trace {
         probe_cost_ns: Some(180),
         filters: vec!["--comm gcc".into()],
         filtered_out: 12,
+        imported: None,
         page_cache: Some(PageCacheFacts {
             files: vec![FilePages { path: "/a".into(), pages_read_in: 9, ..FilePages::default() }],
             waits: vec![ReadWait {

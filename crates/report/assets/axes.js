@@ -1,0 +1,212 @@
+// Plots: axes, theme, zoom. uPlot draws the axes and follows the mouse; what is in between each plot draws itself.
+
+const plots = [];
+
+function theme(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+}
+
+function classColours() {
+  return classes.map((entry) => theme("class-" + entry.name));
+}
+
+const FONT = '12px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
+
+/** Pixels of the canvas in a pixel of the page. */
+function pixelRatio() {
+  return devicePixelRatio || 1;
+}
+
+/** A number as a tick or a tip shows it. */
+function shown(value) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e9) return trimmed(value / 1e9) + "G";
+  if (size >= 1e6) return trimmed(value / 1e6) + "M";
+  if (size >= 1e4) return trimmed(value / 1e3) + "k";
+  return trimmed(value);
+}
+
+function trimmed(value) {
+  return Number(value.toPrecision(4)).toString();
+}
+
+/** Microseconds in the unit that reads best. */
+function duration(us) {
+  if (!(us >= 0)) return "unknown";
+  if (us < 1) return trimmed(us * 1000) + " ns";
+  if (us < 1000) return trimmed(us) + " µs";
+  if (us < 1e6) return trimmed(us / 1000) + " ms";
+  return trimmed(us / 1e6) + " s";
+}
+
+/**
+ * A plot in `parent`. `plan`: x and y ({label, log, range: () => [from, to], values}), draw(context, plot), tip(plot) → text
+ * or null, height. Plots with the same `together` zoom along x together.
+ */
+function plot(parent, plan) {
+  const axis = (which, side) => ({
+    side,
+    stroke: () => theme("text"),
+    grid: { stroke: () => theme("grid"), width: 1 },
+    ticks: { stroke: () => theme("grid"), width: 1 },
+    font: FONT,
+    labelFont: FONT,
+    label: plan[which].label(),
+    labelSize: 22,
+    size: which === "y" ? 62 : 34,
+    values: (_, splits) => splits.map((split) => (split === null ? "" : tick(plan[which], split))),
+    ...(plan[which].log ? { filter: decades } : {}),
+  });
+  const view = { x: plan.x.range(), y: plan.y.range(), full: true };
+  const scale = (which) => ({ time: false, auto: false, range: (_, from, to) => [from, to], distr: plan[which].log ? 3 : 1 });
+  const self = { plan, view, parent };
+  const u = new uPlot(
+    {
+      width: Math.max(parent.clientWidth, 320),
+      height: plan.height,
+      scales: { x: scale("x"), y: scale("y") },
+      axes: [axis("x", 2), axis("y", 3)],
+      series: [{}, { show: true, paths: () => null, points: { show: false } }],
+      legend: { show: false },
+      cursor: {
+        drag: { x: true, y: true, uni: 30, setScale: false },
+        points: { show: false },
+        bind: { dblclick: () => () => reset(self) },
+      },
+      hooks: {
+        drawAxes: [(u) => clipped(u, (context) => plan.draw(context, u, self))],
+        setSelect: [(u) => zoomTo(self, u)],
+        setCursor: [() => tell(self)],
+      },
+    },
+    [[0, 1], [null, null]],
+    parent,
+  );
+  self.u = u;
+  plots.push(self);
+  u.over.addEventListener("wheel", (event) => wheel(self, event), { passive: false });
+  u.over.addEventListener("mouseleave", hideTip);
+  show(self);
+  return self;
+}
+
+function tick(axis, value) {
+  return axis.values ? axis.values(value) : shown(value);
+}
+
+/** Of a logarithmic axis, the decades have numbers. */
+function decades(u, splits) {
+  return splits.map((split) => (Math.abs(Math.log10(split) - Math.round(Math.log10(split))) < 1e-9 ? split : null));
+}
+
+function clipped(u, draw) {
+  const { ctx: context, bbox } = u;
+  context.save();
+  context.beginPath();
+  context.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  context.clip();
+  draw(context);
+  context.restore();
+}
+
+function show(self) {
+  const { u, view } = self;
+  u.batch(() => {
+    u.setScale("x", { min: view.x[0], max: view.x[1] });
+    u.setScale("y", { min: view.y[0], max: view.y[1] });
+  });
+  u.redraw(false, true);
+}
+
+function together(self) {
+  const { together } = self.plan;
+  return together ? plots.filter((other) => other.plan.together === together) : [self];
+}
+
+function zoom(self, x, y) {
+  if (y) self.view.y = y;
+  for (const other of together(self)) {
+    other.view.x = x;
+    other.view.full = false;
+    show(other);
+  }
+}
+
+function reset(self) {
+  for (const other of together(self)) {
+    Object.assign(other.view, { x: other.plan.x.range(), y: other.plan.y.range(), full: true });
+    show(other);
+  }
+}
+
+function zoomTo(self, u) {
+  const { left, top, width, height } = u.select;
+  if (width < 3 && height < 3) return;
+  const whole = height >= u.over.clientHeight - 1;
+  const x = width < 3 ? self.view.x : [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
+  const y = whole ? null : [u.posToVal(top + height, "y"), u.posToVal(top, "y")];
+  u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  zoom(self, x, y);
+}
+
+/** Only with a key held: without one the wheel scrolls the page. */
+function wheel(self, event) {
+  if (!event.ctrlKey && !event.metaKey) return;
+  event.preventDefault();
+  const { u, view, plan } = self;
+  const box = u.over.getBoundingClientRect();
+  const factor = event.deltaY < 0 ? 0.75 : 1 / 0.75;
+  const around = (range, full, log, middle) => {
+    const [to, from] = log ? [Math.log10, (v) => 10 ** v] : [(v) => v, (v) => v];
+    const [low, high, pivot] = [to(range[0]), to(range[1]), to(middle)];
+    const next = [from(pivot - (pivot - low) * factor), from(pivot + (high - pivot) * factor)];
+    return [Math.max(next[0], full[0]), Math.min(next[1], full[1])];
+  };
+  const x = around(view.x, plan.x.range(), plan.x.log, u.posToVal(event.clientX - box.left, "x"));
+  const y = around(view.y, plan.y.range(), plan.y.log, u.posToVal(event.clientY - box.top, "y"));
+  zoom(self, x, event.shiftKey ? null : y);
+}
+
+const tip = document.getElementById("tip");
+
+function tell(self) {
+  const { u, plan } = self;
+  const text = u.cursor.left >= 0 && plan.tip ? plan.tip(u, self) : null;
+  if (!text) return hideTip();
+  const box = u.over.getBoundingClientRect();
+  showTip(text, box.left + u.cursor.left, box.top + u.cursor.top);
+}
+
+function showTip(text, x, y) {
+  tip.textContent = text;
+  tip.hidden = false;
+  const left = Math.min(x + 14, innerWidth - tip.offsetWidth - 8);
+  const top = y + 14 + tip.offsetHeight > innerHeight ? y - 14 - tip.offsetHeight : y + 14;
+  tip.style.left = Math.max(left, 4) + "px";
+  tip.style.top = top + "px";
+}
+
+function hideTip() {
+  tip.hidden = true;
+}
+
+/** Gives a plot another range, after what it shows has changed. */
+function retell(self) {
+  self.u.axes[1].label = self.plan.y.label();
+  self.u.axes[0].label = self.plan.x.label();
+  reset(self);
+}
+
+function redrawAll() {
+  for (const self of plots) self.u.redraw(false, true);
+}
+
+let resizing = 0;
+addEventListener("resize", () => {
+  cancelAnimationFrame(resizing);
+  resizing = requestAnimationFrame(() => {
+    for (const { u, parent, plan } of plots) u.setSize({ width: Math.max(parent.clientWidth, 320), height: plan.height });
+    drawFlame();
+  });
+});

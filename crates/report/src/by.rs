@@ -1,0 +1,226 @@
+//! Faults grouped: by class, file, thread and so on.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use prepage_core::{CodePlace, FaultClass, StackId, Thread};
+use rustc_hash::FxHashMap;
+
+use crate::report::Report;
+use crate::symbols::nameless;
+use crate::tally::Tally;
+
+/// What faults are grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum By {
+    /// What the fault had to do.
+    Class,
+    /// The file, or kind of anonymous memory, that was touched.
+    File,
+    /// The same, by what the mapping allows.
+    Mapping,
+    /// The thread, with the name it had.
+    Thread,
+    /// The process.
+    Process,
+    /// The name of the thread.
+    Comm,
+    /// When it began, in slices of equal length.
+    Time,
+    /// The file whose code touched the page.
+    Code,
+    /// The function that touched the page.
+    Symbol,
+    /// The calls that led to it.
+    Stack,
+}
+
+impl By {
+    /// Every way of grouping, in the order help texts list them.
+    pub const ALL: [Self; 10] = [
+        Self::Class,
+        Self::File,
+        Self::Mapping,
+        Self::Thread,
+        Self::Process,
+        Self::Comm,
+        Self::Time,
+        Self::Code,
+        Self::Symbol,
+        Self::Stack,
+    ];
+
+    /// The name used on the command line and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Class => "class",
+            Self::File => "file",
+            Self::Thread => "thread",
+            Self::Process => "process",
+            Self::Comm => "comm",
+            Self::Time => "time",
+            Self::Mapping => "mapping",
+            Self::Code => "code",
+            Self::Symbol => "symbol",
+            Self::Stack => "stack",
+        }
+    }
+
+    /// What the cells that name a row are called.
+    pub const fn labels(self) -> &'static [&'static str] {
+        match self {
+            Self::Class => &["class"],
+            Self::File => &["file"],
+            Self::Thread => &["comm", "pid", "tid"],
+            Self::Process => &["process", "pid"],
+            Self::Comm => &["comm"],
+            Self::Time => &["from_ms", "to_ms"],
+            Self::Mapping => &["permissions", "file"],
+            Self::Code => &["code"],
+            Self::Symbol => &["symbol", "code"],
+            Self::Stack => &["stack"],
+        }
+    }
+}
+
+/// A cell that names a row.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Label {
+    /// A name.
+    Text(String),
+    /// A number without a unit.
+    Number(u64),
+    /// A time since the trace's start, in nanoseconds.
+    Time(u64),
+}
+
+impl From<&str> for Label {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+/// Faults of one group.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// One for each of [`By::labels`].
+    pub labels: Vec<Label>,
+    /// The faults.
+    pub tally: Tally,
+}
+
+/// All groups.
+#[derive(Clone, Debug)]
+pub struct Grouped {
+    /// What they are grouped by.
+    pub by: By,
+    /// Classes in their order, slices by time, all else by cost, the dearest first.
+    pub rows: Vec<Row>,
+    /// All rows together, those left out too.
+    pub total: Tally,
+    /// How many rows were left out.
+    pub left_out: usize,
+}
+
+impl Report {
+    /// The faults grouped `by`, at most `top` rows of them (classes and slices: all).
+    ///
+    /// What the report was not asked for when it was read has no rows.
+    pub fn grouped(&self, by: By, top: usize) -> Grouped {
+        let mut rows: Vec<Row> = match by {
+            By::Class => self.by_class(),
+            By::Time => self.by_time(),
+            By::File => self.merged(&self.objects, |object| vec![self.path(*object).into()]),
+            By::Mapping => self.merged(&self.mappings, |(object, permissions)| {
+                vec![permissions.text().into(), self.path(*object).into()]
+            }),
+            By::Code => self.merged(&self.codes, |place| vec![self.code_path(*place).into()]),
+            By::Symbol => self.merged(&self.codes, |place| {
+                vec![self.symbol(*place).as_str().into(), self.code_path(*place).into()]
+            }),
+            By::Stack => self.merged(&self.stacks, |stack| vec![self.stack_line(*stack).as_str().into()]),
+            By::Thread => self.by_thread(|thread| {
+                let [pid, tid] = [thread.pid, thread.tid].map(|id| Label::Number(id.into()));
+                vec![thread.comm.as_str().into(), pid, tid]
+            }),
+            By::Comm => self.by_thread(|thread| vec![thread.comm.as_str().into()]),
+            By::Process => self.by_process(),
+        };
+        let mut left_out = 0;
+        if !matches!(by, By::Class | By::Time) {
+            rows.sort_by(|a, b| {
+                let dearest_first = |row: &Row| Reverse((row.tally.cost_ns, row.tally.count));
+                let order = dearest_first(a).cmp(&dearest_first(b));
+                order.then_with(|| a.labels.cmp(&b.labels))
+            });
+            left_out = rows.len().saturating_sub(top);
+            rows.truncate(top);
+        }
+        Grouped { by, rows, total: self.total(), left_out }
+    }
+
+    /// The function at `place`, or where it is known to be.
+    pub fn symbol(&self, place: CodePlace) -> String {
+        self.symbols.name(place).map_or_else(|| nameless(self.code_path(place)), str::to_owned)
+    }
+
+    /// The stack's functions, the leaf first, in one line.
+    fn stack_line(&self, stack: Option<StackId>) -> String {
+        let Some(id) = stack else { return "[no stack]".to_owned() };
+        let places = &self.stack_table[id.index()].places;
+        places.iter().map(|place| self.symbol(*place)).collect::<Vec<_>>().join(" < ")
+    }
+
+    fn by_class(&self) -> Vec<Row> {
+        let classes = FaultClass::ALL.iter().zip(&self.classes).filter(|(_, tally)| tally.count > 0);
+        let row = |(class, tally): (&FaultClass, &Tally)| Row {
+            labels: vec![class.name().into()],
+            tally: tally.clone(),
+        };
+        classes.map(row).collect()
+    }
+
+    fn by_time(&self) -> Vec<Row> {
+        let slices = self.slices.iter().enumerate().map(|(at, classes)| {
+            let mut tally = Tally::default();
+            classes.iter().for_each(|class| tally.merge(class));
+            let bounds = [at, at + 1].map(|at| Label::Time((at as f64 * self.slice_ns()) as u64));
+            Row { labels: bounds.to_vec(), tally }
+        });
+        slices.collect()
+    }
+
+    fn by_thread(&self, labels: impl Fn(&Thread) -> Vec<Label>) -> Vec<Row> {
+        self.merged(&self.threads, |index| labels(&self.thread_table[index.0 as usize]))
+    }
+
+    /// One row for all groups that have the same labels.
+    fn merged<K>(&self, groups: &FxHashMap<K, Tally>, labels: impl Fn(&K) -> Vec<Label>) -> Vec<Row> {
+        let mut rows: BTreeMap<Vec<Label>, Tally> = BTreeMap::new();
+        for (key, tally) in groups {
+            rows.entry(labels(key)).or_default().merge(tally);
+        }
+        rows.into_iter().map(|(labels, tally)| Row { labels, tally }).collect()
+    }
+
+    /// A process goes by all names its threads had, the dearest first: it may have become another program.
+    fn by_process(&self) -> Vec<Row> {
+        let mut processes: BTreeMap<u32, (Tally, BTreeMap<&str, u64>)> = BTreeMap::new();
+        for (index, tally) in &self.threads {
+            let thread = &self.thread_table[index.0 as usize];
+            let (sum, names) = processes.entry(thread.pid).or_default();
+            sum.merge(tally);
+            *names.entry(&thread.comm).or_default() += tally.cost_ns;
+        }
+        let row = |(pid, (tally, names)): (u32, (Tally, BTreeMap<&str, u64>))| {
+            let mut names: Vec<_> = names.into_iter().collect();
+            names.sort_by_key(|&(name, cost_ns)| (Reverse(cost_ns), name));
+            let mut text = names.iter().take(3).map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+            if names.len() > 3 {
+                text += ", …";
+            }
+            Row { labels: vec![Label::Text(text), Label::Number(pid.into())], tally }
+        };
+        processes.into_iter().map(row).collect()
+    }
+}

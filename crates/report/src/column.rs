@@ -1,0 +1,153 @@
+//! The figures a table can show of a group of faults.
+
+use serde_json::Value;
+
+use crate::tally::Tally;
+
+/// A figure of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Column {
+    /// How many faults.
+    Count,
+    /// Their share of all faults.
+    Percent,
+    /// How many read from a device.
+    Disk,
+    /// The mean cost.
+    Mean,
+    /// The cost that half of the faults do not exceed.
+    P50,
+    /// The cost that 90 % do not exceed.
+    P90,
+    /// The cost that 99 % do not exceed.
+    P99,
+    /// The cost that 99.9 % do not exceed.
+    P999,
+    /// The cost of the dearest.
+    Max,
+    /// The cost of those that read from a device.
+    DiskTotal,
+    /// The cost of all.
+    Total,
+    /// Their share of the cost of all.
+    TotalPercent,
+}
+
+impl Column {
+    /// Every column, in the order of a table that has all.
+    pub const ALL: [Self; 12] = [
+        Self::Count,
+        Self::Percent,
+        Self::Disk,
+        Self::Mean,
+        Self::P50,
+        Self::P90,
+        Self::P99,
+        Self::P999,
+        Self::Max,
+        Self::DiskTotal,
+        Self::Total,
+        Self::TotalPercent,
+    ];
+
+    /// The name used on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Percent => "percent",
+            Self::Disk => "disk",
+            Self::Mean => "mean",
+            Self::P50 => "p50",
+            Self::P90 => "p90",
+            Self::P99 => "p99",
+            Self::P999 => "p999",
+            Self::Max => "max",
+            Self::DiskTotal => "disk-total",
+            Self::Total => "total",
+            Self::TotalPercent => "total-percent",
+        }
+    }
+
+    /// The heading, with the unit.
+    pub const fn heading(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Percent => "share %",
+            Self::Disk => "disk",
+            Self::Mean => "mean µs",
+            Self::P50 => "p50 µs",
+            Self::P90 => "p90 µs",
+            Self::P99 => "p99 µs",
+            Self::P999 => "p99.9 µs",
+            Self::Max => "max µs",
+            Self::DiskTotal => "disk ms",
+            Self::Total => "total ms",
+            Self::TotalPercent => "time %",
+        }
+    }
+
+    /// The field's name in JSON, with the unit.
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Percent => "count_percent",
+            Self::Disk => "disk_count",
+            Self::Mean => "mean_us",
+            Self::P50 => "p50_us",
+            Self::P90 => "p90_us",
+            Self::P99 => "p99_us",
+            Self::P999 => "p999_us",
+            Self::Max => "max_us",
+            Self::DiskTotal => "disk_total_ms",
+            Self::Total => "total_ms",
+            Self::TotalPercent => "total_percent",
+        }
+    }
+
+    /// Whether it takes a histogram to know.
+    pub const fn is_percentile(self) -> bool {
+        matches!(self, Self::P50 | Self::P90 | Self::P99 | Self::P999)
+    }
+
+    /// The figure of `tally` in a table over `total`, in the unit of the heading; `None` where it is not known.
+    pub fn value(self, tally: &Tally, total: &Tally) -> Option<f64> {
+        let us = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3);
+        match self {
+            Self::Count => Some(tally.count as f64),
+            Self::Disk => Some(tally.disk as f64),
+            Self::Percent => share(tally.count, total.count),
+            Self::Mean => tally.mean_ns().map(|ns| ns / 1e3),
+            Self::P50 => us(tally.percentile_ns(50.0)),
+            Self::P90 => us(tally.percentile_ns(90.0)),
+            Self::P99 => us(tally.percentile_ns(99.0)),
+            Self::P999 => us(tally.percentile_ns(99.9)),
+            Self::Max => us((tally.timed > 0).then_some(tally.max_ns)),
+            Self::DiskTotal => Some(tally.disk_ns as f64 / 1e6),
+            Self::Total => Some(tally.cost_ns as f64 / 1e6),
+            Self::TotalPercent => share(tally.cost_ns, total.cost_ns),
+        }
+    }
+
+    /// The figure as a table shows it.
+    pub fn text(self, tally: &Tally, total: &Tally) -> String {
+        let Some(value) = self.value(tally, total) else { return "-".to_owned() };
+        match self {
+            Self::Count | Self::Disk => format!("{value:.0}"),
+            Self::Percent | Self::TotalPercent => format!("{value:.1}"),
+            _ => format!("{value:.2}"),
+        }
+    }
+
+    /// The figure as JSON has it.
+    pub fn json(self, tally: &Tally, total: &Tally) -> Value {
+        match self {
+            Self::Count => tally.count.into(),
+            Self::Disk => tally.disk.into(),
+            _ => self.value(tally, total).map_or(Value::Null, Value::from),
+        }
+    }
+}
+
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| 100.0 * part as f64 / whole as f64)
+}

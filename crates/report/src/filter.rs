@@ -1,0 +1,88 @@
+//! Which faults a report speaks of.
+
+use prepage_core::{Fault, FaultClass};
+use prepage_trace::parquet::{Names, Wanted};
+use serde::Serialize;
+
+/// Faults of interest: those that every list that is not empty lets pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Filter {
+    /// Of these classes.
+    #[serde(serialize_with = "class_names")]
+    pub classes: Vec<FaultClass>,
+    /// On objects whose path contains one of these.
+    pub files: Vec<String>,
+    /// By threads of one of these names.
+    pub comms: Vec<String>,
+    /// By one of these processes.
+    pub pids: Vec<u32>,
+}
+
+impl Filter {
+    /// Whether it lets everything pass.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What has to be read of a fault to decide.
+    pub fn wanted(&self) -> Wanted {
+        Wanted {
+            object: !self.files.is_empty(),
+            thread: !self.comms.is_empty() || !self.pids.is_empty(),
+            ..Wanted::default()
+        }
+    }
+}
+
+fn class_names<S: serde::Serializer>(classes: &[FaultClass], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(classes.iter().map(|class| class.name()))
+}
+
+/// A filter at work in one scan: what it decided of an object or a thread it remembers.
+#[derive(Clone, Debug)]
+pub struct Sieve<'a> {
+    filter: &'a Filter,
+    objects: Vec<Option<bool>>,
+    threads: Vec<Option<bool>>,
+}
+
+impl<'a> Sieve<'a> {
+    /// `filter`, about to be used in a scan.
+    pub fn new(filter: &'a Filter) -> Self {
+        Self { filter, objects: Vec::new(), threads: Vec::new() }
+    }
+
+    /// Whether `fault`, whose numbers point into `names`, is of interest.
+    pub fn passes(&mut self, fault: &Fault, names: &Names) -> bool {
+        let filter = self.filter;
+        if !filter.classes.is_empty() && !filter.classes.contains(&fault.class) {
+            return false;
+        }
+        if !filter.files.is_empty() {
+            let Some(id) = fault.object else { return false };
+            let passes = remembered(&mut self.objects, id.0, || {
+                let path = names.object(id).path;
+                filter.files.iter().any(|part| path.contains(part.as_str()))
+            });
+            if !passes {
+                return false;
+            }
+        }
+        if filter.comms.is_empty() && filter.pids.is_empty() {
+            return true;
+        }
+        remembered(&mut self.threads, fault.thread.0, || {
+            let thread = names.thread(fault.thread);
+            (filter.comms.is_empty() || filter.comms.contains(&thread.comm))
+                && (filter.pids.is_empty() || filter.pids.contains(&thread.pid))
+        })
+    }
+}
+
+fn remembered(known: &mut Vec<Option<bool>>, number: u32, decide: impl FnOnce() -> bool) -> bool {
+    let at = number as usize;
+    if at >= known.len() {
+        known.resize(at + 1, None);
+    }
+    *known[at].get_or_insert_with(decide)
+}

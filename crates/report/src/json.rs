@@ -1,0 +1,77 @@
+//! Reports as JSON.
+
+use prepage_core::FaultClass;
+use serde_json::{Map, Value, json};
+
+use crate::by::{By, Label};
+use crate::column::Column;
+use crate::report::Report;
+
+/// Version of the JSON. Fields may be added without a new one.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// All that a report says: the run, the groups asked for, the costs, the dearest faults.
+pub fn json(report: &Report, by: &[By], top: usize, columns: &[Column]) -> Value {
+    let mut groups = Map::new();
+    for &by in by {
+        groups.insert(by.name().to_owned(), grouped(report, by, top, columns));
+    }
+    let total = report.total();
+    json!({
+        "schema_version": SCHEMA_VERSION,
+        "facts": report.facts,
+        "filter": report.filter,
+        "faults_in_file": report.faults_in_file,
+        "duration_ms": report.end_ns as f64 / 1e6,
+        "all": figures(&total, &total, &Column::ALL),
+        "by": groups,
+        "cost_histogram": report.cost_bins(1).iter().map(|bin| {
+            let counts = FaultClass::ALL.iter().zip(bin.counts).filter(|(_, count)| *count > 0);
+            json!({
+                "from_us": bin.from_ns / 1e3,
+                "to_us": bin.to_ns / 1e3,
+                "count": bin.count(),
+                "by_class": counts.map(|(class, count)| (class.name().to_owned(), count.into())).collect::<Map<_, Value>>(),
+            })
+        }).collect::<Vec<_>>(),
+        "dearest": report.dearest.iter().map(|fault| {
+            let thread = &report.thread_table[fault.thread.0 as usize];
+            json!({
+                "start_ms": fault.start_ns as f64 / 1e6,
+                "cost_us": fault.cost_ns.map(|ns| ns as f64 / 1e3),
+                "class": fault.class.name(),
+                "comm": thread.comm,
+                "pid": thread.pid,
+                "tid": thread.tid,
+                "address": format!("{:#x}", fault.address),
+                "file": fault.object.map(|id| &report.object_table[id.0 as usize].path),
+                "page": fault.page,
+            })
+        }).collect::<Vec<_>>(),
+    })
+}
+
+fn grouped(report: &Report, by: By, top: usize, columns: &[Column]) -> Value {
+    let groups = report.grouped(by, top);
+    let rows = groups.rows.iter().map(|row| {
+        let mut fields = figures(&row.tally, &groups.total, columns);
+        for (name, label) in by.labels().iter().zip(&row.labels) {
+            let value = match label {
+                Label::Text(text) => text.clone().into(),
+                Label::Number(number) => (*number).into(),
+                Label::Time(ns) => (*ns as f64 / 1e6).into(),
+            };
+            fields.insert((*name).to_owned(), value);
+        }
+        Value::Object(fields)
+    });
+    json!({ "rows": rows.collect::<Vec<_>>(), "left_out": groups.left_out })
+}
+
+fn figures(
+    tally: &crate::tally::Tally,
+    total: &crate::tally::Tally,
+    columns: &[Column],
+) -> Map<String, Value> {
+    columns.iter().map(|column| (column.field().to_owned(), column.json(tally, total))).collect()
+}

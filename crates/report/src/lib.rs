@@ -1,0 +1,49 @@
+//! What a trace of page faults says: tables, an HTML report, exports, comparisons.
+//!
+//! ```text
+//!  TraceFile ─► Report (tallies by class, file, thread …) ─► text, JSON, HTML, Diff
+//! ```
+//!
+//! | module     | noun                                                       |
+//! |------------|------------------------------------------------------------|
+//! | [`filter`] | which faults are of interest                               |
+//! | [`report`] | one pass over a trace, on all CPUs, into tallies           |
+//! | [`tally`]  | counts, costs and percentiles of the faults of one kind    |
+//! | [`by`]     | the ways to group faults                                   |
+//! | [`column`] | the figures of a group                                     |
+//! | [`cost`]   | how many faults cost how much                              |
+//! | [`symbols`] | names for places in code                                  |
+//! | [`text`]   | reports for the terminal                                   |
+//! | [`html`]   | reports for the browser                                    |
+//! | [`json`]   | reports for programs                                       |
+//!
+//! ```no_run
+//! use prepage_report::{By, Options, Report, text};
+//! use prepage_trace::parquet::TraceFile;
+//!
+//! let file = TraceFile::open("prepage.parquet".as_ref())?;
+//! let report = Report::read(&file, &Options::default())?;
+//! text::grouped(&report, By::File, 10, &text::TABLE_COLUMNS, &mut std::io::stdout())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod by;
+pub mod column;
+pub mod cost;
+pub mod filter;
+pub mod html;
+pub mod json;
+pub mod report;
+pub mod symbols;
+pub mod tally;
+pub mod text;
+
+pub use by::By;
+pub use column::Column;
+pub use filter::Filter;
+pub use report::{Options, Report};
+pub use tally::Tally;
+
+#[cfg(test)]
+mod tests;

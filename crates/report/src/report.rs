@@ -1,0 +1,315 @@
+//! What a trace says, in tallies: one pass over the file.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::hash::Hash;
+
+use prepage_core::{
+    CodePlace, Fault, FaultClass, Object, ObjectId, Permissions, Stack, StackId, Thread, ThreadIndex,
+    TraceFacts,
+};
+use prepage_trace::parquet::{Batch, TraceFile, TraceFileError, Wanted};
+use rustc_hash::FxHashMap;
+
+use crate::by::By;
+use crate::filter::{Filter, Sieve};
+use crate::symbols::Symbols;
+use crate::tally::Tally;
+
+/// What to find out.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which faults to look at.
+    pub filter: Filter,
+    /// How they will be grouped. Classes, files and time slices are always found out.
+    pub by: Vec<By>,
+    /// Whether percentiles of every group are wanted. Those of the classes always are known.
+    pub group_percentiles: bool,
+    /// Into how many slices to cut the time.
+    pub slices: usize,
+    /// How many of the dearest faults to keep.
+    pub dearest: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { filter: Filter::default(), by: Vec::new(), group_percentiles: false, slices: 60, dearest: 10 }
+    }
+}
+
+/// What a trace says.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The run that was recorded.
+    pub facts: TraceFacts,
+    /// Which faults it speaks of.
+    pub filter: Filter,
+    /// How many faults the file holds, of interest or not.
+    pub faults_in_file: u64,
+    /// Where the time axis ends, in nanoseconds since the trace's start.
+    pub end_ns: u64,
+    /// Indexed by [`FaultClass`].
+    pub classes: [Tally; FaultClass::ALL.len()],
+    /// By object; `None` for memory of no known mapping.
+    pub objects: FxHashMap<Option<ObjectId>, Tally>,
+    /// By thread; empty unless it was asked for.
+    pub threads: FxHashMap<ThreadIndex, Tally>,
+    /// By object and what the mapping allowed; empty unless it was asked for.
+    pub mappings: FxHashMap<(Option<ObjectId>, Permissions), Tally>,
+    /// By place of the instruction that faulted; empty unless it was asked for.
+    pub codes: FxHashMap<CodePlace, Tally>,
+    /// By call stack; empty unless it was asked for.
+    pub stacks: FxHashMap<Option<StackId>, Tally>,
+    /// By slice of time and class.
+    pub slices: Vec<[Tally; FaultClass::ALL.len()]>,
+    /// The dearest faults, the dearest first.
+    pub dearest: Vec<Fault>,
+    /// What the numbers of objects mean.
+    pub object_table: Vec<Object>,
+    /// What the numbers of threads mean.
+    pub thread_table: Vec<Thread>,
+    /// What the numbers of stacks mean.
+    pub stack_table: Vec<Stack>,
+    /// Names of the places in `codes` and `stacks`.
+    pub symbols: Symbols,
+}
+
+impl Report {
+    /// Reads `file`, on all CPUs.
+    ///
+    /// # Errors
+    /// What cannot be read or decoded.
+    pub fn read(file: &TraceFile, options: &Options) -> Result<Self, TraceFileError> {
+        let end_ns = file.end_ns();
+        let (parts, names) =
+            file.fold(wanted(options), || Part::new(options, end_ns), |part, batch| part.add(batch))?;
+        let mut parts = parts.into_iter();
+        let mut whole = parts.next().unwrap_or_else(|| Part::new(options, end_ns));
+        parts.for_each(|part| whole.merge(part));
+        let mut dearest: Vec<Fault> = whole.dearest.into_iter().map(|Reverse(dear)| dear.fault).collect();
+        dearest.sort_by_key(|fault| (Reverse(fault.cost_ns), fault.start_ns));
+        let (object_table, stack_table) = (names.objects(), names.stacks());
+        let stacks = whole.stacks.keys().flatten();
+        let in_stacks = stacks.flat_map(|id| stack_table[id.index()].places.iter().copied());
+        let of_instructions = whole.codes.keys().copied().filter(|_| options.by.contains(&By::Symbol));
+        let symbols = Symbols::of(&object_table, of_instructions.chain(in_stacks));
+        Ok(Self {
+            facts: file.facts().clone(),
+            filter: options.filter.clone(),
+            faults_in_file: file.faults(),
+            end_ns,
+            classes: whole.classes,
+            objects: whole.objects,
+            threads: whole.threads,
+            mappings: whole.mappings,
+            codes: whole.codes,
+            stacks: whole.stacks,
+            slices: whole.slices,
+            dearest,
+            object_table,
+            thread_table: names.threads(),
+            stack_table,
+            symbols,
+        })
+    }
+
+    /// All faults it speaks of.
+    pub fn total(&self) -> Tally {
+        let mut total = Tally::with_percentiles();
+        self.classes.iter().for_each(|tally| total.merge(tally));
+        total
+    }
+
+    /// The path of the object that code at `place` is in, or what stands for it where there is none.
+    pub fn code_path(&self, place: CodePlace) -> &str {
+        // The upper half of the addresses is the kernel's.
+        if place.object.is_none() && place.offset >> 63 == 1 { KERNEL } else { self.path(place.object) }
+    }
+
+    /// How long a slice of time is, in nanoseconds.
+    pub fn slice_ns(&self) -> f64 {
+        self.end_ns as f64 / self.slices.len() as f64
+    }
+
+    /// The path of the object a fault touched, or what stands for it where there is none.
+    pub fn path(&self, object: Option<ObjectId>) -> &str {
+        object.map_or(UNKNOWN, |id| &self.object_table[id.0 as usize].path)
+    }
+}
+
+/// Stands for memory that is not known to be mapped.
+pub const UNKNOWN: &str = "[unknown]";
+/// Stands for the kernel's own code, which faults on a program's memory in system calls.
+pub const KERNEL: &str = "[kernel]";
+
+/// What has to be found out for the groups that were asked for.
+#[derive(Clone, Copy)]
+struct Needed {
+    threads: bool,
+    mappings: bool,
+    codes: bool,
+    stacks: bool,
+}
+
+impl Needed {
+    fn of(options: &Options) -> Self {
+        let any = |wanted: &[By]| options.by.iter().any(|by| wanted.contains(by));
+        Self {
+            threads: any(&[By::Thread, By::Process, By::Comm]),
+            mappings: any(&[By::Mapping]),
+            codes: any(&[By::Code, By::Symbol]),
+            stacks: any(&[By::Stack]),
+        }
+    }
+}
+
+fn wanted(options: &Options) -> Wanted {
+    let filter = options.filter.wanted();
+    let needed = Needed::of(options);
+    let dearest = options.dearest > 0;
+    Wanted {
+        start: true,
+        thread: filter.thread || dearest || needed.threads,
+        address: dearest,
+        object: true,
+        page: dearest,
+        permissions: needed.mappings,
+        code: needed.codes,
+        stack: needed.stacks,
+        ..Wanted::default()
+    }
+}
+
+/// What one worker found out.
+struct Part<'a> {
+    options: &'a Options,
+    sieve: Sieve<'a>,
+    needed: Needed,
+    slices_per_ns: f64,
+    classes: [Tally; FaultClass::ALL.len()],
+    objects: FxHashMap<Option<ObjectId>, Tally>,
+    threads: FxHashMap<ThreadIndex, Tally>,
+    mappings: FxHashMap<(Option<ObjectId>, Permissions), Tally>,
+    codes: FxHashMap<CodePlace, Tally>,
+    stacks: FxHashMap<Option<StackId>, Tally>,
+    slices: Vec<[Tally; FaultClass::ALL.len()]>,
+    dearest: BinaryHeap<Reverse<Dear>>,
+}
+
+impl<'a> Part<'a> {
+    fn new(options: &'a Options, end_ns: u64) -> Self {
+        let slices = options.slices.max(1);
+        Self {
+            options,
+            sieve: Sieve::new(&options.filter),
+            needed: Needed::of(options),
+            slices_per_ns: slices as f64 / end_ns.max(1) as f64,
+            classes: std::array::from_fn(|_| Tally::with_percentiles()),
+            objects: FxHashMap::default(),
+            threads: FxHashMap::default(),
+            mappings: FxHashMap::default(),
+            codes: FxHashMap::default(),
+            stacks: FxHashMap::default(),
+            slices: vec![Default::default(); slices],
+            dearest: BinaryHeap::new(),
+        }
+    }
+
+    fn add(&mut self, batch: &Batch<'_>) {
+        let percentiles = self.options.group_percentiles;
+        for fault in batch.faults {
+            if !self.sieve.passes(fault, batch.names) {
+                continue;
+            }
+            self.classes[fault.class as usize].add(fault);
+            group(&mut self.objects, fault.object, percentiles).add(fault);
+            if self.needed.threads {
+                group(&mut self.threads, fault.thread, percentiles).add(fault);
+            }
+            if self.needed.mappings {
+                group(&mut self.mappings, (fault.object, fault.permissions), percentiles).add(fault);
+            }
+            if self.needed.codes {
+                group(&mut self.codes, fault.code_place(), percentiles).add(fault);
+            }
+            if self.needed.stacks {
+                group(&mut self.stacks, fault.stack, percentiles).add(fault);
+            }
+            let slice = (fault.start_ns as f64 * self.slices_per_ns) as usize;
+            let slice = slice.min(self.slices.len() - 1);
+            self.slices[slice][fault.class as usize].add(fault);
+            keep_dearest(&mut self.dearest, fault, self.options.dearest);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.classes.iter_mut().zip(&other.classes).for_each(|(tally, theirs)| tally.merge(theirs));
+        merge_groups(&mut self.objects, other.objects);
+        merge_groups(&mut self.threads, other.threads);
+        merge_groups(&mut self.mappings, other.mappings);
+        merge_groups(&mut self.codes, other.codes);
+        merge_groups(&mut self.stacks, other.stacks);
+        for (slice, theirs) in self.slices.iter_mut().zip(&other.slices) {
+            slice.iter_mut().zip(theirs).for_each(|(tally, theirs)| tally.merge(theirs));
+        }
+        for Reverse(dear) in other.dearest {
+            keep_dearest(&mut self.dearest, &dear.fault, self.options.dearest);
+        }
+    }
+}
+
+fn group<K: Eq + Hash>(groups: &mut FxHashMap<K, Tally>, key: K, percentiles: bool) -> &mut Tally {
+    groups
+        .entry(key)
+        .or_insert_with(|| if percentiles { Tally::with_coarse_percentiles() } else { Tally::default() })
+}
+
+fn merge_groups<K: Eq + Hash>(groups: &mut FxHashMap<K, Tally>, others: FxHashMap<K, Tally>) {
+    for (key, tally) in others {
+        groups.entry(key).or_default().merge(&tally);
+    }
+}
+
+/// A fault ordered by its cost; of equal ones the earlier counts as dearer.
+struct Dear {
+    cost_ns: u64,
+    fault: Fault,
+}
+
+impl Dear {
+    fn key(&self) -> (u64, Reverse<u64>) {
+        (self.cost_ns, Reverse(self.fault.start_ns))
+    }
+}
+
+impl PartialEq for Dear {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Dear {}
+
+impl PartialOrd for Dear {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Dear {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+fn keep_dearest(dearest: &mut BinaryHeap<Reverse<Dear>>, fault: &Fault, count: usize) {
+    let Some(cost_ns) = fault.cost_ns else { return };
+    let dear = Dear { cost_ns, fault: *fault };
+    if dearest.len() < count {
+        dearest.push(Reverse(dear));
+    } else if let Some(mut cheapest) = dearest.peek_mut()
+        && cheapest.0 < dear
+    {
+        *cheapest = Reverse(dear);
+    }
+}

@@ -1,0 +1,223 @@
+//! Names for places in code, from the symbol tables of the files they are in.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use object::read::ReadCache;
+use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
+use prepage_core::{BuildId, CodePlace, Object, ObjectId};
+use rustc_hash::FxHashMap;
+
+/// Where distributions put the symbols that they take out of programs.
+const DEBUG_DIRECTORY: &str = "/usr/lib/debug/.build-id";
+
+/// The names of places in code.
+#[derive(Clone, Debug, Default)]
+pub struct Symbols {
+    names: FxHashMap<CodePlace, String>,
+    replaced: Vec<String>,
+}
+
+impl Symbols {
+    /// Looks up all of `places`, reading each file of `objects` among them once. Files that cannot be read have no names;
+    /// nor have those whose build-id is no longer the recorded one.
+    pub fn of(objects: &[Object], places: impl Iterator<Item = CodePlace>) -> Self {
+        let mut by_object: BTreeMap<ObjectId, Vec<u64>> = BTreeMap::new();
+        for place in places {
+            if let Some(id) = place.object {
+                by_object.entry(id).or_default().push(place.offset);
+            }
+        }
+        let mut symbols = Self::default();
+        for (id, mut offsets) in by_object {
+            let object = &objects[id.0 as usize];
+            if !object.is_file() {
+                continue;
+            }
+            offsets.sort_unstable();
+            offsets.dedup();
+            match Functions::of(Path::new(&object.path), object.build_id) {
+                Ok(functions) => symbols.names.extend(offsets.into_iter().filter_map(|offset| {
+                    let name = functions.at(offset)?;
+                    Some((CodePlace { object: Some(id), offset }, demangled(name)))
+                })),
+                Err(Unusable::Replaced) => symbols.replaced.push(object.path.clone()),
+                Err(Unusable::Unreadable) => {}
+            }
+        }
+        symbols
+    }
+
+    /// The name of the function that `place` is in.
+    pub fn name(&self, place: CodePlace) -> Option<&str> {
+        self.names.get(&place).map(String::as_str)
+    }
+
+    /// Files that are others than those recorded, so that their symbols would be wrong.
+    pub fn replaced(&self) -> &[String] {
+        &self.replaced
+    }
+}
+
+/// What a function is called when its name is not known: the file it is in.
+pub fn nameless(path: &str) -> String {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    if name.starts_with('[') { name.to_owned() } else { format!("[{name}]") }
+}
+
+enum Unusable {
+    /// Its build-id is another.
+    Replaced,
+    /// It cannot be opened, or is no ELF file.
+    Unreadable,
+}
+
+/// The functions of an ELF file.
+struct Functions {
+    /// Start in the file, bytes in the file, address.
+    segments: Vec<(u64, u64, u64)>,
+    /// Address, bytes, name; sorted.
+    functions: Vec<(u64, u64, Vec<u8>)>,
+}
+
+impl Functions {
+    fn of(path: &Path, recorded: Option<BuildId>) -> Result<Self, Unusable> {
+        let mut functions = Self { segments: Vec::new(), functions: Vec::new() };
+        let found = functions.read(path, recorded, true)?;
+        if let Some(separate) = found.and_then(|id| separate_symbols(&id)) {
+            // Its absence is usual, and a damaged one is no reason to do without the file's own symbols.
+            let _ = functions.read(&separate, found, false);
+        }
+        functions.functions.sort_unstable();
+        functions.functions.dedup_by_key(|function| function.0);
+        Ok(functions)
+    }
+
+    fn read(
+        &mut self,
+        path: &Path,
+        recorded: Option<BuildId>,
+        with_segments: bool,
+    ) -> Result<Option<BuildId>, Unusable> {
+        let cache = ReadCache::new(File::open(path).map_err(|_| Unusable::Unreadable)?);
+        let elf = object::File::parse(&cache).map_err(|_| Unusable::Unreadable)?;
+        let found = elf.build_id().ok().flatten().and_then(BuildId::new);
+        if recorded.is_some() && recorded != found {
+            return Err(Unusable::Replaced);
+        }
+        if with_segments {
+            self.segments = elf
+                .segments()
+                .map(|segment| {
+                    let (start, bytes) = segment.file_range();
+                    (start, bytes, segment.address())
+                })
+                .collect();
+        }
+        let symbols = elf.symbols().chain(elf.dynamic_symbols());
+        let functions = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition());
+        self.functions.extend(functions.filter_map(|symbol| {
+            let name = symbol.name_bytes().ok().filter(|name| !name.is_empty())?;
+            Some((symbol.address(), symbol.size(), name.to_vec()))
+        }));
+        Ok(found)
+    }
+
+    fn at(&self, offset: u64) -> Option<&[u8]> {
+        let within = |&&(start, bytes, _): &&(u64, u64, u64)| offset >= start && offset - start < bytes;
+        let (start, _, address) = self.segments.iter().find(within)?;
+        let address = offset - start + address;
+        let after = self.functions.partition_point(|function| function.0 <= address);
+        let (start, bytes, name) = self.functions.get(after.checked_sub(1)?)?;
+        // Functions written in assembler often have no length.
+        (*bytes == 0 || address - start < *bytes).then_some(name)
+    }
+}
+
+fn separate_symbols(id: &BuildId) -> Option<PathBuf> {
+    let text = id.to_string();
+    let (directory, file) = text.split_at_checked(2)?;
+    Some(PathBuf::from(format!("{DEBUG_DIRECTORY}/{directory}/{file}.debug")))
+}
+
+fn demangled(name: &[u8]) -> String {
+    let text = String::from_utf8_lossy(name);
+    if let Ok(rust) = rustc_demangle::try_demangle(&text) {
+        return format!("{rust:#}");
+    }
+    let cpp = text.starts_with("_Z").then(|| cpp_demangle::Symbol::new(text.as_bytes()).ok()).flatten();
+    cpp.and_then(|symbol| symbol.demangle().ok()).unwrap_or_else(|| text.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A function to be found.
+    #[inline(never)]
+    fn landmark() -> u64 {
+        std::hint::black_box(7)
+    }
+
+    /// The file this test is in, and where in it a function of its own starts.
+    fn own_file() -> (Object, u64) {
+        assert_eq!(landmark(), 7);
+        let path = std::env::current_exe().expect("a path");
+        let data = std::fs::read(&path).expect("readable");
+        let elf = object::File::parse(data.as_slice()).expect("ELF");
+        let symbol = elf
+            .symbols()
+            .find(|symbol| symbol.name().is_ok_and(|name| name.contains("landmark")))
+            .expect("a test binary has its symbols");
+        let within = |segment: &object::Segment| {
+            (segment.address()..segment.address() + segment.size()).contains(&symbol.address())
+        };
+        let segment = elf.segments().find(within).expect("a segment");
+        let offset = symbol.address() - segment.address() + segment.file_range().0;
+        let build_id = elf.build_id().expect("ELF").and_then(BuildId::new);
+        (Object { path: path.display().to_string(), inode: Some((1, 1)), build_id }, offset)
+    }
+
+    #[test]
+    fn a_function_is_named_at_its_first_and_at_a_later_byte() {
+        let (object, offset) = own_file();
+        let place = |offset| CodePlace { object: Some(ObjectId(0)), offset };
+        let places = [place(offset), place(offset + 8), place(1)];
+        let symbols = Symbols::of(&[object], places.into_iter());
+        for place in &places[..2] {
+            assert_eq!(symbols.name(*place), Some("prepage_report::symbols::tests::landmark"));
+        }
+        assert_eq!(symbols.name(places[2]), None);
+    }
+
+    #[test]
+    fn symbols_of_another_build_are_not_used() {
+        let (object, offset) = own_file();
+        let other = Object { build_id: BuildId::new(&[1; 20]), ..object };
+        let place = CodePlace { object: Some(ObjectId(0)), offset };
+        let symbols = Symbols::of(std::slice::from_ref(&other), [place].into_iter());
+        assert_eq!((symbols.name(place), symbols.replaced()), (None, [other.path].as_slice()));
+    }
+
+    #[test]
+    fn what_is_no_program_has_no_names() {
+        let objects = [Object::new("/etc/passwd", Some((1, 1))), Object::new("/no/such/file", Some((1, 2)))];
+        let places = [0, 1].map(|id| CodePlace { object: Some(ObjectId(id)), offset: 5 });
+        let symbols = Symbols::of(&objects, places.into_iter());
+        assert!(places.iter().all(|place| symbols.name(*place).is_none()) && symbols.replaced().is_empty());
+    }
+
+    #[test]
+    fn names_are_demangled() {
+        assert_eq!(
+            demangled(b"_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE"),
+            "core::fmt::Write::write_fmt"
+        );
+        assert_eq!(
+            demangled(b"_ZNSt6vectorIiSaIiEE9push_backERKi"),
+            "std::vector<int, std::allocator<int> >::push_back(int const&)"
+        );
+        assert_eq!(demangled(b"main"), "main");
+    }
+}

@@ -1,0 +1,258 @@
+//! Reading a trace a part at a time, on every CPU, so that its length is bounded neither by memory nor by patience.
+
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use ::parquet::arrow::ProjectionMask;
+use ::parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use ::parquet::errors::ParquetError;
+use ::parquet::file::statistics::Statistics;
+use arrow_schema::{DataType, Field, Schema};
+use prepage_core::{Fault, TraceFacts};
+
+use super::TraceFileError;
+use super::names::Names;
+use super::prefix::Prefix;
+use super::reader::{Files, check_columns, facts, files, open};
+use super::rows::Decoder;
+use super::schema::{COLUMNS, Column, Kind, START};
+
+/// Rows decoded at once: enough that a batch costs little by itself, few enough to stay in the CPU's cache.
+const BATCH_ROWS: usize = 16 << 10;
+
+/// What of each fault is wanted. The rest is not read from the file and reads as zero or `None`; class and cost
+/// always are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// `start_ns`.
+    pub start: bool,
+    /// `thread`.
+    pub thread: bool,
+    /// `ip`.
+    pub ip: bool,
+    /// `address`.
+    pub address: bool,
+    /// `object`.
+    pub object: bool,
+    /// `page`.
+    pub page: bool,
+    /// `permissions`.
+    pub permissions: bool,
+    /// `code` and `code_offset`.
+    pub code: bool,
+    /// `stack`.
+    pub stack: bool,
+    /// `frame`.
+    pub frame: bool,
+}
+
+impl Wanted {
+    /// Everything.
+    pub const ALL: Self = Self {
+        start: true,
+        thread: true,
+        ip: true,
+        address: true,
+        object: true,
+        page: true,
+        permissions: true,
+        code: true,
+        stack: true,
+        frame: true,
+    };
+}
+
+/// A trace file, open for reading.
+#[derive(Debug)]
+pub struct TraceFile {
+    path: PathBuf,
+    file: Prefix,
+    metadata: ArrowReaderMetadata,
+    facts: TraceFacts,
+    files: Files,
+}
+
+/// Faults read together, and where their numbers point.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// The faults, in the order of the file.
+    pub faults: &'a [Fault],
+    /// How many faults stand before them in the file.
+    pub first_row: u64,
+    /// What their object, thread and stack numbers mean. They are the same in all batches of a scan.
+    pub names: &'a Names,
+}
+
+impl TraceFile {
+    /// Opens the trace in file `path`.
+    ///
+    /// # Errors
+    /// A file that is no trace, is cut short or damaged, lacks a column or comes from a later prepage.
+    pub fn open(path: &Path) -> Result<Self, TraceFileError> {
+        let file = open(path)?;
+        let unreadable = |source| TraceFileError::Unreadable { path: path.into(), source };
+        // Types as Parquet has them, so that a file rewritten by other tools reads the same.
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let metadata = ArrowReaderMetadata::load(&file, options).map_err(unreadable)?;
+        let entries = metadata.metadata().file_metadata().key_value_metadata();
+        let entries = entries.map_or([].as_slice(), Vec::as_slice);
+        let facts = facts(path, entries)?;
+        let files = files(path, entries)?;
+        check_columns(path, metadata.schema())?;
+        let options = ArrowReaderOptions::new().with_schema(Arc::new(with_dictionaries(metadata.schema())));
+        let metadata =
+            ArrowReaderMetadata::try_new(Arc::clone(metadata.metadata()), options).map_err(unreadable)?;
+        Ok(Self { path: path.to_owned(), file, metadata, facts, files })
+    }
+
+    /// Where the trace is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The run it was recorded from.
+    pub fn facts(&self) -> &TraceFacts {
+        &self.facts
+    }
+
+    /// How many faults it holds.
+    pub fn faults(&self) -> u64 {
+        self.metadata.metadata().file_metadata().num_rows().max(0) as u64
+    }
+
+    /// The end of the time axis, in nanoseconds since the trace's start: the run's duration, or the last fault's start
+    /// where that is later.
+    pub fn end_ns(&self) -> u64 {
+        let groups = self.metadata.metadata().row_groups().iter();
+        let starts = groups
+            .flat_map(|group| group.columns())
+            .filter(|column| column.column_path().string() == START.name);
+        let last = starts.filter_map(|column| match column.statistics() {
+            Some(Statistics::Int64(values)) => values.max_opt().map(|&last| last as u64),
+            _ => None,
+        });
+        last.max().unwrap_or(0).max(self.facts.duration_ns)
+    }
+
+    /// Reads what is `wanted` of every fault, on all CPUs: each of them folds the batches it happens to read with `add`
+    /// into a value of its own, which begins as `new()`. The values come back with the names that the faults'
+    /// numbers point into.
+    ///
+    /// # Errors
+    /// What cannot be read or decoded.
+    pub fn fold<A: Send>(
+        &self,
+        wanted: Wanted,
+        new: impl Fn() -> A + Sync,
+        add: impl Fn(&mut A, &Batch<'_>) + Sync,
+    ) -> Result<(Vec<A>, Names), TraceFileError> {
+        let groups = self.metadata.metadata().num_row_groups();
+        let workers = thread::available_parallelism().map_or(1, NonZero::get).min(groups.max(1));
+        let names = Names::default();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut value = new();
+            loop {
+                let group = next.fetch_add(1, Ordering::Relaxed);
+                if group >= groups {
+                    return Ok(value);
+                }
+                self.read_group(group, wanted, &names, &mut |batch| add(&mut value, batch)).inspect_err(
+                    |_| {
+                        next.store(groups, Ordering::Relaxed);
+                    },
+                )?;
+            }
+        };
+        let values: Result<Vec<A>, ParquetError> = thread::scope(|scope| {
+            let others: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
+            let mut values = vec![work()];
+            values.extend(others.into_iter().map(|other| match other.join() {
+                Ok(value) => value,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }));
+            values.into_iter().collect()
+        });
+        Ok((values.map_err(|source| self.unreadable(source))?, names))
+    }
+
+    /// Reads what is `wanted` of every fault, in the order of the file.
+    ///
+    /// # Errors
+    /// What cannot be read or decoded, and what `each` returns.
+    pub fn for_each<E: From<TraceFileError>>(
+        &self,
+        wanted: Wanted,
+        mut each: impl FnMut(&Batch<'_>) -> Result<(), E>,
+    ) -> Result<Names, E> {
+        let names = Names::default();
+        for group in 0..self.metadata.metadata().num_row_groups() {
+            let mut outcome = Ok(());
+            let read = self.read_group(group, wanted, &names, &mut |batch| {
+                if outcome.is_ok() {
+                    outcome = each(batch);
+                }
+            });
+            read.map_err(|source| self.unreadable(source))?;
+            outcome?;
+        }
+        Ok(names)
+    }
+
+    fn read_group(
+        &self,
+        group: usize,
+        wanted: Wanted,
+        names: &Names,
+        each: &mut dyn FnMut(&Batch<'_>),
+    ) -> Result<(), ParquetError> {
+        let before = &self.metadata.metadata().row_groups()[..group];
+        let mut first_row = before.iter().map(|group| group.num_rows().max(0) as u64).sum();
+        let mut decoder = Decoder::new(wanted, &self.files, names);
+        for batch in self.reader(group, wanted)? {
+            let faults = decoder.decode(&batch?)?;
+            each(&Batch { faults, first_row, names });
+            first_row += faults.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn reader(&self, group: usize, wanted: Wanted) -> Result<ParquetRecordBatchReader, ParquetError> {
+        let names: Vec<&str> = columns(wanted).map(|column| column.name).collect();
+        let schema = self.metadata.parquet_schema();
+        let mask = ProjectionMask::columns(schema, names.iter().copied());
+        ParquetRecordBatchReaderBuilder::new_with_metadata(self.file.clone(), self.metadata.clone())
+            .with_row_groups(vec![group])
+            .with_projection(mask)
+            .with_batch_size(BATCH_ROWS)
+            .build()
+    }
+
+    fn unreadable(&self, source: ParquetError) -> TraceFileError {
+        TraceFileError::Unreadable { path: self.path.clone(), source }
+    }
+}
+
+/// The columns that have to be read.
+fn columns(wanted: Wanted) -> impl Iterator<Item = Column> {
+    COLUMNS.into_iter().filter(move |column| super::rows::needs(wanted, *column))
+}
+
+/// Text as numbers into a dictionary, which is how the file has it: comparing text row by row takes longer than all
+/// else together.
+fn with_dictionaries(schema: &Schema) -> Schema {
+    let fields = schema.fields().iter().map(|field| {
+        let ours = COLUMNS.iter().any(|column| column.kind == Kind::Text && column.name == field.name());
+        if !ours {
+            return Field::clone(field);
+        }
+        let data_type = DataType::Dictionary(Box::new(DataType::UInt32), Box::new(DataType::Utf8));
+        Field::clone(field).with_data_type(data_type)
+    });
+    Schema::new(fields.collect::<Vec<_>>())
+}
