@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 mod child;
+mod diff;
 mod doctor;
+mod export;
 mod learn;
 mod measure;
 mod output;
@@ -30,6 +32,10 @@ enum Command {
     Record(record::Args),
     /// Say what a trace tells: classes, files, threads, costs, the dearest faults
     Report(report::Args),
+    /// Write a trace for other tools: Perfetto, the Firefox Profiler, flame graphs, spreadsheets
+    Export(export::Args),
+    /// Compare two traces: what changed, by class and by file
+    Diff(diff::Args),
     /// Measure what prefetching gains for a command: cold, prefetched, warm
     Measure(measure::Args),
     /// Replay a trace under other clustering policies and on other devices
@@ -49,6 +55,8 @@ fn main() -> ExitCode {
         Command::Learn(args) => learn::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Measure(args) => measure::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Profile(command) => profile::run(&command),
