@@ -14,6 +14,8 @@
 //! | [`cost`]   | how many faults cost how much                              |
 //! | [`symbols`] | names for places in code                                  |
 //! | [`text`]   | reports for the terminal                                   |
+//! | [`diff`]   | two traces compared                                        |
+//! | [`export`] | the formats of other tools                                 |
 //! | [`html`]   | reports for the browser                                    |
 //! | [`json`]   | reports for programs                                       |
 //!
@@ -31,6 +33,8 @@
 pub mod by;
 pub mod column;
 pub mod cost;
+pub mod diff;
+pub mod export;
 pub mod filter;
 pub mod html;
 pub mod json;
@@ -41,6 +45,7 @@ pub mod text;
 
 pub use by::By;
 pub use column::Column;
+pub use diff::{Diff, Measure};
 pub use filter::Filter;
 pub use report::{Options, Report};
 pub use tally::Tally;

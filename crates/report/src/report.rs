@@ -122,8 +122,7 @@ impl Report {
 
     /// The path of the object that code at `place` is in, or what stands for it where there is none.
     pub fn code_path(&self, place: CodePlace) -> &str {
-        // The upper half of the addresses is the kernel's.
-        if place.object.is_none() && place.offset >> 63 == 1 { KERNEL } else { self.path(place.object) }
+        place_path(&self.object_table, place)
     }
 
     /// How long a slice of time is, in nanoseconds.
@@ -141,6 +140,16 @@ impl Report {
 pub const UNKNOWN: &str = "[unknown]";
 /// Stands for the kernel's own code, which faults on a program's memory in system calls.
 pub const KERNEL: &str = "[kernel]";
+
+/// The path of the one of `objects` that code at `place` is in, or what stands for it where there is none.
+pub(crate) fn place_path(objects: &[Object], place: CodePlace) -> &str {
+    match place.object {
+        Some(id) => &objects[id.0 as usize].path,
+        // The upper half of the addresses is the kernel's.
+        None if place.offset >> 63 == 1 => KERNEL,
+        None => UNKNOWN,
+    }
+}
 
 /// What has to be found out for the groups that were asked for.
 #[derive(Clone, Copy)]

@@ -8,6 +8,7 @@ use prepage_core::{FaultClass, TraceFacts};
 
 use crate::by::{By, Grouped, Label};
 use crate::column::Column;
+use crate::diff::Change;
 use crate::report::Report;
 use crate::tally::Tally;
 
@@ -105,6 +106,25 @@ pub fn histogram(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 /// The faults that cost most.
 pub fn dearest_faults(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", dearest(report, usize::MAX, false))
+}
+
+/// What changed: counts and costs before and after.
+pub fn changes<'a>(heading: &str, changes: impl Iterator<Item = &'a Change>) -> String {
+    let headings =
+        [heading, "faults", "after", "change", "disk", "after", "change", "total ms", "after", "change"];
+    let mut table = plain_table(&headings, headings.len());
+    align(&mut table, 0, CellAlignment::Left);
+    for Change { name, before, after } in changes {
+        let counts = |before: u64, after: u64| {
+            [before.to_string(), after.to_string(), format!("{:+}", i128::from(after) - i128::from(before))]
+        };
+        let [before_ms, after_ms] = [before, after].map(|tally| tally.cost_ns as f64 / 1e6);
+        let times =
+            [format!("{before_ms:.2}"), format!("{after_ms:.2}"), format!("{:+.2}", after_ms - before_ms)];
+        let figures = [counts(before.count, after.count), counts(before.disk, after.disk), times];
+        table.add_row(std::iter::once(name.clone()).chain(figures.into_iter().flatten()).collect::<Vec<_>>());
+    }
+    trimmed(&table)
 }
 
 /// The run, in a few lines: what, when, where, and what is missing.

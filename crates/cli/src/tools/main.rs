@@ -3,8 +3,10 @@
 
 mod bench;
 mod child;
+mod diff;
 mod doctor;
 mod evict;
+mod export;
 mod import;
 mod learn;
 mod measure;
@@ -38,6 +40,10 @@ enum Command {
     Import(import::Args),
     /// Say what a trace tells: classes, files, threads, costs, the dearest faults
     Report(report::Args),
+    /// Write a trace for other tools: Perfetto, the Firefox Profiler, flame graphs, spreadsheets
+    Export(export::Args),
+    /// Compare two traces: what changed, by class and by file
+    Diff(diff::Args),
     /// Measure what prefetching gains for a command: cold, prefetched, warm
     Measure(measure::Args),
     /// Replay a trace under other clustering policies and on other devices
@@ -67,6 +73,8 @@ fn main() -> ExitCode {
         Command::Record(args) => record::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Measure(args) => measure::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Residency(args) => residency::run(&args),

@@ -163,7 +163,7 @@ fn class(name: &str) -> Result<FaultClass, String> {
     one_of(FaultClass::ALL.iter().map(|class| (class.name(), *class)), name)
 }
 
-fn one_of<T>(choices: impl Iterator<Item = (&'static str, T)>, name: &str) -> Result<T, String> {
+pub fn one_of<T>(choices: impl Iterator<Item = (&'static str, T)>, name: &str) -> Result<T, String> {
     let mut names = Vec::new();
     for (choice, value) in choices {
         if choice == name {

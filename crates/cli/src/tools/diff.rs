@@ -1,0 +1,70 @@
+//! `prepage diff`: what changed from one trace to another.
+
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use prepage_report::{Diff, Filter, Measure, Options, Report};
+use prepage_trace::parquet::TraceFile;
+
+use crate::report::{FilterArgs, one_of};
+
+/// The second trace is worse than allowed.
+const WORSE: u8 = 1;
+
+/// Options of `prepage diff`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The trace to compare with
+    before: PathBuf,
+    /// The trace to judge
+    after: PathBuf,
+    /// Exit with 1 when AFTER is worse than BEFORE by more than this
+    #[arg(long, value_name = "PERCENT")]
+    threshold: Option<f64>,
+    /// What the threshold is of: total (ms waited for faults), disk-total (ms waited for the disk), count, disk (faults)
+    #[arg(long, value_name = "WHAT", default_value = "total", value_parser = measure)]
+    of: Measure,
+    /// Files in the table
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let options = Options { filter: Filter::from(&args.filter), dearest: 0, ..Options::default() };
+    let read = |path| Report::read(&TraceFile::open(path)?, &options);
+    let (before, after) = (read(&args.before)?, read(&args.after)?);
+    for (path, report) in [(&args.before, &before), (&args.after, &after)] {
+        if report.facts.lost > 0 || report.facts.unsaved > 0 {
+            eprintln!("prepage: {}: {}", path.display(), prepage_report::text::losses(&report.facts));
+        }
+    }
+    let diff = Diff::of(&before, &after);
+    let worse = args.threshold.is_some_and(|threshold| diff.percent(args.of) > threshold);
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &diff.json(args.of, args.threshold))?;
+        writeln!(out)?;
+    } else {
+        diff.print(args.top, &mut out)?;
+        let limit = match args.threshold {
+            Some(threshold) if worse => format!(", more than the {threshold} % allowed"),
+            Some(threshold) => format!(", within the {threshold} % allowed"),
+            None => String::new(),
+        };
+        writeln!(out, "\n{}{limit}", diff.verdict(args.of))?;
+    }
+    out.flush()?;
+    Ok(if worse { ExitCode::from(WORSE) } else { ExitCode::SUCCESS })
+}
+
+fn measure(name: &str) -> Result<Measure, String> {
+    one_of(Measure::ALL.iter().map(|measure| (measure.name(), *measure)), name)
+}

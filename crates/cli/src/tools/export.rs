@@ -1,0 +1,57 @@
+//! `prepage export`: a trace in the formats of other tools.
+
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use prepage_report::Filter;
+use prepage_report::export::{Format, Weight, export};
+use prepage_trace::parquet::TraceFile;
+
+use crate::report::{FilterArgs, one_of};
+
+/// Options of `prepage export`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The trace that `prepage record` wrote
+    #[arg(value_name = "TRACE", default_value = "prepage.parquet")]
+    trace: PathBuf,
+    /// perfetto (ui.perfetto.dev), firefox (profiler.firefox.com), folded (flame graphs), csv
+    #[arg(short, long, value_name = "FORMAT", value_parser = format)]
+    format: Format,
+    /// The file to write [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// What folded stacks weigh: count (faults) or cost (microseconds)
+    #[arg(long, value_name = "WHAT", default_value = "count", value_parser = weight)]
+    weight: Weight,
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let file = TraceFile::open(&args.trace)?;
+    let filter = Filter::from(&args.filter);
+    match &args.output {
+        Some(path) => {
+            crate::output::replace(path, |out| export(&file, &filter, args.format, args.weight, out))?;
+            eprintln!("prepage: written to {}", path.display());
+        }
+        None => {
+            let mut out = BufWriter::new(std::io::stdout().lock());
+            export(&file, &filter, args.format, args.weight, &mut out)?;
+            out.flush()?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn format(name: &str) -> Result<Format, String> {
+    one_of(Format::ALL.iter().map(|format| (format.name(), *format)), name)
+}
+
+fn weight(name: &str) -> Result<Weight, String> {
+    one_of([("count", Weight::Count), ("cost", Weight::Cost)].into_iter(), name)
+}

@@ -1,0 +1,181 @@
+//! Two traces compared: what changed, by class and by file.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use crate::by::{By, Label};
+use crate::json::SCHEMA_VERSION;
+use crate::report::Report;
+use crate::tally::Tally;
+use crate::text;
+
+/// What a threshold is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// How long threads waited for all faults.
+    #[default]
+    Total,
+    /// How long they waited for the disk.
+    DiskTotal,
+    /// The number of faults.
+    Count,
+    /// The number of faults that read from a device.
+    Disk,
+}
+
+impl Measure {
+    /// Every measure, in the order help texts list them.
+    pub const ALL: [Self; 4] = [Self::Total, Self::DiskTotal, Self::Count, Self::Disk];
+
+    /// The name used on the command line and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Total => "total",
+            Self::DiskTotal => "disk-total",
+            Self::Count => "count",
+            Self::Disk => "disk",
+        }
+    }
+
+    /// What is measured, in words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Total => "ms waited for faults",
+            Self::DiskTotal => "ms waited for the disk",
+            Self::Count => "faults",
+            Self::Disk => "disk faults",
+        }
+    }
+
+    fn of(self, tally: &Tally) -> f64 {
+        match self {
+            Self::Total => tally.cost_ns as f64 / 1e6,
+            Self::DiskTotal => tally.disk_ns as f64 / 1e6,
+            Self::Count => tally.count as f64,
+            Self::Disk => tally.disk as f64,
+        }
+    }
+}
+
+/// What one class or file was in two traces.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The class or file.
+    pub name: String,
+    /// In the first trace.
+    pub before: Tally,
+    /// In the second.
+    pub after: Tally,
+}
+
+impl Change {
+    fn count(&self) -> i128 {
+        i128::from(self.after.count) - i128::from(self.before.count)
+    }
+
+    fn cost_ns(&self) -> i128 {
+        i128::from(self.after.cost_ns) - i128::from(self.before.cost_ns)
+    }
+}
+
+/// Two traces compared.
+#[derive(Clone, Debug)]
+pub struct Diff {
+    /// All faults.
+    pub all: Change,
+    /// Those of each class that either trace has.
+    pub classes: Vec<Change>,
+    /// Those on each file that either trace has, the greatest change of cost first.
+    pub files: Vec<Change>,
+}
+
+impl Diff {
+    /// Compares `before` and `after`.
+    pub fn of(before: &Report, after: &Report) -> Self {
+        let mut files = changes(before, after, By::File);
+        files.sort_by_key(|change| {
+            let key = (change.cost_ns().unsigned_abs(), change.count().unsigned_abs());
+            (std::cmp::Reverse(key), change.name.clone())
+        });
+        let all = Change { name: "all".to_owned(), before: before.total(), after: after.total() };
+        Self { all, classes: changes(before, after, By::Class), files }
+    }
+
+    /// By how many percent the second trace is worse (or, negative, better) in `measure`; infinitely where the first had
+    /// nothing.
+    pub fn percent(&self, measure: Measure) -> f64 {
+        let (before, after) = (measure.of(&self.all.before), measure.of(&self.all.after));
+        match (before == 0.0, after == 0.0) {
+            (true, true) => 0.0,
+            (true, false) => f64::INFINITY,
+            _ => 100.0 * (after / before - 1.0),
+        }
+    }
+
+    /// What changed in `measure`, in one line.
+    pub fn verdict(&self, measure: Measure) -> String {
+        let (before, after) = (measure.of(&self.all.before), measure.of(&self.all.after));
+        let digits = if matches!(measure, Measure::Count | Measure::Disk) { 0 } else { 2 };
+        let percent = self.percent(measure);
+        format!("{}: {before:.digits$} before, {after:.digits$} after, {percent:+.1} %", measure.words())
+    }
+
+    /// The tables by class and by file, at most `top` files.
+    pub fn print(&self, top: usize, out: &mut dyn Write) -> io::Result<()> {
+        let all = std::slice::from_ref(&self.all);
+        writeln!(out, "{}", text::changes("class", self.classes.iter().chain(all)))?;
+        let changed = self.files.iter().filter(|change| change.count() != 0 || change.cost_ns() != 0);
+        writeln!(out, "\n{}", text::changes("file", changed.clone().take(top)))?;
+        let left_out = changed.count().saturating_sub(top);
+        if left_out > 0 {
+            writeln!(out, " and {left_out} more (--top N)")?;
+        }
+        Ok(())
+    }
+
+    /// The same as JSON, with the verdict in `measure`.
+    pub fn json(&self, measure: Measure, threshold_percent: Option<f64>) -> Value {
+        let change = |change: &Change| {
+            let tally = |tally: &Tally| {
+                json!({
+                    "count": tally.count,
+                    "disk_count": tally.disk,
+                    "total_ms": tally.cost_ns as f64 / 1e6,
+                    "disk_total_ms": tally.disk_ns as f64 / 1e6,
+                })
+            };
+            json!({ "name": change.name, "before": tally(&change.before), "after": tally(&change.after) })
+        };
+        let percent = self.percent(measure);
+        json!({
+            "schema_version": SCHEMA_VERSION,
+            "all": change(&self.all),
+            "classes": self.classes.iter().map(change).collect::<Vec<_>>(),
+            "files": self.files.iter().map(change).collect::<Vec<_>>(),
+            "of": measure.name(),
+            // JSON has no infinity: where there was nothing before, there is no percentage.
+            "worse_percent": percent.is_finite().then_some(percent),
+            "threshold_percent": threshold_percent,
+            "worse": threshold_percent.map(|threshold| percent > threshold),
+        })
+    }
+}
+
+fn changes(before: &Report, after: &Report, by: By) -> Vec<Change> {
+    let mut changes: Vec<Change> = Vec::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    for (report, second) in [(before, false), (after, true)] {
+        for row in report.grouped(by, usize::MAX).rows {
+            let Some(Label::Text(name)) = row.labels.into_iter().next() else { continue };
+            let place = *places.entry(name.clone()).or_insert_with(|| {
+                changes.push(Change { name, before: Tally::default(), after: Tally::default() });
+                changes.len() - 1
+            });
+            let side = if second { &mut changes[place].after } else { &mut changes[place].before };
+            *side = row.tally;
+        }
+    }
+    changes
+}

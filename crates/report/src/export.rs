@@ -1,0 +1,82 @@
+//! Faults in the formats of other tools.
+
+mod csv;
+mod firefox;
+mod folded;
+mod perfetto;
+mod protobuf;
+
+use std::io::{self, Write};
+
+use prepage_trace::parquet::{TraceFile, TraceFileError};
+
+use crate::filter::Filter;
+
+/// A format of another tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Perfetto's protobuf: a track for each thread, a slice for each fault. For <https://ui.perfetto.dev>.
+    Perfetto,
+    /// The Firefox Profiler's processed profile: markers and samples. For <https://profiler.firefox.com>.
+    Firefox,
+    /// A line for each stack, and its weight. For flamegraph.pl, inferno and speedscope.
+    Folded,
+    /// A line for each fault, with the trace's columns.
+    Csv,
+}
+
+impl Format {
+    /// Every format, in the order help texts list them.
+    pub const ALL: [Self; 4] = [Self::Perfetto, Self::Firefox, Self::Folded, Self::Csv];
+
+    /// The name used on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Perfetto => "perfetto",
+            Self::Firefox => "firefox",
+            Self::Folded => "folded",
+            Self::Csv => "csv",
+        }
+    }
+}
+
+/// What a stack weighs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weight {
+    /// The number of its faults.
+    #[default]
+    Count,
+    /// Their cost in microseconds.
+    Cost,
+}
+
+/// Faults could not be exported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceFileError),
+    /// The output cannot be written.
+    #[error("the export cannot be written")]
+    Output(#[from] io::Error),
+}
+
+/// Writes the faults of `file` that `filter` lets pass. `weight` is that of folded stacks.
+///
+/// # Errors
+/// What cannot be read or written.
+pub fn export(
+    file: &TraceFile,
+    filter: &Filter,
+    format: Format,
+    weight: Weight,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    match format {
+        Format::Perfetto => perfetto::write(file, filter, out),
+        Format::Firefox => firefox::write(file, filter, out),
+        Format::Folded => folded::write(file, filter, weight, out),
+        Format::Csv => csv::write(file, filter, out),
+    }
+}

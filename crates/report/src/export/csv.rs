@@ -1,0 +1,68 @@
+//! Comma-separated values: the trace's columns, a line for each fault, in the order of the file.
+
+use std::io::{self, Write};
+
+use prepage_core::FrameNumber;
+use prepage_trace::parquet::{TraceFile, Wanted};
+
+use super::ExportError;
+use crate::filter::{Filter, Sieve};
+
+const COLUMNS: [&str; 16] = [
+    "start_ns",
+    "cost_ns",
+    "pid",
+    "tid",
+    "comm",
+    "class",
+    "ip",
+    "address",
+    "object",
+    "device",
+    "inode",
+    "page",
+    "permissions",
+    "code",
+    "code_offset",
+    "frame",
+];
+
+pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(), ExportError> {
+    let failed = |error: csv::Error| ExportError::Output(io::Error::from(error));
+    let mut rows = csv::Writer::from_writer(out);
+    rows.write_record(COLUMNS).map_err(failed)?;
+    let mut sieve = Sieve::new(filter);
+    let (mut objects, mut threads) = (Vec::new(), Vec::new());
+    file.for_each::<ExportError>(Wanted { stack: false, ..Wanted::ALL }, |batch| {
+        objects.clone_from(&batch.names.objects());
+        threads.clone_from(&batch.names.threads());
+        for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, batch.names)) {
+            let text = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
+            let object = fault.object.map(|id| &objects[id.0 as usize]);
+            let inode = object.and_then(|object| object.inode);
+            let thread = &threads[fault.thread.0 as usize];
+            let code = fault.code.map(|id| objects[id.0 as usize].path.as_str());
+            rows.write_record([
+                fault.start_ns.to_string().as_str(),
+                &text(fault.cost_ns),
+                &thread.pid.to_string(),
+                &thread.tid.to_string(),
+                &thread.comm,
+                fault.class.name(),
+                &fault.ip.to_string(),
+                &fault.address.to_string(),
+                object.map_or("", |object| &object.path),
+                &text(inode.map(|(device, _)| device)),
+                &text(inode.map(|(_, inode)| inode)),
+                &text(fault.page.map(|page| page.0)),
+                fault.permissions.text(),
+                code.unwrap_or(""),
+                &text(code.map(|_| fault.code_offset)),
+                &text(fault.frame.map(FrameNumber::get)),
+            ])
+            .map_err(failed)?;
+        }
+        Ok(())
+    })?;
+    Ok(rows.flush()?)
+}
