@@ -7,6 +7,7 @@ use crate::figure;
 use crate::mapped::MappedPages;
 use crate::published::{Row, published};
 use crate::reasons::reason;
+use crate::subject::Cache;
 
 /// What holds for all experiments.
 #[derive(Clone, Debug)]
@@ -101,6 +102,11 @@ pub fn note(facts: &Facts, one: &Shown) -> String {
         }
         rounds => format!("The run of median cost of {rounds}, which had {least} to {most} disk faults."),
     };
+    if run.experiment.cache == Cache::Cold {
+        let disk = run.tally(Some(Class::Disk)).count;
+        let share = 100.0 * disk as f64 / facts.accesses.max(1) as f64;
+        note += &format!(" {share:.5} % of the accesses had to read from the disk.");
+    }
     if run.facts.lost > 0 {
         note += &format!(" {} records of the recording were lost.", run.facts.lost);
     }

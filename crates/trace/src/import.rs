@@ -10,6 +10,7 @@
 
 mod error;
 mod frame;
+mod record;
 mod samples;
 
 use std::collections::HashMap;
@@ -17,19 +18,16 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use linux_perf_data::linux_perf_event_reader::{
-    CommOrExecRecord, EventRecord, ForkOrExitRecord, Mmap2FileId, Mmap2Record, MmapRecord, RecordType,
-    SampleRecord, SamplingPolicy,
-};
+use linux_perf_data::linux_perf_event_reader::{RecordType, SamplingPolicy};
 use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use prepage_core::{BuildId, Fault, ImportFacts, Object, Stack, Thread, TraceFacts};
 
-use crate::event::{Event, EventKind, Mapped};
+use crate::event::{Event, EventKind};
 use crate::pairing::Pairing;
 use crate::tables::Tables;
 pub use error::{ImportError, PERF_COMMAND};
+use record::{Taken, take};
 use samples::{Kind, Samples};
 
 /// Records taken in one go, so that memory stays bounded.
@@ -244,123 +242,6 @@ impl std::fmt::Debug for Importer {
     }
 }
 
-/// What a record of perf means here.
-enum Taken {
-    Event { pid: u32, tid: u32, kind: EventKind },
-    Sample(samples::Sample),
-    Lost(u64),
-}
-
-fn take(
-    record: &EventRecord<'_>,
-    without_inode: &mut HashMap<Vec<u8>, u64>,
-    build_ids: &mut HashMap<String, BuildId>,
-) -> Option<Taken> {
-    match record {
-        EventRecord::Sample(sample) => owned(sample).map(Taken::Sample),
-        EventRecord::Comm(comm) => name(comm),
-        EventRecord::Fork(fork) => {
-            let (pid, tid) = ids(fork.pid, fork.tid)?;
-            let (parent_pid, parent_tid) = ids(fork.ppid, fork.ptid)?;
-            Some(Taken::Event { pid, tid, kind: EventKind::Fork { parent_pid, parent_tid } })
-        }
-        EventRecord::Exit(ForkOrExitRecord { pid, tid, .. }) => {
-            let (pid, tid) = ids(*pid, *tid)?;
-            Some(Taken::Event { pid, tid, kind: EventKind::Exit })
-        }
-        EventRecord::Mmap(map) => mapping(map.pid, map.tid, mmap(map, without_inode)),
-        EventRecord::Mmap2(map) => mapping(map.pid, map.tid, mmap2(map, without_inode, build_ids)),
-        EventRecord::Lost(lost) => Some(Taken::Lost(lost.count)),
-        _ => None,
-    }
-}
-
-/// Process and thread; `None` for the kernel's own.
-fn ids(pid: i32, tid: i32) -> Option<(u32, u32)> {
-    (pid > 0 && tid > 0).then_some((pid as u32, tid as u32))
-}
-
-fn owned(sample: &SampleRecord<'_>) -> Option<samples::Sample> {
-    let (pid, tid) = ids(sample.pid?, sample.tid?)?;
-    let calls = sample.callchain.as_ref().map(|chain| {
-        let entries = (0..chain.len()).filter_map(|at| chain.get(at));
-        samples::program_calls(entries)
-    });
-    Some(samples::Sample { pid, tid, address: sample.addr?, ip: sample.ip.unwrap_or(0), calls })
-}
-
-fn name(comm: &CommOrExecRecord<'_>) -> Option<Taken> {
-    let (pid, tid) = ids(comm.pid, comm.tid)?;
-    let name = String::from_utf8_lossy(&comm.name.as_slice()).into();
-    Some(Taken::Event { pid, tid, kind: EventKind::Name { name, exec: comm.is_execve } })
-}
-
-fn mapping(pid: i32, tid: i32, mapped: Mapped) -> Option<Taken> {
-    let (pid, tid) = ids(pid, tid)?;
-    Some(Taken::Event { pid, tid, kind: EventKind::Map(Box::new(mapped)) })
-}
-
-fn mmap2(
-    map: &Mmap2Record<'_>,
-    without_inode: &mut HashMap<Vec<u8>, u64>,
-    build_ids: &mut HashMap<String, BuildId>,
-) -> Mapped {
-    let path = map.path.as_slice();
-    let inode = match &map.file_id {
-        Mmap2FileId::InodeAndVersion(file) if file.inode != 0 => {
-            Some((u64::from(file.major) << 20 | u64::from(file.minor), file.inode))
-        }
-        Mmap2FileId::InodeAndVersion(_) => None,
-        Mmap2FileId::BuildId(id) => {
-            let name = String::from_utf8_lossy(&path).into_owned();
-            build_ids.extend(BuildId::new(id).map(|id| (name, id)));
-            number(&path, without_inode)
-        }
-    };
-    Mapped {
-        start: map.address,
-        end: map.address.saturating_add(map.length),
-        offset_bytes: map.page_offset,
-        inode,
-        protection: map.protection,
-        flags: map.flags,
-        path: text(&path),
-    }
-}
-
-/// A mapping as perf wrote it before Linux 3.16, and still does where it knows no more.
-fn mmap(map: &MmapRecord<'_>, without_inode: &mut HashMap<Vec<u8>, u64>) -> Mapped {
-    const PROT_READ: u32 = 1;
-    const PROT_EXEC: u32 = 4;
-    const MAP_PRIVATE: u32 = 2;
-    let path = map.path.as_slice();
-    Mapped {
-        start: map.address,
-        end: map.address.saturating_add(map.length),
-        offset_bytes: map.page_offset,
-        inode: number(&path, without_inode),
-        protection: if map.is_executable { PROT_READ | PROT_EXEC } else { PROT_READ },
-        flags: MAP_PRIVATE,
-        path: text(&path),
-    }
-}
-
-/// Device 0 and a number of its own, for a file whose inode perf did not note: pages of different files stay apart.
-fn number(path: &[u8], without_inode: &mut HashMap<Vec<u8>, u64>) -> Option<(u64, u64)> {
-    if !path.starts_with(b"/") || path.starts_with(b"//anon") {
-        return None;
-    }
-    let next = without_inode.len() as u64 + 1;
-    Some((0, *without_inode.entry(path.to_owned()).or_insert(next)))
-}
-
-fn text(path: &[u8]) -> Arc<str> {
-    match path {
-        b"//anon" => "[anon]".into(),
-        path => String::from_utf8_lossy(path).into(),
-    }
-}
-
 /// Calls the parser, which panics on some damaged files.
 fn guarded<T>(
     parse: impl FnOnce() -> Result<T, linux_perf_data::Error>,
@@ -388,7 +269,7 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
             tool: format!("perf {}", text(file.perf_version())).trim_end().to_owned(),
             file: path.to_string_lossy().into_owned(),
             events: faults.map(|(event, kind)| samples::event_name(event, *kind)).collect(),
-            disk_unknown: !kinds.contains(&Some(Kind::Major)),
+            disk_unknown: kinds.contains(&Some(Kind::Any)) && !kinds.contains(&Some(Kind::Major)),
             sampled,
         }),
         ..TraceFacts::default()

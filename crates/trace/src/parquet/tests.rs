@@ -2,8 +2,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use prepage_core::{
-    BuildId, CodePlace, Fault, FaultClass, FilePages, FrameNumber, Object, ObjectId, PageCacheFacts,
-    PageIndex, Permissions, ReadWait, Stack, StackId, Thread, ThreadIndex, Trace, TraceFacts,
+    BuildId, CodePlace, Fault, FaultClass, FilePages, FrameNumber, ImportFacts, Object, ObjectId,
+    PageCacheFacts, PageIndex, Permissions, ReadWait, Stack, StackId, Thread, ThreadIndex, Trace, TraceFacts,
 };
 
 use super::*;
@@ -40,6 +40,13 @@ fn trace(faults: u64) -> Trace {
                 count: 2,
                 wait_ns: 100,
             }],
+        }),
+        imported: Some(ImportFacts {
+            tool: "perf 6.1".into(),
+            file: "perf.data".into(),
+            events: vec!["page-faults".into()],
+            disk_unknown: true,
+            sampled: Some("one fault in 3".into()),
         }),
     };
     let objects = vec![
