@@ -44,6 +44,6 @@ pub use page::{PAGE_SIZE, PageIndex, PageRange};
 pub use permissions::Permissions;
 pub use stack::{BuildId, CodePlace, Stack, StackId};
 pub use trace::{
-    FilePages, ImportFacts, Object, ObjectId, PageCacheFacts, ReadWait, Thread, ThreadIndex, Trace,
-    TraceFacts,
+    ExactFacts, FilePages, ImportFacts, Object, ObjectId, PageCacheFacts, ReadWait, Thread, ThreadIndex,
+    Trace, TraceFacts,
 };

@@ -22,12 +22,14 @@ pub struct Object {
     pub inode: Option<(u64, u64)>,
     /// The build-id, of ELF files whose code or data faulted or ran and that could be read.
     pub build_id: Option<BuildId>,
+    /// The file's length when the trace ended, where it could be asked for.
+    pub size_bytes: Option<u64>,
 }
 
 impl Object {
     /// An object of no known build-id.
     pub fn new(path: impl Into<String>, inode: Option<(u64, u64)>) -> Self {
-        Self { path: path.into(), inode, build_id: None }
+        Self { path: path.into(), inode, build_id: None, size_bytes: None }
     }
 
     /// Whether pages of this object are pages of a file.
@@ -100,6 +102,8 @@ pub struct TraceFacts {
     pub filtered_out: u64,
     /// What became of files' pages, where it was asked for (root).
     pub page_cache: Option<PageCacheFacts>,
+    /// Where touches were recorded exactly, with read-ahead off and a cold cache: what was resident nevertheless.
+    pub exact: Option<ExactFacts>,
     /// Where it comes from, when another tool recorded it.
     pub imported: Option<ImportFacts>,
 }
@@ -118,6 +122,15 @@ pub struct ImportFacts {
     pub disk_unknown: bool,
     /// Which faults were recorded, where it was not every one.
     pub sampled: Option<String>,
+}
+
+/// Pages that other programs kept resident when an exact recording began. Touches of them show as cached faults, or,
+/// where a fault nearby mapped them, not at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExactFacts {
+    /// Path of each such file, and how many of its pages were resident.
+    pub resident_pages: Vec<(String, u64)>,
 }
 
 /// What became of files' pages during a recording.

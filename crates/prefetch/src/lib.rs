@@ -12,6 +12,7 @@
 //! |-----------------------------|--------------------------------------------------------------------------|
 //! | [`launch`]                  | `prepage run`: what happens beside the program                           |
 //! | [`engine`]                  | a prefetch under way                                                     |
+//! | [`exact`]     | conditions under which every first touch is a fault                      |
 //! | [`store`], [`keep`]         | the profiles of a user; adding to them                                   |
 //! | [`identity`]                | whether a file is still the one that was learned                         |
 //! | [`learn`], [`tracer`]       | one exact run                                                            |
@@ -41,6 +42,7 @@ mod clock;
 pub mod cold;
 pub mod doctor;
 pub mod engine;
+pub mod exact;
 pub mod identity;
 pub mod keep;
 pub mod launch;

@@ -176,7 +176,7 @@ mod tests {
         let segment = elf.segments().find(within).expect("a segment");
         let offset = symbol.address() - segment.address() + segment.file_range().0;
         let build_id = elf.build_id().expect("ELF").and_then(BuildId::new);
-        (Object { path: path.display().to_string(), inode: Some((1, 1)), build_id }, offset)
+        (Object { path: path.display().to_string(), inode: Some((1, 1)), build_id, size_bytes: None }, offset)
     }
 
     #[test]

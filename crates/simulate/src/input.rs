@@ -1,6 +1,6 @@
 //! Objects, entries and the touches on them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
@@ -71,6 +71,8 @@ pub struct Input {
     pub count: u64,
     /// For traces: mean cost of a fault that read nothing, in nanoseconds.
     pub soft_fault_ns: Option<u64>,
+    /// Touches that are missing.
+    pub unseen: Unseen,
     source: Source,
 }
 
@@ -79,6 +81,18 @@ enum Source {
     Memory(Vec<Touch>),
     /// A text file, read again for each replay.
     Text(PathBuf),
+}
+
+/// What an input cannot tell of its program's touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// All touches are there.
+    Nothing,
+    /// Other programs kept so many pages of the files touched in memory, beside those whose touches were seen; any of them
+    /// may have been touched.
+    AtMost(u64),
+    /// Pages that read-ahead brought in and fault-around mapped: the trace was not recorded exactly.
+    Unknown,
 }
 
 /// There is nothing to replay.
@@ -171,7 +185,7 @@ impl Input {
             layout.resident.extend(options.resident.iter().map(|&range| (at, range)));
         }
         let source = if lasting { Source::Text(path.to_owned()) } else { Source::Memory(kept) };
-        Ok(Self { layout, count, soft_fault_ns: None, source })
+        Ok(Self { layout, count, soft_fault_ns: None, unseen: Unseen::Nothing, source })
     }
 
     /// The faults on files' pages in a trace, each taken as a touch: of a page of the file, through an entry of the
@@ -191,6 +205,9 @@ impl Input {
         let mut entries: HashMap<(u32, u32), u32> = HashMap::new();
         let mut touches = Vec::new();
         let (mut soft, mut soft_ns, mut over_ns) = (0, 0, 0);
+        let mut seen = HashSet::new();
+        // Pages that were resident when they were first touched, by object.
+        let mut found_resident: HashMap<usize, u64> = HashMap::new();
         for fault in &trace.faults {
             let end_ns = fault.start_ns + fault.cost_ns.unwrap_or(0);
             let think_ns = fault.start_ns.saturating_sub(over_ns);
@@ -207,9 +224,13 @@ impl Input {
             }
             let object = *objects.entry(id.0).or_insert_with(|| {
                 let object = &trace.objects[id.0 as usize];
-                layout.objects.push(ObjectLayout { name: object.path.clone(), pages: 0 });
+                let pages = object.size_bytes.map_or(0, |bytes| PageRange::covering(0, bytes).len());
+                layout.objects.push(ObjectLayout { name: object.path.clone(), pages: pages.min(MOST_PAGES) });
                 layout.objects.len() - 1
             });
+            if seen.insert((object, page)) && fault.class != FaultClass::Disk {
+                *found_resident.entry(object).or_default() += 1;
+            }
             let pages = &mut layout.objects[object].pages;
             *pages = (*pages).max(page.0 + 1);
             let pid = trace.threads[fault.thread.0 as usize].pid;
@@ -221,7 +242,8 @@ impl Input {
             touches.push(Touch { page: page.0, entry: EntryIndex(entry), think_ns });
         }
         let soft_fault_ns = u64::checked_div(soft_ns, soft);
-        Self { layout, count: touches.len() as u64, soft_fault_ns, source: Source::Memory(touches) }
+        let unseen = unseen(trace, &layout, &found_resident);
+        Self { layout, count: touches.len() as u64, soft_fault_ns, unseen, source: Source::Memory(touches) }
     }
 
     /// The modelled code section of a compiler ([`code_section`]).
@@ -231,12 +253,24 @@ impl Input {
         let mut layout = Layout::default();
         layout.objects.push(ObjectLayout { name: format!("code:{seed}"), pages: CODE_PAGES });
         layout.entries.push(EntryLayout { object: 0, offset: 0, pages: CODE_PAGES });
-        Self { layout, count: touches.len() as u64, soft_fault_ns: None, source: Source::Memory(touches) }
+        Self {
+            layout,
+            count: touches.len() as u64,
+            soft_fault_ns: None,
+            unseen: Unseen::Nothing,
+            source: Source::Memory(touches),
+        }
     }
 
     /// Touches made by the caller.
     pub fn from_touches(layout: Layout, touches: Vec<Touch>) -> Self {
-        Self { layout, count: touches.len() as u64, soft_fault_ns: None, source: Source::Memory(touches) }
+        Self {
+            layout,
+            count: touches.len() as u64,
+            soft_fault_ns: None,
+            unseen: Unseen::Nothing,
+            source: Source::Memory(touches),
+        }
     }
 
     /// Makes the first page of every object resident before the first touch, as after a look at its ELF header.
@@ -309,6 +343,18 @@ pub fn learn(runs: &[Input]) -> Result<HashMap<String, Vec<Extent>>, InputError>
         }
     }
     Ok(touched.into_iter().map(|(name, touches)| (name.to_owned(), touches.extents())).collect())
+}
+
+fn unseen(trace: &Trace, layout: &Layout, found_resident: &HashMap<usize, u64>) -> Unseen {
+    let Some(exact) = &trace.facts.exact else { return Unseen::Unknown };
+    let resident: HashMap<&str, u64> =
+        exact.resident_pages.iter().map(|(path, pages)| (path.as_str(), *pages)).collect();
+    let objects = layout.objects.iter().enumerate();
+    let hidden = objects.map(|(at, object)| {
+        let kept = resident.get(object.name.as_str()).copied().unwrap_or(0);
+        kept.saturating_sub(found_resident.get(&at).copied().unwrap_or(0))
+    });
+    Unseen::AtMost(hidden.sum())
 }
 
 impl Layout {

@@ -1,4 +1,4 @@
-//! The build-ids of the files that ran.
+//! The files behind objects: their sizes, and the build-ids of those that ran.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -26,8 +26,8 @@ pub fn build_id(page: &[u8]) -> Option<&[u8]> {
     of::<FileHeader64<object::Endianness>>(page).or_else(|| of::<FileHeader32<object::Endianness>>(page))
 }
 
-/// The build-id of `object`'s file, if the file of its path is still the one that was mapped.
-pub(crate) fn build_id_of(object: &Object) -> Option<BuildId> {
+/// `object`'s file and its length in bytes, if the file of its path is still the one that was mapped.
+pub(crate) fn file_of(object: &Object) -> Option<(File, u64)> {
     let (_, inode) = object.inode?;
     // What stands in the file's place by now may be a pipe, which must not be waited for.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
@@ -37,6 +37,11 @@ pub(crate) fn build_id_of(object: &Object) -> Option<BuildId> {
     if !metadata.is_file() || metadata.ino() != inode {
         return None;
     }
+    Some((file, metadata.len()))
+}
+
+/// The build-id of the ELF file `file`.
+pub(crate) fn build_id_of(file: &File) -> Option<BuildId> {
     let mut page = [0; PAGE_SIZE as usize];
     let mut len = 0;
     while let Ok(read @ 1..) = file.read_at(&mut page[len..], len as u64) {
@@ -59,12 +64,14 @@ mod tests {
             Ok(notes) if notes.status.success() => {
                 let notes = String::from_utf8_lossy(&notes.stdout);
                 let expected = notes.split_once("Build ID: ").map(|(_, id)| id.split_whitespace().next());
-                let found = build_id_of(&object(inode)).map(|id| id.to_string());
+                let (file, size_bytes) = file_of(&object(inode)).expect("the same file");
+                assert_eq!(size_bytes, file.metadata().expect("open").len());
+                let found = build_id_of(&file).map(|id| id.to_string());
                 assert_eq!(found.as_deref(), expected.flatten());
             }
             _ => eprintln!("SKIPPED: no readelf to compare with"),
         }
-        assert_eq!(build_id_of(&object(inode + 1)), None);
+        assert!(file_of(&object(inode + 1)).is_none());
         assert_eq!(build_id(&[0x7f, b'E', b'L', b'F']), None);
     }
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use prepage_core::{Fault, Object, Stack, Thread, TraceFacts};
+use prepage_core::{ExactFacts, Fault, Object, Stack, Thread, TraceFacts};
 use prepage_sys::perf::PerfError;
 use prepage_sys::signals::{self, Signals};
 use prepage_sys::spawn::{HowEnded, spawn_waiting};
@@ -46,6 +46,8 @@ pub struct RecordOptions {
     pub page_cache: bool,
     /// Which faults to keep.
     pub filters: Filters,
+    /// What was resident when the touches of a command began to be recorded exactly, for [`TraceFacts::exact`].
+    pub exact: Option<ExactFacts>,
     /// Ends the recording after so long.
     pub duration: Option<Duration>,
 }
@@ -188,6 +190,7 @@ impl Recorder {
             probe_cost_ns: Some(cost.inside_ns),
             probe_total_ns: Some(cost.total_ns),
             filters: options.filters.texts().to_vec(),
+            exact: options.exact.clone(),
             ..TraceFacts::default()
         };
         let urgent = Urgent::begin();

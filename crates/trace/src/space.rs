@@ -9,7 +9,7 @@ use std::{fs, io};
 
 use prepage_core::{CodePlace, Object, ObjectId, PageIndex, PageRange};
 
-use crate::build_id::build_id_of;
+use crate::build_id::{build_id_of, file_of};
 use crate::event::{Event, EventKind, Mapped};
 pub use mappings::{Mapping, Mappings};
 use touched::TouchedPages;
@@ -127,11 +127,14 @@ impl AddressSpaces {
         &self.objects
     }
 
-    /// The same, at the end, with the build-ids of the files that ran.
+    /// The same, at the end, with the sizes of files and the build-ids of those that ran.
     pub fn into_objects(mut self) -> Vec<Object> {
-        for id in &self.executable {
-            let object = &mut self.objects[id.0 as usize];
-            object.build_id = build_id_of(object);
+        for (at, object) in self.objects.iter_mut().enumerate() {
+            let Some((file, size_bytes)) = file_of(object) else { continue };
+            object.size_bytes = Some(size_bytes);
+            if self.executable.contains(&ObjectId(at as u32)) {
+                object.build_id = build_id_of(&file);
+            }
         }
         self.objects
     }

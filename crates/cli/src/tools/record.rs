@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use comfy_table::Table;
 use prepage_core::{FaultClass, FilePages, Object, PageCacheFacts, Thread, TraceFacts};
+use prepage_prefetch::exact::Exact;
 use prepage_trace::parquet::{Notice, Recording, record};
 use prepage_trace::{Filters, RecordOptions, Subject, Summary};
 
@@ -54,6 +55,10 @@ pub struct Args {
     /// Record what becomes of files' pages: read in, asked for by read(), never touched, waited for (root)
     #[arg(long)]
     page_cache: bool,
+    /// Record every first touch of a file's page: with the read-ahead of all disks 0 and all caches dropped (root). Slow;
+    /// for `prepage simulate`
+    #[arg(long, requires = "command")]
+    exact: bool,
     /// Say nothing but errors and losses
     #[arg(short, long)]
     quiet: bool,
@@ -71,8 +76,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         Subject::Processes(args.pid.clone())
     };
+    let conditions = args.exact.then(Exact::begin).transpose()?;
+    let mut options = options(args)?;
+    options.exact = conditions.as_ref().map(|conditions| conditions.facts.clone());
     let Recording { recorded, summary, saved, failure } =
-        record(&subject, &options(args)?, &args.output, |notice| tell_notice(&notice))?;
+        record(&subject, &options, &args.output, |notice| tell_notice(&notice))?;
+    drop(conditions);
     let how_ended = recorded.how_ended.map(|how| exit_code_of(&args.command, how)).transpose()?;
     tell_losses(&recorded.facts);
     if !args.quiet {
@@ -99,7 +108,7 @@ fn options(args: &Args) -> Result<RecordOptions> {
     args.address.iter().try_for_each(|range| filters.address(range))?;
     args.comm.iter().for_each(|name| filters.comm(name));
     let Args { stacks, frames, page_cache, duration, .. } = *args;
-    Ok(RecordOptions { stacks, frames, page_cache, filters, duration })
+    Ok(RecordOptions { stacks, frames, page_cache, filters, duration, exact: None })
 }
 
 /// Seconds, or a number with its unit.

@@ -1,5 +1,6 @@
 //! What to do about an error: the `try:` line below it.
 
+use prepage_prefetch::exact::ExactError;
 use prepage_prefetch::learn::LearnError;
 use prepage_prefetch::measure::MeasureError;
 use prepage_prefetch::store::StoreError;
@@ -14,6 +15,9 @@ pub fn remedy(error: &anyhow::Error) -> Option<&'static str> {
         }
         if let Some(error) = cause.downcast_ref::<PerfError>() {
             return error.remedy();
+        }
+        if cause.is::<ExactError>() {
+            return Some("as root, outside of a container; or without --exact");
         }
         if let Some(error) = cause.downcast_ref::<StoreError>() {
             return Some(error.remedy());

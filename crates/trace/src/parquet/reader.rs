@@ -86,12 +86,12 @@ pub(super) fn files(path: &Path, entries: &[KeyValue]) -> Result<Files, TraceFil
     let Some(text) = value(entries, FILES_KEY) else { return Ok(files) };
     let entries: Vec<FileEntry> =
         serde_json::from_str(text).map_err(|_| not_a_trace("its files are no files"))?;
-    for FileEntry { path, device, inode, build_id } in entries {
+    for FileEntry { path, device, inode, build_id, size_bytes } in entries {
         let build_id = build_id.map(|id| id.parse()).transpose();
         let build_id = build_id.map_err(|_| not_a_trace("one of its build-ids is none"))?;
         let inode = (device, inode);
         files.inodes.entry(path.clone()).or_insert(inode);
-        files.build_ids.extend(build_id.map(|id| ((path, inode), id)));
+        files.known.insert((path, inode), (build_id, size_bytes));
     }
     Ok(files)
 }
@@ -118,7 +118,7 @@ pub(super) fn check_columns(path: &Path, schema: &Schema) -> Result<(), TraceFil
 /// What the metadata say of files.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    build_ids: HashMap<(String, Inode), BuildId>,
+    known: HashMap<(String, Inode), (Option<BuildId>, Option<u64>)>,
     /// Code is known by path alone: the first of this path.
     inodes: HashMap<String, Inode>,
 }
@@ -130,8 +130,8 @@ impl Files {
     pub fn object(&self, path: String, inode: Option<Inode>) -> Object {
         let Some(inode) = inode else { return Object::new(path, None) };
         let key = (path, inode);
-        let build_id = self.build_ids.get(&key).copied();
-        Object { path: key.0, inode: Some(inode), build_id }
+        let (build_id, size_bytes) = self.known.get(&key).copied().unwrap_or_default();
+        Object { path: key.0, inode: Some(inode), build_id, size_bytes }
     }
 
     pub fn code(&self, path: String) -> Object {

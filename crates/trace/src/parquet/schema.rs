@@ -27,6 +27,8 @@ pub(super) struct FileEntry {
     /// In hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
 }
 
 /// The entries of all files among `objects`.
@@ -34,7 +36,7 @@ pub(super) fn file_entries(objects: &[Object]) -> Vec<FileEntry> {
     let entry = |object: &Object| {
         let (device, inode) = object.inode?;
         let build_id = object.build_id.map(|id| id.to_string());
-        Some(FileEntry { path: object.path.clone(), device, inode, build_id })
+        Some(FileEntry { path: object.path.clone(), device, inode, build_id, size_bytes: object.size_bytes })
     };
     objects.iter().filter_map(entry).collect()
 }

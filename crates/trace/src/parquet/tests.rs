@@ -2,7 +2,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use prepage_core::{
-    BuildId, CodePlace, Fault, FaultClass, FilePages, FrameNumber, ImportFacts, Object, ObjectId,
+    BuildId, CodePlace, ExactFacts, Fault, FaultClass, FilePages, FrameNumber, ImportFacts, Object, ObjectId,
     PageCacheFacts, PageIndex, Permissions, ReadWait, Stack, StackId, Thread, ThreadIndex, Trace, TraceFacts,
 };
 
@@ -31,7 +31,7 @@ fn trace(faults: u64) -> Trace {
         probe_cost_ns: Some(180),
         filters: vec!["--comm gcc".into()],
         filtered_out: 12,
-        imported: None,
+        exact: Some(ExactFacts { resident_pages: vec![("/lib/x".into(), 3)] }),
         page_cache: Some(PageCacheFacts {
             files: vec![FilePages { path: "/a".into(), pages_read_in: 9, ..FilePages::default() }],
             waits: vec![ReadWait {
@@ -52,6 +52,7 @@ fn trace(faults: u64) -> Trace {
     let objects = vec![
         Object {
             build_id: BuildId::new(&[0xab; 20]),
+            size_bytes: Some(12_345),
             ..Object::new("/usr/lib/ü;\n.so", Some((0xfe << 20, u64::MAX)))
         },
         Object::new("[heap]", None),

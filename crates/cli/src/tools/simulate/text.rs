@@ -6,6 +6,7 @@ use anyhow::Result;
 use comfy_table::Table;
 use prepage_core::simulate::Outcome;
 use prepage_simulate::Input;
+use prepage_simulate::input::Unseen;
 use prepage_simulate::memory::{MemoryFaults, RULES};
 
 use super::{Args, Row};
@@ -35,8 +36,16 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
 fn heading(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
     let touched = rows.first().map_or(0, |row| row.plain.outcome.touched_pages);
     let runs = if args.runs > 1 { format!(" in {} runs", args.runs) } else { String::new() };
+    let unseen = match input.unseen {
+        Unseen::Nothing => String::new(),
+        Unseen::AtMost(0) => "; none unseen".to_owned(),
+        Unseen::AtMost(pages) => format!("; {pages} pages other programs had in memory may have been touched unseen"),
+        Unseen::Unknown => {
+            "\nnot recorded exactly (record --exact): touches of pages that were mapped along with others are missing".to_owned()
+        }
+    };
     format!(
-        "{} touches of {touched} pages, {} objects of {} pages{runs}\n",
+        "{} touches of {touched} pages, {} objects of {} pages{runs}{unseen}\n",
         input.count,
         input.layout.objects.len(),
         input.layout.objects.iter().map(|object| object.pages).sum::<u64>()
