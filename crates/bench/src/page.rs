@@ -104,23 +104,23 @@ pub fn note(facts: &Facts, one: &Shown) -> String {
     };
     if run.experiment.cache == Cache::Cold {
         let disk = run.tally(Some(Class::Disk)).count;
-        let share = 100.0 * disk as f64 / facts.accesses.max(1) as f64;
-        note += &format!(" {share:.5} % of the accesses had to read from the disk.");
+        note += &format!(" {disk} of {} accesses had to read from the disk.", facts.accesses);
     }
     if run.facts.lost > 0 {
         note += &format!(" {} records of the recording were lost.", run.facts.lost);
     }
     if let Some(mapped) = one.mapped {
         let rate = |pages: u64, faults: u64| pages as f64 / faults.max(1) as f64;
+        let part = |faults: u64, what: &str, pages: u64| match faults {
+            0 => None,
+            _ => Some(format!("{faults} {what} mapped {pages} pages ({:.1} each)", rate(pages, faults))),
+        };
+        let disk = part(mapped.disk_faults, "disk faults", mapped.disk_pages);
+        let cached = part(mapped.cached_faults, "faults on pages in memory", mapped.cached_pages);
+        let parts: Vec<String> = disk.into_iter().chain(cached).collect();
         note += &format!(
-            " In another run {} disk faults mapped {} pages ({:.1} each) and {} faults on pages in memory mapped {} \
-             ({:.1} each): without fault-around, all {} pages would have faulted.",
-            mapped.disk_faults,
-            mapped.disk_pages,
-            rate(mapped.disk_pages, mapped.disk_faults),
-            mapped.cached_faults,
-            mapped.cached_pages,
-            rate(mapped.cached_pages, mapped.cached_faults),
+            " In another run {}: without fault-around, all {} pages would have faulted.",
+            parts.join(" and "),
             facts.pages,
         );
     }

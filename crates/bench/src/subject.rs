@@ -189,8 +189,22 @@ impl Subject {
         ))
     }
 
-    /// Brings the cache into the state `cache`, and looks whether it is.
+    /// Brings the cache into the state `cache`, and looks whether it is. Tries more than once: other programs read, and
+    /// empty the caches.
     pub fn prepare(&self, cache: Cache) -> Result<(), SubjectError> {
+        const TRIES: usize = 5;
+        let mut result = self.try_to_prepare(cache);
+        for _ in 1..TRIES {
+            let again = matches!(result, Err(SubjectError::NotWarm { .. } | SubjectError::NotCold { .. }));
+            if !again {
+                break;
+            }
+            result = self.try_to_prepare(cache);
+        }
+        result
+    }
+
+    fn try_to_prepare(&self, cache: Cache) -> Result<(), SubjectError> {
         let spots = [Spot::file(&self.path)];
         let pages = self.pages();
         match cache {
