@@ -92,7 +92,7 @@ impl Region {
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         match region.advise(0, len as u64, advice) {
             // Kernels without huge pages know neither advice, and then small pages are all there are.
-            Err(error) if huge || error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
+            Err(error) if huge || error.raw_os_error() != Some(libc::EINVAL) => Err(error),
             _ => Ok(region),
         }
     }
@@ -156,6 +156,11 @@ impl Region {
     /// Fills `[offset, offset + len)` by the kernel, as if each page were written to.
     pub fn populate_write(&mut self, offset: u64, len: u64) -> io::Result<()> {
         self.advise(offset, len, libc::MADV_POPULATE_WRITE)
+    }
+
+    /// Tells the kernel that the pages of a file mapped here are touched in no order.
+    pub fn expect_random(&self) -> io::Result<()> {
+        self.advise(0, self.len(), libc::MADV_RANDOM)
     }
 
     fn advise(&self, offset: u64, len: u64, advice: libc::c_int) -> io::Result<()> {

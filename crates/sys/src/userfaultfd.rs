@@ -22,7 +22,7 @@ pub enum Delivery {
 }
 
 /// What the kernel tells of a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The address, rounded down to its page.
     pub address: u64,
@@ -159,7 +159,7 @@ const IOC_MOVE: libc::Ioctl = request(READ_WRITE, 0x05, size_of::<Transfer>());
 const IOC_CONTINUE: libc::Ioctl = request(READ_WRITE, 0x07, size_of::<Fill>());
 const IOC_POISON: libc::Ioctl = request(READ_WRITE, 0x08, size_of::<Fill>());
 // The number that linux/userfaultfd.h gives for UFFDIO_COPY.
-const _: () = assert!(IOC_COPY as u64 == 0xc028_aa03);
+const _: () = assert!(IOC_COPY == 0xc028_aa03);
 
 impl Userfaultfd {
     /// Opens one whose faults are delivered as `delivery` says. Needs Linux 6.6.
@@ -352,11 +352,5 @@ fn progress(result: libc::c_int, bytes: i64) -> io::Result<Progress> {
         // Too little memory, or as yet no page in the memfd.
         Some(libc::EFAULT | libc::ENOENT) => Ok(Progress::Hole(done)),
         _ => Err(error),
-    }
-}
-
-impl Default for Message {
-    fn default() -> Self {
-        Self { address: 0, tid: 0, write: false }
     }
 }

@@ -452,7 +452,8 @@ pub(crate) fn serve_listed(object: &Arc<ObjectCore>) {
     loop {
         let next = {
             let mut listed = frames.listed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let ready = listed.iter().position(|(_, touch)| frames.pages.see(touch.page) != Seen::Filling);
+            // Whoever fills a page by now may have claimed it after the fault was listed: it is told again.
+            let ready = listed.iter().position(|(_, touch)| !frames.pages.list(touch.page));
             ready.map(|index| listed.swap_remove(index))
         };
         let Some((at, touch)) = next else { return };

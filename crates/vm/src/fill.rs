@@ -97,7 +97,10 @@ fn read(
     // The rest of the last page, in which an earlier fill may have left its bytes.
     bytes[valid..].fill(0);
     debug_assert!((bytes.len() as u64).is_multiple_of(PAGE_SIZE));
-    frames.write(range.start(), bytes).inspect_err(|_| frames.punch(range))
+    frames.write(range.start(), bytes).inspect_err(|_| {
+        // What was written of it goes; failing leaves a frame that the page's next fill overwrites.
+        let _ = frames.punch(range);
+    })
 }
 
 /// Reads from code of others, which may ask for patience, fail and panic.

@@ -4,11 +4,9 @@
 //! so that no new fault maps it, and then waits here for the faults that looked before. Without it a late one could map a
 //! frame that is being filled again.
 
-use std::sync::Mutex;
-
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicU32, Ordering, yield_now};
+use crate::sync::{AtomicU32, Mutex, Ordering, yield_now};
 
 const SHARDS: usize = 4;
 

@@ -59,6 +59,8 @@ mod histogram;
 mod inline;
 mod jobs;
 mod map;
+#[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
+mod model;
 mod object;
 mod pages;
 mod reason;

@@ -8,11 +8,12 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::region::{Contents as Shown, Region, try_copy};
 use prepage_sys::userfaultfd::{Progress, Userfaultfd};
 
+use crate::buffers::BUFFER_PAGES;
 use crate::entry::EntryCell;
 use crate::error::{AccessError, MapError};
 use crate::fault::map_resident;
 use crate::jobs::{Sweep, read_missing};
-use crate::object::{Contents, Object, ObjectCore, clip};
+use crate::object::{Contents, Object, ObjectCore};
 use crate::pages::Seen;
 use crate::statistics::Tally;
 use crate::table::{self, MapRef};
@@ -324,9 +325,9 @@ impl Map {
             done += copied;
             if copied == 0 {
                 let page = PageIndex(self.core.window.start().0 + at / PAGE_SIZE);
-                let near = PageRange::new(page, PageIndex(page.0 + 16));
-                self.populate(clip(near, self.core.window)).or_else(|_| {
-                    // A neighbour may be the one that failed.
+                let wanted = PageRange::covering(at, (into.len() - done) as u64).len().min(BUFFER_PAGES);
+                self.populate(PageRange::new(page, PageIndex(page.0 + wanted))).or_else(|_| {
+                    // A later page may be the one that failed.
                     self.populate(PageRange::new(page, PageIndex(page.0 + 1)))
                 })?;
             }

@@ -140,8 +140,15 @@ impl Object {
         let Some(frames) = self.core.frames() else { return Ok(0) };
         let range = clip(range, self.pages());
         let mut claims: Vec<Claim<'_>> = Vec::new();
-        for page in range.iter() {
-            claims.extend(frames.pages.claim_resident(page));
+        let mut page = range.start();
+        while page < range.end() {
+            match frames.pages.claim_resident(page, range.end()) {
+                Some(claim) => {
+                    page = claim.range().end();
+                    claims.push(claim);
+                }
+                None => page.0 += 1,
+            }
         }
         if claims.is_empty() {
             return Ok(0);
@@ -151,19 +158,18 @@ impl Object {
         let mut outcome = Ok(());
         let mut listed = false;
         for mut claim in claims {
-            let page = claim.range();
-            let offset = page.start().offset_bytes();
-            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            match rustix::fs::fallocate(&frames.memfd, punch, offset, page.bytes()) {
+            let run = claim.range();
+            // One call a run: each makes the kernel interrupt the CPUs that may know the pages.
+            match frames.punch(run) {
                 Ok(()) => {
-                    frames.resident.fetch_sub(1, Ordering::AcqRel);
-                    self.core.vm.release_frames(1);
-                    evicted += 1;
-                    listed |= claim.release(1).listed;
+                    frames.resident.fetch_sub(run.len(), Ordering::AcqRel);
+                    self.core.vm.release_frames(run.len());
+                    evicted += run.len();
+                    listed |= claim.release(run.len()).listed;
                 }
                 Err(error) => {
-                    outcome = Err(error.into());
-                    listed |= claim.publish(1, None).listed;
+                    outcome = Err(error);
+                    listed |= claim.publish(run.len(), None).listed;
                 }
             }
         }
@@ -250,11 +256,10 @@ impl Frames {
         Ok(())
     }
 
-    /// Takes back what a failed write left behind.
-    pub(crate) fn punch(&self, range: PageRange) {
+    /// Takes the frames of `range` away.
+    pub(crate) fn punch(&self, range: PageRange) -> io::Result<()> {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // Failing leaves a frame that the page's next fill overwrites.
-        let _ = rustix::fs::fallocate(&self.memfd, punch, range.start().offset_bytes(), range.bytes());
+        Ok(rustix::fs::fallocate(&self.memfd, punch, range.start().offset_bytes(), range.bytes())?)
     }
 }
 

@@ -90,27 +90,29 @@ impl Pages {
         seen(self.word(page).load(Ordering::Acquire))
     }
 
-    /// Makes `page` the caller's to fill; `None` where it is not absent.
+    /// Makes `page` the caller's to fill; `None` where it is not absent. A claim may be made only once the page is taken:
+    /// dropping it fails the page.
     pub(crate) fn claim(&self, page: PageIndex) -> Option<Claim<'_>> {
         let range = PageRange::new(page, PageIndex(page.0 + 1));
-        self.take(page, ABSENT).then_some(Claim { pages: self, range, reason: 0 })
+        self.take(page, ABSENT).then(|| Claim { pages: self, range, reason: 0 })
     }
 
     /// As [`Self::claim`], for a page that failed with `reason`.
     pub(crate) fn claim_failed(&self, page: PageIndex, reason: u16) -> Option<Claim<'_>> {
         let range = PageRange::new(page, PageIndex(page.0 + 1));
-        self.take(page, FAILED | u32::from(reason) << REASON).then_some(Claim {
-            pages: self,
-            range,
-            reason: 0,
-        })
+        self.take(page, FAILED | u32::from(reason) << REASON).then(|| Claim { pages: self, range, reason: 0 })
     }
 
-    /// Makes a resident page the caller's, who is about to take its frame away.
-    pub(crate) fn claim_resident(&self, page: PageIndex) -> Option<Claim<'_>> {
-        let range = PageRange::new(page, PageIndex(page.0 + 1));
-        let taken = self.take(page, RESIDENT) || self.take(page, RESIDENT | MARKED);
-        taken.then_some(Claim { pages: self, range, reason: 0 })
+    /// Makes the run of resident pages that begins at `page` and ends before `end` at the latest the caller's, who is
+    /// about to take their frames away; `None` where `page` is not resident.
+    pub(crate) fn claim_resident(&self, page: PageIndex, end: PageIndex) -> Option<Claim<'_>> {
+        let take = |page| self.take(page, RESIDENT) || self.take(page, RESIDENT | MARKED);
+        let mut claimed = page;
+        while claimed < end && take(claimed) {
+            claimed.0 += 1;
+        }
+        let range = PageRange::new(page, claimed);
+        (!range.is_empty()).then(|| Claim { pages: self, range, reason: 0 })
     }
 
     /// Takes over a claim whose owner let it go with [`Claim::hand_over`].

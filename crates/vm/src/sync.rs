@@ -2,6 +2,7 @@
 
 #[cfg(not(any(feature = "shuttle", feature = "loom")))]
 mod real {
+    pub(crate) use std::sync::Mutex;
     pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
     pub(crate) use std::thread::yield_now;
 
@@ -24,8 +25,9 @@ pub(crate) use real::*;
 /// A futex is modelled by one lock and one condition for all words: early wake-ups abound, lost ones are found.
 #[cfg(feature = "shuttle")]
 mod model {
+    use shuttle::sync::Condvar;
+    pub(crate) use shuttle::sync::Mutex;
     pub(crate) use shuttle::sync::atomic::{AtomicU32, Ordering};
-    use shuttle::sync::{Condvar, Mutex};
     pub(crate) use shuttle::thread::yield_now;
 
     shuttle::lazy_static! {
@@ -49,8 +51,9 @@ pub(crate) use model::*;
 
 #[cfg(all(feature = "loom", not(feature = "shuttle")))]
 mod model {
+    use loom::sync::Condvar;
+    pub(crate) use loom::sync::Mutex;
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
-    use loom::sync::{Condvar, Mutex};
     pub(crate) use loom::thread::yield_now;
 
     loom::lazy_static! {

@@ -1,0 +1,193 @@
+//! A local file that is not in memory.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use prepage_core::policy::Policy;
+use prepage_core::policy::aligned::Aligned;
+use prepage_core::policy::predicted::Predicted;
+use prepage_core::profile::{Evidence, Extent};
+use prepage_core::{PageIndex, PageRange};
+use prepage_sys::region::{Contents, Region};
+use prepage_vm::{Advice, MapOptions, Mode, Vm, VmOptions};
+use rustix::fs::{Advice as FileAdvice, fadvise};
+
+use crate::rounds::{compare, seconds, way};
+
+/// The file, removed when this is dropped.
+struct Data {
+    path: PathBuf,
+    pages: u64,
+}
+
+impl Data {
+    fn new() -> Self {
+        let directory = std::env::var("DIRECTORY").unwrap_or_else(|_| ".".to_owned());
+        let mib: u64 = std::env::var("FILE_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(1024);
+        let path = PathBuf::from(directory).join(format!(".bench-vm-{}", std::process::id()));
+        let data = Self { path, pages: mib * 256 };
+        let mut file = File::create(&data.path).unwrap();
+        let mut block = vec![0_u8; 1 << 20];
+        for number in 0..mib {
+            let mut state = number + 1;
+            for bytes in block.chunks_exact_mut(8) {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                bytes.copy_from_slice(&(state | 1).to_le_bytes());
+            }
+            file.write_all(&block).unwrap();
+        }
+        file.sync_all().unwrap();
+        data
+    }
+
+    /// Takes the file out of the page cache.
+    fn cool(&self) {
+        let file = File::open(&self.path).unwrap();
+        fadvise(&file, 0, None, FileAdvice::DontNeed).unwrap();
+        let all = PageRange::new(PageIndex(0), PageIndex(self.pages));
+        let cached = prepage_sys::cachestat::cached_pages(file.as_fd(), all).unwrap();
+        assert_eq!(cached, 0, "pages stayed in memory");
+    }
+
+    fn kernel(&self) -> Region {
+        let file = File::open(&self.path).unwrap();
+        Region::map(self.pages * 4096, Contents::Private(file.as_fd(), 0)).unwrap()
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Pages in the order in which they are touched.
+type Order = Arc<[u64]>;
+
+fn walk(slice: &[u8], order: &[u64]) -> f64 {
+    let mut sum = 0_u64;
+    let took = seconds(|| {
+        for &page in order {
+            // All of the page, as a reader would.
+            let bytes = &slice[(page * 4096) as usize..][..4096];
+            sum += bytes.chunks_exact(64).map(|line| u64::from(line[0])).sum::<u64>();
+        }
+    });
+    assert_ne!(sum, 0);
+    order.len() as f64 / took
+}
+
+fn shuffle(order: &mut [u64], mut state: u64) {
+    for index in (1..order.len()).rev() {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        order.swap(index, (state >> 33) as usize % (index + 1));
+    }
+}
+
+pub fn measure() {
+    let data = &Data::new();
+    let kernel = |order: &Order, random: bool| {
+        let order = Arc::clone(order);
+        move || {
+            data.cool();
+            let region = data.kernel();
+            if random {
+                region.expect_random().unwrap();
+            }
+            walk(region.as_slice(), &order)
+        }
+    };
+    let ours = |order: &Order, policy: Policy, mode: Mode, advice: Advice, direct: bool| {
+        let order = Arc::clone(order);
+        move || {
+            data.cool();
+            let vm = Vm::new(VmOptions::default()).unwrap();
+            let object = if direct { vm.file_direct(&data.path) } else { vm.file(&data.path) }.unwrap();
+            let map = vm.map(&object, &MapOptions::shared().mode(mode).policy(policy.clone())).unwrap();
+            map.advise(advice).unwrap();
+            walk(map.as_slice(), &order)
+        }
+    };
+    let none: Policy = "none".parse().unwrap();
+    let order: Order = (0..data.pages).collect();
+    let mut ways = vec![
+        way("kernel mmap, read-ahead 128 KiB", kernel(&order, false)),
+        way("ours, inline, sequential", ours(&order, none.clone(), Mode::Inline, Advice::Sequential, false)),
+        way(
+            "ours, inline, sequential, direct",
+            ours(&order, none.clone(), Mode::Inline, Advice::Sequential, true),
+        ),
+        way(
+            "ours, handler, sequential",
+            ours(&order, none.clone(), Mode::Handler, Advice::Sequential, false),
+        ),
+    ];
+    compare("cold file, every page in order", "pages/s", &mut ways, 0);
+
+    let mut order: Vec<u64> = (0..data.pages).collect();
+    shuffle(&mut order, 1);
+    order.truncate(data.pages as usize / 16);
+    let order: Order = order.into();
+    let mut ways = vec![
+        way("kernel mmap, MADV_RANDOM", kernel(&order, true)),
+        way("ours, inline, cluster 1", ours(&order, none.clone(), Mode::Inline, Advice::Random, false)),
+        way(
+            "ours, inline, cluster 1, direct",
+            ours(&order, none.clone(), Mode::Inline, Advice::Random, true),
+        ),
+        way("ours, handler, cluster 1", ours(&order, none.clone(), Mode::Handler, Advice::Random, false)),
+    ];
+    compare("cold file, 1/16 of its pages in random order", "pages/s", &mut ways, 0);
+
+    // A tenth of the pages, in runs of 1 to 8, touched in an order of its own.
+    let mut runs = Vec::new();
+    let (mut page, mut state) = (0, 7_u64);
+    while page < data.pages {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let (len, gap) = (1 + (state >> 33) % 8, (state >> 40) % 81);
+        runs.push((page, (page + len).min(data.pages)));
+        page += len + gap;
+    }
+    let mut ranks: Vec<u64> = (0..runs.len() as u64).collect();
+    shuffle(&mut ranks, 3);
+    let order: Order = ranks.iter().flat_map(|&rank| runs[rank as usize].0..runs[rank as usize].1).collect();
+    let extents: Vec<Extent> = ranks
+        .iter()
+        .enumerate()
+        .map(|(rank, &run)| {
+            let (start, end) = runs[run as usize];
+            Extent {
+                range: PageRange::new(PageIndex(start), PageIndex(end)),
+                rank: rank as u32,
+                evidence: Evidence::Exact,
+            }
+        })
+        .collect();
+    let predicted = Policy::Predicted(Predicted::new(&extents, Aligned { pages: 16 }));
+    let mut ways = vec![
+        way("kernel mmap, read-ahead 128 KiB", kernel(&order, false)),
+        way("kernel mmap, MADV_RANDOM", kernel(&order, true)),
+        way("ours, inline, predicted", ours(&order, predicted.clone(), Mode::Inline, Advice::Normal, false)),
+        way(
+            "ours, inline, predicted, direct",
+            ours(&order, predicted.clone(), Mode::Inline, Advice::Normal, true),
+        ),
+        way(
+            "ours, handler, predicted",
+            ours(&order, predicted.clone(), Mode::Handler, Advice::Normal, false),
+        ),
+    ];
+    compare(
+        &format!(
+            "cold file, a working set of {} % in {} runs",
+            100 * order.len() as u64 / data.pages,
+            runs.len()
+        ),
+        "pages/s",
+        &mut ways,
+        0,
+    );
+}

@@ -1,0 +1,104 @@
+//! Faults on an object that is in memory: the cost of the fault path alone.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+
+use prepage_core::policy::Neighbours;
+use prepage_core::{PageIndex, PageRange};
+use prepage_sys::region::{Contents, Region};
+use prepage_vm::{MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
+
+use crate::plain::Plain;
+use crate::rounds::{compare, seconds, way};
+
+const PAGES: u64 = 1 << 16;
+
+/// Pages of one byte each.
+pub struct Bytes(pub u64);
+
+impl Source for Bytes {
+    fn len_bytes(&self) -> u64 {
+        self.0
+    }
+
+    fn read(&self, _: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        into.fill(7);
+        Ok(())
+    }
+}
+
+/// Touches every page of `slice`, spread over `threads` threads, and returns pages a second.
+pub fn touch_all(slice: &[u8], threads: usize) -> f64 {
+    let pages = slice.len() / 4096;
+    let took = seconds(|| {
+        thread::scope(|scope| {
+            for part in slice.chunks(slice.len() / threads) {
+                scope.spawn(move || {
+                    let mut sum = 0_u64;
+                    for page in part.chunks(4096) {
+                        sum += u64::from(std::hint::black_box(page)[0]);
+                    }
+                    assert_ne!(sum, 0);
+                });
+            }
+        });
+    });
+    pages as f64 / took
+}
+
+fn ours(vm: &Vm, object: &Object, mode: Mode, cluster: u64, threads: usize) -> f64 {
+    // A part at cluster 1, where faults are slow; all at larger ones.
+    let pages = if cluster == 1 && mode == Mode::Handler { PAGES / 16 } else { PAGES };
+    let options = MapOptions::private()
+        .mode(mode)
+        .policy("none".parse().expect("a policy"))
+        .neighbours(Neighbours::Block(cluster))
+        .window(PageRange::new(PageIndex(0), PageIndex(pages)));
+    let map = vm.map(object, &options).unwrap();
+    let before = vm.statistics().counted;
+    let rate = touch_all(map.as_slice(), threads);
+    let counted = vm.statistics().counted;
+    assert!(counted.soft - before.soft >= pages / cluster, "every page faulted");
+    rate
+}
+
+fn plain(memfd: &OwnedFd) -> f64 {
+    let plain = Plain::start();
+    let region = Region::map(PAGES / 16 * 4096, Contents::Private(memfd.as_fd(), 0)).unwrap();
+    plain.register(region.start(), region.len());
+    touch_all(region.as_slice(), 1)
+}
+
+fn kernel(memfd: &OwnedFd, threads: usize) -> f64 {
+    let region = Region::map(PAGES * 4096, Contents::Private(memfd.as_fd(), 0)).unwrap();
+    touch_all(region.as_slice(), threads)
+}
+
+pub fn measure() {
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let object = vm.source("bytes", Bytes(PAGES * 4096)).unwrap();
+    let filled = vm.map(&object, &MapOptions::shared()).unwrap();
+    filled.populate(filled.window()).unwrap();
+    let memfd = rustix::fs::memfd_create("kernel", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    for page in 0..PAGES {
+        rustix::io::pwrite(&memfd, &[7; 4096], page * 4096).unwrap();
+    }
+    let mut ways = vec![
+        way("plain poll-based handler, 1 page a fault", || plain(&memfd)),
+        way("kernel, memfd mapped, fault-around 16 pages, 1 thread", || kernel(&memfd, 1)),
+        way("kernel, 2 threads", || kernel(&memfd, 2)),
+    ];
+    for mode in [Mode::Inline, Mode::Handler] {
+        for cluster in [1, 16, 64, 512] {
+            for threads in [1, 2] {
+                if mode == Mode::Handler && threads == 2 {
+                    continue;
+                }
+                let (vm, object) = (&vm, &object);
+                let name = format!("{mode:?}, cluster {cluster}, {threads} thread(s)").to_lowercase();
+                ways.push(way(name, move || ours(vm, object, mode, cluster, threads)));
+            }
+        }
+    }
+    compare("resident object of 256 MiB, private map", "pages/s; ratio to the plain handler", &mut ways, 0);
+}

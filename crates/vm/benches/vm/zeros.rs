@@ -1,0 +1,63 @@
+//! Memory of zeros, each page written to once.
+
+use std::thread;
+
+use prepage_sys::region::{Contents, Region};
+use prepage_vm::{MapOptions, Vm, VmOptions};
+
+use crate::rounds::{compare, seconds, way};
+
+const BYTES: u64 = 512 << 20;
+
+fn write_all(slice: &mut [u8], threads: usize) -> f64 {
+    let pages = slice.len() / 4096;
+    let part = slice.len() / threads;
+    let took = seconds(|| {
+        thread::scope(|scope| {
+            for part in slice.chunks_mut(part) {
+                scope.spawn(move || {
+                    for page in part.chunks_mut(4096) {
+                        std::hint::black_box(page)[0] = 1;
+                    }
+                });
+            }
+        });
+    });
+    pages as f64 / took
+}
+
+fn kernel(contents: Contents<'_>, threads: usize) -> f64 {
+    let mut region = Region::map(BYTES, contents).unwrap();
+    write_all(region.as_mut_slice(), threads)
+}
+
+fn ours(vm: &Vm, options: &MapOptions, threads: usize) -> f64 {
+    let object = vm.anonymous(BYTES).unwrap();
+    let mut map = vm.map(&object, options).unwrap();
+    write_all(map.as_mut_slice(), threads)
+}
+
+pub fn measure() {
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    // Memory that the guest has never touched is slow for whoever touches it first: the host has to find it.
+    kernel(Contents::Anonymous, 1);
+    kernel(Contents::AnonymousHuge, 1);
+    let vm = &vm;
+    for threads in [1, 2] {
+        let small = |cluster| MapOptions::private().zero_cluster(cluster);
+        let mut ways = vec![
+            way("kernel, 4 KiB pages", move || kernel(Contents::Anonymous, threads)),
+            way("ours, cluster 16", move || ours(vm, &small(16), threads)),
+            way("ours, cluster 64", move || ours(vm, &small(64), threads)),
+            way("ours, cluster 512", move || ours(vm, &small(512), threads)),
+            way("kernel, transparent huge pages", move || kernel(Contents::AnonymousHuge, threads)),
+            way("ours, huge pages", move || ours(vm, &MapOptions::private().huge_pages(), threads)),
+        ];
+        compare(
+            &format!("zeros, 512 MiB, {threads} thread(s)"),
+            "pages/s; ratio to the kernel's 4 KiB pages",
+            &mut ways,
+            0,
+        );
+    }
+}

@@ -1,0 +1,300 @@
+//! Bad input and bad luck: typed errors, nothing leaked, other maps unaffected.
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use prepage_vm::{
+    AccessError, Advice, MakeError, MapError, MapOptions, Mode, OpenError, Reason, Source, SourceError, Vm,
+    VmOptions,
+};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use support::{Words, file, modes, pages, touch, vm, word};
+
+/// What a bad source does next.
+const FINE: u32 = 0;
+const FAIL: u32 = 1;
+const PANIC: u32 = 2;
+const AGAIN_TWICE: u32 = 3;
+const AGAIN_FOR_EVER: u32 = 4;
+const SHORT: u32 = 5;
+
+/// Words, with one page that can be bad.
+struct Moody {
+    mood: Arc<AtomicU32>,
+    bad_page: u64,
+    tries: AtomicU32,
+}
+
+impl Source for Moody {
+    fn len_bytes(&self) -> u64 {
+        64 * 4096
+    }
+
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let bad = (offset_bytes..offset_bytes + into.len() as u64).contains(&(self.bad_page * 4096));
+        match self.mood.load(Ordering::SeqCst) {
+            FAIL if bad => return Err(SourceError::Other("the tape is torn".to_owned())),
+            PANIC if bad => panic!("a source that panics, as it should in this test"),
+            AGAIN_TWICE if bad && !self.tries.fetch_add(1, Ordering::SeqCst).is_multiple_of(3) => {
+                return Err(SourceError::Again);
+            }
+            AGAIN_FOR_EVER if bad => return Err(SourceError::Again),
+            SHORT if bad => return Err(SourceError::Short { got_bytes: 1, wanted_bytes: into.len() as u64 }),
+            _ => {}
+        }
+        Words { len_bytes: self.len_bytes(), ..Default::default() }.read(offset_bytes, into)
+    }
+}
+
+fn moody(vm: &Vm, mood: u32) -> (prepage_vm::Object, Arc<AtomicU32>) {
+    let mood = Arc::new(AtomicU32::new(mood));
+    let source = Moody { mood: Arc::clone(&mood), bad_page: 21, tries: AtomicU32::new(1) };
+    (vm.source("moody", source).unwrap(), mood)
+}
+
+fn reason(error: AccessError) -> Reason {
+    match error {
+        AccessError::Unavailable { page, reason, .. } => {
+            assert_eq!(page.0, 21);
+            reason
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_source_that_fails_fails_one_page_and_can_be_tried_again() {
+    let vm = vm();
+    for (mood, expected) in [
+        (FAIL, Reason::Refused(Some("the tape is torn".to_owned()))),
+        (PANIC, Reason::Panicked),
+        (AGAIN_FOR_EVER, Reason::Again),
+        (SHORT, Reason::Short),
+    ] {
+        let (object, now) = moody(&vm, mood);
+        let probe = modes(&vm, &object);
+        for mode in probe {
+            let map = vm.map(&object, &MapOptions::private().mode(mode)).unwrap();
+            // The cluster of 16 that holds the bad page.
+            assert_eq!(touch(&map, 20), word(20 * 4096));
+            assert_eq!(reason(map.populate(pages(16, 32)).unwrap_err()), expected);
+            let mut bytes = [0; 8];
+            assert_eq!(reason(map.read_at(21 * 4096, &mut bytes).unwrap_err()), expected);
+            assert_eq!(object.resident_pages(), 15);
+            now.store(FINE, Ordering::SeqCst);
+            map.read_at(21 * 4096, &mut bytes).unwrap();
+            assert_eq!(u64::from_le_bytes(bytes), word(21 * 4096));
+            now.store(mood, Ordering::SeqCst);
+            object.evict(object.pages()).unwrap();
+        }
+    }
+    let (object, _) = moody(&vm, AGAIN_TWICE);
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    assert_eq!(touch(&map, 21), word(21 * 4096));
+    assert_eq!(vm.statistics().counted.retries % 2, 0);
+    drop((object, map));
+    let statistics = vm.statistics();
+    assert_eq!((statistics.objects, statistics.maps, statistics.backings, statistics.frames), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_truncated_file_is_told() {
+    let file = file(64 * 4096);
+    let vm = vm();
+    let object = vm.file(file.path()).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    file.as_file().set_len(21 * 4096).unwrap();
+    assert_eq!(touch(&map, 20), word(20 * 4096));
+    assert_eq!(reason(map.populate(pages(21, 22)).unwrap_err()), Reason::Short);
+}
+
+#[test]
+fn ranges_and_lengths_are_checked() {
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 10 * 4096, ..Default::default() }).unwrap();
+    let empty = vm.source("empty", Words::default()).unwrap();
+    assert!(matches!(vm.map(&empty, &MapOptions::shared()), Err(MapError::Empty { .. })));
+    let none = MapOptions::shared().window(pages(3, 3));
+    assert!(matches!(vm.map(&object, &none), Err(MapError::Empty { .. })));
+    let beyond = vm.map(&object, &MapOptions::shared().window(pages(3, 11))).unwrap_err();
+    assert_eq!(beyond.to_string(), "words has 10 pages; pages 3 to 11 were asked for");
+    let none = MapOptions::private().zero_cluster(0);
+    assert!(matches!(vm.map(&object, &none), Err(MapError::NoCluster)));
+    let stranger = self::vm();
+    assert!(matches!(stranger.map(&object, &MapOptions::shared()), Err(MapError::OtherVm { .. })));
+    assert!(matches!(vm.anonymous(u64::MAX), Err(MakeError::TooLarge { .. })));
+    let huge = vm.anonymous(1 << 47).unwrap();
+    assert!(matches!(vm.map(&huge, &MapOptions::private()), Err(MapError::Memory { .. })));
+    assert!(matches!(vm.file("/nonexistent"), Err(MakeError::File { .. })));
+    assert!(matches!(vm.file("/dev/null"), Err(MakeError::File { .. })));
+
+    let map = vm.map(&object, &MapOptions::private().window(pages(2, 6))).unwrap();
+    assert!(matches!(map.populate(pages(0, 3)), Err(AccessError::Outside { .. })));
+    assert!(matches!(map.read_at(4 * 4096 - 1, &mut [0; 2]), Err(AccessError::Beyond { .. })));
+    assert!(matches!(map.read_at(u64::MAX, &mut [0; 2]), Err(AccessError::Beyond { .. })));
+    assert!(matches!(map.advise(Advice::DontNeed(pages(2, 3))), Err(AccessError::Private)));
+    assert!(matches!(map.advise(Advice::WillNeed(pages(5, 7))), Err(AccessError::Outside { .. })));
+    assert_eq!(vm.statistics().maps, 1);
+}
+
+#[test]
+fn the_limit_of_frames_holds_and_other_maps_go_on() {
+    let vm = Vm::new(VmOptions::default().frame_limit_bytes(20 * 4096)).unwrap();
+    let object = vm.source("words", Words { len_bytes: 64 * 4096, ..Default::default() }).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    touch(&map, 0);
+    // The cluster has no room any more, its page has.
+    (16..20).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+    assert_eq!(vm.statistics().frames, 20);
+    let Err(AccessError::Unavailable { reason: Reason::NoFrames, .. }) = map.populate(pages(40, 41)) else {
+        panic!("a frame beyond the limit")
+    };
+    assert_eq!(touch(&map, 3), word(3 * 4096));
+    object.evict(pages(0, 16)).unwrap();
+    assert_eq!(touch(&map, 50), word(50 * 4096));
+    assert_eq!(vm.statistics().frames, 20);
+}
+
+/// Runs one of the tests below that only act in a child.
+fn child(name: &str, before: &[&str]) -> Output {
+    let itself = std::env::current_exe().unwrap();
+    let mut words: Vec<&std::ffi::OsStr> = before.iter().map(std::ffi::OsStr::new).collect();
+    words.push(itself.as_os_str());
+    Command::new(words[0])
+        .args(&words[1..])
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env("PREPAGE_TEST_CHILD", name)
+        .output()
+        .unwrap()
+}
+
+fn is_child(name: &str) -> bool {
+    std::env::var_os("PREPAGE_TEST_CHILD").is_some_and(|child| child == name)
+}
+
+#[test]
+fn a_touch_that_fails_ends_in_sigbus_and_says_why() {
+    for name in ["child_touches_inline", "child_touches_handler"] {
+        let output = child(name, &[]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("SKIPPED") {
+            eprintln!("{said}");
+            continue;
+        }
+        assert_eq!(output.status.signal(), Some(7), "{said}");
+        assert!(said.contains("page 21 of object 0 cannot be had, its source failed"), "{said}");
+        assert!(!said.contains("came back"), "{said}");
+    }
+}
+
+fn touch_bad(name: &str, mode: Mode) {
+    if is_child(name) {
+        let vm = vm();
+        let (object, _) = moody(&vm, FAIL);
+        match vm.map(&object, &MapOptions::shared().mode(mode)) {
+            Ok(map) => eprintln!("came back {}", touch(&map, 21)),
+            Err(error) => eprintln!("SKIPPED: {error}"),
+        }
+    }
+}
+
+#[test]
+fn child_touches_inline() {
+    touch_bad("child_touches_inline", Mode::Inline);
+}
+
+#[test]
+fn child_touches_handler() {
+    touch_bad("child_touches_handler", Mode::Handler);
+}
+
+#[test]
+fn without_permission_the_remedies_are_named() {
+    if !rustix::process::getuid().is_root() {
+        return eprintln!("SKIPPED: needs root to give it up");
+    }
+    let output = child(
+        "child_without_permission",
+        &[
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--bounding-set=-all",
+            "--inh-caps=-all",
+        ],
+    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("as an ordinary user"), "{said}");
+}
+
+#[test]
+fn child_without_permission() {
+    if !is_child("child_without_permission") {
+        return;
+    }
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 4 * 4096, ..Default::default() }).unwrap();
+    let inline = vm.map(&object, &MapOptions::shared()).unwrap();
+    assert_eq!(touch(&inline, 1), word(4096));
+    let system = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    match vm.map(&object, &MapOptions::shared().mode(Mode::Handler)) {
+        Err(MapError::Userfaultfd(error @ OpenError::NotPermitted)) => {
+            let told = error.to_string();
+            for remedy in ["CAP_SYS_PTRACE", "vm.unprivileged_userfaultfd", "/dev/userfaultfd"] {
+                assert!(told.contains(remedy), "{told}");
+            }
+        }
+        other => assert_eq!(system.trim(), "1", "{other:?}"),
+    }
+    let vm = Vm::new(VmOptions::default().user_mode_only()).unwrap();
+    let object = vm.source("words", Words { len_bytes: 4 * 4096, ..Default::default() }).unwrap();
+    let map = vm.map(&object, &MapOptions::shared().mode(Mode::Handler)).unwrap();
+    assert_eq!(touch(&map, 2), word(2 * 4096));
+    eprintln!("as an ordinary user");
+}
+
+#[test]
+fn out_of_descriptors_and_of_mappings_nothing_is_lost() {
+    let output = child("child_runs_out", &[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("ran out twice"), "{said}");
+}
+
+#[test]
+fn child_runs_out() {
+    if !is_child("child_runs_out") {
+        return;
+    }
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 4 * 4096, ..Default::default() }).unwrap();
+    let first = vm.map(&object, &MapOptions::shared()).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(20), maximum: Some(20) }).unwrap();
+    let mut objects = Vec::new();
+    let error = loop {
+        match vm.source("words", Words { len_bytes: 4096, ..Default::default() }) {
+            Ok(object) => objects.push(object),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, MakeError::System { .. }) && objects.len() < 20);
+    let mut maps = Vec::new();
+    let error = loop {
+        match vm.map(&object, &MapOptions::private()) {
+            Ok(map) => maps.push(map),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, MapError::Memory { .. }), "{error:?}");
+    assert!(error.to_string().contains("vm.max_map_count"));
+    assert_eq!(vm.statistics().maps, 1 + maps.len() as u64);
+    assert_eq!(touch(&maps[maps.len() / 2], 1), word(4096));
+    drop((maps, objects));
+    assert_eq!((vm.statistics().maps, vm.statistics().objects), (1, 1));
+    assert_eq!(touch(&first, 2), word(2 * 4096));
+    eprintln!("ran out twice");
+}

@@ -1,0 +1,230 @@
+//! What maps show and what faults do, on the real kernel.
+
+mod support;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use prepage_core::{FaultClass, PageIndex};
+use prepage_vm::{Advice, MapOptions, Mode, Vm, VmOptions};
+use support::{Words, file, modes, page_bytes, pages, touch, vm, word};
+
+#[test]
+fn an_object_of_odd_length_ends_where_its_file_does() {
+    let file = file(3 * 4096 + 100);
+    let vm = vm();
+    let object = vm.file(file.path()).unwrap();
+    for mode in modes(&vm, &object) {
+        let map = vm.map(&object, &MapOptions::private().mode(mode)).unwrap();
+        assert_eq!(map.as_slice(), std::fs::read(file.path()).unwrap());
+        assert_eq!(map.len_bytes(), 3 * 4096 + 100);
+        let tail = vm.map(&object, &MapOptions::shared().mode(mode).window(pages(3, 4))).unwrap();
+        assert_eq!(tail.as_slice(), &page_bytes(3)[..100]);
+    }
+    assert_eq!((object.resident_pages(), vm.statistics().frames), (4, 4));
+}
+
+#[test]
+fn direct_reads_give_the_same_bytes() {
+    let file = file(40 * 4096 + 1);
+    let vm = vm();
+    let object = match vm.file_direct(file.path()) {
+        Ok(object) => object,
+        Err(error) => return eprintln!("SKIPPED: {error:?}"),
+    };
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    if let Err(error) = map.populate(map.window()) {
+        return eprintln!("SKIPPED: no direct reads here: {error}");
+    }
+    assert_eq!(map.as_slice(), std::fs::read(file.path()).unwrap());
+}
+
+#[test]
+fn private_maps_keep_their_changes_to_themselves() {
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 64 * 4096, ..Default::default() }).unwrap();
+    for mode in modes(&vm, &object) {
+        let options = MapOptions::private().mode(mode);
+        let mut one = vm.map(&object, &options).unwrap();
+        let two = vm.map(&object, &options).unwrap();
+        one.as_mut_slice()[8 * 4096..][..8].copy_from_slice(&1_u64.to_le_bytes());
+        assert_eq!((touch(&one, 8), touch(&two, 8)), (1, word(8 * 4096)));
+
+        // Taking frames away keeps copies, and clean pages come back.
+        let resident = object.resident_pages();
+        assert_eq!(object.evict(object.pages()).unwrap(), resident);
+        assert_eq!((object.resident_pages(), vm.statistics().frames), (0, 0));
+        assert_eq!((touch(&one, 8), touch(&two, 8)), (1, word(8 * 4096)));
+        assert_eq!(touch(&one, 9), word(9 * 4096));
+
+        // A discarded copy shows the object again, though the kernel reports the page as present in the frames.
+        one.discard(pages(8, 9)).unwrap();
+        assert_eq!(touch(&one, 8), word(8 * 4096));
+    }
+    assert_eq!(vm.statistics().backings, 0);
+}
+
+#[test]
+fn who_maps_a_page_is_told_from_the_backings() {
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 64 * 4096, ..Default::default() }).unwrap();
+    let all = vm.map(&object, &MapOptions::shared()).unwrap();
+    let mut part = vm.map(&object, &MapOptions::private().window(pages(16, 32))).unwrap();
+    let page = PageIndex(20);
+    let found = || {
+        let mut maps: Vec<_> = object
+            .mappings_of(page)
+            .unwrap()
+            .into_iter()
+            .map(|(address, backing)| (backing.map, address))
+            .collect();
+        maps.sort_unstable();
+        maps
+    };
+    assert_eq!(found(), []);
+    touch(&all, 20);
+    assert_eq!(found(), [(all.id(), all.address() + 20 * 4096)]);
+    touch(&part, 4);
+    assert_eq!(found(), [(all.id(), all.address() + 20 * 4096), (part.id(), part.address() + 4 * 4096)]);
+    // A private copy is not the object's frame.
+    part.as_mut_slice()[4 * 4096] = 1;
+    assert_eq!(found(), [(all.id(), all.address() + 20 * 4096)]);
+    all.advise(Advice::DontNeed(pages(0, 64))).unwrap();
+    assert_eq!(found(), []);
+    assert_eq!(object.backings().len(), 2);
+    drop((all, part));
+    assert_eq!(object.backings(), []);
+}
+
+#[test]
+fn zeros_come_in_aligned_clusters() {
+    let vm = vm();
+    let object = vm.anonymous(1000 * 4096).unwrap();
+    for mode in modes(&vm, &object) {
+        let before = vm.statistics().counted;
+        let mut map = vm.map(&object, &MapOptions::private().mode(mode).zero_cluster(64)).unwrap();
+        map.as_mut_slice().chunks_mut(4096).for_each(|page| page[0] = 7);
+        let faults = || vm.statistics().counted.zero - before.zero;
+        (0..1000).take_while(|_| faults() < 16).for_each(|_| std::thread::sleep(Duration::from_millis(1)));
+        assert_eq!(faults(), 16, "1000 pages in clusters of 64");
+        map.discard(pages(3, 4)).unwrap();
+        assert_eq!(touch(&map, 3), 0, "zeros again, not what was there");
+        assert_eq!(touch(&map, 4) & 0xff, 7);
+
+        let mut huge = vm.map(&object, &MapOptions::private().mode(mode).huge_pages()).unwrap();
+        huge.as_mut_slice().chunks_mut(4096).for_each(|page| page[1] = 9);
+        assert!(huge.as_slice().chunks(4096).all(|page| page[..3] == [0, 9, 0]));
+    }
+    assert_eq!(vm.statistics().frames, 0);
+}
+
+#[test]
+fn system_calls_wait_in_handler_mode_and_need_populate_in_inline_mode() {
+    let file = file(32 * 4096);
+    let vm = vm();
+    let object = vm.file(file.path()).unwrap();
+    for mode in modes(&vm, &object) {
+        let map = vm.map(&object, &MapOptions::shared().mode(mode)).unwrap();
+        let mut out = tempfile::tempfile().unwrap();
+        let first = out.write(map.as_slice());
+        if mode == Mode::Inline {
+            assert_eq!(first.unwrap_err().raw_os_error(), Some(rustix::io::Errno::FAULT.raw_os_error()));
+            map.populate(map.window()).unwrap();
+            assert_eq!(out.write(map.as_slice()).unwrap(), 32 * 4096);
+        } else {
+            assert_eq!(first.unwrap(), 32 * 4096);
+        }
+        // Reads by copy need neither.
+        object.evict(object.pages()).unwrap();
+        let mut bytes = vec![0; 2 * 4096];
+        map.read_at(4096 + 8, &mut bytes).unwrap();
+        assert_eq!(bytes[..8], word(4096 + 8).to_le_bytes());
+    }
+}
+
+#[test]
+fn advice_changes_the_policy_and_brings_pages() {
+    let vm = vm();
+    let source = Words { len_bytes: 1024 * 4096, ..Default::default() };
+    let reads = Arc::clone(&source.reads);
+    let object = vm.source("words", source).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    map.advise(Advice::Random).unwrap();
+    touch(&map, 40);
+    assert_eq!(object.resident_pages(), 1);
+    map.advise(Advice::Normal).unwrap();
+    touch(&map, 80);
+    assert_eq!(object.resident_pages(), 17);
+    map.advise(Advice::WillNeed(pages(512, 1024))).unwrap();
+    for _ in 0..2000 {
+        if object.resident_pages() == 17 + 512 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(object.resident_pages(), 17 + 512);
+    assert_eq!(reads.load(Ordering::Relaxed), 2 + 2);
+
+    map.advise(Advice::Sequential).unwrap();
+    let before = vm.statistics().counted.hard;
+    for page in 100..512 {
+        assert_eq!(touch(&map, page), word(page * 4096));
+    }
+    assert!(vm.statistics().counted.hard - before <= 4, "most of it was read ahead in the background");
+}
+
+#[test]
+fn faults_are_recorded_like_those_of_the_kernel() {
+    let file = file(64 * 4096);
+    let vm = Vm::new(VmOptions::default().record_faults(1024)).unwrap();
+    let object = vm.file(file.path()).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    for page in [3, 20, 4] {
+        touch(&map, page);
+    }
+    let again = vm.map(&object, &MapOptions::private()).unwrap();
+    touch(&again, 20);
+    let trace = vm.take_trace();
+    let seen: Vec<_> = trace.faults.iter().map(|fault| (fault.class, fault.page, fault.address)).collect();
+    let at = |map: &prepage_vm::Map, page: u64| (Some(PageIndex(page)), map.address() + page * 4096);
+    let expected = [
+        (FaultClass::Disk, at(&map, 3)),
+        (FaultClass::Disk, at(&map, 20)),
+        (FaultClass::Cached, at(&again, 20)),
+    ];
+    assert_eq!(seen, expected.map(|(class, (page, address))| (class, page, address)));
+    assert_eq!(trace.objects[0].path, file.path().to_string_lossy());
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(trace.objects[0].inode.unwrap().1, file.as_file().metadata().unwrap().ino());
+    assert_eq!(trace.threads[0].pid, std::process::id());
+    assert!(trace.faults.iter().all(|fault| fault.cost_ns.unwrap() > 0 && fault.ip != 0));
+    assert_eq!(vm.take_trace().faults, []);
+    let costs = vm.statistics().costs_ns;
+    assert_eq!(costs[FaultClass::Disk as usize].len(), 2);
+}
+
+#[test]
+fn a_child_does_not_inherit_maps() {
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 4 * 4096, ..Default::default() }).unwrap();
+    for mode in modes(&vm, &object) {
+        let map = vm.map(&object, &MapOptions::shared().mode(mode)).unwrap();
+        assert_eq!(touch(&map, 0), word(0));
+        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        prepage_sys::beside::run_beside(Some(theirs.into()), |theirs| {
+            let theirs = File::from(theirs.expect("given"));
+            let _ = rustix::io::write(theirs.as_fd(), b"a");
+            // Mapped in the parent: the child must neither see it nor zeros.
+            let seen = touch(&map, 0);
+            let _ = rustix::io::write(theirs.as_fd(), &seen.to_le_bytes());
+        })
+        .unwrap();
+        let mut said = Vec::new();
+        ours.read_to_end(&mut said).unwrap();
+        assert_eq!(said, b"a", "the child died at its touch");
+    }
+}
