@@ -343,3 +343,36 @@ fn the_cost_of_a_fault_is_what_it_takes_when_nobody_looks() {
     // The processor's way into the kernel and out of it lies outside of what is recorded.
     assert!(recorded < 1.25 * alone && recorded > 0.25 * alone, "{alone} {recorded} {cost:?}");
 }
+
+#[test]
+fn pages_read_in_and_never_touched_are_told() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    // On a disk: the system's temporary directory may be in memory.
+    let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a file");
+    std::io::Write::write_all(&mut file, &vec![1; 64 * 4096]).expect("written");
+    file.as_file().sync_all().expect("on disk");
+    rustix::fs::fadvise(file.as_file(), 0, None, rustix::fs::Advice::DontNeed).expect("made cold");
+    let path = file.path().to_str().expect("plain");
+    let script = format!("head -c 40960 {path}; head -c 4096 {path} > {path}.copy; rm {path}.copy");
+    let command = ["sh", "-c", &script].map(Into::into).to_vec();
+    let options = RecordOptions {
+        page_cache: true,
+        duration: Some(Duration::from_secs(60)),
+        ..RecordOptions::default()
+    };
+    let Some((_, recorded)) = record_for_a_while(&Subject::Command(command), &options) else { return };
+    let facts = recorded.facts.page_cache.expect("asked for");
+    let named = |path: &str| facts.files.iter().find(|file| file.path == path);
+    let Some(read) = named(path) else {
+        // A file system that opens no inode of any generation does not tell the path either.
+        eprintln!("SKIPPED: {path} is not named in {facts:?}");
+        return;
+    };
+    assert!((10..=64).contains(&read.pages_read_in), "{read:?}");
+    assert!((2..=11).contains(&read.pages_by_read), "{read:?}");
+    assert!(read.pages_untouched >= read.pages_read_in - 10, "{read:?}");
+    assert!(named(&format!("{path}.copy")).is_none(), "{facts:?}");
+}

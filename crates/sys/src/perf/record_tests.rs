@@ -1,3 +1,6 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::*;
 
 /// A record of `record_type` around `body`, with the trailer that the kernel adds.
@@ -115,24 +118,90 @@ fn a_record_cut_short_is_malformed_at_every_length() {
     }
 }
 
-#[test]
-fn no_bytes_make_the_decoder_panic() {
-    // A small xorshift: reproducible noise with plausible types in front.
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    for round in 0..200_000u64 {
-        let len = (next() % 160) as usize;
-        let mut bytes: Vec<u8> = (0..len).map(|_| next() as u8).collect();
-        if len >= 8 {
-            bytes[..4].copy_from_slice(&((round % 24) as u32).to_ne_bytes());
+/// Reads everything that can be asked of a record.
+fn read_all(bytes: &[u8]) -> Option<(u64, u32, u32)> {
+    let record = Record::decode(bytes).ok()?;
+    match record.kind {
+        RecordKind::Sample(sample) => {
+            let raw_bytes = sample.raw().map_or(0, <[u8]>::len);
+            let calls = sample.callchain().map_or(0, Iterator::count);
+            assert!(raw_bytes + 4 <= bytes.len() && 8 * calls <= bytes.len());
         }
-        if let Ok(Record { kind: RecordKind::Sample(sample), .. }) = Record::decode(&bytes) {
-            let _ = (sample.raw(), sample.callchain().map(Iterator::count));
+        RecordKind::Mmap2(map) => assert!(map.path.len() < bytes.len() && !map.path.contains(&0)),
+        RecordKind::Comm { name, .. } => assert!(name.len() < bytes.len() && !name.contains(&0)),
+        _ => {}
+    }
+    Some((record.time_ns, record.pid, record.tid))
+}
+
+/// A type that there is, or any.
+fn record_type() -> impl Strategy<Value = u32> {
+    prop_oneof![9 => 0u32..24, 1 => any::<u32>()]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn no_bytes_make_the_decoder_panic(
+        record_type in record_type(),
+        misc in any::<u16>(),
+        body in vec(any::<u8>(), 0..300),
+        cut in 0usize..308,
+    ) {
+        let mut bytes = header(record_type, misc, body.len());
+        bytes.extend_from_slice(&body);
+        read_all(&bytes);
+        read_all(&bytes[..cut.min(bytes.len())]);
+        read_all(&body);
+    }
+
+    #[test]
+    fn lengths_in_a_sample_are_not_believed(claimed in any::<u64>(), words in vec(any::<u64>(), 0..20)) {
+        let mut bytes = header(abi::PERF_RECORD_SAMPLE, 2, 48 + 8 * words.len());
+        for word in [1, 2, 3, 4, 5, claimed].iter().chain(&words) {
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        let RecordKind::Sample(sample) = Record::decode(&bytes).expect("a sample").kind else {
+            panic!("not a sample")
+        };
+        let addresses = |&word: &u64| word < abi::PERF_CONTEXT_MAX;
+        let expected = usize::try_from(claimed).ok().and_then(|count| words.get(..count));
+        let expected = expected.map(|words| words.iter().copied().filter(addresses).collect::<Vec<_>>());
+        prop_assert_eq!(sample.callchain().map(Iterator::collect::<Vec<_>>), expected);
+        let fits = claimed as u32 as usize <= 4 + 8 * words.len();
+        prop_assert_eq!(sample.raw().map(<[u8]>::len), fits.then_some(claimed as u32 as usize));
+    }
+
+    #[test]
+    fn a_mapping_is_read_as_it_was_written(
+        numbers in any::<[u64; 3]>(),
+        ids in any::<[u32; 4]>(),
+        inode in any::<u64>(),
+        path in vec(1u8.., 0..200),
+        padding in 1usize..9,
+    ) {
+        let mut body = words(&ids[..2]);
+        numbers.iter().for_each(|word| body.extend_from_slice(&word.to_ne_bytes()));
+        body.extend_from_slice(&words(&ids[2..]));
+        body.extend_from_slice(&inode.to_ne_bytes());
+        body.extend_from_slice(&words(&[0, 0, 5, 2]));
+        body.extend_from_slice(&path);
+        body.extend_from_slice(&vec![0; padding]);
+        let bytes = side_band_bytes(abi::PERF_RECORD_MMAP2, 0, &body);
+        let record = Record::decode(&bytes).expect("a mapping");
+        let [address, len, offset] = numbers;
+        let map = Mmap2 {
+            address, len, offset, inode, device: (ids[2], ids[3]), protection: 5, flags: 2, path: &path,
+        };
+        prop_assert_eq!((record.pid, record.tid), (ids[0], ids[1]));
+        prop_assert_eq!(record.kind, RecordKind::Mmap2(map));
+        // Cut short it is malformed, or lacks the end of its path; it is never another mapping's.
+        for len in 0..bytes.len() {
+            if let Ok(Record { kind: RecordKind::Mmap2(cut), .. }) = Record::decode(&bytes[..len]) {
+                prop_assert_eq!((cut.address, cut.inode), (address, inode));
+                prop_assert!(path.starts_with(cut.path));
+            }
         }
     }
 }
