@@ -168,6 +168,9 @@ pub fn losses(facts: &TraceFacts) -> String {
     if facts.unsaved > 0 {
         missing.push(format!("{} faults not saved, for the disk was full", facts.unsaved));
     }
+    if facts.cut_short {
+        missing.push("the recorder was killed: what it had saved until then is all there is".to_owned());
+    }
     if facts.system_calls_hidden {
         missing.push("faults in system calls not seen".to_owned());
     }

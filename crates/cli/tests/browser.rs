@@ -1,0 +1,252 @@
+//! The HTML report in a real browser: headless Chromium, driven through its DevTools protocol over a pipe.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use prepage_core::{
+    CodePlace, Fault, FaultClass, Object, ObjectId, PageIndex, Stack, StackId, Thread, ThreadIndex, Trace,
+    TraceFacts,
+};
+use prepage_trace::parquet::write_trace;
+use serde_json::{Value, json};
+
+/// Chromium with one page.
+struct Browser {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    session: Option<String>,
+    calls: u64,
+    events: Vec<Value>,
+}
+
+impl Browser {
+    /// `None`, said loudly, where there is no Chromium.
+    fn start() -> Option<Self> {
+        // Chromium reads commands from descriptor 3 and writes answers to 4.
+        let script = "exec chromium --headless=new --no-sandbox --disable-gpu --remote-debugging-pipe \
+                      --window-size=1280,1000 about:blank 3<&0 4>&1 </dev/null >/dev/null 2>&1";
+        let found = Command::new("sh").args(["-c", "command -v chromium"]).stdout(Stdio::null()).status();
+        if !found.is_ok_and(|status| status.success()) {
+            eprintln!("SKIPPED: no chromium (try: apt-get install chromium)");
+            return None;
+        }
+        let mut child = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("chromium starts");
+        let to = child.stdin.take().expect("a pipe");
+        let from = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut browser = Self { child, to, from, session: None, calls: 0, events: Vec::new() };
+        let targets = browser.call("Target.getTargets", json!({}));
+        let targets = targets["targetInfos"].as_array().expect("targets").clone();
+        let page = targets.iter().find(|target| target["type"] == "page").expect("a page");
+        let attached =
+            browser.call("Target.attachToTarget", json!({ "targetId": page["targetId"], "flatten": true }));
+        browser.session = Some(attached["sessionId"].as_str().expect("a session").to_owned());
+        for domain in ["Page", "Runtime", "Network", "Log"] {
+            browser.call(&format!("{domain}.enable"), json!({}));
+        }
+        Some(browser)
+    }
+
+    fn call(&mut self, method: &str, params: Value) -> Value {
+        self.calls += 1;
+        let mut message = json!({ "id": self.calls, "method": method, "params": params });
+        if let Some(session) = &self.session {
+            message["sessionId"] = session.as_str().into();
+        }
+        self.to.write_all(format!("{message}\0").as_bytes()).expect("chromium listens");
+        loop {
+            let mut answer = Vec::new();
+            self.from.read_until(0, &mut answer).expect("chromium answers");
+            assert_eq!(answer.pop(), Some(0), "chromium ended");
+            let mut answer: Value = serde_json::from_slice(&answer).expect("JSON");
+            if answer["id"] == self.calls {
+                assert!(answer["error"].is_null(), "{method}: {answer}");
+                return answer["result"].take();
+            }
+            self.events.push(answer);
+        }
+    }
+
+    fn evaluate(&mut self, expression: &str) -> Value {
+        let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let mut result = self.call("Runtime.evaluate", params);
+        assert!(result["exceptionDetails"].is_null(), "{expression}: {result}");
+        result["result"]["value"].take()
+    }
+
+    /// Opens the report in file `path` and waits until it has drawn.
+    fn open(&mut self, path: &Path) {
+        self.call("Page.navigate", json!({ "url": format!("file://{}", path.display()) }));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // While the page changes, there may be no document to ask.
+        while self.evaluate("document?.documentElement?.dataset?.drawn ?? ''") != "true" {
+            assert!(Instant::now() < deadline, "the page does not draw: {:?}", self.events);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// How many different pixels the canvas in `parent` has.
+    fn colours(&mut self, parent: &str) -> u64 {
+        let script = format!(
+            "(() => {{ const canvas = document.querySelector('#{parent} canvas');
+                const {{ data }} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+                return new Set(new Uint32Array(data.buffer)).size; }})()"
+        );
+        self.evaluate(&script).as_u64().expect("a number")
+    }
+
+    fn picture(&mut self, parent: &str) -> String {
+        let script = format!("document.querySelector('#{parent} canvas').toDataURL()");
+        self.evaluate(&script).as_str().expect("a picture").to_owned()
+    }
+
+    /// Moves the mouse over the plot in `parent`, from one share of its width to another, with the button held.
+    fn drag(&mut self, parent: &str, from: f64, to: f64) {
+        let script = format!(
+            "(() => {{ const over = document.querySelector('#{parent} .u-over');
+                over.scrollIntoView({{ block: 'center', behavior: 'instant' }});
+                const box = over.getBoundingClientRect();
+                return [box.left, box.top + box.height / 2, box.width]; }})()"
+        );
+        let place = self.evaluate(&script);
+        let [left, y, width] = [0, 1, 2].map(|at| place[at].as_f64().expect("a number"));
+        let mut mouse = |kind: &str, share: f64| {
+            let held = i32::from(kind != "mouseReleased");
+            let params = json!({ "type": kind, "x": left + share * width, "y": y, "button": "left",
+                                 "buttons": held, "clickCount": 1 });
+            self.call("Input.dispatchMouseEvent", params);
+        };
+        mouse("mousePressed", from);
+        for step in 1..=5 {
+            mouse("mouseMoved", from + (to - from) * f64::from(step) / 5.0);
+        }
+        mouse("mouseReleased", to);
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // It ends by itself when the pipe closes; without that, it is ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn trace() -> Trace {
+    let facts = TraceFacts {
+        command: vec!["cc".into(), "<b>.c".into()],
+        kernel: "6.18.0".into(),
+        duration_ns: 20_000_000,
+        lost: 2,
+        lost_by_second: vec![(0, 2)],
+        ..TraceFacts::default()
+    };
+    let objects =
+        vec![Object::new("/usr/lib/one.so", Some((1, 1))), Object::new("/usr/lib/two.so", Some((1, 2)))];
+    let threads = vec![Thread { pid: 7, tid: 7, comm: "cc".into() }];
+    let place = |object, offset| CodePlace { object: Some(ObjectId(object)), offset };
+    let stacks =
+        vec![Stack { places: vec![place(0, 16), place(1, 16)] }, Stack { places: vec![place(1, 64)] }];
+    let fault = |at: u64| Fault {
+        cost_ns: Some(if at % 9 == 0 { 90_000 + at * 40 } else { 700 + at * 3 }),
+        object: Some(ObjectId((at % 2) as u32)),
+        page: Some(PageIndex(at * 37 % 4000)),
+        stack: Some(StackId::new((at % 2) as u32)),
+        ..Fault::new(
+            at * 5000,
+            ThreadIndex(0),
+            (at * 37 % 4000) << 12,
+            FaultClass::ALL[if at % 9 == 0 { 0 } else { 2 }],
+        )
+    };
+    Trace { facts, objects, threads, stacks, faults: (0..4000).map(fault).collect() }
+}
+
+#[test]
+fn the_page_draws_zooms_and_asks_for_nothing() {
+    let Some(mut browser) = Browser::start() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, page) = (dir.path().join("t.parquet"), dir.path().join("t.html"));
+    write_trace(&path, &trace()).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    let output =
+        command.arg("report").arg(&path).arg("--html").arg(&page).output().expect("prepage-tools runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    browser.call(
+        "Network.emulateNetworkConditions",
+        json!({ "offline": true, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 }),
+    );
+    browser.open(&page);
+    for plot in ["waiting", "order", "cost", "heat", "distribution", "flame"] {
+        assert!(browser.colours(plot) > 8, "{plot} is blank");
+    }
+    let whole = ["order", "cost", "heat"].map(|plot| browser.picture(plot));
+    browser.drag("order", 0.25, 0.5);
+    let zoomed = ["order", "cost", "heat"].map(|plot| browser.picture(plot));
+    assert!(whole[0] != zoomed[0], "dragging zooms");
+    assert!(whole[1] != zoomed[1], "the other plot by number zooms with it");
+    assert!(whole[2] == zoomed[2], "the plot by time does not");
+    let over = "document.querySelector('#order .u-over')";
+    browser.evaluate(&format!("{over}.dispatchEvent(new MouseEvent('dblclick', {{ bubbles: true }}))"));
+    assert!(browser.picture("cost") == whole[1], "a double click shows all again");
+    browser.evaluate("document.querySelector('#legend button').click()");
+    assert!(browser.picture("cost") != whole[1], "a class can be hidden");
+    let choices = browser.evaluate("document.querySelectorAll('#place option').length");
+    assert_eq!(choices, 4, "all files, all memory, two files");
+    browser.evaluate(
+        "{ const s = document.querySelector('#place'); s.value = 2; s.dispatchEvent(new Event('change')) }",
+    );
+    assert!(browser.picture("order") != whole[0], "one file can be chosen");
+
+    let urls: Vec<&Value> = browser
+        .events
+        .iter()
+        .filter(|event| event["method"] == "Network.requestWillBeSent")
+        .map(|event| &event["params"]["request"]["url"])
+        .collect();
+    assert_eq!(urls, [&Value::from(format!("file://{}", page.display()))]);
+    let trouble = |event: &&Value| {
+        matches!(event["method"].as_str(), Some("Runtime.exceptionThrown" | "Log.entryAdded"))
+    };
+    assert_eq!(browser.events.iter().filter(trouble).collect::<Vec<_>>(), Vec::<&Value>::new());
+}
+
+#[test]
+fn without_javascript_the_tables_are_there() {
+    let Some(mut browser) = Browser::start() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, page) = (dir.path().join("t.parquet"), dir.path().join("t.html"));
+    write_trace(&path, &trace()).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    command.arg("report").arg(&path).arg("--html").arg(&page).output().expect("prepage-tools runs");
+    browser.call("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
+    browser.call("Page.navigate", json!({ "url": format!("file://{}", page.display()) }));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let seen = loop {
+        let seen = browser.evaluate("document.body?.innerText ?? ''").as_str().unwrap_or_default().to_owned();
+        if seen.contains("pages of 4096 bytes") {
+            break seen;
+        }
+        assert!(Instant::now() < deadline, "{seen}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    for expected in [
+        "cc '<b>.c'",
+        "Faults by file",
+        "/usr/lib/two.so",
+        "The faults that cost most",
+        "2 records lost",
+        "Linux 6.18.0",
+    ] {
+        assert!(seen.contains(expected), "{expected} is missing: {seen}");
+    }
+    assert!(!seen.contains("Order of the faults"), "empty plots are not shown");
+}

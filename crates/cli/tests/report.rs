@@ -1,0 +1,210 @@
+//! `prepage report`, `export` and `diff` as their users meet them; and the trace in the hands of other tools.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
+use prepage_trace::parquet::write_trace;
+
+fn trace(faults: u64, cost_ns: u64) -> Trace {
+    let facts =
+        TraceFacts { command: vec!["cat".into()], duration_ns: faults * 10_000, ..TraceFacts::default() };
+    let objects = vec![Object::new("/usr/lib/a.so", Some((1, 1))), Object::new("[heap]", None)];
+    let threads =
+        vec![Thread { pid: 7, tid: 7, comm: "cat".into() }, Thread { pid: 7, tid: 8, comm: "io".into() }];
+    let fault = |at: u64| Fault {
+        cost_ns: Some(cost_ns),
+        object: Some(ObjectId((at % 2) as u32)),
+        page: (at % 2 == 0).then_some(PageIndex(at)),
+        ..Fault::new(
+            at * 10_000,
+            ThreadIndex((at % 2) as u32),
+            at << 12,
+            FaultClass::ALL[(at % 2 * 3) as usize],
+        )
+    };
+    Trace { facts, objects, threads, faults: (0..faults).map(fault).collect(), ..Trace::default() }
+}
+
+fn written(dir: &Path, name: &str, trace: &Trace) -> PathBuf {
+    let path = dir.join(name);
+    write_trace(&path, trace).expect("written");
+    path
+}
+
+fn prepage(arguments: &[&str], path: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_prepage-tools"))
+        .args(arguments)
+        .arg(path)
+        .output()
+        .expect("prepage-tools runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The Python that has the packages, by `make setup-test` or the system's; `None`, said loudly, where it lacks them.
+fn python(packages: &str) -> Option<Command> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test-python/bin/python3");
+    let python = [own.as_path(), Path::new("python3")].into_iter().find(|python| {
+        let found =
+            Command::new(python).args(["-c", &format!("import {packages}")]).stderr(Stdio::null()).status();
+        found.is_ok_and(|status| status.success())
+    });
+    if python.is_none() {
+        eprintln!("SKIPPED: no Python with {packages} (try: make setup-test)");
+    }
+    python.map(Command::new)
+}
+
+#[test]
+fn the_overview_fits_a_screen_and_answers_which_where_and_how_long() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    let output = prepage(&["report"], &path);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    assert!(said.lines().count() <= 40, "{said}");
+    for expected in
+        ["1000 page faults", "disk             500", "/usr/lib/a.so", "waited over time", "dearest µs"]
+    {
+        assert!(said.contains(expected), "{expected} is missing: {said}");
+    }
+    let said = text(&prepage(&["report", "--by", "thread", "--columns", "count,p99"], &path).stdout);
+    assert!(said.contains("io      7    8    500     5.00"), "{said}");
+    let output = prepage(&["report", "--json", "--class", "disk", "--by", "file"], &path);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&json["schema_version"], &json["by"]["file"]["rows"][0]["count"]), (&1.into(), &500.into()));
+}
+
+#[test]
+fn what_is_no_trace_is_told_with_a_remedy() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    let whole = std::fs::read(&path).expect("read");
+    let bad = dir.path().join("bad");
+    let mut changed = whole.clone();
+    changed[whole.len() / 3] ^= 1;
+    for (bytes, expected) in [
+        (&whole[..whole.len() / 2], "cut short"),
+        (&changed[..], "damaged"),
+        (&b"start_ns,cost_ns\n1,2\n"[..], "not a prepage trace"),
+        (&b""[..], "not a prepage trace"),
+    ] {
+        std::fs::write(&bad, bytes).expect("written");
+        for command in [&["report"][..], &["export", "-f", "csv"], &["report", "--html", "/dev/null"]] {
+            let output = prepage(command, &bad);
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(125), "{said}");
+            assert!(said.contains(expected) && said.contains("try: "), "{command:?}: {said}");
+        }
+    }
+    let said = text(&prepage(&["report"], &dir.path().join("absent")).stderr);
+    assert!(said.contains("cannot open"), "{said}");
+}
+
+#[test]
+fn a_page_that_cannot_be_written_leaves_the_old_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let old = dir.path().join("t.html");
+    std::fs::write(&old, "old").expect("written");
+    let html = old.to_str().expect("text");
+    let output = prepage(&["report", "--html", html], &dir.path().join("absent"));
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(std::fs::read(&old).expect("read"), b"old");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    assert!(prepage(&["report", "--html", html], &path).status.success());
+    assert!(text(&std::fs::read(&old).expect("read")).starts_with("<!doctype html>"));
+    assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 2);
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(200_000, 5000));
+    let script = "\"$0\" export -f csv \"$1\" | head -n 1; exit ${PIPESTATUS[0]}";
+    let output = Command::new("bash")
+        .args(["-c", script, env!("CARGO_BIN_EXE_prepage-tools")])
+        .arg(&path)
+        .output()
+        .expect("bash runs");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
+
+#[test]
+fn diff_fails_when_it_is_worse_than_allowed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let before = written(dir.path(), "a.parquet", &trace(1000, 5000));
+    let after = written(dir.path(), "b.parquet", &trace(1000, 6000));
+    let before = before.to_str().expect("text");
+    let diff = |more: &[&str]| {
+        let output = prepage(&[&["diff"], more, &[before]].concat(), &after);
+        (output.status.code(), text(&output.stdout))
+    };
+    assert_eq!(diff(&[]).0, Some(0));
+    assert_eq!(diff(&["--threshold", "25"]).0, Some(0));
+    let (code, said) = diff(&["--threshold", "15"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("ms waited for faults: 5.00 before, 6.00 after, +20.0 %, more than the 15 % allowed"),
+        "{said}"
+    );
+    assert_eq!(diff(&["--threshold", "0", "--of", "count"]).0, Some(0));
+}
+
+#[test]
+fn duckdb_and_pandas_read_traces_and_what_they_rewrite_is_reported() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(300_000, 5000));
+    let Some(mut python) = python("duckdb, pandas, pyarrow") else { return };
+    let script = "
+import sys, duckdb, pandas, pyarrow.parquet as pq
+path, copy = sys.argv[1:]
+frame = pandas.read_parquet(path)
+assert len(frame) == 300000 and frame['cost_ns'].sum() == 1500000000, frame
+assert frame['class'].value_counts()['disk'] == 150000
+row = duckdb.sql(f\"SELECT object, count(*), sum(cost_ns) FROM '{path}' WHERE class = 'disk' GROUP BY object\").fetchall()
+assert row == [('/usr/lib/a.so', 150000, 750000000)], row
+table = pq.read_table(path)
+pq.write_table(table.replace_schema_metadata(pq.ParquetFile(path).metadata.metadata), copy, compression='zstd')
+";
+    let copy = dir.path().join("copy.parquet");
+    let output = python.args(["-c", script]).arg(&path).arg(&copy).output().expect("python runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = prepage(&["report"], &copy);
+    assert!(text(&output.stdout).contains("300000 page faults"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn perfettos_own_definitions_read_the_export() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    let Some(mut python) = python("perfetto.protos.perfetto.trace.perfetto_trace_pb2") else { return };
+    let export = dir.path().join("t.perfetto");
+    let made = prepage(&["export", "-f", "perfetto", "-o", export.to_str().expect("text")], &path);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let script = "
+import sys
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+trace = Trace()
+trace.ParseFromString(open(sys.argv[1], 'rb').read())
+tracks = {p.track_descriptor.uuid: p.track_descriptor for p in trace.packet if p.HasField('track_descriptor')}
+names, files, open_at, slices = {}, {}, {}, []
+for p in trace.packet:
+    names.update({n.iid: n.name for n in p.interned_data.event_names})
+    files.update({n.iid: n.str.decode() for n in p.interned_data.debug_annotation_string_values})
+    if p.HasField('track_event'):
+        e = p.track_event
+        if e.type == TrackEvent.TYPE_SLICE_BEGIN:
+            open_at[e.track_uuid] = (p.timestamp, names[e.name_iid], files[e.debug_annotations[0].string_value_iid])
+        elif e.type == TrackEvent.TYPE_SLICE_END:
+            start, name, file = open_at.pop(e.track_uuid)
+            slices.append((start, p.timestamp - start, tracks[e.track_uuid].thread.thread_name, name, file))
+assert len(slices) == 1000 and not open_at, len(slices)
+assert slices[0] == (0, 5000, 'cat', 'disk', '/usr/lib/a.so'), slices[0]
+assert slices[1] == (10000, 5000, 'io', 'zero-fill', '[heap]'), slices[1]
+";
+    let output = python.args(["-c", script]).arg(&export).output().expect("python runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
