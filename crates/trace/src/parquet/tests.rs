@@ -26,7 +26,6 @@ fn trace(faults: u64) -> Trace {
         unread_maps: vec![7],
         probe_total_ns: Some(300),
         cut_short: false,
-        imported: None,
         system_wide: true,
         lost_by_second: vec![(3, 2), (9, 1)],
         probe_cost_ns: Some(180),
