@@ -223,3 +223,41 @@ fn wrong_arguments_are_refused_before_anything_is_started() {
     }
     assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
 }
+
+#[test]
+fn an_exact_recording_has_every_first_touch_in_order_and_restores_the_read_ahead() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on a disk");
+    if !permitted(dir.path()) {
+        return;
+    }
+    let read_ahead = || -> Vec<String> {
+        let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        disks.filter_map(|disk| fs::read_to_string(disk.path().join("queue/read_ahead_kb")).ok()).collect()
+    };
+    let before = read_ahead();
+    fs::write(dir.path().join("data"), vec![1; 512 * 4096]).expect("written");
+    let touches = [5, 100, 6, 7, 300, 299, 4, 301, 511, 0, 101];
+    let script = format!(
+        "import mmap\nf = open('data', 'rb')\nm = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\nfor p in {touches:?}: m[p * 4096]"
+    );
+    let output = output(dir.path(), &["--exact", "-q", "--", "python3", "-c", &script]);
+    assert_eq!(before, read_ahead());
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("touches cannot be recorded exactly") && said.contains("try: "), "{said}");
+        eprintln!("SKIPPED: {said}");
+        return;
+    }
+    let trace = read_trace(&dir.path().join("prepage.parquet")).expect("a trace");
+    let data = trace.objects.iter().position(|object| object.path.ends_with("/data")).expect("the file");
+    assert_eq!(trace.objects[data].size_bytes, Some(512 * 4096));
+    let of_data = trace.faults.iter().filter(|fault| fault.object.is_some_and(|id| id.0 as usize == data));
+    let mut pages: Vec<u64> = of_data.filter_map(|fault| fault.page).map(|page| page.0).collect();
+    // A fault that read is told twice: the retry that maps the page follows it.
+    pages.dedup();
+    assert_eq!(pages, touches);
+    let exact = trace.facts.exact.expect("exact");
+    assert!(
+        exact.resident_pages.iter().all(|(path, _)| trace.objects.iter().any(|object| object.path == *path))
+    );
+}

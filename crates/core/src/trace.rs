@@ -1,5 +1,7 @@
 //! A stored sequence of faults.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
@@ -131,6 +133,15 @@ pub struct ImportFacts {
 pub struct ExactFacts {
     /// Path of each such file, and how many of its pages were resident.
     pub resident_pages: Vec<(String, u64)>,
+}
+
+impl ExactFacts {
+    /// What concerns these objects.
+    pub fn of(&self, objects: &[Object]) -> Self {
+        let paths: HashSet<&str> = objects.iter().map(|object| object.path.as_str()).collect();
+        let of_objects = self.resident_pages.iter().filter(|(path, _)| paths.contains(path.as_str()));
+        Self { resident_pages: of_objects.cloned().collect() }
+    }
 }
 
 /// What became of files' pages during a recording.

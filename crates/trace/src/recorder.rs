@@ -240,6 +240,7 @@ impl Recorder {
             lost: self.lost_by_second.values().sum(),
             lost_by_second: self.lost_by_second.iter().map(|(&second, &records)| (second, records)).collect(),
             filtered_out: self.pairing.filtered_out(),
+            exact: self.facts.exact.as_ref().map(|exact| exact.of(self.tables().objects)),
             ..self.facts.clone()
         }
     }
