@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use prepage_core::profile::{Evidence, Extent, Touches};
-use prepage_core::simulate::model::{CODE_PAGES, code_section};
+use prepage_core::simulate::model::Model;
 use prepage_core::simulate::pages::MOST_PAGES;
 use prepage_core::simulate::{EntryIndex, Replay, Touch};
 use prepage_core::{FaultClass, PageIndex, PageRange, Trace};
@@ -246,20 +246,14 @@ impl Input {
         Self { layout, count: touches.len() as u64, soft_fault_ns, unseen, source: Source::Memory(touches) }
     }
 
-    /// The modelled code section of a compiler ([`code_section`]).
-    pub fn code_section(seed: u64) -> Self {
-        let touches: Vec<Touch> =
-            code_section(seed).into_iter().map(|page| Touch::new(EntryIndex(0), page)).collect();
+    /// Touches of a model.
+    pub fn model(model: Model) -> Self {
+        let touch = |(page, think_ns)| Touch { page, entry: EntryIndex(0), think_ns };
+        let touches = model.touches().into_iter().map(touch).collect();
         let mut layout = Layout::default();
-        layout.objects.push(ObjectLayout { name: format!("code:{seed}"), pages: CODE_PAGES });
-        layout.entries.push(EntryLayout { object: 0, offset: 0, pages: CODE_PAGES });
-        Self {
-            layout,
-            count: touches.len() as u64,
-            soft_fault_ns: None,
-            unseen: Unseen::Nothing,
-            source: Source::Memory(touches),
-        }
+        layout.objects.push(ObjectLayout { name: model.to_string(), pages: model.pages() });
+        layout.entries.push(EntryLayout { object: 0, offset: 0, pages: model.pages() });
+        Self::from_touches(layout, touches)
     }
 
     /// Touches made by the caller.

@@ -20,7 +20,7 @@
 //! ```
 //! use prepage_simulate::{Contender, Input, compare};
 //!
-//! let input = Input::code_section(1);
+//! let input = Input::model("code:1".parse()?);
 //! let contenders: Vec<Contender> =
 //!     ["around:8:7", "aligned:16"].iter().map(|text| Contender::new(text)).collect::<Result<_, _>>()?;
 //! let results = compare(&input, &contenders, &Default::default())?;

@@ -13,6 +13,7 @@ use prepage_core::PageRange;
 use prepage_core::policy::Policy;
 use prepage_core::policy::choice::GRAMMAR;
 use prepage_core::profile::Extent;
+use prepage_core::simulate::model::Model;
 use prepage_core::simulate::{Device, device};
 use prepage_simulate::input::TextOptions;
 use prepage_simulate::memory::MemoryFaults;
@@ -41,9 +42,10 @@ pub struct Args {
     /// Touches as text: one page index a line, or `object,page`
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     touches: Option<PathBuf>,
-    /// Touches that are generated: `code:SEED`, a compiler's code section
-    #[arg(long, value_name = "MODEL", value_parser = arguments::model)]
-    model: Option<u64>,
+    /// Touches that are generated: `code:SEED`, a compiler's code section; a 45 MB file read byte by byte, `file:sequential`,
+    /// `file:random:SEED`, `file:stride-4k`, `file:stride-256k`
+    #[arg(long, value_name = "MODEL")]
+    model: Option<Model>,
     /// With --touches: pages of each object; unless given, as many as are touched
     #[arg(long, value_name = "N", requires = "touches")]
     object_pages: Option<u64>,
@@ -188,7 +190,7 @@ fn input(args: &Args) -> Result<Input> {
     let input = match (&args.trace, &args.touches, args.model) {
         (Some(trace), _, _) => Input::read_trace(trace)?,
         (_, Some(touches), _) => Input::read_text(touches, &text_options(args))?,
-        (_, _, Some(seed)) => Input::code_section(seed),
+        (_, _, Some(model)) => Input::model(model),
         _ => bail!("no touches: name a trace, --touches or --model"),
     };
     Ok(if args.header_read { input.with_headers_read() } else { input })

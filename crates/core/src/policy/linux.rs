@@ -53,10 +53,12 @@ impl ClusterPolicy for Linux {
     }
 
     fn soft(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Option<Cluster> {
+        if self.fault_around == 1 {
+            entry.misses = entry.misses.saturating_sub(1);
+        }
         if self.read_ahead == 0 || !memory.is_marked(fault.page) {
             return None;
         }
-        entry.misses = entry.misses.saturating_sub(1);
         let (last, most) = (entry.window, self.read_ahead);
         if fault.page.0 + u64::from(entry.early) == entry.next.0 + u64::from(last) {
             entry.next.0 += u64::from(last);
@@ -73,6 +75,10 @@ impl ClusterPolicy for Linux {
     }
 
     fn mapped(&self, entry: &mut EntryState, pages: u64) {
+        // Without fault-around a miss stays one when its own page gets mapped; `soft` counts the hits.
+        if self.fault_around == 1 {
+            return;
+        }
         entry.misses = entry.misses.saturating_sub(pages.min(MOST_MISSES.into()) as u32);
     }
 

@@ -123,7 +123,7 @@ impl Replay {
     }
 
     /// Maps wholly resident blocks of 512 pages by one mapping, as FreeBSD does with full reservations: a soft fault in
-    /// one maps it all, and one whose last page gets mapped is promoted.
+    /// one maps it all, and one whose last page gets mapped is promoted. Not under Linux's policies, for Linux does not.
     pub fn with_superpages(mut self) -> Self {
         self.superpages = true;
         self
@@ -253,7 +253,8 @@ impl Replay {
             }
         };
         object.policy.mapped(&mut entry.state, mapped);
-        if self.superpages && entry.map_superpage(page, &object.memory, !hard) {
+        let freebsd = matches!(object.policy.neighbours(), Neighbours::Spiral(_));
+        if self.superpages && freebsd && entry.map_superpage(page, &object.memory, !hard) {
             self.outcome.superpages += 1;
         }
     }

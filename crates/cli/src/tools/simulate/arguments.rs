@@ -15,16 +15,6 @@ pub struct Pages(pub Vec<PageRange>);
 #[derive(Clone, Debug)]
 pub struct Sizes(pub Vec<u64>);
 
-/// `code`, `code:2`: the seed.
-pub fn model(text: &str) -> Result<u64, String> {
-    let slip = || format!("`{text}` is no model; there is code:SEED");
-    match text.split_once(':') {
-        None if text == "code" => Ok(1),
-        Some(("code", seed)) => seed.parse().map_err(|_| slip()),
-        _ => Err(slip()),
-    }
-}
-
 /// `700ns`, `2us`.
 pub fn time(text: &str) -> Result<u64, String> {
     time_ns(text).ok_or_else(|| format!("`{text}` is no time; write 700ns, 2us or 1.5ms"))
