@@ -24,9 +24,12 @@ const SLICES: usize = 240;
 /// Dear faults in the table.
 const DEAREST: usize = 50;
 
-const LIBRARY: &str = include_str!("../assets/uPlot.iife.min.js");
-const LIBRARY_STYLE: &str = include_str!("../assets/uPlot.min.css");
-const STYLE: &str = include_str!("../assets/report.css");
+/// uPlot, which draws axes and lines on canvas.
+pub const LIBRARY: &str = include_str!("../assets/uPlot.iife.min.js");
+/// Its style.
+pub const LIBRARY_STYLE: &str = include_str!("../assets/uPlot.min.css");
+/// The style of all our pages, for light and dark surroundings.
+pub const STYLE: &str = include_str!("../assets/report.css");
 /// In the order they build on each other.
 const SCRIPTS: [&str; 6] = [
     include_str!("../assets/data.js"),
@@ -127,7 +130,7 @@ const PLOTS: &str = r#"<noscript><p class="note">The plots need JavaScript; the 
 "#;
 
 /// `text` as HTML shows it, in elements and in attributes.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

@@ -76,6 +76,24 @@ pub struct Sample {
     pub read: u64,
 }
 
+/// One policy's results: without a device, and on each.
+#[derive(Clone, Debug)]
+pub struct Row<'a> {
+    /// The policy, as it was given.
+    pub name: &'a str,
+    /// Without a device.
+    pub plain: &'a Simulated,
+    /// On each device.
+    pub timed: Vec<(&'a Device, &'a Simulated)>,
+}
+
+/// The `results` of contenders that came policy by policy: first without a device, then on each of `devices`.
+pub fn rows<'a>(names: &'a [String], devices: &'a [Device], results: &'a [Simulated]) -> Vec<Row<'a>> {
+    let each = results.chunks(1 + devices.len()).zip(names);
+    each.map(|(of, name)| Row { name, plain: &of[0], timed: devices.iter().zip(&of[1..]).collect() })
+        .collect()
+}
+
 /// Replays the touches of `input` under each of `contenders`, on all CPUs.
 ///
 /// # Errors

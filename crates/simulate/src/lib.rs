@@ -16,6 +16,7 @@
 //! | [`comparison`] | policies and devices side by side                                        |
 //! | [`memory`]     | faults with too little memory                                            |
 //! | [`sweep`]      | one policy with a row of sizes                                           |
+//! | [`page`]       | a comparison for the browser                                             |
 //!
 //! ```
 //! use prepage_simulate::{Contender, Input, compare};
@@ -32,9 +33,10 @@
 pub mod comparison;
 pub mod input;
 pub mod memory;
+pub mod page;
 pub mod sweep;
 pub mod touch_text;
 
-pub use comparison::{Contender, Options, Sample, Simulated, compare};
+pub use comparison::{Contender, Options, Row, Sample, Simulated, compare, rows};
 pub use input::{Input, InputError, Layout};
 pub use sweep::sweep;

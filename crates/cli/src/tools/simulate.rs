@@ -17,18 +17,19 @@ use prepage_core::simulate::model::Model;
 use prepage_core::simulate::{Device, device};
 use prepage_simulate::input::TextOptions;
 use prepage_simulate::memory::MemoryFaults;
-use prepage_simulate::{Contender, Input, Options, Simulated, compare, sweep};
+use prepage_simulate::page::Page;
+use prepage_simulate::{Contender, Input, Options, compare, rows, sweep};
 
-/// Policies compared unless others are named.
+/// Policies compared unless others are named; first, for all others are compared with it, what Linux does today.
 const USUAL: [&str; 9] = [
+    "linux-data",
+    "linux-exec",
     "none",
+    "obl",
+    "sequential",
     "around:8:7",
     "aligned:16",
     "adaptive",
-    "sequential",
-    "obl",
-    "linux-data",
-    "linux-exec",
     "context",
 ];
 
@@ -134,6 +135,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => None,
     };
     let rows = rows(&names, &devices, &results);
+    if let Some(path) = &args.html {
+        let (title, facts) = (title(args), text::facts(args, &input, &rows));
+        let page = Page { title: &title, facts: &facts, input: &input, rows: &rows, memory: memory.as_ref() };
+        return crate::output::replace(path, |out| page.write(out)).map(|()| ExitCode::SUCCESS);
+    }
     if args.json {
         json::print(&input, &rows, memory.as_ref())?;
     } else {
@@ -142,18 +148,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One policy's results: without a device, and on each.
-struct Row<'a> {
-    name: &'a str,
-    plain: &'a Simulated,
-    timed: Vec<(&'a Device, &'a Simulated)>,
-}
-
-/// Results come policy by policy: first without a device, then on each.
-fn rows<'a>(names: &'a [String], devices: &'a [Device], results: &'a [Simulated]) -> Vec<Row<'a>> {
-    let each = results.chunks(1 + devices.len()).zip(names);
-    each.map(|(of, name)| Row { name, plain: &of[0], timed: devices.iter().zip(&of[1..]).collect() })
-        .collect()
+/// What is replayed, as the user named it.
+fn title(args: &Args) -> String {
+    let file = args.trace.as_ref().or(args.touches.as_ref());
+    file.map(|path| path.display().to_string())
+        .or(args.model.map(|model| model.to_string()))
+        .unwrap_or_default()
 }
 
 fn contenders(names: &[String], devices: &[Device], most_ahead: Option<u32>) -> Result<Vec<Contender>> {

@@ -5,11 +5,9 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 use prepage_simulate::memory::MemoryFaults;
-use prepage_simulate::{Input, Simulated};
+use prepage_simulate::{Input, Row, Simulated};
 use serde::Serialize;
 use serde_json::{Map, Value};
-
-use super::Row;
 
 /// Version of the JSON this command prints.
 const SCHEMA_VERSION: u32 = 1;
@@ -19,7 +17,6 @@ struct Report {
     schema_version: u32,
     touches: u64,
     touched_pages: u64,
-    /// In the order asked for.
     policies: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<BTreeMap<&'static str, BTreeMap<u64, u64>>>,

@@ -5,11 +5,11 @@ use std::io::{self, Write};
 use anyhow::Result;
 use comfy_table::Table;
 use prepage_core::simulate::Outcome;
-use prepage_simulate::Input;
 use prepage_simulate::input::Unseen;
 use prepage_simulate::memory::{MemoryFaults, RULES};
+use prepage_simulate::{Input, Row};
 
-use super::{Args, Row};
+use super::Args;
 use crate::table::table;
 
 /// Objects shown with --by-object.
@@ -17,7 +17,7 @@ const TOP_OBJECTS: usize = 20;
 
 /// Prints it.
 pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&MemoryFaults>) -> Result<()> {
-    let mut parts = vec![heading(args, input, rows), format!("{}\n", policies(args, rows).trim_fmt())];
+    let mut parts = vec![facts(args, input, rows) + "\n", format!("{}\n", policies(args, rows).trim_fmt())];
     if args.histogram {
         parts.push(format!("reads by size: all that was wanted + cut short\n\n{}\n", sizes(rows).trim_fmt()));
     }
@@ -33,7 +33,8 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
     }
 }
 
-fn heading(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
+/// How much was replayed, and what is missing.
+pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
     let touched = rows.first().map_or(0, |row| row.plain.outcome.touched_pages);
     let runs = if args.runs > 1 { format!(" in {} runs", args.runs) } else { String::new() };
     let unseen = match input.unseen {
@@ -45,7 +46,7 @@ fn heading(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
         }
     };
     format!(
-        "{} touches of {touched} pages, {} objects of {} pages{runs}{unseen}\n",
+        "{} touches of {touched} pages, {} objects of {} pages{runs}{unseen}",
         input.count,
         input.layout.objects.len(),
         input.layout.objects.iter().map(|object| object.pages).sum::<u64>()

@@ -1,0 +1,195 @@
+//! A comparison for the browser: one file that needs no network, and reads without JavaScript as tables.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use prepage_report::html::{LIBRARY, LIBRARY_STYLE, STYLE, escaped};
+use serde_json::{Value, json};
+
+use crate::comparison::Row;
+use crate::input::Input;
+use crate::memory::{MemoryFaults, RULES};
+
+/// Objects in the table.
+const OBJECTS: usize = 40;
+
+const SCRIPT: &str = include_str!("../assets/policies.js");
+const OWN_STYLE: &str = "td.less { background: color-mix(in srgb, #009e73 calc(var(--share) * 1%), transparent); } \
+    td.more { background: color-mix(in srgb, #d55e00 calc(var(--share) * 1%), transparent); } \
+    .u-legend { text-align: left; } caption + tbody td { padding: 2px 12px; }";
+
+const PLOTS: &str = r#"<noscript><p class="note">The plots need JavaScript; the tables say the same in numbers.</p></noscript>
+<main id="plots" hidden>
+<p class="hint">Drag to zoom in, double click for all; click a name to hide it.</p>
+<section><h2>What each policy pays for fewer faults</h2><div id="trade-off"></div></section>
+<section><h2>Faults saved over time, against <select id="base" aria-label="the policy compared with"></select></h2><div id="saved"></div></section>
+"#;
+
+/// What is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a> {
+    /// What was replayed, in the user's words.
+    pub title: &'a str,
+    /// How much that is, in one line.
+    pub facts: &'a str,
+    /// What was replayed.
+    pub input: &'a Input,
+    /// The policies. Others are compared with the first.
+    pub rows: &'a [Row<'a>],
+    /// Faults with too little memory.
+    pub memory: Option<&'a MemoryFaults>,
+}
+
+impl Page<'_> {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// When `out` cannot be written.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (title, facts) = (escaped(self.title), escaped(self.facts));
+        write!(
+            out,
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
+             script-src 'unsafe-inline'\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
+             <title>prepage: policies on {title}</title>\n<style>{LIBRARY_STYLE}{STYLE}{OWN_STYLE}</style>\n</head>\n<body>\n\
+             <header><p class=\"tool\">prepage simulate</p><h1>{title}</h1><p>{facts}</p></header>\n{PLOTS}"
+        )?;
+        if self.memory.is_some() {
+            writeln!(
+                out,
+                "<section><h2>Faults with too little memory</h2><div id=\"memory\"></div></section>"
+            )?;
+        }
+        writeln!(out, "</main>")?;
+        self.policies(out)?;
+        self.objects(out)?;
+        if let Some(memory) = self.memory {
+            memory_table(memory, out)?;
+        }
+        // In a script element only `<` could end it.
+        let data = self.data().to_string().replace('<', "\\u003c");
+        writeln!(
+            out,
+            "<script type=\"application/json\" id=\"data\">{data}</script>\n<script>{LIBRARY}</script>\n\
+             <script>\"use strict\";(() => {{\n{SCRIPT}}})();</script>\n</body>\n</html>"
+        )
+    }
+
+    fn data(&self) -> Value {
+        let policy = |row: &Row<'_>| {
+            let samples = row.plain.samples.iter().map(|sample| json!([sample.touches, sample.hard]));
+            json!({
+                "name": row.name,
+                "hard": row.plain.outcome.hard,
+                "never_percent": row.plain.outcome.never_percent(),
+                "samples": samples.collect::<Vec<_>>(),
+            })
+        };
+        let memory = self.memory.map(|memory| {
+            let ratio = |faults: u64| faults as f64 / memory.touches.max(1) as f64;
+            let rule = |at: usize| memory.faults.iter().map(|(_, faults)| ratio(faults[at])).collect::<Vec<_>>();
+            json!({
+                "pages": memory.faults.iter().map(|(pages, _)| *pages).collect::<Vec<_>>(),
+                "rules": RULES.iter().enumerate().map(|(at, name)| json!([name, rule(at)])).collect::<Vec<_>>(),
+            })
+        });
+        json!({ "policies": self.rows.iter().map(policy).collect::<Vec<_>>(), "memory": memory })
+    }
+
+    fn policies(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut headings: Vec<String> =
+            ["hard", "soft", "I/Os", "pages read", "never touched", "%"].map(str::to_owned).to_vec();
+        for (device, _) in self.rows.first().into_iter().flat_map(|row| &row.timed) {
+            headings.extend([format!("{device} ms"), "waits ms".to_owned()]);
+        }
+        begin("All policies", "policy", headings.iter().map(String::as_str), out)?;
+        for row in self.rows {
+            let outcome = &row.plain.outcome;
+            let mut cells = format!(
+                "<td>{}</td>{}",
+                escaped(row.name),
+                changed(outcome.hard, self.rows[0].plain.outcome.hard)
+            );
+            for count in [outcome.soft, outcome.io, outcome.read, outcome.never] {
+                let _ = write!(cells, "<td class=\"number\">{count}</td>");
+            }
+            let _ = write!(cells, "<td class=\"number\">{:.2}</td>", outcome.never_percent());
+            for (_, timed) in &row.timed {
+                for ns in [timed.outcome.time_ns, timed.outcome.stall_ns] {
+                    let _ = write!(cells, "<td class=\"number\">{:.1}</td>", ns as f64 / 1e6);
+                }
+            }
+            writeln!(out, "<tr>{cells}</tr>")?;
+        }
+        end(out)
+    }
+
+    /// Hard faults by object; what a policy saves or adds against the first is coloured.
+    fn objects(&self, out: &mut dyn Write) -> io::Result<()> {
+        let names = std::iter::once("pages").chain(self.rows.iter().map(|row| row.name));
+        begin("Hard faults by file", "file", names, out)?;
+        let hard = |row: &Row<'_>, at: usize| row.plain.outcome.objects[at].hard;
+        let most = |at: usize| self.rows.iter().map(|row| hard(row, at)).max();
+        let mut order: Vec<usize> = (0..self.input.layout.objects.len()).collect();
+        order.sort_by_key(|&at| std::cmp::Reverse(most(at)));
+        for &at in order.iter().take(OBJECTS) {
+            let object = &self.input.layout.objects[at];
+            let base = hard(&self.rows[0], at);
+            let cells: String = self.rows.iter().map(|row| changed(hard(row, at), base)).collect();
+            writeln!(
+                out,
+                "<tr><td>{}</td><td class=\"number\">{}</td>{cells}</tr>",
+                escaped(&object.name),
+                object.pages
+            )?;
+        }
+        end(out)?;
+        match order.len().checked_sub(OBJECTS) {
+            Some(more @ 1..) => {
+                writeln!(out, "<p class=\"note\">{more} files with fewer faults are left out.</p>")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn memory_table(memory: &MemoryFaults, out: &mut dyn Write) -> io::Result<()> {
+    begin("Faults with too little memory", "pages", RULES.into_iter(), out)?;
+    for (pages, faults) in &memory.faults {
+        let cells: String = faults.iter().map(|count| format!("<td class=\"number\">{count}</td>")).collect();
+        writeln!(out, "<tr><td>{pages}</td>{cells}</tr>")?;
+    }
+    end(out)
+}
+
+/// A cell with `count`, coloured by how far it is from `base`.
+fn changed(count: u64, base: u64) -> String {
+    let share = 100.0 * count.abs_diff(base) as f64 / base.max(count).max(1) as f64;
+    let class = match count.cmp(&base) {
+        std::cmp::Ordering::Less => " less",
+        std::cmp::Ordering::Equal => "",
+        std::cmp::Ordering::Greater => " more",
+    };
+    // More than this would hide the number.
+    format!("<td class=\"number{class}\" style=\"--share:{:.0}\">{count}</td>", share.min(60.0))
+}
+
+fn begin<'a>(
+    caption: &str,
+    first: &str,
+    numbers: impl Iterator<Item = &'a str>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let headings: String =
+        numbers.map(|heading| format!("<th class=\"number\">{}</th>", escaped(heading))).collect();
+    writeln!(
+        out,
+        "<div class=\"table\"><table><caption>{caption}</caption><thead><tr><th>{first}</th>{headings}</tr></thead><tbody>"
+    )
+}
+
+fn end(out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "</tbody></table></div>")
+}
