@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file
+.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm
 
 all: build
 
@@ -45,6 +45,14 @@ bench-record: build setup-bench
 ## bench-file: a page-fault study's experiments on this machine, with tables and pictures for docs
 bench-file: build setup-bench
 	bench/file
+
+## bench-vm: the user-space VM against the kernel and a plain handler; 1 GiB of disk, ROUNDS and FILE_MIB settable
+bench-vm: setup-build
+	cargo bench --locked -p prepage-vm --bench vm
+
+## stress-vm: threads against the user-space VM under a watchdog, for SECONDS (600)
+stress-vm: setup-build
+	cargo bench --locked -p prepage-vm --bench stress
 
 install: build
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools
