@@ -25,9 +25,11 @@ build: setup-build
 demo: build setup-demo
 	bench/demo
 
-## test: all tests
+## test: all tests, and the VM's fault path under schedulers that try its interleavings
 test: setup-build setup-test
 	cargo test --locked --workspace
+	cargo test --locked -p prepage-vm --lib --features shuttle model
+	cargo test --locked -p prepage-vm --lib --features loom model
 
 ## check: formatting and lints
 check: setup-build
