@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file
+.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm
 
 all: build
 
@@ -25,9 +25,11 @@ build: setup-build
 demo: build setup-demo
 	bench/demo
 
-## test: all tests
+## test: all tests, and the VM's fault path under schedulers that try its interleavings
 test: setup-build setup-test
 	cargo test --locked --workspace
+	cargo test --locked -p prepage-vm --lib --features shuttle model
+	cargo test --locked -p prepage-vm --lib --features loom model
 
 ## check: formatting and lints
 check: setup-build
@@ -45,6 +47,14 @@ bench-record: build setup-bench
 ## bench-file: a page-fault study's experiments on this machine, with tables and pictures for docs
 bench-file: build setup-bench
 	bench/file
+
+## bench-vm: the user-space VM against the kernel and a plain handler; 1 GiB of disk, ROUNDS and FILE_MIB settable
+bench-vm: setup-build
+	cargo bench --locked -p prepage-vm --bench vm
+
+## stress-vm: threads against the user-space VM under a watchdog, for SECONDS (600)
+stress-vm: setup-build
+	cargo bench --locked -p prepage-vm --bench stress
 
 install: build
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools

@@ -186,12 +186,21 @@ impl Drop for Region {
 
 /// Copies from memory of this process at `address` into `to` as far as it can be read: 0 where a fault could not be
 /// resolved, or user code alone may resolve it. Never raises a signal.
-pub fn try_copy(address: u64, to: &mut [u8]) -> usize {
+///
+/// # Errors
+/// EPERM or ENOSYS where a sandbox forbids process_vm_readv(2).
+pub fn try_copy(address: u64, to: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: to.len() };
     // SAFETY: the kernel writes at most `to.len()` bytes to `to`, and reads from wherever it can.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    copied.max(0) as usize
+    match usize::try_from(copied) {
+        Ok(copied) => Ok(copied),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::EFAULT) => Ok(0),
+            error => Err(error),
+        },
+    }
 }
 
 /// Whether this process's page table shows a page at `address`.

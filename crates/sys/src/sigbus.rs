@@ -62,7 +62,9 @@ pub fn install(resolver: Resolver) -> io::Result<()> {
             action.sa_sigaction = on_signal as *const () as usize;
             // On the thread's own stack: alternate stacks are often too small for what a fault may do (Rust's have 8 KiB).
             action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-            libc::sigemptyset(&mut action.sa_mask);
+            // Other signals wait, as they do for the kernel's own faults: a handler of theirs that touched the page
+            // which this thread is bringing in would wait for itself.
+            libc::sigfillset(&mut action.sa_mask);
             libc::sigaction(libc::SIGBUS, action, ptr::null_mut())
         };
         if result == -1 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(()) }
@@ -116,10 +118,20 @@ fn pass_on(
         return;
     }
     // SAFETY: the address is that of the handler that was installed for this signal, with the signature that its flags
-    // tell, and it gets what the kernel would have given it, under the mask it asked for.
+    // tell, and it gets what the kernel would have given it, under the mask that it asked for over that of the code
+    // that was interrupted, which the context holds.
     unsafe {
+        let mut wanted = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
+        for other in 1..=libc::SIGRTMAX() {
+            if libc::sigismember(&before.sa_mask, other) == 1 {
+                libc::sigaddset(&mut wanted, other);
+            }
+        }
+        if before.sa_flags & libc::SA_NODEFER == 0 {
+            libc::sigaddset(&mut wanted, signal);
+        }
         let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-        libc::pthread_sigmask(libc::SIG_BLOCK, &before.sa_mask, mask.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &wanted, mask.as_mut_ptr());
         if before.sa_flags & libc::SA_SIGINFO != 0 {
             let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                 std::mem::transmute(handler);

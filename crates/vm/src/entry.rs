@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use prepage_core::PageIndex;
 use prepage_core::policy::EntryState;
 
+use crate::statistics::Tally;
+
 /// An [`EntryState`] under a lock of one word, held for the few instructions in which a policy decides: never over a
 /// read, a call of the kernel or an allocation.
 #[derive(Debug)]
@@ -33,12 +35,14 @@ impl EntryCell {
     }
 
     /// Lets `decide` look at and change the state, alone.
-    pub(crate) fn with<T>(&self, decide: impl FnOnce(&mut EntryState) -> T) -> T {
+    pub(crate) fn with<T>(&self, tally: &mut Tally, decide: impl FnOnce(&mut EntryState) -> T) -> T {
         if !self.remembers {
             return decide(&mut EntryState::default());
         }
+        tally.shared_atomics += 1;
         let mut spins = 0;
         while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            tally.lock_waits += u64::from(spins == 0);
             spins += 1;
             if spins % 64 == 0 {
                 // The holder may have lost its CPU.

@@ -62,7 +62,8 @@ pub(crate) enum Outcome {
 
 /// Serves `touch` and writes down how it ended.
 pub(crate) fn serve(map: &MapCore, at: MapRef, touch: &Touch, context: Context, cpu: usize) -> Outcome {
-    let mut tally = Tally::default();
+    // Of the map's slot: to enter it and to leave.
+    let mut tally = Tally { shared_atomics: 2, ..Tally::default() };
     let outcome = match &map.object.contents {
         Contents::Zero => zero::resolve(map, touch, &mut tally),
         Contents::Frames(frames) => resolve(map, frames, at, touch, context, cpu, &mut tally),
@@ -175,7 +176,7 @@ fn resolve(
                 let window = map.window;
                 let fault = FaultAt { page, window };
                 let (policy, entry) = map.policy();
-                let decided = entry.with(|state| {
+                let decided = entry.with(tally, |state| {
                     let cluster = policy.hard(state, &fault, &frames.pages);
                     let mut claim = frames.pages.claim(page)?;
                     claim.extend(one_read(page, cluster.within(window)));
@@ -270,7 +271,7 @@ pub(crate) fn map_hard(
     };
     match map_resident(map, frames, page, clip(around, map.window), cpu, tally) {
         Ok(0) => {}
-        Ok(pages) => entry.with(|state| policy.mapped(state, pages)),
+        Ok(pages) => entry.with(tally, |state| policy.mapped(state, pages)),
         Err(error) => return Outcome::Failed(reason::of_errno(error.raw_os_error())),
     }
     // Where the frame went again already, the touch is repeated and faults again.
@@ -292,7 +293,7 @@ fn map_soft(
     };
     let pages = map_resident(map, frames, page, around, cpu, tally)?;
     if pages > 0 {
-        entry.with(|state| policy.mapped(state, pages));
+        entry.with(tally, |state| policy.mapped(state, pages));
     }
     Ok(pages > 0)
 }
@@ -307,6 +308,8 @@ pub(crate) fn map_resident(
     tally: &mut Tally,
 ) -> io::Result<u64> {
     let _section = frames.grace.enter(cpu);
+    // Of the section: to enter it and to leave.
+    tally.shared_atomics += 2;
     let Some(run) = frames.pages.resident_run(page, within) else { return Ok(0) };
     map_run(map, run, page, tally)
 }
@@ -411,7 +414,7 @@ fn ask_to_read_on(map: &MapCore, frames: &Frames, page: PageIndex, tally: &mut T
     let (policy, entry) = map.policy();
     // The mark was there when the fault began, and this fault took it.
     let memory = Marked { frames, page };
-    if let Some(cluster) = entry.with(|state| policy.soft(state, &fault, &memory)) {
+    if let Some(cluster) = entry.with(tally, |state| policy.soft(state, &fault, &memory)) {
         push_reads(map, cluster.within(map.window), cluster.mark, tally);
     }
 }

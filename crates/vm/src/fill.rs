@@ -49,7 +49,8 @@ pub(crate) fn fill(
         match read(object, frames, range, needed, &mut buffer, tally) {
             Ok(()) => {
                 tally.pages_read += range.len();
-                tally.shared_atomics += range.len();
+                // The words of the pages, the limit of frames, their count, and the buffer taken and given back.
+                tally.shared_atomics += range.len() + 4;
                 // Before others can see the pages: figures are never behind what a thread knows.
                 object.vm.figures.add(cpu, &std::mem::take(tally));
                 told.listed |= claim.publish(range.len(), mark).listed;

@@ -6,7 +6,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicU32, Mutex, Ordering, yield_now};
+use crate::sync::{AtomicU32, Mutex, Ordering, seq_cst, yield_now};
 
 const SHARDS: usize = 4;
 
@@ -29,6 +29,7 @@ impl Grace {
         let phase = self.phase.load(Ordering::SeqCst) as usize & 1;
         let running = &self.running[phase][hint % SHARDS];
         running.fetch_add(1, Ordering::SeqCst);
+        seq_cst();
         Section(running)
     }
 
@@ -38,6 +39,7 @@ impl Grace {
         // Twice: a section may have read the phase before the first change and count itself after it.
         for _ in 0..2 {
             let old = self.phase.fetch_add(1, Ordering::SeqCst) as usize & 1;
+            seq_cst();
             for running in &self.running[old] {
                 while running.load(Ordering::SeqCst) != 0 {
                     yield_now();

@@ -48,7 +48,19 @@ impl Drop for Handlers {
     }
 }
 
+/// Ends the process with a thread that panics: those whose faults it no longer serves would sleep for ever.
+struct Vital;
+
+impl Drop for Vital {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 fn work(uffd: &Userfaultfd, stop: &OwnedFd, spin: Duration) {
+    let _vital = Vital;
     let mut messages = [Message::default(); 16];
     loop {
         // Reading fails only for a descriptor that is none.

@@ -19,6 +19,7 @@ use crate::fault::{Outcome, Touch, finish, map_hard, map_resident, serve_listed}
 use crate::fill::fill;
 use crate::object::{Frames, ObjectCore, clip};
 use crate::pages::Seen;
+use crate::reason;
 use crate::statistics::Tally;
 use crate::table::MapRef;
 
@@ -67,6 +68,40 @@ pub(crate) struct Jobs {
     threads: AtomicU32,
     limit: u32,
     stop: AtomicBool,
+}
+
+/// Who waits for a job to end.
+struct Waiting {
+    object: Arc<ObjectCore>,
+    /// A fault of handler mode.
+    fault: Option<(MapRef, Touch)>,
+}
+
+impl Job {
+    fn waiting(&self) -> Waiting {
+        match self {
+            Self::Fill { object, map, touch, .. } => {
+                Waiting { object: Arc::clone(object), fault: touch.map(|touch| (*map, touch)) }
+            }
+            Self::Read { object, .. } | Self::Listed { object } => {
+                Waiting { object: Arc::clone(object), fault: None }
+            }
+            Self::Sweep { sweep, .. } => Waiting { object: Arc::clone(&sweep.object), fault: None },
+        }
+    }
+}
+
+impl Waiting {
+    /// The job panicked: nobody may sleep for it.
+    fn give_up(&self) {
+        let cpu = rustix::thread::sched_getcpu();
+        if let Some((map, touch)) = self.fault
+            && let Some(map) = map.enter(cpu)
+        {
+            finish(&map, &touch, Outcome::Failed(reason::PANICKED), cpu, &mut Tally::default());
+        }
+        serve_listed(&self.object);
+    }
 }
 
 impl Sweep {
@@ -157,8 +192,15 @@ impl Jobs {
                 // Without one more thread work waits for this one; no more is lost.
                 let _ = self.start_thread();
             }
+            let waiting = job.waiting();
             // Claims fail when a panic drops them; the thread lives on.
-            let _ = catch_unwind(AssertUnwindSafe(|| run(job)));
+            let ended = catch_unwind(AssertUnwindSafe(|| run(job)));
+            // Whoever drops an object last drops its source, which may panic too.
+            let _ = catch_unwind(AssertUnwindSafe(move || {
+                if ended.is_err() {
+                    waiting.give_up();
+                }
+            }));
         }
         self.threads.fetch_sub(1, Ordering::SeqCst);
     }

@@ -1,7 +1,7 @@
 //! An object in this process's memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prepage_core::policy::{ClusterPolicy, Neighbours, Policy};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -321,7 +321,7 @@ impl Map {
         let mut done = 0;
         while done < into.len() {
             let at = offset_bytes + done as u64;
-            let copied = try_copy(self.core.start + at, &mut into[done..]);
+            let copied = try_copy(self.core.start + at, &mut into[done..]).map_err(AccessError::System)?;
             done += copied;
             if copied == 0 {
                 let page = PageIndex(self.core.window.start().0 + at / PAGE_SIZE);
@@ -360,7 +360,9 @@ impl Map {
                 }
                 let offset = self.core.address_of(range.start()) - self.core.start;
                 if self.core.object.frames().is_some() {
+                    let mut poisoned = self.core.poisoned();
                     self.region.unmap_shared(offset, range.bytes()).map_err(AccessError::System)?;
+                    poisoned.retain(|&page| !range.contains(page));
                 }
             }
         }
@@ -374,7 +376,10 @@ impl Map {
     pub fn discard(&mut self, range: PageRange) -> Result<(), AccessError> {
         self.inside(range)?;
         let offset = self.core.address_of(range.start()) - self.core.start;
-        self.region.discard(offset, range.bytes()).map_err(AccessError::System)
+        let mut poisoned = self.core.poisoned();
+        self.region.discard(offset, range.bytes()).map_err(AccessError::System)?;
+        poisoned.retain(|&page| !range.contains(page));
+        Ok(())
     }
 
     fn inside(&self, range: PageRange) -> Result<(), AccessError> {
@@ -387,7 +392,7 @@ impl Map {
 
     /// Pages of `range` that raise SIGBUS do so no longer.
     fn forget_poison(&self, range: PageRange) -> Result<(), AccessError> {
-        let mut poisoned = self.core.poisoned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut poisoned = self.core.poisoned();
         // Under the lock: nobody fills a poisoned page, and so nobody writes to it.
         for index in (0..poisoned.len()).rev() {
             if range.contains(poisoned[index]) {
@@ -454,7 +459,7 @@ impl MapCore {
     fn serve_as(&self, advice: u8) {
         self.advice.store(advice, Ordering::Relaxed);
         let (policy, entry) = self.policy();
-        entry.with(|state| *state = policy.entry(self.window));
+        entry.with(&mut Tally::default(), |state| *state = policy.entry(self.window));
     }
 
     /// What to read in the background, for the first fault only.
@@ -464,10 +469,15 @@ impl MapCore {
         first.then(|| Arc::clone(opening))
     }
 
+    /// The pages that are poisoned; held while poison is laid or taken away.
+    fn poisoned(&self) -> MutexGuard<'_, Vec<PageIndex>> {
+        self.poisoned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Lets threads that wait for `page`, and those that touch it, get SIGBUS, until it is tried again.
     pub(crate) fn poison(&self, page: PageIndex) {
         let address = self.address_of(page);
-        let mut poisoned = self.poisoned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut poisoned = self.poisoned();
         if matches!(self.uffd.poison(address, PAGE_SIZE), Ok(Progress::Done)) {
             poisoned.push(page);
         } else {

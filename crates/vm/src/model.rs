@@ -217,6 +217,20 @@ mod loom_tests {
     }
 
     #[test]
+    fn a_frame_goes_only_when_nobody_maps_it() {
+        let mut bounded = loom::model::Builder::new();
+        bounded.preemption_bound = Some(3);
+        bounded.check(|| {
+            let model = Arc::new(Model::new(1));
+            assert!(model.fault(PageIndex(0), Mood::Fine));
+            let other = Arc::clone(&model);
+            let thread = thread::spawn(move || other.fault(PageIndex(0), Mood::Fine));
+            model.evict(model.all());
+            assert!(thread.join().expect("no panic"));
+        });
+    }
+
+    #[test]
     fn a_mark_and_a_listing_have_one_taker() {
         loom::model(|| {
             let model = Arc::new(Model::new(1));

@@ -58,6 +58,8 @@ counters! {
     pages_evicted,
     /// Waits of a fault for another's read.
     waits,
+    /// Waits of a fault for a lock: that of what a map's policy remembers.
+    lock_waits,
     /// Reads repeated because a source asked for it.
     retries,
     /// Pages that a source failed to give.

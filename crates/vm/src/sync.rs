@@ -8,6 +8,9 @@ mod real {
 
     use rustix::thread::futex::{self, Flags};
 
+    /// Nothing: operations that say `SeqCst` have one order.
+    pub(crate) fn seq_cst() {}
+
     /// Sleeps while `word` is `expected`; may return early.
     pub(crate) fn wait(word: &AtomicU32, expected: u32) {
         // Whatever the outcome, callers look at the word again.
@@ -29,6 +32,8 @@ mod model {
     pub(crate) use shuttle::sync::Mutex;
     pub(crate) use shuttle::sync::atomic::{AtomicU32, Ordering};
     pub(crate) use shuttle::thread::yield_now;
+
+    pub(crate) fn seq_cst() {}
 
     shuttle::lazy_static! {
         static ref SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
@@ -55,6 +60,11 @@ mod model {
     pub(crate) use loom::sync::Mutex;
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
     pub(crate) use loom::thread::yield_now;
+
+    /// loom gives operations that say `SeqCst` no more than `AcqRel`, and one order to fences alone.
+    pub(crate) fn seq_cst() {
+        loom::sync::atomic::fence(Ordering::SeqCst);
+    }
 
     loom::lazy_static! {
         static ref SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());

@@ -154,7 +154,7 @@ impl Vm {
         Ok(Self {
             core: Arc::new(VmCore {
                 policy: options.policy.clone(),
-                sequential: "linux-data:ra=256".parse().expect("a policy"),
+                sequential: "linux-data:ra=1024".parse().expect("a policy"),
                 random: "none".parse().expect("a policy"),
                 inline: Mutex::default(),
                 handlers: Mutex::default(),

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -99,6 +100,41 @@ fn a_source_that_fails_fails_one_page_and_can_be_tried_again() {
     drop((object, map));
     let statistics = vm.statistics();
     assert_eq!((statistics.objects, statistics.maps, statistics.backings, statistics.frames), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_failure_goes_with_its_mapping() {
+    let vm = vm();
+    let (object, mood) = moody(&vm, FAIL);
+    let mut out = tempfile::tempfile().unwrap();
+    if !modes(&vm, &object).contains(&Mode::Handler) {
+        return;
+    }
+    for private in [true, false] {
+        let options = if private { MapOptions::private() } else { MapOptions::shared() };
+        let mut map = vm.map(&object, &options.mode(Mode::Handler)).unwrap();
+        mood.store(FAIL, Ordering::SeqCst);
+        let mut write = |map: &prepage_vm::Map| out.write(&map.as_slice()[21 * 4096..22 * 4096]);
+        // Twice: the second time the kernel knows already that the page is bad.
+        for _ in 0..2 {
+            assert_eq!(
+                write(&map).unwrap_err().raw_os_error(),
+                Some(14),
+                "EFAULT, as from the kernel's maps"
+            );
+        }
+        mood.store(FINE, Ordering::SeqCst);
+        assert!(write(&map).is_err(), "until it is tried again");
+        if private {
+            map.discard(pages(20, 22)).unwrap();
+        } else {
+            map.advise(Advice::DontNeed(pages(20, 22))).unwrap();
+        }
+        assert_eq!(write(&map).unwrap(), 4096);
+        map.populate(pages(20, 22)).unwrap();
+        assert_eq!(touch(&map, 21), word(21 * 4096));
+        object.evict(object.pages()).unwrap();
+    }
 }
 
 #[test]
@@ -297,4 +333,38 @@ fn child_runs_out() {
     assert_eq!((vm.statistics().maps, vm.statistics().objects), (1, 1));
     assert_eq!(touch(&first, 2), word(2 * 4096));
     eprintln!("ran out twice");
+}
+
+#[test]
+fn out_of_address_space_nothing_is_lost() {
+    let output = child("child_without_space", &[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("went on"), "{said}");
+}
+
+#[test]
+fn child_without_space() {
+    if !is_child("child_without_space") {
+        return;
+    }
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 1 << 30, ..Default::default() }).unwrap();
+    let map = vm.map(&object, &MapOptions::shared().window(pages(0, 64))).unwrap();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let size_kib: u64 = size.split_whitespace().next().unwrap().parse().unwrap();
+    let limit = (size_kib << 10) + (256 << 20);
+    setrlimit(Resource::As, Rlimit { current: Some(limit), maximum: Some(limit) }).unwrap();
+    for _ in 0..100 {
+        let error = vm.map(&object, &MapOptions::private()).unwrap_err();
+        assert!(matches!(error, MapError::Memory { len_bytes: 0x4000_0000, .. }), "{error:?}");
+        let large = vm.source("large", Words { len_bytes: 1 << 40, ..Default::default() });
+        assert!(matches!(large, Err(MakeError::System { .. })));
+        let fits = vm.map(&object, &MapOptions::private().window(pages(64, 128))).unwrap();
+        assert_eq!(touch(&fits, 1), word(65 * 4096));
+    }
+    let statistics = vm.statistics();
+    assert_eq!((statistics.maps, statistics.objects, statistics.backings), (1, 1, 1));
+    assert_eq!(touch(&map, 2), word(2 * 4096));
+    eprintln!("went on");
 }

@@ -101,6 +101,40 @@ fn who_maps_a_page_is_told_from_the_backings() {
 }
 
 #[test]
+fn maps_are_tracked_by_one_record_each_and_faults_by_none() {
+    const MAPS: u64 = 20;
+    const PAGES: u64 = 256;
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: PAGES * 4096, ..Default::default() }).unwrap();
+    let first = vm.map(&object, &MapOptions::shared()).unwrap();
+    first.populate(first.window()).unwrap();
+    let before = vm.statistics().counted;
+    let options = MapOptions::shared().policy("none".parse().unwrap());
+    let options = options.neighbours(prepage_core::policy::Neighbours::Block(1));
+    let maps: Vec<_> = (0..MAPS).map(|_| vm.map(&object, &options).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for maps in maps.chunks(MAPS as usize / 2) {
+            scope.spawn(move || {
+                for map in maps {
+                    (0..PAGES).for_each(|page| assert_eq!(touch(map, page), word(page * 4096)));
+                }
+            });
+        }
+    });
+    assert_eq!(vm.statistics().backings, 1 + MAPS);
+    drop(maps);
+    let after = vm.statistics().counted;
+    let faults = after.soft - before.soft;
+    assert_eq!(faults, MAPS * PAGES);
+    // A record for each page and mapping would be made and taken away again.
+    let elsewhere = 2 * (after.pages_mapped - before.pages_mapped);
+    assert_eq!(elsewhere, 2 * MAPS * PAGES);
+    assert_eq!(elsewhere / (after.backing_operations - before.backing_operations), PAGES);
+    assert_eq!(after.shared_atomics - before.shared_atomics, 4 * faults, "to enter and leave, twice");
+    assert_eq!((after.lock_waits, after.waits), (before.lock_waits, before.waits));
+}
+
+#[test]
 fn zeros_come_in_aligned_clusters() {
     let vm = vm();
     let object = vm.anonymous(1000 * 4096).unwrap();

@@ -3,12 +3,12 @@
 use prepage_vm::{MapOptions, Vm, VmOptions};
 
 use crate::resident::Bytes;
-use crate::rounds::{compare, seconds, way};
+use crate::rounds::{Aim, compare, seconds, way};
 
 const PAGES: u64 = 1 << 16;
 const CLONES: u64 = 50;
 
-pub fn measure() {
+pub fn measure() -> Vec<Aim> {
     let vm = Vm::new(VmOptions::default()).unwrap();
     let object = vm.source("image", Bytes(PAGES * 4096)).unwrap();
     let before = memory();
@@ -46,12 +46,19 @@ pub fn measure() {
     drop(clones);
     let options = MapOptions::private();
     let (vm, object) = (&vm, &object);
-    let mut ways = vec![way("clone and drop", || {
+    let ways = vec![way("clone and drop", || {
         let count = 5000;
         let took = seconds(|| (0..count).for_each(|_| drop(vm.map(object, &options).unwrap())));
         f64::from(count) / took
     })];
-    compare("cloning 256 MiB", "maps/s", &mut ways, 0);
+    let scores = compare("cloning 256 MiB", "maps/s", ways);
+    [
+        Aim::at_most("50 clones: memory to object and written pages", Some(used as f64 / needed as f64), 1.1),
+        Aim::at_least("cloning: maps/s", scores.median("clone and drop"), 20_000.0),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Memory of this process in KiB: proportional pages, and page tables.

@@ -15,7 +15,10 @@ use prepage_sys::region::{Contents, Region};
 use prepage_vm::{Advice, MapOptions, Mode, Vm, VmOptions};
 use rustix::fs::{Advice as FileAdvice, fadvise};
 
-use crate::rounds::{compare, seconds, way};
+use crate::rounds::{Aim, Way, compare, seconds, way};
+
+const KERNEL: &str = "kernel mmap, read-ahead 128 KiB";
+const KERNEL_RANDOM: &str = "kernel mmap, MADV_RANDOM";
 
 /// The file, removed when this is dropped.
 struct Data {
@@ -87,62 +90,86 @@ fn shuffle(order: &mut [u64], mut state: u64) {
     }
 }
 
-pub fn measure() {
-    let data = &Data::new();
-    let kernel = |order: &Order, random: bool| {
-        let order = Arc::clone(order);
-        move || {
+/// What is touched, and how.
+struct Cold<'a> {
+    data: &'a Data,
+    order: Order,
+}
+
+impl<'a> Cold<'a> {
+    fn kernel(&self, name: &str, random: bool) -> Way<'a> {
+        let (data, order) = (self.data, Arc::clone(&self.order));
+        way(name, move || {
             data.cool();
             let region = data.kernel();
             if random {
                 region.expect_random().unwrap();
             }
             walk(region.as_slice(), &order)
-        }
-    };
-    let ours = |order: &Order, policy: Policy, mode: Mode, advice: Advice, direct: bool| {
-        let order = Arc::clone(order);
-        move || {
-            data.cool();
-            let vm = Vm::new(VmOptions::default()).unwrap();
-            let object = if direct { vm.file_direct(&data.path) } else { vm.file(&data.path) }.unwrap();
-            let map = vm.map(&object, &MapOptions::shared().mode(mode).policy(policy.clone())).unwrap();
-            map.advise(advice).unwrap();
-            walk(map.as_slice(), &order)
-        }
-    };
-    let none: Policy = "none".parse().unwrap();
-    let order: Order = (0..data.pages).collect();
-    let mut ways = vec![
-        way("kernel mmap, read-ahead 128 KiB", kernel(&order, false)),
-        way("ours, inline, sequential", ours(&order, none.clone(), Mode::Inline, Advice::Sequential, false)),
-        way(
-            "ours, inline, sequential, direct",
-            ours(&order, none.clone(), Mode::Inline, Advice::Sequential, true),
-        ),
-        way(
-            "ours, handler, sequential",
-            ours(&order, none.clone(), Mode::Handler, Advice::Sequential, false),
-        ),
-    ];
-    compare("cold file, every page in order", "pages/s", &mut ways, 0);
+        })
+    }
 
+    /// Inline, inline past the page cache, and by a handler.
+    fn ours(&self, name: &str, policy: &Policy, advice: Advice) -> [Way<'a>; 3] {
+        let modes = [("inline", Mode::Inline, false), ("inline, direct", Mode::Inline, true)];
+        [modes[0], modes[1], ("handler", Mode::Handler, false)].map(|(mode_name, mode, direct)| {
+            let (data, order, policy) = (self.data, Arc::clone(&self.order), policy.clone());
+            way(format!("ours, {name}, {mode_name}"), move || {
+                data.cool();
+                let vm = Vm::new(VmOptions::default()).unwrap();
+                let object = if direct { vm.file_direct(&data.path) } else { vm.file(&data.path) }.unwrap();
+                let map = vm.map(&object, &MapOptions::shared().mode(mode).policy(policy.clone())).unwrap();
+                map.advise(advice).unwrap();
+                walk(map.as_slice(), &order)
+            })
+        })
+    }
+}
+
+pub fn measure(chosen: impl Fn(&str) -> bool) -> Vec<Aim> {
+    let data = &Data::new();
+    let mut aims = Vec::new();
+    if chosen("sequential") {
+        aims.extend(sequential(data));
+    }
+    if chosen("random") {
+        aims.extend(random(data));
+    }
+    if chosen("predicted") {
+        aims.extend(predicted(data));
+    }
+    aims
+}
+
+fn sequential(data: &Data) -> Option<Aim> {
+    let cold = Cold { data, order: (0..data.pages).collect() };
+    let mut ways = vec![cold.kernel(KERNEL, false)];
+    ways.extend(cold.ours("sequential", &none(), Advice::Sequential));
+    let scores = compare("cold file, every page in order", "pages/s", ways);
+    Aim::at_least(
+        "cold file in order: to kernel mmap",
+        scores.ratio("ours, sequential, inline", KERNEL),
+        0.95,
+    )
+}
+
+fn random(data: &Data) -> Option<Aim> {
     let mut order: Vec<u64> = (0..data.pages).collect();
     shuffle(&mut order, 1);
     order.truncate(data.pages as usize / 16);
-    let order: Order = order.into();
-    let mut ways = vec![
-        way("kernel mmap, MADV_RANDOM", kernel(&order, true)),
-        way("ours, inline, cluster 1", ours(&order, none.clone(), Mode::Inline, Advice::Random, false)),
-        way(
-            "ours, inline, cluster 1, direct",
-            ours(&order, none.clone(), Mode::Inline, Advice::Random, true),
-        ),
-        way("ours, handler, cluster 1", ours(&order, none.clone(), Mode::Handler, Advice::Random, false)),
-    ];
-    compare("cold file, 1/16 of its pages in random order", "pages/s", &mut ways, 0);
+    let cold = Cold { data, order: order.into() };
+    let mut ways = vec![cold.kernel(KERNEL_RANDOM, true)];
+    ways.extend(cold.ours("cluster 1", &none(), Advice::Random));
+    let scores = compare("cold file, 1/16 of its pages in random order", "pages/s", ways);
+    Aim::at_least(
+        "cold file at random: to kernel mmap, MADV_RANDOM",
+        scores.ratio("ours, cluster 1, inline", KERNEL_RANDOM),
+        0.95,
+    )
+}
 
-    // A tenth of the pages, in runs of 1 to 8, touched in an order of its own.
+/// A tenth of the pages, in runs of 1 to 8, touched in an order of its own.
+fn predicted(data: &Data) -> Option<Aim> {
     let mut runs = Vec::new();
     let (mut page, mut state) = (0, 7_u64);
     while page < data.pages {
@@ -166,28 +193,20 @@ pub fn measure() {
             }
         })
         .collect();
-    let predicted = Policy::Predicted(Predicted::new(&extents, Aligned { pages: 16 }));
-    let mut ways = vec![
-        way("kernel mmap, read-ahead 128 KiB", kernel(&order, false)),
-        way("kernel mmap, MADV_RANDOM", kernel(&order, true)),
-        way("ours, inline, predicted", ours(&order, predicted.clone(), Mode::Inline, Advice::Normal, false)),
-        way(
-            "ours, inline, predicted, direct",
-            ours(&order, predicted.clone(), Mode::Inline, Advice::Normal, true),
-        ),
-        way(
-            "ours, handler, predicted",
-            ours(&order, predicted.clone(), Mode::Handler, Advice::Normal, false),
-        ),
-    ];
-    compare(
-        &format!(
-            "cold file, a working set of {} % in {} runs",
-            100 * order.len() as u64 / data.pages,
-            runs.len()
-        ),
-        "pages/s",
-        &mut ways,
-        0,
-    );
+    let policy = Policy::Predicted(Predicted::new(&extents, Aligned { pages: 16 }));
+    let percent = 100 * order.len() as u64 / data.pages;
+    let cold = Cold { data, order };
+    let mut ways = vec![cold.kernel(KERNEL, false), cold.kernel(KERNEL_RANDOM, true)];
+    ways.extend(cold.ours("predicted", &policy, Advice::Normal));
+    let title = format!("cold file, a working set of {percent} % in {} runs", runs.len());
+    let scores = compare(&title, "pages/s", ways);
+    Aim::at_least(
+        "cold file, predicted working set: to kernel mmap",
+        scores.ratio("ours, predicted, inline", KERNEL),
+        3.0,
+    )
+}
+
+fn none() -> Policy {
+    "none".parse().expect("a policy")
 }

@@ -1,8 +1,11 @@
 //! The VM against the kernel doing the same on the same data, and against a plain handler, interleaved in one run.
 //!
-//! `cargo bench -p prepage-vm --bench vm -- [resident] [zeros] [cold] [clones] [records]`; all without arguments.
-//! ROUNDS (default 7) rounds of each measurement, DIRECTORY (default .) for the cold file of FILE_MIB (default 1024).
+//! `cargo bench -p prepage-vm --bench vm -- [resident] [zeros] [cold] [clones] [records]`; all without arguments. Parts of
+//! `cold` are `sequential`, `random` and `predicted`.
+//! ROUNDS (default 7) rounds of each measurement, DIRECTORY (default .) for the cold file of FILE_MIB (default 1024),
+//! ONLY for the ways whose names hold its text (to profile one).
 
+mod bare;
 mod clones;
 mod cold;
 mod plain;
@@ -14,26 +17,33 @@ mod zeros;
 fn main() {
     let wanted: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    if wanted.first().is_some_and(|first| first == bare::CHILD) {
+        return bare::child(&wanted[1..]);
+    }
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     // Before there are threads: the guardian of the setting is a process beside this one.
-    let read_ahead = chosen("cold").then(|| prepage_prefetch::readahead::ReadAhead::set(128));
-    println!("{:<58} {:>12} {:>12} {:>8}  {}", "", "median", "spread", "ratio", "");
+    let parts = ["sequential", "random", "predicted"];
+    let cold = chosen("cold") || parts.iter().any(|part| chosen(part));
+    let read_ahead = cold.then(|| prepage_prefetch::readahead::ReadAhead::set(128));
+    println!("{:<58} {:>12} {:>18} {:>8}", "", "median", "spread", "ratio");
+    let mut aims = Vec::new();
     if chosen("resident") {
-        resident::measure();
+        aims.extend(resident::measure());
     }
     if chosen("zeros") {
-        zeros::measure();
+        aims.extend(zeros::measure());
     }
-    if chosen("cold") {
+    if cold {
         match read_ahead.as_ref().expect("set above") {
-            Ok(_) => cold::measure(),
+            Ok(_) => aims.extend(cold::measure(|part| chosen("cold") || chosen(part))),
             Err(error) => println!("cold file: skipped, the read-ahead cannot be set: {error}"),
         }
     }
     if chosen("clones") {
-        clones::measure();
+        aims.extend(clones::measure());
     }
     if chosen("records") {
-        records::measure();
+        aims.extend(records::measure());
     }
+    rounds::print_aims(&aims);
 }

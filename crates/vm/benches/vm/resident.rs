@@ -2,16 +2,20 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
+use std::time::Duration;
 
 use prepage_core::policy::Neighbours;
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::region::{Contents, Region};
 use prepage_vm::{MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
 
+use crate::bare::bare;
 use crate::plain::Plain;
-use crate::rounds::{compare, seconds, way};
+use crate::rounds::{Aim, compare, seconds, way};
 
 const PAGES: u64 = 1 << 16;
+const BARE: &str = "bare SIGBUS and UFFDIO_CONTINUE";
+const PLAIN: &str = "plain poll-based handler, 1 page a fault";
 
 /// Pages of one byte each.
 pub struct Bytes(pub u64);
@@ -57,8 +61,12 @@ fn ours(vm: &Vm, object: &Object, mode: Mode, cluster: u64, threads: usize) -> f
     let map = vm.map(object, &options).unwrap();
     let before = vm.statistics().counted;
     let rate = touch_all(map.as_slice(), threads);
-    let counted = vm.statistics().counted;
-    assert!(counted.soft - before.soft >= pages / cluster, "every page faulted");
+    let faults = || vm.statistics().counted.soft - before.soft;
+    // A handler thread counts a fault after it let the thread go on.
+    (0..1000)
+        .take_while(|_| faults() < pages / cluster)
+        .for_each(|_| thread::sleep(Duration::from_millis(1)));
+    assert!(faults() >= pages / cluster, "every page faulted");
     rate
 }
 
@@ -74,7 +82,7 @@ fn kernel(memfd: &OwnedFd, threads: usize) -> f64 {
     touch_all(region.as_slice(), threads)
 }
 
-pub fn measure() {
+pub fn measure() -> Vec<Aim> {
     let vm = Vm::new(VmOptions::default()).unwrap();
     let object = vm.source("bytes", Bytes(PAGES * 4096)).unwrap();
     let filled = vm.map(&object, &MapOptions::shared()).unwrap();
@@ -84,10 +92,17 @@ pub fn measure() {
         rustix::io::pwrite(&memfd, &[7; 4096], page * 4096).unwrap();
     }
     let mut ways = vec![
-        way("plain poll-based handler, 1 page a fault", || plain(&memfd)),
+        way(PLAIN, || plain(&memfd)),
         way("kernel, memfd mapped, fault-around 16 pages, 1 thread", || kernel(&memfd, 1)),
         way("kernel, 2 threads", || kernel(&memfd, 2)),
     ];
+    for cluster in [1, 64] {
+        for threads in [1, 2] {
+            ways.push(way(format!("{BARE}, cluster {cluster}, {threads} thread"), move || {
+                bare(cluster, threads)
+            }));
+        }
+    }
     for mode in [Mode::Inline, Mode::Handler] {
         for cluster in [1, 16, 64, 512] {
             for threads in [1, 2] {
@@ -95,10 +110,31 @@ pub fn measure() {
                     continue;
                 }
                 let (vm, object) = (&vm, &object);
-                let name = format!("{mode:?}, cluster {cluster}, {threads} thread(s)").to_lowercase();
+                let name = format!("{mode:?}, cluster {cluster}, {threads} thread").to_lowercase();
                 ways.push(way(name, move || ours(vm, object, mode, cluster, threads)));
             }
         }
     }
-    compare("resident object of 256 MiB, private map", "pages/s; ratio to the plain handler", &mut ways, 0);
+    let scores =
+        compare("resident object of 256 MiB, private map", "pages/s; ratio to the plain handler", ways);
+    let cost_us = |name| scores.median(name).map(|rate| 1e6 / rate);
+    let one = "inline, cluster 1, 1 thread";
+    let wide = "inline, cluster 64, 1 thread";
+    let ratio = |name, to| scores.ratio(name, to);
+    [
+        Aim::at_most("inline, cluster 1: microseconds a fault", cost_us(one), 2.5),
+        Aim::at_least("inline, cluster 64: pages/s", scores.median(wide), 5e6),
+        Aim::at_least("inline, cluster 1: 2 threads to 1", ratio("inline, cluster 1, 2 thread", one), 1.4),
+        Aim::at_least("inline, cluster 64: 2 threads to 1", ratio("inline, cluster 64, 2 thread", wide), 1.6),
+        Aim::at_least("inline, cluster 1: to the plain handler", ratio(one, PLAIN), 8.0),
+        Aim::at_most(
+            "handler, cluster 1: microseconds a fault",
+            cost_us("handler, cluster 1, 1 thread"),
+            25.0,
+        ),
+        Aim::at_least("handler, cluster 64: pages/s", scores.median("handler, cluster 64, 1 thread"), 2.5e6),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

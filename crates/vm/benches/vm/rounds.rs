@@ -1,4 +1,4 @@
-//! Interleaved rounds, and the table.
+//! Interleaved rounds, their table, and the aims they are held against.
 
 use std::time::Instant;
 
@@ -12,35 +12,89 @@ pub fn way<'a>(name: impl Into<String>, run: impl FnMut() -> f64 + 'a) -> Way<'a
     Way { name: name.into(), run: Box::new(run) }
 }
 
-/// Runs all ways in turn, round after round, and prints each with the ratio of its score to that of the way `against`,
-/// the median of the rounds' ratios. Returns the medians of the scores.
-pub fn compare(title: &str, unit: &str, ways: &mut [Way<'_>], against: usize) -> Vec<f64> {
+/// The scores of all rounds, by way.
+pub struct Scores {
+    by_way: Vec<(String, Vec<f64>)>,
+}
+
+/// A figure that the VM was built to reach.
+pub struct Aim {
+    what: String,
+    measured: f64,
+    at_least: bool,
+    bound: f64,
+}
+
+/// Runs all ways in turn, round after round, and prints each with the ratio of its score to that of the first way, the
+/// median of the rounds' ratios. With ONLY set, ways whose names do not hold its text are left out.
+pub fn compare(title: &str, unit: &str, mut ways: Vec<Way<'_>>) -> Scores {
     let rounds: usize = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(7);
-    let mut scores = vec![Vec::new(); ways.len()];
+    if let Ok(only) = std::env::var("ONLY") {
+        ways.retain(|way| way.name.contains(&only));
+    }
+    let mut by_way: Vec<_> = ways.iter().map(|way| (way.name.clone(), Vec::new())).collect();
     for round in 0..rounds {
         // Every other round backwards: nobody always runs after the same.
         let order: Vec<usize> =
             if round % 2 == 0 { (0..ways.len()).collect() } else { (0..ways.len()).rev().collect() };
         for index in order {
-            let score = (ways[index].run)();
-            scores[index].push(score);
+            by_way[index].1.push((ways[index].run)());
         }
     }
+    let scores = Scores { by_way };
     println!("\n{title}, {unit}");
-    let medians: Vec<f64> = scores.iter().map(|scores| median(scores.clone())).collect();
-    for (index, way) in ways.iter().enumerate() {
-        let ratios = scores[index].iter().zip(&scores[against]).map(|(own, other)| own / other).collect();
-        let least = scores[index].iter().copied().fold(f64::INFINITY, f64::min);
-        let most = scores[index].iter().copied().fold(0.0, f64::max);
+    for (name, of_way) in &scores.by_way {
+        let least = of_way.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = of_way.iter().copied().fold(0.0, f64::max);
         println!(
-            "  {:<56} {:>12} {:>12} {:>8.2}",
-            way.name,
-            number(medians[index]),
+            "  {name:<56} {:>12} {:>18} {:>8.2}",
+            number(median(of_way.clone())),
             format!("{}..{}", number(least), number(most)),
-            median(ratios)
+            scores.ratio(name, &scores.by_way[0].0).expect("both ran")
         );
     }
-    medians
+    scores
+}
+
+impl Scores {
+    /// The median of a way's scores; `None` where it was left out.
+    pub fn median(&self, name: &str) -> Option<f64> {
+        self.of(name).map(|scores| median(scores.clone()))
+    }
+
+    /// The median of the rounds' ratios of one way to another.
+    pub fn ratio(&self, name: &str, to: &str) -> Option<f64> {
+        let ratios = self.of(name)?.iter().zip(self.of(to)?).map(|(own, other)| own / other).collect();
+        Some(median(ratios))
+    }
+
+    fn of(&self, name: &str) -> Option<&Vec<f64>> {
+        self.by_way.iter().find(|(way, _)| way == name).map(|(_, scores)| scores)
+    }
+}
+
+impl Aim {
+    pub fn at_least(what: &str, measured: Option<f64>, bound: f64) -> Option<Self> {
+        measured.map(|measured| Self { what: what.to_owned(), measured, at_least: true, bound })
+    }
+
+    pub fn at_most(what: &str, measured: Option<f64>, bound: f64) -> Option<Self> {
+        measured.map(|measured| Self { what: what.to_owned(), measured, at_least: false, bound })
+    }
+}
+
+pub fn print_aims(aims: &[Aim]) {
+    println!("\n{:<64} {:>12} {:>12}", "aims", "measured", "aim");
+    for aim in aims {
+        let met = if aim.at_least { aim.measured >= aim.bound } else { aim.measured <= aim.bound };
+        println!(
+            "  {:<62} {:>12} {:>12}  {}",
+            aim.what,
+            number(aim.measured),
+            format!("{} {}", if aim.at_least { ">=" } else { "<=" }, number(aim.bound)),
+            if met { "met" } else { "missed" }
+        );
+    }
 }
 
 /// What `work` takes, in seconds.

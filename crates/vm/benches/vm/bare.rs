@@ -1,0 +1,57 @@
+//! What the kernel takes for a fault that is served by the thread that took it: SIGBUS, one UFFDIO_CONTINUE, return.
+//!
+//! A process has one SIGBUS handler, and here it is the VM's: this runs in a process of its own.
+
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prepage_sys::region::{Contents, Region};
+use prepage_sys::sigbus::{self, BusFault, Verdict};
+use prepage_sys::userfaultfd::{Delivery, Userfaultfd};
+
+use crate::resident::touch_all;
+
+/// The argument that makes this program the child.
+pub const CHILD: &str = "bare-child";
+const PAGES: u64 = 1 << 14;
+
+static UFFD: OnceLock<Userfaultfd> = OnceLock::new();
+
+/// Pages a call maps, in the child.
+static CLUSTER_BYTES: AtomicU64 = AtomicU64::new(4096);
+
+/// Pages a second.
+pub fn bare(cluster: u64, threads: usize) -> f64 {
+    let itself = std::env::current_exe().expect("this program");
+    let words = [CHILD.to_owned(), cluster.to_string(), threads.to_string()];
+    let output = Command::new(itself).args(words).output().expect("it runs");
+    String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
+}
+
+pub fn child(words: &[String]) {
+    let [cluster, threads] = [0, 1].map(|index| words[index].parse::<u64>().expect("a number"));
+    CLUSTER_BYTES.store(cluster * 4096, Ordering::Relaxed);
+    let uffd = UFFD.get_or_init(|| Userfaultfd::open(Delivery::Signal).expect("permitted"));
+    sigbus::install(resolve).expect("a handler");
+    let memfd = rustix::fs::memfd_create("bare", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+    for page in 0..PAGES {
+        rustix::io::pwrite(&memfd, &[7; 4096], page * 4096).expect("memory");
+    }
+    let rates = [(); 8].map(|()| {
+        let region = Region::map(PAGES * 4096, Contents::Private(memfd.as_fd(), 0)).expect("address space");
+        uffd.register(region.start(), region.len(), true).expect("a memfd");
+        touch_all(region.as_slice(), threads as usize)
+    });
+    println!("{}", rates.iter().sum::<f64>() / rates.len() as f64);
+}
+
+fn resolve(fault: &BusFault) -> Verdict {
+    let uffd = UFFD.get().expect("opened before there are faults");
+    let bytes = CLUSTER_BYTES.load(Ordering::Relaxed);
+    match uffd.map_resident(fault.address & !(bytes - 1), bytes) {
+        Ok(_) => Verdict::Resolved,
+        Err(_) => Verdict::Failed,
+    }
+}
