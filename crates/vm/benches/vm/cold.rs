@@ -159,11 +159,8 @@ pub fn measure() {
         .enumerate()
         .map(|(rank, &run)| {
             let (start, end) = runs[run as usize];
-            Extent {
-                range: PageRange::new(PageIndex(start), PageIndex(end)),
-                rank: rank as u32,
-                evidence: Evidence::Exact,
-            }
+            let range = PageRange::new(PageIndex(start), PageIndex(end));
+            Extent::new(range, rank as u32, Evidence::Exact)
         })
         .collect();
     let predicted = Policy::Predicted(Predicted::new(&extents, Aligned { pages: 16 }));
