@@ -30,6 +30,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod ageing;
 pub mod cold_start;
 pub mod counts;
 pub mod device_figures;
@@ -47,6 +48,7 @@ pub mod role;
 pub mod simulate;
 pub mod stack;
 pub mod trace;
+pub mod trial;
 
 pub use device_figures::DeviceFigures;
 pub use fault::{Fault, FaultClass, FrameNumber};

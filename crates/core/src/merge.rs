@@ -61,6 +61,7 @@ impl History {
             exact_runs: self.exact_runs.max(other.exact_runs),
             refining_runs: self.refining_runs.max(other.refining_runs),
             looks_due: self.looks_due.max(other.looks_due),
+            looks_rest: self.looks_rest.max(other.looks_rest),
         }
     }
 }

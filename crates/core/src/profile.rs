@@ -110,6 +110,8 @@ pub struct History {
     /// Cold starts to come in which every page fault is to be watched, because the program seems to have changed what
     /// it uses.
     pub looks_due: u32,
+    /// Cold starts to come in which no more such looks are asked for: the last ones are just over.
+    pub looks_rest: u32,
 }
 
 /// Everything known about one program in one role.

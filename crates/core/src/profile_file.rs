@@ -370,6 +370,7 @@ mod tests {
                     exact_runs: 3,
                     refining_runs: 4,
                     looks_due: 5,
+                    looks_rest: 6,
                 },
                 files,
                 lookups,

@@ -66,7 +66,7 @@ pub(crate) fn decode(payload: &[u8]) -> Result<Profile, ProfileFileError> {
         program: wire.program,
         role: wire.role,
         command: wire.command,
-        history: History { created_unix_s, updated_unix_s, exact_runs, refining_runs, looks_due: 0 },
+        history: History { created_unix_s, updated_unix_s, exact_runs, refining_runs, ..History::default() },
         files: wire
             .files
             .into_iter()

@@ -55,6 +55,7 @@ fn profiles() -> impl Strategy<Value = Profile> {
             exact_runs,
             refining_runs,
             looks_due,
+            looks_rest: looks_due,
         },
     );
     let lists = (
