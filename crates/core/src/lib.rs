@@ -13,8 +13,11 @@
 //! | [`stack`] | where code was when it faulted; which build of it                         |
 //! | [`trace`] | a sequence of faults with the objects and threads they speak of           |
 //! | [`profile`], [`profile_file`] | which pages and names a program needs at its start; as bytes |
+//! | [`extent`], [`counts`] | runs of its pages; how sure it is of them                       |
+//! | [`merge`], [`cold_start`] | two profiles made into one; what a profile was worth          |
 //! | [`role`]  | which of its working sets a call of a program uses                        |
 //! | [`plan`]  | a profile turned into reads                                               |
+//! | [`device_figures`] | what a device can do                                             |
 //! | [`policy`] | which pages to bring in together when one is missing                     |
 //!
 //! ```
@@ -27,18 +30,27 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod ageing;
+pub mod cold_start;
+pub mod counts;
+pub mod device_figures;
+pub mod extent;
 pub mod fault;
+pub mod merge;
 pub mod page;
 pub mod permissions;
 pub mod plan;
 pub mod policy;
 pub mod profile;
 pub mod profile_file;
+mod profile_file_v1;
 pub mod role;
 pub mod simulate;
 pub mod stack;
 pub mod trace;
+pub mod trial;
 
+pub use device_figures::DeviceFigures;
 pub use fault::{Fault, FaultClass, FrameNumber};
 pub use page::{PAGE_SIZE, PageIndex, PageRange};
 pub use permissions::Permissions;

@@ -88,6 +88,7 @@ mod tests {
                     path: format!("/{at}"),
                     identity: FileIdentity { device: 0, inode: 0, size_bytes: 0, mtime_ns: 0, ctime_ns: 0 },
                     fingerprint: Fingerprint::Ends(0),
+                    learned_unix_s: 0,
                     extents: touches.extents(),
                 }
             })

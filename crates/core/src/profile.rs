@@ -1,39 +1,21 @@
 //! What a program needs when it starts: which pages of which files, which lookups, in which order.
 //!
 //! A profile belongs to one program in one role ([`crate::role`]). It is built from [`Touches`], kept on disk
-//! in the form of [`crate::profile_file`], and turned into reads by [`crate::plan`].
+//! in the form of [`crate::profile_file`], and turned into reads by [`crate::plan`]. [`crate::counts`] says how sure
+//! it is of each page; [`crate::merge`] makes one profile of two.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::page::{PageIndex, PageRange};
+use crate::cold_start::ColdStart;
+use crate::extent::{join, simplified};
+use crate::page::PageIndex;
 
-/// How well it is known that the pages of an extent are touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Evidence {
-    /// Each page was seen to be brought in for the program alone, with the kernel's read-ahead off.
-    Exact,
-    /// A fault or a read() named these pages.
-    Seen,
-    /// Neighbours of a fault. The kernel's fault-around maps up to 16 cached pages at once and hides which of
-    /// them the program then touches.
-    Near,
-}
-
-/// A run of pages of one file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// The pages.
-    pub range: PageRange,
-    /// Position in the order of first use among all pages of the profile; smaller is earlier.
-    pub rank: u32,
-    /// How well they are known.
-    pub evidence: Evidence,
-}
+pub use crate::extent::{Evidence, Extent, Touches};
 
 /// Which file it was: equal in every field means that nothing about the file changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FileIdentity {
     /// `st_dev`.
     pub device: u64,
@@ -50,7 +32,7 @@ pub struct FileIdentity {
 
 /// What the file holds: decides when the [`FileIdentity`] differs although the content may not (a package
 /// installed again, an image mounted elsewhere).
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Fingerprint {
     /// The ELF build-id.
     BuildId(Vec<u8>),
@@ -67,6 +49,8 @@ pub struct ProfiledFile {
     pub identity: FileIdentity,
     /// What it held then.
     pub fingerprint: Fingerprint,
+    /// When that was, seconds since 1970; 0 where it is not known.
+    pub learned_unix_s: u64,
     /// Sorted by page, apart from one another.
     pub extents: Vec<Extent>,
 }
@@ -79,15 +63,33 @@ impl ProfiledFile {
 
     /// Whether one of the extents holds `page`.
     pub fn contains(&self, page: PageIndex) -> bool {
+        self.extent_of(page).is_some()
+    }
+
+    /// The extent that holds `page`.
+    pub fn extent_of(&self, page: PageIndex) -> Option<&Extent> {
         let after = self.extents.partition_point(|extent| extent.range.start() <= page);
-        after > 0 && self.extents[after - 1].range.contains(page)
+        self.extents[..after].last().filter(|extent| extent.range.contains(page))
+    }
+
+    /// Whether `other` speaks of the same content of the same file.
+    pub fn is_same_content(&self, other: &Self) -> bool {
+        (&self.path, &self.fingerprint, self.identity.size_bytes)
+            == (&other.path, &other.fingerprint, other.identity.size_bytes)
+    }
+
+    /// The rank of the page used first.
+    pub fn rank(&self) -> u32 {
+        self.extents.iter().map(|extent| extent.rank).min().unwrap_or(u32::MAX)
     }
 }
 
 /// A name the program asks the kernel for. The answer comes from directories and inodes, which are read from
 /// the device like any page, and it costs the same when it is "no such file".
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lookup {
+    /// Position in the order of first use among all names of the profile; smaller is earlier.
+    pub rank: u32,
     /// Absolute path as the program gave it, symbolic links and all.
     pub path: String,
     /// Whether the program went on to list it as a directory.
@@ -105,6 +107,11 @@ pub struct History {
     pub exact_runs: u32,
     /// Runs of `prepage run` that found something new.
     pub refining_runs: u32,
+    /// Cold starts to come in which every page fault is to be watched, because the program seems to have changed what
+    /// it uses.
+    pub looks_due: u32,
+    /// Cold starts to come in which no more such looks are asked for: the last ones are just over.
+    pub looks_rest: u32,
 }
 
 /// Everything known about one program in one role.
@@ -122,6 +129,8 @@ pub struct Profile {
     pub files: Vec<ProfiledFile>,
     /// In order of first use, each path once.
     pub lookups: Vec<Lookup>,
+    /// The last cold starts, oldest first: what the profile was worth.
+    pub starts: Vec<ColdStart>,
 }
 
 impl Profile {
@@ -157,7 +166,9 @@ impl Profile {
         }
         let mut known: HashMap<String, usize> =
             self.lookups.iter().enumerate().map(|(at, lookup)| (lookup.path.clone(), at)).collect();
-        for lookup in lookups {
+        let base = self.lookups.last().map_or(0, |last| last.rank.saturating_add(1));
+        for mut lookup in lookups {
+            lookup.rank = lookup.rank.saturating_add(base);
             if let Some(&at) = known.get(&lookup.path) {
                 changed |= lookup.list && !self.lookups[at].list;
                 self.lookups[at].list |= lookup.list;
@@ -174,74 +185,24 @@ impl Profile {
 impl ProfiledFile {
     /// See [`Profile::absorb`]. A file whose content changed starts over with what is known of the new one.
     fn absorb(&mut self, newer: Self) -> bool {
-        if self.fingerprint != newer.fingerprint || self.identity.size_bytes != newer.identity.size_bytes {
+        if !self.is_same_content(&newer) {
             *self = newer;
             return true;
         }
-        let mut pages = Touches::default();
-        for extent in self.extents.iter().chain(&newer.extents) {
-            pages.touch_range(extent.range, extent.rank, extent.evidence);
-        }
-        let extents = pages.extents();
+        let extents = simplified(&join(&self.extents, &newer.extents));
         let changed = extents != self.extents || self.identity != newer.identity;
         self.extents = extents;
         self.identity = newer.identity;
+        self.learned_unix_s = self.learned_unix_s.max(newer.learned_unix_s);
         changed
-    }
-}
-
-/// The pages of one file that a run touched, while it is being watched.
-#[derive(Clone, Debug, Default)]
-pub struct Touches {
-    pages: BTreeMap<PageIndex, (u32, Evidence)>,
-}
-
-impl Touches {
-    /// Notes that `page` was used as the `rank`-th of its run. The first use and the best evidence stay.
-    pub fn touch(&mut self, page: PageIndex, rank: u32, evidence: Evidence) {
-        self.pages
-            .entry(page)
-            .and_modify(|known| *known = (known.0.min(rank), known.1.min(evidence)))
-            .or_insert((rank, evidence));
-    }
-
-    /// Notes every page of `range`.
-    pub fn touch_range(&mut self, range: PageRange, rank: u32, evidence: Evidence) {
-        for page in range.iter() {
-            self.touch(page, rank, evidence);
-        }
-    }
-
-    /// Whether nothing was touched.
-    pub fn is_empty(&self) -> bool {
-        self.pages.is_empty()
-    }
-
-    /// Forgets pages from `end` on: what lies beyond the end of the file.
-    pub fn truncate(&mut self, end: PageIndex) {
-        self.pages.split_off(&end);
-    }
-
-    /// The touched pages as runs: neighbours of the same evidence join, and the earliest use leads.
-    pub fn extents(&self) -> Vec<Extent> {
-        let mut extents: Vec<Extent> = Vec::new();
-        for (&page, &(rank, evidence)) in &self.pages {
-            let end = PageIndex(page.0 + 1);
-            match extents.last_mut() {
-                Some(last) if last.range.end() == page && last.evidence == evidence => {
-                    last.range = PageRange::new(last.range.start(), end);
-                    last.rank = last.rank.min(rank);
-                }
-                _ => extents.push(Extent { range: PageRange::new(page, end), rank, evidence }),
-            }
-        }
-        extents
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::page::PageRange;
 
     fn range(start: u64, end: u64) -> PageRange {
         PageRange::new(PageIndex(start), PageIndex(end))
@@ -252,28 +213,12 @@ mod tests {
             path: path.into(),
             identity: FileIdentity { device: 1, inode: 2, size_bytes: 1 << 20, mtime_ns: 3, ctime_ns: 4 },
             fingerprint: Fingerprint::Ends(fingerprint),
+            learned_unix_s: 5,
             extents: ranges
                 .iter()
-                .map(|&(start, end, rank)| Extent {
-                    range: range(start, end),
-                    rank,
-                    evidence: Evidence::Seen,
-                })
+                .map(|&(start, end, rank)| Extent::new(range(start, end), rank, Evidence::Seen))
                 .collect(),
         }
-    }
-
-    #[test]
-    fn touches_join_into_extents_that_keep_the_first_use() {
-        let mut touches = Touches::default();
-        touches.touch(PageIndex(5), 9, Evidence::Exact);
-        touches.touch(PageIndex(4), 12, Evidence::Exact);
-        touches.touch(PageIndex(4), 2, Evidence::Near);
-        touches.touch(PageIndex(9), 1, Evidence::Exact);
-        let extents = touches.extents();
-        assert_eq!(extents.len(), 2);
-        assert_eq!(extents[0], Extent { range: range(4, 6), rank: 2, evidence: Evidence::Exact });
-        assert_eq!(extents[1].rank, 1);
     }
 
     #[test]
@@ -298,7 +243,7 @@ mod tests {
     #[test]
     fn a_lookup_stands_once_and_remembers_that_it_was_listed() {
         let mut profile = Profile::default();
-        let lookup = |list| vec![Lookup { path: "/usr".into(), list }];
+        let lookup = |list| vec![Lookup { rank: 0, path: "/usr".into(), list }];
         assert!(profile.absorb(vec![], lookup(false)));
         assert!(profile.absorb(vec![], lookup(true)));
         assert!(!profile.absorb(vec![], lookup(false)));

@@ -8,17 +8,22 @@
 //!     16     8  length of the payload
 //!     24     …  payload: postcard (varints) of `Wire`
 //! ```
-//! Extents are stored as gaps and lengths, lookups as the length of the prefix shared with the one before and
-//! the rest: a thousand lookups and ten thousand pages fit in a few dozen KiB, so a cold start reads the
-//! profile in one or two transfers.
+//! Extents are stored as gaps and lengths and share what is known of them by a table per file; names as the length of
+//! the prefix shared with the one before and the rest. A thousand names and ten thousand pages fit in a few dozen KiB,
+//! so a cold start reads the profile in one or two transfers.
+//!
+//! Version 1, which had no counters, is read too ([`crate::profile_file_v1`]).
 
 use serde::{Deserialize, Serialize};
 
-use crate::page::{PageIndex, PageRange};
+use crate::cold_start::ColdStart;
+use crate::counts::Counts;
+use crate::page::{PAGE_SIZE, PageIndex, PageRange};
 use crate::profile::{Evidence, Extent, FileIdentity, Fingerprint, History, Lookup, Profile, ProfiledFile};
+use crate::profile_file_v1;
 
-/// The version this crate writes, and the only one it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The version this crate writes. It reads this and the ones before.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// The largest payload that is read: a bound on what a damaged length can make us allocate. The profile of
 /// chromium is a hundred times smaller.
@@ -35,7 +40,7 @@ pub enum ProfileFileError {
     #[error("not a prepage profile (it does not start with the profile magic)")]
     Foreign,
     /// Another version of the format.
-    #[error("profile format version {found}, this prepage reads version {FORMAT_VERSION}")]
+    #[error("profile format version {found}, this prepage reads versions 1 to {FORMAT_VERSION}")]
     Version {
         /// The version in the file.
         found: u32,
@@ -66,6 +71,7 @@ struct Wire {
     history: History,
     files: Vec<WireFile>,
     lookups: Vec<WireLookup>,
+    starts: Vec<ColdStart>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -73,7 +79,18 @@ struct WireFile {
     path: String,
     identity: FileIdentity,
     fingerprint: Fingerprint,
+    learned_unix_s: u64,
+    knowledge: Vec<Knowledge>,
     extents: Vec<WireExtent>,
+}
+
+/// What the extents of a file that point here have in common.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Knowledge {
+    evidence: Evidence,
+    by_read: bool,
+    touched_sixteenths: u8,
+    spared_sixteenths: u8,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -82,14 +99,17 @@ struct WireExtent {
     gap: u64,
     len: u64,
     rank: u32,
-    evidence: Evidence,
+    /// Index into the file's knowledge.
+    knowledge: u32,
 }
 
 #[derive(Serialize, Deserialize)]
-struct WireLookup {
-    shared_bytes: u16,
-    rest: String,
-    list: bool,
+pub(crate) struct WireLookup {
+    pub(crate) shared_bytes: u16,
+    pub(crate) rest: String,
+    pub(crate) list: bool,
+    /// How far behind the rank of the name before; ranks of names ascend.
+    pub(crate) rank_step: u32,
 }
 
 /// The bytes of `profile`.
@@ -101,20 +121,29 @@ pub fn encode(profile: &Profile) -> Vec<u8> {
         history: profile.history,
         files: profile.files.iter().map(encode_file).collect(),
         lookups: encode_lookups(&profile.lookups),
+        starts: profile.starts.clone(),
     };
     let payload = postcard::to_allocvec(&wire).expect("writing to memory does not fail");
+    enclose(FORMAT_VERSION, &payload)
+}
+
+/// A payload with the header before it.
+fn enclose(version: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
     bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-    bytes.extend_from_slice(&checksum(&[&payload]).to_le_bytes());
+    bytes.extend_from_slice(&version.to_le_bytes());
+    bytes.extend_from_slice(&checksum(&[payload]).to_le_bytes());
     bytes.extend_from_slice(&(payload.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(&payload);
+    bytes.extend_from_slice(payload);
     bytes
 }
 
 /// The profile in `bytes`.
 pub fn decode(bytes: &[u8]) -> Result<Profile, ProfileFileError> {
     let payload = check(bytes)?;
+    if version(bytes) == 1 {
+        return profile_file_v1::decode(payload);
+    }
     let wire: Wire = postcard::from_bytes(payload).map_err(|_| ProfileFileError::Malformed("encoding"))?;
     Ok(Profile {
         program: wire.program,
@@ -123,10 +152,11 @@ pub fn decode(bytes: &[u8]) -> Result<Profile, ProfileFileError> {
         history: wire.history,
         files: wire.files.into_iter().map(decode_file).collect::<Result<_, _>>()?,
         lookups: decode_lookups(&wire.lookups)?,
+        starts: wire.starts,
     })
 }
 
-/// Whether `bytes` are a whole and sound profile of this version; returns the payload. Much cheaper than [`decode`].
+/// Whether `bytes` are a whole and sound profile of a version that is read here; returns the payload. Much cheaper than [`decode`].
 pub fn check(bytes: &[u8]) -> Result<&[u8], ProfileFileError> {
     if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
         return Err(ProfileFileError::Foreign);
@@ -138,7 +168,7 @@ pub fn check(bytes: &[u8]) -> Result<&[u8], ProfileFileError> {
     };
     let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
     let found = word(8);
-    if found != FORMAT_VERSION {
+    if !(1..=FORMAT_VERSION).contains(&found) {
         return Err(ProfileFileError::Version { found });
     }
     let promised = u64::from_le_bytes(header[16..24].try_into().expect("eight bytes"));
@@ -158,38 +188,86 @@ pub fn checksum(parts: &[&[u8]]) -> u32 {
     hasher.finalize()
 }
 
+/// The version in a header that was checked.
+fn version(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes"))
+}
+
 fn encode_file(file: &ProfiledFile) -> WireFile {
     let mut end = 0;
+    let mut table: Vec<Knowledge> = Vec::new();
     let extents = file
         .extents
         .iter()
         .map(|extent| {
             let gap = extent.range.start().0 - end;
             end = extent.range.end().0;
-            WireExtent { gap, len: extent.range.len(), rank: extent.rank, evidence: extent.evidence }
+            let (touched_sixteenths, spared_sixteenths) = extent.counts.sixteenths();
+            let known = Knowledge {
+                evidence: extent.evidence,
+                by_read: extent.by_read,
+                touched_sixteenths,
+                spared_sixteenths,
+            };
+            let at = table.iter().position(|one| *one == known).unwrap_or_else(|| {
+                table.push(known);
+                table.len() - 1
+            });
+            WireExtent { gap, len: extent.range.len(), rank: extent.rank, knowledge: at as u32 }
         })
         .collect();
-    let ProfiledFile { path, identity, fingerprint, .. } = file;
-    WireFile { path: path.clone(), identity: *identity, fingerprint: fingerprint.clone(), extents }
+    WireFile {
+        path: file.path.clone(),
+        identity: file.identity,
+        fingerprint: file.fingerprint.clone(),
+        learned_unix_s: file.learned_unix_s,
+        knowledge: table,
+        extents,
+    }
 }
 
 fn decode_file(file: WireFile) -> Result<ProfiledFile, ProfileFileError> {
-    let mut end = 0u64;
+    let mut at = PageIndex(0);
     let mut extents = Vec::with_capacity(file.extents.len());
     for extent in file.extents {
-        let start = end.checked_add(extent.gap).ok_or(ProfileFileError::Malformed("page number"))?;
-        end = start.checked_add(extent.len).ok_or(ProfileFileError::Malformed("page number"))?;
+        let known = file.knowledge.get(extent.knowledge as usize);
+        let known = known.ok_or(ProfileFileError::Malformed("reference to knowledge"))?;
+        let range = decode_range(at, extent.gap, extent.len)?;
+        at = range.end();
         extents.push(Extent {
-            range: PageRange::new(PageIndex(start), PageIndex(end)),
+            range,
             rank: extent.rank,
-            evidence: extent.evidence,
+            evidence: known.evidence,
+            counts: Counts::from_sixteenths(known.touched_sixteenths, known.spared_sixteenths),
+            by_read: known.by_read,
         });
     }
-    Ok(ProfiledFile { path: file.path, identity: file.identity, fingerprint: file.fingerprint, extents })
+    Ok(ProfiledFile {
+        path: file.path,
+        identity: file.identity,
+        fingerprint: file.fingerprint,
+        learned_unix_s: file.learned_unix_s,
+        extents,
+    })
 }
 
+/// The `len` pages that begin `gap` pages behind `end`.
+pub(crate) fn decode_range(end: PageIndex, gap: u64, len: u64) -> Result<PageRange, ProfileFileError> {
+    let wrong = ProfileFileError::Malformed("page number");
+    let start = end.0.checked_add(gap);
+    let end = start.and_then(|start| start.checked_add(len));
+    match (start, end) {
+        // The offset of each page's last byte must be a number too.
+        (Some(start), Some(end)) if end <= PAGES_MAX => Ok(PageRange::new(PageIndex(start), PageIndex(end))),
+        _ => Err(wrong),
+    }
+}
+
+/// Pages of the largest file there can be: offsets are signed 64-bit numbers.
+const PAGES_MAX: u64 = (i64::MAX as u64) / PAGE_SIZE;
+
 fn encode_lookups(lookups: &[Lookup]) -> Vec<WireLookup> {
-    let mut before = "";
+    let (mut before, mut rank) = ("", 0);
     lookups
         .iter()
         .map(|lookup| {
@@ -199,19 +277,35 @@ fn encode_lookups(lookups: &[Lookup]) -> Vec<WireLookup> {
                 shared -= 1;
             }
             before = &lookup.path;
-            WireLookup { shared_bytes: shared as u16, rest: lookup.path[shared..].into(), list: lookup.list }
+            let rank_step = lookup.rank.saturating_sub(rank);
+            rank = lookup.rank;
+            WireLookup {
+                shared_bytes: shared as u16,
+                rest: lookup.path[shared..].into(),
+                list: lookup.list,
+                rank_step,
+            }
         })
         .collect()
 }
 
-fn decode_lookups(wire: &[WireLookup]) -> Result<Vec<Lookup>, ProfileFileError> {
+pub(crate) fn decode_lookups(wire: &[WireLookup]) -> Result<Vec<Lookup>, ProfileFileError> {
     let mut lookups: Vec<Lookup> = Vec::with_capacity(wire.len());
+    let mut bytes = 0u64;
+    let mut rank = 0u32;
     for lookup in wire {
         let before = lookups.last().map_or("", |lookup| &lookup.path);
         let shared = before
             .get(..usize::from(lookup.shared_bytes))
             .ok_or(ProfileFileError::Malformed("shared prefix of a path"))?;
-        lookups.push(Lookup { path: format!("{shared}{}", lookup.rest), list: lookup.list });
+        let path = format!("{shared}{}", lookup.rest);
+        // A few bytes that refer to a long prefix again and again would grow beyond all bounds.
+        bytes += path.len() as u64;
+        if bytes > PAYLOAD_BYTES_MAX {
+            return Err(ProfileFileError::Malformed("names longer than any profile"));
+        }
+        rank = rank.saturating_add(lookup.rank_step);
+        lookups.push(Lookup { rank, path, list: lookup.list });
     }
     Ok(lookups)
 }
@@ -223,16 +317,20 @@ mod tests {
     use super::*;
 
     fn profiles() -> impl Strategy<Value = Profile> {
-        let extents =
-            prop::collection::vec((1u64..9, 1u64..40, any::<u32>(), 0u8..3), 0..20).prop_map(|raw| {
+        let extents = prop::collection::vec((1u64..9, 1u64..40, any::<u32>(), any::<(u8, u8, u8)>()), 0..20)
+            .prop_map(|raw| {
                 let mut end = 0;
                 raw.into_iter()
-                    .map(|(gap, len, rank, evidence)| {
+                    .map(|(gap, len, rank, (evidence, touched, spared))| {
                         let start = end + gap;
                         end = start + len;
-                        let evidence =
-                            [Evidence::Exact, Evidence::Seen, Evidence::Near][usize::from(evidence)];
-                        Extent { range: PageRange::new(PageIndex(start), PageIndex(end)), rank, evidence }
+                        let evidence_of =
+                            [Evidence::Exact, Evidence::Seen, Evidence::Near][usize::from(evidence % 3)];
+                        Extent {
+                            counts: Counts::from_sixteenths(touched, spared),
+                            by_read: evidence > 127,
+                            ..Extent::new(PageRange::new(PageIndex(start), PageIndex(end)), rank, evidence_of)
+                        }
                     })
                     .collect::<Vec<_>>()
             });
@@ -245,21 +343,40 @@ mod tests {
                 } else {
                     Fingerprint::BuildId(crc.to_le_bytes().to_vec())
                 },
+                learned_unix_s: u64::from(crc),
                 extents,
             },
         );
-        let lookup =
-            ("/usr/(lib/)?[a-zéß]{0,9}", any::<bool>()).prop_map(|(path, list)| Lookup { path, list });
-        (prop::collection::vec(file, 0..6), prop::collection::vec(lookup, 0..30)).prop_map(
-            |(files, lookups)| Profile {
+        let lookup = ("/usr/(lib/)?[a-zéß]{0,9}", any::<bool>(), 0u32..100)
+            .prop_map(|(path, list, rank)| Lookup { rank, path, list });
+        let start = any::<(u64, u64, bool, u32)>().prop_map(|(unix_s, device, held_out, took_us)| {
+            ColdStart { unix_s, device, held_out, took_us, ..ColdStart::default() }
+        });
+        let [files, lookups, starts] = [0..6, 0..30, 0..5];
+        let lists = (
+            prop::collection::vec(file, files),
+            prop::collection::vec(lookup, lookups),
+            prop::collection::vec(start, starts),
+        );
+        lists.prop_map(|(files, mut lookups, starts)| {
+            lookups.sort_by_key(|lookup| lookup.rank);
+            Profile {
                 program: "/usr/bin/gcc".into(),
                 role: "gcc -O -S".into(),
                 command: vec!["gcc".into(), "-O2".into()],
-                history: History { created_unix_s: 1, updated_unix_s: 2, exact_runs: 3, refining_runs: 4 },
+                history: History {
+                    created_unix_s: 1,
+                    updated_unix_s: 2,
+                    exact_runs: 3,
+                    refining_runs: 4,
+                    looks_due: 5,
+                    looks_rest: 6,
+                },
                 files,
                 lookups,
-            },
-        )
+                starts,
+            }
+        })
     }
 
     proptest! {
@@ -284,20 +401,19 @@ mod tests {
 
         #[test]
         fn any_payload_with_a_right_checksum_is_read_or_refused(payload in prop::collection::vec(any::<u8>(), 0..400)) {
-            let mut bytes = MAGIC.to_vec();
-            bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-            bytes.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
-            bytes.extend_from_slice(&(payload.len() as u64).to_le_bytes());
-            bytes.extend_from_slice(&payload);
-            let _ = decode(&bytes);
+            for version in 1..=FORMAT_VERSION {
+                let _ = decode(&enclose(version, &payload));
+            }
         }
     }
 
     #[test]
     fn a_newer_version_is_named() {
         let mut bytes = encode(&Profile::default());
-        bytes[8] = 2;
-        assert_eq!(decode(&bytes), Err(ProfileFileError::Version { found: 2 }));
+        bytes[8] = FORMAT_VERSION as u8 + 1;
+        assert_eq!(decode(&bytes), Err(ProfileFileError::Version { found: FORMAT_VERSION + 1 }));
+        bytes[8] = 0;
+        assert_eq!(decode(&bytes), Err(ProfileFileError::Version { found: 0 }));
         assert_eq!(decode(b"#!/bin/sh\n"), Err(ProfileFileError::Foreign));
     }
 }

@@ -223,7 +223,13 @@ mod tests {
         let fingerprint = fingerprint(&file, identity.size_bytes).unwrap();
         let path = path.to_str().unwrap().into();
         Profile {
-            files: vec![ProfiledFile { path, identity, fingerprint, extents: touches.extents() }],
+            files: vec![ProfiledFile {
+                path,
+                identity,
+                fingerprint,
+                learned_unix_s: 0,
+                extents: touches.extents(),
+            }],
             ..Default::default()
         }
     }
@@ -278,9 +284,9 @@ mod tests {
         let path = file_of_pages(dir.path());
         let mut profile = profile(&path, &[1, 2]);
         profile.lookups = vec![
-            Lookup { path: "/no/such/name".into(), list: false },
-            Lookup { path: "/no/such/directory".into(), list: true },
-            Lookup { path: "/".into(), list: true },
+            Lookup { rank: 0, path: "/no/such/name".into(), list: false },
+            Lookup { rank: 0, path: "/no/such/directory".into(), list: true },
+            Lookup { rank: 0, path: "/".into(), list: true },
         ];
         std::fs::remove_file(&path).unwrap();
         let engine = Engine::new(&profile, PlanOptions::default());

@@ -131,7 +131,8 @@ mod tests {
         let file = open_to_read(path).unwrap();
         let identity = identity_of(&file).unwrap();
         let fingerprint = fingerprint(&file, identity.size_bytes).unwrap();
-        ProfiledFile { path: path.to_str().unwrap().into(), identity, fingerprint, extents: vec![] }
+        let path = path.to_str().unwrap().into();
+        ProfiledFile { path, identity, fingerprint, learned_unix_s: 0, extents: vec![] }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use prepage_core::plan::PlanOptions;
 use prepage_core::profile::{Evidence, Profile, ProfiledFile, Touches};
+use prepage_core::{PageIndex, PageRange};
 use prepage_sys::beside::{allow_inspection_by, run_beside};
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -213,7 +214,12 @@ fn unknown_to(profile: &Profile, findings: Findings) -> Findings {
         for extent in file.extents.iter().filter(|extent| !exact || extent.evidence != Evidence::Near) {
             for page in extent.range.iter().filter(|page| known.is_none_or(|known| !known.contains(*page))) {
                 seen |= extent.evidence != Evidence::Near;
-                pages.touch(page, extent.rank, extent.evidence);
+                let page = PageRange::new(page, PageIndex(page.0 + 1));
+                if extent.by_read {
+                    pages.read_range(page, extent.rank, extent.evidence);
+                } else {
+                    pages.touch_range(page, extent.rank, extent.evidence);
+                }
             }
         }
         seen.then(|| ProfiledFile { extents: pages.extents(), ..file })

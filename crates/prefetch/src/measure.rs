@@ -297,6 +297,7 @@ mod tests {
             path: "/a".into(),
             identity,
             fingerprint: Fingerprint::Ends(0),
+            learned_unix_s: 0,
             extents: touches.extents(),
         };
         Profile { files: vec![file], ..Default::default() }

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use prepage_core::extent::{join, simplified};
 use prepage_core::profile::{Evidence, Lookup, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
@@ -36,6 +37,15 @@ enum Place {
     Inode(Inode),
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Sighting {
+    time_ns: u64,
+    place: Place,
+    range: PageRange,
+    evidence: Evidence,
+    by_read: bool,
+}
+
 /// Pages and names seen in use, in any order.
 #[derive(Debug)]
 pub struct Sightings {
@@ -44,8 +54,9 @@ pub struct Sightings {
     paths: Vec<PathBuf>,
     path_places: HashMap<PathBuf, usize>,
     inodes: HashMap<Inode, usize>,
-    pages: Vec<(u64, Place, PageRange, Evidence)>,
-    names: Vec<(u64, Lookup)>,
+    pages: Vec<Sighting>,
+    /// Time, path, whether it was listed.
+    names: Vec<(u64, String, bool)>,
 }
 
 /// What sightings come to.
@@ -75,15 +86,25 @@ impl Default for Sightings {
 impl Sightings {
     /// Notes that at `time_ns` the pages `range` of the file `path` were used.
     pub fn pages(&mut self, time_ns: u64, path: &Path, range: PageRange, evidence: Evidence) {
+        self.named(time_ns, path, range, evidence, false);
+    }
+
+    /// Notes that at `time_ns` a read() used the pages `range` of the file `path`.
+    pub fn read(&mut self, time_ns: u64, path: &Path, range: PageRange, evidence: Evidence) {
+        self.named(time_ns, path, range, evidence, true);
+    }
+
+    fn named(&mut self, time_ns: u64, path: &Path, range: PageRange, evidence: Evidence, by_read: bool) {
         if is_on_a_device(path) {
             let place = Place::Named(self.place(path));
-            self.pages.push((time_ns, place, range, evidence));
+            self.pages.push(Sighting { time_ns, place, range, evidence, by_read });
         }
     }
 
     /// Notes the same of a file of which only device and inode are known; [`Self::name`] may tell its path.
     pub fn inode_pages(&mut self, time_ns: u64, inode: Inode, range: PageRange, evidence: Evidence) {
-        self.pages.push((time_ns, Place::Inode(inode), range, evidence));
+        let place = Place::Inode(inode);
+        self.pages.push(Sighting { time_ns, place, range, evidence, by_read: false });
     }
 
     /// Notes that the file with this inode is called `path`.
@@ -99,20 +120,21 @@ impl Sightings {
         if let Some(path) = path.to_str().filter(|path| path.starts_with('/'))
             && is_on_a_device(Path::new(path))
         {
-            self.names.push((time_ns, Lookup { path: path.into(), list }));
+            self.names.push((time_ns, path.into(), list));
         }
     }
 
     /// Everything seen, in order of first use. Files that are gone, not regular, unreadable, in memory only or
     /// written to since the sightings began are left out: they are not there for the next start, or not the same.
     pub fn findings(mut self) -> Findings {
-        self.pages.sort_by_key(|&(time_ns, ..)| time_ns);
-        self.names.sort_by_key(|&(time_ns, _)| time_ns);
+        self.pages.sort_by_key(|sighting| sighting.time_ns);
+        self.names.sort_by_key(|&(time_ns, ..)| time_ns);
         let mut unnamed_pages = 0;
         let mut files: Vec<(usize, Touches)> = Vec::new();
         let mut file_places: HashMap<usize, usize> = HashMap::new();
-        for (rank, (_, place, range, evidence)) in self.pages.iter().enumerate() {
-            let place = match *place {
+        for (rank, sighting) in self.pages.iter().enumerate() {
+            let range = sighting.range;
+            let place = match sighting.place {
                 Place::Named(place) => Some(place),
                 Place::Inode(inode) => self.place_of_inode(inode),
             };
@@ -124,7 +146,12 @@ impl Sightings {
                 files.push((place, Touches::default()));
                 files.len() - 1
             });
-            files[at].1.touch_range(*range, u32::try_from(rank).unwrap_or(u32::MAX), *evidence);
+            let (touches, rank) = (&mut files[at].1, u32::try_from(rank).unwrap_or(u32::MAX));
+            if sighting.by_read {
+                touches.read_range(range, rank, sighting.evidence);
+            } else {
+                touches.touch_range(range, rank, sighting.evidence);
+            }
         }
         let files =
             files.into_iter().filter_map(|(place, touches)| self.profiled(&self.paths[place], touches));
@@ -169,7 +196,13 @@ impl Sightings {
             return None;
         }
         let fingerprint = fingerprint(&file, identity.size_bytes).ok()?;
-        Some(ProfiledFile { path: path.to_str()?.into(), identity, fingerprint, extents: touches.extents() })
+        Some(ProfiledFile {
+            path: path.to_str()?.into(),
+            identity,
+            fingerprint,
+            learned_unix_s: (self.began_ns / 1_000_000_000).try_into().unwrap_or(0),
+            extents: touches.extents(),
+        })
     }
 }
 
@@ -184,25 +217,22 @@ fn merge_links(files: impl Iterator<Item = ProfiledFile>) -> Vec<ProfiledFile> {
                 merged.push(file);
             }
             Some(&at) => {
-                let mut touches = Touches::default();
-                for extent in merged[at].extents.iter().chain(&file.extents) {
-                    touches.touch_range(extent.range, extent.rank, extent.evidence);
-                }
-                merged[at].extents = touches.extents();
+                merged[at].extents = simplified(&join(&merged[at].extents, &file.extents));
             }
         }
     }
     merged
 }
 
-fn unique(names: Vec<(u64, Lookup)>) -> Vec<Lookup> {
+fn unique(names: Vec<(u64, String, bool)>) -> Vec<Lookup> {
     let listed: HashSet<String> =
-        names.iter().filter(|(_, name)| name.list).map(|(_, name)| name.path.clone()).collect();
+        names.iter().filter(|(.., list)| *list).map(|(_, path, _)| path.clone()).collect();
     let mut seen = HashSet::new();
     let mut lookups: Vec<Lookup> = Vec::new();
-    for (_, name) in names {
-        if seen.insert(name.path.clone()) {
-            lookups.push(Lookup { list: listed.contains(&name.path), path: name.path });
+    for (_, path, _) in names {
+        if seen.insert(path.clone()) {
+            let rank = u32::try_from(lookups.len()).unwrap_or(u32::MAX);
+            lookups.push(Lookup { rank, list: listed.contains(&path), path });
         }
     }
     lookups
@@ -305,8 +335,11 @@ mod tests {
         sightings.lookup(1, Path::new("relative"), false);
         sightings.lookup(1, Path::new("/dev/null"), false);
         let lookups = sightings.findings().lookups;
-        let expected =
-            [Lookup { path: "/usr/a".into(), list: true }, Lookup { path: "/usr/b".into(), list: false }];
+        let expected = [(0, "/usr/a", true), (1, "/usr/b", false)].map(|(rank, path, list)| Lookup {
+            rank,
+            path: path.into(),
+            list,
+        });
         assert_eq!(lookups, expected);
     }
 }

@@ -112,7 +112,7 @@ fn returned(tid: u32, wanted: Wants, result: i64, sightings: &Mutex<Sightings>) 
             let len = result as u64;
             let end = Peek::at(tid).position(fd);
             if let Some(start) = offset_bytes.or_else(|| end?.checked_sub(len)) {
-                locked(sightings).pages(now, &path, PageRange::covering(start, len), Evidence::Exact);
+                locked(sightings).read(now, &path, PageRange::covering(start, len), Evidence::Exact);
             }
         }
         Wants::Read { .. } => {}

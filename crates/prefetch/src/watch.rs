@@ -247,7 +247,7 @@ fn see_stall(sightings: &mut Sightings, time_ns: u64, tid: u32) {
             let Some(path) = peek.file(fd) else { return };
             let Some(start) = offset_bytes.or_else(|| peek.position(fd)) else { return };
             let len = len_bytes.unwrap_or(PAGE_SIZE).min(STALLED_READ_BYTES_MAX);
-            sightings.pages(time_ns, &path, PageRange::covering(start, len), Evidence::Seen);
+            sightings.read(time_ns, &path, PageRange::covering(start, len), Evidence::Seen);
         }
     }
 }

@@ -186,11 +186,8 @@ fn predicted(data: &Data) -> Option<Aim> {
         .enumerate()
         .map(|(rank, &run)| {
             let (start, end) = runs[run as usize];
-            Extent {
-                range: PageRange::new(PageIndex(start), PageIndex(end)),
-                rank: rank as u32,
-                evidence: Evidence::Exact,
-            }
+            let range = PageRange::new(PageIndex(start), PageIndex(end));
+            Extent::new(range, rank as u32, Evidence::Exact)
         })
         .collect();
     let policy = Policy::Predicted(Predicted::new(&extents, Aligned { pages: 16 }));
