@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 /// Chromium with one page.
 struct Browser {
     child: Child,
+    _settings: tempfile::TempDir,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     session: Option<String>,
@@ -27,34 +28,38 @@ impl Browser {
     fn start() -> Option<Self> {
         // Chromium reads commands from descriptor 3 and writes answers to 4.
         let script = "exec chromium --headless=new --no-sandbox --disable-gpu --remote-debugging-pipe \
-                      --window-size=1280,1000 about:blank 3<&0 4>&1 </dev/null >/dev/null 2>&1";
+                      --window-size=1280,1000 --user-data-dir=\"$0\" about:blank \
+                      3<&0 4>&1 </dev/null >/dev/null 2>&1";
         let found = Command::new("sh").args(["-c", "command -v chromium"]).stdout(Stdio::null()).status();
         if !found.is_ok_and(|status| status.success()) {
             eprintln!("SKIPPED: no chromium (try: apt-get install chromium)");
             return None;
         }
+        let settings = tempfile::tempdir().expect("a directory");
         let mut child = Command::new("sh")
             .args(["-c", script])
+            .arg(settings.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("chromium starts");
         let to = child.stdin.take().expect("a pipe");
         let from = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut browser = Self { child, to, from, session: None, calls: 0, events: Vec::new() };
-        let targets = browser.call("Target.getTargets", json!({}));
+        let mut browser =
+            Self { child, _settings: settings, to, from, session: None, calls: 0, events: Vec::new() };
+        let targets = browser.call("Target.getTargets", &json!({}));
         let targets = targets["targetInfos"].as_array().expect("targets").clone();
         let page = targets.iter().find(|target| target["type"] == "page").expect("a page");
         let attached =
-            browser.call("Target.attachToTarget", json!({ "targetId": page["targetId"], "flatten": true }));
+            browser.call("Target.attachToTarget", &json!({ "targetId": page["targetId"], "flatten": true }));
         browser.session = Some(attached["sessionId"].as_str().expect("a session").to_owned());
         for domain in ["Page", "Runtime", "Network", "Log"] {
-            browser.call(&format!("{domain}.enable"), json!({}));
+            browser.call(&format!("{domain}.enable"), &json!({}));
         }
         Some(browser)
     }
 
-    fn call(&mut self, method: &str, params: Value) -> Value {
+    fn call(&mut self, method: &str, params: &Value) -> Value {
         self.calls += 1;
         let mut message = json!({ "id": self.calls, "method": method, "params": params });
         if let Some(session) = &self.session {
@@ -76,14 +81,14 @@ impl Browser {
 
     fn evaluate(&mut self, expression: &str) -> Value {
         let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
-        let mut result = self.call("Runtime.evaluate", params);
+        let mut result = self.call("Runtime.evaluate", &params);
         assert!(result["exceptionDetails"].is_null(), "{expression}: {result}");
         result["result"]["value"].take()
     }
 
     /// Opens the report in file `path` and waits until it has drawn.
     fn open(&mut self, path: &Path) {
-        self.call("Page.navigate", json!({ "url": format!("file://{}", path.display()) }));
+        self.call("Page.navigate", &json!({ "url": format!("file://{}", path.display()) }));
         let deadline = Instant::now() + Duration::from_secs(60);
         // While the page changes, there may be no document to ask.
         while self.evaluate("document?.documentElement?.dataset?.drawn ?? ''") != "true" {
@@ -121,7 +126,7 @@ impl Browser {
             let held = i32::from(kind != "mouseReleased");
             let params = json!({ "type": kind, "x": left + share * width, "y": y, "button": "left",
                                  "buttons": held, "clickCount": 1 });
-            self.call("Input.dispatchMouseEvent", params);
+            self.call("Input.dispatchMouseEvent", &params);
         };
         mouse("mousePressed", from);
         for step in 1..=5 {
@@ -155,7 +160,7 @@ fn trace() -> Trace {
     let stacks =
         vec![Stack { places: vec![place(0, 16), place(1, 16)] }, Stack { places: vec![place(1, 64)] }];
     let fault = |at: u64| Fault {
-        cost_ns: Some(if at % 9 == 0 { 90_000 + at * 40 } else { 700 + at * 3 }),
+        cost_ns: Some(if at.is_multiple_of(9) { 90_000 + at * 40 } else { 700 + at * 3 }),
         object: Some(ObjectId((at % 2) as u32)),
         page: Some(PageIndex(at * 37 % 4000)),
         stack: Some(StackId::new((at % 2) as u32)),
@@ -163,7 +168,7 @@ fn trace() -> Trace {
             at * 5000,
             ThreadIndex(0),
             (at * 37 % 4000) << 12,
-            FaultClass::ALL[if at % 9 == 0 { 0 } else { 2 }],
+            FaultClass::ALL[if at.is_multiple_of(9) { 0 } else { 2 }],
         )
     };
     Trace { facts, objects, threads, stacks, faults: (0..4000).map(fault).collect() }
@@ -182,7 +187,7 @@ fn the_page_draws_zooms_and_asks_for_nothing() {
 
     browser.call(
         "Network.emulateNetworkConditions",
-        json!({ "offline": true, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 }),
+        &json!({ "offline": true, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 }),
     );
     browser.open(&page);
     for plot in ["waiting", "order", "cost", "heat", "distribution", "flame"] {
@@ -227,8 +232,8 @@ fn without_javascript_the_tables_are_there() {
     write_trace(&path, &trace()).expect("written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
     command.arg("report").arg(&path).arg("--html").arg(&page).output().expect("prepage-tools runs");
-    browser.call("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
-    browser.call("Page.navigate", json!({ "url": format!("file://{}", page.display()) }));
+    browser.call("Emulation.setScriptExecutionDisabled", &json!({ "value": true }));
+    browser.call("Page.navigate", &json!({ "url": format!("file://{}", page.display()) }));
     let deadline = Instant::now() + Duration::from_secs(30);
     let seen = loop {
         let seen = browser.evaluate("document.body?.innerText ?? ''").as_str().unwrap_or_default().to_owned();

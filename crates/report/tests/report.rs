@@ -39,7 +39,7 @@ fn trace(faults: u64) -> Trace {
         object: [Some(ObjectId(0)), Some(ObjectId(1)), Some(ObjectId(2)), None][(at % 4) as usize],
         page: (at % 4 < 2).then_some(PageIndex(at % 100)),
         permissions: Permissions::READ.with(Permissions::PRIVATE),
-        stack: (at % 2 == 0).then_some(StackId::new(0)),
+        stack: at.is_multiple_of(2).then_some(StackId::new(0)),
         code_offset: u64::MAX,
         ip: u64::MAX,
         ..Fault::new(at * 1000, ThreadIndex((at % 3) as u32), at * 4096, FaultClass::ALL[(at % 6) as usize])

@@ -28,14 +28,11 @@ const COLUMNS: [&str; 16] = [
 ];
 
 pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(), ExportError> {
-    let failed = |error: csv::Error| ExportError::Output(io::Error::from(error));
     let mut rows = csv::Writer::from_writer(out);
     rows.write_record(COLUMNS).map_err(failed)?;
     let mut sieve = Sieve::new(filter);
-    let (mut objects, mut threads) = (Vec::new(), Vec::new());
     file.for_each::<ExportError>(Wanted { stack: false, ..Wanted::ALL }, |batch| {
-        objects.clone_from(&batch.names.objects());
-        threads.clone_from(&batch.names.threads());
+        let (objects, threads) = (batch.names.objects(), batch.names.threads());
         for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, batch.names)) {
             let text = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
             let object = fault.object.map(|id| &objects[id.0 as usize]);
@@ -65,4 +62,12 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(
         Ok(())
     })?;
     Ok(rows.flush()?)
+}
+
+/// The error of the output itself: its kind tells a reader who left from a full disk.
+fn failed(error: csv::Error) -> ExportError {
+    ExportError::Output(match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
+    })
 }
