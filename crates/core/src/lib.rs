@@ -15,6 +15,7 @@
 //! | [`profile`], [`profile_file`] | which pages and names a program needs at its start; as bytes |
 //! | [`role`]  | which of its working sets a call of a program uses                        |
 //! | [`plan`]  | a profile turned into reads                                               |
+//! | [`device_figures`] | what a device can do                                             |
 //! | [`policy`] | which pages to bring in together when one is missing                     |
 //!
 //! ```
@@ -27,6 +28,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod device_figures;
 pub mod fault;
 pub mod page;
 pub mod permissions;
@@ -39,6 +41,7 @@ pub mod simulate;
 pub mod stack;
 pub mod trace;
 
+pub use device_figures::DeviceFigures;
 pub use fault::{Fault, FaultClass, FrameNumber};
 pub use page::{PAGE_SIZE, PageIndex, PageRange};
 pub use permissions::Permissions;

@@ -20,6 +20,7 @@
 //! | [`sightings`]               | pages and names seen in use                                              |
 //! | [`readahead`], [`cold`]     | settings and caches of the machine, restored or told                     |
 //! | [`measure`], [`statistics`] | figures                                                                  |
+//! | [`calibrate`]               | what a device can do, measured and kept                                  |
 //! | [`memory`]                  | how much there is to use                                                 |
 //! | [`program`], [`doctor`]     | which executable a command means; what this machine allows               |
 //!
@@ -37,8 +38,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod calibrate;
 pub mod calls;
-mod clock;
+pub mod clock;
 pub mod cold;
 pub mod doctor;
 pub mod engine;
@@ -50,6 +52,7 @@ pub mod learn;
 pub mod measure;
 pub mod memory;
 pub mod program;
+mod random;
 pub mod readahead;
 pub mod sightings;
 pub mod statistics;

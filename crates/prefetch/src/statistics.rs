@@ -1,5 +1,7 @@
 //! The few statistics a benchmark of start times needs.
 
+use crate::random::SplitMix;
+
 /// A value with the interval that holds it with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
@@ -30,7 +32,7 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
 /// input gives the same interval: the resampling is seeded by a constant.
 pub fn median_ratio(values: &[f64], base: &[f64]) -> Estimate {
     const RESAMPLES: usize = 2000;
-    let mut random = SplitMix(0x5eed);
+    let mut random = SplitMix::new(0x5eed);
     let mut resample = |from: &[f64]| -> Vec<f64> {
         (0..from.len()).map(|_| from[(random.next() % from.len() as u64) as usize]).collect()
     };
@@ -40,19 +42,6 @@ pub fn median_ratio(values: &[f64], base: &[f64]) -> Estimate {
         value: median(values) / median(base),
         low: quantile(&ratios, 0.025),
         high: quantile(&ratios, 0.975),
-    }
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014): resampling needs nothing better.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod calibrate;
 mod child;
 mod diff;
 mod doctor;
@@ -54,6 +55,8 @@ enum Command {
     Warm(warm::Args),
     /// Send pages of files out of memory, and say what stays and why
     Evict(evict::Args),
+    /// Measure the device that programs lie on: latency, bandwidth, how many reads at once
+    Calibrate(calibrate::Args),
     /// Experiments with the page cache
     #[command(subcommand)]
     Bench(bench::Command),
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Command::Residency(args) => residency::run(&args),
         Command::Warm(args) => warm::run(&args),
         Command::Evict(args) => evict::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Profile(command) => profile::run(&command),
         Command::Doctor(args) => doctor::run(&args),

@@ -1,0 +1,169 @@
+//! `prepage calibrate`: measures the device that programs lie on.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use prepage_core::DeviceFigures;
+use prepage_prefetch::calibrate::cache::Cache;
+use prepage_prefetch::calibrate::device::Device;
+use prepage_prefetch::calibrate::{CalibrateError, Calibration, calibrate};
+use prepage_prefetch::clock;
+use prepage_prefetch::store::Store;
+
+use crate::table::table;
+
+/// Version of the JSON this command prints.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Where programs lie on most systems.
+const PROGRAMS: &str = "/usr";
+
+/// Options of `prepage calibrate`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A directory on the device (a file of 64 MB is written there for a moment), or a large file to read [default: what
+    /// /usr lies on]
+    path: Option<PathBuf>,
+    /// Measure although the device has been measured before
+    #[arg(long, conflicts_with = "show")]
+    force: bool,
+    /// Only show what was measured before
+    #[arg(long)]
+    show: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let path = args.path.clone().unwrap_or_else(|| PROGRAMS.into());
+    let device = Device::under(&path).with_context(|| path.display().to_string())?;
+    let cache = Cache::of_user();
+    let known = cache.as_ref().and_then(|cache| cache.load(&device));
+    let calibration = match known {
+        Some(known) if !args.force => {
+            if !args.show {
+                eprintln!("prepage: measured before; --force measures again");
+            }
+            known
+        }
+        None if args.show => {
+            bail!("{} has not been measured\n  try: prepage calibrate {}", device.identity, path.display())
+        }
+        _ => measure(&path, &device, cache.as_ref())?,
+    };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        json(&path, &device, &calibration, &mut out)
+    } else {
+        print(&path, &device, &calibration, &mut out)
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(path: &Path, device: &Device, cache: Option<&Cache>) -> Result<Calibration> {
+    let place = writable_place(path, device);
+    let calibration = calibrate(place.as_deref().unwrap_or(path)).map_err(with_remedy)?;
+    // The figures are worth printing even where they cannot be kept.
+    match cache.map(|cache| (cache.directory(), cache.store(device, &calibration))) {
+        Some((_, Ok(()))) => {}
+        Some((directory, Err(error))) => {
+            eprintln!("prepage: {}: not kept: {error}", directory.display());
+            eprintln!("  try: set PREPAGE_CACHE to a directory of your own (mode 0700)");
+        }
+        None => eprintln!("prepage: not kept: none of PREPAGE_CACHE, XDG_CACHE_HOME and HOME is set"),
+    }
+    Ok(calibration)
+}
+
+/// A directory on the same device that this user may write to, where `path` is one that they may not.
+fn writable_place(path: &Path, device: &Device) -> Option<PathBuf> {
+    use rustix::fs::{Access, AtFlags, CWD};
+    let writable = |path: &Path| rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
+    if !path.is_dir() || writable(path) {
+        return None;
+    }
+    let store = Store::of_user().ok().map(|store| store.directory().to_owned());
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let places = [store, home, Some("/var/tmp".into()), Some("/tmp".into())];
+    places
+        .into_iter()
+        .flatten()
+        .find(|place| writable(place) && Device::under(place).is_ok_and(|there| there == *device))
+}
+
+fn with_remedy(error: CalibrateError) -> anyhow::Error {
+    let remedy = error.remedy();
+    anyhow::anyhow!("{:#}\n  try: {remedy}", anyhow::anyhow!(error))
+}
+
+fn print(
+    path: &Path,
+    device: &Device,
+    calibration: &Calibration,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
+    let DeviceFigures { latency_ns, bytes_per_second, depth, operations_per_second } = calibration.figures;
+    writeln!(out, "{}: {} ({})", path.display(), device.identity, device.name())?;
+    let mut facts = table(&["", "", ""], &[1]);
+    let micros = |ns: u64| format!("{:.0} µs", ns as f64 / 1e3);
+    let p99 = micros(calibration.latency_p99_ns);
+    let megabytes = format!("{:.0} MB/s", bytes_per_second as f64 / 1e6);
+    facts.add_row([
+        "latency",
+        &micros(latency_ns),
+        &format!("one random read of 4 KiB; 99 of 100 within {p99}"),
+    ]);
+    facts.add_row(["bandwidth", &megabytes, "large reads, 8 at once"]);
+    facts.add_row(["depth", &depth.to_string(), "more reads at once than this gain little"]);
+    match operations_per_second {
+        Some(most) => facts.add_row(["reads", &format!("{most}/s"), "random reads of 4 KiB at most"]),
+        None => facts.add_row(["reads", "", "more at once still gained: no limit was met"]),
+    };
+    let text = facts.trim_fmt();
+    writeln!(out, "{}\n", text.split_once('\n').map_or(text.as_str(), |(_, rows)| rows))?;
+    let headings: Vec<String> = calibration.rates.iter().map(|(depth, _)| depth.to_string()).collect();
+    let headings: Vec<&str> = std::iter::once("at once").chain(headings.iter().map(String::as_str)).collect();
+    let numbers: Vec<usize> = (1..headings.len()).collect();
+    let mut rates = table(&headings, &numbers);
+    let values = calibration.rates.iter().map(|(_, rate)| rate.to_string());
+    rates.add_row(std::iter::once("reads/s".to_owned()).chain(values));
+    writeln!(out, "{}\n\nmeasured {} ago", rates.trim_fmt(), age(calibration.measured_unix_s))
+}
+
+fn age(since_unix_s: u64) -> String {
+    let seconds = clock::unix_s().saturating_sub(since_unix_s);
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+fn json(
+    path: &Path,
+    device: &Device,
+    calibration: &Calibration,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
+    let rate = |&(depth, rate): &(u32, u64)| serde_json::json!({ "depth": depth, "reads_per_second": rate });
+    let report = serde_json::json!({
+        "schema_version": SCHEMA_VERSION,
+        "path": path.display().to_string(),
+        "device": device.name(),
+        "identity": device.identity,
+        "latency_ns": calibration.figures.latency_ns,
+        "latency_p99_ns": calibration.latency_p99_ns,
+        "bytes_per_second": calibration.figures.bytes_per_second,
+        "depth": calibration.figures.depth,
+        "operations_per_second": calibration.figures.operations_per_second,
+        "rates": calibration.rates.iter().map(rate).collect::<Vec<_>>(),
+        "measured_unix_s": calibration.measured_unix_s,
+    });
+    serde_json::to_writer_pretty(&mut *out, &report)?;
+    writeln!(out)
+}

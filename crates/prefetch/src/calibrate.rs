@@ -1,0 +1,247 @@
+//! Measuring a device: how long one read takes, how fast large ones come, and how many at once are worth asking for.
+//!
+//! Random 4 KiB reads one after the other; large reads, eight at once; then random 4 KiB reads 1, 2, 4 … 64 at once.
+//! All go past the page cache to a file of our own (or to the largest there are), so that the device alone is measured:
+//! with whatever the device, its host or its network caches. Two seconds in all, and the time to write the file.
+
+pub mod cache;
+pub mod device;
+mod sample;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use prepage_core::{DeviceFigures, PAGE_SIZE};
+
+use crate::clock;
+use crate::random::SplitMix;
+use sample::{Buffer, Sample};
+
+/// Reads at once that are tried.
+const DEPTHS: [u32; 7] = [1, 2, 4, 8, 16, 32, DeviceFigures::DEPTH_MAX];
+/// How long each kind of reads goes on.
+const PHASE: Duration = Duration::from_millis(200);
+/// Reads that a median and a 99th percentile are taken of, if they do not take longer than a phase or two.
+const LATENCY_READS: usize = 1000;
+/// Large reads: as long as the longest of a prefetch, and longer.
+const LARGE_BYTES: [usize; 2] = [128 << 10, sample::READ_BYTES_MAX];
+/// Large reads at once.
+const LARGE_DEPTH: u32 = 8;
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Calibration {
+    /// The numbers that plans are made with.
+    pub figures: DeviceFigures,
+    /// 99 of 100 single random 4 KiB reads took no longer, nanoseconds.
+    pub latency_p99_ns: u64,
+    /// Random 4 KiB reads a second by how many there were at once.
+    pub rates: Vec<(u32, u64)>,
+    /// When, in seconds since 1970.
+    pub measured_unix_s: u64,
+}
+
+/// Why a device was not measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrateError {
+    /// There is no device.
+    #[error("{} is on {system}, which reads from no device", path.display())]
+    Memory {
+        /// What was to be measured.
+        path: PathBuf,
+        /// The file system.
+        system: &'static str,
+    },
+    /// The file to be read does not fit.
+    #[error("{} has room for {} MB, and {} MB are needed for a moment", path.display(), room_bytes / 1_000_000, needed_bytes / 1_000_000)]
+    NoSpace {
+        /// Where.
+        path: PathBuf,
+        /// How much is written.
+        needed_bytes: u64,
+        /// How much there is room for.
+        room_bytes: u64,
+    },
+    /// Too small a file to read at random from.
+    #[error("{} has {} kB, and at least {} kB are needed", path.display(), bytes / 1000, needed_bytes / 1000)]
+    TooSmall {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The size needed.
+        needed_bytes: u64,
+    },
+    /// Memory would be measured.
+    #[error("{} stays in memory, and its file system reads past memory no other way", path.display())]
+    StaysInMemory {
+        /// What was to be measured.
+        path: PathBuf,
+    },
+    /// The operating system refused.
+    #[error("{}", path.display())]
+    Io {
+        /// What it was about.
+        path: PathBuf,
+        /// Its reason.
+        source: io::Error,
+    },
+}
+
+impl CalibrateError {
+    /// What helps, as one line.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Memory { .. } => "name a directory on a disk: prepage calibrate /usr",
+            Self::NoSpace { .. } => "make room, or name a large file on the same disk instead",
+            Self::TooSmall { .. } => "name a larger file, or a directory that you may write to",
+            Self::StaysInMemory { .. } => "name a large file that no running program uses",
+            Self::Io { .. } => {
+                "name a directory on the disk that you may write to, or a large file that you may read"
+            }
+        }
+    }
+}
+
+/// Measures the device under `path`: by a file written in that directory for as long as it takes, or, where this user may
+/// not write, by the largest files below it. Of a file, by reading it.
+pub fn calibrate(path: &Path) -> Result<Calibration, CalibrateError> {
+    let sample = Sample::on(path)?;
+    let io = |source| CalibrateError::Io { path: path.into(), source };
+    let mut latencies_ns = latencies(&sample).map_err(io)?;
+    latencies_ns.sort_unstable();
+    let quantile = |share: f64| latencies_ns[((latencies_ns.len() - 1) as f64 * share) as usize];
+    let mut bytes_per_second = 0;
+    for len in LARGE_BYTES {
+        bytes_per_second = bytes_per_second.max(rate(&sample, len, LARGE_DEPTH).map_err(io)? * len as u64);
+    }
+    let mut rates = Vec::new();
+    for depth in DEPTHS {
+        rates.push((depth, rate(&sample, PAGE_SIZE as usize, depth).map_err(io)?));
+    }
+    let (depth, operations_per_second) = useful_depth(&rates);
+    let figures = DeviceFigures {
+        latency_ns: quantile(0.5).max(1_000),
+        bytes_per_second,
+        depth,
+        operations_per_second,
+    };
+    Ok(Calibration { figures, latency_p99_ns: quantile(0.99), rates, measured_unix_s: clock::unix_s() })
+}
+
+/// The least depth with nearly the highest rate, and that rate where more depth does not raise it.
+fn useful_depth(rates: &[(u32, u64)]) -> (u32, Option<u64>) {
+    /// Each doubling of the depth makes the program's own misses wait behind twice as many reads: not for less.
+    const NEARLY: f64 = 0.8;
+    let most = rates.iter().map(|&(_, rate)| rate).max().unwrap_or(1).max(1);
+    let is_enough = |&&(_, rate): &&(u32, u64)| rate as f64 >= NEARLY * most as f64;
+    let depth = rates.iter().find(is_enough).map_or(1, |&(depth, _)| depth);
+    let deepest = rates.last().map_or(1, |&(depth, _)| depth);
+    (depth, (depth < deepest).then_some(most))
+}
+
+/// Nanoseconds of single random 4 KiB reads.
+fn latencies(sample: &Sample) -> io::Result<Vec<u64>> {
+    let mut buffer = Buffer::new();
+    let page = PAGE_SIZE as usize;
+    let order = SplitMix::new(1).shuffled(sample.blocks(page));
+    sample.chill()?;
+    // The first read of a file also reads where its blocks lie.
+    sample.read(order[0], &mut buffer, page)?;
+    let began = Instant::now();
+    let mut taken_ns = Vec::with_capacity(LATENCY_READS);
+    for &at in order.iter().skip(1).take(LATENCY_READS) {
+        let start = Instant::now();
+        sample.read(at, &mut buffer, page)?;
+        taken_ns.push(start.elapsed().as_nanos() as u64);
+        if began.elapsed() > 2 * PHASE {
+            break;
+        }
+    }
+    Ok(taken_ns)
+}
+
+/// Random reads of `len` bytes a second, `depth` at once.
+fn rate(sample: &Sample, len: usize, depth: u32) -> io::Result<u64> {
+    let order = SplitMix::new(u64::from(depth)).shuffled(sample.blocks(len));
+    let next = AtomicUsize::new(0);
+    let ready = Barrier::new(depth as usize);
+    sample.chill()?;
+    // Each thread gives the reads it completed within the phase, and when it ended.
+    let work = || -> io::Result<(u64, Duration)> {
+        let mut buffer = Buffer::new();
+        ready.wait();
+        let (began, mut completed) = (Instant::now(), 0);
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= order.len() && !sample.may_be_read_again() {
+                return Ok((completed, began.elapsed()));
+            }
+            sample.read(order[at % order.len()], &mut buffer, len)?;
+            if began.elapsed() > PHASE {
+                return Ok((completed, PHASE));
+            }
+            completed += 1;
+        }
+    };
+    let ended: Vec<io::Result<(u64, Duration)>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..depth).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a reader does not panic")).collect()
+    });
+    let (mut completed, mut elapsed) = (0, Duration::from_nanos(1));
+    for thread in ended {
+        let (reads, end) = thread?;
+        completed += reads;
+        elapsed = elapsed.max(end);
+    }
+    // Of a device slower than a read a phase, as many as are under way.
+    Ok((completed.max(1) as f64 / elapsed.as_secs_f64()).max(1.0) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_is_the_least_that_nearly_reaches_the_highest_rate() {
+        let flash =
+            [(1, 17_000), (2, 31_000), (4, 48_000), (8, 60_000), (16, 66_000), (32, 67_000), (64, 65_000)];
+        assert_eq!(useful_depth(&flash), (16, Some(67_000)));
+        let far = [(1, 1_000), (2, 2_000), (4, 4_000), (8, 8_000), (16, 16_000), (32, 32_000), (64, 63_000)];
+        assert_eq!(useful_depth(&far), (64, None));
+        let capped = [(1, 1_900), (2, 3_000), (4, 3_010), (8, 2_990), (16, 3_000), (32, 3_000), (64, 3_000)];
+        assert_eq!(useful_depth(&capped), (2, Some(3_010)));
+        assert_eq!(useful_depth(&[]), (1, None));
+    }
+
+    #[test]
+    fn what_has_no_device_or_is_too_small_is_told_with_a_remedy() {
+        let error = calibrate(Path::new("/proc/self/status")).unwrap_err();
+        assert!(matches!(error, CalibrateError::Memory { system: "proc", .. }), "{error}");
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let small = dir.path().join("small");
+        std::fs::write(&small, [7; 4096]).unwrap();
+        let error = calibrate(&small).unwrap_err();
+        assert!(matches!(error, CalibrateError::TooSmall { bytes: 4096, .. }), "{error}");
+        assert!(!error.remedy().is_empty());
+        let missing = calibrate(&dir.path().join("missing")).unwrap_err();
+        assert!(matches!(missing, CalibrateError::Io { .. }), "{missing}");
+    }
+
+    #[test]
+    fn a_real_device_is_measured_and_nothing_stays_of_it() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let calibration = match calibrate(dir.path()) {
+            Err(error @ CalibrateError::Memory { .. }) => return eprintln!("SKIPPED: {error}"),
+            result => result.unwrap(),
+        };
+        assert_eq!(calibration.figures.plausible(), Some(calibration.figures));
+        assert!(calibration.latency_p99_ns >= calibration.figures.latency_ns);
+        assert_eq!(calibration.rates.len(), DEPTHS.len());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,220 @@
+//! The figures of devices measured before: one small text file a device, private to its user.
+//!
+//! `$PREPAGE_CACHE`, else `/var/cache/prepage` for root and `$XDG_CACHE_HOME/prepage` (`~/.cache/prepage`) for others.
+
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use prepage_core::DeviceFigures;
+
+use super::Calibration;
+use super::device::Device;
+
+/// First line of each file.
+const FORMAT: &str = "prepage device figures 1";
+/// No file of ours is longer.
+const FILE_BYTES_MAX: u64 = 4096;
+
+/// A directory of figures.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    directory: PathBuf,
+}
+
+impl Cache {
+    /// The cache of the user this process runs as; `None` where no variable says where it is. Nothing is created yet.
+    pub fn of_user() -> Option<Self> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let directory = if let Some(directory) = variable("PREPAGE_CACHE") {
+            directory
+        } else if rustix::process::geteuid().is_root() {
+            PathBuf::from("/var/cache/prepage")
+        } else if let Some(cache) = variable("XDG_CACHE_HOME") {
+            cache.join("prepage")
+        } else {
+            variable("HOME")?.join(".cache/prepage")
+        };
+        // What prefetches beside a program works in another directory.
+        Some(Self::at(std::path::absolute(directory).ok()?))
+    }
+
+    /// The cache in `directory`.
+    pub fn at(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The figures of the device with this number, whichever device that was when it was measured: what a start can
+    /// afford. Whatever is wrong with the file is taken for no figures.
+    pub fn figures(&self, number: u64) -> Option<DeviceFigures> {
+        Some(self.read(number)?.1.figures)
+    }
+
+    /// What was measured of `device`; `None` where it was not measured, or its number was another device's then.
+    pub fn load(&self, device: &Device) -> Option<Calibration> {
+        let (identity, calibration) = self.read(device.number)?;
+        (identity == device.identity).then_some(calibration)
+    }
+
+    /// Keeps what was measured of `device`. An older file stays until the new one is complete.
+    ///
+    /// # Errors
+    /// As the file system says; PermissionDenied where others could write to the directory.
+    pub fn store(&self, device: &Device, calibration: &Calibration) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        if !is_private(&fs::metadata(&self.directory)?) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let path = self.path_of(device.number);
+        let temporary = path.with_extension(format!("{}.new", std::process::id()));
+        let written = File::options()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(O_NOFOLLOW)
+            .open(&temporary)
+            .and_then(|mut file| {
+                file.write_all(encode(&device.identity, calibration).as_bytes())?;
+                file.sync_data()
+            })
+            .and_then(|()| fs::rename(&temporary, path));
+        if written.is_err() {
+            // The failure itself is what is told.
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    fn path_of(&self, number: u64) -> PathBuf {
+        self.directory.join(format!("{}-{}.device", rustix::fs::major(number), rustix::fs::minor(number)))
+    }
+
+    fn read(&self, number: u64) -> Option<(String, Calibration)> {
+        let file = File::options().read(true).custom_flags(O_NOFOLLOW).open(self.path_of(number)).ok()?;
+        let metadata = file.metadata().ok()?;
+        // What steers reads made in this user's name must have been written by this user.
+        if !metadata.is_file() || !is_private(&metadata) {
+            return None;
+        }
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+        decode(&text)
+    }
+}
+
+const O_NOFOLLOW: i32 = (rustix::fs::OFlags::NOFOLLOW.bits() | rustix::fs::OFlags::NONBLOCK.bits()) as i32;
+
+fn is_private(metadata: &fs::Metadata) -> bool {
+    metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0
+}
+
+fn encode(identity: &str, calibration: &Calibration) -> String {
+    let Calibration { figures, latency_p99_ns, rates, measured_unix_s } = calibration;
+    let mut text = format!("{FORMAT}\nidentity {identity}\nlatency_ns {}\n", figures.latency_ns);
+    let _ = writeln!(text, "latency_p99_ns {latency_p99_ns}\nbytes_per_second {}", figures.bytes_per_second);
+    let _ = writeln!(text, "depth {}\nmeasured_unix_s {measured_unix_s}", figures.depth);
+    if let Some(most) = figures.operations_per_second {
+        let _ = writeln!(text, "operations_per_second {most}");
+    }
+    for (depth, rate) in rates {
+        let _ = writeln!(text, "rate {depth} {rate}");
+    }
+    text
+}
+
+fn decode(text: &str) -> Option<(String, Calibration)> {
+    let lines: Vec<(&str, &str)> =
+        text.strip_prefix(FORMAT)?.lines().filter_map(|line| line.split_once(' ')).collect();
+    let value = |key: &str| lines.iter().find(|line| line.0 == key).map(|line| line.1);
+    let number = |key: &str| value(key)?.parse::<u64>().ok();
+    let figures = DeviceFigures {
+        latency_ns: number("latency_ns")?,
+        bytes_per_second: number("bytes_per_second")?,
+        depth: number("depth")?.try_into().ok()?,
+        operations_per_second: number("operations_per_second"),
+    };
+    let rate = |text: &str| {
+        let (depth, rate) = text.split_once(' ')?;
+        Some((depth.parse().ok()?, rate.parse().ok()?))
+    };
+    let calibration = Calibration {
+        figures: figures.plausible()?,
+        latency_p99_ns: number("latency_p99_ns")?,
+        rates: lines.iter().filter(|line| line.0 == "rate").filter_map(|line| rate(line.1)).collect(),
+        measured_unix_s: number("measured_unix_s")?,
+    };
+    Some((value("identity")?.into(), calibration))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn measured() -> (Device, Calibration) {
+        let device =
+            Device { number: rustix::fs::makedev(7, 3), identity: "ext4 on /dev/loop3, 64 sectors".into() };
+        let calibration = Calibration {
+            figures: DeviceFigures { operations_per_second: None, ..DeviceFigures::default() },
+            latency_p99_ns: 200_000,
+            rates: vec![(1, 10_000), (2, 19_000)],
+            measured_unix_s: 1_700_000_000,
+        };
+        (device, calibration)
+    }
+
+    #[test]
+    fn what_is_stored_is_found_again_unless_the_number_is_another_device_s() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().join("cache/prepage"));
+        let (device, calibration) = measured();
+        assert_eq!(cache.load(&device), None);
+        cache.store(&device, &calibration).unwrap();
+        assert_eq!(cache.load(&device), Some(calibration.clone()));
+        assert_eq!(cache.figures(device.number), Some(calibration.figures));
+        let other = Device { identity: "ext4 on /dev/loop3, 65 sectors".into(), ..device.clone() };
+        assert_eq!(cache.load(&other), None);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(cache.directory()), mode(&cache.path_of(device.number))), (0o700, 0o600));
+        assert_eq!(fs::read_dir(cache.directory()).unwrap().count(), 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn a_file_that_lies_is_damaged_or_is_not_ours_alone_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().into());
+        let (device, calibration) = measured();
+        cache.store(&device, &calibration).unwrap();
+        let path = cache.path_of(device.number);
+        let good = fs::read_to_string(&path).unwrap();
+        for bad in [
+            good.replace("depth 16", "depth 4000000000"),
+            good.replace("latency_ns 100000", "latency_ns 0"),
+            good.replace("figures 1", "figures 2"),
+            good[..60].into(),
+            String::new(),
+            "\u{0}\u{0}".into(),
+        ] {
+            fs::write(&path, bad).unwrap();
+            assert_eq!(cache.figures(device.number), None);
+        }
+        fs::write(&path, &good).unwrap();
+        assert!(cache.figures(device.number).is_some());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).unwrap();
+        assert_eq!(cache.figures(device.number), None, "others may write it");
+        fs::remove_file(&path).unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, &good).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert_eq!(cache.figures(device.number), None, "a link is not followed");
+    }
+}
