@@ -210,7 +210,7 @@ mod tests {
     fn depth_is_the_least_that_nearly_reaches_the_highest_rate() {
         let flash =
             [(1, 17_000), (2, 31_000), (4, 48_000), (8, 60_000), (16, 66_000), (32, 67_000), (64, 65_000)];
-        assert_eq!(useful_depth(&flash), (16, Some(67_000)));
+        assert_eq!(useful_depth(&flash), (8, Some(67_000)));
         let far = [(1, 1_000), (2, 2_000), (4, 4_000), (8, 8_000), (16, 16_000), (32, 32_000), (64, 63_000)];
         assert_eq!(useful_depth(&far), (64, None));
         let capped = [(1, 1_900), (2, 3_000), (4, 3_010), (8, 2_990), (16, 3_000), (32, 3_000), (64, 3_000)];

@@ -55,7 +55,7 @@ pub fn drop_caches() -> io::Result<()> {
 pub fn resident_share(profile: &Profile) -> Option<f64> {
     let (mut resident, mut all) = (0, 0);
     let files: Vec<_> = profile.files.iter().map(|file| open_if_same(file).ok()).collect();
-    for read in plan(profile, PlanOptions { gap_pages_max: 0 }) {
+    for read in plan(profile, PlanOptions::EXACT) {
         if let Some(file) = &files[read.file] {
             resident += cached_pages(file.as_fd(), read.range).ok()?;
             all += read.range.len();

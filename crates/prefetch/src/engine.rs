@@ -1,13 +1,15 @@
 //! Bringing the pages of a profile into memory while the program starts.
 //!
 //! ```text
-//! Profile ─ plan ─► reads in order of first use ─► 16 readers: WILLNEED ≤ 128 KiB, then read its last byte
+//! Profile ─ plan ─► reads in order of first use ─► 8 to 32 readers: WILLNEED ≤ 128 KiB, then read its last byte
 //!        └─ files and lookups in order of first use ─► 8 name threads: open, stat, list
 //! ```
 //! Each reader waits for its own read before it takes the next: the depth of the device's queue stays bounded,
 //! so the program's own faults do not stand behind hundreds of guesses. Asking for everything at once with
 //! WILLNEED alone loses for that reason (docs/results.md). All state threads share is two counters that hand
 //! out work, one set-once slot a file, and counters of what was done.
+//!
+//! A prefetch ends early when it is cancelled, and by itself when memory gets short ([`crate::memory`]).
 
 use std::fs::File;
 use std::path::Path;
@@ -16,15 +18,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use prepage_core::plan::{PlanOptions, Read, plan};
 use prepage_core::profile::{Lookup, Profile};
-use prepage_core::{PAGE_SIZE, PageRange};
+use prepage_core::{DeviceFigures, PAGE_SIZE, PageRange};
 use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, StatxFlags};
 
+use crate::calibrate::cache::Cache;
 use crate::identity::{Skipped, open_if_same};
+use crate::memory::Budget;
 
-/// Readers at once. Local disks and flash gain nothing beyond; measured in docs/results.md.
-const READERS: usize = 16;
+/// Readers at once, whatever the device: fewer leave it idle while they open files, and more have the program's own misses
+/// wait behind them. Measured in docs/results.md.
+const READERS: std::ops::RangeInclusive<u32> = 8..=32;
+/// Memory is looked at again each time this many bytes more have been asked for.
+const MEMORY_CHECK_BYTES: u64 = 4 << 20;
 /// Threads that open, stat and list: few, for each also burns CPU the program wants.
-const NAME_THREADS: usize = 8;
+const NAME_THREADS: u32 = 8;
 /// Reads probed to tell a warm cache from a cold one, spread over the start. Few, because a warm start is in a hurry:
 /// where they are all in memory although other pages are not, the program's disk faults tell soon after.
 const PROBES: usize = 8;
@@ -38,37 +45,75 @@ pub struct Outcome {
     pub requested_bytes: u64,
     /// Files of the profile that are no longer what was learned, by index.
     pub skipped: Vec<(usize, Skipped)>,
+    /// Whether it ended early because memory got short.
+    pub memory_was_short: bool,
+}
+
+/// What is known of the device that most pages of `profile` lie on: measured by `prepage calibrate`, or what most devices
+/// can do.
+pub fn device_of(profile: &Profile) -> DeviceFigures {
+    let mut pages: Vec<(u64, u64)> = Vec::new();
+    for file in &profile.files {
+        match pages.iter_mut().find(|(device, _)| *device == file.identity.device) {
+            Some((_, count)) => *count += file.pages(),
+            None => pages.push((file.identity.device, file.pages())),
+        }
+    }
+    let most = pages.iter().max_by_key(|(_, count)| count);
+    most.and_then(|&(device, _)| Cache::of_user()?.figures(device)).unwrap_or_default()
 }
 
 /// A prefetch in preparation or under way.
 pub struct Engine<'a> {
     profile: &'a Profile,
     reads: Vec<Read>,
+    readers: u32,
+    budget: Option<Budget>,
     files: Vec<OnceLock<Result<File, Skipped>>>,
     next_read: AtomicUsize,
     next_name: AtomicUsize,
     requested_bytes: AtomicU64,
     cancelled: AtomicBool,
+    memory_was_short: AtomicBool,
 }
 
 impl<'a> Engine<'a> {
-    /// Plans the reads of `profile`. Nothing is opened yet.
-    pub fn new(profile: &'a Profile, options: PlanOptions) -> Self {
+    /// Plans the reads of `profile` for a device. Nothing is opened yet.
+    pub fn new(profile: &'a Profile, device: &DeviceFigures) -> Self {
+        let readers = device.depth.clamp(*READERS.start(), *READERS.end());
+        Self::with(profile, PlanOptions::for_device(device), readers)
+    }
+
+    /// Plans the reads of `profile`, for so many readers at once.
+    pub fn with(profile: &'a Profile, options: PlanOptions, readers: u32) -> Self {
         Self {
             profile,
             reads: plan(profile, options),
+            readers,
+            budget: None,
             files: (0..profile.files.len()).map(|_| OnceLock::new()).collect(),
             next_read: AtomicUsize::new(0),
             next_name: AtomicUsize::new(0),
             requested_bytes: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
+            memory_was_short: AtomicBool::new(false),
         }
     }
 
-    /// Leaves out what is used last, so that all reads together ask for no more bytes than `limit` makes of the number
-    /// planned.
-    pub fn limit_bytes(&mut self, limit: impl FnOnce(u64) -> u64) {
-        let mut left = limit(self.reads.iter().map(|read| read.range.bytes()).sum());
+    /// Bytes of all reads planned.
+    pub fn planned_bytes(&self) -> u64 {
+        self.reads.iter().map(|read| read.range.bytes()).sum()
+    }
+
+    /// Leaves memory for others: what is used last is left out where there is not enough for everything, and the rest
+    /// where it gets short meanwhile.
+    pub fn keep_within(&mut self, budget: Budget) {
+        self.limit_bytes(budget.share_of(self.planned_bytes()));
+        self.budget = Some(budget);
+    }
+
+    fn limit_bytes(&mut self, limit: u64) {
+        let mut left = limit;
         let kept = self.reads.iter().take_while(|read| {
             let fits = read.range.bytes() <= left;
             left = left.saturating_sub(read.range.bytes());
@@ -102,23 +147,41 @@ impl<'a> Engine<'a> {
                     .stack_size(STACK_BYTES)
                     .spawn_scoped(scope, move || work(self));
             };
-            for thread in 1..READERS {
+            for thread in 1..self.readers.max(NAME_THREADS + 1) {
+                // In turns: the first names are needed before the first pages, and the last ones need not wait for them.
                 if thread <= NAME_THREADS {
                     start(Self::look_up_names);
                 }
-                start(Self::read_pages);
+                if thread < self.readers {
+                    start(Self::read_pages);
+                }
             }
             self.read_pages();
         });
-        Outcome { requested_bytes: self.requested_bytes.load(Ordering::Relaxed), skipped: self.skipped() }
+        Outcome {
+            requested_bytes: self.requested_bytes.load(Ordering::Relaxed),
+            skipped: self.skipped(),
+            memory_was_short: self.memory_was_short.load(Ordering::Relaxed),
+        }
     }
 
     fn read_pages(&self) {
         while !self.cancelled.load(Ordering::Relaxed) {
             let Some(read) = self.reads.get(self.next_read.fetch_add(1, Ordering::Relaxed)) else { break };
             let Ok(file) = self.file(read.file) else { continue };
-            self.requested_bytes.fetch_add(read.range.bytes(), Ordering::Relaxed);
+            let before = self.requested_bytes.fetch_add(read.range.bytes(), Ordering::Relaxed);
+            // One reader looks, the one that passes the mark; the others go on meanwhile.
+            if (before + read.range.bytes()) / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES {
+                self.look_at_memory();
+            }
             bring_in(file, read.range);
+        }
+    }
+
+    fn look_at_memory(&self) {
+        if self.budget.as_ref().is_some_and(|budget| budget.is_short_for(MEMORY_CHECK_BYTES)) {
+            self.memory_was_short.store(true, Ordering::Relaxed);
+            self.cancel();
         }
     }
 
@@ -248,7 +311,7 @@ mod tests {
         if cached(PAGES / 2).ok()? {
             return None;
         }
-        let engine = Engine::new(&profile, PlanOptions { gap_pages_max: 0 });
+        let engine = Engine::with(&profile, PlanOptions::EXACT, 16);
         assert!(!engine.is_warm());
         let outcome = engine.run();
         assert!(outcome.skipped.is_empty());
@@ -272,10 +335,38 @@ mod tests {
     fn what_is_used_last_is_left_out_when_memory_is_short() {
         let dir = tempfile::tempdir().unwrap();
         let profile = profile(&file_of_pages(dir.path()), &[400, 10, 200]);
-        let mut engine = Engine::new(&profile, PlanOptions { gap_pages_max: 0 });
-        engine.limit_bytes(|planned| planned - 1);
+        let mut engine = Engine::with(&profile, PlanOptions::EXACT, 16);
+        engine.limit_bytes(engine.planned_bytes() - 1);
         let first_pages: Vec<u64> = engine.reads.iter().map(|read| read.range.start().0).collect();
         assert_eq!(first_pages, [400, 10]);
+    }
+
+    #[test]
+    fn a_prefetch_ends_where_memory_gets_short_and_when_it_is_cancelled() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("object");
+        let pages = 16 * MEMORY_CHECK_BYTES / PAGE_SIZE;
+        File::create(&path).unwrap().set_len(pages * PAGE_SIZE).unwrap();
+        let profile = profile(&path, &(0..pages).collect::<Vec<_>>());
+        std::fs::write(dir.path().join("memory.max"), "1000000000").unwrap();
+        std::fs::write(dir.path().join("memory.current"), "0").unwrap();
+        let mut engine = Engine::new(&profile, &DeviceFigures::default());
+        engine.keep_within(Budget::in_directory(dir.path()));
+        assert_eq!(engine.planned_bytes(), pages * PAGE_SIZE);
+        // Another program takes what there was.
+        std::fs::write(dir.path().join("memory.current"), "999000000").unwrap();
+        let outcome = engine.run();
+        assert!(outcome.memory_was_short);
+        // Each reader may be at a read when the first of them sees it.
+        let most = MEMORY_CHECK_BYTES + (32 + 1) * prepage_core::plan::READ_PAGES_MAX * PAGE_SIZE;
+        assert!(
+            (MEMORY_CHECK_BYTES..=most).contains(&outcome.requested_bytes),
+            "{}",
+            outcome.requested_bytes
+        );
+        let engine = Engine::new(&profile, &DeviceFigures::default());
+        engine.cancel();
+        assert_eq!(engine.run().requested_bytes, 0);
     }
 
     #[test]
@@ -289,7 +380,7 @@ mod tests {
             Lookup { rank: 0, path: "/".into(), list: true },
         ];
         std::fs::remove_file(&path).unwrap();
-        let engine = Engine::new(&profile, PlanOptions::default());
+        let engine = Engine::new(&profile, &DeviceFigures::default());
         engine.read_pages();
         engine.look_up_names();
         assert_eq!(engine.skipped(), [(0, Skipped::Missing)]);

@@ -16,7 +16,6 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use prepage_core::plan::PlanOptions;
 use prepage_core::profile::{Evidence, Profile, ProfiledFile, Touches};
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::beside::{allow_inspection_by, run_beside};
@@ -26,9 +25,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open, setrlimit};
 
 use crate::doctor::chain;
-use crate::engine::Engine;
+use crate::engine::{Engine, device_of};
 use crate::keep::{Origin, keep};
-use crate::memory;
+use crate::memory::Budget;
 use crate::program;
 use crate::sightings::Findings;
 use crate::store::{ProfileKey, Store, StoreError};
@@ -144,9 +143,9 @@ impl Launch<'_> {
 
     /// Beside a program with a profile.
     fn prefetch(&self, profile: &Profile) {
-        let mut engine = Engine::new(profile, PlanOptions::default());
+        let mut engine = Engine::new(profile, &device_of(profile));
         let Some(until) = self.until() else { return };
-        engine.limit_bytes(memory::share_of);
+        engine.keep_within(Budget::of_process());
         if engine.is_warm() && self.stays_warm(&until) {
             return;
         }

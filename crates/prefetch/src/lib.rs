@@ -4,7 +4,7 @@
 //!  learn ─ one slow run: Tracer (names, reads) ─┐
 //!          page-cache events, faults ───────────┼─► Sightings ─► Findings ─► keep ─► Store
 //!  run ─── Watch (faults, stalls) ──────────────┘                                     │
-//!  run ─── Store ─► Profile ─► Engine (16 readers, 8 name threads) ◄──────────────────┘
+//!  run ─── Store ─► Profile ─► Engine (readers, name threads)      ◄──────────────────┘
 //!  measure ─ Chill, `prepage run` and the plain program in turn ─► Figures
 //! ```
 //!
@@ -25,12 +25,11 @@
 //! | [`program`], [`doctor`]     | which executable a command means; what this machine allows               |
 //!
 //! ```
-//! use prepage_core::plan::PlanOptions;
 //! use prepage_core::profile::Profile;
-//! use prepage_prefetch::engine::Engine;
+//! use prepage_prefetch::engine::{Engine, device_of};
 //!
 //! let profile = Profile::default(); // as Store::load gives it
-//! let engine = Engine::new(&profile, PlanOptions::default());
+//! let engine = Engine::new(&profile, &device_of(&profile));
 //! if !engine.is_warm() {
 //!     let outcome = engine.run();
 //!     println!("{} bytes asked for", outcome.requested_bytes);

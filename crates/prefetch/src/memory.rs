@@ -1,9 +1,22 @@
 //! How much memory there is for guesses.
+//!
+//! Half of what is available, of the machine and of each control group that this process is in, and nothing once somebody
+//! waits for memory. What is read ahead can be dropped again at any time, but to make room for it the kernel may drop what
+//! is needed more.
+
+mod cgroup;
 
 use std::fs;
 
+use cgroup::Cgroups;
+
 /// The share of the available memory that a prefetch may ask for: 1 in this.
 const MEMORY_SHARE: u64 = 2;
+/// Available memory below which nothing is read ahead: programs need it to start at all.
+const RESERVE_BYTES: u64 = 16 << 20;
+/// Time that tasks of this machine or control group may wait for memory while a prefetch runs. Some wait for a moment now
+/// and then where there is plenty.
+const STALLED_US_MAX: u64 = 2_000;
 
 /// `MemAvailable` of /proc/meminfo: what programs could still get without swapping.
 pub fn available_kib() -> Option<u64> {
@@ -12,13 +25,109 @@ pub fn available_kib() -> Option<u64> {
     line.trim().strip_suffix(" kB")?.trim().parse().ok()
 }
 
-/// How many of `wanted_bytes` may be read so that memory is left for others.
-pub fn share_of(wanted_bytes: u64) -> u64 {
-    let info = rustix::system::sysinfo();
-    let free_bytes = (info.freeram as u64).saturating_mul(info.mem_unit.into());
-    // Mostly enough, and told by one system call; a start has no time for /proc/meminfo unless it is needed.
-    if wanted_bytes <= free_bytes / MEMORY_SHARE {
-        return wanted_bytes;
+/// What a prefetch may use, looked at again while it runs.
+#[derive(Debug)]
+pub struct Budget {
+    cgroups: Cgroups,
+    /// Microseconds that tasks have waited for memory, by each file that tells.
+    stalled_us: Vec<u64>,
+}
+
+impl Budget {
+    /// That of this process, which is in the control groups of the program it serves.
+    pub fn of_process() -> Self {
+        Self::with(Cgroups::of_process())
     }
-    available_kib().map_or(wanted_bytes, |kib| wanted_bytes.min(kib * 1024 / MEMORY_SHARE))
+
+    fn with(cgroups: Cgroups) -> Self {
+        let stalled_us = stalls(&cgroups);
+        Self { cgroups, stalled_us }
+    }
+
+    /// How many of `wanted_bytes` may be read so that memory is left for others.
+    pub fn share_of(&self, wanted_bytes: u64) -> u64 {
+        let info = rustix::system::sysinfo();
+        let free_bytes = (info.freeram as u64).saturating_mul(info.mem_unit.into());
+        // Mostly enough, and told by one system call; a start has no time for /proc/meminfo unless it is needed.
+        let machine = if wanted_bytes <= free_bytes / MEMORY_SHARE {
+            wanted_bytes
+        } else {
+            available_kib().map_or(wanted_bytes, |kib| wanted_bytes.min(share(kib * 1024)))
+        };
+        self.cgroups.available_bytes().map_or(machine, |bytes| machine.min(share(bytes)))
+    }
+
+    /// Whether memory has become short since the beginning, by whomever: there is next to none left for `more_bytes`, or
+    /// tasks wait for it.
+    pub fn is_short_for(&self, more_bytes: u64) -> bool {
+        let stalled = || {
+            let now_us = stalls(&self.cgroups);
+            self.stalled_us
+                .iter()
+                .zip(&now_us)
+                .any(|(before, now)| now.saturating_sub(*before) > STALLED_US_MAX)
+        };
+        self.share_of(more_bytes) < more_bytes || stalled()
+    }
+}
+
+#[cfg(test)]
+impl Budget {
+    /// That of a control group whose files are in `directory`.
+    pub(crate) fn in_directory(directory: &std::path::Path) -> Self {
+        Self::with(Cgroups::in_directory(directory))
+    }
+}
+
+fn share(available_bytes: u64) -> u64 {
+    available_bytes.saturating_sub(RESERVE_BYTES) / MEMORY_SHARE
+}
+
+/// Microseconds that some task had to wait for memory, of the machine and of the control groups that tell
+/// (Documentation/accounting/psi.rst). Empty where the kernel does not count.
+fn stalls(cgroups: &Cgroups) -> Vec<u64> {
+    let total = |text: String| text.lines().next()?.split("total=").nth(1)?.trim().parse().ok();
+    let machine = fs::read_to_string("/proc/pressure/memory").ok().and_then(total);
+    // One that cannot be read now is kept in its place: the lists are compared one by one.
+    let groups =
+        cgroups.pressure_files().map(|file| fs::read_to_string(file).ok().and_then(total).unwrap_or(0));
+    std::iter::once(machine.unwrap_or(0)).chain(groups).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_near_its_limit_or_waiting_for_memory_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| fs::write(dir.path().join(file), text).unwrap();
+        let waited = |us: u32| {
+            write("memory.pressure", &format!("some avg10=0.00 total={us}\nfull avg10=0.00 total=0\n"))
+        };
+        write("memory.max", "1000000000");
+        write("memory.current", "800000000");
+        waited(1_000);
+        let budget = Budget::in_directory(dir.path());
+        assert_eq!(budget.share_of(1 << 40), (200_000_000 - RESERVE_BYTES) / 2);
+        assert!(!budget.is_short_for(4 << 20));
+        waited(1_500);
+        assert!(!budget.is_short_for(4 << 20));
+        waited(40_000);
+        assert!(budget.is_short_for(4 << 20), "tasks wait");
+        waited(1_000);
+        write("memory.current", "980000000");
+        assert!(budget.is_short_for(4 << 20), "20 MB are left");
+        write("memory.current", "1000001000");
+        assert_eq!(budget.share_of(4096), 0);
+    }
+
+    #[test]
+    fn a_little_is_allowed_here_and_more_than_the_machine_has_is_not() {
+        let budget = Budget::of_process();
+        let allowed = budget.share_of(u64::MAX);
+        assert!(allowed < u64::MAX, "{allowed}");
+        assert!(budget.share_of(4096) <= 4096);
+        assert!(budget.is_short_for(u64::MAX));
+    }
 }

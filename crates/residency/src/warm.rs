@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_prefetch::memory::{available_kib, share_of};
+use prepage_prefetch::memory::{Budget, available_kib};
 use rustix::fs::Advice;
 
 use crate::residency::{Residency, ResidencyError};
@@ -78,7 +78,7 @@ pub struct Warmed<'a> {
 /// Reads what is absent of `spots` into memory, at most `limit_bytes`: where `None`, half of the memory available.
 /// Then looks whether it is there.
 pub fn warm(spots: &[Spot], limit_bytes: Option<u64>) -> Warmed<'_> {
-    let limit_bytes = limit_bytes.unwrap_or_else(|| share_of(u64::MAX));
+    let limit_bytes = limit_bytes.unwrap_or_else(|| Budget::of_process().share_of(u64::MAX));
     let mut warmed = Warmed::default();
     let readers = Readers::default();
     let (pieces, waiting) = sync_channel(QUEUE);

@@ -181,7 +181,7 @@ mod tests {
         cache.store(&device, &calibration).unwrap();
         assert_eq!(cache.load(&device), Some(calibration.clone()));
         assert_eq!(cache.figures(device.number), Some(calibration.figures));
-        let other = Device { identity: "ext4 on /dev/loop3, 65 sectors".into(), ..device.clone() };
+        let other = Device { identity: "ext4 on /dev/loop3, 65 sectors".into(), ..device };
         assert_eq!(cache.load(&other), None);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         assert_eq!((mode(cache.directory()), mode(&cache.path_of(device.number))), (0o700, 0o600));
