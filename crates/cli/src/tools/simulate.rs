@@ -14,7 +14,8 @@ use prepage_core::policy::Policy;
 use prepage_core::policy::choice::GRAMMAR;
 use prepage_core::profile::Extent;
 use prepage_core::simulate::model::Model;
-use prepage_core::simulate::{Device, device};
+use prepage_core::simulate::{Device, device as devices};
+use prepage_prefetch::calibrate::{self, cache::Cache};
 use prepage_simulate::input::TextOptions;
 use prepage_simulate::memory::MemoryFaults;
 use prepage_simulate::page::Page;
@@ -105,20 +106,20 @@ pub struct Args {
 
 fn help() -> String {
     let devices: Vec<String> =
-        device::NAMES.iter().map(|(name, meaning)| format!("  {name:<10} {meaning}")).collect();
+        devices::NAMES.iter().map(|(name, meaning)| format!("  {name:<10} {meaning}")).collect();
     let policies: Vec<String> = GRAMMAR.lines().map(|line| format!("  {line}")).collect();
     format!(
-        "Policies:\n{}\n\nDevices:\n{}\n  calibrated what `prepage calibrate` measured on this machine\n  Options after the name: {}",
+        "Policies:\n{}\n\nDevices:\n{}\n  calibrated what `prepage calibrate` measured of the disk of /usr; calibrated:PATH of another\n  Options after the name: {}",
         policies.join("\n"),
         devices.join("\n"),
-        device::OPTIONS
+        devices::OPTIONS
     )
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let names = policies(args)?;
-    let devices = devices(args)?;
+    let devices = args.device.iter().map(|text| device(text)).collect::<Result<Vec<_>>>()?;
     let input = input(args)?;
     let contenders = contenders(&names, &devices, args.max_readahead)?;
     let profile = profile(args)?;
@@ -182,8 +183,18 @@ fn policies(args: &Args) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn devices(args: &Args) -> Result<Vec<Device>> {
-    args.device.iter().map(|text| Ok(text.parse()?)).collect()
+fn device(text: &str) -> Result<Device> {
+    let path = match text.strip_prefix("calibrated") {
+        Some("") => "/usr",
+        Some(path) if path.starts_with(':') => &path[1..],
+        _ => return Ok(text.parse()?),
+    };
+    let under = calibrate::device::Device::under(Path::new(path)).with_context(|| path.to_owned())?;
+    let known = Cache::of_user().and_then(|cache| cache.load(&under));
+    let known = known.with_context(|| {
+        format!("{} has not been measured\n  try: prepage calibrate {path}", under.identity)
+    })?;
+    Ok(Device::measured(text, &known.figures))
 }
 
 fn input(args: &Args) -> Result<Input> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::replay::ObjectIndex;
+use crate::device_figures::DeviceFigures;
 use crate::page::{PageIndex, PageRange};
 
 /// Where objects lie: each from a multiple of this many bytes on, in the order they were added.
@@ -75,7 +76,7 @@ pub const OPTIONS: &str =
 #[non_exhaustive]
 pub enum DeviceError {
     /// Nothing is called so.
-    #[error("no device is called `{name}`; there are {}", NAMES.map(|(name, _)| name).join(", "))]
+    #[error("no device is called `{name}`; there are {} and calibrated", NAMES.map(|(name, _)| name).join(", "))]
     Unknown {
         /// What was given.
         name: String,
@@ -120,6 +121,14 @@ impl Device {
             request_bytes: 1 << 20,
             seek: None,
             ahead: None,
+        }
+    }
+
+    /// A device as it was measured.
+    pub fn measured(name: &str, figures: &DeviceFigures) -> Self {
+        Self {
+            requests_per_s: figures.operations_per_second.unwrap_or(0),
+            ..Self::new(name, figures.latency_ns, figures.bytes_per_second.max(1), figures.depth)
         }
     }
 
