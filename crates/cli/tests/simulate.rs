@@ -1,0 +1,180 @@
+//! `prepage simulate` as its user meets it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const VECTORS: &str = include_str!("../../core/tests/vectors/clustering.json");
+
+fn simulate(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    command.current_dir(dir).arg("simulate").args(arguments).output().expect("prepage-tools runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(dir: &Path, arguments: &[&str]) -> Value {
+    let output = simulate(dir, &[&["--json"], arguments].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn trace(name: &str) -> String {
+    format!("{}/../simulate/tests/traces/{name}.parquet", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn every_vector_comes_out_of_the_command_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let vectors: Value = serde_json::from_str(VECTORS).expect("JSON");
+    for (name, vector) in vectors.as_object().expect("vectors") {
+        let expected = vector["expect"].as_object().expect("policies");
+        let policies = expected.keys().map(String::as_str).collect::<Vec<_>>().join(",");
+        let mut arguments = vec!["--policy".to_owned(), policies];
+        if name == "CLANG1" {
+            arguments.extend(["--model", "code:1"].map(str::to_owned));
+        } else {
+            let lines = |values: &Value| {
+                let values = values.as_array().into_iter().flatten();
+                values.map(ToString::to_string).collect::<Vec<_>>()
+            };
+            fs::write(dir.path().join("touches"), lines(&vector["touches"]).join("\n")).expect("written");
+            arguments.extend(["--touches", "touches"].map(str::to_owned));
+            arguments.extend(["--object-pages".to_owned(), vector["object_pages"].to_string()]);
+            let options = &vector["options"];
+            for (field, option) in
+                [("e_off", "--entry-offset"), ("e_pages", "--entry-pages"), ("maxra", "--max-readahead")]
+            {
+                if let Some(value) = options.get(field) {
+                    arguments.extend([option.to_owned(), value.to_string()]);
+                }
+            }
+            if !lines(&options["resident"]).is_empty() {
+                arguments.extend(["--resident".to_owned(), lines(&options["resident"]).join(",")]);
+            }
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let found = json(dir.path(), &arguments);
+        for (policy, fields) in expected {
+            for (field, value) in fields.as_object().expect("fields") {
+                assert_eq!(&found["policies"][policy][field], value, "{name}, {policy}, {field}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_replayed_is_told_with_its_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let said = |touches: &str, arguments: &[&str]| {
+        fs::write(dir.path().join("t"), touches).expect("written");
+        let output = simulate(dir.path(), &[&["--touches", "t"], arguments].concat());
+        assert!(
+            !output.status.success() && output.stdout.is_empty(),
+            "{touches:?}: {}",
+            text(&output.stdout)
+        );
+        text(&output.stderr)
+    };
+    for (touches, arguments, expected) in [
+        ("1\n2\n40\n", &["--object-pages", "32"][..], "line 3: page 40 is past the end"),
+        ("1\n99999999999999999999999\n", &[], "line 2: page 99999999999999999999999 is beyond"),
+        ("1\n-2\n", &[], "line 2: `-2` is no page index"),
+        ("1\nlib,2\n", &[], "line 2: lines with and without an object are mixed"),
+        ("# nothing\n\n", &[], "no touches"),
+        ("1\n", &["--policy", "alinged:16"], "aligned"),
+        ("1\n", &["--policy", "aligned:0"], "aligned"),
+        ("1\n", &["--device", "floppy"], "there are hdd"),
+        ("1\n", &["--sweep", "aligned:16"], "aligned:4..512"),
+        ("1\n", &["--memory", "5-3"], "ends before it starts"),
+        ("1\n", &["--resident", "99999999999999"], "beyond what can be mapped"),
+        ("1\n", &["--policy", "predicted"], "--train"),
+    ] {
+        let said = said(touches, arguments);
+        assert!(said.contains(expected), "{touches:?} {arguments:?}: {said}");
+    }
+    let absent = simulate(dir.path(), &["--touches", "absent"]);
+    assert!(text(&absent.stderr).contains("absent"));
+}
+
+#[test]
+fn a_damaged_trace_and_one_of_another_version_are_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let whole = fs::read(trace("python")).expect("a trace");
+    let mut newer = whole.clone();
+    let place_after = |bytes: &[u8], key: &[u8]| {
+        // In Thrift's compact form a value follows its key after a type and a length.
+        bytes.windows(key.len()).position(|window| window == key).expect("the key") + key.len() + 2
+    };
+    let version = place_after(&newer, b"prepage.format_version");
+    newer[version] = b'9';
+    let checksum = place_after(&newer, b"prepage.crc32");
+    newer[checksum..checksum + 8].copy_from_slice(b"unsealed");
+    for (bytes, expected) in [
+        (&whole[..whole.len() / 2], "cut short"),
+        (&newer[..], "trace format 9, and this prepage reads up to 1"),
+        (&b"1\n2\n"[..], "not a prepage trace"),
+    ] {
+        fs::write(dir.path().join("bad"), bytes).expect("written");
+        let output = simulate(dir.path(), &["bad"]);
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn a_trace_is_compared_in_a_table_and_on_a_page() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = simulate(
+        dir.path(),
+        &[&trace("python"), "-p", "around:8:7,context", "--sweep", "aligned:8..32", "-d", "hdd;flash"],
+    );
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for expected in
+        ["1110 touches of 842 pages", "aligned:8 ", "aligned:32", "hdd ms", "flash ms", "had in memory"]
+    {
+        assert!(said.contains(expected), "{expected} is missing: {said}");
+    }
+    let output = simulate(
+        dir.path(),
+        &[&trace("python"), "-p", "none,context", "--html", "page.html", "--memory", "all"],
+    );
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", text(&output.stderr));
+    let page = fs::read_to_string(dir.path().join("page.html")).expect("the page");
+    assert!(!page.contains(" src=") && !page.contains("<link"), "the page asks for something");
+    for expected in ["<td>context</td>", "Hard faults by file", "/usr/bin/python3", "\"never_percent\""] {
+        assert!(page.contains(expected), "{expected} is missing");
+    }
+}
+
+#[test]
+fn other_runs_teach_what_is_predicted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let policies =
+        json(dir.path(), &[&trace("node"), "-p", "predicted,aligned:16", "--train", &trace("node")]);
+    let hard = |policy: &str| policies["policies"][policy]["hard"].as_u64().expect("a count");
+    assert!(hard("predicted") * 10 < hard("aligned:16"), "{policies}");
+}
+
+#[test]
+fn memory_that_is_too_small_is_as_published() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("t"), "1\n2\n3\n4\n1\n2\n5\n1\n2\n3\n4\n5\n").expect("written");
+    let memory = &json(dir.path(), &["--touches", "t", "--memory", "1-5"])["memory"];
+    for (rule, faults) in [
+        ("fifo", [12, 12, 9, 10, 5]),
+        ("lru", [12, 12, 10, 8, 5]),
+        ("opt", [12, 9, 7, 6, 5]),
+        ("dpmin", [12, 6, 4, 3, 1]),
+        ("ws", [12, 12, 10, 8, 7]),
+    ] {
+        for (size, faults) in (1..).zip(faults) {
+            assert_eq!(memory[rule][size.to_string()], faults, "{rule}, {size}");
+        }
+    }
+}
