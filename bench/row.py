@@ -3,8 +3,8 @@ import json
 import statistics
 import sys
 
-COLUMNS = ("cold ms", "prefetched", "ratio", "95 %", "warm ms", "run/warm", "95 %", "faults", "left", "MB", "unused")
-WIDTHS = (9, 11, 7, 13, 9, 10, 13, 8, 6, 7, 8)
+COLUMNS = ("cold ms", "prefetched", "ratio", "95 %", "whole-1", "whole-4", "warm ms", "run/warm", "95 %", "faults", "left", "MB", "unused")
+WIDTHS = (9, 11, 7, 13, 9, 9, 9, 10, 13, 8, 6, 7, 8)
 
 if len(sys.argv) == 1:
     print(f"{'program':10}" + "".join(f"{c:>{w}}" for c, w in zip(COLUMNS, WIDTHS)))
@@ -18,6 +18,7 @@ for path in sys.argv[1:]:
         f"{median(cold['prefetched']):.1f}",
         f"{cold['ratio']:.2f}",
         interval(cold),
+        *(f"{median(other):.1f}" for other in report["others"]),
         f"{median(warm['plain']):.1f}",
         f"{warm['ratio']:.3f}",
         interval(warm),

@@ -1,13 +1,13 @@
 //! A profile turned into reads: what to ask the device for, and in which order.
 //!
 //! Reads follow the order of first use, so that the page needed next is the page asked for next. Runs that lie
-//! close together are read as one where the bytes between them cost less than another operation, no read is
-//! longer than what one POSIX_FADV_WILLNEED is sure to load, and pages are left out that cost the device more than the
-//! program can be expected to wait for them.
+//! close together are read as one where the bytes between them cost less than another operation, and no read is
+//! longer than what one POSIX_FADV_WILLNEED is sure to load. Which pages are worth it is decided before
+//! ([`crate::trial::worthwhile`]).
 
 use crate::device_figures::DeviceFigures;
 use crate::page::{PAGE_SIZE, PageIndex, PageRange};
-use crate::profile::{Extent, Profile};
+use crate::profile::Profile;
 
 /// The longest single read, in pages. The kernel silently caps one WILLNEED at the larger of the device's
 /// max_sectors_kb and read_ahead_kb, which is never below 128 KiB; and short reads keep the queue fair to the
@@ -18,29 +18,15 @@ pub const READ_PAGES_MAX: u64 = 32;
 pub const GAP_PAGES_MAX: u64 = 8;
 
 /// How reads are formed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
     /// Read over holes of up to this many pages.
     pub gap_pages_max: u64,
-    /// What a read costs beside its bytes, and what each page costs, in nanoseconds; and what a program waits for a page
-    /// that it misses. All zero: every page is worth reading.
-    pub costs: Costs,
-}
-
-/// What a device takes for a read, nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Costs {
-    /// Of the device's time, for one more read.
-    pub read_ns: u64,
-    /// Of the device's time, for one more page.
-    pub page_ns: u64,
-    /// Of the program's time, for a read it has to make itself.
-    pub miss_ns: u64,
 }
 
 impl PlanOptions {
     /// Every page of the profile, and no other.
-    pub const EXACT: Self = Self { gap_pages_max: 0, costs: Costs { read_ns: 0, page_ns: 0, miss_ns: 0 } };
+    pub const EXACT: Self = Self { gap_pages_max: 0 };
 
     /// What suits a device.
     ///
@@ -48,30 +34,13 @@ impl PlanOptions {
     /// processor's time to fill it.
     pub fn for_device(figures: &DeviceFigures) -> Self {
         let gap_pages = figures.bytes_per_read() / PAGE_SIZE / 2;
-        let costs = Costs {
-            read_ns: 1_000_000_000 / figures.reads_per_second(),
-            page_ns: PAGE_SIZE * 1_000_000_000 / figures.bytes_per_second.max(1),
-            miss_ns: figures.latency_ns,
-        };
-        Self { gap_pages_max: gap_pages.min(GAP_PAGES_MAX), costs }
+        Self { gap_pages_max: gap_pages.min(GAP_PAGES_MAX) }
     }
 }
 
 impl Default for PlanOptions {
     fn default() -> Self {
         Self::for_device(&DeviceFigures::default())
-    }
-}
-
-impl Costs {
-    /// The least probability of use with which reading `pages` ahead, in one read, is worth it.
-    ///
-    /// Read ahead, they cost the device the read; left out, they cost the program the same and the latency, if it uses
-    /// them. Only half of the device's time is the program's loss: it computes meanwhile.
-    pub fn probability_min(&self, pages: u64) -> f64 {
-        let transfer_ns = pages.min(READ_PAGES_MAX) * self.page_ns;
-        let missed_ns = self.miss_ns + transfer_ns;
-        if missed_ns == 0 { 0.0 } else { 0.5 * (self.read_ns + transfer_ns) as f64 / missed_ns as f64 }
     }
 }
 
@@ -86,18 +55,10 @@ pub struct Read {
 
 /// The reads of `profile`, in the order in which they should be made.
 pub fn plan(profile: &Profile, options: PlanOptions) -> Vec<Read> {
-    plan_of(profile, options, |_| 1.0)
-}
-
-/// The same, of pages that are used with a probability of 0 to 1.
-pub fn plan_of(profile: &Profile, options: PlanOptions, probability: impl Fn(&Extent) -> f64) -> Vec<Read> {
     let mut ranked: Vec<(u32, Read)> = Vec::new();
     for (file, profiled) in profile.files.iter().enumerate() {
         let mut open: Option<(u32, PageRange)> = None;
         for extent in &profiled.extents {
-            if probability(extent) < options.costs.probability_min(extent.range.len()) {
-                continue;
-            }
             let mut start = extent.range.start().0;
             while start < extent.range.end().0 {
                 // What is under way goes on where the hole is small and there is room behind it.
@@ -157,7 +118,7 @@ mod tests {
     #[test]
     fn close_runs_join_and_the_first_used_comes_first() {
         let profile = profile(&[vec![(0, 5), (3, 6), (40, 1)], vec![(7, 0)]]);
-        let reads = plan(&profile, PlanOptions { gap_pages_max: 2, ..PlanOptions::EXACT });
+        let reads = plan(&profile, PlanOptions { gap_pages_max: 2 });
         let shape: Vec<_> = reads.iter().map(|r| (r.file, r.range.start().0, r.range.end().0)).collect();
         assert_eq!(shape, [(1, 7, 8), (0, 40, 41), (0, 0, 4)]);
     }
@@ -171,7 +132,7 @@ mod tests {
             let profile = profile(std::slice::from_ref(&touched));
             let wanted: BTreeSet<u64> = touched.iter().map(|&(page, _)| page).collect();
             let mut read = BTreeSet::new();
-            for r in plan(&profile, PlanOptions { gap_pages_max, ..PlanOptions::EXACT }) {
+            for r in plan(&profile, PlanOptions { gap_pages_max }) {
                 prop_assert!((1..=READ_PAGES_MAX).contains(&r.range.len()));
                 for page in r.range.iter() {
                     prop_assert!(read.insert(page.0), "page {} is read twice", page.0);
@@ -187,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn slower_devices_are_read_in_larger_pieces_and_more_guesses_are_worth_a_read() {
+    fn slower_devices_are_read_in_larger_pieces() {
         let fast = DeviceFigures::default();
         let far = DeviceFigures { latency_ns: 1_000_000, depth: 32, operations_per_second: None, ..fast };
         let counted = DeviceFigures {
@@ -198,53 +159,13 @@ mod tests {
         };
         let gaps = [fast, far, counted].map(|figures| PlanOptions::for_device(&figures).gap_pages_max);
         assert_eq!(gaps, [2, 3, 5]);
-        let least = |figures, pages| PlanOptions::for_device(figures).costs.probability_min(pages);
-        assert!(least(&far, 1) < 0.05 && least(&far, 32) < 0.1);
-        assert!(least(&fast, 1) > 0.05 && least(&fast, 32) > least(&fast, 1));
-        assert!(least(&counted, 1) > 0.3 && least(&counted, 32) < 0.5);
-        // A device that answers at once: nothing is gained, and nothing certain is left out.
-        assert_eq!(PlanOptions::EXACT.costs.probability_min(1), 0.0);
     }
 
     #[test]
     fn a_chain_of_small_holes_does_not_bring_what_is_used_last_to_the_front() {
         let profile = profile(&[(0..40).map(|at| (at * 2, 1000 - at as u32)).collect()]);
-        let reads = plan(&profile, PlanOptions { gap_pages_max: 2, ..PlanOptions::EXACT });
+        let reads = plan(&profile, PlanOptions { gap_pages_max: 2 });
         let starts: Vec<u64> = reads.iter().map(|read| read.range.start().0).collect();
         assert_eq!(starts, [64, 32, 0]);
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_likely_enough_is_read_and_nothing_else_but_holes(
-            touched in prop::collection::vec((0u64..2000, any::<u32>()), 1..200),
-            latency_us in 20u64..5_000,
-            megabytes in 10u64..5_000,
-            depth in 1u32..=64,
-            percent in prop::collection::vec(0u32..=100, 2000),
-        ) {
-            let profile = profile(std::slice::from_ref(&touched));
-            let figures = DeviceFigures {
-                latency_ns: latency_us * 1000,
-                bytes_per_second: megabytes * 1_000_000,
-                depth,
-                operations_per_second: None,
-            };
-            let options = PlanOptions::for_device(&figures);
-            let probability = |extent: &Extent| f64::from(percent[extent.range.start().0 as usize]) / 100.0;
-            let reads = plan_of(&profile, options, probability);
-            let in_reads = |page| reads.iter().filter(|read| read.range.contains(page)).count();
-            for extent in &profile.files[0].extents {
-                let worth = probability(extent) >= options.costs.probability_min(extent.range.len());
-                for page in extent.range.iter().filter(|_| worth) {
-                    prop_assert_eq!(in_reads(page), 1);
-                }
-            }
-            for read in &reads {
-                let first = profile.files[0].extents.iter().find(|extent| extent.range.contains(read.range.start()));
-                prop_assert!(first.is_some_and(|extent|
-                    probability(extent) >= options.costs.probability_min(extent.range.len())));
-            }
-        }
     }
 }

@@ -64,6 +64,8 @@ pub struct Measurement {
     pub cold: bool,
     /// How the cache is made cold.
     pub chill: Chill,
+    /// Other ways to start the program, measured from a cold cache too: a name and what is run instead.
+    pub others: Vec<(String, Vec<OsString>)>,
 }
 
 /// Starts of one kind. One entry a start, in the order they were made.
@@ -98,6 +100,8 @@ impl Comparison {
 pub struct Figures {
     /// From a cold cache.
     pub cold: Option<Comparison>,
+    /// The same of the other ways, by name.
+    pub others: Vec<(String, Starts)>,
     /// From a warm cache.
     pub warm: Comparison,
     /// The share of the profile's pages that stayed in memory when the cache was made cold; `None` where this user
@@ -118,14 +122,18 @@ pub fn measure(measurement: &Measurement, profile: &Profile) -> Result<Figures, 
         patience: AFTERMATH,
     };
     let mut share = None;
+    let mut others = Vec::new();
     let cold = if measurement.cold {
         share = bench.check_cold(profile)?;
-        Some(bench.compare(|| measurement.chill.apply(profile).map_err(MeasureError::Chill))?)
+        let chill = || measurement.chill.apply(profile).map_err(MeasureError::Chill);
+        let (cold, starts) = bench.compare(&measurement.others, chill)?;
+        others = measurement.others.iter().map(|(name, _)| name.clone()).zip(starts).collect();
+        Some(cold)
     } else {
         None
     };
-    let warm = bench.compare(|| Ok(()))?;
-    Ok(Figures { cold, warm, resident_share: share, differing_starts: bench.differing_starts })
+    let (warm, _) = bench.compare(&[], || Ok(()))?;
+    Ok(Figures { cold, others, warm, resident_share: share, differing_starts: bench.differing_starts })
 }
 
 /// What a program left behind: exit status, standard output, standard error.
@@ -154,30 +162,33 @@ impl Bench<'_> {
         }
     }
 
+    /// Starts without and with prefetch and in the `others` ways, in turns.
     fn compare(
         &mut self,
+        others: &[(String, Vec<OsString>)],
         prepare: impl Fn() -> Result<(), MeasureError>,
-    ) -> Result<Comparison, MeasureError> {
+    ) -> Result<(Comparison, Vec<Starts>), MeasureError> {
         let command: Vec<&OsString> = self.measurement.command.iter().collect();
         let (run, quiet, end) = ("run".into(), "--quiet".into(), "--".into());
         let starter = self.measurement.starter.clone().into_os_string();
         let mut prefetching = vec![&starter, &run, &quiet, &end];
         prefetching.extend(&command);
-        let mut comparison = Comparison::default();
-        let mut thrown_away = Comparison::default();
-        for round in 0..=self.measurement.rounds {
-            let into = if round == 0 { &mut thrown_away } else { &mut comparison };
-            for turn in 0..2 {
+        let mut ways = vec![command, prefetching];
+        ways.extend(others.iter().map(|(_, command)| command.iter().collect()));
+        let mut counted = vec![Starts::default(); ways.len()];
+        let mut thrown_away = counted.clone();
+        for round in 0..=self.measurement.rounds as usize {
+            let into = if round == 0 { &mut thrown_away } else { &mut counted };
+            for turn in 0..ways.len() {
                 prepare()?;
                 std::thread::sleep(SETTLING);
-                if (round + turn) % 2 == 0 {
-                    self.start(&command, &mut into.plain)?;
-                } else {
-                    self.start(&prefetching, &mut into.prefetched)?;
-                }
+                let way = (round + turn) % ways.len();
+                self.start(&ways[way], &mut into[way])?;
             }
         }
-        Ok(comparison)
+        let others = counted.split_off(2);
+        let [plain, prefetched] = <[Starts; 2]>::try_from(counted).expect("the first two ways");
+        Ok((Comparison { plain, prefetched }, others))
     }
 
     fn start(&mut self, command: &[&OsString], into: &mut Starts) -> Result<(), MeasureError> {
@@ -318,6 +329,7 @@ mod tests {
             rounds: 1,
             cold: false,
             chill: Chill::OwnFiles,
+            others: vec![],
         };
         // `env run --quiet --` stands in for a starter that does something else than the program.
         let figures = measure(&measurement("echo same"), &Profile::default()).unwrap();

@@ -16,7 +16,7 @@ use prepage_prefetch::measure::{
 };
 use prepage_prefetch::program;
 use prepage_prefetch::readahead::{self, ReadAhead};
-use prepage_prefetch::statistics::Estimate;
+use prepage_prefetch::statistics::{Estimate, median_ratio};
 use prepage_prefetch::store::{ProfileKey, Store};
 use serde::Serialize;
 
@@ -38,6 +38,10 @@ pub struct Args {
     /// Measure with this read-ahead of the kernel, in KiB, on all disks; restored afterwards (root)
     #[arg(long, value_name = "KIB")]
     read_ahead: Option<u64>,
+    /// Also measure another way to start it from a cold cache: a shell command in which "$@" is the command to measure;
+    /// may be given several times
+    #[arg(long, value_name = "NAME=SHELL", value_parser = other_way, conflicts_with = "warm")]
+    also: Vec<(String, String)>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -67,6 +71,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         rounds: args.rounds,
         cold: !args.warm,
         chill,
+        others: args
+            .also
+            .iter()
+            .map(|(name, shell)| (name.clone(), by_shell(shell, &args.command)))
+            .collect(),
     };
     let set = match args.read_ahead {
         Some(kib) => Some(ReadAhead::set(kib).context("the read-ahead cannot be set (root can)")?),
@@ -91,6 +100,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+fn other_way(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, shell)) if !name.is_empty() && !shell.is_empty() => Ok((name.into(), shell.into())),
+        _ => Err("wanted: NAME=SHELL, say 'whole=cat /usr/bin/emacs >/dev/null; exec \"$@\"'".into()),
+    }
+}
+
+fn by_shell(shell: &str, command: &[OsString]) -> Vec<OsString> {
+    let mut argv: Vec<OsString> = ["/bin/sh", "-c", shell, "sh"].map(OsString::from).to_vec();
+    argv.extend_from_slice(command);
+    argv
 }
 
 /// What `planned` has too much, by one more exact run. Its failure is no reason to lose the figures.
@@ -143,6 +165,7 @@ struct Report<'a> {
     chill: &'static str,
     resident_share_after_chill: Option<f64>,
     cold: Option<Pair<'a>>,
+    others: Vec<Other<'a>>,
     warm: Pair<'a>,
     planned_bytes: u64,
     untouched_bytes: Option<u64>,
@@ -157,6 +180,24 @@ struct Pair<'a> {
     ratio: f64,
     ratio_low: f64,
     ratio_high: f64,
+}
+
+/// Another way to start the program, against a plain cold start.
+#[derive(Serialize)]
+struct Other<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    starts: &'a Starts,
+    ratio: f64,
+    ratio_low: f64,
+    ratio_high: f64,
+}
+
+impl<'a> Other<'a> {
+    fn new(name: &'a str, starts: &'a Starts, plain: &Starts) -> Self {
+        let Estimate { value, low, high } = median_ratio(&starts.wall_ms, &plain.wall_ms);
+        Self { name, starts, ratio: value, ratio_low: low, ratio_high: high }
+    }
 }
 
 impl<'a> Pair<'a> {
@@ -175,7 +216,10 @@ impl<'a> Report<'a> {
         figures: &'a Figures,
         (planned_bytes, untouched_bytes): (u64, Option<u64>),
     ) -> Self {
-        let kinds = if figures.cold.is_some() { 4 } else { 2 };
+        let kinds = if figures.cold.is_some() { 4 + figures.others.len() as u32 } else { 2 };
+        let others = figures.cold.iter().flat_map(|cold| {
+            figures.others.iter().map(|(name, starts)| Other::new(name, starts, &cold.plain))
+        });
         Self {
             schema_version: SCHEMA_VERSION,
             command: program::readable(&args.command),
@@ -189,6 +233,7 @@ impl<'a> Report<'a> {
             },
             resident_share_after_chill: figures.resident_share,
             cold: figures.cold.as_ref().map(Pair::new),
+            others: others.collect(),
             warm: Pair::new(&figures.warm),
             planned_bytes,
             untouched_bytes,
@@ -223,6 +268,10 @@ impl<'a> Report<'a> {
                 pair.ratio, pair.ratio_low, pair.ratio_high
             )?;
         }
+        for other in &self.others {
+            let Other { name, ratio, ratio_low, ratio_high, .. } = other;
+            writeln!(out, "{name} / cold: {ratio:.2} (95 %: {ratio_low:.2} to {ratio_high:.2})")?;
+        }
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         match self.untouched_bytes {
             Some(bytes) => writeln!(
@@ -250,6 +299,9 @@ impl<'a> Report<'a> {
         if let Some(cold) = &self.cold {
             row("cold", &cold.starts.plain);
             row("cold, prefetched", &cold.starts.prefetched);
+        }
+        for other in &self.others {
+            row(&format!("cold, {}", other.name), other.starts);
         }
         row("warm", &self.warm.starts.plain);
         row("warm, prefetched", &self.warm.starts.prefetched);

@@ -1,0 +1,69 @@
+"""Geometric means of the starts that bench/start measured, with their 95 % intervals, beside what is wanted.
+
+    python3 bench/summary.py DIRECTORY      one directory a place, one report of `prepage measure --json` a program
+
+The interval is that of a bootstrap over the rounds: every round is drawn again, of every program.
+"""
+import glob
+import json
+import math
+import os
+import random
+import statistics
+import sys
+
+WANTED = {
+    "local": "wanted: at most 0.57, no program above 0.85",
+    "far": "wanted: at most 0.13",
+    "counted": "wanted: at most 0.38",
+}
+RESAMPLES = 1000
+# Its start is too short for a ratio: what is wanted of it is told apart.
+NO_PROGRAM = "true"
+
+random.seed(1)
+
+
+def geometric(ratios):
+    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+
+
+def mean_with_interval(pairs):
+    """Of medians' ratios, for pairs (starts, starts without)."""
+    again = lambda starts: statistics.median(random.choices(starts, k=len(starts)))
+    value = geometric([statistics.median(a) / statistics.median(b) for a, b in pairs])
+    drawn = sorted(geometric([again(a) / again(b) for a, b in pairs]) for _ in range(RESAMPLES))
+    return value, drawn[int(RESAMPLES * 0.025)], drawn[int(RESAMPLES * 0.975)]
+
+
+def line(name, pairs, remark=""):
+    value, low, high = mean_with_interval(pairs)
+    print(f"  {name:34} {value:6.3f}   ({low:.3f} to {high:.3f})   {remark}")
+
+
+for place in ("local", "far", "counted"):
+    paths = sorted(glob.glob(os.path.join(sys.argv[1], place, "*.json")))
+    reports = {os.path.basename(path).removesuffix(".json"): json.load(open(path)) for path in paths}
+    short = reports.pop(NO_PROGRAM, None)
+    if short:
+        plain, with_us = (statistics.median(short["cold"][kind]["wall_ms"]) for kind in ("plain", "prefetched"))
+        own = f"`prepage run -- /bin/true` adds {with_us - plain:.1f} ms to {plain:.1f} ms, cold (wanted: at most 6 ms)"
+    if not reports:
+        continue
+    print(f"\n{place}: {len(reports)} programs, geometric means of the ratios of medians (95 %)")
+    cold = lambda report, kind: report["cold"][kind]["wall_ms"]
+    line("prefetched / cold", [(cold(r, "prefetched"), cold(r, "plain")) for r in reports.values()], WANTED[place])
+    for at, other in enumerate(next(iter(reports.values()))["others"]):
+        name = other["name"]
+        starts = lambda report: report["others"][at]["wall_ms"]
+        line(f"{name} / cold", [(starts(r), cold(r, "plain")) for r in reports.values()])
+        slower = [program for program, r in reports.items()
+                  if statistics.median(cold(r, "prefetched")) >= statistics.median(starts(r))]
+        remark = "faster in each" if not slower else f"not faster: {', '.join(slower)}"
+        line(f"prefetched / {name}", [(cold(r, "prefetched"), starts(r)) for r in reports.values()], remark)
+    line("prefetched / plain, warm", [(r["warm"]["prefetched"]["wall_ms"], r["warm"]["plain"]["wall_ms"])
+                                      for r in reports.values()], "wanted: at most 1.02")
+    worst = max(reports, key=lambda program: reports[program]["cold"]["ratio"])
+    print(f"  largest ratio: {worst} {reports[worst]['cold']['ratio']:.2f}")
+    if short:
+        print(f"  {own}")
