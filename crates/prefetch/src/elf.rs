@@ -195,9 +195,7 @@ impl Elf {
             Some(&class) if head.starts_with(b"\x7fELF") && class == object::elf::ELFCLASS64.0 => {
                 Self::of::<FileHeader64<Endianness>, B>(&head, bytes)
             }
-            Some(_) if head.starts_with(b"\x7fELF") => {
-                Self::of::<FileHeader32<Endianness>, B>(&head, bytes)
-            }
+            Some(_) if head.starts_with(b"\x7fELF") => Self::of::<FileHeader32<Endianness>, B>(&head, bytes),
             _ => Err(ElfError::Foreign),
         }
     }

@@ -100,8 +100,8 @@ impl Sidecars {
             let Some(bytes) = trust::read_below(directory.as_fd(), &name, MAP_BYTES_MAX as u64)? else {
                 continue;
             };
-            let map = PageMap::decode(&bytes)
-                .map_err(|source| SidecarError::Map { path: name.clone(), source })?;
+            let map =
+                PageMap::decode(&bytes).map_err(|source| SidecarError::Map { path: name.clone(), source })?;
             if map.fingerprint != *fingerprint {
                 return Err(SidecarError::Other { path: name });
             }

@@ -98,13 +98,12 @@ pub fn open_directory(directory: &Path) -> Result<Option<OwnedFd>, Refused> {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(error) => return Err(io(directory)(error)),
     };
-    let path = directory
-        .canonicalize()
-        .map_err(|source| Refused::Io { path: directory.into(), source })?;
+    let path = directory.canonicalize().map_err(|source| Refused::Io { path: directory.into(), source })?;
     let same = |a: &Statx, b: &Statx| {
         (a.stx_dev_major, a.stx_dev_minor, a.stx_ino) == (b.stx_dev_major, b.stx_dev_minor, b.stx_ino)
     };
-    let opened = rustix::fs::statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(io(&path))?;
+    let opened =
+        rustix::fs::statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(io(&path))?;
     for (up, ancestor) in path.ancestors().enumerate() {
         let statx = rustix::fs::statx(CWD, ancestor, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS);
         let statx = statx.map_err(io(ancestor))?;

@@ -105,6 +105,9 @@ mod tests {
         };
         let bytes: u64 = found.iter().map(|extent| extent.len_bytes).sum();
         assert_eq!(bytes, 2 * 8192, "{found:?}");
-        assert_eq!(found.last().map(|extent| extent.logical_bytes + extent.len_bytes), Some((1 << 20) + 8192));
+        assert_eq!(
+            found.last().map(|extent| extent.logical_bytes + extent.len_bytes),
+            Some((1 << 20) + 8192)
+        );
     }
 }

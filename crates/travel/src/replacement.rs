@@ -111,8 +111,9 @@ impl Original {
     /// # Errors
     /// Why it was not; it is as it was then.
     pub fn replace(&self, change: &Change) -> Result<Replaced, ReplaceError> {
-        let signed =
-            SIGNATURES.iter().find(|name| self.attributes.iter().any(|(n, _)| n.as_bytes() == name.as_bytes()));
+        let signed = SIGNATURES
+            .iter()
+            .find(|name| self.attributes.iter().any(|(n, _)| n.as_bytes() == name.as_bytes()));
         if let Some(signature) = signed {
             return Err(ReplaceError::Signed(signature));
         }

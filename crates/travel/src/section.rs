@@ -166,7 +166,9 @@ pub fn append<B: Bytes + ?Sized>(original: &Original<'_, B>, payload: &[u8]) -> 
     }
     let names_at = usize::from(elf.section_table.names);
     if let Some(names) = sections.get(names_at)
-        && (names.flags & SHF_ALLOC.0 != 0 || names.kind != SHT_STRTAB.0 || names.size_bytes > NAMES_BYTES_MAX)
+        && (names.flags & SHF_ALLOC.0 != 0
+            || names.kind != SHT_STRTAB.0
+            || names.size_bytes > NAMES_BYTES_MAX)
     {
         return Err(SectionError::Unusual("their names are loaded, or longer than 1 MiB"));
     }
@@ -409,12 +411,8 @@ fn read_undo<B: Bytes + ?Sized>(bytes: &B, section: &Section) -> io::Result<Opti
     if record[..8] != UNDO_MAGIC || crc32fast::hash(&record[..36]) != word(36) {
         return Ok(None);
     }
-    let table = SectionTable {
-        offset_bytes: long(16),
-        count: short(24),
-        names: short(26),
-        entry_bytes: short(28),
-    };
+    let table =
+        SectionTable { offset_bytes: long(16), count: short(24), names: short(26), entry_bytes: short(28) };
     Ok(Some(Undo { len_bytes: long(8), table, crc: word(32) }))
 }
 
