@@ -282,7 +282,7 @@ impl Elf {
         let section = |header: &H::SectionHeader| Section {
             name: string_at(&names, u64::from(header.sh_name(endian))).unwrap_or_default(),
             kind: header.sh_type(endian).0,
-            flags: header.sh_flags(endian).0.into(),
+            flags: header.sh_flags(endian).0,
             address: header.sh_addr(endian).into(),
             offset_bytes: header.sh_offset(endian).into(),
             size_bytes: header.sh_size(endian).into(),
