@@ -15,6 +15,8 @@
 //! | [`profile`], [`profile_file`] | which pages and names a program needs at its start; as bytes |
 //! | [`extent`], [`counts`] | runs of its pages; how sure it is of them                       |
 //! | [`merge`], [`cold_start`] | two profiles made into one; what a profile was worth          |
+//! | [`page_map`] | which pages of one file are needed, to travel with the file            |
+//! | [`bounds`] | what a profile may ask for at most                                         |
 //! | [`role`]  | which of its working sets a call of a program uses                        |
 //! | [`plan`]  | a profile turned into reads                                               |
 //! | [`device_figures`] | what a device can do                                             |
@@ -31,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ageing;
+pub mod bounds;
 pub mod cold_start;
 pub mod counts;
 pub mod device_figures;
@@ -38,6 +41,7 @@ pub mod extent;
 pub mod fault;
 pub mod merge;
 pub mod page;
+pub mod page_map;
 pub mod permissions;
 pub mod plan;
 pub mod policy;

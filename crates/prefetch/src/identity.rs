@@ -16,17 +16,22 @@ use prepage_trace::build_id;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags};
 
 /// Why a file of a profile is not prefetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Skipped {
     /// There is no such file any more.
+    #[error("there is no such file")]
     Missing,
     /// Its content is another than the one that was learned.
+    #[error("its content is another than the one that was learned")]
     Changed,
     /// The user may not read it.
+    #[error("may not be read")]
     Denied,
     /// A directory, device, pipe or socket stands in its place.
+    #[error("no regular file")]
     NotRegular,
     /// It cannot be opened at present (too many open files, no memory, a device that fails).
+    #[error("cannot be opened at present")]
     Failed,
 }
 
@@ -54,7 +59,10 @@ pub fn open_to_read(path: &Path) -> Result<File, Skipped> {
 pub fn open_if_same(profiled: &ProfiledFile) -> Result<File, Skipped> {
     let path = Path::new(&profiled.path);
     let now = identity_at(path)?;
-    if now.size_bytes != profiled.identity.size_bytes {
+    // A build-id tells the content whatever the size: a file that was stripped since, or that got a page map, loads the
+    // same pages.
+    let told_by_size = !matches!(profiled.fingerprint, Fingerprint::BuildId(_));
+    if told_by_size && now.size_bytes != profiled.identity.size_bytes {
         return Err(Skipped::Changed);
     }
     let file = open_to_read(path)?;

@@ -8,6 +8,7 @@
 //! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
+//! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
 //! | [`inode`]     | opening a file by device and inode                              | root            |
 //! | [`pagemap`]   | which frame holds a page of a process                           | root            |
@@ -27,6 +28,7 @@
 pub mod beside;
 pub mod cachestat;
 pub mod exec;
+pub mod extents;
 pub mod fresh_pages;
 pub mod inode;
 pub mod mapping;

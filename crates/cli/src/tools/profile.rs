@@ -1,4 +1,9 @@
-//! `prepage profile`: what is in the store.
+//! `prepage profile`: what is in the store, and what travels.
+
+mod carry;
+mod embed;
+mod sections;
+mod verify;
 
 use std::io::Write;
 use std::path::Path;
@@ -36,6 +41,20 @@ pub enum Command {
         #[arg(required = true)]
         profiles: Vec<String>,
     },
+    /// Put the pages a file is known to need into the file itself, or beside it
+    Embed(embed::EmbedArgs),
+    /// Take them out again: the file has then the very bytes it had before
+    Strip(embed::StripArgs),
+    /// Show the headers of an executable or library, and the pages that are in it or beside it
+    Sections(sections::Args),
+    /// Say whether profiles, sections and sidecars still speak of the files that are there
+    Verify(verify::Args),
+    /// Write profiles into one file, to be imported elsewhere
+    Export(carry::ExportArgs),
+    /// Take from a file what fits this machine
+    Import(carry::ImportArgs),
+    /// Make one file of several; their order does not matter
+    Merge(carry::MergeArgs),
 }
 
 /// Runs the command.
@@ -43,11 +62,18 @@ pub fn run(command: &Command) -> Result<ExitCode> {
     let store = Store::of_user()?;
     let mut out = std::io::stdout().lock();
     match command {
-        Command::List { json } => list(&store, *json, &mut out),
-        Command::Show { profile, json } => show(&store, profile, *json, &mut out),
-        Command::Rm { profiles } => remove(&store, profiles, &mut out),
+        Command::List { json } => list(&store, *json, &mut out)?,
+        Command::Show { profile, json } => show(&store, profile, *json, &mut out)?,
+        Command::Rm { profiles } => remove(&store, profiles, &mut out)?,
+        Command::Embed(args) => return embed::embed(&store, args, &mut out),
+        Command::Strip(args) => return embed::strip(args, &mut out),
+        Command::Sections(args) => return sections::run(args, &mut out),
+        Command::Verify(args) => return verify::run(&store, args, &mut out),
+        Command::Export(args) => return carry::export(&store, args, &mut out),
+        Command::Import(args) => return carry::import(&store, args, &mut out),
+        Command::Merge(args) => return carry::merge(args, &mut out),
     }
-    .map(|()| ExitCode::SUCCESS)
+    Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Serialize)]

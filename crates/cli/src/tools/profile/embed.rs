@@ -1,0 +1,237 @@
+//! `prepage profile embed` and `strip`: page maps into files and beside them.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use prepage_core::PAGE_SIZE;
+use prepage_core::profile::Profile;
+use prepage_prefetch::elf::Elf;
+use prepage_prefetch::identity::open_to_read;
+use prepage_prefetch::store::Store;
+use prepage_travel::bundle;
+use prepage_travel::embed::{self, Beside, EmbedError, Embedded, Layout};
+use prepage_travel::replacement::ReplaceError;
+use prepage_travel::section::SectionError;
+use serde_json::{Value, json};
+
+use crate::targets::{chain, shown};
+
+/// Some files were not given what was asked for.
+const PARTLY: u8 = 1;
+
+/// What to embed, and where from.
+#[derive(Debug, clap::Args)]
+pub struct EmbedArgs {
+    /// Executables and shared libraries
+    #[arg(required_unless_present = "all")]
+    files: Vec<PathBuf>,
+    /// Take the pages from these: names of `prepage profile list`, or files of `prepage profile export`
+    #[arg(long, value_name = "PROFILE")]
+    from: Vec<String>,
+    /// Leave the files alone: write maps below DIR, named by what the files hold
+    #[arg(long, value_name = "DIR")]
+    sidecar: Option<PathBuf>,
+    /// All executables and libraries that the profiles know (with --sidecar)
+    #[arg(long, requires = "sidecar", conflicts_with = "files")]
+    all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to take out.
+#[derive(Debug, clap::Args)]
+pub struct StripArgs {
+    /// Executables and shared libraries
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `prepage profile embed`.
+pub fn embed(store: &Store, args: &EmbedArgs, out: &mut impl Write) -> Result<ExitCode> {
+    let profiles = profiles(store, &args.from)?;
+    let files = if args.all { known_files(&profiles) } else { args.files.clone() };
+    let mut told = Told::default();
+    for path in &files {
+        match &args.sidecar {
+            None => match embed::embed(path, &profiles) {
+                Ok(embedded) => told.embedded(&embedded),
+                Err(error) => told.failed(path, &error),
+            },
+            Some(directory) => match embed::write_beside(directory, path, &profiles) {
+                Ok(beside) => told.beside(&beside),
+                Err(error) => told.failed(path, &error),
+            },
+        }
+    }
+    told.print(args.json, out)
+}
+
+/// Runs `prepage profile strip`.
+pub fn strip(args: &StripArgs, out: &mut impl Write) -> Result<ExitCode> {
+    let mut told = Told::default();
+    for path in &args.files {
+        match embed::strip(path) {
+            Ok(embedded) => told.embedded(&embedded),
+            Err(error) => told.failed(path, &error),
+        }
+    }
+    told.print(args.json, out)
+}
+
+/// The profiles that `names` mean: of the store, or of files; all of the store where there are none.
+fn profiles(store: &Store, names: &[String]) -> Result<Vec<Profile>> {
+    if names.is_empty() {
+        let loaded: Vec<Profile> = store.list()?.into_iter().filter_map(|(_, loaded)| loaded.ok()).collect();
+        if loaded.is_empty() {
+            bail!("no profiles in {}\n  try: sudo prepage learn -- CMD", store.directory().display());
+        }
+        return Ok(loaded);
+    }
+    let mut found = Vec::new();
+    for name in names {
+        if Path::new(name).is_file() {
+            found.extend(super::carry::read_bundle(Path::new(name))?);
+            continue;
+        }
+        for (path, loaded) in super::find(store, name)? {
+            found.push(loaded.with_context(|| path.display().to_string())?);
+        }
+    }
+    Ok(bundle::merge([found]))
+}
+
+/// All ELF files that `profiles` know and that are there.
+fn known_files(profiles: &[Profile]) -> Vec<PathBuf> {
+    let paths: BTreeSet<&str> =
+        profiles.iter().flat_map(|profile| &profile.files).map(|file| file.path.as_str()).collect();
+    let is_elf = |path: &&str| open_to_read(Path::new(path)).is_ok_and(|file| Elf::parse(&file).is_ok());
+    paths.into_iter().filter(is_elf).map(PathBuf::from).collect()
+}
+
+/// What there is to tell.
+#[derive(Default)]
+struct Told {
+    lines: Vec<String>,
+    json: Vec<Value>,
+    failures: usize,
+}
+
+impl Told {
+    fn embedded(&mut self, embedded: &Embedded) {
+        let (before, after) = (embedded.before, embedded.after);
+        let path = embedded.path.display();
+        let what = match (&embedded.made, &embedded.replaced) {
+            (Some(made), None) => {
+                format!("has this map already ({} pages)", made.map.page_count())
+            }
+            (Some(made), Some(_)) => format!(
+                "{} of {} pages, from {} {}",
+                made.map.page_count(),
+                before.size_bytes.min(made.map.size_bytes).div_ceil(PAGE_SIZE),
+                made.profiles,
+                if made.profiles == 1 { "profile" } else { "profiles" }
+            ),
+            (None, _) => "map taken out".into(),
+        };
+        self.lines.push(match &embedded.replaced {
+            Some(_) => format!("{path}: {what}; {}", change(before, after)),
+            None => format!("{path}: {what}"),
+        });
+        if let Some(replaced) = &embedded.replaced {
+            if replaced.other_names > 0 {
+                eprintln!(
+                    "prepage: {path}: {} other {} the old file",
+                    replaced.other_names,
+                    if replaced.other_names == 1 { "name keeps" } else { "names keep" }
+                );
+            }
+            for attribute in &replaced.lost_attributes {
+                eprintln!("prepage: {path}: lost its extended attribute {attribute}");
+            }
+        }
+        let layout = |layout: Layout| json!({ "size_bytes": layout.size_bytes, "pieces": layout.pieces });
+        self.json.push(json!({
+            "path": shown(&embedded.path),
+            "pages": embedded.made.as_ref().map(|made| made.map.page_count()),
+            "profiles": embedded.made.as_ref().map(|made| made.profiles),
+            "changed": embedded.replaced.is_some(),
+            "before": layout(before),
+            "after": layout(after),
+            "other_names": embedded.replaced.as_ref().map(|replaced| replaced.other_names),
+            "lost_attributes": embedded.replaced.as_ref().map(|replaced| replaced.lost_attributes.clone()),
+        }));
+    }
+
+    fn beside(&mut self, beside: &Beside) {
+        let pages = beside.made.map.page_count();
+        let how = if beside.unchanged { "is there already: " } else { "" };
+        let of = beside.made.map.size_bytes.div_ceil(PAGE_SIZE);
+        self.lines.push(format!(
+            "{}: {how}{pages} of {of} pages in {}",
+            beside.path.display(),
+            beside.sidecar.display()
+        ));
+        self.json.push(json!({
+            "path": shown(&beside.path),
+            "sidecar": shown(&beside.sidecar),
+            "pages": pages,
+            "profiles": beside.made.profiles,
+            "changed": !beside.unchanged,
+        }));
+    }
+
+    fn failed(&mut self, path: &Path, error: &EmbedError) {
+        self.failures += 1;
+        eprintln!("prepage: {}: {}", path.display(), chain(error));
+        if let Some(remedy) = remedy(error) {
+            eprintln!("  try: {remedy}");
+        }
+        self.json.push(json!({ "path": shown(path), "error": chain(error) }));
+    }
+
+    fn print(self, json: bool, out: &mut impl Write) -> Result<ExitCode> {
+        if json {
+            serde_json::to_writer_pretty(&mut *out, &json!({ "schema_version": 1, "files": self.json }))?;
+            writeln!(out)?;
+        } else {
+            for line in self.lines {
+                writeln!(out, "{line}")?;
+            }
+        }
+        Ok(if self.failures == 0 { ExitCode::SUCCESS } else { PARTLY.into() })
+    }
+}
+
+/// What a change did to a file's layout.
+fn change(before: Layout, after: Layout) -> String {
+    let bytes = after.size_bytes as i64 - before.size_bytes as i64;
+    let pieces = |layout: Layout| layout.pieces.map_or("?".into(), |pieces| pieces.to_string());
+    format!(
+        "{bytes:+} bytes, now {}; pieces on the device: {} before, {} after",
+        after.size_bytes,
+        pieces(before),
+        pieces(after)
+    )
+}
+
+fn remedy(error: &EmbedError) -> Option<&'static str> {
+    Some(match error {
+        EmbedError::Unknown => "sudo prepage learn -- CMD, with a program that uses this file",
+        EmbedError::NoBuildId => "--sidecar /usr/local/lib/prepage",
+        EmbedError::Replace(ReplaceError::Signed(_)) => "--sidecar /usr/local/lib/prepage",
+        EmbedError::Section(SectionError::NotOurs) => "objcopy --remove-section .prepage FILE, and again",
+        EmbedError::Section(SectionError::Trailing { .. } | SectionError::Unusual(_)) => {
+            "--sidecar /usr/local/lib/prepage"
+        }
+        EmbedError::Replace(ReplaceError::Owner { .. }) => "as the file's owner, or as root",
+        EmbedError::Directory(_) => "a directory that only root or you may write to, below such directories",
+        _ => return None,
+    })
+}

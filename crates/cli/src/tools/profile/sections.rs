@@ -1,0 +1,149 @@
+//! `prepage profile sections`: the headers of an ELF file, and the page map in it or beside it.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use prepage_core::PAGE_SIZE;
+use prepage_core::page_map::PageMap;
+use prepage_prefetch::elf::Elf;
+use prepage_prefetch::embedded::{map_of, section_map};
+use prepage_prefetch::sidecar::Sidecars;
+use prepage_travel::names;
+use serde_json::{Value, json};
+
+use crate::table::table;
+use crate::targets::{chain, shown};
+
+/// Which file.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// An executable or shared library
+    file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+    let context = || args.file.display().to_string();
+    let file = File::open(&args.file).with_context(context)?;
+    let elf = Elf::parse(&file).with_context(context)?;
+    let sections = elf.sections(&file).with_context(context)?;
+    let in_file = section_map(&file, &elf);
+    let (sidecars, refused) = Sidecars::of_machine();
+    refused.iter().for_each(|refused| eprintln!("prepage: {refused}"));
+    let followed = map_of(&file, &elf, &sidecars);
+    if args.json {
+        let map = |map: &PageMap| {
+            json!({
+                "pages": map.page_count(),
+                "file_pages": map.size_bytes.div_ceil(PAGE_SIZE),
+                "made_unix_s": map.made_unix_s,
+                "ranges": map.pages.iter().map(|run| [run.start().0, run.end().0]).collect::<Vec<_>>(),
+            })
+        };
+        let told = |found: &Result<Option<PageMap>, _>| match found {
+            Ok(found) => json!({ "map": found.as_ref().map(map) }),
+            Err(error) => json!({ "error": chain(error) }),
+        };
+        let report = json!({
+            "schema_version": 1,
+            "path": shown(&args.file),
+            "bits": if elf.is_64 { 64 } else { 32 },
+            "kind": names::kind(&elf),
+            "build_id": elf.build_id.as_deref().map(hex),
+            "segments": elf.segments.iter().map(|segment| json!({
+                "kind": names::segment(&elf, segment.kind),
+                "offset_bytes": segment.offset_bytes,
+                "address": segment.address,
+                "file_bytes": segment.file_bytes,
+                "memory_bytes": segment.memory_bytes,
+                "permissions": names::permissions(segment.flags),
+                "align_bytes": segment.align_bytes,
+            })).collect::<Vec<Value>>(),
+            "sections": sections.iter().map(|section| json!({
+                "name": section.name,
+                "kind": names::section(&elf, section.kind),
+                "address": section.address,
+                "offset_bytes": section.offset_bytes,
+                "size_bytes": section.size_bytes,
+                "flags": names::section_flags(&elf, section.flags),
+            })).collect::<Vec<Value>>(),
+            "in_section": told(&in_file),
+            "followed": told(&followed),
+        });
+        serde_json::to_writer_pretty(&mut *out, &report)?;
+        writeln!(out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    let endian = if elf.endian == Default::default() { "little" } else { "big" };
+    let bits = if elf.is_64 { 64 } else { 32 };
+    let id = elf.build_id.as_deref().map_or("none".into(), hex);
+    writeln!(out, "{}: ELF of {bits} bits, {endian}-endian, {}", shown(&args.file), names::kind(&elf))?;
+    writeln!(out, "entry {:#x}, build-id {id}\n\nprogram headers", elf.entry)?;
+    let headings = ["type", "offset", "address", "file bytes", "memory bytes", "flags", "align"];
+    let mut segments = table(&headings, &[1, 2, 3, 4, 6]);
+    for segment in &elf.segments {
+        segments.add_row(vec![
+            names::segment(&elf, segment.kind),
+            format!("{:#x}", segment.offset_bytes),
+            format!("{:#x}", segment.address),
+            segment.file_bytes.to_string(),
+            segment.memory_bytes.to_string(),
+            names::permissions(segment.flags),
+            format!("{:#x}", segment.align_bytes),
+        ]);
+    }
+    writeln!(out, "{}\n\nsection headers", segments.trim_fmt())?;
+    let mut listed = table(&["nr", "name", "type", "address", "offset", "bytes", "flags"], &[0, 3, 4, 5]);
+    for (at, section) in sections.iter().enumerate() {
+        listed.add_row(vec![
+            at.to_string(),
+            section.name.clone(),
+            names::section(&elf, section.kind),
+            format!("{:#x}", section.address),
+            format!("{:#x}", section.offset_bytes),
+            section.size_bytes.to_string(),
+            names::section_flags(&elf, section.flags),
+        ]);
+    }
+    writeln!(out, "{}\n", listed.trim_fmt())?;
+    match &in_file {
+        Ok(None) => writeln!(out, "no page map in it")?,
+        Ok(Some(map)) => print_map("page map in it", map, out)?,
+        Err(error) => writeln!(out, "page map in it: {}", chain(error))?,
+    }
+    match (&followed, &in_file) {
+        (Ok(Some(map)), Ok(in_file)) if in_file.as_ref() == Some(map) => {}
+        (Ok(None), _) => {}
+        (Ok(Some(map)), _) => print_map("page map beside it", map, out)?,
+        (Err(error), _) => writeln!(out, "not followed: {}", chain(error))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_map(title: &str, map: &PageMap, out: &mut impl Write) -> Result<()> {
+    /// Runs in one line.
+    const IN_LINE: usize = 12;
+    let (pages, of) = (map.page_count(), map.size_bytes.div_ceil(PAGE_SIZE));
+    let share = crate::targets::percent(pages, of);
+    writeln!(out, "{title}: {pages} of {of} pages ({share:.0} %), made {} ago", super::age(map.made_unix_s))?;
+    let run = |run: &prepage_core::PageRange| match run.len() {
+        1 => run.start().to_string(),
+        _ => format!("{}-{}", run.start(), run.end().0 - 1),
+    };
+    let runs: Vec<String> = map.pages.iter().map(run).collect();
+    for line in runs.chunks(IN_LINE) {
+        writeln!(out, "  {}", line.join(" "))?;
+    }
+    Ok(())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,355 @@
+//! Page maps that came with files: of a program and of the libraries it is linked to.
+//!
+//! For the first start of a program that this user has not learned yet. A map is looked for among the sidecars
+//! ([`crate::sidecar`]), then in a section of the file itself. It is followed where root or this user wrote it, and where
+//! it speaks of the content that the file has.
+//!
+//! Of each file are read: its first page and what it is linked to, which the loader reads as well, and one piece of up to
+//! 8 KiB at its end, where section headers stand and, in a file that `prepage profile embed` wrote, the map before them.
+
+use std::cell::OnceCell;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use prepage_core::page_map::{HEADER_BYTES, PageMap, PageMapError, encoded_bytes};
+use prepage_core::profile::{Evidence, Extent, FileIdentity, Fingerprint, Profile, ProfiledFile};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use rustix::fs::Advice;
+
+use crate::elf::{Bytes, Elf, ElfError, Links};
+use crate::identity::{Skipped, fingerprint, identity_of, open_to_read};
+use crate::libraries::{Cache, candidates};
+use crate::sidecar::{SidecarError, Sidecars};
+use crate::trust::{Untrusted, is_trusted};
+
+/// Name of the section that holds a page map.
+pub const SECTION_NAME: &str = ".prepage";
+
+/// Its type, of the range that the ELF specification leaves to applications (`SHT_LOUSER` to `SHT_HIUSER`): "pre" in ASCII.
+pub const SECTION_TYPE: u32 = 0x8070_7265;
+
+/// Libraries looked at for one program. Large desktop programs have two hundred.
+const LIBRARIES_MAX: usize = 512;
+/// Libraries looked at at once.
+const THREADS: usize = 8;
+/// The piece at the end of a file that is read at once.
+const TAIL_BYTES: u64 = 8 << 10;
+
+/// Why the map of a file is not followed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The file cannot be opened.
+    #[error(transparent)]
+    Skipped(Skipped),
+    /// It is no ELF file, or a malformed one.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// Others could have written the file, and so the map in it.
+    #[error("it {0}")]
+    Untrusted(Untrusted),
+    /// The section holds no map.
+    #[error("its section {SECTION_NAME}")]
+    Section(#[source] PageMapError),
+    /// The map speaks of another build.
+    #[error("its page map is of another build")]
+    OtherBuild,
+    /// Its sidecar cannot be followed.
+    #[error(transparent)]
+    Sidecar(#[from] SidecarError),
+    /// It cannot be read.
+    #[error("cannot be read")]
+    Io(#[from] io::Error),
+}
+
+/// Maps found for a program.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Files with the pages that their maps name.
+    pub files: Vec<ProfiledFile>,
+    /// Files whose maps are not followed, and why.
+    pub left: Vec<(PathBuf, MapError)>,
+}
+
+impl Found {
+    /// As a profile of `program`, to be prefetched.
+    pub fn profile(&self, program: &Path) -> Profile {
+        Profile {
+            program: program.to_string_lossy().into_owned(),
+            files: self.files.clone(),
+            ..Profile::default()
+        }
+    }
+
+    fn add(&mut self, path: &Path, result: Result<Option<ProfiledFile>, MapError>) {
+        match result {
+            Ok(file) => self.files.extend(file),
+            Err(error) => self.left.push((path.into(), error)),
+        }
+    }
+}
+
+/// The search for maps of one program.
+#[derive(Debug)]
+pub struct Search {
+    sidecars: Sidecars,
+    cache: OnceCell<Cache>,
+    seen: HashSet<PathBuf>,
+    /// Libraries to look at: the files that may be meant by each, best first.
+    next: Vec<Vec<PathBuf>>,
+    machine: u16,
+}
+
+impl Search {
+    /// Begins with the executable itself. The second value is what was found of it.
+    pub fn of_program(program: &Path, sidecars: Sidecars) -> (Self, Found) {
+        let mut search = Self {
+            sidecars,
+            cache: OnceCell::new(),
+            seen: HashSet::from([program.to_owned()]),
+            next: Vec::new(),
+            machine: 0,
+        };
+        let mut found = Found::default();
+        match Looked::at(program, &search.sidecars) {
+            Ok(looked) => {
+                search.machine = looked.machine;
+                search.follow(&looked);
+                found.add(program, looked.map);
+            }
+            // A script: what runs it is another program.
+            Err(MapError::Elf(ElfError::Foreign)) => {}
+            Err(error) => found.left.push((program.into(), error)),
+        }
+        (search, found)
+    }
+
+    /// The libraries, and the libraries of these.
+    pub fn libraries(mut self) -> Found {
+        let mut found = Found::default();
+        while !self.next.is_empty() && self.seen.len() <= LIBRARIES_MAX {
+            let level = std::mem::take(&mut self.next);
+            for looked in self.look_at_all(&level) {
+                match looked {
+                    Ok(looked) if self.seen.insert(looked.path.clone()) => {
+                        self.follow(&looked);
+                        found.add(&looked.path, looked.map);
+                    }
+                    Ok(_) => {}
+                    Err((path, error)) => found.left.push((path, error)),
+                }
+            }
+        }
+        for (rank, file) in found.files.iter_mut().enumerate() {
+            file.extents.iter_mut().for_each(|extent| extent.rank = rank as u32);
+        }
+        found
+    }
+
+    fn follow(&mut self, looked: &Looked) {
+        let directory = looked.path.parent().unwrap_or(Path::new("/"));
+        let cache = self.cache.get_or_init(Cache::read);
+        let new = candidates(&looked.links, directory, cache);
+        self.next.extend(new.into_iter().filter(|one| !one.iter().any(|path| self.seen.contains(path))));
+    }
+
+    /// Looks at the first file of each list that there is, several at once: each costs a few reads one after the other.
+    fn look_at_all(&self, level: &[Vec<PathBuf>]) -> Vec<Result<Looked, (PathBuf, MapError)>> {
+        let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let (sidecars, machine) = (&self.sidecars, self.machine);
+        let work = || {
+            while let Some(paths) = level.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let at = paths.iter().find_map(|path| look_at_library(path, sidecars, machine));
+                results.lock().expect("no holder of the lock panics").extend(at);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..THREADS.min(level.len()) {
+                // One that cannot be started is one fewer at work.
+                let _ = std::thread::Builder::new().stack_size(128 << 10).spawn_scoped(scope, work);
+            }
+            work();
+        });
+        results.into_inner().expect("no holder of the lock panics")
+    }
+}
+
+/// `None` where there is no such library for this machine.
+fn look_at_library(
+    path: &Path,
+    sidecars: &Sidecars,
+    machine: u16,
+) -> Option<Result<Looked, (PathBuf, MapError)>> {
+    let path = path.canonicalize().ok()?;
+    match Looked::at(&path, sidecars) {
+        Ok(looked) => (looked.machine == machine).then_some(Ok(looked)),
+        Err(MapError::Skipped(Skipped::Missing) | MapError::Elf(ElfError::Foreign)) => None,
+        Err(error) => Some(Err((path, error))),
+    }
+}
+
+/// What one file told.
+#[derive(Debug)]
+struct Looked {
+    path: PathBuf,
+    machine: u16,
+    links: Links,
+    map: Result<Option<ProfiledFile>, MapError>,
+}
+
+impl Looked {
+    fn at(path: &Path, sidecars: &Sidecars) -> Result<Self, MapError> {
+        let file = open_to_read(path).map_err(MapError::Skipped)?;
+        let identity = identity_of(&file).map_err(MapError::Skipped)?;
+        // What is read is named exactly: no read-ahead.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+        let elf = Elf::parse(&file)?;
+        Ok(Self {
+            path: path.into(),
+            machine: elf.machine,
+            links: elf.links(&file).unwrap_or_default(),
+            map: mapped_file(path, identity, &file, &elf, sidecars),
+        })
+    }
+}
+
+/// The file at `path` with the pages of its map, if it has one.
+fn mapped_file(
+    path: &Path,
+    identity: FileIdentity,
+    file: &File,
+    elf: &Elf,
+    sidecars: &Sidecars,
+) -> Result<Option<ProfiledFile>, MapError> {
+    let Some(map) = map_of(file, elf, sidecars)? else { return Ok(None) };
+    let end = PageIndex(identity.size_bytes.div_ceil(PAGE_SIZE));
+    let extent = |range: &PageRange| {
+        let range = PageRange::new(range.start().min(end), range.end().min(end));
+        (!range.is_empty()).then(|| Extent::new(range, 0, Evidence::Seen))
+    };
+    Ok(Some(ProfiledFile {
+        path: path.to_string_lossy().into_owned(),
+        identity,
+        extents: map.pages.iter().filter_map(extent).collect(),
+        fingerprint: map.fingerprint,
+        learned_unix_s: map.made_unix_s,
+    }))
+}
+
+/// The map of an open file: its sidecar, else its section.
+///
+/// # Errors
+/// Why a map that is there is not followed.
+pub fn map_of(file: &File, elf: &Elf, sidecars: &Sidecars) -> Result<Option<PageMap>, MapError> {
+    if !sidecars.is_empty() {
+        let size_bytes = file.len_bytes();
+        let content = match &elf.build_id {
+            Some(id) => Fingerprint::BuildId(id.clone()),
+            None => fingerprint(file, size_bytes)?,
+        };
+        if let Some(map) = sidecars.find(&content, size_bytes)? {
+            return Ok(Some(map));
+        }
+    }
+    let Some(map) = section_map(&Tail::of(file, elf)?, elf)? else { return Ok(None) };
+    is_trusted(file.as_fd())?.map_err(MapError::Untrusted)?;
+    Ok(Some(map))
+}
+
+/// The map in the section of an ELF file, whoever wrote it.
+///
+/// # Errors
+/// When the section holds none, or one of another build.
+pub fn section_map<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> Result<Option<PageMap>, MapError> {
+    let sections = elf.sections(bytes)?;
+    let Some(section) = sections.iter().find(|section| section.name == SECTION_NAME) else {
+        return Ok(None);
+    };
+    let mut head = [0; HEADER_BYTES];
+    let read = bytes.read_at(section.offset_bytes, &mut head)?;
+    let available = section.file_end_bytes().saturating_sub(section.offset_bytes);
+    let head = &head[..read.min(available.try_into().unwrap_or(usize::MAX))];
+    let len = encoded_bytes(head).map_err(MapError::Section)?;
+    if len as u64 > available {
+        return Err(MapError::Section(PageMapError::Length {
+            found_bytes: available as usize,
+            promised_bytes: len,
+        }));
+    }
+    let mut map = vec![0; len];
+    let read = bytes.read_at(section.offset_bytes, &mut map)?;
+    let map = PageMap::decode(&map[..read]).map_err(MapError::Section)?;
+    let build = elf.build_id.as_ref().map(|id| Fingerprint::BuildId(id.clone()));
+    if build.as_ref() != Some(&map.fingerprint) {
+        return Err(MapError::OtherBuild);
+    }
+    Ok(Some(map))
+}
+
+/// A file whose last bytes were read in one piece.
+struct Tail<'a> {
+    file: &'a File,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Tail<'a> {
+    fn of(file: &'a File, elf: &Elf) -> io::Result<Self> {
+        let end = elf.section_table.end_bytes().min(file.len_bytes());
+        let start = end.saturating_sub(TAIL_BYTES);
+        let mut bytes = vec![0; (end - start) as usize];
+        let read = Bytes::read_at(file, start, &mut bytes)?;
+        bytes.truncate(read);
+        Ok(Self { file, start, bytes })
+    }
+}
+
+impl Bytes for Tail<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.file.len_bytes()
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<usize> {
+        let known = offset_bytes.checked_sub(self.start).and_then(|at| {
+            let at = usize::try_from(at).ok()?;
+            self.bytes.get(at..at.checked_add(into.len())?)
+        });
+        match known {
+            Some(bytes) => {
+                into.copy_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            None => Bytes::read_at(self.file, offset_bytes, into),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_libraries_of_a_program_are_found_without_starting_it() {
+        let program = Path::new("/bin/sh").canonicalize().unwrap();
+        let (search, own) = Search::of_program(&program, Sidecars::default());
+        assert!(own.left.is_empty(), "{own:?}");
+        let level = search.next.clone();
+        let looked: Vec<_> = search.look_at_all(&level).into_iter().map(Result::unwrap).collect();
+        assert!(looked.iter().any(|one| one.path.to_string_lossy().contains("libc.so")), "{looked:?}");
+        let found = search.libraries();
+        assert!(found.left.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_no_program_has_no_maps() {
+        for path in ["/etc/passwd", "/dev/null", "/no/such/file"] {
+            let (search, own) = Search::of_program(Path::new(path), Sidecars::default());
+            assert!(own.files.is_empty() && search.libraries().files.is_empty());
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Where a file's bytes lie on its device (FS_IOC_FIEMAP, Linux Documentation/filesystems/fiemap.rst).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `_IOWR('f', 11, struct fiemap)` of include/uapi/linux/fs.h.
+const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+/// Write back first: what is only in memory has no place yet.
+const FIEMAP_FLAG_SYNC: u32 = 1;
+const FIEMAP_EXTENT_LAST: u32 = 1;
+/// Extents asked for in one call.
+const BATCH: usize = 64;
+/// Extents returned at most: enough to say that a file is scattered.
+const EXTENTS_MAX: usize = 1 << 16;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct RawExtent {
+    logical_bytes: u64,
+    physical_bytes: u64,
+    len_bytes: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+#[repr(C)]
+struct Request {
+    start_bytes: u64,
+    len_bytes: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [RawExtent; BATCH],
+}
+
+// include/uapi/linux/fiemap.h
+const _: () = assert!(size_of::<RawExtent>() == 56 && size_of::<Request>() == 32 + 56 * BATCH);
+
+/// A run of a file's bytes that lies in one piece on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileExtent {
+    /// Where it begins in the file.
+    pub logical_bytes: u64,
+    /// Where it begins on the device; 0 where the file system does not tell.
+    pub physical_bytes: u64,
+    /// Its length.
+    pub len_bytes: u64,
+}
+
+/// The extents of `file` in the order of the file; holes are left out. Writes back what is dirty first.
+///
+/// # Errors
+/// EOPNOTSUPP on file systems without a device.
+pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
+    let mut found: Vec<FileExtent> = Vec::new();
+    let mut start_bytes = 0;
+    while found.len() < EXTENTS_MAX {
+        let mut request = Request {
+            start_bytes,
+            len_bytes: u64::MAX - start_bytes,
+            flags: FIEMAP_FLAG_SYNC,
+            mapped: 0,
+            count: BATCH as u32,
+            reserved: 0,
+            extents: [RawExtent::default(); BATCH],
+        };
+        // SAFETY: the request has the kernel's layout, says how many extents it has room for, and outlives the call.
+        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut request) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        let batch = &request.extents[..(request.mapped as usize).min(BATCH)];
+        let Some(last) = batch.last() else { break };
+        found.extend(batch.iter().map(|raw| FileExtent {
+            logical_bytes: raw.logical_bytes,
+            physical_bytes: raw.physical_bytes,
+            len_bytes: raw.len_bytes,
+        }));
+        start_bytes = last.logical_bytes.saturating_add(last.len_bytes);
+        if last.flags & FIEMAP_EXTENT_LAST != 0 || last.len_bytes == 0 {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn extents_cover_a_file_and_leave_its_hole_out() {
+        // In the build tree: the system's temporary directory may be in memory.
+        let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let write = |file: &File, at| std::os::unix::fs::FileExt::write_all_at(file, &[7; 8192], at).unwrap();
+        write(&file, 0);
+        write(&file, 1 << 20);
+        let found = match extents(file.as_fd()) {
+            Ok(found) => found,
+            Err(error) => return eprintln!("SKIPPED: this file system does not tell extents: {error}"),
+        };
+        let bytes: u64 = found.iter().map(|extent| extent.len_bytes).sum();
+        assert_eq!(bytes, 2 * 8192, "{found:?}");
+        assert_eq!(
+            found.last().map(|extent| extent.logical_bytes + extent.len_bytes),
+            Some((1 << 20) + 8192)
+        );
+    }
+}
