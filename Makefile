@@ -56,6 +56,18 @@ bench-vm: setup-build
 stress-vm: setup-build
 	cargo bench --locked -p prepage-vm --bench stress
 
+## bench-simulate: touches replayed a second
+bench-simulate: setup-build
+	cargo run --locked --release -p prepage-simulate --example throughput
+
+## traces: first touches of real programs, recorded exactly, in target/traces (root)
+traces: build setup-traces
+	bench/traces
+
+## bench-policies: clustering policies on these traces
+bench-policies: traces
+	bench/policies
+
 install: build
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools
 
@@ -76,3 +88,7 @@ setup-demo:
 
 setup-bench:
 	@bench/packages gcc clang emacs-nox gdb nodejs default-jdk-headless chromium linux-perf
+
+.PHONY: bench-simulate traces bench-policies setup-traces
+setup-traces:
+	@bench/packages gcc clang emacs-nox gdb nodejs default-jdk-headless firefox-esr python3 python3-pandas python3-scipy python3-matplotlib
