@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm
+.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report
 
 all: build
 
@@ -68,6 +68,11 @@ traces: build setup-traces
 bench-policies: traces
 	bench/policies
 
+## bench-report: a report of ten million faults: time, memory, and DuckDB beside it
+bench-report: build setup-test
+	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage-report --example generate_trace
+	GENERATE_TRACE=$(BUILD)/release/examples/generate_trace bench/report
+
 install: build
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools
 
@@ -82,6 +87,8 @@ setup-build:
 .PHONY: setup-test
 setup-test:
 	@bench/packages procps util-linux python3 coreutils
+	@bench/packages --optional chromium default-jdk-headless
+	@bench/python
 
 setup-demo:
 	@bench/packages gcc python3

@@ -12,6 +12,9 @@ function classColours() {
 
 const FONT = '12px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 
+/** Room for numbers and names at the left of every plot: the same for all, so that their times stand below each other. */
+const BESIDE = 104;
+
 /** Pixels of the canvas in a pixel of the page. */
 function pixelRatio() {
   return devicePixelRatio || 1;
@@ -42,19 +45,19 @@ function duration(us) {
 
 /**
  * A plot in `parent`. `plan`: x and y ({label, log, range: () => [from, to], values}), draw(context, plot), tip(plot) → text
- * or null, height. Plots with the same `together` zoom along x together.
+ * or null, height, beside(context, plot) for what is written at the left. Plots with the same `together` zoom along x together.
  */
 function plot(parent, plan) {
   const axis = (which, side) => ({
     side,
     stroke: () => theme("text"),
-    grid: { stroke: () => theme("grid"), width: 1 },
-    ticks: { stroke: () => theme("grid"), width: 1 },
+    grid: { stroke: () => theme("grid"), width: 1, filter: numbered(plan[which]) },
+    ticks: { stroke: () => theme("grid"), width: 1, filter: numbered(plan[which]) },
     font: FONT,
     labelFont: FONT,
     label: plan[which].label(),
     labelSize: 22,
-    size: which === "y" ? 62 : 34,
+    size: which === "y" ? BESIDE : 34,
     values: (_, splits) => splits.map((split) => (split === null ? "" : tick(plan[which], split))),
     ...(plan[which].log ? { filter: decades } : {}),
   });
@@ -75,7 +78,12 @@ function plot(parent, plan) {
         bind: { dblclick: () => () => reset(self) },
       },
       hooks: {
-        drawAxes: [(u) => clipped(u, (context) => plan.draw(context, u, self))],
+        drawAxes: [
+          (u) => {
+            clipped(u, (context) => plan.draw(context, u, self));
+            plan.beside?.(u.ctx, u, self);
+          },
+        ],
         setSelect: [(u) => zoomTo(self, u)],
         setCursor: [() => tell(self)],
       },
@@ -91,6 +99,11 @@ function plot(parent, plan) {
   return self;
 }
 
+/** An axis whose ticks have no numbers has no grid either. */
+function numbered(axis) {
+  return (u, splits) => splits.map((split) => (split !== null && tick(axis, split) === "" ? null : split));
+}
+
 function tick(axis, value) {
   return axis.values ? axis.values(value) : shown(value);
 }
@@ -98,6 +111,18 @@ function tick(axis, value) {
 /** Of a logarithmic axis, the decades have numbers. */
 function decades(u, splits) {
   return splits.map((split) => (Math.abs(Math.log10(split) - Math.round(Math.log10(split))) < 1e-9 ? split : null));
+}
+
+/** `text`, cut where it is wider. */
+function fitting(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let [low, high] = [0, text.length];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (context.measureText(text.slice(0, middle) + "…").width <= width) low = middle;
+    else high = middle - 1;
+  }
+  return low > 2 ? text.slice(0, low) + "…" : "";
 }
 
 function clipped(u, draw) {

@@ -7,9 +7,9 @@ function waitingPlot() {
   const height = (slice) => slice.reduce((sum, ns, kind) => sum + (visible[kind] ? ns : 0), 0) / 1e6;
   return plot(document.getElementById("waiting"), {
     height: 190,
-    x: { label: () => "milliseconds since the start", range: () => [0, data.end_ns / 1e6 || 1] },
+    x: { label: () => `milliseconds since the start, ${duration(sliceMs * 1000)} a bar`, range: () => [0, data.end_ns / 1e6 || 1] },
     y: {
-      label: () => `ms waited each ${duration(sliceMs * 1000)}`,
+      label: () => "ms waited",
       range: () => [0, (Math.max(...slices.map(height)) || 1) * 1.05],
     },
     draw: (context, u) => {

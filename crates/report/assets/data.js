@@ -77,7 +77,7 @@ function places(faults) {
   // A large file would leave no room for the others: heights grow with the root of the pages, and have no numbers.
   const allFiles = () => {
     const roots = files.map((file) => Math.sqrt(file.pages));
-    const least = roots.reduce((sum, root) => sum + root, 0) / 40;
+    const least = roots.reduce((sum, root) => sum + root, 0) / 24;
     const base = new Float64Array(objects.length).fill(NaN), perPage = new Float64Array(objects.length);
     const bands = [];
     let height = 0;

@@ -99,23 +99,33 @@ function faultText(faults, i) {
   ].join("\n");
 }
 
+/** The bands in view that are tall enough for a name, and where they end on the canvas. */
+function tallBands(u, self, bands) {
+  const least = 12 * pixelRatio();
+  const ends = bands.map(({ from, to, name }) => ({
+    name,
+    bottom: u.valToPos(Math.max(from, self.view.y[0]), "y", true),
+    top: u.valToPos(Math.min(to, self.view.y[1]), "y", true),
+  }));
+  return ends.filter(({ bottom, top }) => bottom - top >= least);
+}
+
+function bandLines(context, u, self, bands) {
+  context.fillStyle = theme("band");
+  for (const { bottom } of tallBands(u, self, bands)) context.fillRect(u.bbox.left, bottom, u.bbox.width, pixelRatio());
+}
+
 function bandNames(context, u, self, bands) {
-  context.font = `${11 * pixelRatio()}px system-ui, "DejaVu Sans", sans-serif`;
-  context.textBaseline = "bottom";
+  const ratio = pixelRatio();
+  context.save();
+  context.font = `${11 * ratio}px system-ui, "DejaVu Sans", sans-serif`;
+  context.textBaseline = "middle";
   context.textAlign = "right";
-  for (const { from, to, name } of bands) {
-    const bottom = u.valToPos(Math.max(from, self.view.y[0]), "y", true);
-    const top = u.valToPos(Math.min(to, self.view.y[1]), "y", true);
-    if (bottom - top < 14 * pixelRatio()) continue;
-    context.fillStyle = theme("band");
-    context.fillRect(u.bbox.left, bottom, u.bbox.width, pixelRatio());
-    const [x, y] = [u.bbox.left + u.bbox.width - 5 * pixelRatio(), bottom - 2 * pixelRatio()];
-    context.lineWidth = 3 * pixelRatio();
-    context.strokeStyle = theme("background");
-    context.strokeText(name, x, y);
-    context.fillStyle = theme("faint");
-    context.fillText(name, x, y);
+  context.fillStyle = theme("text");
+  for (const { name, bottom, top } of tallBands(u, self, bands)) {
+    context.fillText(fitting(context, name, (BESIDE - 8) * ratio), u.bbox.left - 6 * ratio, (bottom + top) / 2);
   }
+  context.restore();
 }
 
 function faultPlots(faults, place) {
@@ -129,13 +139,14 @@ function faultPlots(faults, place) {
   });
   const order = plot(document.getElementById("order"), {
     together: "number",
-    height: 340,
+    height: 430,
     x: xNumber,
     y: y(),
     draw: (context, u, self) => {
+      bandLines(context, u, self, place.layout.bands);
       dots(context, u, self, faults, numbers, place.layout.y);
-      bandNames(context, u, self, place.layout.bands);
     },
+    beside: (context, u, self) => bandNames(context, u, self, place.layout.bands),
     tip: (u, self) => {
       const i = nearest(u, self, faults, numbers, place.layout.y);
       return i < 0 ? null : faultText(faults, i);
@@ -173,10 +184,11 @@ function heatPlot(faults, place, y) {
   const CELL = 5;
   let cells = null;
   const self = plot(document.getElementById("heat"), {
-    height: 320,
+    height: 400,
     x: { label: () => "milliseconds since the start", range: () => [0, data.end_ns / 1e6 || 1] },
     y,
     draw: (context, u, self) => {
+      bandLines(context, u, self, place.layout.bands);
       cells = binned(u, self, weight.value === "cost");
       const colours = heatColours();
       const { bbox } = u;
@@ -189,9 +201,9 @@ function heatPlot(faults, place, y) {
           }
         }
       });
-      bandNames(context, u, self, place.layout.bands);
       heatScale(cells.most, weight.value === "cost");
     },
+    beside: (context, u, self) => bandNames(context, u, self, place.layout.bands),
     tip: (u) => {
       if (!cells) return null;
       const column = Math.floor((u.cursor.left / u.over.clientWidth) * cells.columns);

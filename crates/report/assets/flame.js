@@ -91,17 +91,6 @@ function layOut(branch, path, x, width, weight) {
   }
 }
 
-function fitting(context, text, width) {
-  if (context.measureText(text).width <= width) return text;
-  let [low, high] = [0, text.length];
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (context.measureText(text.slice(0, middle) + "…").width <= width) low = middle;
-    else high = middle - 1;
-  }
-  return low > 2 ? text.slice(0, low) + "…" : "";
-}
-
 /** The same name has the same colour everywhere. */
 function hash(text) {
   let value = 7;

@@ -236,7 +236,7 @@ fn a_difference_is_told_by_class_and_file() {
 
 #[test]
 fn a_trace_of_the_first_format_without_the_later_columns_is_reported() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/first-format.trace");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/tests/fixtures/format-1-first.trace");
     let file = TraceFile::open(path.as_ref()).expect("a trace");
     let report = read(&file, &By::ALL, Filter::default());
     assert_eq!(report.total().count, file.faults());

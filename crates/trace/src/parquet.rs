@@ -11,6 +11,7 @@ mod schema;
 mod seal;
 mod spool;
 mod stack_text;
+mod texts;
 mod writer;
 
 pub use error::TraceFileError;

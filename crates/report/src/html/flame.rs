@@ -24,13 +24,16 @@ pub fn tree(report: &Report) -> Value {
     let mut root = Branch::default();
     if stacked {
         for (stack, tally) in &report.stacks {
-            let names = match stack {
+            let mut names = match stack {
                 None => vec!["[no stack]".to_owned()],
                 Some(id) => {
                     let places = &report.stack_table[id.index()].places;
                     places.iter().rev().map(|place| report.symbol(*place)).collect()
                 }
             };
+            // Interpreted and stripped code calls itself dozens of levels deep under one name in brackets, which
+            // tells no more than one level does.
+            names.dedup_by(|call, caller| call == caller && call.starts_with('['));
             root.add(names, tally);
         }
     } else {

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use prepage_core::FaultClass;
+
 use super::escaped;
 use crate::by::{By, Label};
 use crate::column::Column;
@@ -19,7 +21,28 @@ pub fn header(report: &Report, title: &str, out: &mut dyn Write) -> io::Result<(
         writeln!(out, "<p>{}</p>", escaped(line))?;
     }
     grouped(report, By::Class, "Faults by class", &text::CLASS_COLUMNS, out)?;
-    writeln!(out, "</header>")
+    writeln!(out, "<details><summary>What the classes mean</summary><dl>")?;
+    for (class, tally) in FaultClass::ALL.into_iter().zip(&report.classes) {
+        if tally.count > 0 {
+            writeln!(out, "<dt>{}</dt><dd>{}</dd>", class.name(), meaning(class))?;
+        }
+    }
+    writeln!(out, "</dl></details></header>")
+}
+
+const fn meaning(class: FaultClass) -> &'static str {
+    match class {
+        FaultClass::Disk => "bytes had to be read from a device: the kernel's major fault",
+        FaultClass::Short => "the retry right after a disk fault",
+        FaultClass::Cached => {
+            "the page was in memory and had to be mapped, or another thread was reading it already"
+        }
+        FaultClass::ZeroFill => "a page of zeros was made, for memory that belongs to no file",
+        FaultClass::CopyOnWrite => {
+            "the first write to a page that may not be written in place: it was copied"
+        }
+        FaultClass::Failed => "ended in an error or a signal; what it cost is not known",
+    }
 }
 
 /// All tables but that of classes.

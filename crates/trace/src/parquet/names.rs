@@ -1,11 +1,11 @@
 //! The objects, threads and stacks that a scan has met so far.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ::parquet::errors::ParquetError;
 use prepage_core::{Object, ObjectId, Stack, StackId, Thread, ThreadIndex};
+use rustc_hash::FxHashMap;
 
 /// What the numbers in the faults of one scan mean. Grows while the scan runs, from several threads.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl Names {
 /// Entries numbered in the order they were first met. The lock is taken once a worker meets an entry for the first
 /// time, not once a fault.
 #[derive(Debug)]
-struct Table<T>(Mutex<(Vec<T>, HashMap<T, u32>)>);
+struct Table<T>(Mutex<(Vec<T>, FxHashMap<T, u32>)>);
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
@@ -80,7 +80,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: Clone + Eq + Hash> Table<T> {
-    fn lock(&self) -> MutexGuard<'_, (Vec<T>, HashMap<T, u32>)> {
+    fn lock(&self) -> MutexGuard<'_, (Vec<T>, FxHashMap<T, u32>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,6 +1,5 @@
 //! From columns to faults.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 
 use ::parquet::errors::ParquetError;
@@ -10,6 +9,7 @@ use arrow_array::{Array, PrimitiveArray, RecordBatch, StringArray, UInt32Array};
 use prepage_core::{
     Fault, FaultClass, FrameNumber, ObjectId, PageIndex, Permissions, StackId, Thread, ThreadIndex,
 };
+use rustc_hash::FxHashMap;
 
 use super::names::Names;
 use super::reader::Files;
@@ -19,6 +19,11 @@ use super::schema::{
     PERMISSIONS, PID, STACK, START, TID,
 };
 use super::stack_text::parse_stack;
+use super::texts::Texts;
+
+/// A decoder with longer texts, together, forgets them at the end of a row group: there is no end to the stacks that a
+/// long trace may have.
+const TEXTS_BYTES_MAX: usize = 32 << 20;
 
 /// Whether `column` has to be read for what is `wanted`.
 pub(super) fn needs(wanted: Wanted, column: Column) -> bool {
@@ -39,16 +44,20 @@ pub(super) fn needs(wanted: Wanted, column: Column) -> bool {
     }
 }
 
-/// Turns the batches of one row group into faults.
+/// Turns batches into faults. What it has met once it need not look up again, in later row groups too.
 pub(super) struct Decoder<'a> {
     wanted: Wanted,
     files: &'a Files,
     names: &'a Names,
-    texts: Texts,
+    comms: Texts,
+    object_paths: Texts,
+    code_paths: Texts,
+    stack_texts: Texts,
     threads: Numbers<(u32, u32, u32), ThreadIndex>,
     objects: Numbers<(u32, Option<(u64, u64)>), ObjectId>,
     codes: Numbers<u32, ObjectId>,
     stacks: Numbers<u32, StackId>,
+    in_stacks: FxHashMap<String, ObjectId>,
     faults: Vec<Fault>,
 }
 
@@ -58,12 +67,24 @@ impl<'a> Decoder<'a> {
             wanted,
             files,
             names,
-            texts: Texts::default(),
+            comms: Texts::default(),
+            object_paths: Texts::default(),
+            code_paths: Texts::default(),
+            stack_texts: Texts::default(),
             threads: Numbers::default(),
             objects: Numbers::default(),
             codes: Numbers::default(),
             stacks: Numbers::default(),
+            in_stacks: FxHashMap::default(),
             faults: Vec::new(),
+        }
+    }
+
+    /// Says that a row group follows.
+    pub fn begin_group(&mut self) {
+        let texts = [&self.comms, &self.object_paths, &self.code_paths, &self.stack_texts];
+        if texts.iter().map(|texts| texts.bytes()).sum::<usize>() > TEXTS_BYTES_MAX {
+            *self = Self::new(self.wanted, self.files, self.names);
         }
     }
 
@@ -137,14 +158,14 @@ impl<'a> Decoder<'a> {
 
     fn threads(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
         let (comms, names) = text(batch, COMM)?;
-        let mut names = self.texts.of_batch(names);
+        self.comms.enter(names);
         let pids = numbers::<UInt32Type>(batch, PID)?.values();
         let tids = numbers::<UInt32Type>(batch, TID)?.values();
         let rows = pids.iter().zip(tids).zip(comms.values());
         for (fault, ((&pid, &tid), &comm)) in self.faults.iter_mut().zip(rows) {
-            let comm = names.number(comm);
+            let comm = self.comms.number(comm);
             fault.thread = self.threads.of((pid, tid, comm), || {
-                self.names.thread_index(&Thread { pid, tid, comm: names.text(comm) })
+                self.names.thread_index(&Thread { pid, tid, comm: self.comms.text(comm).to_owned() })
             })?;
         }
         Ok(())
@@ -152,18 +173,18 @@ impl<'a> Decoder<'a> {
 
     fn objects(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
         let (keys, paths) = text(batch, OBJECT)?;
-        let mut paths = self.texts.of_batch(paths);
+        self.object_paths.enter(paths);
         let devices = numbers::<UInt64Type>(batch, DEVICE)?;
         let inodes = numbers::<UInt64Type>(batch, INODE)?;
         let rows = keys.iter().zip(devices.iter().zip(inodes));
         for (fault, (key, (device, inode))) in self.faults.iter_mut().zip(rows) {
             let Some(key) = key else { continue };
-            let path = paths.number(key);
+            let path = self.object_paths.number(key);
             let inode = device.zip(inode);
-            fault.object =
-                Some(self.objects.of((path, inode), || {
-                    self.names.object_id(&self.files.object(paths.text(path), inode))
-                })?);
+            fault.object = Some(self.objects.of((path, inode), || {
+                let path = self.object_paths.text(path).to_owned();
+                self.names.object_id(&self.files.object(path, inode))
+            })?);
         }
         Ok(())
     }
@@ -182,12 +203,13 @@ impl<'a> Decoder<'a> {
 
     fn code(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
         let (keys, paths) = text(batch, CODE)?;
-        let mut paths = self.texts.of_batch(paths);
+        self.code_paths.enter(paths);
         for (fault, key) in self.faults.iter_mut().zip(keys) {
             let Some(key) = key else { continue };
-            let path = paths.number(key);
-            fault.code =
-                Some(self.codes.of(path, || self.names.object_id(&self.files.code(paths.text(path))))?);
+            let path = self.code_paths.number(key);
+            fault.code = Some(self.codes.of(path, || {
+                self.names.object_id(&self.files.code(self.code_paths.text(path).to_owned()))
+            })?);
         }
         if there(batch, CODE_OFFSET) {
             for (fault, offset) in self.faults.iter_mut().zip(numbers::<UInt64Type>(batch, CODE_OFFSET)?) {
@@ -199,13 +221,20 @@ impl<'a> Decoder<'a> {
 
     fn stacks(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
         let (keys, texts) = text(batch, STACK)?;
-        let mut texts = self.texts.of_batch(texts);
+        self.stack_texts.enter(texts);
         for (fault, key) in self.faults.iter_mut().zip(keys) {
             let Some(key) = key else { continue };
-            let number = texts.number(key);
+            let number = self.stack_texts.number(key);
             fault.stack = Some(self.stacks.of(number, || {
-                let text = texts.text(number);
-                let stack = parse_stack(&text, |path| self.names.object_id(&self.files.code(path)).ok());
+                let text = self.stack_texts.text(number);
+                let stack = parse_stack(text, |path| {
+                    if let Some(&id) = self.in_stacks.get(path) {
+                        return Some(id);
+                    }
+                    let id = self.names.object_id(&self.files.code(path.to_owned())).ok()?;
+                    self.in_stacks.insert(path.to_owned(), id);
+                    Some(id)
+                });
                 self.names.stack_id(&stack.ok_or_else(|| invalid(STACK, &format!("{text} is no stack")))?)
             })?);
         }
@@ -216,60 +245,15 @@ impl<'a> Decoder<'a> {
 /// A fault of which nothing was read.
 const BLANK: Fault = Fault::new(0, ThreadIndex(0), 0, FaultClass::Failed);
 
-/// Texts of a row group, numbered: each batch may bring a dictionary of its own.
-#[derive(Default)]
-struct Texts {
-    numbers: HashMap<String, u32>,
-    texts: Vec<String>,
-}
-
-impl Texts {
-    fn of_batch<'t>(&'t mut self, values: &'t StringArray) -> BatchTexts<'t> {
-        BatchTexts { numbers: vec![u32::MAX; values.len()], values, texts: self }
-    }
-}
-
-/// The dictionary of one batch. Only entries in use are looked up.
-struct BatchTexts<'t> {
-    values: &'t StringArray,
-    numbers: Vec<u32>,
-    texts: &'t mut Texts,
-}
-
-impl BatchTexts<'_> {
-    fn number(&mut self, key: u32) -> u32 {
-        let known = self.numbers[key as usize];
-        if known != u32::MAX {
-            return known;
-        }
-        let text = self.values.value(key as usize);
-        let number = match self.texts.numbers.get(text) {
-            Some(&number) => number,
-            None => {
-                let number = self.texts.texts.len() as u32;
-                self.texts.texts.push(text.to_owned());
-                self.texts.numbers.insert(text.to_owned(), number);
-                number
-            }
-        };
-        self.numbers[key as usize] = number;
-        number
-    }
-
-    fn text(&self, number: u32) -> String {
-        self.texts.texts[number as usize].clone()
-    }
-}
-
 /// Numbers in the tables for what the rows say. Neighbouring rows mostly say the same.
 struct Numbers<K, Id> {
     last: Option<(K, Id)>,
-    known: HashMap<K, Id>,
+    known: FxHashMap<K, Id>,
 }
 
 impl<K, Id> Default for Numbers<K, Id> {
     fn default() -> Self {
-        Self { last: None, known: HashMap::new() }
+        Self { last: None, known: FxHashMap::default() }
     }
 }
 

@@ -157,16 +157,14 @@ impl TraceFile {
         let next = AtomicUsize::new(0);
         let work = || {
             let mut value = new();
+            let mut decoder = Decoder::new(wanted, &self.files, &names);
             loop {
                 let group = next.fetch_add(1, Ordering::Relaxed);
                 if group >= groups {
                     return Ok(value);
                 }
-                self.read_group(group, wanted, &names, &mut |batch| add(&mut value, batch)).inspect_err(
-                    |_| {
-                        next.store(groups, Ordering::Relaxed);
-                    },
-                )?;
+                self.read_group(group, wanted, &names, &mut decoder, &mut |batch| add(&mut value, batch))
+                    .inspect_err(|_| next.store(groups, Ordering::Relaxed))?;
             }
         };
         let values: Result<Vec<A>, ParquetError> = thread::scope(|scope| {
@@ -191,9 +189,10 @@ impl TraceFile {
         mut each: impl FnMut(&Batch<'_>) -> Result<(), E>,
     ) -> Result<Names, E> {
         let names = Names::default();
+        let mut decoder = Decoder::new(wanted, &self.files, &names);
         for group in 0..self.metadata.metadata().num_row_groups() {
             let mut outcome = Ok(());
-            let read = self.read_group(group, wanted, &names, &mut |batch| {
+            let read = self.read_group(group, wanted, &names, &mut decoder, &mut |batch| {
                 if outcome.is_ok() {
                     outcome = each(batch);
                 }
@@ -201,6 +200,7 @@ impl TraceFile {
             read.map_err(|source| self.unreadable(source))?;
             outcome?;
         }
+        drop(decoder);
         Ok(names)
     }
 
@@ -209,11 +209,12 @@ impl TraceFile {
         group: usize,
         wanted: Wanted,
         names: &Names,
+        decoder: &mut Decoder<'_>,
         each: &mut dyn FnMut(&Batch<'_>),
     ) -> Result<(), ParquetError> {
         let before = &self.metadata.metadata().row_groups()[..group];
         let mut first_row = before.iter().map(|group| group.num_rows().max(0) as u64).sum();
-        let mut decoder = Decoder::new(wanted, &self.files, names);
+        decoder.begin_group();
         for batch in self.reader(group, wanted)? {
             let faults = decoder.decode(&batch?)?;
             each(&Batch { faults, first_row, names });

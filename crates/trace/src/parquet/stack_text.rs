@@ -3,6 +3,7 @@
 //! A place of no known object is its address alone, `0x7f…`. In paths a backslash, a semicolon and control characters
 //! are written as `\xHH`.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use prepage_core::{CodePlace, Object, ObjectId, Stack};
@@ -24,14 +25,11 @@ pub(super) fn stack_text(stack: &Stack, objects: &[Object]) -> String {
 }
 
 /// The stack of which `text` is the text, with its objects numbered by `object_id`. `None` if it is none.
-pub(super) fn parse_stack(
-    text: &str,
-    mut object_id: impl FnMut(String) -> Option<ObjectId>,
-) -> Option<Stack> {
+pub(super) fn parse_stack(text: &str, mut object_id: impl FnMut(&str) -> Option<ObjectId>) -> Option<Stack> {
     let mut places = Vec::new();
     for place in text.split(';').filter(|_| !text.is_empty()) {
         let (object, offset) = match place.rsplit_once('+') {
-            Some((path, offset)) => (Some(object_id(unescaped(path)?)?), offset),
+            Some((path, offset)) => (Some(object_id(&unescaped(path)?)?), offset),
             None => (None, place),
         };
         let offset = u64::from_str_radix(offset.strip_prefix("0x")?, 16).ok()?;
@@ -54,7 +52,10 @@ fn push_escaped(text: &mut String, path: &str) {
     }
 }
 
-fn unescaped(path: &str) -> Option<String> {
+fn unescaped(path: &str) -> Option<Cow<'_, str>> {
+    if !path.contains('\\') {
+        return Some(Cow::Borrowed(path));
+    }
     let mut text = String::with_capacity(path.len());
     let mut rest = path;
     while let Some((plain, escape)) = rest.split_once("\\x") {
@@ -64,7 +65,7 @@ fn unescaped(path: &str) -> Option<String> {
         rest = tail;
     }
     text.push_str(rest);
-    Some(text)
+    Some(Cow::Owned(text))
 }
 
 #[cfg(test)]
@@ -75,7 +76,7 @@ mod tests {
     fn stacks_are_read_as_they_are_written() {
         let paths = ["/usr/lib/libc.so.6", "/a;b\\c+0x12\n", "[vdso]", "0x12", "", "/ü\\x3b"];
         let objects: Vec<Object> = paths.iter().map(|path| Object::new(*path, None)).collect();
-        let id = |path: String| paths.iter().position(|known| *known == path).map(|at| ObjectId(at as u32));
+        let id = |path: &str| paths.iter().position(|known| *known == path).map(|at| ObjectId(at as u32));
         let mut places: Vec<CodePlace> = (0..paths.len() as u32)
             .map(|at| CodePlace { object: Some(ObjectId(at)), offset: 0x12 })
             .collect();

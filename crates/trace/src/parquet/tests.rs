@@ -139,7 +139,7 @@ fn two_writers_of_one_file_do_not_mix() {
 
 #[test]
 fn a_file_of_the_first_prepage_is_read() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/format-1-first.parquet");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/format-1-first.trace");
     let trace = read_trace(path.as_ref()).expect("read");
     assert_eq!(trace.facts.command, ["sh", "-c", "cat /etc/hostname; true"]);
     assert_eq!((trace.facts.execs, trace.facts.lost, trace.facts.probe_cost_ns), (2, 0, None));
