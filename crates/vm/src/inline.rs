@@ -5,7 +5,7 @@ use std::cell::Cell;
 use prepage_sys::sigbus::{BusFault, Verdict};
 
 use crate::fault::{Context, Outcome, Touch, now_ns, serve};
-use crate::map::Mode;
+use crate::options::Mode;
 use crate::table;
 
 thread_local! {

@@ -7,8 +7,10 @@ use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::region::{Contents, REGION_ALIGN, Region};
 use prepage_sys::userfaultfd::{Progress, Userfaultfd};
 
-use crate::fault::{Outcome, Touch, block};
-use crate::map::{MapCore, Mode};
+use crate::fault::{Outcome, Touch};
+use crate::map::MapCore;
+use crate::neighbours::block;
+use crate::options::Mode;
 use crate::reason;
 use crate::statistics::Tally;
 
