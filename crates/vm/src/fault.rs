@@ -55,6 +55,8 @@ pub(crate) enum Context {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Mapped(FaultClass),
+    /// The page was brought in and taken away again before it was mapped: the touch is repeated, and faults again.
+    Repeat(FaultClass),
     /// Somebody else will end it.
     Later,
     /// The page cannot be had, for the reason of this code.
@@ -73,10 +75,17 @@ pub(crate) fn serve(map: &MapCore, at: MapRef, touch: &Touch, context: Context, 
     outcome
 }
 
-/// Writes down how `touch` ended, and in handler mode lets a thread whose page cannot be had get SIGBUS.
+/// Writes down how `touch` ended. In handler mode a thread whose page cannot be had gets SIGBUS.
 pub(crate) fn finish(map: &MapCore, touch: &Touch, outcome: Outcome, cpu: usize, tally: &mut Tally) {
     let class = match outcome {
         Outcome::Mapped(class) => class,
+        Outcome::Repeat(class) => {
+            if map.mode == Mode::Handler {
+                // Nothing else wakes the thread: no call has mapped its page.
+                map.wake(touch.page);
+            }
+            class
+        }
         Outcome::Later => {
             map.object.vm.figures.add(cpu, tally);
             return;

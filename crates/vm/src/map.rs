@@ -306,7 +306,8 @@ impl Map {
     /// Pages of `range` that raise SIGBUS do so no longer.
     fn forget_poison(&self, range: PageRange) -> Result<(), AccessError> {
         let mut poisoned = self.core.poisoned();
-        // Under the lock: nobody fills a poisoned page, and so nobody writes to it.
+        // A page whose neighbours were mapped since may be mapped with them, once another map brought it in. Otherwise
+        // nobody writes to it: writing takes `&mut`.
         for index in (0..poisoned.len()).rev() {
             if range.contains(poisoned[index]) {
                 let offset = self.core.address_of(poisoned[index]) - self.core.start;
@@ -395,7 +396,13 @@ impl MapCore {
             poisoned.push(page);
         } else {
             // It is there after all, or going: the touch is repeated.
-            let _ = self.uffd.wake(address, PAGE_SIZE);
+            self.wake(page);
         }
+    }
+
+    /// Lets threads that wait for `page` repeat their touch.
+    pub(crate) fn wake(&self, page: PageIndex) {
+        // Fails only for addresses that are none.
+        let _ = self.uffd.wake(self.address_of(page), PAGE_SIZE);
     }
 }

@@ -29,12 +29,13 @@ pub(crate) fn map_hard(
         Neighbours::Block(pages) => block(page, pages, map.window),
     };
     match map_resident(map, frames, page, clip(around, map.window), cpu, tally) {
-        Ok(0) => {}
-        Ok(pages) => entry.with(tally, |state| policy.mapped(state, pages)),
-        Err(error) => return Outcome::Failed(reason::of_errno(error.raw_os_error())),
+        Ok(0) => Outcome::Repeat(FaultClass::Disk),
+        Ok(pages) => {
+            entry.with(tally, |state| policy.mapped(state, pages));
+            Outcome::Mapped(FaultClass::Disk)
+        }
+        Err(error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
     }
-    // Where the frame went again already, the touch is repeated and faults again.
-    Outcome::Mapped(FaultClass::Disk)
 }
 
 /// Maps `page`, which is resident, and neighbours; false where it is no longer.
@@ -93,7 +94,7 @@ fn map_run(map: &MapCore, run: PageRange, page: PageIndex, tally: &mut Tally) ->
                 shown += mapped + 1;
                 // Threads that wait for a page that another call mapped are not woken by this one.
                 if map.mode == Mode::Handler {
-                    map.uffd.wake(map.address_of(PageIndex(from.0 - 1)), PAGE_SIZE)?;
+                    map.wake(PageIndex(from.0 - 1));
                 }
             }
             Progress::Again(bytes) => {

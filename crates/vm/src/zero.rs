@@ -83,7 +83,7 @@ pub(crate) fn make_range(map: &MapCore, range: PageRange, write: bool, tally: &m
             Progress::Mapped(bytes) => {
                 // Threads that wait for a page that another call made are not woken by this one.
                 if map.mode == Mode::Handler {
-                    map.uffd.wake(address + bytes, PAGE_SIZE)?;
+                    map.wake(map.page_at(address + bytes));
                 }
                 (bytes / PAGE_SIZE, 1)
             }
