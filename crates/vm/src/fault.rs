@@ -8,18 +8,19 @@
 //! No lock is held over a read. What another page's fault takes, this one does not, but for the policy's memory (a few
 //! instructions, and only for policies that have one).
 
-use std::io;
 use std::sync::Arc;
 
-use prepage_core::policy::{Cluster, ClusterPolicy, FaultAt, Holes, Neighbours};
-use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
-use prepage_sys::userfaultfd::Progress;
+use prepage_core::policy::{ClusterPolicy, FaultAt};
+use prepage_core::{FaultClass, PageIndex, PageRange};
 
+use crate::ahead::{ask_to_read_on, read_others};
 use crate::buffers::BUFFER_PAGES;
 use crate::fill::{Filled, fill};
 use crate::jobs::Job;
-use crate::map::{MapCore, Mode};
+use crate::map::MapCore;
+use crate::neighbours::{block, map_hard, map_soft};
 use crate::object::{Bytes, Contents, Frames, ObjectCore, clip};
+use crate::options::Mode;
 use crate::pages::{Claim, Seen};
 use crate::reason;
 use crate::record::Recorded;
@@ -54,6 +55,8 @@ pub(crate) enum Context {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Mapped(FaultClass),
+    /// The page was brought in and taken away again before it was mapped: the touch is repeated, and faults again.
+    Repeat(FaultClass),
     /// Somebody else will end it.
     Later,
     /// The page cannot be had, for the reason of this code.
@@ -72,10 +75,17 @@ pub(crate) fn serve(map: &MapCore, at: MapRef, touch: &Touch, context: Context, 
     outcome
 }
 
-/// Writes down how `touch` ended, and in handler mode lets a thread whose page cannot be had get SIGBUS.
+/// Writes down how `touch` ended. In handler mode a thread whose page cannot be had gets SIGBUS.
 pub(crate) fn finish(map: &MapCore, touch: &Touch, outcome: Outcome, cpu: usize, tally: &mut Tally) {
     let class = match outcome {
         Outcome::Mapped(class) => class,
+        Outcome::Repeat(class) => {
+            if map.mode == Mode::Handler {
+                // Nothing else wakes the thread: no call has mapped its page.
+                map.wake(touch.page);
+            }
+            class
+        }
         Outcome::Later => {
             map.object.vm.figures.add(cpu, tally);
             return;
@@ -255,197 +265,12 @@ fn hard(
     outcome
 }
 
-/// Maps the pages `read` for a fault on `page`.
-pub(crate) fn map_hard(
-    map: &MapCore,
-    frames: &Frames,
-    page: PageIndex,
-    read: PageRange,
-    cpu: usize,
-    tally: &mut Tally,
-) -> Outcome {
-    let (policy, entry) = map.policy();
-    let around = match map.neighbours.unwrap_or_else(|| policy.neighbours()) {
-        Neighbours::Spiral(_) => read,
-        Neighbours::Block(pages) => block(page, pages, map.window),
-    };
-    match map_resident(map, frames, page, clip(around, map.window), cpu, tally) {
-        Ok(0) => {}
-        Ok(pages) => entry.with(tally, |state| policy.mapped(state, pages)),
-        Err(error) => return Outcome::Failed(reason::of_errno(error.raw_os_error())),
-    }
-    // Where the frame went again already, the touch is repeated and faults again.
-    Outcome::Mapped(FaultClass::Disk)
-}
-
-/// Maps `page`, which is resident, and neighbours; false where it is no longer.
-fn map_soft(
-    map: &MapCore,
-    frames: &Frames,
-    page: PageIndex,
-    cpu: usize,
-    tally: &mut Tally,
-) -> io::Result<bool> {
-    let (policy, entry) = map.policy();
-    let around = match map.neighbours.unwrap_or_else(|| policy.neighbours()) {
-        Neighbours::Spiral(each_way) => spiral(frames, page, each_way, map.window),
-        Neighbours::Block(pages) => block(page, pages, map.window),
-    };
-    let pages = map_resident(map, frames, page, around, cpu, tally)?;
-    if pages > 0 {
-        entry.with(tally, |state| policy.mapped(state, pages));
-    }
-    Ok(pages > 0)
-}
-
-/// Maps the run of resident pages in `within` that holds `page`; returns how many pages, 0 where `page` is not resident.
-pub(crate) fn map_resident(
-    map: &MapCore,
-    frames: &Frames,
-    page: PageIndex,
-    within: PageRange,
-    cpu: usize,
-    tally: &mut Tally,
-) -> io::Result<u64> {
-    let _section = frames.grace.enter(cpu);
-    // Of the section: to enter it and to leave.
-    tally.shared_atomics += 2;
-    let Some(run) = frames.pages.resident_run(page, within) else { return Ok(0) };
-    map_run(map, run, page, tally)
-}
-
-/// Maps `run`, of which the frames are there, passing over pages that are mapped.
-fn map_run(map: &MapCore, run: PageRange, page: PageIndex, tally: &mut Tally) -> io::Result<u64> {
-    let mut from = run.start();
-    let mut shown = 0;
-    while from < run.end() {
-        let rest = PageRange::new(from, run.end());
-        let address = map.address_of(from);
-        match map.uffd.map_resident(address, rest.bytes())? {
-            Progress::Done => {
-                tally.pages_mapped += rest.len();
-                shown += rest.len();
-                from = run.end();
-            }
-            Progress::Mapped(bytes) => {
-                let mapped = bytes / PAGE_SIZE;
-                tally.pages_mapped += mapped;
-                from.0 += mapped + 1;
-                shown += mapped + 1;
-                // Threads that wait for a page that another call mapped are not woken by this one.
-                if map.mode == Mode::Handler {
-                    map.uffd.wake(map.address_of(PageIndex(from.0 - 1)), PAGE_SIZE)?;
-                }
-            }
-            Progress::Again(bytes) => {
-                let mapped = bytes / PAGE_SIZE;
-                tally.pages_mapped += mapped;
-                from.0 += mapped;
-                shown += mapped;
-            }
-            // The section keeps frames of published pages.
-            Progress::Hole(bytes) => {
-                let hole = PageIndex(from.0 + bytes / PAGE_SIZE);
-                tally.pages_mapped += hole.0 - from.0;
-                return if hole > page { Ok(shown.max(1)) } else { Err(io::Error::from_raw_os_error(NOMEM)) };
-            }
-        }
-    }
-    Ok(shown)
-}
-
-/// ENOMEM: the kernel had no memory for a page table.
-const NOMEM: i32 = 12;
-
 /// At most so many pages as one read brings in, `page` among them.
 fn one_read(page: PageIndex, wanted: PageRange) -> PageRange {
     if wanted.len() <= BUFFER_PAGES {
         return wanted;
     }
     clip(block(page, BUFFER_PAGES, wanted), wanted)
-}
-
-/// The aligned block of `pages` pages that holds `page`, as far as it lies in `window`.
-pub(crate) fn block(page: PageIndex, pages: u64, window: PageRange) -> PageRange {
-    let start = page.0 - page.0 % pages;
-    clip(PageRange::new(PageIndex(start), PageIndex(start.saturating_add(pages))), window)
-}
-
-/// Up to `each_way` resident pages on each side, nearest first, ending at the first missing one.
-fn spiral(frames: &Frames, page: PageIndex, each_way: u64, window: PageRange) -> PageRange {
-    let resident = |page| matches!(frames.pages.see(page), Seen::Resident { marked: false });
-    let (mut start, mut end) = (page, PageIndex(page.0 + 1));
-    for _ in 0..each_way {
-        if start > window.start() {
-            if !resident(PageIndex(start.0 - 1)) {
-                break;
-            }
-            start.0 -= 1;
-        }
-        if end < window.end() {
-            if !resident(end) {
-                break;
-            }
-            end.0 += 1;
-        }
-    }
-    PageRange::new(start, end)
-}
-
-/// What a hard fault wants beside the run it reads itself, in the background.
-fn read_others(map: &MapCore, at: MapRef, cluster: &Cluster, reads: PageRange, tally: &mut Tally) {
-    if let Some(opening) = map.take_opening() {
-        map.object.vm.jobs.sweep(&opening, at, tally);
-    }
-    let wanted = cluster.within(map.window);
-    if cluster.holes == Holes::Stop || wanted == reads {
-        return;
-    }
-    let before = PageRange::new(wanted.start(), reads.start().max(wanted.start()));
-    let after = PageRange::new(reads.end().min(wanted.end()), wanted.end());
-    for range in [after, before] {
-        push_reads(map, range, cluster.mark, tally);
-    }
-}
-
-/// A marked page was touched: what its policy wants read in the background.
-fn ask_to_read_on(map: &MapCore, frames: &Frames, page: PageIndex, tally: &mut Tally) {
-    let fault = FaultAt { page, window: map.window };
-    let (policy, entry) = map.policy();
-    // The mark was there when the fault began, and this fault took it.
-    let memory = Marked { frames, page };
-    if let Some(cluster) = entry.with(tally, |state| policy.soft(state, &fault, &memory)) {
-        push_reads(map, cluster.within(map.window), cluster.mark, tally);
-    }
-}
-
-/// Residency as it was before this fault took the mark of `page`.
-struct Marked<'a> {
-    frames: &'a Frames,
-    page: PageIndex,
-}
-
-impl prepage_core::policy::Residency for Marked<'_> {
-    fn is_resident(&self, page: PageIndex) -> bool {
-        self.frames.pages.is_resident(page)
-    }
-
-    fn is_marked(&self, page: PageIndex) -> bool {
-        page == self.page || self.frames.pages.is_marked(page)
-    }
-}
-
-fn push_reads(map: &MapCore, range: PageRange, mark: Option<PageIndex>, tally: &mut Tally) {
-    let mut start = range.start();
-    while start < range.end() {
-        let end = PageIndex((start.0 + BUFFER_PAGES).min(range.end().0));
-        let job = Job::Read { object: Arc::clone(&map.object), range: PageRange::new(start, end), mark };
-        if map.object.vm.jobs.push(job).is_err() {
-            tally.dropped += 1;
-            return;
-        }
-        start = end;
-    }
 }
 
 /// Serves the listed faults of `object` whose pages nobody fills any more.

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use prepage_sys::sigbus::{BusFault, Verdict};
 
 use crate::fault::{Context, Outcome, Touch, now_ns, serve};
-use crate::map::Mode;
+use crate::options::Mode;
 use crate::table;
 
 thread_local! {
@@ -31,7 +31,7 @@ pub(crate) fn on_fault(fault: &BusFault) -> Verdict {
         start_ns,
     };
     match serve(&map, at, &touch, Context::Signal, cpu) {
-        Outcome::Mapped(_) => Verdict::Resolved,
+        Outcome::Mapped(_) | Outcome::Repeat(_) => Verdict::Resolved,
         Outcome::Failed(_) => Verdict::Failed,
         Outcome::Later => unreachable!("the thread waits for its own page"),
     }

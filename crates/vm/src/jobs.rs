@@ -15,8 +15,9 @@ use prepage_core::{PageIndex, PageRange};
 use rustix::thread::futex::{self, Flags, Timespec};
 
 use crate::buffers::BUFFER_PAGES;
-use crate::fault::{Outcome, Touch, finish, map_hard, map_resident, serve_listed};
+use crate::fault::{Outcome, Touch, finish, serve_listed};
 use crate::fill::fill;
+use crate::neighbours::{map_hard, map_resident};
 use crate::object::{Frames, ObjectCore, clip};
 use crate::pages::Seen;
 use crate::reason;

@@ -13,9 +13,12 @@
 //! | `vm`          | the VM: limits, threads, figures; makes objects and maps                  |
 //! | `object`      | what is mapped: its frames, its states, its source                        |
 //! | `map`         | an object in memory: slices, populate, advice                             |
+//! | `options`     | how a VM and its maps are to be                                          |
 //! | `backing`     | who maps an object: one record a map, none a page                         |
 //! | `pages`       | the state words, and who owns a page while it is filled                   |
 //! | `fault`       | one fault from touch to mapped page                                       |
+//! | `neighbours`  | what one fault maps                                                      |
+//! | `ahead`       | what one fault has read in the background                                |
 //! | `fill`        | claimed pages get their bytes                                             |
 //! | `zero`        | memory of zeros, made in clusters                                         |
 //! | `inline`, `handler` | the two ways a fault comes in                                       |
@@ -46,6 +49,7 @@
 //! Needs Linux 6.6; 6.8 for huge pages of zeros.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod backing;
 mod buffers;
 mod entry;
@@ -61,7 +65,9 @@ mod jobs;
 mod map;
 #[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
 mod model;
+mod neighbours;
 mod object;
+mod options;
 mod pages;
 mod reason;
 mod record;
@@ -75,8 +81,9 @@ mod zero;
 pub use backing::Backing;
 pub use error::{AccessError, MakeError, MapError, OpenError, Reason};
 pub use failure::Failure;
-pub use map::{Advice, Map, MapOptions, Mode};
+pub use map::Map;
 pub use object::Object;
+pub use options::{Advice, MapOptions, Mode, VmOptions};
 pub use source::{Source, SourceError};
 pub use statistics::{Counted, Statistics};
-pub use vm::{Vm, VmOptions};
+pub use vm::Vm;

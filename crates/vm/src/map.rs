@@ -11,52 +11,15 @@ use prepage_sys::userfaultfd::{Progress, Userfaultfd};
 use crate::buffers::BUFFER_PAGES;
 use crate::entry::EntryCell;
 use crate::error::{AccessError, MapError};
-use crate::fault::map_resident;
 use crate::jobs::{Sweep, read_missing};
+use crate::neighbours::map_resident;
 use crate::object::{Contents, Object, ObjectCore};
+use crate::options::{Advice, MapOptions, Mode};
 use crate::pages::Seen;
 use crate::statistics::Tally;
 use crate::table::{self, MapRef};
 use crate::vm::{VmCore, next_map_id};
 use crate::zero;
-
-/// How a map's faults are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// By the thread that faults, in a SIGBUS handler: the fastest. A system call that is handed memory of the map which
-    /// is not mapped yet gets EFAULT: [`Map::populate`] first. Threads must not block SIGBUS.
-    Inline,
-    /// By threads of the VM. System calls wait like any access.
-    Handler,
-}
-
-/// How an object is to be mapped.
-#[derive(Clone, Debug)]
-pub struct MapOptions {
-    private: bool,
-    mode: Mode,
-    policy: Option<Policy>,
-    neighbours: Option<Neighbours>,
-    window: Option<PageRange>,
-    zero_cluster: u64,
-    huge: bool,
-}
-
-/// What a program says of its use of a map, as to madvise(2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
-    /// The policy that the map was made with.
-    Normal,
-    /// Pages are touched in order: read far ahead, in the background.
-    Sequential,
-    /// Pages are touched in no order: read the page alone.
-    Random,
-    /// These pages of the object will be touched: read and map them in the background.
-    WillNeed(PageRange),
-    /// These pages will not be touched soon: unmap them. Their frames stay. For shared maps; a private map loses its
-    /// copies by it, see [`Map::discard`].
-    DontNeed(PageRange),
-}
 
 /// An object mapped into this process. Dropping it unmaps it.
 ///
@@ -95,56 +58,6 @@ pub(crate) struct MapCore {
     pub(crate) huge: bool,
     /// Pages that raise SIGBUS until they are tried again.
     poisoned: Mutex<Vec<PageIndex>>,
-}
-
-impl MapOptions {
-    /// Writable; what is written stays in the map.
-    pub fn private() -> Self {
-        Self {
-            private: true,
-            mode: Mode::Inline,
-            policy: None,
-            neighbours: None,
-            window: None,
-            zero_cluster: 64,
-            huge: false,
-        }
-    }
-
-    /// Read-only: all maps show the same frames.
-    pub fn shared() -> Self {
-        Self { private: false, ..Self::private() }
-    }
-
-    /// How faults are served; [`Mode::Inline`] unless given.
-    pub fn mode(self, mode: Mode) -> Self {
-        Self { mode, ..self }
-    }
-
-    /// Which pages a fault reads; the VM's policy unless given.
-    pub fn policy(self, policy: Policy) -> Self {
-        Self { policy: Some(policy), ..self }
-    }
-
-    /// Which resident pages a fault maps; as the policy says unless given.
-    pub fn neighbours(self, neighbours: Neighbours) -> Self {
-        Self { neighbours: Some(neighbours), ..self }
-    }
-
-    /// Which pages of the object to show; all unless given.
-    pub fn window(self, window: PageRange) -> Self {
-        Self { window: Some(window), ..self }
-    }
-
-    /// How many pages a fault on zeros makes, 64 unless given: those of an aligned cluster.
-    pub fn zero_cluster(self, pages: u64) -> Self {
-        Self { zero_cluster: pages, ..self }
-    }
-
-    /// Makes zeros in huge pages where the kernel can.
-    pub fn huge_pages(self) -> Self {
-        Self { huge: true, ..self }
-    }
 }
 
 impl Map {
@@ -393,7 +306,8 @@ impl Map {
     /// Pages of `range` that raise SIGBUS do so no longer.
     fn forget_poison(&self, range: PageRange) -> Result<(), AccessError> {
         let mut poisoned = self.core.poisoned();
-        // Under the lock: nobody fills a poisoned page, and so nobody writes to it.
+        // A page whose neighbours were mapped since may be mapped with them, once another map brought it in. Otherwise
+        // nobody writes to it: writing takes `&mut`.
         for index in (0..poisoned.len()).rev() {
             if range.contains(poisoned[index]) {
                 let offset = self.core.address_of(poisoned[index]) - self.core.start;
@@ -482,7 +396,13 @@ impl MapCore {
             poisoned.push(page);
         } else {
             // It is there after all, or going: the touch is repeated.
-            let _ = self.uffd.wake(address, PAGE_SIZE);
+            self.wake(page);
         }
+    }
+
+    /// Lets threads that wait for `page` repeat their touch.
+    pub(crate) fn wake(&self, page: PageIndex) {
+        // Fails only for addresses that are none.
+        let _ = self.uffd.wake(self.address_of(page), PAGE_SIZE);
     }
 }

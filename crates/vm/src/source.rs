@@ -10,6 +10,36 @@ use std::time::Duration;
 ///
 /// `read` runs on threads of the [`Vm`](crate::Vm), never in the context of a signal: it may allocate, lock and block as
 /// it likes. It may not touch maps of the object it serves. Bytes of one offset are the same whenever they are read.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use prepage_vm::{MapOptions, Source, SourceError, Vm, VmOptions};
+///
+/// /// The squares of all numbers below 2^30: 8 GiB of them, and none is stored.
+/// struct Squares;
+///
+/// impl Source for Squares {
+///     fn len_bytes(&self) -> u64 {
+///         8 << 30
+///     }
+///
+///     fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+///         for (number, bytes) in (offset_bytes / 8..).zip(into.chunks_exact_mut(8)) {
+///             bytes.copy_from_slice(&(number * number).to_le_bytes());
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// let vm = Vm::new(VmOptions::default().frame_limit_bytes(64 << 20))?;
+/// let squares = vm.source("squares", Squares)?;
+/// let map = vm.map(&squares, &MapOptions::shared())?;
+/// let at = 8 * 1_000_000;
+/// assert_eq!(map.as_slice()[at..at + 8], 1_000_000_000_000_u64.to_le_bytes());
+/// assert_eq!(squares.resident_pages(), 16);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Source: Send + Sync + 'static {
     /// How many bytes there are; constant.
     fn len_bytes(&self) -> u64;

@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
 use prepage_core::policy::Policy;
 use prepage_core::{Fault, ObjectId, PAGE_SIZE, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
@@ -21,25 +20,13 @@ use crate::fault::now_ns;
 use crate::handler::Handlers;
 use crate::inline;
 use crate::jobs::Jobs;
-use crate::map::{Map, MapOptions, Mode};
+use crate::map::Map;
 use crate::object::{Bytes, Contents, Frames, Object, ObjectCore};
+use crate::options::{MapOptions, Mode, VmOptions};
 use crate::record::Records;
 use crate::source::{LocalFile, Source};
 use crate::statistics::{Figures, Statistics};
 use crate::zero::Zeros;
-
-/// How a [`Vm`] is to be.
-#[derive(Clone, Debug)]
-pub struct VmOptions {
-    frame_limit_bytes: u64,
-    policy: Policy,
-    handler_threads: usize,
-    spin: Duration,
-    fill_threads: u32,
-    record_faults: usize,
-    user_mode_only: bool,
-    explain: bool,
-}
 
 /// Maps objects into this process and serves their faults.
 ///
@@ -82,65 +69,6 @@ pub(crate) struct VmCore {
 struct Named {
     object: prepage_core::Object,
     core: Weak<ObjectCore>,
-}
-
-impl Default for VmOptions {
-    fn default() -> Self {
-        Self {
-            frame_limit_bytes: u64::MAX,
-            policy: "aligned:16".parse().expect("a policy"),
-            handler_threads: 2,
-            spin: Duration::from_micros(50),
-            fill_threads: 64,
-            record_faults: 0,
-            user_mode_only: false,
-            explain: true,
-        }
-    }
-}
-
-impl VmOptions {
-    /// The most memory that frames may take; without limit unless given. A fault beyond it fails.
-    pub fn frame_limit_bytes(self, frame_limit_bytes: u64) -> Self {
-        Self { frame_limit_bytes, ..self }
-    }
-
-    /// The policy of maps that name none; `aligned:16` unless given.
-    pub fn policy(self, policy: Policy) -> Self {
-        Self { policy, ..self }
-    }
-
-    /// Threads that serve maps of [`Mode::Handler`]; 2 unless given, at least 1.
-    pub fn handler_threads(self, handler_threads: usize) -> Self {
-        Self { handler_threads: handler_threads.max(1), ..self }
-    }
-
-    /// How long the first handler thread looks for the next fault before it sleeps; 50 µs unless given. Spinning takes a
-    /// CPU while faults come, and saves each of them a wake-up.
-    pub fn spin(self, spin: Duration) -> Self {
-        Self { spin, ..self }
-    }
-
-    /// The most threads that read in the background and for custom sources; 64 unless given, at least 1.
-    pub fn fill_threads(self, fill_threads: u32) -> Self {
-        Self { fill_threads: fill_threads.max(1), ..self }
-    }
-
-    /// Keeps so many faults for each CPU until [`Vm::take_trace`]; none unless given. 64 bytes each.
-    pub fn record_faults(self, record_faults: usize) -> Self {
-        Self { record_faults, ..self }
-    }
-
-    /// Lets [`Mode::Handler`] do with what every user may have: system calls that are handed memory that is not mapped
-    /// yet get EFAULT.
-    pub fn user_mode_only(self) -> Self {
-        Self { user_mode_only: true, ..self }
-    }
-
-    /// Whether a touch that ends in SIGBUS is explained on stderr; it is unless told otherwise.
-    pub fn explain(self, explain: bool) -> Self {
-        Self { explain, ..self }
-    }
 }
 
 impl Vm {

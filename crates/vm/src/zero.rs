@@ -7,8 +7,10 @@ use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::region::{Contents, REGION_ALIGN, Region};
 use prepage_sys::userfaultfd::{Progress, Userfaultfd};
 
-use crate::fault::{Outcome, Touch, block};
-use crate::map::{MapCore, Mode};
+use crate::fault::{Outcome, Touch};
+use crate::map::MapCore;
+use crate::neighbours::block;
+use crate::options::Mode;
 use crate::reason;
 use crate::statistics::Tally;
 
@@ -81,7 +83,7 @@ pub(crate) fn make_range(map: &MapCore, range: PageRange, write: bool, tally: &m
             Progress::Mapped(bytes) => {
                 // Threads that wait for a page that another call made are not woken by this one.
                 if map.mode == Mode::Handler {
-                    map.uffd.wake(address + bytes, PAGE_SIZE)?;
+                    map.wake(map.page_at(address + bytes));
                 }
                 (bytes / PAGE_SIZE, 1)
             }

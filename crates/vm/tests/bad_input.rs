@@ -113,6 +113,7 @@ fn a_failure_goes_with_its_mapping() {
     for private in [true, false] {
         let options = if private { MapOptions::private() } else { MapOptions::shared() };
         let mut map = vm.map(&object, &options.mode(Mode::Handler)).unwrap();
+        let other = vm.map(&object, &MapOptions::shared()).unwrap();
         mood.store(FAIL, Ordering::SeqCst);
         let mut write = |map: &prepage_vm::Map| out.write(&map.as_slice()[21 * 4096..22 * 4096]);
         // Twice: the second time the kernel knows already that the page is bad.
@@ -131,6 +132,15 @@ fn a_failure_goes_with_its_mapping() {
             map.advise(Advice::DontNeed(pages(20, 22))).unwrap();
         }
         assert_eq!(write(&map).unwrap(), 4096);
+        map.populate(pages(20, 22)).unwrap();
+
+        // Another map brings the page in, and a fault on its neighbour maps both.
+        object.evict(object.pages()).unwrap();
+        mood.store(FAIL, Ordering::SeqCst);
+        assert!(write(&map).is_err());
+        mood.store(FINE, Ordering::SeqCst);
+        other.populate(pages(20, 22)).unwrap();
+        assert_eq!(touch(&map, 20), word(20 * 4096));
         map.populate(pages(20, 22)).unwrap();
         assert_eq!(touch(&map, 21), word(21 * 4096));
         object.evict(object.pages()).unwrap();

@@ -2,12 +2,10 @@
 
 mod support;
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use prepage_core::{FaultClass, PageIndex};
 use prepage_vm::{Advice, MapOptions, Mode, Vm, VmOptions};
@@ -242,23 +240,30 @@ fn faults_are_recorded_like_those_of_the_kernel() {
 }
 
 #[test]
-fn a_child_does_not_inherit_maps() {
+fn no_touch_is_forgotten_while_frames_are_taken_away() {
     let vm = vm();
-    let object = vm.source("words", Words { len_bytes: 4 * 4096, ..Default::default() }).unwrap();
+    let file = file(64 * 4096);
+    let object = vm.file(file.path()).unwrap();
     for mode in modes(&vm, &object) {
-        let map = vm.map(&object, &MapOptions::shared().mode(mode)).unwrap();
-        assert_eq!(touch(&map, 0), word(0));
-        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        prepage_sys::beside::run_beside(Some(theirs.into()), |theirs| {
-            let theirs = File::from(theirs.expect("given"));
-            let _ = rustix::io::write(theirs.as_fd(), b"a");
-            // Mapped in the parent: the child must neither see it nor zeros.
-            let seen = touch(&map, 0);
-            let _ = rustix::io::write(theirs.as_fd(), &seen.to_le_bytes());
-        })
-        .unwrap();
-        let mut said = Vec::new();
-        ours.read_to_end(&mut said).unwrap();
-        assert_eq!(said, b"a", "the child died at its touch");
+        let options = MapOptions::shared().mode(mode).policy("aligned:4".parse().unwrap());
+        let map = Arc::new(vm.map(&object, &options).unwrap());
+        let (stop, (done, ended)) = (Arc::new(AtomicBool::new(false)), std::sync::mpsc::channel());
+        let (evictor, until) = (object.clone(), Arc::clone(&stop));
+        let evictor = std::thread::spawn(move || {
+            while !until.load(Ordering::Relaxed) {
+                evictor.evict(pages(0, 64)).unwrap();
+            }
+        });
+        std::thread::spawn(move || {
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_secs(2) {
+                (0..64).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+            }
+            done.send(()).unwrap();
+        });
+        let outcome = ended.recv_timeout(Duration::from_secs(60));
+        stop.store(true, Ordering::Relaxed);
+        evictor.join().unwrap();
+        assert_eq!(outcome, Ok(()), "in {mode:?} a thread sleeps for ever");
     }
 }

@@ -1,0 +1,191 @@
+//! How a VM and its maps are to be, and what a program may say of their use.
+
+use std::time::Duration;
+
+use prepage_core::PageRange;
+use prepage_core::policy::{Neighbours, Policy};
+
+/// How a [`Vm`] is to be.
+#[derive(Clone, Debug)]
+pub struct VmOptions {
+    pub(crate) frame_limit_bytes: u64,
+    pub(crate) policy: Policy,
+    pub(crate) handler_threads: usize,
+    pub(crate) spin: Duration,
+    pub(crate) fill_threads: u32,
+    pub(crate) record_faults: usize,
+    pub(crate) user_mode_only: bool,
+    pub(crate) explain: bool,
+}
+
+impl Default for VmOptions {
+    fn default() -> Self {
+        Self {
+            frame_limit_bytes: u64::MAX,
+            policy: "aligned:16".parse().expect("a policy"),
+            handler_threads: 2,
+            spin: Duration::from_micros(50),
+            fill_threads: 64,
+            record_faults: 0,
+            user_mode_only: false,
+            explain: true,
+        }
+    }
+}
+
+impl VmOptions {
+    /// The most memory that frames may take; without limit unless given. A fault beyond it fails. Private copies and
+    /// zeros are the maps' own and no frames.
+    pub fn frame_limit_bytes(self, frame_limit_bytes: u64) -> Self {
+        Self { frame_limit_bytes, ..self }
+    }
+
+    /// The policy of maps that name none; `aligned:16` unless given.
+    pub fn policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// Threads that serve maps of [`Mode::Handler`]; 2 unless given, at least 1.
+    pub fn handler_threads(self, handler_threads: usize) -> Self {
+        Self { handler_threads: handler_threads.max(1), ..self }
+    }
+
+    /// How long the first handler thread looks for the next fault before it sleeps; 50 µs unless given. Spinning takes a
+    /// CPU while faults come, and saves each of them a wake-up.
+    pub fn spin(self, spin: Duration) -> Self {
+        Self { spin, ..self }
+    }
+
+    /// The most threads that read in the background and for custom sources; 64 unless given, at least 1.
+    pub fn fill_threads(self, fill_threads: u32) -> Self {
+        Self { fill_threads: fill_threads.max(1), ..self }
+    }
+
+    /// Keeps so many faults for each CPU until [`Vm::take_trace`]; none unless given. 64 bytes each.
+    pub fn record_faults(self, record_faults: usize) -> Self {
+        Self { record_faults, ..self }
+    }
+
+    /// Lets [`Mode::Handler`] do with what every user may have: system calls that are handed memory that is not mapped
+    /// yet get EFAULT.
+    pub fn user_mode_only(self) -> Self {
+        Self { user_mode_only: true, ..self }
+    }
+
+    /// Whether a touch that ends in SIGBUS is explained on stderr; it is unless told otherwise.
+    pub fn explain(self, explain: bool) -> Self {
+        Self { explain, ..self }
+    }
+}
+
+/// How a map's faults are served.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::io::{Read, Write};
+///
+/// use prepage_vm::{MapError, MapOptions, Mode, Vm, VmOptions};
+///
+/// let vm = Vm::new(VmOptions::default().handler_threads(1))?;
+/// let object = vm.file(std::env::current_exe()?)?;
+/// let map = match vm.map(&object, &MapOptions::shared().mode(Mode::Handler)) {
+///     // Served by a thread, a fault may come from a system call, which takes a permission.
+///     Err(MapError::Userfaultfd(why)) => return Ok(eprintln!("{why}")),
+///     made => made?,
+/// };
+/// // The kernel itself touches the map here, and waits for the page.
+/// let (mut from, mut to) = std::io::pipe()?;
+/// to.write_all(&map.as_slice()[..4])?;
+/// let mut bytes = [0; 4];
+/// from.read_exact(&mut bytes)?;
+/// assert_eq!(&bytes, b"\x7fELF");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// By the thread that faults, in a SIGBUS handler: the fastest. A system call that is handed memory of the map which
+    /// is not mapped yet gets EFAULT: [`Map::populate`] first. Threads must not block SIGBUS.
+    Inline,
+    /// By threads of the VM. System calls wait like any access. Not permitted to every user: the error of the first such
+    /// map says what would permit it.
+    Handler,
+}
+
+/// How an object is to be mapped.
+#[derive(Clone, Debug)]
+pub struct MapOptions {
+    pub(crate) private: bool,
+    pub(crate) mode: Mode,
+    pub(crate) policy: Option<Policy>,
+    pub(crate) neighbours: Option<Neighbours>,
+    pub(crate) window: Option<PageRange>,
+    pub(crate) zero_cluster: u64,
+    pub(crate) huge: bool,
+}
+
+/// What a program says of its use of a map, as to madvise(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// The policy that the map was made with.
+    Normal,
+    /// Pages are touched in order: read far ahead, in the background.
+    Sequential,
+    /// Pages are touched in no order: read the page alone.
+    Random,
+    /// These pages of the object will be touched: read and map them in the background.
+    WillNeed(PageRange),
+    /// These pages will not be touched soon: unmap them. Their frames stay. For shared maps; a private map loses its
+    /// copies by it, see [`Map::discard`].
+    DontNeed(PageRange),
+}
+
+impl MapOptions {
+    /// Writable; what is written stays in the map.
+    pub fn private() -> Self {
+        Self {
+            private: true,
+            mode: Mode::Inline,
+            policy: None,
+            neighbours: None,
+            window: None,
+            zero_cluster: 64,
+            huge: false,
+        }
+    }
+
+    /// Read-only: all maps show the same frames.
+    pub fn shared() -> Self {
+        Self { private: false, ..Self::private() }
+    }
+
+    /// How faults are served; [`Mode::Inline`] unless given.
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// Which pages a fault reads; the VM's policy unless given.
+    pub fn policy(self, policy: Policy) -> Self {
+        Self { policy: Some(policy), ..self }
+    }
+
+    /// Which resident pages a fault maps; as the policy says unless given.
+    pub fn neighbours(self, neighbours: Neighbours) -> Self {
+        Self { neighbours: Some(neighbours), ..self }
+    }
+
+    /// Which pages of the object to show; all unless given.
+    pub fn window(self, window: PageRange) -> Self {
+        Self { window: Some(window), ..self }
+    }
+
+    /// How many pages a fault on zeros makes, 64 unless given: those of an aligned cluster.
+    pub fn zero_cluster(self, pages: u64) -> Self {
+        Self { zero_cluster: pages, ..self }
+    }
+
+    /// Makes zeros in huge pages where the kernel can.
+    pub fn huge_pages(self) -> Self {
+        Self { huge: true, ..self }
+    }
+}
