@@ -46,11 +46,12 @@ fn prefetch(program: &Path, told: &Told, over: &AtomicBool) {
     std::thread::scope(|scope| {
         let first = scope.spawn(|| bring_in(&own, program));
         if !over.load(Ordering::Relaxed) {
-            let libraries = search.libraries();
-            total.requested_bytes += bring_in(&libraries, program);
-            all = libraries;
+            all = search.libraries();
+            total = bring_in(&all, program);
         }
-        total.requested_bytes += first.join().unwrap_or_default();
+        let first = first.join().unwrap_or_default();
+        total.requested_bytes += first.requested_bytes;
+        total.memory_was_short |= first.memory_was_short;
     });
     all.files.extend(own.files);
     all.left.extend(own.left);
@@ -63,16 +64,9 @@ fn prefetch(program: &Path, told: &Told, over: &AtomicBool) {
     told.say(&format!("page maps: {}", account(&all.profile(program), &total, &left)));
 }
 
-/// Returns the bytes asked for.
-fn bring_in(found: &Found, program: &Path) -> u64 {
-    if found.files.is_empty() {
-        return 0;
-    }
+fn bring_in(found: &Found, program: &Path) -> Outcome {
     let profile = found.profile(program);
     let mut engine = Engine::new(&profile, &device_of(&profile));
     engine.keep_within(Budget::of_process());
-    if engine.is_warm() {
-        return 0;
-    }
-    engine.run().requested_bytes
+    if engine.is_warm() { Outcome::default() } else { engine.run() }
 }
