@@ -9,6 +9,7 @@ use prepage_core::bounds::LeftOut;
 use prepage_core::profile::Profile;
 
 use crate::engine::Outcome;
+use crate::identity::Skipped;
 
 /// Files named in one message; of more, the number is told.
 const NAMED: usize = 5;
@@ -41,9 +42,9 @@ impl Told {
 }
 
 /// What of `profile` was left out: `cut` before its reads were planned, and files that turned out to be others.
-pub fn left_out(profile: &Profile, outcome: &Outcome, cut: &[LeftOut]) -> Vec<(String, String)> {
+pub fn left_out(profile: &Profile, skipped: &[(usize, Skipped)], cut: &[LeftOut]) -> Vec<(String, String)> {
     let cut = cut.iter().map(|left| (left.path.clone(), left.reason.to_owned()));
-    let skipped = outcome.skipped.iter().map(|&(at, why)| {
+    let skipped = skipped.iter().map(|&(at, why)| {
         (profile.files.get(at).map_or(String::new(), |file| file.path.clone()), why.to_string())
     });
     cut.chain(skipped).collect()
@@ -52,22 +53,22 @@ pub fn left_out(profile: &Profile, outcome: &Outcome, cut: &[LeftOut]) -> Vec<(S
 /// One line: what was asked for, and what was left out and why.
 pub fn account(profile: &Profile, outcome: &Outcome, left: &[(String, String)]) -> String {
     let megabytes = outcome.requested_bytes as f64 / 1e6;
-    let mut text = format!("prefetched {megabytes:.1} MB of {} files", profile.files.len());
-    if outcome.memory_was_short {
-        text.push_str("; ended early, for memory got short");
-    }
+    let files = profile.files.len() - outcome.skipped.len().min(profile.files.len());
+    let short = if outcome.memory_was_short { "; ended early, for memory got short" } else { "" };
+    with_left_out(&format!("prefetched {megabytes:.1} MB of {files} files{short}"), left)
+}
+
+/// `text`, and what was left out and why.
+pub fn with_left_out(text: &str, left: &[(String, String)]) -> String {
     if left.is_empty() {
-        return text;
+        return text.to_owned();
     }
     let named = left.iter().take(NAMED).map(|(path, why)| match path.as_str() {
         "" => why.clone(),
         path => format!("{} ({why})", path.escape_debug()),
     });
-    text.push_str(&format!("; left out: {}", named.collect::<Vec<_>>().join(", ")));
-    if left.len() > NAMED {
-        text.push_str(&format!(" and {} more", left.len() - NAMED));
-    }
-    text
+    let more = if left.len() > NAMED { format!(" and {} more", left.len() - NAMED) } else { String::new() };
+    format!("{text}; left out: {}{more}", named.collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open, setrlimit};
 
-use crate::account::{Told, account, left_out};
+use crate::account::{Told, account, left_out, with_left_out};
 use crate::doctor::chain;
 use crate::engine::{Engine, device_of};
 use crate::first_start;
@@ -189,7 +189,8 @@ impl Launch<'_> {
         engine.keep_within(Budget::of_process());
         if engine.is_warm() {
             if told.is_heard() && self.options.prefetch {
-                told.say("all that was looked at is in memory already: nothing to prefetch");
+                let left = left_out(profile, &engine.look_at_files(), cut);
+                told.say(&with_left_out("nothing prefetched: what is there is in memory already", &left));
             }
             if self.stays_warm(&until) {
                 return;
@@ -199,7 +200,7 @@ impl Launch<'_> {
             if self.options.prefetch {
                 scope.spawn(|| {
                     let outcome = engine.run();
-                    told.say(&account(profile, &outcome, &left_out(profile, &outcome, cut)));
+                    told.say(&account(profile, &outcome, &left_out(profile, &outcome.skipped, cut)));
                 });
             }
             let sampled = now_ns().is_multiple_of(STALL_WATCH_EVERY);
