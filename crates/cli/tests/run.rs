@@ -50,7 +50,7 @@ fn what_cannot_be_started_is_told_with_the_customary_codes() {
 fn help_names_every_option_the_starter_takes() {
     let sandbox = Sandbox::new();
     let help = text(&sandbox.output(&["run", "--help"]).stdout);
-    for option in ["--quiet", "--no-learn", "--no-prefetch"] {
+    for option in ["--quiet", "--verbose", "--no-learn", "--no-prefetch"] {
         assert!(help.contains(option), "{option} is not in the help");
         let taken = sandbox.prepage(&["run", "--quiet", option, "true"]).status().unwrap();
         assert!(taken.success(), "{option} is not taken");

@@ -212,6 +212,14 @@ impl<'a> Engine<'a> {
         opened.as_ref().map_err(|skipped| *skipped)
     }
 
+    /// Opens all files. Returns those of the profile that are no longer what was learned, by index.
+    pub fn look_at_files(&self) -> Vec<(usize, Skipped)> {
+        for at in 0..self.files.len() {
+            let _ = self.file(at);
+        }
+        self.skipped()
+    }
+
     fn skipped(&self) -> Vec<(usize, Skipped)> {
         let failed = |(at, slot): (usize, &OnceLock<Result<File, Skipped>>)| match slot.get() {
             Some(Err(skipped)) => Some((at, *skipped)),

@@ -73,6 +73,8 @@ pub fn open_if_same(profiled: &ProfiledFile) -> Result<File, Skipped> {
     if now == profiled.identity {
         return Ok(file);
     }
+    // The pages that tell the content, and no read-ahead: what else is in memory is still to be found out.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
     match fingerprint(&file, now.size_bytes) {
         Ok(found) if found == profiled.fingerprint => Ok(file),
         _ => Err(Skipped::Changed),

@@ -13,19 +13,22 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use prepage_core::bounds::{LeftOut, bound};
 use prepage_core::profile::{Evidence, Profile, ProfiledFile, Touches};
 use prepage_core::{PageIndex, PageRange};
-use prepage_sys::beside::{allow_inspection_by, run_beside};
+use prepage_sys::beside::{allow_inspection_by, run_beside_with};
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open, setrlimit};
 
+use crate::account::{Told, account, left_out, with_left_out};
 use crate::doctor::chain;
 use crate::engine::{Engine, device_of};
+use crate::first_start;
 use crate::keep::{Origin, keep};
 use crate::memory::Budget;
 use crate::program;
@@ -54,6 +57,8 @@ pub struct LaunchOptions {
     pub learn: bool,
     /// Whether to prefetch in this start.
     pub prefetch: bool,
+    /// Whether to say on standard error, beside the program, what was prefetched and what was left out.
+    pub verbose: bool,
 }
 
 /// Starts what `command` needs beside this process and returns what its user should be told, if anything. The
@@ -86,12 +91,16 @@ struct Launch<'a> {
 impl Launch<'_> {
     /// There is a profile: the program need not wait.
     fn known(&self, bytes: &[u8]) -> Option<String> {
-        let started = run_beside(None, |_| {
+        let started = run_beside_with(self.listener(), |mut kept| {
+            let told = Told::to(kept.pop());
             allow_many_files();
             match self.store.decode(&self.key, bytes) {
-                Ok(Some(profile)) => self.prefetch(&profile),
+                Ok(Some(mut profile)) => {
+                    let cut = bound(&mut profile);
+                    self.prefetch(&profile, &cut, &told);
+                }
                 // Another program's, or of a form that makes no sense: learned anew, and replaced.
-                Ok(None) | Err(_) => self.learn(None),
+                Ok(None) | Err(_) => self.learn(None, told),
             }
         });
         started.err().map(|error| format!("no prefetch: cannot start a process: {error}"))
@@ -100,7 +109,7 @@ impl Launch<'_> {
     /// There is no profile, or (`damaged`) none that can be read: this start is learned from.
     fn unknown(&self, damaged: Option<String>) -> Option<String> {
         if !self.options.learn {
-            return damaged;
+            return self.unknown_and_not_learned(damaged);
         }
         let before = damaged.as_ref().map_or(String::new(), |text| format!("{text}; "));
         let refused = |why: String| Some(format!("{before}not learning: {why}"));
@@ -110,7 +119,12 @@ impl Launch<'_> {
         }
         let started =
             pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from).and_then(|(answer, to_program)| {
-                run_beside(Some(to_program), |to_program| self.learn(to_program))?;
+                let keep = std::iter::once(to_program).chain(self.listener()).collect();
+                run_beside_with(keep, |kept| {
+                    let mut kept = kept.into_iter();
+                    let to_program = kept.next();
+                    self.learn(to_program, Told::to(kept.next()));
+                })?;
                 Ok(answer)
             });
         match started.map(receive) {
@@ -123,8 +137,28 @@ impl Launch<'_> {
         }
     }
 
+    /// There is no profile, and none is wanted. What came with the files can be prefetched all the same.
+    fn unknown_and_not_learned(&self, damaged: Option<String>) -> Option<String> {
+        if self.options.prefetch {
+            // Without it the program starts as it would anyway.
+            let _ = run_beside_with(self.listener(), |mut kept| {
+                allow_many_files();
+                let Some(until) = self.until() else { return };
+                let _prefetch = first_start::begin(&self.key.program, Told::to(kept.pop()));
+                until.wait();
+            });
+        }
+        damaged
+    }
+
+    /// Standard error, where somebody wants to hear from the process beside.
+    fn listener(&self) -> Vec<OwnedFd> {
+        let copy = || std::io::stderr().as_fd().try_clone_to_owned().ok();
+        self.options.verbose.then(copy).flatten().into_iter().collect()
+    }
+
     /// Beside a program without profile.
-    fn learn(&self, to_program: Option<OwnedFd>) {
+    fn learn(&self, to_program: Option<OwnedFd>, told: Told) {
         let tell = |refusal: &str| {
             if let Some(to_program) = to_program {
                 send(to_program, refusal);
@@ -132,26 +166,42 @@ impl Launch<'_> {
         };
         // Before the program is let go: one that ends at once would leave nothing to wait for.
         let Some(until) = self.until() else { return };
+        let prefetch = self.options.prefetch;
         match Watch::attach(self.target, Scope::EveryFault) {
             Ok(watch) => {
                 tell("");
+                // Faults tell which pages are used whether these were read ahead or not.
+                let _prefetch = prefetch.then(|| first_start::begin(&self.key.program, told));
                 self.keep(watch.follow(&until));
             }
-            Err(error) => tell(&format!("{}\n  try: prepage doctor", chain(&error))),
+            Err(error) => {
+                tell(&format!("{}\n  try: prepage doctor", chain(&error)));
+                let _prefetch = prefetch.then(|| first_start::begin(&self.key.program, told));
+                until.wait();
+            }
         }
     }
 
     /// Beside a program with a profile.
-    fn prefetch(&self, profile: &Profile) {
+    fn prefetch(&self, profile: &Profile, cut: &[LeftOut], told: &Told) {
         let mut engine = Engine::new(profile, &device_of(profile));
         let Some(until) = self.until() else { return };
         engine.keep_within(Budget::of_process());
-        if engine.is_warm() && self.stays_warm(&until) {
-            return;
+        if engine.is_warm() {
+            if told.is_heard() && self.options.prefetch {
+                let left = left_out(profile, &engine.look_at_files(), cut);
+                told.say(&with_left_out("nothing prefetched: what is there is in memory already", &left));
+            }
+            if self.stays_warm(&until) {
+                return;
+            }
         }
         std::thread::scope(|scope| {
             if self.options.prefetch {
-                scope.spawn(|| engine.run());
+                scope.spawn(|| {
+                    let outcome = engine.run();
+                    told.say(&account(profile, &outcome, &left_out(profile, &outcome.skipped, cut)));
+                });
             }
             let sampled = now_ns().is_multiple_of(STALL_WATCH_EVERY);
             let watched = if sampled { Scope::DiskFaultsAndStalls } else { Scope::DiskFaults };

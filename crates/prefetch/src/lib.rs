@@ -37,6 +37,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod account;
 pub mod calibrate;
 pub mod calls;
 pub mod clock;
@@ -46,6 +47,7 @@ pub mod elf;
 pub mod embedded;
 pub mod engine;
 pub mod exact;
+pub mod first_start;
 pub mod identity;
 pub mod keep;
 pub mod launch;

@@ -13,12 +13,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 ///   it, so `wait()` in whatever the caller becomes never meets a stranger. Unless the caller is process 1 or a
 ///   subreaper itself: it then adopts this process as it adopts any orphan;
 /// - leads its own session, so signals of the terminal do not reach it;
-/// - holds no file of the caller but `keep`, which `work` gets: pipes see their end, file systems can be unmounted; its standard
+/// - holds no file of the caller but those in `keep`, which `work` gets in the same order: pipes see their end, file systems can be unmounted; its standard
 ///   streams and working directory are `/dev/null` and `/`;
 /// - ends when `work` returns.
 ///
 /// To be called while the process has one thread: only that one exists in the new process.
-pub fn run_beside(keep: Option<OwnedFd>, work: impl FnOnce(Option<OwnedFd>)) -> io::Result<()> {
+pub fn run_beside_with(keep: Vec<OwnedFd>, work: impl FnOnce(Vec<OwnedFd>)) -> io::Result<()> {
     // SAFETY: clone without CLONE_VM copies the process as fork does. The copy calls only fork and _exit, for
     // which the thread id cached by libc (which this raw call leaves stale) does not matter.
     let middle = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
@@ -31,7 +31,7 @@ pub fn run_beside(keep: Option<OwnedFd>, work: impl FnOnce(Option<OwnedFd>)) -> 
                 // SAFETY: _exit ends the process without running anything else.
                 unsafe { libc::_exit(if inner < 0 { 1 } else { 0 }) };
             }
-            if let Ok(kept) = leave_callers_world(keep.as_ref()) {
+            if let Ok(kept) = leave_callers_world(&keep) {
                 work(kept);
             }
             // SAFETY: as above. The caller's atexit handlers and buffers are not this process's to run or flush.
@@ -55,32 +55,39 @@ pub fn run_beside(keep: Option<OwnedFd>, work: impl FnOnce(Option<OwnedFd>)) -> 
     }
 }
 
-/// Drops every tie to the caller's files, terminal and directory. Returns `keep` under a number of its own.
-fn leave_callers_world(keep: Option<&OwnedFd>) -> io::Result<Option<OwnedFd>> {
-    const KEPT: i32 = 3;
-    let check = |result: i32| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+/// [`run_beside_with`] one file of the caller, or none.
+pub fn run_beside(keep: Option<OwnedFd>, work: impl FnOnce(Option<OwnedFd>)) -> io::Result<()> {
+    run_beside_with(keep.into_iter().collect(), |mut kept| work(kept.pop()))
+}
+
+/// Drops every tie to the caller's files, terminal and directory. Returns `keep` under numbers of its own.
+fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
+    const FIRST_KEPT: i32 = 3;
+    let check = |result: i32| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
+    let first_closed = FIRST_KEPT + keep.len() as i32;
     // SAFETY: plain system calls on numbers. Every descriptor closed or replaced here belonged to values of the
     // caller's copy of memory that this process never uses again: `work` gets only what this function returns.
     unsafe {
         libc::setsid();
-        match keep.map(AsRawFd::as_raw_fd) {
-            None => {}
-            Some(KEPT) => check(libc::fcntl(KEPT, libc::F_SETFD, libc::FD_CLOEXEC))?,
-            Some(keep) => check(libc::dup3(keep, KEPT, libc::O_CLOEXEC))?,
+        // Out of the way first: one of them may have the number that another is to get.
+        let mut moved = Vec::with_capacity(keep.len());
+        for fd in keep {
+            moved.push(check(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first_closed))?);
         }
-        let first_closed = KEPT + i32::from(keep.is_some());
+        for (number, fd) in (FIRST_KEPT..).zip(moved) {
+            check(libc::dup3(fd, number, libc::O_CLOEXEC))?;
+        }
         check(libc::syscall(libc::SYS_close_range, first_closed, libc::c_uint::MAX, 0) as i32)?;
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-        check(null)?;
-        for stream in 0..KEPT {
+        let null = check(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR))?;
+        for stream in 0..FIRST_KEPT {
             check(libc::dup2(null, stream))?;
         }
-        if null >= KEPT {
+        if null >= FIRST_KEPT {
             libc::close(null);
         }
         check(libc::chdir(c"/".as_ptr()))?;
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-        Ok(keep.map(|_| OwnedFd::from_raw_fd(KEPT)))
+        Ok((FIRST_KEPT..first_closed).map(|number| OwnedFd::from_raw_fd(number)).collect())
     }
 }
 

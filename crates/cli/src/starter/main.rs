@@ -43,12 +43,16 @@ struct Run {
 /// The options of `prepage run`; `None` when help is wanted, which the tools give. The first argument that is no
 /// option begins the command.
 fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
-    let mut run =
-        Run { options: LaunchOptions { learn: true, prefetch: true }, quiet: false, command: Vec::new() };
+    let mut run = Run {
+        options: LaunchOptions { learn: true, prefetch: true, verbose: false },
+        quiet: false,
+        command: Vec::new(),
+    };
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
             Arg::Short('q') | Arg::Long("quiet") => run.quiet = true,
+            Arg::Short('v') | Arg::Long("verbose") => run.options.verbose = true,
             Arg::Long("no-learn") => run.options.learn = false,
             Arg::Long("no-prefetch") => run.options.prefetch = false,
             Arg::Short('h') | Arg::Long("help") => return Ok(None),

@@ -8,6 +8,9 @@ pub struct Args {
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
+    /// Say what was prefetched, what was left out, and why
+    #[arg(short, long)]
+    verbose: bool,
     /// Do not learn from this start
     #[arg(long)]
     no_learn: bool,

@@ -1,0 +1,245 @@
+//! Profiles that lie, files that change, devices that fail, limits that bite: the program runs all the same, and `-v` says
+//! what was left out.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use prepage_core::profile::{Evidence, Extent, FileIdentity, Fingerprint, Lookup, Profile, ProfiledFile};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_prefetch::identity::{fingerprint, identity_of, open_to_read};
+use prepage_prefetch::store::{ProfileKey, Store};
+use support::{Sandbox, is_root, text, wait_for};
+
+const PROGRAM: [&str; 3] = ["sh", "-c", "sleep 0.3; echo ran"];
+
+/// The profile of [`PROGRAM`] with these files and names, in the sandbox's store. The files are evicted.
+fn store(sandbox: &Sandbox, files: Vec<ProfiledFile>, lookups: &[&str]) {
+    let program = fs::canonicalize("/bin/sh").unwrap().to_str().unwrap().to_owned();
+    let key = ProfileKey { program, role: prepage_core::role::role(&PROGRAM) };
+    let names = lookups.iter().map(|path| Lookup { rank: 0, path: (*path).into(), list: true });
+    let profile = Profile {
+        program: key.program.clone(),
+        role: key.role.clone(),
+        files,
+        lookups: names.collect(),
+        ..Profile::default()
+    };
+    for file in profile.files.iter().filter(|file| Path::new(&file.path).starts_with(sandbox.path())) {
+        if let Ok(file) = open_to_read(Path::new(&file.path)) {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+    }
+    Store::at(sandbox.store()).update(&key, |_| Some(profile)).unwrap();
+}
+
+fn run(sandbox: &Sandbox) -> Output {
+    let began = Instant::now();
+    let output = sandbox.output(&[&["run", "-v", "--no-learn", "--"], &PROGRAM[..]].concat());
+    assert_eq!(text(&output.stdout), "ran\n", "{}", text(&output.stderr));
+    assert!(output.status.success());
+    assert!(began.elapsed() < Duration::from_secs(5), "the program waited for its prefetch");
+    output
+}
+
+/// The file at `path`, which exists, with pages `start` to `end`.
+fn of_file(path: &Path, start: u64, end: u64) -> ProfiledFile {
+    let file = open_to_read(path).unwrap();
+    let identity = identity_of(&file).unwrap();
+    let fingerprint = fingerprint(&file, identity.size_bytes).unwrap();
+    ProfiledFile { fingerprint, identity, ..lying(path, start, end, 0) }
+}
+
+/// A file that may not be what it is said to be.
+fn lying(path: &Path, start: u64, end: u64, size_bytes: u64) -> ProfiledFile {
+    ProfiledFile {
+        path: path.to_str().unwrap().into(),
+        identity: FileIdentity { device: 1, inode: 2, size_bytes, mtime_ns: 3, ctime_ns: 4 },
+        fingerprint: Fingerprint::Ends(5),
+        learned_unix_s: 0,
+        extents: vec![Extent::new(PageRange::new(PageIndex(start), PageIndex(end)), 0, Evidence::Seen)],
+    }
+}
+
+/// A file of 64 pages.
+fn data_file(sandbox: &Sandbox, name: &str) -> PathBuf {
+    let path = sandbox.path().join(name);
+    fs::write(&path, vec![7u8; 64 * PAGE_SIZE as usize]).unwrap();
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    path
+}
+
+#[test]
+fn a_profile_that_lies_is_cut_down_to_what_is_there() {
+    let sandbox = Sandbox::new();
+    let good = data_file(&sandbox, "good");
+    let mut past_end = of_file(&good, 0, 4);
+    past_end.extents.push(Extent::new(PageRange::new(PageIndex(50), PageIndex(1 << 30)), 0, Evidence::Seen));
+    let fifo = sandbox.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+    let link = sandbox.path().join("link");
+    std::os::unix::fs::symlink(&good, &link).unwrap();
+    let files = vec![
+        past_end,
+        lying(&fifo, 0, 4, 4 * PAGE_SIZE),
+        lying(Path::new("/dev/zero"), 0, 4, 4 * PAGE_SIZE),
+        lying(&link, 0, 4, 64 * PAGE_SIZE),
+        lying(Path::new("/no/such/file"), 0, 4, 4 * PAGE_SIZE),
+        lying(&sandbox.path().join("../odd"), 0, 4, 4 * PAGE_SIZE),
+        lying(Path::new("/proc/kcore"), 0, 1 << 40, 1 << 52),
+    ];
+    store(&sandbox, files, &["/", "/no/such/name", fifo.to_str().unwrap()]);
+    let told = text(&run(&sandbox).stderr);
+    assert_eq!(told.lines().count(), 1, "{told}");
+    for expected in ["pages past its end", "and 2 more"] {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+    let file = fs::File::open(&good).unwrap();
+    let cached = |start, end| {
+        let range = PageRange::new(PageIndex(start), PageIndex(end));
+        prepage_sys::cachestat::cached_pages(std::os::fd::AsFd::as_fd(&file), range)
+    };
+    match (cached(0, 4), cached(50, 64)) {
+        (Ok(first), Ok(last)) => assert_eq!((first, last), (4, 14)),
+        _ => eprintln!("SKIPPED: this kernel does not tell which pages are in memory"),
+    }
+}
+
+#[test]
+fn files_replaced_while_they_are_prefetched_are_no_trouble() {
+    let sandbox = Sandbox::new();
+    let paths: Vec<PathBuf> = (0..40).map(|at| data_file(&sandbox, &format!("file-{at}"))).collect();
+    store(&sandbox, paths.iter().map(|path| of_file(path, 0, 64)).collect(), &[]);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                for path in &paths {
+                    let other = path.with_extension("new");
+                    fs::write(&other, "another content").unwrap();
+                    fs::rename(&other, path).unwrap();
+                    fs::File::options().write(true).open(path).unwrap().set_len(3).unwrap();
+                }
+            }
+        });
+        for _ in 0..5 {
+            run(&sandbox);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let told = text(&run(&sandbox).stderr);
+    assert!(told.contains("its content is another") && told.contains("and 35 more"), "{told}");
+}
+
+#[test]
+fn a_device_that_fails_and_vanishes_costs_nothing_but_its_pages() {
+    let sandbox = Sandbox::new();
+    if !is_root() {
+        return;
+    }
+    let (image, mount) = (sandbox.path().join("image"), sandbox.path().join("mount"));
+    fs::create_dir(&mount).unwrap();
+    fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    let shell = |script: &str| {
+        let output = Command::new("sh")
+            .args(["-c", script])
+            .env("IMAGE", &image)
+            .env("MOUNT", &mount)
+            .output()
+            .unwrap();
+        (output.status.success(), text(&output.stderr))
+    };
+    let made = shell("mkfs.ext4 -q -O ^has_journal \"$IMAGE\" && mount -o loop \"$IMAGE\" \"$MOUNT\"");
+    if !made.0 {
+        return eprintln!("SKIPPED: no loop device: {}", made.1);
+    }
+    let data = mount.join("data");
+    fs::write(&data, vec![7u8; 8 << 20]).unwrap();
+    assert!(shell("sync -f \"$MOUNT\"").0);
+    store(&sandbox, vec![of_file(&data, 0, 2048)], &[mount.to_str().unwrap()]);
+    // What the disk holds goes away under the file system: from here on, reads fail.
+    fs::File::options().write(true).open(&image).unwrap().set_len(64 << 10).unwrap();
+    let file = fs::File::open(&data).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    drop(file);
+    let told = std::panic::catch_unwind(|| text(&run(&sandbox).stderr));
+    wait_for("the mount to be let go", || shell("umount \"$MOUNT\"").0.then_some(()));
+    let told = told.unwrap();
+    assert!(told.contains("prefetched"), "{told}");
+    // The file system is gone altogether.
+    let told = text(&run(&sandbox).stderr);
+    assert!(told.contains("there is no such file"), "{told}");
+}
+
+#[test]
+fn limits_on_files_and_memory_limit_the_prefetch_alone() {
+    let sandbox = Sandbox::new();
+    let files: Vec<ProfiledFile> =
+        (0..60).map(|at| of_file(&data_file(&sandbox, &format!("file-{at}")), 0, 64)).collect();
+    store(&sandbox, files, &[]);
+    for limit in ["ulimit -n 12", "ulimit -v 60000", "ulimit -u 40", "ulimit -f 0"] {
+        let script = format!("{limit} 2>/dev/null; exec \"$@\"");
+        let began = Instant::now();
+        let output = Command::new("bash")
+            .args(["-c", &script, "bash", env!("CARGO_BIN_EXE_prepage"), "run", "-v", "--no-learn", "--"])
+            .args(PROGRAM)
+            .env("PREPAGE_STORE", sandbox.store())
+            .output()
+            .unwrap();
+        assert_eq!(text(&output.stdout), "ran\n", "{limit}: {}", text(&output.stderr));
+        assert!(began.elapsed() < Duration::from_secs(5), "{limit}");
+        if limit == "ulimit -n 12" {
+            assert!(text(&output.stderr).contains("cannot be opened at present"), "{}", text(&output.stderr));
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_changes_ages_only() {
+    let sandbox = Sandbox::new();
+    let good = data_file(&sandbox, "good");
+    let mut file = of_file(&good, 20, 24);
+    file.learned_unix_s = u64::MAX;
+    file.identity.mtime_ns = i64::MIN;
+    store(&sandbox, vec![file], &[]);
+    let key = ProfileKey {
+        program: fs::canonicalize("/bin/sh").unwrap().to_str().unwrap().into(),
+        role: prepage_core::role::role(&PROGRAM),
+    };
+    Store::at(sandbox.store())
+        .update(&key, |profile| {
+            let mut profile = profile.unwrap();
+            profile.history.created_unix_s = u64::MAX;
+            profile.history.updated_unix_s = u64::MAX - 1;
+            Some(profile)
+        })
+        .unwrap();
+    let told = text(&run(&sandbox).stderr);
+    assert!(told.contains("of 1 files") && !told.contains("left out"), "{told}");
+    let shown = sandbox.output(&["profile", "show", "sh"]);
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    assert!(sandbox.output(&["profile", "verify", "sh"]).status.success());
+}
+
+#[test]
+fn a_store_put_in_the_place_of_ones_own_is_not_followed() {
+    let sandbox = Sandbox::new();
+    if !is_root() {
+        return;
+    }
+    store(&sandbox, vec![of_file(&data_file(&sandbox, "good"), 0, 4)], &[]);
+    let profile = sandbox.profiles().pop().unwrap();
+    // In a directory that all may write to, somebody else puts a profile of theirs under the same name.
+    std::os::unix::fs::chown(&profile, Some(65534), Some(65534)).unwrap();
+    let told = text(&run(&sandbox).stderr);
+    assert!(told.contains("could have been written by others") && !told.contains("prefetched"), "{told}");
+    // Or a link to one.
+    let theirs = sandbox.path().join("theirs");
+    fs::rename(&profile, &theirs).unwrap();
+    std::os::unix::fs::symlink(&theirs, &profile).unwrap();
+    let told = text(&run(&sandbox).stderr);
+    assert!(told.contains("no prefetch") && !told.contains("prefetched 0"), "{told}");
+}

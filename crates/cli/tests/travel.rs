@@ -1,0 +1,228 @@
+//! Profiles that travel: in files, beside them, from store to store; and whose word is followed.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
+
+/// A copy of `program` in the sandbox that `prepage run` has learned, and its name.
+fn learned(sandbox: &Sandbox, program: &str, args: &[&str]) -> PathBuf {
+    let path = sandbox.path().join(Path::new(program).file_name().unwrap());
+    fs::copy(program, &path).unwrap();
+    make_old(&path);
+    let command = [&["run", "-q", "--", path.to_str().unwrap()], args].concat();
+    wait_for("a program that nobody has open for writing any more", || {
+        sandbox.output(&command).status.success().then_some(())
+    });
+    sandbox.wait_for_profile();
+    path
+}
+
+/// `prepage ARGS` with a store in which nothing was learned, and sidecars in the sandbox.
+fn fresh(sandbox: &Sandbox, args: &[&str]) -> Output {
+    let store = sandbox.path().join("fresh-store");
+    let maps = sandbox.path().join("maps");
+    sandbox.prepage(args).env("PREPAGE_STORE", store).env("PREPAGE_MAPS", maps).output().unwrap()
+}
+
+fn as_text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_first_start_follows_the_map_in_the_file_and_the_one_beside_it() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
+    let run = ["run", "-v", "--no-learn", "--", as_text(&program), "0.3"];
+    let evicted = |run: &dyn Fn() -> Output| {
+        assert!(sandbox.output(&["evict", as_text(&program)]).status.success());
+        text(&run().stderr)
+    };
+    let none = evicted(&|| fresh(&sandbox, &run));
+    assert!(none.contains("no page maps came with"), "{none}");
+
+    let maps = sandbox.path().join("maps");
+    let beside = sandbox.output(&["profile", "embed", "--sidecar", as_text(&maps), as_text(&program)]);
+    assert!(beside.status.success(), "{}", text(&beside.stderr));
+    let followed = evicted(&|| fresh(&sandbox, &run));
+    assert!(followed.contains("page maps: prefetched") && followed.contains(" of 1 files"), "{followed}");
+
+    fs::remove_dir_all(&maps).unwrap();
+    let embedded = sandbox.output(&["profile", "embed", "--json", as_text(&program)]);
+    assert_eq!(json(&embedded)["files"][0]["changed"], true, "{}", text(&embedded.stderr));
+    let followed = evicted(&|| fresh(&sandbox, &run));
+    assert!(followed.contains("page maps: prefetched"), "{followed}");
+    // Learning goes on beside it, and from then on the user's own profile is followed.
+    let learning = fresh(&sandbox, &["run", "-q", "--", as_text(&program), "0.1"]);
+    assert!(learning.status.success());
+    let own = wait_for("a profile of the user's own", || {
+        let told = evicted(&|| fresh(&sandbox, &["run", "-v", "--", as_text(&program), "0.3"]));
+        (!told.contains("page maps") && told.contains("prefetched")).then_some(told)
+    });
+    assert_eq!(own.lines().count(), 1, "{own}");
+}
+
+#[test]
+fn what_is_shown_is_what_is_in_the_file() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
+    let before = fs::read(&program).unwrap();
+    let embedded = json(&sandbox.output(&["profile", "embed", "--json", as_text(&program)]));
+    let pages = &embedded["files"][0]["pages"];
+    let shown = json(&sandbox.output(&["profile", "sections", "--json", as_text(&program)]));
+    assert_eq!(&shown["in_section"]["map"]["pages"], pages);
+    assert_eq!(shown["in_section"], shown["followed"]);
+    let sections = shown["sections"].as_array().unwrap();
+    assert_eq!(sections.last().unwrap()["name"], ".prepage");
+    let readelf = Command::new("readelf").args(["-SW", as_text(&program)]).output();
+    match readelf {
+        Ok(readelf) => {
+            let told = text(&readelf.stdout);
+            assert!(readelf.stderr.is_empty(), "{}", text(&readelf.stderr));
+            let named = |name: &str| told.contains(name.trim_end_matches('\0'));
+            assert!(sections.iter().all(|section| named(section["name"].as_str().unwrap())), "{told}");
+            assert!(told.contains(&format!("are {} section headers", sections.len())), "{told}");
+        }
+        Err(_) => eprintln!("SKIPPED: no readelf to compare with"),
+    }
+    let verified = sandbox.output(&["profile", "verify", as_text(&program)]);
+    assert!(verified.status.success() && text(&verified.stdout).contains("1 of 1 fit"), "{verified:?}");
+    assert!(sandbox.output(&["profile", "strip", as_text(&program)]).status.success());
+    assert_eq!(fs::read(&program).unwrap(), before);
+    let nothing = sandbox.output(&["profile", "strip", as_text(&program)]);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(text(&nothing.stderr).contains("has no section .prepage"), "{}", text(&nothing.stderr));
+}
+
+#[test]
+fn what_no_longer_fits_is_told_and_pruned() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
+    let maps = sandbox.path().join("maps");
+    let written = sandbox.output(&["profile", "embed", "--sidecar", as_text(&maps), as_text(&program)]);
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    let verify = |more: &[&str]| sandbox.output(&[&["profile", "verify", as_text(&maps)], more].concat());
+    assert!(verify(&[]).status.success());
+    fs::remove_file(&program).unwrap();
+    fs::copy("/usr/bin/ls", &program).unwrap();
+    let stale = verify(&["--json"]);
+    assert_eq!(stale.status.code(), Some(1));
+    assert_eq!(json(&stale)["verified"][0]["state"], "stale");
+    // The profile knows the old file as well.
+    assert_eq!(sandbox.output(&["profile", "verify", "sleep"]).status.code(), Some(1));
+    let pruned = verify(&["--prune"]);
+    assert!(pruned.status.success() && text(&pruned.stdout).contains("removed"), "{}", text(&pruned.stdout));
+    assert!(text(&verify(&[]).stdout).contains("0 of 0"));
+}
+
+#[test]
+fn profiles_are_exported_merged_and_imported() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
+    learned(&sandbox, "/usr/bin/true", &[]);
+    wait_for("both profiles", || (sandbox.profiles().len() == 2).then_some(()));
+    let at = |name: &str| sandbox.path().join(name).to_str().unwrap().to_owned();
+    let [all, one, both, swapped] = ["all", "one", "both", "swapped"].map(at);
+    assert!(sandbox.output(&["profile", "export", "--all", "-o", &all]).status.success());
+    assert!(sandbox.output(&["profile", "export", "sleep", "-o", &one]).status.success());
+    assert!(sandbox.output(&["profile", "merge", &all, &one, "-o", &both]).status.success());
+    assert!(sandbox.output(&["profile", "merge", &one, &all, &one, "-o", &swapped]).status.success());
+    assert_eq!(fs::read(&both).unwrap(), fs::read(&all).unwrap(), "nothing new in a part of it");
+    assert_eq!(fs::read(&swapped).unwrap(), fs::read(&all).unwrap());
+
+    fs::remove_file(&program).unwrap();
+    let dry = json(&fresh(&sandbox, &["profile", "import", "--dry-run", "--json", &all]));
+    let profiles = dry["profiles"].as_array().unwrap();
+    assert_eq!(profiles.len(), 2);
+    assert!(!sandbox.path().join("fresh-store").exists(), "a dry run writes nothing");
+    let taken = fresh(&sandbox, &["profile", "import", &all]);
+    let told = text(&taken.stdout);
+    assert!(told.contains("taken") && told.contains("there is no such file"), "{told}");
+    let again = text(&fresh(&sandbox, &["profile", "import", &all]).stdout);
+    assert!(again.contains("nothing new") && !again.contains(": taken"), "{again}");
+    let listed = text(&fresh(&sandbox, &["profile", "list"]).stdout);
+    assert!(listed.contains("sleep") && listed.contains("true"), "{listed}");
+
+    for (damage, expected) in [("#!/bin/sh\n", "not a prepage profile"), ("", "empty")] {
+        fs::write(&one, damage).unwrap();
+        let refused = fresh(&sandbox, &["profile", "import", &one]);
+        assert_eq!(refused.status.code(), Some(125));
+        assert!(text(&refused.stderr).contains(expected), "{}", text(&refused.stderr));
+    }
+}
+
+#[test]
+fn nobodys_maps_steer_root() {
+    let sandbox = Sandbox::new();
+    if !is_root() || !can_learn(&sandbox) {
+        return;
+    }
+    let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
+    let maps = sandbox.path().join("maps");
+    let written = sandbox.output(&["profile", "embed", "--sidecar", as_text(&maps), as_text(&program)]);
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    let run = || text(&fresh(&sandbox, &["run", "-v", "--no-learn", "--", as_text(&program), "0.2"]).stderr);
+    chown(&maps, Some(65534), Some(65534)).unwrap();
+    let told = run();
+    assert!(told.contains("could have been written by others (owner 65534"), "{told}");
+    chown(&maps, Some(0), Some(0)).unwrap();
+    fs::set_permissions(&maps, fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(run().contains("could have been written by others"), "{}", run());
+    let refused = sandbox.output(&["profile", "embed", "--sidecar", as_text(&maps), as_text(&program)]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("try: a directory that only root"), "{}", text(&refused.stderr));
+    fs::set_permissions(&maps, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(run().contains("page maps: prefetched"), "{}", run());
+}
+
+#[test]
+fn another_user_follows_roots_maps_but_reads_only_what_they_may() {
+    let sandbox = Sandbox::new();
+    if !is_root() || !can_learn(&sandbox) {
+        return;
+    }
+    // Another user must be able to reach the binaries, the program and the maps.
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for binary in [env!("CARGO_BIN_EXE_prepage"), env!("CARGO_BIN_EXE_prepage-tools")] {
+        fs::copy(binary, place.path().join(binary.rsplit('/').next().unwrap())).unwrap();
+    }
+    let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
+    let theirs = place.path().join("sleep");
+    fs::copy(&program, &theirs).unwrap();
+    let maps = place.path().join("maps");
+    let written = sandbox.output(&["profile", "embed", "--sidecar", as_text(&maps), as_text(&theirs)]);
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    let run = |maps: &Path| {
+        let mut command = Command::new(place.path().join("prepage"));
+        command.args(["run", "-v", "--no-learn", "--", as_text(&theirs), "0.2"]).uid(65534).gid(65534);
+        command.env("PREPAGE_STORE", place.path().join("none")).env("PREPAGE_MAPS", maps).current_dir("/");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    assert!(run(&maps).contains("page maps: prefetched"), "{}", run(&maps));
+    // A map is no key: a program that may be executed and not read stays unread.
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o711)).unwrap();
+    assert!(run(&maps).contains("may not be read"), "{}", run(&maps));
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&maps, fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(run(&maps).contains("cannot be read"), "{}", run(&maps));
+}

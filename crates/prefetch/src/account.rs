@@ -1,0 +1,100 @@
+//! What a prefetch has to say of itself: on `prepage run -v`, beside the program, once.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use prepage_core::bounds::LeftOut;
+use prepage_core::profile::Profile;
+
+use crate::engine::Outcome;
+use crate::identity::Skipped;
+
+/// Files named in one message; of more, the number is told.
+const NAMED: usize = 5;
+
+/// Who wants to know. Told once, the stream is let go: whoever reads it to its end must not wait for a prefetch.
+#[derive(Debug)]
+pub struct Told {
+    stream: Mutex<Option<File>>,
+}
+
+impl Told {
+    /// The stream `to`, or nobody.
+    pub fn to(to: Option<OwnedFd>) -> Self {
+        Self { stream: Mutex::new(to.map(File::from)) }
+    }
+
+    /// Whether anybody still listens.
+    pub fn is_heard(&self) -> bool {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Says `text` in one write, so that the program's own lines stay whole, and lets the stream go.
+    pub fn say(&self, text: &str) {
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut stream) = stream {
+            // Nobody may read it any more.
+            let _ = stream.write_all(format!("prepage: {text}\n").as_bytes());
+        }
+    }
+}
+
+/// What of `profile` was left out: `cut` before its reads were planned, and files that turned out to be others.
+pub fn left_out(profile: &Profile, skipped: &[(usize, Skipped)], cut: &[LeftOut]) -> Vec<(String, String)> {
+    let cut = cut.iter().map(|left| (left.path.clone(), left.reason.to_owned()));
+    let skipped = skipped.iter().map(|&(at, why)| {
+        (profile.files.get(at).map_or(String::new(), |file| file.path.clone()), why.to_string())
+    });
+    cut.chain(skipped).collect()
+}
+
+/// One line: what was asked for, and what was left out and why.
+pub fn account(profile: &Profile, outcome: &Outcome, left: &[(String, String)]) -> String {
+    let megabytes = outcome.requested_bytes as f64 / 1e6;
+    let files = profile.files.len() - outcome.skipped.len().min(profile.files.len());
+    let short = if outcome.memory_was_short { "; ended early, for memory got short" } else { "" };
+    with_left_out(&format!("prefetched {megabytes:.1} MB of {files} files{short}"), left)
+}
+
+/// `text`, and what was left out and why.
+pub fn with_left_out(text: &str, left: &[(String, String)]) -> String {
+    if left.is_empty() {
+        return text.to_owned();
+    }
+    let named = left.iter().take(NAMED).map(|(path, why)| match path.as_str() {
+        "" => why.clone(),
+        path => format!("{} ({why})", path.escape_debug()),
+    });
+    let more = if left.len() > NAMED { format!(" and {} more", left.len() - NAMED) } else { String::new() };
+    format!("{text}; left out: {}{more}", named.collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn much_that_was_left_out_is_still_one_line() {
+        let outcome = Outcome { requested_bytes: 2_500_000, ..Outcome::default() };
+        let left: Vec<_> = (0..8).map(|at| (format!("/a\n{at}"), "why".to_owned())).collect();
+        let line = account(&Profile::default(), &outcome, &left);
+        assert_eq!(line.lines().count(), 1);
+        assert!(line.starts_with("prefetched 2.5 MB of 0 files; left out: /a\\n0 (why), "), "{line}");
+        assert!(line.ends_with("and 3 more"), "{line}");
+    }
+
+    #[test]
+    fn the_stream_is_let_go_after_one_line() {
+        let (mut read, write) = std::io::pipe().unwrap();
+        let told = Told::to(Some(write.into()));
+        assert!(told.is_heard());
+        told.say("first");
+        told.say("second");
+        assert!(!told.is_heard());
+        let mut heard = String::new();
+        std::io::Read::read_to_string(&mut read, &mut heard).unwrap();
+        assert_eq!(heard, "prepage: first\n");
+    }
+}

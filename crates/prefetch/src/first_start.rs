@@ -1,0 +1,72 @@
+//! The first start of a program: nothing was learned yet, but its files may have brought page maps.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use crate::account::{Told, account};
+use crate::embedded::{Found, Search};
+use crate::engine::{Engine, Outcome, device_of};
+use crate::memory::Budget;
+use crate::sidecar::Sidecars;
+
+/// A prefetch from page maps that is under way. Dropped, it is not waited for: it ends with the process beside, or
+/// before its libraries.
+#[derive(Debug)]
+pub struct FirstStart {
+    over: Arc<AtomicBool>,
+    _thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for FirstStart {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Prefetches what the page maps of `program` and of its libraries name, in a thread of its own.
+pub fn begin(program: &str, told: Told) -> FirstStart {
+    let over = Arc::new(AtomicBool::new(false));
+    let (program, is_over) = (PathBuf::from(program), over.clone());
+    let work = move || prefetch(&program, &told, &is_over);
+    // One that cannot be started is a start without prefetch.
+    let thread = std::thread::Builder::new().spawn(work).ok();
+    FirstStart { over, _thread: thread }
+}
+
+fn prefetch(program: &Path, told: &Told, over: &AtomicBool) {
+    let (sidecars, refused) = Sidecars::of_machine();
+    let mut left: Vec<(String, String)> =
+        refused.iter().map(|refused| (String::new(), refused.to_string())).collect();
+    let (search, own) = Search::of_program(program, sidecars);
+    let mut total = Outcome::default();
+    let mut all = Found::default();
+    // The program's own pages need not wait for its libraries to be looked at.
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| bring_in(&own, program));
+        if !over.load(Ordering::Relaxed) {
+            all = search.libraries();
+            total = bring_in(&all, program);
+        }
+        let first = first.join().unwrap_or_default();
+        total.requested_bytes += first.requested_bytes;
+        total.memory_was_short |= first.memory_was_short;
+    });
+    all.files.extend(own.files);
+    all.left.extend(own.left);
+    left.extend(
+        all.left.iter().map(|(path, why)| (path.to_string_lossy().into_owned(), crate::doctor::chain(why))),
+    );
+    if all.files.is_empty() && left.is_empty() {
+        return told.say("no page maps came with the program or its libraries: nothing prefetched");
+    }
+    told.say(&format!("page maps: {}", account(&all.profile(program), &total, &left)));
+}
+
+fn bring_in(found: &Found, program: &Path) -> Outcome {
+    let profile = found.profile(program);
+    let mut engine = Engine::new(&profile, &device_of(&profile));
+    engine.keep_within(Budget::of_process());
+    if engine.is_warm() { Outcome::default() } else { engine.run() }
+}

@@ -1,0 +1,287 @@
+//! Page maps in copies of real programs: they run as before, and exactly the pages of their maps come in.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use prepage_core::plan::PlanOptions;
+use prepage_core::profile::{Evidence, Extent, Profile, ProfiledFile};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_prefetch::elf::Elf;
+use prepage_prefetch::embedded::{MapError, Search};
+use prepage_prefetch::engine::Engine;
+use prepage_prefetch::identity::{fingerprint, identity_of, open_to_read};
+use prepage_prefetch::sidecar::Sidecars;
+use prepage_travel::embed::{EmbedError, embed, read_section, strip, write_beside};
+use prepage_travel::section::SectionError;
+use rustix::fs::Advice;
+
+/// A directory on a disk: the system's temporary one may be in memory.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// A copy of the program or library at `path`; `None` where there is none.
+fn copy(directory: &Path, path: &str) -> Option<PathBuf> {
+    let from = Path::new(path).canonicalize().ok()?;
+    let to = directory.join(Path::new(path).file_name()?);
+    fs::copy(from, &to).ok()?;
+    File::open(&to).unwrap().sync_all().unwrap();
+    Some(to)
+}
+
+/// A profile that knows these pages of the file at `path`.
+fn profile(path: &Path, pages: &[u64]) -> Profile {
+    let file = open_to_read(path).unwrap();
+    let identity = identity_of(&file).unwrap();
+    let extents = pages
+        .iter()
+        .map(|&page| Extent::new(PageRange::new(PageIndex(page), PageIndex(page + 1)), 0, Evidence::Exact));
+    let known = ProfiledFile {
+        path: path.to_str().unwrap().into(),
+        identity,
+        fingerprint: fingerprint(&file, identity.size_bytes).unwrap(),
+        learned_unix_s: 0,
+        extents: extents.collect(),
+    };
+    Profile { files: vec![known], ..Profile::default() }
+}
+
+fn output(command: &mut Command) -> (Option<i32>, Vec<u8>, Vec<u8>) {
+    let output = command.output().unwrap();
+    (output.status.code(), output.stdout, output.stderr)
+}
+
+/// What readelf says of the loaded part; nothing where there is no readelf.
+fn loaded_part(path: &Path) -> Vec<u8> {
+    Command::new("readelf").arg("-lW").arg(path).output().map_or_else(|_| Vec::new(), |output| output.stdout)
+}
+
+/// Embeds into `path`, compares what `run` gives before, with the map and after it was taken out.
+fn runs_as_before(path: &Path, run: impl Fn() -> (Option<i32>, Vec<u8>, Vec<u8>)) {
+    let original = fs::read(path).unwrap();
+    let before = run();
+    let loaded = loaded_part(path);
+    let embedded = embed(path, &[profile(path, &[0, 2])]).unwrap();
+    assert!(embedded.replaced.is_some(), "{}", path.display());
+    assert_eq!(embedded.after.size_bytes - embedded.before.size_bytes, {
+        fs::metadata(path).unwrap().len() - original.len() as u64
+    });
+    assert_eq!(run(), before, "{}", path.display());
+    assert_eq!(loaded_part(path), loaded);
+    let (_, map) = read_section(path).unwrap();
+    assert_eq!(map.unwrap().page_count(), 2);
+    let again = embed(path, &[profile(path, &[0, 2])]).unwrap();
+    assert!(again.replaced.is_none(), "the same map is not written again");
+    strip(path).unwrap();
+    assert_eq!(fs::read(path).unwrap(), original, "{}", path.display());
+}
+
+#[test]
+fn programs_run_as_before() {
+    let dir = directory();
+    let programs: [(&str, &[&str]); 4] = [
+        ("/usr/bin/ls", &["-l", "/etc/passwd"]),
+        ("/usr/bin/python3", &["-c", "import json, sys; print(sys.version)"]),
+        ("/bin/sh", &["-c", "echo $0; exit 7"]),
+        ("/usr/bin/perl", &["-e", "print 6 * 7"]),
+    ];
+    for (program, args) in programs {
+        match copy(dir.path(), program) {
+            Some(path) => runs_as_before(&path, || output(Command::new(&path).args(args))),
+            None => eprintln!("SKIPPED: no {program}"),
+        }
+    }
+    let compiler = Command::new("gcc").arg("-print-prog-name=cc1").output();
+    let cc1 = compiler.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    match cc1.ok().and_then(|cc1| copy(dir.path(), &cc1)) {
+        Some(path) => {
+            let source = dir.path().join("a.c");
+            fs::write(&source, "int main(void) { return 42; }\n").unwrap();
+            runs_as_before(&path, || output(Command::new(&path).arg(&source).args(["-quiet", "-o", "-"])));
+        }
+        None => eprintln!("SKIPPED: no cc1"),
+    }
+}
+
+#[test]
+fn libraries_with_thread_local_storage_are_loaded_as_before() {
+    let dir = directory();
+    let cache = fs::read_to_string("/proc/self/maps").unwrap();
+    let libc =
+        cache.lines().find_map(|line| line.split_whitespace().nth(5).filter(|p| p.contains("/libc.so")));
+    let Some(path) = libc.and_then(|libc| copy(dir.path(), libc)) else {
+        return eprintln!("SKIPPED: this test has no libc.so mapped");
+    };
+    let elf = Elf::parse(&File::open(&path).unwrap()).unwrap();
+    let kinds: BTreeSet<u32> = elf.segments.iter().map(|segment| segment.kind).collect();
+    assert!(kinds.contains(&7) && kinds.contains(&4) && kinds.contains(&0x6474_e552), "TLS, notes, RELRO");
+    runs_as_before(&path, || {
+        output(Command::new("/usr/bin/ls").args(["-d", "/"]).env("LD_LIBRARY_PATH", dir.path()))
+    });
+}
+
+#[test]
+fn static_programs_stripped_and_not_run_as_before() {
+    let dir = directory();
+    let source = dir.path().join("main.rs");
+    fs::write(&source, "fn main() { println!(\"{:?}\", std::env::args().nth(1)); }").unwrap();
+    for (name, options) in [
+        ("static-pie", &["-Ctarget-feature=+crt-static"][..]),
+        ("fixed", &["-Ctarget-feature=+crt-static", "-Crelocation-model=static", "-Cstrip=symbols"][..]),
+    ] {
+        let path = dir.path().join(name);
+        // Linkers add a build-id where they are told to, and some by themselves.
+        let rustc = Command::new("rustc")
+            .args(["-Clink-arg=-Wl,--build-id=sha1", "-o", path.to_str().unwrap()])
+            .args(options)
+            .arg(&source)
+            .output();
+        match rustc {
+            Ok(rustc) if rustc.status.success() => {
+                runs_as_before(&path, || output(Command::new(&path).arg("x")));
+            }
+            Ok(rustc) => eprintln!("SKIPPED: {name}: {}", String::from_utf8_lossy(&rustc.stderr)),
+            Err(error) => eprintln!("SKIPPED: {name}: rustc: {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_running_program_is_replaced_and_runs_on() {
+    let dir = directory();
+    let path = copy(dir.path(), "/usr/bin/sleep").expect("sleep");
+    let mut running = Command::new(&path).arg("60").spawn().unwrap();
+    assert!(File::options().write(true).open(&path).is_err(), "a running program cannot be written to");
+    embed(&path, &[profile(&path, &[1])]).unwrap();
+    assert!(running.try_wait().unwrap().is_none());
+    assert!(Command::new(&path).arg("0").status().unwrap().success());
+    running.kill().unwrap();
+    running.wait().unwrap();
+}
+
+#[test]
+fn a_program_of_another_content_is_refused_and_stays() {
+    let dir = directory();
+    let path = copy(dir.path(), "/usr/bin/sleep").expect("sleep");
+    let other = copy(dir.path(), "/usr/bin/ls").expect("ls");
+    assert!(matches!(embed(&path, &[profile(&other, &[1])]), Err(EmbedError::Unknown)));
+    assert!(matches!(strip(&path), Err(EmbedError::Section(SectionError::None))));
+    let script = dir.path().join("script");
+    fs::write(&script, "#!/bin/sh\n").unwrap();
+    assert!(matches!(embed(&script, &[profile(&script, &[0])]), Err(EmbedError::Section(_))));
+    assert_eq!(fs::read(&script).unwrap(), b"#!/bin/sh\n");
+}
+
+/// Evicts `path`, follows the maps that come with it, and returns its pages in memory then.
+fn resident_after(path: &Path, sidecars: Sidecars) -> Option<BTreeSet<u64>> {
+    let file = File::open(path).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    let pages = file.metadata().unwrap().len().div_ceil(PAGE_SIZE);
+    let cached = |page| {
+        let one = PageRange::new(PageIndex(page), PageIndex(page + 1));
+        prepage_sys::cachestat::cached_pages(file.as_fd(), one).map(|count| count > 0)
+    };
+    match cached(pages / 2) {
+        Ok(false) => {}
+        Ok(true) => {
+            eprintln!("SKIPPED: this file system keeps pages in memory that fadvise was asked to drop");
+            return None;
+        }
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            return None;
+        }
+    }
+    let (_, found) = Search::of_program(path, sidecars);
+    assert!(found.left.is_empty(), "{found:?}");
+    let profile = found.profile(path);
+    let outcome = Engine::with(&profile, PlanOptions::EXACT, 16).run();
+    assert!(outcome.skipped.is_empty());
+    Some((0..pages).filter(|&page| cached(page).unwrap()).collect())
+}
+
+const WANTED: [u64; 9] = [3, 9, 10, 11, 12, 60, 61, 250, 499];
+
+#[test]
+fn exactly_the_pages_of_the_map_come_in() {
+    let dir = directory();
+    let Some(path) = copy(dir.path(), "/usr/bin/python3") else { return eprintln!("SKIPPED: no python3") };
+    let known = [profile(&path, &WANTED)];
+    let wanted = BTreeSet::from(WANTED);
+    let (none, _) = Sidecars::in_directories(std::iter::empty());
+    let pages = fs::metadata(&path).unwrap().len().div_ceil(PAGE_SIZE);
+
+    let maps = dir.path().join("maps");
+    fs::create_dir(&maps).unwrap();
+    fs::set_permissions(&maps, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let beside = write_beside(&maps, &path, &known).unwrap();
+    assert!(!beside.unchanged && write_beside(&maps, &path, &known).unwrap().unchanged);
+    let (sidecars, refused) = Sidecars::in_directories([maps.as_path()].into_iter());
+    assert!(refused.is_empty(), "{refused:?}");
+    let Some(resident) = resident_after(&path, sidecars) else { return };
+    let finding: Vec<u64> = resident.difference(&wanted).copied().collect();
+    assert!(resident.is_superset(&wanted));
+    // The first page, the dynamic table and its names: what the loader reads as well.
+    assert!(finding.len() <= 4 && finding.contains(&0), "{finding:?}");
+
+    embed(&path, &known).unwrap();
+    let resident = resident_after(&path, none).unwrap();
+    assert!(resident.is_superset(&wanted));
+    // And the end of the file, where the map is.
+    let finding: Vec<u64> = resident.difference(&wanted).copied().collect();
+    assert!(finding.len() <= 7, "{finding:?}");
+    assert!(finding.iter().filter(|&&page| page + 3 >= pages).count() <= 4, "{finding:?} of {pages}");
+}
+
+#[test]
+fn a_map_in_a_file_that_others_may_write_is_not_followed() {
+    let dir = directory();
+    let path = copy(dir.path(), "/usr/bin/sleep").expect("sleep");
+    embed(&path, &[profile(&path, &[1])]).unwrap();
+    let found = || Search::of_program(&path, Sidecars::default()).1;
+    assert_eq!(found().files.len(), 1);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o775)).unwrap();
+    assert!(matches!(found().left[..], [(_, MapError::Untrusted(_))]));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: needs root to make a file of another user");
+    }
+    std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+    assert!(matches!(found().left[..], [(_, MapError::Untrusted(_))]), "root follows nobody");
+}
+
+#[test]
+fn the_map_of_another_build_is_not_followed() {
+    let dir = directory();
+    let (one, other) =
+        (copy(dir.path(), "/usr/bin/sleep").unwrap(), copy(dir.path(), "/usr/bin/ls").unwrap());
+    embed(&one, &[profile(&one, &[1])]).unwrap();
+    // Somebody moves the section from one program into another.
+    let map = dir.path().join("map");
+    let dump = format!(".prepage={}", map.display());
+    let moved = Command::new("objcopy")
+        .args(["--dump-section", &dump, one.to_str().unwrap(), "/dev/null"])
+        .status()
+        .and_then(|_| {
+            Command::new("objcopy").args(["--add-section", &dump, other.to_str().unwrap()]).status()
+        });
+    if !moved.is_ok_and(|status| status.success()) {
+        return eprintln!("SKIPPED: no objcopy");
+    }
+    let found = Search::of_program(&other, Sidecars::default()).1;
+    assert!(matches!(found.left[..], [(_, MapError::OtherBuild)]), "{found:?}");
+    assert!(matches!(
+        embed(&other, &[profile(&other, &[1])]),
+        Err(EmbedError::Section(SectionError::NotOurs))
+    ));
+    assert!(
+        Command::new("objcopy").args(["-R", ".prepage", other.to_str().unwrap()]).status().unwrap().success()
+    );
+    embed(&other, &[profile(&other, &[1])]).unwrap();
+}
