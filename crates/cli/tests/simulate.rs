@@ -70,6 +70,7 @@ fn every_vector_comes_out_of_the_command_line() {
 #[test]
 fn what_cannot_be_replayed_is_told_with_its_line() {
     let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("other"), "elsewhere,1\n").expect("written");
     let said = |touches: &str, arguments: &[&str]| {
         fs::write(dir.path().join("t"), touches).expect("written");
         let output = simulate(dir.path(), &[&["--touches", "t"], arguments].concat());
@@ -92,7 +93,12 @@ fn what_cannot_be_replayed_is_told_with_its_line() {
         ("1\n", &["--sweep", "aligned:16"], "aligned:4..512"),
         ("1\n", &["--memory", "5-3"], "ends before it starts"),
         ("1\n", &["--resident", "99999999999999"], "beyond what can be mapped"),
+        ("1\n", &["--memory", ","], "is no number"),
+        ("1\n", &["--object-pages", "99999999999999"], "99999999999999"),
+        ("1\n", &["--entry-pages", "99999999999999"], "99999999999999"),
+        ("68719476735\n", &["--entry-offset", "1"], "past the end"),
         ("1\n", &["--policy", "predicted"], "--train"),
+        ("lib,1\n", &["--policy", "predicted", "--train", "other"], "knows none of the files"),
     ] {
         let said = said(touches, arguments);
         assert!(said.contains(expected), "{touches:?} {arguments:?}: {said}");

@@ -94,6 +94,8 @@ pub struct EntryState {
     pub early: u32,
     /// Linux: faults that had to read, less pages that were found (`mmap_miss`).
     pub misses: u32,
+    /// Whether the entry's pages may be executed.
+    pub executable: bool,
 }
 
 /// What a policy wants read: pages around, or for reads in the background from, a place.

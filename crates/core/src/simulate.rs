@@ -39,4 +39,4 @@ pub mod replay;
 
 pub use device::{Device, Timeline};
 pub use outcome::Outcome;
-pub use replay::{EntryIndex, ObjectIndex, Replay, Touch};
+pub use replay::{EntryIndex, ObjectIndex, Progress, Replay, Touch};

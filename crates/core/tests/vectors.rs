@@ -2,6 +2,7 @@
 
 use prepage_core::PageRange;
 use prepage_core::policy::Policy;
+use prepage_core::policy::choice::MOST_AHEAD;
 use prepage_core::simulate::model::code_section;
 use prepage_core::simulate::{Outcome, Replay, Touch};
 use prepage_core::{PageIndex, simulate};
@@ -12,10 +13,8 @@ const VECTORS: &str = include_str!("vectors/clustering.json");
 fn replay(policy: &str, vector: &Value, touches: &[u64]) -> Outcome {
     let options = &vector["options"];
     let number = |name: &str| options[name].as_u64();
-    let mut policy: Policy = policy.parse().unwrap();
-    if let Some(most) = number("maxra") {
-        policy = policy.with_most_ahead(most as u32);
-    }
+    let most_ahead = number("maxra").map_or(MOST_AHEAD, |most| most as u32);
+    let policy = Policy::parse(policy, most_ahead).unwrap();
     let mut replay = Replay::new();
     let object = replay.add_object(vector["object_pages"].as_u64().unwrap(), policy);
     for page in options["resident"].as_array().into_iter().flatten().filter_map(Value::as_u64) {

@@ -56,6 +56,8 @@ fn resident() -> Vec<(String, u64)> {
         })
         .collect();
     let pages = |path: String| {
+        // Devices are mapped too, and some do something when they are opened.
+        fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
         let file = File::open(&path).ok()?;
         let len = file.metadata().ok().filter(fs::Metadata::is_file)?.len();
         let pages = cached_pages(file.as_fd(), PageRange::covering(0, len)).ok()?;

@@ -14,6 +14,7 @@ use crate::report::{Options, Report};
 use crate::text;
 
 pub use points::Points;
+pub use tables::footer;
 
 /// More faults are not drawn one by one but thinned.
 pub const POINTS_MAX: u64 = 1_000_000;
@@ -77,7 +78,7 @@ pub fn write(report: &Report, points: &Points, out: &mut dyn Write) -> io::Resul
         )?;
     }
     tables::body(report, out)?;
-    tables::footer(report, out)?;
+    tables::footer(&report.facts, out)?;
     write!(out, "<script type=\"application/json\" id=\"data\">")?;
     // In a script element only `<` could end it.
     out.write_all(data(report, points).to_string().replace('<', "\\u003c").as_bytes())?;

@@ -58,7 +58,7 @@ function roomy(values) {
 function tradeOff() {
   const order = data.policies.map((_, at) => at).sort((a, b) => data.policies[a].never_percent - data.policies[b].never_percent);
   const xs = order.map((at) => data.policies[at].never_percent);
-  const series = data.policies.map((policy, at) => order.map((other) => (other === at ? policy.hard : null)));
+  const series = data.policies.map((policy, at) => order.map((other) => (other === at ? Math.max(policy.hard, 0.5) : null)));
   const names = data.policies.map((policy) => policy.name);
   plot("trade-off", xs, names, series, {
     x: { label: "pages read and never touched, %", short: "never touched, %", scale: { range: (_, low, high) => roomy([low, high]) } },
@@ -71,6 +71,7 @@ function tradeOff() {
 /** Where a logarithmic axis has numbers. */
 function roundNumbers(_, __, low, high) {
   const splits = [];
+  if (!(low > 0)) return splits;
   for (let decade = 10 ** Math.floor(Math.log10(low)); decade <= high; decade *= 10) {
     splits.push(...[1, 2, 5].map((step) => step * decade).filter((split) => split >= low && split <= high));
   }
@@ -87,7 +88,7 @@ function labels(u) {
   context.textAlign = "left";
   const placed = [];
   const points = data.policies.map(({ name, hard, never_percent: never }, at) => {
-    const [x, y] = [u.valToPos(never, "x", true), u.valToPos(hard, "y", true)];
+    const [x, y] = [u.valToPos(never, "x", true), u.valToPos(Math.max(hard, 0.5), "y", true)];
     const width = context.measureText(name).width;
     const onLeft = x + width + 11 * ratio > u.bbox.left + u.bbox.width;
     return { name, at, x, y, width, left: onLeft ? x - width - 11 * ratio : x + 11 * ratio };

@@ -88,7 +88,7 @@ fn parallel() -> Result<(), Box<dyn std::error::Error>> {
     }
     let layout = Layout {
         objects: vec![ObjectLayout { name: "object".into(), pages: PAGES }],
-        entries: vec![EntryLayout { object: 0, offset: 0, pages: PAGES }],
+        entries: vec![EntryLayout { object: 0, offset: 0, pages: PAGES, executable: false }],
         resident: Vec::new(),
     };
     let input = Input::from_touches(layout, touches);

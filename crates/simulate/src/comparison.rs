@@ -8,7 +8,7 @@ use std::thread;
 use prepage_core::policy::predicted::Predicted;
 use prepage_core::policy::{Policy, PolicyError};
 use prepage_core::profile::Extent;
-use prepage_core::simulate::{Device, Outcome, Replay, Timeline, Touch};
+use prepage_core::simulate::{Device, Outcome, Progress, Replay, Timeline, Touch};
 
 use crate::input::{Input, InputError, ObjectLayout};
 
@@ -46,13 +46,15 @@ pub struct Options {
     pub runs: u32,
     /// What `predicted` knows, by object.
     pub profile: HashMap<String, Vec<Extent>>,
-    /// What a fault costs the program besides waiting, without and with a read, in nanoseconds.
-    pub fault_ns: (u64, u64),
+    /// What a fault costs the program besides waiting, without a read, in nanoseconds.
+    pub soft_fault_ns: u64,
+    /// The same with a read.
+    pub hard_fault_ns: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { runs: 1, profile: HashMap::new(), fault_ns: (700, 2000) }
+        Self { runs: 1, profile: HashMap::new(), soft_fault_ns: 700, hard_fault_ns: 2000 }
     }
 }
 
@@ -62,18 +64,7 @@ pub struct Simulated {
     /// What happened.
     pub outcome: Outcome,
     /// How it went on, evenly spaced over the touches.
-    pub samples: Vec<Sample>,
-}
-
-/// Where a replay stood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// Touches until then.
-    pub touches: u64,
-    /// Hard faults until then.
-    pub hard: u64,
-    /// Pages read until then.
-    pub read: u64,
+    pub samples: Vec<Progress>,
 }
 
 /// One policy's results: without a device, and on each.
@@ -159,17 +150,18 @@ fn work(mut runners: Vec<Runner>, steps: &Receiver<Step>) -> Vec<Simulated> {
 /// One replay under way.
 struct Runner {
     replay: Replay,
-    samples: Vec<Sample>,
-    /// Touches between samples.
+    samples: Vec<Progress>,
+    /// Touches between samples, and until the next.
     spacing: usize,
+    left: usize,
 }
 
 impl Runner {
     fn new(input: &Input, contender: &Contender, options: &Options) -> Self {
         let mut replay = Replay::new();
         if let Some(device) = &contender.device {
-            let (soft_ns, hard_ns) = options.fault_ns;
-            replay = replay.with_timeline(Timeline::new(device.clone(), soft_ns, hard_ns));
+            let timeline = Timeline::new(device.clone(), options.soft_fault_ns, options.hard_fault_ns);
+            replay = replay.with_timeline(timeline);
         }
         if options.runs > 1 {
             replay = replay.with_superpages();
@@ -183,18 +175,28 @@ impl Runner {
         };
         let replay = input.layout.build(replay, policy);
         let touches = input.count * u64::from(options.runs);
-        Self { replay, samples: Vec::new(), spacing: touches.div_ceil(SAMPLES).max(1) as usize }
+        let spacing = touches.div_ceil(SAMPLES).max(1) as usize;
+        Self { replay, samples: Vec::new(), spacing, left: spacing }
     }
 
     fn replay(&mut self, touches: &[Touch]) {
-        for part in touches.chunks(self.spacing) {
+        let mut rest = touches;
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(self.left.min(rest.len()));
             self.replay.replay(part);
-            let (touches, hard, read) = self.replay.progress();
-            self.samples.push(Sample { touches, hard, read });
+            self.left -= part.len();
+            if self.left == 0 {
+                self.samples.push(self.replay.progress());
+                self.left = self.spacing;
+            }
+            rest = after;
         }
     }
 
-    fn finish(self) -> Simulated {
+    fn finish(mut self) -> Simulated {
+        if self.left < self.spacing {
+            self.samples.push(self.replay.progress());
+        }
         Simulated { outcome: self.replay.finish(), samples: self.samples }
     }
 }

@@ -10,7 +10,7 @@ use prepage_core::profile::{Evidence, Extent, Touches};
 use prepage_core::simulate::model::Model;
 use prepage_core::simulate::pages::MOST_PAGES;
 use prepage_core::simulate::{EntryIndex, Replay, Touch};
-use prepage_core::{FaultClass, PageIndex, PageRange, Trace};
+use prepage_core::{FaultClass, PageIndex, PageRange, Permissions, Trace, TraceFacts};
 use prepage_trace::parquet::{TraceFileError, read_trace};
 
 use crate::touch_text::{Names, TextError, read_touches};
@@ -47,6 +47,8 @@ pub struct EntryLayout {
     pub offset: u64,
     /// How many pages it shows.
     pub pages: u64,
+    /// Whether they may be executed.
+    pub executable: bool,
 }
 
 /// How text without a trace around it is to be understood.
@@ -73,6 +75,10 @@ pub struct Input {
     pub soft_fault_ns: Option<u64>,
     /// Touches that are missing.
     pub unseen: Unseen,
+    /// For traces: faults left out because they are on memory that several processes share, which no disk holds.
+    pub shared_memory: u64,
+    /// For traces: what is known of the recording.
+    pub facts: Option<TraceFacts>,
     source: Source,
 }
 
@@ -179,17 +185,20 @@ impl Input {
         for (at, name) in names.names.into_iter().enumerate() {
             let entry_pages = options.entry_pages.unwrap_or(largest[at] + 1);
             let pages = options.object_pages.unwrap_or(options.entry_offset.saturating_add(entry_pages));
+            let pages = pages.min(MOST_PAGES);
             layout.objects.push(ObjectLayout { name, pages });
             let pages = options.entry_pages.unwrap_or(MOST_PAGES);
-            layout.entries.push(EntryLayout { object: at, offset: options.entry_offset, pages });
+            let offset = options.entry_offset;
+            layout.entries.push(EntryLayout { object: at, offset, pages, executable: false });
             layout.resident.extend(options.resident.iter().map(|&range| (at, range)));
         }
         let source = if lasting { Source::Text(path.to_owned()) } else { Source::Memory(kept) };
-        Ok(Self { layout, count, soft_fault_ns: None, unseen: Unseen::Nothing, source })
+        Ok(Self { count, source, ..Self::from_touches(layout, Vec::new()) })
     }
 
-    /// The faults on files' pages in a trace, each taken as a touch: of a page of the file, through an entry of the
-    /// process that faulted. What the program did between them is kept as time.
+    /// The faults on files' pages in a trace, each taken as a touch: of a page of the file, through one of two entries of
+    /// the process that faulted, for pages that may be executed and for others. What the program did between them is kept as
+    /// time, 4.29 s at most each.
     ///
     /// # Errors
     /// A file that is no trace, and a trace without faults on files.
@@ -202,14 +211,15 @@ impl Input {
     pub fn from_trace(trace: &Trace) -> Self {
         let mut layout = Layout::default();
         let mut objects: HashMap<u32, usize> = HashMap::new();
-        let mut entries: HashMap<(u32, u32), u32> = HashMap::new();
+        let mut entries: HashMap<(u32, u32, bool), u32> = HashMap::new();
         let mut touches = Vec::new();
-        let (mut soft, mut soft_ns, mut over_ns) = (0, 0, 0);
+        let (mut soft, mut soft_ns, mut over_ns) = (0_u64, 0_u64, 0);
+        let mut shared_memory = 0;
         let mut seen = HashSet::new();
         // Pages that were resident when they were first touched, by object.
         let mut found_resident: HashMap<usize, u64> = HashMap::new();
         for fault in &trace.faults {
-            let end_ns = fault.start_ns + fault.cost_ns.unwrap_or(0);
+            let end_ns = fault.start_ns.saturating_add(fault.cost_ns.unwrap_or(0));
             let think_ns = fault.start_ns.saturating_sub(over_ns);
             let (Some(id), Some(page)) = (fault.object, fault.page) else {
                 continue;
@@ -217,10 +227,14 @@ impl Input {
             if fault.class == FaultClass::Failed || page.0 >= MOST_PAGES {
                 continue;
             }
+            if is_shared_memory(&trace.objects[id.0 as usize].path) {
+                shared_memory += 1;
+                continue;
+            }
             over_ns = over_ns.max(end_ns);
             if let (FaultClass::Cached, Some(cost_ns)) = (fault.class, fault.cost_ns) {
                 soft += 1;
-                soft_ns += cost_ns;
+                soft_ns = soft_ns.saturating_add(cost_ns);
             }
             let object = *objects.entry(id.0).or_insert_with(|| {
                 let object = &trace.objects[id.0 as usize];
@@ -234,8 +248,9 @@ impl Input {
             let pages = &mut layout.objects[object].pages;
             *pages = (*pages).max(page.0 + 1);
             let pid = trace.threads[fault.thread.0 as usize].pid;
-            let entry = *entries.entry((pid, id.0)).or_insert_with(|| {
-                layout.entries.push(EntryLayout { object, offset: 0, pages: MOST_PAGES });
+            let executable = fault.permissions.contains(Permissions::EXECUTE);
+            let entry = *entries.entry((pid, id.0, executable)).or_insert_with(|| {
+                layout.entries.push(EntryLayout { object, offset: 0, pages: MOST_PAGES, executable });
                 layout.entries.len() as u32 - 1
             });
             let think_ns = u32::try_from(think_ns).unwrap_or(u32::MAX);
@@ -243,7 +258,8 @@ impl Input {
         }
         let soft_fault_ns = u64::checked_div(soft_ns, soft);
         let unseen = unseen(trace, &layout, &found_resident);
-        Self { layout, count: touches.len() as u64, soft_fault_ns, unseen, source: Source::Memory(touches) }
+        let facts = Some(trace.facts.clone());
+        Self { soft_fault_ns, unseen, shared_memory, facts, ..Self::from_touches(layout, touches) }
     }
 
     /// Touches of a model.
@@ -252,7 +268,7 @@ impl Input {
         let touches = model.touches().into_iter().map(touch).collect();
         let mut layout = Layout::default();
         layout.objects.push(ObjectLayout { name: model.to_string(), pages: model.pages() });
-        layout.entries.push(EntryLayout { object: 0, offset: 0, pages: model.pages() });
+        layout.entries.push(EntryLayout { object: 0, offset: 0, pages: model.pages(), executable: false });
         Self::from_touches(layout, touches)
     }
 
@@ -263,6 +279,8 @@ impl Input {
             count: touches.len() as u64,
             soft_fault_ns: None,
             unseen: Unseen::Nothing,
+            shared_memory: 0,
+            facts: None,
             source: Source::Memory(touches),
         }
     }
@@ -348,7 +366,12 @@ fn unseen(trace: &Trace, layout: &Layout, found_resident: &HashMap<usize, u64>) 
         let kept = resident.get(object.name.as_str()).copied().unwrap_or(0);
         kept.saturating_sub(found_resident.get(&at).copied().unwrap_or(0))
     });
-    Unseen::AtMost(hidden.sum())
+    Unseen::AtMost(hidden.fold(0, u64::saturating_add))
+}
+
+/// Whether a path is that of memory, not of a file: memfd_create, shmget, MAP_SHARED|MAP_ANONYMOUS, shm_open.
+fn is_shared_memory(path: &str) -> bool {
+    ["/memfd:", "/SYSV", "/dev/zero", "/dev/shm/"].iter().any(|prefix| path.starts_with(prefix))
 }
 
 impl Layout {
@@ -365,7 +388,8 @@ impl Layout {
             replay.give(objects[object], PageRange::new(range.start().min(end), end));
         }
         for entry in &self.entries {
-            replay.add_entry(objects[entry.object], entry.offset, entry.pages);
+            let add = if entry.executable { Replay::add_executable_entry } else { Replay::add_entry };
+            add(&mut replay, objects[entry.object], entry.offset, entry.pages);
         }
         replay
     }
@@ -375,7 +399,7 @@ impl TextOptions {
     /// How many pages the entry can have.
     fn entry_limit(&self) -> u64 {
         let entry = self.entry_pages.unwrap_or(MOST_PAGES);
-        let object = self.object_pages.unwrap_or(MOST_PAGES);
+        let object = self.object_pages.unwrap_or(MOST_PAGES).min(MOST_PAGES);
         entry.min(object.saturating_sub(self.entry_offset))
     }
 }

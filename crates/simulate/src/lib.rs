@@ -3,7 +3,7 @@
 //! ```text
 //!  trace file ─┐
 //!  text file ──┼─► Input: Layout ─────────────┐
-//!  model ──────┘          touches, in parts ──┼─► compare ─► Comparison: one Outcome for each policy
+//!  model ──────┘          touches, in parts ──┼─► compare ─► one Simulated for each policy
 //!  policies × devices ────────────────────────┘   (a thread a CPU)
 //! ```
 //!
@@ -37,6 +37,6 @@ pub mod page;
 pub mod sweep;
 pub mod touch_text;
 
-pub use comparison::{Contender, Options, Row, Sample, Simulated, compare, rows};
+pub use comparison::{Contender, Options, Row, Simulated, compare, rows};
 pub use input::{Input, InputError, Layout};
 pub use sweep::sweep;

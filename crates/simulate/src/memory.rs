@@ -38,14 +38,12 @@ impl MemoryFaults {
         let all = if asked.is_empty() { sizes(numbers.len() as u64) } else { asked.to_vec() };
         let (by_lru, by_window) = (lru(&touches), working_set(&touches));
         let one = |size: u64| {
-            let hits_within =
-                |distances: &prepage_core::simulate::replacement::Distances| distances.faults(size);
             [
                 fifo(&touches, size),
-                hits_within(&by_lru),
+                by_lru.faults(size),
                 opt(&touches, size),
                 dpmin(&touches, size),
-                hits_within(&by_window),
+                by_window.faults(size),
             ]
         };
         let threads = thread::available_parallelism().map_or(1, usize::from);

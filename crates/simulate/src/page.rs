@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use prepage_report::html::{LIBRARY, LIBRARY_STYLE, STYLE, escaped};
+use prepage_report::html::{LIBRARY, LIBRARY_STYLE, STYLE, escaped, footer};
 use serde_json::{Value, json};
 
 use crate::comparison::Row;
@@ -68,6 +68,9 @@ impl Page<'_> {
         if let Some(memory) = self.memory {
             memory_table(memory, out)?;
         }
+        if let Some(facts) = &self.input.facts {
+            footer(facts, out)?;
+        }
         // In a script element only `<` could end it.
         let data = self.data().to_string().replace('<', "\\u003c");
         writeln!(
@@ -99,10 +102,22 @@ impl Page<'_> {
     }
 
     fn policies(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut headings: Vec<String> =
-            ["hard", "soft", "I/Os", "pages read", "never touched", "%"].map(str::to_owned).to_vec();
+        let mut headings: Vec<String> = [
+            "hard",
+            "soft",
+            "I/Os",
+            "whole",
+            "cut short",
+            "pages read",
+            "never touched",
+            "%",
+            "2 MiB resident",
+            "mapped",
+        ]
+        .map(str::to_owned)
+        .to_vec();
         for (device, _) in self.rows.first().into_iter().flat_map(|row| &row.timed) {
-            headings.extend([format!("{device} ms"), "waits ms".to_owned()]);
+            headings.extend([format!("{device} ms"), "waits ms".to_owned(), "late".to_owned()]);
         }
         begin("All policies", "policy", headings.iter().map(String::as_str), out)?;
         for row in self.rows {
@@ -112,14 +127,20 @@ impl Page<'_> {
                 escaped(row.name),
                 changed(outcome.hard, self.rows[0].plain.outcome.hard)
             );
-            for count in [outcome.soft, outcome.io, outcome.read, outcome.never] {
-                let _ = write!(cells, "<td class=\"number\">{count}</td>");
+            let mut add = |text: String| {
+                let _ = write!(cells, "<td class=\"number\">{text}</td>");
+            };
+            let (whole, cut) = outcome.full_and_truncated();
+            for count in [outcome.soft, outcome.io, whole, cut, outcome.read, outcome.never] {
+                add(count.to_string());
             }
-            let _ = write!(cells, "<td class=\"number\">{:.2}</td>", outcome.never_percent());
+            add(format!("{:.2}", outcome.never_percent()));
+            add(outcome.full512.to_string());
+            add(outcome.superpages.to_string());
             for (_, timed) in &row.timed {
-                for ns in [timed.outcome.time_ns, timed.outcome.stall_ns] {
-                    let _ = write!(cells, "<td class=\"number\">{:.1}</td>", ns as f64 / 1e6);
-                }
+                add(format!("{:.1}", timed.outcome.time_ns as f64 / 1e6));
+                add(format!("{:.1}", timed.outcome.stall_ns as f64 / 1e6));
+                add(timed.outcome.late.to_string());
             }
             writeln!(out, "<tr>{cells}</tr>")?;
         }

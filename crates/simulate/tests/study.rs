@@ -6,7 +6,7 @@ use prepage_simulate::{Contender, Input, Options, Simulated, compare};
 fn as_in_the_study(model: &str) -> Simulated {
     let mut contender = Contender::new("linux-data:ra=32,map=1").expect("a policy");
     contender.device = Some("hosted".parse().expect("a device"));
-    let options = Options { fault_ns: (1800, 2000), ..Options::default() };
+    let options = Options { soft_fault_ns: 1800, ..Options::default() };
     let input = Input::model(model.parse().expect("a model"));
     compare(&input, &[contender], &options).expect("simulated").remove(0)
 }

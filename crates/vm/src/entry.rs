@@ -55,6 +55,7 @@ impl EntryCell {
             window: self.window.load(Ordering::Relaxed),
             early: self.early.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
+            executable: false,
         };
         let result = decide(&mut state);
         self.next.store(state.next.0, Ordering::Relaxed);

@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use prepage_core::policy::Policy;
+use prepage_core::policy::choice::MOST_AHEAD;
 use prepage_core::simulate::{self, Replay, Touch};
 use prepage_vm::{MapOptions, Mode, Vm};
 use proptest::prelude::*;
@@ -83,10 +84,8 @@ fn every_vector_is_exact_through_real_memory() {
                 .collect();
             let first = option("e_off").unwrap_or(0);
             for (policy, expected) in vector["expect"].as_object().unwrap() {
-                let mut policy: Policy = policy.parse().unwrap();
-                if let Some(most) = option("maxra") {
-                    policy = policy.with_most_ahead(most as u32);
-                }
+                let most_ahead = option("maxra").map_or(MOST_AHEAD, |most| most as u32);
+                let policy = Policy::parse(policy, most_ahead).unwrap();
                 let case = Case {
                     object_pages: vector["object_pages"].as_u64().unwrap(),
                     window: (first, option("e_pages").map_or(u64::MAX, |pages| first + pages)),

@@ -11,9 +11,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use prepage_core::PageRange;
 use prepage_core::policy::Policy;
-use prepage_core::policy::choice::GRAMMAR;
-use prepage_core::profile::Extent;
+use prepage_core::policy::choice::{GRAMMAR, MOST_AHEAD};
+use prepage_core::profile::{Extent, Profile};
+use prepage_core::profile_file::{self, ProfileFileError};
 use prepage_core::simulate::model::Model;
+use prepage_core::simulate::pages::MOST_PAGES;
 use prepage_core::simulate::{Device, device as devices};
 use prepage_prefetch::calibrate::{self, cache::Cache};
 use prepage_simulate::input::TextOptions;
@@ -22,17 +24,8 @@ use prepage_simulate::page::Page;
 use prepage_simulate::{Contender, Input, Options, compare, rows, sweep};
 
 /// Policies compared unless others are named; first, for all others are compared with it, what Linux does today.
-const USUAL: [&str; 9] = [
-    "linux-data",
-    "linux-exec",
-    "none",
-    "obl",
-    "sequential",
-    "around:8:7",
-    "aligned:16",
-    "adaptive",
-    "context",
-];
+const USUAL: [&str; 8] =
+    ["linux", "none", "obl", "sequential", "around:8:7", "aligned:16", "adaptive", "context"];
 
 /// Options of `prepage simulate`.
 #[derive(Debug, clap::Args)]
@@ -49,13 +42,13 @@ pub struct Args {
     #[arg(long, value_name = "MODEL")]
     model: Option<Model>,
     /// With --touches: pages of each object; unless given, as many as are touched
-    #[arg(long, value_name = "N", requires = "touches")]
+    #[arg(long, value_name = "N", requires = "touches", value_parser = clap::value_parser!(u64).range(1..=MOST_PAGES))]
     object_pages: Option<u64>,
     /// With --touches: first page of the object that its map entry shows
-    #[arg(long, value_name = "N", requires = "touches", default_value_t = 0)]
+    #[arg(long, value_name = "N", requires = "touches", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST_PAGES))]
     entry_offset: u64,
     /// With --touches: pages of the map entry; unless given, up to the object's end
-    #[arg(long, value_name = "N", requires = "touches")]
+    #[arg(long, value_name = "N", requires = "touches", value_parser = clap::value_parser!(u64).range(1..=MOST_PAGES))]
     entry_pages: Option<u64>,
     /// With --touches: pages that are resident at the start, as in `3,10,16-31`
     #[arg(long, value_name = "LIST", requires = "touches", value_parser = arguments::pages)]
@@ -72,7 +65,7 @@ pub struct Args {
     /// A policy with sizes that double: `aligned:4..512`
     #[arg(long, value_name = "SWEEP")]
     sweep: Vec<String>,
-    /// What `predicted` knows: another trace, or touches as text where the touches are text
+    /// What `predicted` knows: another trace, a profile, or touches as text where the touches are text
     #[arg(long, value_name = "FILE")]
     train: Vec<PathBuf>,
     /// Estimate times on these devices, separated by semicolons or named again; see below
@@ -93,14 +86,14 @@ pub struct Args {
     /// Show how many reads had which size
     #[arg(long)]
     histogram: bool,
-    /// Show hard faults and pages read object by object
+    /// Show hard faults object by object
     #[arg(long)]
     by_object: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
     /// Write a page that shows which faults each policy saves, by object and over time
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "histogram", "by_object"])]
     html: Option<PathBuf>,
 }
 
@@ -128,8 +121,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     {
         bail!("`predicted` knows nothing without --train FILE");
     }
-    let soft_ns = args.soft_fault.or(input.soft_fault_ns).unwrap_or(Options::default().fault_ns.0);
-    let options = Options { runs: args.runs, profile, fault_ns: (soft_ns, args.hard_fault) };
+    let soft_ns = args.soft_fault.or(input.soft_fault_ns).unwrap_or(Options::default().soft_fault_ns);
+    if !profile.is_empty() && !input.layout.objects.iter().any(|object| profile.contains_key(&object.name)) {
+        bail!("what --train names knows none of the files that are touched");
+    }
+    let options =
+        Options { runs: args.runs, profile, soft_fault_ns: soft_ns, hard_fault_ns: args.hard_fault };
     let results = compare(&input, &contenders, &options)?;
     let memory = match &args.memory {
         Some(sizes) => Some(MemoryFaults::of(&input, &sizes.0)?),
@@ -142,7 +139,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return crate::output::replace(path, |out| page.write(out)).map(|()| ExitCode::SUCCESS);
     }
     if args.json {
-        json::print(&input, &rows, memory.as_ref())?;
+        json::print(args, &input, &rows, memory.as_ref())?;
     } else {
         text::print(args, &input, &rows, memory.as_ref())?;
     }
@@ -160,10 +157,11 @@ fn title(args: &Args) -> String {
 fn contenders(names: &[String], devices: &[Device], most_ahead: Option<u32>) -> Result<Vec<Contender>> {
     let mut contenders = Vec::new();
     for name in names {
-        let mut contender = Contender::new(name)?;
-        if let Some(most) = most_ahead {
-            contender.policy = contender.policy.with_most_ahead(most);
-        }
+        let contender = Contender {
+            policy: Policy::parse(name, most_ahead.unwrap_or(MOST_AHEAD))?,
+            name: name.clone(),
+            device: None,
+        };
         contenders.push(contender.clone());
         contenders.extend(
             devices.iter().map(|device| Contender { device: Some(device.clone()), ..contender.clone() }),
@@ -222,9 +220,24 @@ fn profile(args: &Args) -> Result<HashMap<String, Vec<Extent>>> {
         Some(_) => Input::read_text(path, &text_options(args)),
         None => Input::read_trace(path),
     };
-    let mut inputs = Vec::new();
+    let (mut inputs, mut known) = (Vec::new(), HashMap::new());
     for path in &args.train {
-        inputs.push(read(path).with_context(|| format!("cannot learn from {}", path.display()))?);
+        let context = || format!("cannot learn from {}", path.display());
+        match stored_profile(path).with_context(context)? {
+            Some(profile) => known.extend(profile.files.into_iter().map(|file| (file.path, file.extents))),
+            None => inputs.push(read(path).with_context(context)?),
+        }
     }
-    Ok(prepage_simulate::input::learn(&inputs)?)
+    known.extend(prepage_simulate::input::learn(&inputs)?);
+    Ok(known)
+}
+
+/// The profile in a file; `None` where it is something else.
+fn stored_profile(path: &Path) -> Result<Option<Profile>> {
+    let bytes = std::fs::read(path)?;
+    match profile_file::decode(&bytes) {
+        Ok(profile) => Ok(Some(profile)),
+        Err(ProfileFileError::Foreign) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }

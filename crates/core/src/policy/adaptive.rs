@@ -4,10 +4,10 @@ use super::aligned::Aligned;
 use super::{Cluster, ClusterPolicy, EntryState, FaultAt, Residency};
 use crate::page::{PageIndex, PageRange};
 
-/// Pages by which the window of a sequential reader grows: half a cluster less one (`VM_FAULT_READ_DEFAULT` / 2).
+/// Pages by which the window of a sequential reader grows, less one (`VM_FAULT_READ_AHEAD_MIN`).
 const STEP: u32 = 7;
 
-/// Window of an entry that has not faulted yet.
+/// Window of an entry that has not faulted yet (`VM_FAULT_READ_AHEAD_INIT`).
 const FIRST_WINDOW: u32 = 15;
 
 /// A fault on the page after the last read makes the window grow, up to `max`, and reads only ahead. Any other fault

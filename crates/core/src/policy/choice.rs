@@ -17,7 +17,7 @@ use crate::page::PageRange;
 const CLUSTER_PAGES: u32 = 16;
 
 /// Most pages FreeBSD reads ahead (`VM_FAULT_READ_MAX` − 1).
-const MOST_AHEAD: u32 = 31;
+pub const MOST_AHEAD: u32 = 31;
 
 /// Linux's read-ahead where nobody changed it: 128 KiB.
 const READ_AHEAD_PAGES: u32 = 32;
@@ -38,13 +38,14 @@ obl                       one page ahead
 readaround:N              N pages, the fault in their middle (readaround32)
 adaptive[:max=M,cluster=N]  FreeBSD's: growing windows up to M (31), else aligned clusters of N (16) (freebsd)
 context                   prepage's own: aligned blocks of 16 that heed what is resident around them
-linux-data[:ra=R,map=M]   Linux on data mappings: read-ahead of R pages (32), faults map up to M (16)
-linux-exec[:ra=R,map=M]   Linux on executable mappings
+linux[:ra=R,map=M]        Linux, by what each mapping is: read-ahead of R pages (32), faults map up to M (16)
+linux-data[:ra=R,map=M]   Linux, as if all were data mappings
+linux-exec[:ra=R,map=M]   Linux, as if all were executable mappings
 slurp                     everything at the first fault
 predicted[:N]             what a profile says, and aligned clusters of N (16) for the rest";
 
 /// The words that can stand first, for the suggestion of the nearest.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "none",
     "random",
     "around",
@@ -58,6 +59,7 @@ const NAMES: [&str; 17] = [
     "adaptive",
     "freebsd",
     "context",
+    "linux",
     "linux-data",
     "linux-exec",
     "slurp",
@@ -162,20 +164,12 @@ impl ClusterPolicy for Policy {
 }
 
 impl Policy {
-    /// The same policy, reading at most `pages` ahead for sequential faults; others stay as they are.
-    pub fn with_most_ahead(self, pages: u32) -> Self {
-        match self {
-            Self::Around(around) if around == sequential(MOST_AHEAD) => Self::Around(sequential(pages)),
-            Self::Adaptive(adaptive) => Self::Adaptive(Adaptive { max: pages, ..adaptive }),
-            other => other,
-        }
-    }
-}
-
-impl FromStr for Policy {
-    type Err = PolicyError;
-
-    fn from_str(text: &str) -> Result<Self, PolicyError> {
+    /// The policy `text`, in which `sequential` and `adaptive` read at most `most_ahead` pages ahead unless they name a
+    /// number themselves.
+    ///
+    /// # Errors
+    /// Text that names no policy.
+    pub fn parse(text: &str, most_ahead: u32) -> Result<Self, PolicyError> {
         let (name, options) = match text.split_once(':') {
             Some((name, options)) => (name, Some(options)),
             None => (text, None),
@@ -207,9 +201,9 @@ impl FromStr for Policy {
             }
             "aligned" => Ok(Self::Aligned(Aligned { pages: pages(required()?, 1)? })),
             "readaround" => Ok(Self::ReadAround(ReadAround { pages: pages(required()?, 1)? })),
-            "sequential" => Ok(Self::Around(sequential(optional(0, MOST_AHEAD)?))),
+            "sequential" => Ok(Self::Around(sequential(optional(0, most_ahead)?))),
             "adaptive" | "freebsd" => {
-                let mut adaptive = Adaptive { max: MOST_AHEAD, cluster: Aligned { pages: CLUSTER_PAGES } };
+                let mut adaptive = Adaptive { max: most_ahead, cluster: Aligned { pages: CLUSTER_PAGES } };
                 for option in options.into_iter().flat_map(|options| options.split(',')) {
                     match option.split_once('=') {
                         Some(("max", value)) => adaptive.max = pages(value, 0)?,
@@ -219,14 +213,23 @@ impl FromStr for Policy {
                 }
                 Ok(Self::Adaptive(adaptive))
             }
-            "linux-data" | "linux-exec" => {
-                let mapping = if name == "linux-data" { Mapping::Data } else { Mapping::Exec };
+            "linux" | "linux-data" | "linux-exec" => {
+                let mapping = match name {
+                    "linux-data" => Mapping::Data,
+                    "linux-exec" => Mapping::Exec,
+                    _ => Mapping::Own,
+                };
                 let mut linux =
                     Linux { read_ahead: READ_AHEAD_PAGES, mapping, fault_around: FAULT_AROUND_PAGES };
                 for option in options.into_iter().flat_map(|options| options.split(',')) {
                     match option.split_once('=') {
                         Some(("ra", value)) => linux.read_ahead = pages(value, 0)?,
-                        Some(("map", value)) => linux.fault_around = pages(value, 1)?,
+                        Some(("map", value)) => {
+                            linux.fault_around = pages(value, 1)?;
+                            if !linux.fault_around.is_power_of_two() {
+                                return Err(error(format!("`{value}` is no power of two")));
+                            }
+                        }
                         _ => return Err(error(format!("`{option}` is no option of it"))),
                     }
                 }
@@ -238,6 +241,14 @@ impl FromStr for Policy {
             }
             _ => Err(PolicyError::Unknown { name: name.to_owned(), nearest: nearest(name) }),
         }
+    }
+}
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        Self::parse(text, MOST_AHEAD)
     }
 }
 
@@ -254,7 +265,11 @@ impl fmt::Display for Policy {
                 write!(f, "adaptive:max={max},cluster={}", cluster.pages)
             }
             Self::Linux(Linux { read_ahead, mapping, fault_around }) => {
-                let name = if *mapping == Mapping::Data { "linux-data" } else { "linux-exec" };
+                let name = match mapping {
+                    Mapping::Own => "linux",
+                    Mapping::Data => "linux-data",
+                    Mapping::Exec => "linux-exec",
+                };
                 write!(f, "{name}:ra={read_ahead},map={fault_around}")
             }
             Self::Context(Context) => f.write_str("context"),
@@ -270,6 +285,7 @@ fn sequential(ahead: u32) -> Around {
 
 /// The line of [`GRAMMAR`] that tells how the policy `name` is written.
 fn form(name: &str) -> &'static str {
+    let name = if name == "freebsd" { "adaptive" } else { name };
     let stem = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
     let written = |line: &'static str| line.split_once("  ").map_or(line, |(form, _)| form);
     GRAMMAR.lines().map(written).find(|form| form.starts_with(stem)).unwrap_or("without options")
@@ -303,6 +319,19 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_its_own_stands_against_the_common_one() {
+        for (text, meant) in [
+            ("adaptive", "adaptive:max=5,cluster=16"),
+            ("adaptive:max=63", "adaptive:max=63,cluster=16"),
+            ("sequential", "sequential:5"),
+            ("sequential:31", "sequential:31"),
+            ("aligned:16", "aligned:16"),
+        ] {
+            assert_eq!(Policy::parse(text, 5).unwrap().to_string(), meant);
+        }
+    }
+
+    #[test]
     fn a_slip_names_the_nearest() {
         let error = |text: &str| text.parse::<Policy>().unwrap_err().to_string();
         assert!(error("alinged:16").contains("did you mean `aligned`?"), "{}", error("alinged:16"));
@@ -325,6 +354,8 @@ mod tests {
             assert!(error(text).starts_with(&format!("policy `{text}`: ")), "{text}");
         }
         assert!(error("slurp:3").contains("no options"));
+        assert!(error("freebsd:foo").contains("adaptive[:max=M,cluster=N]"));
+        assert!(error("linux-data:map=3").contains("no power of two"));
         assert!(error("adaptive:most=3").contains("adaptive[:max=M,cluster=N]"));
     }
 }

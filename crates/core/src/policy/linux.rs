@@ -28,6 +28,8 @@ pub struct Linux {
 /// Executable mappings are read forward, others around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mapping {
+    /// As the entry is: [`EntryState::executable`].
+    Own,
     /// Half the window before the fault, and at three quarters of it the mark for the next.
     Data,
     /// From the fault on, no mark.
@@ -44,9 +46,14 @@ impl ClusterPolicy for Linux {
         if entry.misses > MANY_MISSES {
             return Cluster::around(fault.page, 0, 0);
         }
-        (entry.next, entry.early) = match self.mapping {
-            Mapping::Data => (PageIndex(fault.page.0.saturating_sub(pages / 2)), self.read_ahead / 4),
-            Mapping::Exec => (fault.page, 0),
+        let executable = match self.mapping {
+            Mapping::Own => entry.executable,
+            Mapping::Data => false,
+            Mapping::Exec => true,
+        };
+        (entry.next, entry.early) = match executable {
+            false => (PageIndex(fault.page.0.saturating_sub(pages / 2)), self.read_ahead / 4),
+            true => (fault.page, 0),
         };
         entry.window = self.read_ahead;
         window(entry)

@@ -29,11 +29,6 @@ impl Predicted {
         sorted.sort_unstable();
         Self { opening, sorted: sorted.into(), others }
     }
-
-    /// Whether no page is predicted, as after parsing the name of the policy alone.
-    pub fn is_empty(&self) -> bool {
-        self.opening.is_empty()
-    }
 }
 
 impl ClusterPolicy for Predicted {

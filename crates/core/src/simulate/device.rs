@@ -7,7 +7,7 @@ use super::replay::ObjectIndex;
 use crate::device_figures::DeviceFigures;
 use crate::page::{PageIndex, PageRange};
 
-/// Where objects lie: each from a multiple of this many bytes on, in the order they were added.
+/// Where objects lie: each from a multiple of this many bytes on, one after the other.
 const OBJECT_SPACING_BYTES: u64 = 1 << 30;
 
 /// A device, in the few numbers its speed follows from.
@@ -170,8 +170,11 @@ impl Device {
         match key {
             "latency" => self.latency_ns = time_ns(value)?,
             "bandwidth" => self.bytes_per_s = size_bytes(value).filter(|&bytes| bytes > 0)?,
-            "depth" => self.depth = value.parse().ok().filter(|&depth| depth > 0)?,
-            "iops" => self.requests_per_s = value.parse().ok()?,
+            // A disk with a head, or one that reads ahead by itself, serves one request at a time.
+            "depth" if self.ahead.is_none() => self.depth = value.parse().ok().filter(|&depth| depth > 0)?,
+            "iops" => {
+                self.requests_per_s = value.parse().ok().filter(|&requests| requests <= 1_000_000_000)?
+            }
             _ => return None,
         }
         Some(())
@@ -193,6 +196,9 @@ pub struct Timeline {
     /// What the device's buffer holds, the unit being read last.
     units: Vec<Unit>,
     head_bytes: u64,
+    /// Where each object begins, and where the next one would.
+    bases: Vec<u64>,
+    next_base: u64,
     /// Reads that may not have arrived.
     under_way: Vec<(ObjectIndex, PageRange, u64)>,
 }
@@ -222,8 +228,17 @@ impl Timeline {
             next_request_ns: 0,
             units: Vec::new(),
             head_bytes: 0,
+            bases: Vec::new(),
+            next_base: 0,
             under_way: Vec::new(),
         }
+    }
+
+    /// Gives the next object its place.
+    pub fn place(&mut self, pages: u64) {
+        self.bases.push(self.next_base);
+        let bytes = (pages * crate::page::PAGE_SIZE).next_multiple_of(OBJECT_SPACING_BYTES);
+        self.next_base = self.next_base.saturating_add(bytes);
     }
 
     /// What time it is for the program.
@@ -256,7 +271,7 @@ impl Timeline {
         while start < run.end() {
             let end = PageIndex((start.0 + request_pages).min(run.end().0));
             let part = PageRange::new(start, end);
-            let position = u64::from(object.0) * OBJECT_SPACING_BYTES + start.offset_bytes();
+            let position = self.bases[object.0 as usize] + start.offset_bytes();
             let arrival_ns = self.serve(position, part.bytes());
             self.under_way.push((object, part, arrival_ns));
             start = end;
@@ -399,7 +414,9 @@ mod tests {
     }
 
     fn time(device: &str) -> Timeline {
-        Timeline::new(device.parse().unwrap(), 0, 0)
+        let mut time = Timeline::new(device.parse().unwrap(), 0, 0);
+        time.place(1 << 28);
+        time
     }
 
     /// Bytes a second of reads of `pages` pages, far from one another.
@@ -455,9 +472,15 @@ mod tests {
         assert_eq!((device.latency_ns, device.bytes_per_s), (2_000_000, 100 << 20));
         assert_eq!((device.depth, device.requests_per_s), (8, 500));
         assert!("floppy".parse::<Device>().unwrap_err().to_string().contains("flash"));
-        for slip in
-            ["flash:speed=3", "flash:depth=0", "flash:latency=-1", "flash:latency=ms", "flash:bandwidth=0"]
-        {
+        for slip in [
+            "flash:speed=3",
+            "flash:depth=0",
+            "flash:latency=-1",
+            "flash:latency=ms",
+            "flash:bandwidth=0",
+            "hdd:depth=8",
+            "flash:iops=9999999999",
+        ] {
             assert!(slip.parse::<Device>().is_err(), "{slip}");
         }
     }

@@ -13,9 +13,6 @@ pub const FILE_PAGES: u64 = 11_300;
 /// them: sizes from here to 63 bytes more are the greatest for which about that many do.
 const FILE_BYTES: u64 = 46_280_705;
 
-/// The strides of the study.
-const STRIDES: [u64; 2] = [4 << 10, 256 << 10];
-
 /// What the modelled program does with one byte of the file.
 const ACCESS_NS: u32 = 20;
 
@@ -64,16 +61,13 @@ impl FromStr for Model {
         let seed = |text: &str| {
             text.strip_prefix(':').map_or(text.is_empty().then_some(1), |seed| seed.parse().ok())
         };
-        let stride = |size: &str| super::device::size_bytes(size).filter(|bytes| STRIDES.contains(bytes));
         let model = match text.strip_prefix("file:") {
             Some("sequential") => Some(Self::File(FileOrder::Sequential)),
-            Some(order) => match order.strip_prefix("stride-") {
-                Some(size) => stride(size).map(|bytes| Self::File(FileOrder::Stride { bytes })),
-                None => order
-                    .strip_prefix("random")
-                    .and_then(seed)
-                    .map(|seed| Self::File(FileOrder::Random { seed })),
-            },
+            Some("stride-4k") => Some(Self::File(FileOrder::Stride { bytes: 4 << 10 })),
+            Some("stride-256k") => Some(Self::File(FileOrder::Stride { bytes: 256 << 10 })),
+            Some(order) => {
+                order.strip_prefix("random").and_then(seed).map(|seed| Self::File(FileOrder::Random { seed }))
+            }
             None => text.strip_prefix("code").and_then(seed).map(|seed| Self::Code { seed }),
         };
         model.ok_or_else(|| ModelError { text: text.to_owned() })

@@ -37,6 +37,17 @@ impl Touch {
     }
 }
 
+/// Where a replay stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Touches until now.
+    pub touches: u64,
+    /// Hard faults until now.
+    pub hard: u64,
+    /// Pages read until now.
+    pub read: u64,
+}
+
 /// Memory, maps and counts under one policy.
 ///
 /// The memory is as large as it must be. Entries of one object share its pages and fault by themselves.
@@ -54,8 +65,6 @@ pub struct Replay {
 struct ObjectMemory {
     pages: u64,
     policy: Policy,
-    /// Whether the policy's opening reads were made.
-    opened: bool,
     memory: Memory,
     counts: ObjectOutcome,
     /// Pages that were read and then touched.
@@ -82,6 +91,8 @@ struct Entry {
     object: ObjectIndex,
     window: PageRange,
     state: EntryState,
+    /// Whether the policy's opening reads were made.
+    opened: bool,
     groups: Pages<Mapped>,
     /// Blocks mapped by one superpage.
     superpages: HashSet<u64>,
@@ -116,7 +127,7 @@ impl Replay {
         Self::default()
     }
 
-    /// Estimates times as on the timeline's device.
+    /// Estimates times as on the timeline's device. To be called before objects are added.
     pub fn with_timeline(mut self, timeline: Timeline) -> Self {
         self.timeline = Some(timeline);
         self
@@ -136,10 +147,12 @@ impl Replay {
     pub fn add_object(&mut self, pages: u64, policy: Policy) -> ObjectIndex {
         assert!(pages <= MOST_PAGES, "an object of {pages} pages cannot be mapped");
         let index = ObjectIndex(self.objects.len() as u32);
+        if let Some(timeline) = &mut self.timeline {
+            timeline.place(pages);
+        }
         self.objects.push(ObjectMemory {
             pages,
             policy,
-            opened: false,
             memory: Memory::default(),
             counts: ObjectOutcome::default(),
             used: 0,
@@ -159,9 +172,17 @@ impl Replay {
             object,
             window,
             state,
+            opened: false,
             groups: Pages::default(),
             superpages: HashSet::new(),
         });
+        index
+    }
+
+    /// The same of pages that may be executed.
+    pub fn add_executable_entry(&mut self, object: ObjectIndex, offset: u64, pages: u64) -> EntryIndex {
+        let index = self.add_entry(object, offset, pages);
+        self.entries[index.0 as usize].state.executable = true;
         index
     }
 
@@ -240,7 +261,7 @@ impl Replay {
             reader.soft(&mut entry.state, &at);
             PageRange::new(page, PageIndex(page.0 + 1))
         };
-        if !reader.object.opened {
+        if !std::mem::replace(&mut entry.opened, true) {
             reader.open(&at);
         }
         let (object, timeline) = (&*reader.object, reader.timeline.as_deref());
@@ -264,7 +285,10 @@ impl Replay {
         for entry in &mut self.entries {
             entry.groups = Pages::default();
             entry.superpages.clear();
-            entry.state = self.objects[entry.object.0 as usize].policy.entry(entry.window);
+            let executable = entry.state.executable;
+            let state = self.objects[entry.object.0 as usize].policy.entry(entry.window);
+            entry.state = EntryState { executable, ..state };
+            entry.opened = false;
         }
     }
 
@@ -273,9 +297,10 @@ impl Replay {
         self.objects[object.0 as usize].memory.is_resident(page)
     }
 
-    /// Touches, hard faults and pages read until now.
-    pub fn progress(&self) -> (u64, u64, u64) {
-        (self.outcome.touches, self.outcome.hard, self.outcome.read)
+    /// Where it stands.
+    pub fn progress(&self) -> Progress {
+        let Outcome { touches, hard, read, .. } = self.outcome;
+        Progress { touches, hard, read }
     }
 
     /// What was counted until now.
@@ -353,7 +378,6 @@ impl Reader<'_> {
 
     /// What the policy wants from the first fault on.
     fn open(&mut self, at: &FaultAt) {
-        self.object.opened = true;
         let policy = self.object.policy.clone();
         for &range in policy.opening() {
             self.background(&Cluster { range, holes: Holes::Skip, mark: None }, at.window);

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use prepage_core::FaultClass;
+use prepage_core::TraceFacts;
 
 use super::escaped;
 use crate::by::{By, Label};
@@ -69,8 +70,7 @@ pub fn body(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The command, the kernel, the page size, the losses.
-pub fn footer(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let facts = &report.facts;
+pub fn footer(facts: &TraceFacts, out: &mut dyn Write) -> io::Result<()> {
     let mut parts = vec![format!("<code>{}</code>", escaped(&text::shell_words(&facts.command)))];
     let kernel = if facts.kernel.is_empty() { "unknown" } else { &facts.kernel };
     parts.push(format!("Linux {}", escaped(kernel)));

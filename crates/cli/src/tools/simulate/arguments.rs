@@ -72,7 +72,7 @@ fn list(text: &str) -> Result<Vec<(u64, u64)>, String> {
         };
         if first > last { Err(format!("`{part}` ends before it starts")) } else { Ok((first, last)) }
     };
-    text.split(',').filter(|part| !part.trim().is_empty()).map(part).collect()
+    text.split(',').map(part).collect()
 }
 
 #[cfg(test)]

@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use anyhow::Result;
+use prepage_core::TraceFacts;
+use prepage_core::simulate::outcome::ObjectOutcome;
+use prepage_simulate::input::Unseen;
 use prepage_simulate::memory::MemoryFaults;
 use prepage_simulate::{Input, Row, Simulated};
 use serde::Serialize;
 use serde_json::{Map, Value};
+
+use super::Args;
 
 /// Version of the JSON this command prints.
 const SCHEMA_VERSION: u32 = 1;
@@ -15,8 +20,15 @@ const SCHEMA_VERSION: u32 = 1;
 #[derive(Serialize)]
 struct Report {
     schema_version: u32,
+    /// Of the recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    facts: Option<TraceFacts>,
+    runs: u32,
     touches: u64,
     touched_pages: u64,
+    /// Touches that may be missing; null where nobody knows.
+    unseen_pages: Option<u64>,
+    shared_memory_faults: u64,
     policies: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<BTreeMap<&'static str, BTreeMap<u64, u64>>>,
@@ -35,13 +47,15 @@ struct Policy<'a> {
     superpages: u64,
     /// By pages read: reads of all that was wanted, and reads cut short.
     clusters: BTreeMap<u64, [u64; 2]>,
-    objects: BTreeMap<&'a str, Object>,
+    objects: Vec<Object<'a>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     devices: BTreeMap<String, Times>,
 }
 
 #[derive(Serialize)]
-struct Object {
+struct Object<'a> {
+    path: &'a str,
+    pages: u64,
     hard: u64,
     read: u64,
     never: u64,
@@ -57,7 +71,7 @@ struct Times {
 }
 
 /// Prints it.
-pub fn print(input: &Input, rows: &[Row<'_>], memory: Option<&MemoryFaults>) -> Result<()> {
+pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&MemoryFaults>) -> Result<()> {
     let mut policies = Map::new();
     for row in rows {
         policies.insert(row.name.to_owned(), serde_json::to_value(policy(input, row))?);
@@ -65,6 +79,14 @@ pub fn print(input: &Input, rows: &[Row<'_>], memory: Option<&MemoryFaults>) -> 
     let first = rows.first().map(|row| &row.plain.outcome);
     let report = Report {
         schema_version: SCHEMA_VERSION,
+        facts: input.facts.clone(),
+        runs: args.runs,
+        unseen_pages: match input.unseen {
+            Unseen::Nothing => Some(0),
+            Unseen::AtMost(pages) => Some(pages),
+            Unseen::Unknown => None,
+        },
+        shared_memory_faults: input.shared_memory,
         touches: first.map_or(0, |outcome| outcome.touches),
         touched_pages: first.map_or(0, |outcome| outcome.touched_pages),
         policies,
@@ -80,8 +102,7 @@ pub fn print(input: &Input, rows: &[Row<'_>], memory: Option<&MemoryFaults>) -> 
 
 fn policy<'a>(input: &'a Input, row: &Row<'_>) -> Policy<'a> {
     let outcome = &row.plain.outcome;
-    let names = input.layout.objects.iter().map(|object| object.name.as_str());
-    let objects = names.zip(&outcome.objects);
+    let objects = input.layout.objects.iter().zip(&outcome.objects);
     let times = |simulated: &Simulated| Times {
         time_ns: simulated.outcome.time_ns,
         stall_ns: simulated.outcome.stall_ns,
@@ -106,7 +127,13 @@ fn policy<'a>(input: &'a Input, row: &Row<'_>) -> Policy<'a> {
             .map(|(&pages, size)| (pages, [size.full, size.truncated]))
             .collect(),
         objects: objects
-            .map(|(name, of)| (name, Object { hard: of.hard, read: of.read, never: of.never }))
+            .map(|(object, &ObjectOutcome { hard, read, never })| Object {
+                path: &object.name,
+                pages: object.pages,
+                hard,
+                read,
+                never,
+            })
             .collect(),
         devices: row.timed.iter().map(|(device, of)| (device.to_string(), times(of))).collect(),
     }

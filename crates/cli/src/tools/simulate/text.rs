@@ -12,6 +12,9 @@ use prepage_simulate::{Input, Row};
 use super::Args;
 use crate::table::table;
 
+/// What a trace without losses says of them.
+const NOTHING_LOST: &str = "nothing lost";
+
 /// Objects shown with --by-object.
 const TOP_OBJECTS: usize = 20;
 
@@ -37,6 +40,12 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
 pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
     let touched = rows.first().map_or(0, |row| row.plain.outcome.touched_pages);
     let runs = if args.runs > 1 { format!(" in {} runs", args.runs) } else { String::new() };
+    let shared = match input.shared_memory {
+        0 => String::new(),
+        faults => format!("; {faults} faults on shared memory left out"),
+    };
+    let lacking = input.facts.as_ref().map(prepage_report::text::losses).filter(|text| text != NOTHING_LOST);
+    let lacking = lacking.map(|text| format!("\n{text}")).unwrap_or_default();
     let unseen = match input.unseen {
         Unseen::Nothing => String::new(),
         Unseen::AtMost(0) => "; none unseen".to_owned(),
@@ -46,7 +55,7 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
         }
     };
     format!(
-        "{} touches of {touched} pages, {} objects of {} pages{runs}{unseen}",
+        "{} touches of {touched} pages, {} objects of {} pages{runs}{shared}{unseen}{lacking}",
         input.count,
         input.layout.objects.len(),
         input.layout.objects.iter().map(|object| object.pages).sum::<u64>()
