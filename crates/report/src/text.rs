@@ -119,10 +119,13 @@ pub fn changes<'a>(heading: &str, changes: impl Iterator<Item = &'a Change>) -> 
             [before.to_string(), after.to_string(), format!("{:+}", i128::from(after) - i128::from(before))]
         };
         let [before_ms, after_ms] = [before, after].map(|tally| tally.cost_ns as f64 / 1e6);
-        let times =
-            [format!("{before_ms:.2}"), format!("{after_ms:.2}"), format!("{:+.2}", after_ms - before_ms)];
+        // Rounded to nothing, it has no sign of its own: adding zero makes -0 positive.
+        let change_ms = ((after_ms - before_ms) * 100.0).round() / 100.0 + 0.0;
+        let times = [format!("{before_ms:.2}"), format!("{after_ms:.2}"), format!("{change_ms:+.2}")];
         let figures = [counts(before.count, after.count), counts(before.disk, after.disk), times];
-        table.add_row(std::iter::once(name.clone()).chain(figures.into_iter().flatten()).collect::<Vec<_>>());
+        table.add_row(
+            std::iter::once(shortened(name)).chain(figures.into_iter().flatten()).collect::<Vec<_>>(),
+        );
     }
     trimmed(&table)
 }
