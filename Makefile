@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report
+.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost
 
 all: build
 
@@ -43,6 +43,10 @@ bench-start: build setup-bench
 ## bench-record: recording against perf record
 bench-record: build setup-bench
 	bench/record
+
+## bench-disk-cost: the cost of disk faults against delay accounting and the program's own clock (root)
+bench-disk-cost: build setup-bench
+	bench/disk-cost
 
 ## bench-file: a page-fault study's experiments on this machine, with tables and pictures for docs
 bench-file: build setup-bench

@@ -24,12 +24,22 @@ pub fn reason(facts: &Facts, one: &Shown) -> String {
     } else {
         ""
     };
-    let waits = format!(
-        " A touch of a page that is still being read waits for it and counts as no disk fault; that is in the mean of \
-         {:.1} µs of the faults on pages in memory.",
-        cached.mean_us().unwrap_or(0.0)
-    );
+    let waits = cached.mean_us().map_or_else(String::new, |mean_us| {
+        format!(
+            " A touch of a page that is still being read waits for it and counts as no disk fault; that is in the mean \
+             of {mean_us:.1} µs of the faults on pages in memory."
+        )
+    });
     match (run.experiment.pattern, run.experiment.cache) {
+        (_, Cache::Warm) if disk.count > 0 => format!(
+            "No warm run: {} faults had to read, for something emptied the page cache or took the file's memory \
+             meanwhile. {mapped}.",
+            disk.count
+        ),
+        (_, Cache::Cold) if read_ahead_kib == 0 => format!(
+            "Without read-ahead a disk fault reads the page touched and no other, whatever the order: {mapped}. The \
+             study read ahead by 128 KiB."
+        ),
         (pattern, Cache::Warm) => {
             let study = match pattern {
                 Pattern::Random => "The study counts 9412 faults, nearly one a page. ",
@@ -96,5 +106,41 @@ fn amount(read_ahead_kib: u64) -> String {
             kib / 4
         ),
         kib => format!("{study} Here {kib} KiB are in force, {} pages.", kib / 4),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::{PageIndex, TraceFacts};
+
+    use super::*;
+    use crate::experiment::{Experiment, FileFault, Run};
+
+    fn said(cache: Cache, read_ahead_kib: u64, classes: &[Class]) -> String {
+        let fault = |&class| FileFault { page: PageIndex(0), cost_ns: Some(1000), class };
+        let run = Run {
+            experiment: Experiment { pattern: Pattern::Sequential, cache },
+            faults: classes.iter().map(fault).collect(),
+            other_faults: 0,
+            facts: TraceFacts::default(),
+        };
+        let facts = Facts {
+            pages: 64,
+            accesses: 64 << 12,
+            read_ahead_kib: vec![read_ahead_kib],
+            read_ahead_set: false,
+            file_system: String::new(),
+            probe_cost_ns: None,
+        };
+        reason(&facts, &Shown { run, rounds: 1, disk_counts: (0, 0), mapped: None })
+    }
+
+    #[test]
+    fn a_run_is_told_as_it_was() {
+        assert!(said(Cache::Warm, 128, &[Class::Cached]).starts_with("Nothing is read."));
+        assert!(said(Cache::Warm, 128, &[Class::Cached, Class::Disk]).contains("1 faults had to read"));
+        assert!(said(Cache::Cold, 0, &[Class::Disk]).contains("Without read-ahead"));
+        assert!(said(Cache::Cold, 128, &[Class::Disk, Class::Cached]).contains("mean of 1.0 µs"));
+        assert!(!said(Cache::Cold, 128, &[Class::Disk]).contains("mean of"));
     }
 }

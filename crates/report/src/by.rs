@@ -167,8 +167,18 @@ impl Report {
     /// The stack's functions, the leaf first, in one line.
     fn stack_line(&self, stack: Option<StackId>) -> String {
         let Some(id) = stack else { return "[no stack]".to_owned() };
+        self.calls(id).join(" < ")
+    }
+
+    /// The stack's functions, the leaf first.
+    ///
+    /// Interpreted and stripped code calls itself dozens of levels deep under one name in brackets. That tells no more than
+    /// one level does, and is given as one.
+    pub(crate) fn calls(&self, id: StackId) -> Vec<String> {
         let places = &self.stack_table[id.index()].places;
-        places.iter().map(|place| self.symbol(*place)).collect::<Vec<_>>().join(" < ")
+        let mut calls: Vec<String> = places.iter().map(|place| self.symbol(*place)).collect();
+        calls.dedup_by(|caller, call| caller == call && call.starts_with('['));
+        calls
     }
 
     fn by_class(&self) -> Vec<Row> {

@@ -119,10 +119,13 @@ pub fn changes<'a>(heading: &str, changes: impl Iterator<Item = &'a Change>) -> 
             [before.to_string(), after.to_string(), format!("{:+}", i128::from(after) - i128::from(before))]
         };
         let [before_ms, after_ms] = [before, after].map(|tally| tally.cost_ns as f64 / 1e6);
-        let times =
-            [format!("{before_ms:.2}"), format!("{after_ms:.2}"), format!("{:+.2}", after_ms - before_ms)];
+        // Rounded to nothing, it has no sign of its own: adding zero makes -0 positive.
+        let change_ms = ((after_ms - before_ms) * 100.0).round() / 100.0 + 0.0;
+        let times = [format!("{before_ms:.2}"), format!("{after_ms:.2}"), format!("{change_ms:+.2}")];
         let figures = [counts(before.count, after.count), counts(before.disk, after.disk), times];
-        table.add_row(std::iter::once(name.clone()).chain(figures.into_iter().flatten()).collect::<Vec<_>>());
+        table.add_row(
+            std::iter::once(shortened(name)).chain(figures.into_iter().flatten()).collect::<Vec<_>>(),
+        );
     }
     trimmed(&table)
 }
@@ -201,25 +204,31 @@ pub fn shell_words(arguments: &[String]) -> String {
 
 fn table(groups: &Grouped, columns: &[Column], with_total: bool) -> String {
     let labels = groups.by.labels();
-    let headings: Vec<&str> =
-        labels.iter().copied().chain(columns.iter().map(|column| column.heading())).collect();
+    // Stacks are longer than any line: figures behind them would not be seen.
+    let ahead = if groups.by == By::Stack { labels.len() } else { 0 };
+    let in_order = |mut cells: Vec<String>| {
+        cells.rotate_left(ahead);
+        cells
+    };
+    let headings = labels.iter().copied().chain(columns.iter().map(|column| column.heading()));
+    let headings = in_order(headings.map(str::to_owned).collect());
     let mut table = plain_table(&headings, headings.len());
     for (place, label) in labels.iter().enumerate() {
         let text = groups.rows.iter().any(|row| matches!(row.labels[place], Label::Text(_)));
         if text || *label == "class" {
-            align(&mut table, place, CellAlignment::Left);
+            align(&mut table, (place + headings.len() - ahead) % headings.len(), CellAlignment::Left);
         }
     }
     let figures = |tally: &Tally| -> Vec<String> {
         columns.iter().map(|column| column.text(tally, &groups.total)).collect()
     };
     for row in &groups.rows {
-        table.add_row(row.labels.iter().map(label_text).chain(figures(&row.tally)).collect::<Vec<_>>());
+        table.add_row(in_order(row.labels.iter().map(label_text).chain(figures(&row.tally)).collect()));
     }
     if with_total {
         let name =
             std::iter::once("all".to_owned()).chain(std::iter::repeat_n(String::new(), labels.len() - 1));
-        table.add_row(name.chain(figures(&groups.total)).collect::<Vec<_>>());
+        table.add_row(in_order(name.chain(figures(&groups.total)).collect()));
     }
     trimmed(&table)
 }
@@ -267,9 +276,9 @@ fn dearest(report: &Report, count: usize, short: bool) -> String {
 }
 
 /// A table without lines, every cell aligned to the right.
-fn plain_table(headings: &[&str], columns: usize) -> Table {
+fn plain_table(headings: &[impl AsRef<str>], columns: usize) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(headings);
+    table.load_style(presets::NOTHING).set_header(headings.iter().map(AsRef::as_ref));
     (0..columns).for_each(|column| align(&mut table, column, CellAlignment::Right));
     table
 }
@@ -297,7 +306,8 @@ fn microseconds(ns: f64) -> String {
     if us < 10.0 { format!("{us:.2}") } else { format!("{us:.1}") }
 }
 
-fn shortened(path: &str) -> String {
+/// `path` without its beginning, where it would make a line of a table longer than a terminal.
+pub fn shortened(path: &str) -> String {
     let chars = path.chars().count();
     if chars <= PATH_CHARS {
         return path.to_owned();

@@ -243,3 +243,19 @@ fn a_trace_of_the_first_format_without_the_later_columns_is_reported() {
     assert_eq!(report.grouped(By::Stack, 9).rows.len(), 1, "no stacks");
     assert!(report.grouped(By::File, 99).rows.len() > 1 && !report.grouped(By::Code, 99).rows.is_empty());
 }
+
+#[test]
+fn nameless_levels_of_the_same_code_are_one_and_stacks_stand_last() {
+    let mut trace = trace(10);
+    let place = |object, offset| CodePlace { object: Some(ObjectId(object)), offset };
+    trace.stacks[0].places = vec![place(2, 1), place(2, 2), place(1, 3), place(2, 4)];
+    let (_dir, file) = written(&trace);
+    let report = read(&file, &[By::Stack], Filter::default());
+    let mut out = Vec::new();
+    text::grouped(&report, By::Stack, 9, &[Column::Count], &mut out).expect("written");
+    let said = String::from_utf8(out).expect("text");
+    let lines: Vec<&str> = said.lines().map(str::trim).collect();
+    assert!(lines[0].ends_with("count  stack"), "{said}");
+    assert!(lines.contains(&"5  [anon] < [libc.so] < [anon]") && lines.contains(&"5  [no stack]"), "{said}");
+    assert_eq!(lines.last(), Some(&"10  all"), "{said}");
+}

@@ -58,6 +58,11 @@ impl Summary {
         })
     }
 
+    /// How many objects had faults.
+    pub fn objects(&self) -> usize {
+        self.objects.iter().filter(|tally| tally.all.count > 0).count()
+    }
+
     /// The objects that cost most, at most `count` of them, dearest first.
     pub fn dearest_objects(&self, count: usize) -> Vec<(ObjectId, ObjectTally)> {
         let numbered = self.objects.iter().enumerate().map(|(at, tally)| (ObjectId(at as u32), *tally));
@@ -105,6 +110,7 @@ mod tests {
         assert_eq!(summary.class(FaultClass::Failed).mean_ns(), None);
         assert_eq!(summary.total(), Tally { count: 4, timed: 2, cost_ns: 400 });
         let dearest = summary.dearest_objects(9);
+        assert_eq!(summary.objects(), dearest.len());
         let seen: Vec<_> = dearest.iter().map(|(id, tally)| (id.0, tally.all.count, tally.disk)).collect();
         assert_eq!(seen, [(2, 1, 1), (0, 2, 1)]);
     }

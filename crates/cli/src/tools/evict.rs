@@ -56,7 +56,9 @@ fn print(evicted: &Evicted, out: &mut impl Write) -> Result<()> {
     let unknown = evicted.files.len() - known.len();
     let sum = |of: fn(&EvictedFile) -> Option<u64>| known.iter().filter_map(|file| of(file)).sum::<u64>();
     let (before, after) = (sum(|file| file.before), sum(|file| file.after));
-    if !known.is_empty() || unknown == 0 {
+    if before == 0 && !known.is_empty() {
+        writeln!(out, "nothing of these {} files was in memory", known.len())?;
+    } else if !known.is_empty() || unknown == 0 {
         writeln!(
             out,
             "{} in memory, {} before: {after} of {before} pages of {} files stay",

@@ -29,13 +29,13 @@ use clap::Parser;
 
 /// See every page fault, predict it, and stop programs waiting for it.
 #[derive(Debug, Parser)]
-#[command(name = "prepage", version, arg_required_else_help = true)]
+#[command(name = "prepage", bin_name = "prepage", version, arg_required_else_help = true)]
 enum Command {
     /// Start a program with the pages it will need already on their way
     Run(run::Args),
     /// Learn a program exactly, in one slow run of it (root)
     Learn(learn::Args),
-    /// Record every page fault of a command
+    /// Record every page fault of a command, of running processes or of the machine
     Record(record::Args),
     /// Make a trace of page faults that perf recorded (perf.data)
     Import(import::Args),

@@ -10,6 +10,7 @@ use anyhow::Result;
 use comfy_table::Table;
 use prepage_core::{FaultClass, FilePages, Object, PageCacheFacts, Thread, TraceFacts};
 use prepage_prefetch::exact::Exact;
+use prepage_report::text::shortened;
 use prepage_trace::parquet::{Notice, Recording, record};
 use prepage_trace::{Filters, RecordOptions, Subject, Summary};
 
@@ -88,7 +89,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         // A closed standard error is no reason to fail.
         let _ = tell(&summary, &recorded.objects, &recorded.facts);
         if saved {
-            eprintln!("prepage: written to {}", args.output.display());
+            let path = args.output.display();
+            eprintln!("prepage: written to {path}; `prepage report {path}` says more");
         }
     }
     if let Some(failure) = failure {
@@ -187,7 +189,11 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
     )?;
     writeln!(out, "{}\n", classes(summary).trim_fmt())?;
     if let Some(table) = files(summary, objects) {
-        writeln!(out, "{}\n", table.trim_fmt())?;
+        writeln!(out, "{}", table.trim_fmt())?;
+        match summary.objects().saturating_sub(TOP_FILES) {
+            0 => writeln!(out)?,
+            more => writeln!(out, "and {more} more\n")?,
+        }
     }
     if let (Some(rusage), Some(counted)) = (facts.rusage, facts.counted) {
         writeln!(out, "getrusage  {} minor + {} major", rusage.0, rusage.1)?;
@@ -313,7 +319,7 @@ fn files(summary: &Summary, objects: &[Object]) -> Option<Table> {
     let mut table = table(&["file", "faults", "disk", "total ms"], &[1, 2, 3]);
     for (id, tally) in &top {
         table.add_row([
-            objects[id.0 as usize].path.clone(),
+            shortened(&objects[id.0 as usize].path),
             tally.all.count.to_string(),
             tally.disk.to_string(),
             format!("{:.2}", tally.all.cost_ns as f64 / 1e6),

@@ -24,16 +24,10 @@ pub fn tree(report: &Report) -> Value {
     let mut root = Branch::default();
     if stacked {
         for (stack, tally) in &report.stacks {
-            let mut names = match stack {
+            let names = match stack {
                 None => vec!["[no stack]".to_owned()],
-                Some(id) => {
-                    let places = &report.stack_table[id.index()].places;
-                    places.iter().rev().map(|place| report.symbol(*place)).collect()
-                }
+                Some(id) => report.calls(*id).into_iter().rev().collect(),
             };
-            // Interpreted and stripped code calls itself dozens of levels deep under one name in brackets, which
-            // tells no more than one level does.
-            names.dedup_by(|call, caller| call == caller && call.starts_with('['));
             root.add(names, tally);
         }
     } else {
