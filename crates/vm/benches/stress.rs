@@ -243,8 +243,17 @@ fn give_up(thread: usize, stress: &Stress) -> ! {
 }
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        return println!("stress: test");
+    }
+    let mut filters = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
+    if filters.peek().is_some() && !filters.any(|filter| "stress".contains(filter.as_str())) {
+        // As a test, and another one was asked for.
+        return;
+    }
     // What `cargo bench` adds, and `cargo test` does not.
-    let is_bench = std::env::args().any(|argument| argument == "--bench");
+    let is_bench = arguments.iter().any(|argument| argument == "--bench");
     let default = if is_bench { 600 } else { 5 };
     let seconds = std::env::var("SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let report = std::panic::take_hook();

@@ -115,6 +115,7 @@ pub(crate) fn finish(map: &MapCore, touch: &Touch, outcome: Outcome, cpu: usize,
                 object: map.object.id,
                 tid: touch.tid,
                 class,
+                private: map.private,
             },
         );
     }

@@ -12,11 +12,13 @@ use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::slot::Entered;
 use rustix::thread::futex::{self, Flags, Timespec};
 
 use crate::buffers::BUFFER_PAGES;
 use crate::fault::{Outcome, Touch, finish, serve_listed};
 use crate::fill::fill;
+use crate::map::MapCore;
 use crate::neighbours::{map_hard, map_resident};
 use crate::object::{Frames, ObjectCore, clip};
 use crate::pages::Seen;
@@ -71,37 +73,29 @@ pub(crate) struct Jobs {
     stop: AtomicBool,
 }
 
-/// Who waits for a job to end.
-struct Waiting {
-    object: Arc<ObjectCore>,
-    /// A fault of handler mode.
-    fault: Option<(MapRef, Touch)>,
-}
-
 impl Job {
-    fn waiting(&self) -> Waiting {
+    /// The map of a fault that waits for this.
+    fn enter(&self) -> Option<Entered<'static, MapCore>> {
         match self {
-            Self::Fill { object, map, touch, .. } => {
-                Waiting { object: Arc::clone(object), fault: touch.map(|touch| (*map, touch)) }
-            }
-            Self::Read { object, .. } | Self::Listed { object } => {
-                Waiting { object: Arc::clone(object), fault: None }
-            }
-            Self::Sweep { sweep, .. } => Waiting { object: Arc::clone(&sweep.object), fault: None },
+            Self::Fill { map, .. } => map.enter(rustix::thread::sched_getcpu()),
+            _ => None,
         }
     }
-}
 
-impl Waiting {
     /// The job panicked: nobody may sleep for it.
     fn give_up(&self) {
-        let cpu = rustix::thread::sched_getcpu();
-        if let Some((map, touch)) = self.fault
-            && let Some(map) = map.enter(cpu)
-        {
-            finish(&map, &touch, Outcome::Failed(reason::PANICKED), cpu, &mut Tally::default());
-        }
-        serve_listed(&self.object);
+        let object = match self {
+            Self::Fill { object, map, touch, .. } => {
+                let cpu = rustix::thread::sched_getcpu();
+                if let (Some(touch), Some(map)) = (touch, map.enter(cpu)) {
+                    finish(&map, touch, Outcome::Failed(reason::PANICKED), cpu, &mut Tally::default());
+                }
+                object
+            }
+            Self::Read { object, .. } | Self::Listed { object } => object,
+            Self::Sweep { sweep, .. } => &sweep.object,
+        };
+        serve_listed(object);
     }
 }
 
@@ -193,15 +187,15 @@ impl Jobs {
                 // Without one more thread work waits for this one; no more is lost.
                 let _ = self.start_thread();
             }
-            let waiting = job.waiting();
+            // A map that is dropped waits for this, and so for the job's hold on its object: both go together.
+            let entered = job.enter();
             // Claims fail when a panic drops them; the thread lives on.
-            let ended = catch_unwind(AssertUnwindSafe(|| run(job)));
+            if catch_unwind(AssertUnwindSafe(|| run(&job))).is_err() {
+                let _ = catch_unwind(AssertUnwindSafe(|| job.give_up()));
+            }
             // Whoever drops an object last drops its source, which may panic too.
-            let _ = catch_unwind(AssertUnwindSafe(move || {
-                if ended.is_err() {
-                    waiting.give_up();
-                }
-            }));
+            let _ = catch_unwind(AssertUnwindSafe(move || drop(job)));
+            drop(entered);
         }
         self.threads.fetch_sub(1, Ordering::SeqCst);
     }
@@ -230,33 +224,34 @@ impl Jobs {
     }
 }
 
-fn run(job: Job) {
+fn run(job: &Job) {
     let cpu = rustix::thread::sched_getcpu();
     let mut tally = Tally::default();
     match job {
         Job::Fill { object, claimed, needed, mark, map, touch } => {
             let frames = object.frames().expect("zeros are never claimed");
-            let claim = frames.pages.taken_over(claimed);
-            let filled = fill(&object, frames, claim, needed, mark, cpu, &mut tally);
+            let claim = frames.pages.taken_over(*claimed);
+            let filled = fill(object, frames, claim, *needed, *mark, cpu, &mut tally);
             match (touch, map.enter(cpu)) {
                 (Some(touch), Some(map)) => {
                     let outcome = match filled.outcome {
-                        Ok(read) => map_hard(&map, frames, needed, read, cpu, &mut tally),
+                        Ok(read) => map_hard(&map, frames, *needed, read, cpu, &mut tally),
                         Err(code) => Outcome::Failed(code),
                     };
-                    finish(&map, &touch, outcome, cpu, &mut tally);
+                    finish(&map, touch, outcome, cpu, &mut tally);
                 }
                 // The faulting thread maps for itself; or there is nobody to map for.
                 _ => object.vm.figures.add(cpu, &tally),
             }
             if filled.told.listed {
-                serve_listed(&object);
+                // Not here: they may take long, and a map that is dropped waits for this job.
+                object.vm.jobs.push_listed(object);
             }
         }
         Job::Read { object, range, mark } => {
             let frames = object.frames().expect("zeros are never read");
             // A page that failed is tried again when it is touched.
-            let _ = read_missing(&object, frames, range, mark, cpu, &mut tally);
+            let _ = read_missing(object, frames, *range, *mark, cpu, &mut tally);
             object.vm.figures.add(cpu, &tally);
         }
         Job::Sweep { sweep, map } => {
@@ -274,7 +269,7 @@ fn run(job: Job) {
             }
             sweep.object.vm.figures.add(cpu, &tally);
         }
-        Job::Listed { object } => serve_listed(&object),
+        Job::Listed { object } => serve_listed(object),
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct MapCore {
     /// The pages of the object that it shows.
     pub(crate) window: PageRange,
     /// Whether it may be written to.
-    private: bool,
+    pub(crate) private: bool,
     pub(crate) mode: Mode,
     pub(crate) uffd: Arc<Userfaultfd>,
     policy: Policy,

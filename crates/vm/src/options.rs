@@ -5,7 +5,7 @@ use std::time::Duration;
 use prepage_core::PageRange;
 use prepage_core::policy::{Neighbours, Policy};
 
-/// How a [`Vm`] is to be.
+/// How a [`Vm`](crate::Vm) is to be.
 #[derive(Clone, Debug)]
 pub struct VmOptions {
     pub(crate) frame_limit_bytes: u64,
@@ -61,7 +61,7 @@ impl VmOptions {
         Self { fill_threads: fill_threads.max(1), ..self }
     }
 
-    /// Keeps so many faults for each CPU until [`Vm::take_trace`]; none unless given. 64 bytes each.
+    /// Keeps so many faults for each CPU until [`Vm::take_trace`](crate::Vm::take_trace); none unless given. 64 bytes each.
     pub fn record_faults(self, record_faults: usize) -> Self {
         Self { record_faults, ..self }
     }
@@ -105,7 +105,7 @@ impl VmOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// By the thread that faults, in a SIGBUS handler: the fastest. A system call that is handed memory of the map which
-    /// is not mapped yet gets EFAULT: [`Map::populate`] first. Threads must not block SIGBUS.
+    /// is not mapped yet gets EFAULT: [`Map::populate`](crate::Map::populate) first. Threads must not block SIGBUS.
     Inline,
     /// By threads of the VM. System calls wait like any access. Not permitted to every user: the error of the first such
     /// map says what would permit it.
@@ -136,7 +136,7 @@ pub enum Advice {
     /// These pages of the object will be touched: read and map them in the background.
     WillNeed(PageRange),
     /// These pages will not be touched soon: unmap them. Their frames stay. For shared maps; a private map loses its
-    /// copies by it, see [`Map::discard`].
+    /// copies by it, see [`Map::discard`](crate::Map::discard).
     DontNeed(PageRange),
 }
 

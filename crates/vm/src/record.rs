@@ -18,6 +18,8 @@ pub(crate) struct Recorded {
     pub(crate) object: u32,
     pub(crate) tid: u32,
     pub(crate) class: FaultClass,
+    /// Whether the map is private, and so writable.
+    pub(crate) private: bool,
 }
 
 /// Rings of faults, one for each CPU: writers of different CPUs share nothing.
@@ -73,9 +75,9 @@ impl Records {
             }
         }
         let slot = &ring.slots[at as usize & (ring.slots.len() - 1)];
+        let kind = fault.class as u64 | u64::from(fault.private) << 8;
         let names = u64::from(fault.object) << 32 | u64::from(fault.tid);
-        let words =
-            [fault.start_ns, fault.cost_ns, fault.ip, fault.address, fault.page, names, fault.class as u64];
+        let words = [fault.start_ns, fault.cost_ns, fault.ip, fault.address, fault.page, names, kind];
         for (to, word) in slot.words.iter().zip(words) {
             to.store(word, Ordering::Relaxed);
         }
@@ -102,7 +104,8 @@ impl Records {
                     page: word(4),
                     object: (word(5) >> 32) as u32,
                     tid: word(5) as u32,
-                    class: FaultClass::ALL[word(6) as usize],
+                    class: FaultClass::ALL[(word(6) & 0xff) as usize],
+                    private: word(6) >> 8 != 0,
                 });
                 at += 1;
                 ring.tail.store(at, Ordering::Release);
@@ -129,6 +132,7 @@ mod tests {
             object: u32::MAX,
             tid: 5,
             class: FaultClass::Failed,
+            private: true,
         };
         (0..6).for_each(|start_ns| records.keep(0, &fault(start_ns)));
         let (faults, lost) = records.take();

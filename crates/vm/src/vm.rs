@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use prepage_core::policy::Policy;
-use prepage_core::{Fault, ObjectId, PAGE_SIZE, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
+use prepage_core::{
+    Fault, ObjectId, PAGE_SIZE, PageIndex, Permissions, Thread, ThreadIndex, Trace, TraceFacts,
+};
 use prepage_sys::sigbus;
 use prepage_sys::userfaultfd::{Delivery, Userfaultfd};
 
@@ -262,6 +264,11 @@ impl Vm {
                 code_offset: fault.ip,
                 object: Some(object),
                 page: is_file.then_some(PageIndex(fault.page)),
+                permissions: Permissions::READ.with(if fault.private {
+                    Permissions::WRITE.with(Permissions::PRIVATE)
+                } else {
+                    Permissions::SHARED
+                }),
                 ..Fault::new(start_ns, thread, fault.address, fault.class)
             });
         }

@@ -229,6 +229,8 @@ fn faults_are_recorded_like_those_of_the_kernel() {
         (FaultClass::Cached, at(&again, 20)),
     ];
     assert_eq!(seen, expected.map(|(class, (page, address))| (class, page, address)));
+    let permissions: Vec<_> = trace.faults.iter().map(|fault| fault.permissions.text()).collect();
+    assert_eq!(permissions, ["r--s", "r--s", "rw-p"]);
     assert_eq!(trace.objects[0].path, file.path().to_string_lossy());
     use std::os::unix::fs::MetadataExt;
     assert_eq!(trace.objects[0].inode.unwrap().1, file.as_file().metadata().unwrap().ino());
