@@ -147,12 +147,26 @@ impl<'a> Engine<'a> {
         4 * missing >= 3 * all
     }
 
+    /// Whether what was read is still in memory, judged by a sample.
+    pub fn is_intact(&self) -> bool {
+        // The last ones handed out may never have been made: the prefetch was cancelled before.
+        let done = self.next_read.load(Ordering::Relaxed).saturating_sub(self.readers as usize);
+        Self::sample(&self.reads[..done.min(self.reads.len())]).all(|read| self.is_first_resident(read))
+    }
+
     fn probes(&self) -> impl Iterator<Item = bool> + '_ {
-        let step = (self.reads.len() / PROBES).max(1);
-        self.reads.iter().step_by(step).map(|read| match self.file(read.file) {
+        Self::sample(&self.reads).map(|read| self.is_first_resident(read))
+    }
+
+    fn sample(reads: &[Read]) -> impl Iterator<Item = &Read> {
+        reads.iter().step_by((reads.len() / PROBES).max(1))
+    }
+
+    fn is_first_resident(&self, read: &Read) -> bool {
+        match self.file(read.file) {
             Ok(file) => is_resident(file, read.range.start()),
             Err(_) => true,
-        })
+        }
     }
 
     /// Prefetches everything. Returns when all is in memory, or when cancelled.

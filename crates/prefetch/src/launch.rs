@@ -330,7 +330,7 @@ impl Launch<'_> {
             looked,
         };
         let news = unknown_to(profile, &watched.findings);
-        let outcome = tried.outcome(&watched, seen_pages(&news));
+        let outcome = tried.outcome(&watched, seen_pages(&news), || engine.is_intact());
         let count = |used| outcome.tests.iter().filter(|test| test.1 == used).count() as u32;
         let start = is_cold.then(|| ColdStart {
             unix_s: 0,

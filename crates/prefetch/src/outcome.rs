@@ -51,10 +51,41 @@ pub fn missing(profile: &Profile, pages: &[PageOf]) -> Vec<Option<bool>> {
 }
 
 impl Tried<'_> {
-    /// What `watched` showed of it. `new_pages`, which were not known, are the caller's to count.
-    pub fn outcome(&self, watched: &Watched, new_pages: u64) -> Outcome {
+    /// What `watched` showed of it. `new_pages`, which were not known, are the caller's to count. `is_intact` says, asked
+    /// last, whether memory still holds what was read in this start: where somebody dropped it, or needed the room,
+    /// that a page is missing afterwards means nothing.
+    pub fn outcome(&self, watched: &Watched, new_pages: u64, is_intact: impl FnOnce() -> bool) -> Outcome {
+        let (mut outcome, mut absent) = (Outcome::default(), Outcome::default());
+        self.look(watched, &mut outcome, &mut absent);
+        outcome.new_pages = new_pages;
+        if self.kept_what_was_used(watched) && is_intact() {
+            outcome.unused.append(&mut absent.unused);
+            outcome.tests.append(&mut absent.tests);
+        }
+        outcome
+    }
+
+    /// Whether pages that were waited for are still in memory, judged by a sample. Where nothing was prefetched there is
+    /// nothing else to judge by.
+    fn kept_what_was_used(&self, watched: &Watched) -> bool {
+        const SAMPLE: usize = 8;
+        let files = &watched.findings.files;
+        let waited: Vec<(usize, PageIndex)> = files
+            .iter()
+            .enumerate()
+            .flat_map(|(at, file)| named(&file.extents).map(move |extent| (at, extent.range.start())))
+            .collect();
+        let found = Profile { files: files.clone(), ..Profile::default() };
+        let mut open = OpenFiles::new(&found);
+        let mut sample = waited.iter().step_by((waited.len() / SAMPLE).max(1));
+        (!waited.is_empty() || !self.planned.files.is_empty())
+            && sample.all(|&(at, page)| open.get(at).is_some_and(|file| is_resident(&file.file, page)))
+    }
+
+    /// Notes in `absent` what rests on pages being missing in memory, in `outcome` all else.
+    fn look(&self, watched: &Watched, outcome: &mut Outcome, absent: &mut Outcome) {
         let looked = self.looked && watched.lost == 0;
-        let mut outcome = Outcome { new_pages, looked, ..Outcome::default() };
+        outcome.looked = looked;
         let found: HashMap<&str, &ProfiledFile> =
             watched.findings.files.iter().map(|file| (file.path.as_str(), file)).collect();
         let found = |known: &ProfiledFile| {
@@ -87,7 +118,7 @@ impl Tried<'_> {
                 && counted_devices.contains(&known.identity.device)
                 && let Some(file) = open.get(at)
             {
-                outcome.unused.extend(
+                absent.unused.extend(
                     left.into_iter().flat_map(|range| file.missing_in(range)).map(|range| (at, range)),
                 );
             }
@@ -99,18 +130,24 @@ impl Tried<'_> {
                 extent.range.start().0 <= test.page.0.saturating_add(self.read_ahead_pages)
                     && test.page.0 < extent.range.end().0.saturating_add(self.read_ahead_pages)
             };
-            let used = if named(seen).any(|extent| extent.range.contains(test.page)) {
-                Some(true)
-            } else {
-                open.get(test.file).and_then(|file| match is_resident(&file.file, test.page) {
-                    false => Some(false),
-                    true if missing_before != Some(true) || named(seen).any(is_near) => None,
-                    true => file.count(one(test.page)).filter(|&cached| cached > 0).map(|_| true),
-                })
-            };
-            outcome.tests.extend(used.map(|used| (test, used)));
+            if named(seen).any(|extent| extent.range.contains(test.page)) {
+                outcome.tests.push((test, true));
+                continue;
+            }
+            let Some(file) = open.get(test.file) else { continue };
+            let was_missing = missing_before == Some(true);
+            match (is_resident(&file.file, test.page), was_missing) {
+                (false, true) => absent.tests.push((test, false)),
+                // Had a read() used it, nothing would have shown that: no fair sample of others.
+                (false, false) => absent.unused.push((test.file, one(test.page))),
+                (true, true)
+                    if !named(seen).any(is_near) && file.count(one(test.page)).is_some_and(|n| n > 0) =>
+                {
+                    outcome.tests.push((test, true));
+                }
+                (true, _) => {}
+            }
         }
-        outcome
     }
 }
 
