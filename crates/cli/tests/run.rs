@@ -50,8 +50,10 @@ fn what_cannot_be_started_is_told_with_the_customary_codes() {
 fn help_names_every_option_the_starter_takes() {
     let sandbox = Sandbox::new();
     let help = text(&sandbox.output(&["run", "--help"]).stdout);
-    for option in ["--quiet", "--verbose", "--no-learn", "--no-prefetch"] {
-        assert!(help.contains(option), "{option} is not in the help");
+    for option in
+        ["--quiet", "--verbose", "--no-learn", "--no-prefetch", "--no-hold-out", "--write-interval=9"]
+    {
+        assert!(help.contains(option.split('=').next().unwrap()), "{option} is not in the help");
         let taken = sandbox.prepage(&["run", "--quiet", option, "true"]).status().unwrap();
         assert!(taken.success(), "{option} is not taken");
     }
@@ -354,7 +356,7 @@ fn a_known_cold_start_adds_what_it_lacked() {
         path
     });
     let start = |data: &Path| {
-        let mut program = sandbox.prepage(&run(&["-q"], &["python3", "-c", script]));
+        let mut program = sandbox.prepage(&run(&["-q", "--write-interval", "0"], &["python3", "-c", script]));
         assert!(program.env("DATA", data).status().unwrap().success());
     };
     let knows = |path: &Path| {

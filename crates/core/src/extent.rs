@@ -166,6 +166,12 @@ impl Touches {
         range.iter().for_each(|page| self.note(page, Touch { rank, evidence, by_read: true }));
     }
 
+    /// Notes that `page` was used as `extent` says.
+    pub fn add(&mut self, page: PageIndex, extent: &Extent) {
+        let Extent { rank, evidence, by_read, .. } = *extent;
+        self.note(page, Touch { rank, evidence, by_read });
+    }
+
     fn note(&mut self, page: PageIndex, touch: Touch) {
         self.pages
             .entry(page)

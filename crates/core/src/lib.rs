@@ -14,10 +14,12 @@
 //! | [`trace`] | a sequence of faults with the objects and threads they speak of           |
 //! | [`profile`], [`profile_file`] | which pages and names a program needs at its start; as bytes |
 //! | [`extent`], [`counts`] | runs of its pages; how sure it is of them                       |
-//! | [`merge`], [`cold_start`] | two profiles made into one; what a profile was worth          |
 //! | [`page_map`] | which pages of one file are needed, to travel with the file            |
 //! | [`bounds`] | what a profile may ask for at most                                         |
-//! | [`role`]  | which of its working sets a call of a program uses                        |
+//! | [`merge`] | two profiles made into one                                                |
+//! | [`cold_start`], [`gain`] | the last starts; what prefetching was worth in them       |
+//! | [`trial`], [`ageing`] | what is worth prefetching and how that is found out; simpler ways |
+//! | [`role`], [`shared`] | which of its working sets a call of a program uses; what all have in common |
 //! | [`plan`]  | a profile turned into reads                                               |
 //! | [`device_figures`] | what a device can do                                             |
 //! | [`policy`] | which pages to bring in together when one is missing                     |
@@ -39,6 +41,7 @@ pub mod counts;
 pub mod device_figures;
 pub mod extent;
 pub mod fault;
+pub mod gain;
 pub mod merge;
 pub mod page;
 pub mod page_map;
@@ -49,6 +52,7 @@ pub mod profile;
 pub mod profile_file;
 mod profile_file_v1;
 pub mod role;
+pub mod shared;
 pub mod simulate;
 pub mod stack;
 pub mod trace;

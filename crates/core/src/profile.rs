@@ -4,7 +4,7 @@
 //! in the form of [`crate::profile_file`], and turned into reads by [`crate::plan`]. [`crate::counts`] says how sure
 //! it is of each page; [`crate::merge`] makes one profile of two.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -150,20 +150,36 @@ impl Profile {
     pub fn absorb(&mut self, files: Vec<ProfiledFile>, lookups: Vec<Lookup>) -> bool {
         let mut changed = false;
         let base = self.next_rank();
-        let places: HashMap<String, usize> =
-            self.files.iter().enumerate().map(|(at, file)| (file.path.clone(), at)).collect();
+        let mut places: HashMap<String, Vec<usize>> = HashMap::new();
+        for (at, file) in self.files.iter().enumerate() {
+            places.entry(file.path.clone()).or_default().push(at);
+        }
+        let mut outdated = BTreeSet::new();
         for mut file in files {
             for extent in &mut file.extents {
                 extent.rank = extent.rank.saturating_add(base);
             }
-            match places.get(&file.path) {
-                None => {
-                    self.files.push(file);
-                    changed = true;
-                }
-                Some(&at) => changed |= self.files[at].absorb(file),
+            let Some(contents) = places.get_mut(&file.path) else {
+                places.insert(file.path.clone(), vec![self.files.len()]);
+                self.files.push(file);
+                changed = true;
+                continue;
+            };
+            // What was just seen is what is there; other contents of that file are out of date.
+            let same = contents.iter().position(|&at| self.files[at].is_same_content(&file));
+            let current = contents.swap_remove(same.unwrap_or(0));
+            outdated.extend(contents.drain(..));
+            contents.push(current);
+            if same.is_some() {
+                changed |= self.files[current].absorb(&file);
+            } else {
+                self.files[current] = file;
+                changed = true;
             }
         }
+        changed |= !outdated.is_empty();
+        let mut at = 0..self.files.len();
+        self.files.retain(|_| at.next().is_some_and(|at| !outdated.contains(&at)));
         let mut known: HashMap<String, usize> =
             self.lookups.iter().enumerate().map(|(at, lookup)| (lookup.path.clone(), at)).collect();
         let base = self.lookups.last().map_or(0, |last| last.rank.saturating_add(1));
@@ -183,12 +199,8 @@ impl Profile {
 }
 
 impl ProfiledFile {
-    /// See [`Profile::absorb`]. A file whose content changed starts over with what is known of the new one.
-    fn absorb(&mut self, newer: Self) -> bool {
-        if !self.is_same_content(&newer) {
-            *self = newer;
-            return true;
-        }
+    /// See [`Profile::absorb`].
+    fn absorb(&mut self, newer: &Self) -> bool {
         let extents = simplified(&join(&self.extents, &newer.extents));
         let changed = extents != self.extents || self.identity != newer.identity;
         self.extents = extents;
@@ -238,6 +250,15 @@ mod tests {
         assert!(profile.absorb(vec![file("/a", 2, &[(9, 10, 0)])], vec![]));
         assert_eq!(profile.files[0].extents.len(), 1);
         assert_eq!(profile.files[0].extents[0].range, range(9, 10));
+    }
+
+    #[test]
+    fn of_several_contents_the_one_that_is_there_stays() {
+        let files =
+            vec![file("/a", 1, &[(0, 4, 0)]), file("/b", 1, &[(0, 1, 2)]), file("/a", 2, &[(7, 9, 1)])];
+        let mut profile = Profile { files, ..Profile::default() };
+        assert!(profile.absorb(vec![file("/a", 2, &[(7, 8, 0)])], vec![]));
+        assert_eq!(profile.files, [file("/b", 1, &[(0, 1, 2)]), file("/a", 2, &[(7, 9, 1)])]);
     }
 
     #[test]

@@ -156,6 +156,16 @@ pub fn decode(bytes: &[u8]) -> Result<Profile, ProfileFileError> {
     })
 }
 
+/// The history in `bytes` that [`check`] found sound, without decoding the rest.
+pub fn history(bytes: &[u8]) -> Option<History> {
+    if version(bytes) != FORMAT_VERSION {
+        return None;
+    }
+    type Head = (String, String, Vec<String>, History);
+    let (head, _) = postcard::take_from_bytes::<Head>(&bytes[HEADER_BYTES..]).ok()?;
+    Some(head.3)
+}
+
 /// Whether `bytes` are a whole and sound profile of a version that is read here; returns the payload. Much cheaper than [`decode`].
 pub fn check(bytes: &[u8]) -> Result<&[u8], ProfileFileError> {
     if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
@@ -382,6 +392,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_again(profile in profiles()) {
+            prop_assert_eq!(history(&encode(&profile)), Some(profile.history));
             prop_assert_eq!(decode(&encode(&profile)), Ok(profile));
         }
 

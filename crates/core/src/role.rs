@@ -3,8 +3,8 @@
 //! The role is a short line of text made from the command line alone. Calls that need the same pages should get
 //! the same role, or every call would start unlearned; calls that need others should get another:
 //!
-//! - a **tool** is told by its name and the *kinds* of its options: `gcc -O2 -Iinclude -c a.c -o a.o` is
-//!   `gcc -I -O -c -o`, whatever it compiles;
+//! - a **tool** is told by its name, the *kinds* of its options and of the files it is given: `gcc -O2 -Iinclude -c a.c
+//!   -o a.o` is `gcc -I -O -c -o *.c *.o`, whatever it compiles, and for C++ it is another;
 //! - an **interpreter** is told by the program it interprets: `python3 tool.py --fast x` is `python3 tool.py`,
 //!   `java -cp a.jar Main` is `java -cp a.jar Main`.
 
@@ -43,6 +43,8 @@ const INTERPRETERS: &[Interpreter] = &[
     Interpreter { name: "lua", program: &["-e"], value: &["-l"] },
     Interpreter { name: "guile", program: &["-c", "-s"], value: &["-L", "-l"] },
     Interpreter { name: "Rscript", program: &["-e"], value: &[] },
+    // One executable, many programs: the first argument says which.
+    Interpreter { name: "busybox", program: &[], value: &[] },
     Interpreter { name: "bash", program: &["-c"], value: &["-o", "-O"] },
     Interpreter { name: "dash", program: &["-c"], value: &["-o"] },
     Interpreter { name: "sh", program: &["-c"], value: &["-o"] },
@@ -51,13 +53,18 @@ const INTERPRETERS: &[Interpreter] = &[
 
 /// Longest role kept; the rest of a longer one adds nothing that tells calls apart.
 const ROLE_BYTES_MAX: usize = 400;
+/// Calls with more kinds of files than this are told by their options alone.
+const FILE_KINDS_MAX: usize = 4;
+/// The longest ending of a file name that counts as its kind; longer ones are names.
+const FILE_KIND_BYTES_MAX: usize = 5;
 
 /// The role of a call, from its arguments (the program's own name first).
 ///
 /// ```
 /// use prepage_core::role::role;
-/// assert_eq!(role(&["/usr/bin/gcc", "-O2", "-DX=1", "-S", "a.c"]), "gcc -D -O -S");
-/// assert_eq!(role(&["gcc", "-S", "-O3", "-DY", "b.c"]), "gcc -D -O -S");
+/// assert_eq!(role(&["/usr/bin/gcc", "-O2", "-DX=1", "-S", "a.c"]), "gcc -D -O -S *.c");
+/// assert_eq!(role(&["gcc", "-S", "-O3", "-DY", "b.c"]), "gcc -D -O -S *.c");
+/// assert_eq!(role(&["gcc", "-S", "-O3", "-DY", "b.cc"]), "gcc -D -O -S *.cc");
 /// assert_eq!(role(&["clang", "--std=c17", "--version"]), "clang --std --version");
 /// assert_eq!(role(&["python3.11", "-X", "dev", "tool.py", "x"]), "python3.11 -X dev tool.py");
 /// assert_eq!(role(&["node", "-e", "1", "x"]), "node -e 1");
@@ -73,13 +80,25 @@ pub fn role<S: AsRef<str>>(argv: &[S]) -> String {
             role.push_str(arg);
         }
     } else {
-        let mut kinds: Vec<&str> = args.take_while(|arg| *arg != "--").filter_map(option_kind).collect();
-        kinds.sort_unstable();
-        kinds.dedup();
-        for kind in kinds {
-            role.push(' ');
-            role.push_str(kind);
+        let mut options: Vec<&str> = Vec::new();
+        let mut files: Vec<&str> = Vec::new();
+        let mut past_options = false;
+        for arg in args {
+            match option_kind(arg).filter(|_| !past_options) {
+                Some(kind) => options.push(kind),
+                None if arg == "--" => past_options = true,
+                None => files.extend(file_kind(arg)),
+            }
         }
+        for kinds in [&mut options, &mut files] {
+            kinds.sort_unstable();
+            kinds.dedup();
+        }
+        if files.len() > FILE_KINDS_MAX {
+            files.clear();
+        }
+        options.iter().for_each(|kind| role.extend([" ", kind]));
+        files.iter().for_each(|kind| role.extend([" *.", kind]));
     }
     let mut end = role.len().min(ROLE_BYTES_MAX);
     while !role.is_char_boundary(end) {
@@ -119,6 +138,15 @@ fn option_kind(arg: &str) -> Option<&str> {
     Some(&arg[..1 + first.len_utf8()])
 }
 
+/// What kind of file an operand names: the ending of its name. `None` where it has none that looks like one.
+fn file_kind(arg: &str) -> Option<&str> {
+    let (stem, kind) = arg.rsplit('/').next()?.rsplit_once('.')?;
+    let is_kind = (1..=FILE_KIND_BYTES_MAX).contains(&kind.len())
+        && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
+        && kind.bytes().any(|byte| byte.is_ascii_alphabetic());
+    (is_kind && !stem.is_empty()).then_some(kind)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +156,14 @@ mod tests {
         assert_eq!(role(&["gcc", "-c", "a.c", "-o", "a.o"]), role(&["gcc", "-o", "b.o", "-c", "b.c", "c.c"]));
         assert_ne!(role(&["gcc", "-c", "a.c"]), role(&["gcc", "-S", "a.c"]));
         assert_ne!(role(&["clang", "--version"]), role(&["clang", "-c", "a.c"]));
+        assert_eq!(role(&["ls", "-l", "/etc", "3.14", ".bashrc", "name.longending"]), "ls -l");
+    }
+
+    #[test]
+    fn kinds_of_files_make_roles_while_they_are_few() {
+        assert_ne!(role(&["gcc", "-c", "a.c"]), role(&["gcc", "-c", "a.c++"]));
+        assert_eq!(role(&["vim", "--", "-x.rs", "src/y.rs"]), "vim *.rs");
+        assert_eq!(role(&["tar", "-c", "a.a", "b.b", "c.c", "d.d", "e.e"]), "tar -c");
     }
 
     #[test]
@@ -136,6 +172,8 @@ mod tests {
         assert_eq!(role(&["java", "-cp", "x.jar", "-Xmx1g", "Main", "arg"]), "java -cp x.jar -Xmx1g Main");
         assert_eq!(role(&["bash", "-e", "build.sh", "all"]), "bash -e build.sh");
         assert_eq!(role(&["perl"]), "perl");
+        assert_eq!(role(&["/bin/busybox", "ls", "-l"]), "busybox ls");
+        assert_ne!(role(&["python3", "a.py"]), role(&["python3", "b.py"]));
     }
 
     #[test]

@@ -14,7 +14,8 @@
 use crate::counts::Counts;
 use crate::device_figures::DeviceFigures;
 use crate::extent::{Evidence, Extent, simplified};
-use crate::page::{PageIndex, PageRange};
+use crate::page::{PAGE_SIZE, PageIndex, PageRange};
+use crate::plan::Read;
 use crate::profile::{Profile, ProfiledFile};
 
 /// A wasted page also takes the place of another in memory, which one time in this many will be missed in its turn.
@@ -29,10 +30,6 @@ const LOOK_OBSERVATIONS: u32 = 8;
 
 /// Tests in one start at most. Far more would cut the reads of the prefetch into pieces.
 const TESTS_MAX: usize = 96;
-
-/// Tests of one file stand this many pages apart, so that the read-ahead of one that is missed does not bring in
-/// another: 128 KiB, the usual setting.
-pub const SPACING_PAGES: u64 = 32;
 
 /// Pages surely used and pages in doubt are drawn for tests in the proportion of this to 1: what changes must show
 /// there too.
@@ -56,6 +53,9 @@ const CHANGE_PAGES_MIN: u64 = 8;
 pub struct Budget {
     /// How long a cold start takes with prefetch.
     pub cold_start_ns: u64,
+    /// The kernel's read-ahead. Each miss reads as much, and tests of one file stand that far apart, so that one that is
+    /// missed does not bring in another.
+    pub read_ahead_pages: u64,
 }
 
 impl Budget {
@@ -63,10 +63,10 @@ impl Budget {
     pub const SHARE: f64 = 0.01;
 }
 
-/// Of a start of which nothing is known: shorter than most, so that the budget holds.
+/// Of a start of which nothing is known: shorter than most, so that the budget holds. And the usual read-ahead of 128 KiB.
 impl Default for Budget {
     fn default() -> Self {
-        Self { cold_start_ns: 50_000_000 }
+        Self { cold_start_ns: 50_000_000, read_ahead_pages: 32 }
     }
 }
 
@@ -89,9 +89,12 @@ pub fn miss_ns(figures: &DeviceFigures) -> f64 {
 /// is lost when it is not, (1 − p) × (transfer + a tenth of a miss).
 pub fn threshold(figures: &DeviceFigures) -> f64 {
     let miss = miss_ns(figures);
-    let transfer = crate::page::PAGE_SIZE as f64 * 1e9 / figures.bytes_per_second.max(1) as f64;
-    let waste = transfer + EVICTION_PRICE * miss;
+    let waste = transfer_ns(figures, 1) + EVICTION_PRICE * miss;
     waste / (miss + waste)
+}
+
+fn transfer_ns(figures: &DeviceFigures, pages: u64) -> f64 {
+    pages as f64 * PAGE_SIZE as f64 * 1e9 / figures.bytes_per_second.max(1) as f64
 }
 
 /// The part of `profile` that is worth a prefetch on a device with these figures. Files keep their places.
@@ -120,6 +123,7 @@ pub fn choose_tests(
             cumulated.push((weight, at, extent));
         }
     }
+    let test_ns = miss_ns(figures) + transfer_ns(figures, budget.read_ahead_pages);
     let mut uniform = || (random() >> 11) as f64 / (1u64 << 53) as f64;
     let mut left_ns = budget.cold_start_ns as f64 * Budget::SHARE;
     let mut tests: Vec<PageOf> = Vec::new();
@@ -129,13 +133,15 @@ pub fn choose_tests(
         let Some(&(_, file, extent)) = cumulated.get(at) else { break };
         let offset = (uniform() * extent.range.len() as f64) as u64;
         let page = PageIndex(extent.range.start().0 + offset.min(extent.range.len() - 1));
-        let close = |test: &PageOf| test.file == file && test.page.0.abs_diff(page.0) < SPACING_PAGES;
+        let close = |test: &PageOf| {
+            test.file == file && test.page.0.abs_diff(page.0) < budget.read_ahead_pages.max(1)
+        };
         if tests.iter().any(close) {
             continue;
         }
         let probability = extent.counts.probability();
         // The prior keeps estimates off 1, and the budget is to hold where all pages are used.
-        let cost_ns = if probability < SURE { probability } else { 1.0 } * miss_ns(figures);
+        let cost_ns = if probability < SURE { probability } else { 1.0 } * test_ns;
         // The last one fits in part: it is made as often as it fits.
         if left_ns < cost_ns && uniform() * cost_ns >= left_ns {
             break;
@@ -147,6 +153,27 @@ pub fn choose_tests(
         }
     }
     tests
+}
+
+/// `reads` without the pages that are to be tested: cut in two where one lies inside.
+pub fn leave_out(reads: Vec<Read>, tests: &[PageOf]) -> Vec<Read> {
+    let mut tests = tests.to_vec();
+    tests.sort_unstable();
+    let mut kept = Vec::with_capacity(reads.len() + tests.len());
+    for read in reads {
+        let mut start = read.range.start();
+        let first = tests.partition_point(|test| (test.file, test.page) < (read.file, start));
+        for test in &tests[first..] {
+            if test.file != read.file || test.page >= read.range.end() {
+                break;
+            }
+            kept.push(Read { range: PageRange::new(start, test.page), ..read });
+            start = PageIndex(test.page.0 + 1);
+        }
+        kept.push(Read { range: PageRange::new(start, read.range.end()), ..read });
+    }
+    kept.retain(|read| !read.range.is_empty());
+    kept
 }
 
 /// What a cold start showed. Only of pages that were not in memory when it began.

@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use prepage_core::ageing::{Ageing, Round};
 use prepage_core::device_figures::DeviceFigures;
 use prepage_core::extent::{Extent, Touches};
+use prepage_core::plan::Read;
 use prepage_core::profile::{Evidence, FileIdentity, Fingerprint, Profile, ProfiledFile};
 use prepage_core::trial::{
-    Budget, Outcome, choose_tests, expected_waste, miss_ns, settle, threshold, worthwhile,
+    Budget, Outcome, PageOf, choose_tests, expected_waste, leave_out, miss_ns, settle, threshold, worthwhile,
 };
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
@@ -94,7 +95,7 @@ fn rule(runs: &[Pages], random: &mut Random) -> Starts {
     for touched in runs {
         let profile = &mut starts.profile;
         let planned = worthwhile(profile, &FIGURES);
-        let budget = Budget { cold_start_ns: COLD_START_NS };
+        let budget = Budget { cold_start_ns: COLD_START_NS, read_ahead_pages: 0 };
         let tests = choose_tests(&planned, &FIGURES, budget, || random.next());
         let mut prefetched = pages_of(&planned);
         let known = pages_of(profile);
@@ -276,6 +277,16 @@ fn thresholds_follow_from_the_device() {
 }
 
 #[test]
+fn what_is_left_out_is_read_by_no_read() {
+    let range = |start, end| PageRange::new(PageIndex(start), PageIndex(end));
+    let read = |file, start, end| Read { file, range: range(start, end) };
+    let test = |file, page| PageOf { file, page: PageIndex(page) };
+    let reads = vec![read(1, 40, 44), read(0, 0, 8), read(0, 20, 21)];
+    let kept = leave_out(reads, &[test(0, 3), test(0, 20), test(1, 40), test(1, 43), test(2, 1)]);
+    assert_eq!(kept, [read(1, 41, 43), read(0, 0, 3), read(0, 4, 8)]);
+}
+
+#[test]
 fn profiles_that_lie_are_settled_in_no_time() {
     let huge = Extent::new(PageRange::new(PageIndex(0), PageIndex(1 << 50)), 0, Evidence::Exact);
     let file = ProfiledFile { extents: vec![huge], ..found(&Pages::from([1]), &Pages::new()).remove(0) };
@@ -283,7 +294,10 @@ fn profiles_that_lie_are_settled_in_no_time() {
     profile.history.looks_due = u32::MAX;
     profile.history.looks_rest = u32::MAX;
     let mut random = Random(1);
-    let tests = choose_tests(&profile, &FIGURES, Budget { cold_start_ns: u64::MAX }, || random.next());
+    let tests =
+        choose_tests(&profile, &FIGURES, Budget { cold_start_ns: u64::MAX, read_ahead_pages: 32 }, || {
+            random.next()
+        });
     assert!(!tests.is_empty());
     let outcome = Outcome {
         tests: tests.iter().map(|&test| (test, false)).collect(),

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use prepage_core::plan::{PlanOptions, Read, plan};
 use prepage_core::profile::{Lookup, Profile};
-use prepage_core::{DeviceFigures, PAGE_SIZE, PageRange};
+use prepage_core::trial::{PageOf, leave_out};
+use prepage_core::{DeviceFigures, PAGE_SIZE, PageIndex, PageRange};
 use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, StatxFlags};
 
 use crate::calibrate::cache::Cache;
@@ -123,6 +124,11 @@ impl<'a> Engine<'a> {
         self.reads.truncate(kept);
     }
 
+    /// Leaves out pages that this start is to test.
+    pub fn leave_out(&mut self, tests: &[PageOf]) {
+        self.reads = leave_out(std::mem::take(&mut self.reads), tests);
+    }
+
     /// Ends the prefetch early: each thread stops after the read it is at.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
@@ -131,11 +137,36 @@ impl<'a> Engine<'a> {
     /// Whether what the profile holds is in memory already, judged by a sample. Pages found missing are on
     /// their way afterwards.
     pub fn is_warm(&self) -> bool {
-        let step = (self.reads.len() / PROBES).max(1);
-        self.reads.iter().step_by(step).all(|read| match self.file(read.file) {
-            Ok(file) => is_resident(file, read.range),
+        self.probes().all(|resident| resident)
+    }
+
+    /// Whether most of what the profile holds is missing in memory, judged by the same sample.
+    pub fn is_cold(&self) -> bool {
+        let (missing, all) =
+            self.probes().fold((0, 0), |(missing, all), resident| (missing + u32::from(!resident), all + 1));
+        4 * missing >= 3 * all
+    }
+
+    /// Whether what was read is still in memory, judged by a sample.
+    pub fn is_intact(&self) -> bool {
+        // The last ones handed out may never have been made: the prefetch was cancelled before.
+        let done = self.next_read.load(Ordering::Relaxed).saturating_sub(self.readers as usize);
+        Self::sample(&self.reads[..done.min(self.reads.len())]).all(|read| self.is_first_resident(read))
+    }
+
+    fn probes(&self) -> impl Iterator<Item = bool> + '_ {
+        Self::sample(&self.reads).map(|read| self.is_first_resident(read))
+    }
+
+    fn sample(reads: &[Read]) -> impl Iterator<Item = &Read> {
+        reads.iter().step_by((reads.len() / PROBES).max(1))
+    }
+
+    fn is_first_resident(&self, read: &Read) -> bool {
+        match self.file(read.file) {
+            Ok(file) => is_resident(file, read.range.start()),
             Err(_) => true,
-        })
+        }
     }
 
     /// Prefetches everything. Returns when all is in memory, or when cancelled.
@@ -238,12 +269,13 @@ fn bring_in(file: &File, range: PageRange) {
     let _ = rustix::io::pread(file, &mut [0u8; 1], range.end().offset_bytes() - PAGE_SIZE);
 }
 
-/// Whether the first page of `range` is in memory. Works on files the user can merely read, for which mincore
-/// and cachestat tell nothing: a read that must not wait succeeds only where there is nothing to wait for.
-fn is_resident(file: &File, range: PageRange) -> bool {
+/// Whether `page` is in memory. Works on files the user can merely read, for which mincore
+/// and cachestat tell nothing: a read that must not wait succeeds only where there is nothing to wait for. A page found
+/// missing is on its way afterwards.
+pub(crate) fn is_resident(file: &File, page: PageIndex) -> bool {
     let mut byte = [0u8; 1];
     let mut buffers = [rustix::io::IoSliceMut::new(&mut byte)];
-    let offset = range.start().offset_bytes();
+    let offset = page.offset_bytes();
     match rustix::io::preadv2(file, &mut buffers, offset, rustix::io::ReadWriteFlags::NOWAIT) {
         Ok(_) => true,
         Err(error) => error != rustix::io::Errno::AGAIN,
@@ -269,7 +301,6 @@ fn look_up(lookup: &Lookup) {
 mod tests {
     use std::os::fd::AsFd;
 
-    use prepage_core::PageIndex;
     use prepage_core::profile::{Evidence, ProfiledFile, Touches};
 
     use super::*;

@@ -9,7 +9,6 @@
 //! ([`prepage_sys::beside`]) and ends with it. Where there is no profile yet, the program waits until it is watched;
 //! where there is one, it waits for nothing.
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -17,8 +16,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use prepage_core::bounds::{LeftOut, bound};
-use prepage_core::profile::{Evidence, Profile, ProfiledFile, Touches};
-use prepage_core::{PageIndex, PageRange};
+use prepage_core::cold_start::ColdStart;
+use prepage_core::gain::Turn;
+use prepage_core::profile::{Extent, Profile, ProfiledFile};
+use prepage_core::profile_file;
+use prepage_core::shared::shared;
+use prepage_core::{PAGE_SIZE, trial};
 use prepage_sys::beside::{allow_inspection_by, run_beside_with};
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -26,15 +29,18 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open, setrlimit};
 
 use crate::account::{Told, account, left_out, with_left_out};
+use crate::attempt::Attempt;
 use crate::doctor::chain;
 use crate::engine::{Engine, device_of};
 use crate::first_start;
-use crate::keep::{Origin, keep};
+use crate::keep::{Origin, Started, keep, keep_start};
 use crate::memory::Budget;
+use crate::news::{seen_pages, unknown_to};
+use crate::outcome::{self, Tried};
 use crate::program;
 use crate::sightings::Findings;
 use crate::store::{ProfileKey, Store, StoreError};
-use crate::watch::{Scope, Until, Watch};
+use crate::watch::{Scope, Until, Watch, Watched};
 
 /// How long a program without a profile waits at most until it is watched. Where all is well that takes a fraction
 /// of a millisecond; a machine where it does not must still start its programs.
@@ -46,10 +52,6 @@ const WATCH_WINDOW: Duration = Duration::from_secs(30);
 /// Disk faults after which a cache that looked warm is taken for a cold one.
 const WARM_DISK_FAULTS_MAX: u64 = 4;
 
-/// Stalls are watched in one of this many prefetched starts: looking for them takes some percent of such a start, and
-/// finds little that is new.
-const STALL_WATCH_EVERY: u64 = 8;
-
 /// How a program is to be launched.
 #[derive(Clone, Debug)]
 pub struct LaunchOptions {
@@ -59,6 +61,23 @@ pub struct LaunchOptions {
     pub prefetch: bool,
     /// Whether to say on standard error, beside the program, what was prefetched and what was left out.
     pub verbose: bool,
+    /// Whether this start may be one of the few in which nothing is prefetched, to see what prefetching is worth.
+    pub hold_out: bool,
+    /// A known profile is written at most once in this time.
+    pub write_interval: Duration,
+}
+
+/// What a program does in most starts.
+impl Default for LaunchOptions {
+    fn default() -> Self {
+        Self {
+            learn: true,
+            prefetch: true,
+            verbose: false,
+            hold_out: true,
+            write_interval: Duration::from_secs(60),
+        }
+    }
 }
 
 /// Starts what `command` needs beside this process and returns what its user should be told, if anything. The
@@ -70,7 +89,9 @@ pub fn prepare(command: &[OsString], options: &LaunchOptions) -> Option<String> 
         Ok(store) => store,
         Err(error) => return Some(format!("no prefetch: {error}")),
     };
-    let launch = Launch { target: std::process::id(), command, key, store, options };
+    let began_ns = now_ns();
+    let target = std::process::id();
+    let launch = Launch { target, began_ns, command, key, store, options };
     match launch.store.read(&launch.key) {
         Ok(Some(bytes)) => launch.known(&bytes),
         Ok(None) => launch.unknown(None),
@@ -82,6 +103,8 @@ pub fn prepare(command: &[OsString], options: &LaunchOptions) -> Option<String> 
 struct Launch<'a> {
     /// Process id of the program.
     target: u32,
+    /// About when it is executed, on the clock of [`now_ns`].
+    began_ns: u64,
     command: &'a [OsString],
     key: ProfileKey,
     store: Store,
@@ -89,20 +112,27 @@ struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// There is a profile: the program need not wait.
+    /// There is a profile: the program need not wait, unless every fault of this start is to be seen.
     fn known(&self, bytes: &[u8]) -> Option<String> {
-        let started = run_beside_with(self.listener(), |mut kept| {
-            let told = Told::to(kept.pop());
+        let learns = self.learns();
+        let look = learns && profile_file::history(bytes).is_some_and(|history| history.looks_due > 0);
+        let prefetch = |to_program: Option<OwnedFd>, told: Told| {
             allow_many_files();
             match self.store.decode(&self.key, bytes) {
                 Ok(Some(mut profile)) => {
                     let cut = bound(&mut profile);
-                    self.prefetch(&profile, &cut, &told);
+                    self.prefetch(&profile, learns, to_program, &cut, &told);
                 }
                 // Another program's, or of a form that makes no sense: learned anew, and replaced.
-                Ok(None) | Err(_) => self.learn(None, told),
+                Ok(None) | Err(_) => self.learn(to_program, told),
             }
-        });
+        };
+        let started = if look {
+            // Whether it can be watched or not, it is prefetched: nothing to tell.
+            self.beside_and_wait(prefetch).map(drop)
+        } else {
+            run_beside_with(self.listener(), |mut kept| prefetch(None, Told::to(kept.pop())))
+        };
         started.err().map(|error| format!("no prefetch: cannot start a process: {error}"))
     }
 
@@ -117,17 +147,8 @@ impl Launch<'_> {
         if let Err(error) = self.store.create_with_room() {
             return refused(format!("{}\n  try: {}", chain(&error), error.remedy()));
         }
-        let started =
-            pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from).and_then(|(answer, to_program)| {
-                let keep = std::iter::once(to_program).chain(self.listener()).collect();
-                run_beside_with(keep, |kept| {
-                    let mut kept = kept.into_iter();
-                    let to_program = kept.next();
-                    self.learn(to_program, Told::to(kept.next()));
-                })?;
-                Ok(answer)
-            });
-        match started.map(receive) {
+        let started = self.beside_and_wait(|to_program, told| self.learn(to_program, told));
+        match started {
             Err(error) => refused(format!("cannot start a process: {error}")),
             Ok(Err(why)) => refused(why),
             Ok(Ok(())) if damaged.is_some() => Some(format!("{before}learning anew")),
@@ -135,6 +156,18 @@ impl Launch<'_> {
                 Some(format!("no profile of {} yet: learning from this start", one_line(&self.key.role)))
             }
         }
+    }
+
+    /// Runs `work` beside the program and waits for what it tells by the pipe it gets.
+    fn beside_and_wait(&self, work: impl FnOnce(Option<OwnedFd>, Told)) -> io::Result<Result<(), String>> {
+        let (answer, to_program) = pipe_with(PipeFlags::CLOEXEC)?;
+        let keep = std::iter::once(to_program).chain(self.listener()).collect();
+        run_beside_with(keep, |kept| {
+            let mut kept = kept.into_iter();
+            let to_program = kept.next();
+            work(to_program, Told::to(kept.next()));
+        })?;
+        Ok(receive(answer))
     }
 
     /// There is no profile, and none is wanted. What came with the files can be prefetched all the same.
@@ -166,28 +199,82 @@ impl Launch<'_> {
         };
         // Before the program is let go: one that ends at once would leave nothing to wait for.
         let Some(until) = self.until() else { return };
-        let prefetch = self.options.prefetch;
         match Watch::attach(self.target, Scope::EveryFault) {
             Ok(watch) => {
                 tell("");
-                // Faults tell which pages are used whether these were read ahead or not.
-                let _prefetch = prefetch.then(|| first_start::begin(&self.key.program, told));
-                self.keep(watch.follow(&until));
+                let (guess, mut findings) = std::thread::scope(|scope| {
+                    let guess = scope.spawn(|| self.prefetch_guess(&until, told));
+                    let findings = watch.follow(&until).findings;
+                    (guess.join().unwrap_or_default(), findings)
+                });
+                // Faults tell which pages are used whether these were read ahead or not. Reads that no longer wait and
+                // names that were looked up before are not seen.
+                findings.files.extend(guess.files.into_iter().filter_map(read_part));
+                findings.lookups.extend(guess.lookups);
+                self.keep(findings);
             }
             Err(error) => {
                 tell(&format!("{}\n  try: prepage doctor", chain(&error)));
-                let _prefetch = prefetch.then(|| first_start::begin(&self.key.program, told));
-                until.wait();
+                self.prefetch_guess(&until, told);
             }
         }
     }
 
-    /// Beside a program with a profile.
-    fn prefetch(&self, profile: &Profile, cut: &[LeftOut], told: &Told) {
-        let mut engine = Engine::new(profile, &device_of(profile));
+    /// Prefetches what the executable's other roles have in common, or what came with its files, until it is over.
+    /// Returns the former; empty where there are no other roles.
+    fn prefetch_guess(&self, until: &Until, told: Told) -> Profile {
+        /// Those written last: enough to tell what most have in common, and soon read.
+        const RELATIVES_MAX: usize = 8;
+        if !self.options.prefetch {
+            until.wait();
+            return Profile::default();
+        }
+        let mut shared = shared(&self.store.relatives(&self.key, RELATIVES_MAX));
+        let cut = bound(&mut shared);
+        if shared.files.is_empty() {
+            let _prefetch = first_start::begin(&self.key.program, told);
+            until.wait();
+            return shared;
+        }
+        allow_many_files();
+        let mut engine = Engine::new(&shared, &device_of(&shared));
+        engine.keep_within(Budget::of_process());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let outcome = engine.run();
+                let left = left_out(&shared, &outcome.skipped, &cut);
+                told.say(&format!("of other calls: {}", account(&shared, &outcome, &left)));
+            });
+            until.wait();
+            engine.cancel();
+        });
+        shared
+    }
+
+    /// Beside a program with a profile. The program waits for `to_program` where every fault is to be seen.
+    fn prefetch(
+        &self,
+        profile: &Profile,
+        learns: bool,
+        mut to_program: Option<OwnedFd>,
+        cut: &[LeftOut],
+        told: &Told,
+    ) {
+        let mut attempt = Attempt::new(profile, self.options, learns, to_program.is_some());
+        let mut release = || {
+            if let Some(to_program) = to_program.take() {
+                send(to_program, "");
+                return true;
+            }
+            false
+        };
+        let planned = std::mem::take(&mut attempt.planned);
+        let mut engine = Engine::new(&planned, &attempt.figures);
+        engine.leave_out(&attempt.tests);
         let Some(until) = self.until() else { return };
         engine.keep_within(Budget::of_process());
         if engine.is_warm() {
+            release();
             if told.is_heard() && self.options.prefetch {
                 let left = left_out(profile, &engine.look_at_files(), cut);
                 told.say(&with_left_out("nothing prefetched: what is there is in memory already", &left));
@@ -196,26 +283,84 @@ impl Launch<'_> {
                 return;
             }
         }
-        std::thread::scope(|scope| {
-            if self.options.prefetch {
+        let is_prefetched = attempt.turn == Turn::Prefetch;
+        let was_cold = !is_prefetched && engine.is_cold();
+        let read_before = own_read_bytes();
+        let (missing_before, looked, prefetch, watched) = std::thread::scope(|scope| {
+            let prefetch = is_prefetched.then(|| {
                 scope.spawn(|| {
                     let outcome = engine.run();
                     told.say(&account(profile, &outcome, &left_out(profile, &outcome.skipped, cut)));
-                });
+                    outcome
+                })
+            });
+            if !is_prefetched {
+                told.say(attempt.turn_in_words());
             }
-            let sampled = now_ns().is_multiple_of(STALL_WATCH_EVERY);
-            let watched = if sampled { Scope::DiskFaultsAndStalls } else { Scope::DiskFaults };
-            if self.options.learn
-                && let Ok(watch) = Watch::attach(self.target, watched)
-            {
-                let findings = watch.follow(&until);
-                engine.cancel();
-                self.keep(unknown_to(profile, findings));
-            } else {
-                until.wait();
-                engine.cancel();
-            }
+            let missing = scope.spawn(|| outcome::missing(profile, &attempt.tests));
+            let watched = learns.then(|| Watch::attach(self.target, attempt.scope));
+            // Released only now: from here on nothing happens unseen.
+            let looked = release() && watched.as_ref().is_some_and(Result::is_ok);
+            let watched = match watched {
+                Some(Ok(watch)) => Some(watch.follow(&until)),
+                _ => {
+                    until.wait();
+                    None
+                }
+            };
+            engine.cancel();
+            let prefetch = prefetch.and_then(|prefetch| prefetch.join().ok());
+            (missing.join().unwrap_or_default(), looked, prefetch, watched)
         });
+        let Some(watched) = watched else { return };
+        let took_us = if looked { 0 } else { self.took_us(&until, &watched) };
+        let read_bytes = own_read_bytes().saturating_sub(read_before);
+        let waited_pages = if looked { 0 } else { seen_pages(&watched.findings) };
+        // Where the program was quicker, it read what was to be prefetched.
+        let read_pages = read_bytes / PAGE_SIZE + waited_pages;
+        let is_cold = prefetch
+            .map_or(was_cold, |prefetch| 2 * read_pages * PAGE_SIZE >= prefetch.requested_bytes.max(1));
+        let nothing = Profile::default();
+        let tried = Tried {
+            profile,
+            planned: if is_prefetched { &planned } else { &nothing },
+            tests: &attempt.tests,
+            missing_before: &missing_before,
+            read_ahead_pages: attempt.read_ahead_pages,
+            looked,
+        };
+        let news = unknown_to(profile, &watched.findings);
+        let outcome = tried.outcome(&watched, seen_pages(&news), || engine.is_intact());
+        let count = |used| outcome.tests.iter().filter(|test| test.1 == used).count() as u32;
+        let start = is_cold.then(|| ColdStart {
+            unix_s: 0,
+            device: attempt.device,
+            held_out: !is_prefetched,
+            took_us,
+            prefetched_pages: u32::try_from(read_bytes / PAGE_SIZE).unwrap_or(u32::MAX),
+            missed_pages: u32::try_from(waited_pages).unwrap_or(u32::MAX),
+            tested_used_pages: count(true),
+            tested_unused_pages: count(false),
+            waste_permille: (1000.0 * trial::expected_waste(&planned)) as u16,
+        });
+        let started = Started { profile, news, outcome, start };
+        // There is nobody to tell of a failure any more: see `Self::keep`.
+        let _ = keep_start(&self.store, &self.key, self.command, started, self.options.write_interval);
+    }
+
+    /// How long the start took: to the end of a short program, else to its last wait for the device.
+    fn took_us(&self, until: &Until, watched: &Watched) -> u32 {
+        /// Longer ones do other things than to start, and their time says little about it.
+        const SHORT_NS: u64 = 5_000_000_000;
+        let end =
+            Some(now_ns()).filter(|end| until.has_ended() && end.saturating_sub(self.began_ns) < SHORT_NS);
+        let took_ns = end.or(watched.last_wait_ns).map_or(0, |end| end.saturating_sub(self.began_ns));
+        u32::try_from(took_ns / 1000).unwrap_or(u32::MAX)
+    }
+
+    /// Whether what this start shows will be kept: only then is anything tried out and watched.
+    fn learns(&self) -> bool {
+        self.options.learn && !self.store.was_just_written(&self.key, self.options.write_interval)
     }
 
     /// Waits for the end of the start as long as the program finds everything in memory. Returns false when it does
@@ -247,41 +392,17 @@ impl Launch<'_> {
     }
 }
 
-/// What of `findings` is not in `profile`.
-fn unknown_to(profile: &Profile, findings: Findings) -> Findings {
-    let known_files: HashMap<&str, &ProfiledFile> =
-        profile.files.iter().map(|file| (file.path.as_str(), file)).collect();
-    let known_names: HashMap<&str, bool> =
-        profile.lookups.iter().map(|lookup| (lookup.path.as_str(), lookup.list)).collect();
-    let exact = profile.history.exact_runs > 0;
-    // A fault on a page of the profile only came before its prefetch. Neighbours of a fault are worth a guess where
-    // all is guessed, and not where the pages that are touched are known one by one.
-    let news = |file: ProfiledFile| {
-        let known = known_files.get(file.path.as_str()).filter(|known| known.fingerprint == file.fingerprint);
-        let mut pages = Touches::default();
-        let mut seen = false;
-        for extent in file.extents.iter().filter(|extent| !exact || extent.evidence != Evidence::Near) {
-            for page in extent.range.iter().filter(|page| known.is_none_or(|known| !known.contains(*page))) {
-                seen |= extent.evidence != Evidence::Near;
-                let page = PageRange::new(page, PageIndex(page.0 + 1));
-                if extent.by_read {
-                    pages.read_range(page, extent.rank, extent.evidence);
-                } else {
-                    pages.touch_range(page, extent.rank, extent.evidence);
-                }
-            }
-        }
-        seen.then(|| ProfiledFile { extents: pages.extents(), ..file })
-    };
-    Findings {
-        files: findings.files.into_iter().filter_map(news).collect(),
-        lookups: findings
-            .lookups
-            .into_iter()
-            .filter(|lookup| known_names.get(lookup.path.as_str()).is_none_or(|&list| lookup.list && !list))
-            .collect(),
-        unnamed_pages: findings.unnamed_pages,
-    }
+/// The pages of a file that read() uses; `None` where there are none.
+fn read_part(file: ProfiledFile) -> Option<ProfiledFile> {
+    let extents: Vec<Extent> = file.extents.iter().filter(|extent| extent.by_read).copied().collect();
+    (!extents.is_empty()).then_some(ProfiledFile { extents, ..file })
+}
+
+/// Bytes that this process has had read from devices (proc_pid_io(5)); 0 where the kernel does not count them.
+fn own_read_bytes() -> u64 {
+    let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
+    let line = io.lines().find_map(|line| line.strip_prefix("read_bytes: "));
+    line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
 /// A role for a message: a script on the command line may have many lines.

@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+mod attempt;
 pub mod calibrate;
 pub mod calls;
 pub mod clock;
@@ -55,6 +56,8 @@ pub mod learn;
 pub mod libraries;
 pub mod measure;
 pub mod memory;
+mod news;
+pub mod outcome;
 pub mod program;
 mod random;
 pub mod readahead;

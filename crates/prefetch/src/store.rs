@@ -9,6 +9,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use prepage_core::profile::Profile;
 use prepage_core::profile_file::{self, FORMAT_VERSION, PAYLOAD_BYTES_MAX, ProfileFileError};
@@ -193,7 +194,7 @@ impl Store {
     }
 
     /// Reads the profile of `key`, lets `change` alter it (`None`: there is none, or it cannot be read) and
-    /// writes what it returns. Others that do the same wait. Returns what is in the store afterwards.
+    /// writes what it returns, unless that is what is there. Others that do the same wait.
     pub fn update(
         &self,
         key: &ProfileKey,
@@ -211,10 +212,20 @@ impl Store {
             Err(StoreError::Unreadable { .. }) => None,
             before => before?,
         };
+        let unchanged = before.clone();
         match change(before) {
-            Some(after) => self.write(&self.path_of(key), &profile_file::encode(&after)),
-            None => Ok(()),
+            Some(after) if Some(&after) != unchanged.as_ref() => {
+                self.write(&self.path_of(key), &profile_file::encode(&after))
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// Whether the profile of `key` was written less than `interval` ago. A file from the future is of a clock that was
+    /// set back, and says nothing.
+    pub fn was_just_written(&self, key: &ProfileKey, interval: Duration) -> bool {
+        let modified = fs::metadata(self.path_of(key)).and_then(|metadata| metadata.modified());
+        modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age < interval))
     }
 
     /// Every file of the store, sorted by name.
@@ -238,6 +249,28 @@ impl Store {
             Err(error) => Some((path, Err(error))),
         };
         Ok(paths.into_iter().filter_map(load).collect())
+    }
+
+    /// Profiles of the same executable in other roles, at most `most`, those written last first. Only files named like
+    /// that of `key` are looked at; what cannot be read is passed over.
+    pub fn relatives(&self, key: &ProfileKey, most: usize) -> Vec<Profile> {
+        let name = key.file_name();
+        let Some((stem, _)) = name.rsplit_once('-') else { return Vec::new() };
+        let is_named_alike = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.rsplit_once('-'));
+            name.is_some_and(|(other, _)| other == stem) && path.extension().is_some_and(|end| end == SUFFIX)
+        };
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let mut paths: Vec<(std::time::SystemTime, PathBuf)> = entries
+            .filter(|entry| is_named_alike(&entry.path()))
+            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+            .collect();
+        paths.sort_unstable_by(|a, b| b.cmp(a));
+        let profiles = paths.iter().filter_map(|(_, path)| self.load_file(path).ok()?);
+        profiles
+            .filter(|profile| profile.program == key.program && profile.role != key.role)
+            .take(most)
+            .collect()
     }
 
     /// Removes one profile.
@@ -332,6 +365,7 @@ fn check_private(path: &Path, metadata: &fs::Metadata) -> Result<(), StoreError>
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::time::SystemTime;
 
     use super::*;
 
@@ -361,6 +395,52 @@ mod tests {
         assert_eq!(mode(store.directory()), 0o700);
         assert_eq!(mode(&store.path_of(&key("x"))), 0o600);
         assert_eq!(store.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn relatives_are_other_roles_of_the_same_executable() {
+        let (_dir, store) = store();
+        let other = ProfileKey { program: "/opt/x".into(), role: "x -d".into() };
+        for key in [key("x"), key("x -c"), key("xy -c"), other] {
+            store.update(&key, |_| Some(profile(&key))).unwrap();
+        }
+        fs::write(store.directory().join("x-0123456789abcdef.profile"), "damaged").unwrap();
+        let roles =
+            |key| store.relatives(&key, 9).into_iter().map(|profile| profile.role).collect::<Vec<_>>();
+        assert_eq!(roles(key("x")), ["x -c"]);
+        assert_eq!(roles(key("x -q")).len(), 2);
+        assert_eq!(store.relatives(&key("x -q"), 1).len(), 1);
+        assert!(roles(key("y")).is_empty());
+    }
+
+    #[test]
+    fn what_is_the_same_is_not_written_again() {
+        let (_dir, store) = store();
+        let key = key("x");
+        store.update(&key, |_| Some(profile(&key))).unwrap();
+        let inode = |store: &Store| fs::metadata(store.path_of(&key)).unwrap().ino();
+        let first = inode(&store);
+        store.update(&key, |before| before).unwrap();
+        assert_eq!(inode(&store), first, "each write makes a file");
+        store.update(&key, |_| Some(Profile { command: vec!["x".into()], ..profile(&key) })).unwrap();
+        assert_ne!(inode(&store), first);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_does_not_stop_the_writing() {
+        let (_dir, store) = store();
+        let key = key("x");
+        let minute = Duration::from_secs(60);
+        assert!(!store.was_just_written(&key, minute));
+        store.update(&key, |_| Some(profile(&key))).unwrap();
+        assert!(store.was_just_written(&key, minute) && !store.was_just_written(&key, Duration::ZERO));
+        let file = File::options().write(true).open(store.path_of(&key)).unwrap();
+        for written in
+            [SystemTime::now() + 100 * minute, SystemTime::now() - 2 * minute, SystemTime::UNIX_EPOCH]
+        {
+            file.set_modified(written).unwrap();
+            assert!(!store.was_just_written(&key, minute), "{written:?}");
+        }
     }
 
     #[test]

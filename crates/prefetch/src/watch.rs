@@ -22,7 +22,7 @@ use crate::calls::{Peek, Wants, wants};
 use crate::sightings::{Findings, Sightings};
 
 /// Pages that one fault maps at most where they are in memory (`fault_around_bytes`, 64 KiB): an aligned window.
-const FAULT_AROUND_PAGES: u64 = 16;
+pub(crate) const FAULT_AROUND_PAGES: u64 = 16;
 
 /// A ring is cleared page by page before it can be used, while the program is starting: no larger than needed. This
 /// holds the faults of 20 ms at a rate no cold start has.
@@ -79,9 +79,29 @@ impl Until {
         ended.is_ok_and(|count| count > 0) || self.remaining().is_zero()
     }
 
+    /// Whether the process has ended.
+    pub fn has_ended(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|count| count > 0)
+    }
+
     fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
+}
+
+/// The start is over with the last wait for the device before this long without one.
+const QUIET_NS: u64 = 1_000_000_000;
+
+/// What was seen of a start.
+#[derive(Debug)]
+pub struct Watched {
+    /// What it needed.
+    pub findings: Findings,
+    /// Records the kernel dropped: what was not seen may have happened nevertheless.
+    pub lost: u64,
+    /// When the start last waited for a page from the device, on the clock of [`prepage_trace::now_ns`].
+    pub last_wait_ns: Option<u64>,
 }
 
 /// A program being watched.
@@ -93,6 +113,7 @@ pub struct Watch {
     /// Whether the program was seen to be executed; what came before is this program's own.
     executed: bool,
     sightings: Sightings,
+    last_wait_ns: Option<u64>,
 }
 
 /// Threads that sleep.
@@ -124,11 +145,11 @@ impl Watch {
         // A known program did not wait for us. An exec from now on is reported.
         let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
         let executed = program(&pid.to_string()) != program("self");
-        Ok(Self { faults, stalls, spaces, executed, sightings: Sightings::default() })
+        Ok(Self { faults, stalls, spaces, executed, sightings: Sightings::default(), last_wait_ns: None })
     }
 
     /// Watches until it is over and returns what was seen.
-    pub fn follow(mut self, until: &Until) -> Findings {
+    pub fn follow(mut self, until: &Until) -> Watched {
         loop {
             let ended = self.wait(until);
             self.look_at_stalls();
@@ -136,7 +157,9 @@ impl Watch {
                 if ended { self.faults.finish().collect() } else { self.faults.ripe().collect() };
             events.iter().for_each(|event| self.see(event));
             if ended {
-                return self.sightings.findings();
+                let lost = self.faults.counts().map_or(u64::MAX, |counts| counts.lost);
+                let findings = self.sightings.findings();
+                return Watched { findings, lost, last_wait_ns: self.last_wait_ns };
             }
         }
     }
@@ -155,7 +178,11 @@ impl Watch {
         self.spaces.apply(event);
         match &event.kind {
             EventKind::Name { exec: true, .. } => self.executed = true,
-            EventKind::FaultEnd { address, .. } if self.executed => {
+            EventKind::FaultEnd { address, disk, .. } if self.executed => {
+                let is_quiet = |since: u64| event.time_ns.saturating_sub(since) > QUIET_NS;
+                if *disk && !self.last_wait_ns.is_some_and(is_quiet) {
+                    self.last_wait_ns = self.last_wait_ns.max(Some(event.time_ns));
+                }
                 if let Some(place) = self.spaces.resolve(event.pid, *address) {
                     see_fault(&mut self.sightings, event.time_ns, &place, *address);
                 }

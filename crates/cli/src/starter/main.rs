@@ -8,8 +8,9 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use lexopt::Arg;
+use lexopt::{Arg, ValueExt};
 use prepage_prefetch::launch::{LaunchOptions, prepare};
 use prepage_sys::exec::exec;
 
@@ -43,11 +44,7 @@ struct Run {
 /// The options of `prepage run`; `None` when help is wanted, which the tools give. The first argument that is no
 /// option begins the command.
 fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
-    let mut run = Run {
-        options: LaunchOptions { learn: true, prefetch: true, verbose: false },
-        quiet: false,
-        command: Vec::new(),
-    };
+    let mut run = Run { options: LaunchOptions::default(), quiet: false, command: Vec::new() };
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
@@ -55,6 +52,10 @@ fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
             Arg::Short('v') | Arg::Long("verbose") => run.options.verbose = true,
             Arg::Long("no-learn") => run.options.learn = false,
             Arg::Long("no-prefetch") => run.options.prefetch = false,
+            Arg::Long("no-hold-out") => run.options.hold_out = false,
+            Arg::Long("write-interval") => {
+                run.options.write_interval = Duration::from_secs(parser.value()?.parse()?);
+            }
             Arg::Short('h') | Arg::Long("help") => return Ok(None),
             Arg::Value(program) => {
                 run.command.push(program);

@@ -3,6 +3,7 @@
 mod carry;
 mod embed;
 mod sections;
+mod show;
 mod verify;
 
 use std::io::Write;
@@ -11,8 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use prepage_core::PAGE_SIZE;
-use prepage_core::profile::{Evidence, Profile};
-use prepage_prefetch::identity::{Skipped, open_if_same};
+use prepage_core::profile::Profile;
 use prepage_prefetch::store::{Listed as StoreEntry, Store, StoreError};
 use serde::Serialize;
 
@@ -27,7 +27,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show the files of a profile, and whether they are still the ones that were learned
+    /// Show a profile: what it gains, how often it is right, its files and whether they are still the ones that were
+    /// learned
     Show {
         /// A file name of `list`, its beginning, or a program's name
         profile: String,
@@ -63,7 +64,7 @@ pub fn run(command: &Command) -> Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     match command {
         Command::List { json } => list(&store, *json, &mut out)?,
-        Command::Show { profile, json } => show(&store, profile, *json, &mut out)?,
+        Command::Show { profile, json } => show::show(&store, profile, *json, &mut out)?,
         Command::Rm { profiles } => remove(&store, profiles, &mut out)?,
         Command::Embed(args) => return embed::embed(&store, args, &mut out),
         Command::Strip(args) => return embed::strip(args, &mut out),
@@ -136,83 +137,6 @@ fn list(store: &Store, json: bool, out: &mut impl Write) -> Result<()> {
         table.add_row([row, vec![one.file.clone()]].concat());
     }
     Ok(writeln!(out, "{}", table.trim_fmt())?)
-}
-
-#[derive(Serialize)]
-struct Shown {
-    path: String,
-    pages: u64,
-    file_pages: u64,
-    /// Shares of `pages` known exactly, seen in a fault or read, and neighbours of a fault.
-    exact_pages: u64,
-    seen_pages: u64,
-    near_pages: u64,
-    state: &'static str,
-}
-
-fn show(store: &Store, name: &str, json: bool, out: &mut impl Write) -> Result<()> {
-    let matching = find(store, name)?;
-    let [(path, loaded)] = matching.as_slice() else {
-        let names: Vec<String> = matching.iter().map(|(path, _)| file_name(path)).collect();
-        bail!("{name} matches {} profiles: {}\n  try: name one of them", names.len(), names.join(", "));
-    };
-    let profile =
-        loaded.as_ref().map_err(|error| anyhow::anyhow!("{}: {}", path.display(), what_is_wrong(error)))?;
-    let files: Vec<Shown> = profile.files.iter().map(shown).collect();
-    if json {
-        let listed = Listed::new(path, loaded);
-        let shown = serde_json::json!({ "schema_version": 1, "profile": listed, "files": files });
-        serde_json::to_writer_pretty(&mut *out, &shown)?;
-        return Ok(writeln!(out)?);
-    }
-    writeln!(out, "{}\nprogram  {}\nlast     {}", profile.role, profile.program, profile.command.join(" "))?;
-    writeln!(
-        out,
-        "learned  in {} exact runs and {} starts; last changed {} ago",
-        profile.history.exact_runs,
-        profile.history.refining_runs,
-        age(profile.history.updated_unix_s)
-    )?;
-    writeln!(
-        out,
-        "needs    {} pages ({:.1} MB) of {} files, {} names",
-        profile.pages(),
-        (profile.pages() * PAGE_SIZE) as f64 / 1e6,
-        profile.files.len(),
-        profile.lookups.len()
-    )?;
-    let headings = ["pages", "of", "exact", "seen", "near", "state", "file"];
-    let mut table = table(&headings, &[0, 1, 2, 3, 4]);
-    for file in &files {
-        let counts = [file.pages, file.file_pages, file.exact_pages, file.seen_pages, file.near_pages];
-        let mut row: Vec<String> = counts.iter().map(u64::to_string).collect();
-        row.extend([file.state.into(), file.path.clone()]);
-        table.add_row(row);
-    }
-    Ok(writeln!(out, "{}", table.trim_fmt())?)
-}
-
-fn shown(file: &prepage_core::profile::ProfiledFile) -> Shown {
-    let of = |evidence| {
-        let same = file.extents.iter().filter(|extent| extent.evidence == evidence);
-        same.map(|extent| extent.range.len()).sum()
-    };
-    Shown {
-        path: file.path.clone(),
-        pages: file.pages(),
-        file_pages: file.identity.size_bytes.div_ceil(PAGE_SIZE),
-        exact_pages: of(Evidence::Exact),
-        seen_pages: of(Evidence::Seen),
-        near_pages: of(Evidence::Near),
-        state: match open_if_same(file) {
-            Ok(_) => "as learned",
-            Err(Skipped::Missing) => "gone",
-            Err(Skipped::Changed) => "changed",
-            Err(Skipped::Denied) => "unreadable",
-            Err(Skipped::NotRegular) => "no file",
-            Err(Skipped::Failed) => "cannot be opened",
-        },
-    }
 }
 
 fn remove(store: &Store, names: &[String], out: &mut impl Write) -> Result<()> {

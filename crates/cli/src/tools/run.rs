@@ -17,6 +17,12 @@ pub struct Args {
     /// Do not prefetch in this start
     #[arg(long)]
     no_prefetch: bool,
+    /// Do not let this start be one of the few in which nothing is prefetched, to see what prefetching is worth
+    #[arg(long)]
+    no_hold_out: bool,
+    /// Write a known profile at most once in this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    write_interval: u64,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,

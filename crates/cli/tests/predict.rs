@@ -1,0 +1,222 @@
+//! Predictions follow the program: what it stops using is dropped, what it uses now and then is not, and a role never
+//! seen starts with what the others share.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use prepage_core::{PageIndex, PageRange};
+use prepage_sys::cachestat::cached_pages;
+use rustix::fs::Advice;
+use support::{Sandbox, can_learn, json, make_old, wait_for};
+
+/// Maps a file and touches the pages it is told, without read-ahead, so that afterwards those are in memory that were
+/// touched or prefetched.
+const PROGRAM: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct stat st;
+    int fd = open(argv[1], O_RDONLY);
+    if (fd < 0 || fstat(fd, &st)) return 1;
+    volatile char *p = mmap(0, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED || madvise((void *)p, st.st_size, MADV_RANDOM)) return 2;
+    unsigned sum = 0;
+    for (int i = 2; i < argc; i++) {
+        long page, end;
+        if (sscanf(argv[i], "%ld-%ld", &page, &end) != 2) {
+            usleep(200000);
+            continue;
+        }
+        for (; page < end; page++) sum += p[page * 4096];
+    }
+    return sum == 1;
+}
+"#;
+
+const FILE_PAGES: u64 = 8192;
+
+struct Subject {
+    sandbox: Sandbox,
+    program: PathBuf,
+    data: PathBuf,
+}
+
+/// Pages of the data file in memory after a start, and how many of these the program did not touch.
+#[derive(Clone, Copy, Debug)]
+struct Resident {
+    pages: u64,
+    untouched: u64,
+}
+
+impl Resident {
+    fn waste(self) -> f64 {
+        self.untouched as f64 / self.pages as f64
+    }
+}
+
+impl Subject {
+    /// `None`, said loudly, where this cannot be tested.
+    fn new() -> Option<Self> {
+        let sandbox = Sandbox::new();
+        if !can_learn(&sandbox) {
+            return None;
+        }
+        let [source, program, data] =
+            ["touch.c", "touch-pages", "data"].map(|name| sandbox.path().join(name));
+        fs::write(&source, PROGRAM).unwrap();
+        let Ok(status) = Command::new("cc").arg("-O1").arg("-o").args([&program, &source]).status() else {
+            eprintln!("SKIPPED: no C compiler");
+            return None;
+        };
+        assert!(status.success());
+        fs::write(&data, vec![7u8; (FILE_PAGES * 4096) as usize]).unwrap();
+        for file in [&program, &data] {
+            File::open(file).unwrap().sync_all().unwrap();
+            make_old(file);
+        }
+        let subject = Self { sandbox, program, data };
+        subject.evict();
+        if subject.is_resident(0) != Ok(false) {
+            eprintln!("SKIPPED: what is in memory cannot be told, or not be sent out, on this file system");
+            return None;
+        }
+        Some(subject)
+    }
+
+    fn evict(&self) {
+        rustix::fs::fadvise(File::open(&self.data).unwrap(), 0, None, Advice::DontNeed).unwrap();
+    }
+
+    fn is_resident(&self, page: u64) -> Result<bool, ()> {
+        let file = File::open(&self.data).unwrap();
+        let range = PageRange::new(PageIndex(page), PageIndex(page + 1));
+        cached_pages(file.as_fd(), range).map(|count| count > 0).map_err(|_| ())
+    }
+
+    /// A cold start that touches `ranges`, with all that prepage does beside it until its end.
+    fn start(&self, program: &Path, ranges: &[Range<u64>]) -> Resident {
+        let args: Vec<String> = ranges.iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
+        let touched: BTreeSet<u64> = ranges.iter().flat_map(Clone::clone).collect();
+        for _ in 0..10 {
+            self.run(program, &self.data, &args, &["--no-hold-out", "--write-interval=0"]);
+            let resident = self.resident();
+            if touched.is_subset(&resident) {
+                let untouched = resident.difference(&touched).count() as u64;
+                return Resident { pages: resident.len() as u64, untouched };
+            }
+            eprintln!("somebody else drops caches: once more");
+        }
+        panic!("what is touched does not stay in memory");
+    }
+
+    /// Starts the program from a cold cache and waits for its end and that of what runs beside it.
+    fn run(&self, program: &Path, data: &Path, args: &[String], options: &[&str]) {
+        self.evict();
+        let mut command = self.sandbox.prepage(&[&["run", "-q"], options, &["--"]].concat());
+        assert!(command.arg(program).arg(data).args(args).status().unwrap().success());
+        let data = data.to_str().unwrap().as_bytes();
+        let names_data = |process: PathBuf| {
+            let words = fs::read(process.join("cmdline")).unwrap_or_default();
+            words.windows(data.len()).any(|words| words == data)
+        };
+        wait_for("the end of what runs beside", || {
+            let mut processes = fs::read_dir("/proc").unwrap().flatten();
+            (!processes.any(|process| names_data(process.path()))).then_some(())
+        });
+    }
+
+    fn resident(&self) -> BTreeSet<u64> {
+        (0..FILE_PAGES).filter(|&page| self.is_resident(page) == Ok(true)).collect()
+    }
+
+    /// The files of the store, as they change with each write.
+    fn written(&self) -> Vec<(PathBuf, u64)> {
+        use std::os::unix::fs::MetadataExt;
+        let inode = |path: PathBuf| fs::metadata(&path).map_or(0, |metadata| metadata.ino());
+        let mut files: Vec<_> =
+            self.sandbox.profiles().into_iter().map(|path| (path.clone(), inode(path))).collect();
+        files.sort();
+        files
+    }
+
+    fn shown(&self) -> serde_json::Value {
+        json(&self.sandbox.output(&["profile", "show", "--json", "touch-pages"]))
+    }
+}
+
+/// Four stretches of 500 pages; those of `moved` lie elsewhere.
+fn stretches(moved: &[u64]) -> Vec<Range<u64>> {
+    (0..4)
+        .map(|at| at * 2000 + 900 * u64::from(moved.contains(&at)))
+        .map(|start| start..start + 500)
+        .collect()
+}
+
+#[test]
+fn waste_falls_below_a_twentieth_within_five_starts_after_a_change() {
+    let Some(subject) = Subject::new() else { return };
+    for _ in 0..4 {
+        subject.start(&subject.program, &stretches(&[]));
+    }
+    let changed: Vec<f64> =
+        (0..5).map(|_| subject.start(&subject.program, &stretches(&[1, 3])).waste()).collect();
+    assert!(changed[0] > 0.3, "the old pages are brought in at first: {changed:?}");
+    assert!(changed[4] < 0.05, "{changed:?}");
+    let shown = subject.shown();
+    assert!(shown["worth"]["waste_share"].as_f64().unwrap() < 0.1, "{shown}");
+    assert!(shown["worth"]["hit_share"].as_f64().unwrap() > 0.7, "{shown}");
+    assert!(shown["cold_starts"].as_array().unwrap().len() >= 5, "{shown}");
+}
+
+#[test]
+fn what_is_used_every_other_time_stays() {
+    let Some(subject) = Subject::new() else { return };
+    let inputs = [stretches(&[]), stretches(&[1, 3])];
+    for run in 0..10 {
+        subject.start(&subject.program, &inputs[run % 2]);
+    }
+    let resident = subject.start(&subject.program, &inputs[0]);
+    assert!(resident.untouched > 900, "the pages of the other input are brought in too: {resident:?}");
+}
+
+#[test]
+fn roles_do_not_disturb_one_another_and_a_new_one_starts_with_what_is_known() {
+    let Some(subject) = Subject::new() else { return };
+    let other = subject.sandbox.path().join("touch-others");
+    fs::hard_link(&subject.program, &other).unwrap();
+    subject.start(&subject.program, &stretches(&[]));
+    let alone = subject.start(&subject.program, &stretches(&[]));
+    for _ in 0..3 {
+        subject.start(&other, &stretches(&[0, 1, 2, 3]));
+    }
+    let after = subject.start(&subject.program, &stretches(&[]));
+    assert!(after.untouched <= alone.untouched + 16, "{alone:?} {after:?}");
+    // Another kind of file is another role of the same executable.
+    let renamed = subject.data.with_extension("bin");
+    fs::hard_link(&subject.data, &renamed).unwrap();
+    make_old(&renamed);
+    let before = subject.sandbox.profiles().len();
+    subject.run(&subject.program, &renamed, &["0-1".into(), "wait".into()], &[]);
+    assert_eq!(subject.sandbox.profiles().len(), before + 1);
+    assert_eq!(subject.is_resident(2300), Ok(true), "brought in for what another role needs");
+}
+
+#[test]
+fn a_profile_is_written_at_most_once_in_its_interval() {
+    let Some(subject) = Subject::new() else { return };
+    subject.start(&subject.program, &stretches(&[]));
+    let first = subject.written();
+    for _ in 0..3 {
+        subject.run(&subject.program, &subject.data, &["5000-5500".into()], &[]);
+    }
+    assert_eq!(subject.written(), first);
+}
