@@ -71,6 +71,18 @@ pub enum StudyError {
     Io(#[from] io::Error),
 }
 
+impl StudyError {
+    /// What helps, as one line.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::NoProfile { .. } => "prepage learn -- CMD, or prepage run -- CMD",
+            Self::Store(error) => error.remedy(),
+            Self::NoLibrary(_) => "make install, or without --early-fault",
+            Self::Io(_) => "prepage doctor",
+        }
+    }
+}
+
 impl Study {
     /// Prefetches what `command` needs, before this returns or beside it. The caller then becomes the program.
     pub fn prepare(&self, command: &[OsString]) -> Result<Prepared, StudyError> {

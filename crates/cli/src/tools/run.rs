@@ -17,6 +17,16 @@ pub struct Args {
     /// Do not prefetch in this start
     #[arg(long)]
     no_prefetch: bool,
+    /// async: prefetch the pages of the profile while the program runs; sync: before it runs; slurp, slurp-async: whole
+    /// executables and libraries, before it runs or meanwhile. In other modes than async nothing is learned
+    #[arg(long, value_parser = ["async", "sync", "slurp", "slurp-async"], default_value = "async")]
+    mode: String,
+    /// Have the program map its pages, and fill its .bss, before its first instruction (not static or setuid programs)
+    #[arg(long)]
+    early_fault: bool,
+    /// Say how long reading the profile and prefetching took; with --early-fault also mapping pages
+    #[arg(long)]
+    timing: bool,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
