@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost
+.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-modes bench-backends
 
 all: build
 
@@ -20,6 +20,7 @@ build: setup-build
 	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage --bin prepage-tools
 	@mkdir -p build
 	@cp $(BUILD)/starter/prepage $(BUILD)/release/prepage-tools build/
+	$(CC) -O2 -Wall -Wextra -shared -fPIC -o build/libprepage-early-fault.so crates/sys/preload/early_fault.c
 
 ## demo: learn and measure python3 and gcc on this machine
 demo: build setup-demo
@@ -36,9 +37,24 @@ check: setup-build
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
-## bench-start: cold, prefetched and warm starts of real programs, with read-ahead 128 KiB
-bench-start: build setup-bench
+## bench-start: cold, prefetched and warm starts of real programs, on the local disk and on slow volumes
+bench-start: build setup-bench setup-start
+	RUSTFLAGS= cargo build --locked --release -p prepage-bench --example slow_volume
 	bench/start
+
+## bench-tight: the same with 64 MB of memory left
+bench-tight: build setup-bench
+	bench/tight
+
+## bench-modes: prefetching before the program, of whole files, with pages mapped ahead
+bench-modes: build setup-bench
+	bench/modes
+
+## bench-backends: ways to bring the same pages into memory
+bench-backends: build setup-bench
+	cargo build --locked --release -p prepage-sys --example read_backends
+	cargo build --locked --release -p prepage-prefetch --example print_plan
+	bench/backends
 
 ## bench-record: recording against perf record
 bench-record: build setup-bench
@@ -79,6 +95,7 @@ bench-report: build setup-test
 
 install: build
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools
+	install -D -t $(DESTDIR)$(PREFIX)/lib/prepage build/libprepage-early-fault.so
 
 clean:
 	cargo clean
@@ -103,3 +120,7 @@ setup-bench:
 .PHONY: bench-simulate traces bench-policies setup-traces
 setup-traces:
 	@bench/packages gcc clang emacs-nox gdb nodejs default-jdk-headless firefox-esr python3 python3-pandas python3-scipy python3-matplotlib
+
+.PHONY: setup-start
+setup-start:
+	@bench/packages vmtouch util-linux e2fsprogs firefox-esr python3-pandas python3-scipy python3-matplotlib

@@ -50,9 +50,17 @@ fn what_cannot_be_started_is_told_with_the_customary_codes() {
 fn help_names_every_option_the_starter_takes() {
     let sandbox = Sandbox::new();
     let help = text(&sandbox.output(&["run", "--help"]).stdout);
-    for option in
-        ["--quiet", "--verbose", "--no-learn", "--no-prefetch", "--no-hold-out", "--write-interval=9"]
-    {
+    for option in [
+        "--quiet",
+        "--verbose",
+        "--no-learn",
+        "--no-prefetch",
+        "--no-hold-out",
+        "--write-interval=9",
+        "--early-fault",
+        "--timing",
+        "--mode=sync",
+    ] {
         assert!(help.contains(option.split('=').next().unwrap()), "{option} is not in the help");
         let taken = sandbox.prepage(&["run", "--quiet", option, "true"]).status().unwrap();
         assert!(taken.success(), "{option} is not taken");
@@ -405,4 +413,25 @@ fn reads_that_wait_for_the_disk_are_learned_on_the_way() {
         Some(file) => assert!(file["seen_pages"].as_u64().unwrap() <= 1024, "{file}"),
         None => panic!("none of a thousand reads was found waiting"),
     }
+}
+
+#[test]
+fn a_program_starts_in_every_mode_and_prefetches_before_it_runs_where_that_is_wanted() {
+    let sandbox = Sandbox::new();
+    let without = sandbox.output(&run(&["--mode=sync"], &PROGRAM));
+    assert!(without.status.success());
+    assert!(text(&without.stderr).contains("there is no profile"), "{}", text(&without.stderr));
+    if !can_learn(&sandbox) {
+        return;
+    }
+    assert!(sandbox.output(&run(&[], &PROGRAM)).status.success());
+    sandbox.wait_for_profile();
+    for mode in ["async", "sync", "slurp", "slurp-async"] {
+        let started = sandbox.output(&run(&["--mode", mode, "--timing"], &PROGRAM));
+        assert!(started.status.success());
+        let told = text(&started.stderr);
+        assert_eq!(told.contains("prefetched: beside"), mode.ends_with("async"), "{mode}: {told}");
+    }
+    let unknown = sandbox.output(&run(&["--mode", "fast"], &PROGRAM));
+    assert!(!unknown.status.success() && text(&unknown.stderr).contains("there is no mode"));
 }

@@ -22,6 +22,7 @@
 //! | [`measure`], [`statistics`] | figures                                                                  |
 //! | [`calibrate`]               | what a device can do, measured and kept                                  |
 //! | [`memory`]                  | how much there is to use                                                 |
+//! | [`mode`], [`study`]         | before or beside the program, pages or whole files, mapped ahead         |
 //! | [`program`], [`doctor`]     | which executable a command means; what this machine allows               |
 //!
 //! ```
@@ -56,6 +57,7 @@ pub mod learn;
 pub mod libraries;
 pub mod measure;
 pub mod memory;
+pub mod mode;
 mod news;
 pub mod outcome;
 pub mod program;
@@ -65,6 +67,7 @@ pub mod sidecar;
 pub mod sightings;
 pub mod statistics;
 pub mod store;
+pub mod study;
 pub mod tracer;
 pub mod trust;
 pub mod watch;

@@ -3,7 +3,7 @@
 //! Rust's start-up code ignores SIGPIPE and opens `/dev/null` on standard streams that were closed. A program
 //! started by `prepage run` must find both as they were, so they are noted before that code runs.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -43,20 +43,56 @@ static NOTE_INHERITED: extern "C" fn() = note_inherited;
 ///
 /// Returns only when that failed, with the reason.
 pub fn exec(program: &OsStr, argv: &[impl AsRef<OsStr>]) -> io::Error {
+    exec_with(program, argv, &[])
+}
+
+/// The same, with these environment variables set.
+pub fn exec_with(program: &OsStr, argv: &[impl AsRef<OsStr>], set: &[(&str, &OsStr)]) -> io::Error {
     let c_string = |text: &OsStr| CString::new(text.as_bytes());
-    let Ok(file) = c_string(program) else { return io::ErrorKind::InvalidInput.into() };
-    let Ok(args) = argv.iter().map(|arg| c_string(arg.as_ref())).collect::<Result<Vec<_>, _>>() else {
+    let c_strings =
+        |texts: &mut dyn Iterator<Item = &OsStr>| texts.map(c_string).collect::<Result<Vec<_>, _>>();
+    let pairs: Vec<OsString> = set.iter().map(|(name, value)| variable(OsStr::new(name), value)).collect();
+    // Without additions the environment is handed on as it is, whatever its bytes.
+    let kept: Vec<OsString> = match set {
+        [] => Vec::new(),
+        _ => std::env::vars_os()
+            .filter(|(name, _)| !set.iter().any(|(added, _)| name == added))
+            .map(|(name, value)| variable(&name, &value))
+            .collect(),
+    };
+    let (Ok(file), Ok(args), Ok(variables)) = (
+        c_string(program),
+        c_strings(&mut argv.iter().map(AsRef::as_ref)),
+        c_strings(&mut kept.iter().chain(&pairs).map(OsString::as_os_str)),
+    ) else {
         return io::ErrorKind::InvalidInput.into();
     };
-    let mut pointers: Vec<*const libc::c_char> = args.iter().map(|arg| arg.as_ptr()).collect();
-    pointers.push(std::ptr::null());
+    let argv = null_terminated(&args);
+    let environment = null_terminated(&variables);
     restore_inherited();
-    // SAFETY: `pointers` is a null-terminated array of C strings that outlive the call.
-    unsafe { libc::execvp(file.as_ptr(), pointers.as_ptr()) };
+    // SAFETY: both are null-terminated arrays of C strings that outlive the call.
+    unsafe {
+        if set.is_empty() {
+            libc::execvp(file.as_ptr(), argv.as_ptr());
+        } else {
+            libc::execvpe(file.as_ptr(), argv.as_ptr(), environment.as_ptr());
+        }
+    }
     let error = io::Error::last_os_error();
     // The caller has a message to print: let a closed reader be an error again, not a signal.
     set_sigpipe(libc::SIG_IGN);
     error
+}
+
+fn variable(name: &OsStr, value: &OsStr) -> OsString {
+    let mut text = name.to_owned();
+    text.push("=");
+    text.push(value);
+    text
+}
+
+fn null_terminated(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
 pub(crate) fn restore_inherited() {

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use lexopt::{Arg, ValueExt};
 use prepage_prefetch::launch::{LaunchOptions, prepare};
-use prepage_sys::exec::exec;
+use prepage_prefetch::study::{Prepared, Study};
+use prepage_sys::exec::{exec, exec_with};
 
 /// A failure of our own, as env(1), nohup(1) and timeout(1) report it.
 const OWN_FAILURE: u8 = 125;
@@ -38,13 +39,22 @@ fn main() -> ExitCode {
 struct Run {
     options: LaunchOptions,
     quiet: bool,
+    /// Another way of starting than the usual one.
+    study: Study,
+    timing: bool,
     command: Vec<OsString>,
 }
 
 /// The options of `prepage run`; `None` when help is wanted, which the tools give. The first argument that is no
 /// option begins the command.
 fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
-    let mut run = Run { options: LaunchOptions::default(), quiet: false, command: Vec::new() };
+    let mut run = Run {
+        options: LaunchOptions::default(),
+        quiet: false,
+        study: Study::default(),
+        timing: false,
+        command: Vec::new(),
+    };
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
@@ -56,6 +66,9 @@ fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
             Arg::Long("write-interval") => {
                 run.options.write_interval = Duration::from_secs(parser.value()?.parse()?);
             }
+            Arg::Long("mode") => run.study.mode = parser.value()?.parse()?,
+            Arg::Long("early-fault") => run.study.early_fault = true,
+            Arg::Long("timing") => run.timing = true,
             Arg::Short('h') | Arg::Long("help") => return Ok(None),
             Arg::Value(program) => {
                 run.command.push(program);
@@ -71,12 +84,42 @@ fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
 }
 
 fn start(run: &Run) -> ExitCode {
+    if run.study != Study::default() || run.timing {
+        return start_as_studied(run);
+    }
     let told = prepare(&run.command, &run.options);
     if let Some(text) = told.filter(|_| !run.quiet) {
         say(&text);
     }
-    let error = exec(&run.command[0], &run.command);
-    say(&format!("{}: {}", run.command[0].display(), reason(&error)));
+    not_executed(run, &exec(&run.command[0], &run.command))
+}
+
+/// The program starts in any case: with what could be prepared for it.
+fn start_as_studied(run: &Run) -> ExitCode {
+    let prepared = match run.study.prepare(&run.command) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            if !run.quiet {
+                say(&format!("no prefetch: {}\n  try: {}", chain(&error), error.remedy()));
+            }
+            Prepared::default()
+        }
+    };
+    if run.timing {
+        let milliseconds = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1e3);
+        let prefetched = prepared.prefetched.map_or("beside the program".into(), milliseconds);
+        say(&format!("profile read: {}; prefetched: {prefetched}", milliseconds(prepared.profile_read)));
+    }
+    let mut variables: Vec<_> =
+        prepared.variables.iter().map(|(name, value)| (*name, value.as_os_str())).collect();
+    if run.timing && run.study.early_fault {
+        variables.push(("PREPAGE_EARLY_FAULT_TIMING", OsStr::new("1")));
+    }
+    not_executed(run, &exec_with(&run.command[0], &run.command, &variables))
+}
+
+fn not_executed(run: &Run, error: &io::Error) -> ExitCode {
+    say(&format!("{}: {}", run.command[0].display(), reason(error)));
     if error.kind() == io::ErrorKind::NotFound { NOT_FOUND.into() } else { CANNOT_EXECUTE.into() }
 }
 
@@ -104,6 +147,13 @@ fn tools_places() -> Vec<PathBuf> {
 fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", chain(cause)),
+        None => error.to_string(),
+    }
 }
 
 fn say(text: &str) {

@@ -23,6 +23,16 @@ pub struct Args {
     /// Write a known profile at most once in this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     write_interval: u64,
+    /// async: prefetch the pages of the profile while the program runs; sync: before it runs; slurp, slurp-async: whole
+    /// executables and libraries, before it runs or meanwhile. In other modes than async nothing is learned
+    #[arg(long, value_parser = ["async", "sync", "slurp", "slurp-async"], default_value = "async")]
+    mode: String,
+    /// Have the program map its pages, and fill its .bss, before its first instruction (not static or setuid programs)
+    #[arg(long)]
+    early_fault: bool,
+    /// Say how long reading the profile and prefetching took; with --early-fault also mapping pages
+    #[arg(long)]
+    timing: bool,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
