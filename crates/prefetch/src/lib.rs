@@ -22,6 +22,10 @@
 //! | [`measure`], [`statistics`] | figures                                                                  |
 //! | [`calibrate`]               | what a device can do, measured and kept                                  |
 //! | [`memory`]                  | how much there is to use                                                 |
+//! | [`first_start`], [`embedded`], [`sidecar`] | page maps that came with a program and its libraries          |
+//! | [`elf`], [`libraries`]      | ELF files; what a program is linked to                                   |
+//! | [`trust`]                   | whose word is followed                                                   |
+//! | [`account`]                 | what a prefetch has to say of itself                                     |
 //! | [`program`], [`doctor`]     | which executable a command means; what this machine allows               |
 //!
 //! ```
