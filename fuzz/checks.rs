@@ -8,7 +8,7 @@ use prepage_core::page_map::{HEADER_BYTES, PageMap, encoded_bytes};
 use prepage_core::plan::{PlanOptions, plan};
 use prepage_core::profile_file::{FORMAT_VERSION, checksum, decode, encode};
 use prepage_prefetch::elf::Elf;
-use prepage_prefetch::embedded::section_map;
+use prepage_prefetch::embedded::map_in;
 use prepage_travel::bundle;
 use prepage_travel::section::{Change, Original, append, take_out};
 
@@ -72,7 +72,7 @@ fn check_page_map(bytes: &[u8]) {
 /// An ELF file: read, given a section, and given back as it was.
 pub fn elf(bytes: &[u8]) {
     let Ok(elf) = Elf::parse(bytes) else { return };
-    let _ = (elf.sections(bytes), elf.links(bytes), section_map(bytes, &elf));
+    let _ = (elf.sections(bytes), elf.links(bytes), map_in(bytes, &elf));
     let _ = take_out(bytes);
     let Ok(original) = Original::of(bytes) else { return };
     let before =

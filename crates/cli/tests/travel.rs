@@ -102,7 +102,7 @@ fn what_is_shown_is_what_is_in_the_file() {
     assert_eq!(fs::read(&program).unwrap(), before);
     let nothing = sandbox.output(&["profile", "strip", as_text(&program)]);
     assert_eq!(nothing.status.code(), Some(1));
-    assert!(text(&nothing.stderr).contains("has no section .prepage"), "{}", text(&nothing.stderr));
+    assert!(text(&nothing.stderr).contains("has no page map in it"), "{}", text(&nothing.stderr));
 }
 
 #[test]

@@ -23,7 +23,7 @@
 //! | [`calibrate`]               | what a device can do, measured and kept                                  |
 //! | [`memory`]                  | how much there is to use                                                 |
 //! | [`first_start`], [`embedded`], [`sidecar`] | page maps that came with a program and its libraries          |
-//! | [`elf`], [`libraries`]      | ELF files; what a program is linked to                                   |
+//! | [`elf`], [`note`], [`libraries`] | ELF files; room in them; what a program is linked to                |
 //! | [`trust`]                   | whose word is followed                                                   |
 //! | [`account`]                 | what a prefetch has to say of itself                                     |
 //! | [`program`], [`doctor`]     | which executable a command means; what this machine allows               |
@@ -59,6 +59,7 @@ pub mod learn;
 pub mod libraries;
 pub mod measure;
 pub mod memory;
+pub mod note;
 pub mod program;
 mod random;
 pub mod readahead;
