@@ -59,8 +59,11 @@ fn profiles() -> Vec<Profile> {
     vec![one("gcc -c"), one("gcc -S")]
 }
 
+/// Bits to flip, bytes to cut out, and bytes to put in their place.
+type Damage = (Vec<(Index, u8)>, Option<(Index, u8)>, Vec<u8>);
+
 /// `bytes` with some of them changed, some removed and some put in.
-fn damaged(bytes: &[u8], flips: &[(Index, u8)], cut: Option<(Index, u8)>, insert: &[u8]) -> Vec<u8> {
+fn damaged(bytes: &[u8], (flips, cut, insert): &Damage) -> Vec<u8> {
     let mut damaged = bytes.to_vec();
     for (at, bit) in flips {
         let at = at.index(damaged.len());
@@ -68,14 +71,13 @@ fn damaged(bytes: &[u8], flips: &[(Index, u8)], cut: Option<(Index, u8)>, insert
     }
     if let Some((at, len)) = cut {
         let at = at.index(damaged.len());
-        let end = (at + usize::from(len)).min(damaged.len());
+        let end = (at + usize::from(*len)).min(damaged.len());
         damaged.splice(at..end, insert.iter().copied());
     }
     damaged
 }
 
-/// Bits to flip, bytes to cut out, and bytes to put in their place.
-fn damage() -> impl Strategy<Value = (Vec<(Index, u8)>, Option<(Index, u8)>, Vec<u8>)> {
+fn damage() -> impl Strategy<Value = Damage> {
     (
         prop::collection::vec(any::<(Index, u8)>(), 0..6),
         prop::option::of(any::<(Index, u8)>()),
@@ -95,22 +97,22 @@ proptest! {
     }
 
     #[test]
-    fn damaged_profiles_and_maps((flips, cut, insert) in damage()) {
+    fn damaged_profiles_and_maps(damage in damage()) {
         let bytes = bundle::write(&profiles());
-        checks::bundle(&damaged(&bytes, &flips, cut, &insert));
+        checks::bundle(&damaged(&bytes, &damage));
         // The payload of the first, which `profile` puts behind a right checksum again.
         let payload = &bundle::write(&profiles()[..1])[24..];
-        checks::profile(&damaged(payload, &flips, cut, &insert));
-        checks::page_map(&damaged(&map().encode().unwrap(), &flips, cut, &insert));
+        checks::profile(&damaged(payload, &damage));
+        checks::page_map(&damaged(&map().encode().unwrap(), &damage));
     }
 
     #[test]
-    fn damaged_elf_files((flips, cut, insert) in damage(), which in 0usize..2, at_end in any::<bool>()) {
+    fn damaged_elf_files(damage in damage(), which in 0usize..2, at_end in any::<bool>()) {
         let file = &ELF[which];
         // The file header and the program headers, or the section headers and what stands before them.
         let table = if at_end { file.len() - 2600..file.len() } else { 0..1000 };
         let mut bytes = file.clone();
-        bytes.splice(table.clone(), damaged(&file[table], &flips, cut, &insert));
+        bytes.splice(table.clone(), damaged(&file[table], &damage));
         checks::elf(&bytes);
     }
 }
