@@ -25,6 +25,7 @@ use crate::elf::{Bytes, Elf, ElfError, Links};
 use crate::identity::{Skipped, fingerprint, identity_of, open_to_read};
 use crate::libraries::{Cache, candidates};
 use crate::note::{self, Room};
+use crate::program::find;
 use crate::sidecar::{SidecarError, Sidecars};
 use crate::trust::{Untrusted, is_trusted};
 
@@ -117,13 +118,22 @@ impl Search {
             machine: 0,
         };
         let mut found = Found::default();
-        match Looked::at(program, &search.sidecars) {
+        let looked = match Looked::at(program, &search.sidecars) {
+            // A script: the pages are those of what runs it.
+            Err(MapError::Elf(ElfError::Foreign)) => match interpreter(program) {
+                Some(interpreter) => Looked::at(&interpreter, &search.sidecars),
+                None => return (search, found),
+            },
+            looked => looked,
+        };
+        match looked {
             Ok(looked) => {
                 search.machine = looked.machine;
                 search.follow(&looked);
-                found.add(program, looked.map);
+                search.seen.insert(looked.path.clone());
+                found.add(&looked.path, looked.map);
             }
-            // A script: what runs it is another program.
+            // A script that a script runs: the kernel follows that further than is worth while here.
             Err(MapError::Elf(ElfError::Foreign)) => {}
             Err(error) => found.left.push((program.into(), error)),
         }
@@ -178,6 +188,21 @@ impl Search {
         });
         results.into_inner().expect("no holder of the lock panics")
     }
+}
+
+/// The program that runs the script at `path`: `#!/usr/bin/python3 -s` or `#!/usr/bin/env python3`.
+fn interpreter(path: &Path) -> Option<PathBuf> {
+    /// What the kernel reads of a script (`BINPRM_BUF_SIZE`).
+    const LINE_BYTES_MAX: usize = 256;
+    let file = open_to_read(path).ok()?;
+    identity_of(&file).ok()?;
+    let mut head = [0; LINE_BYTES_MAX];
+    let read = Bytes::read_at(&file, 0, &mut head).ok()?;
+    let line = head[..read].strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let named = words.next()?;
+    let program = if named.ends_with("/env") { find(words.next()?.as_ref()).ok()? } else { named.into() };
+    program.canonicalize().ok()
 }
 
 /// `None` where there is no such library for this machine.
