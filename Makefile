@@ -93,6 +93,20 @@ bench-report: build setup-test
 	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage-report --example generate_trace
 	GENERATE_TRACE=$(BUILD)/release/examples/generate_trace bench/report
 
+## bench-first-start: cold first starts, plain, without page maps and with them (root)
+bench-first-start: build setup-bench
+	bench/first-start
+
+## packages: installs the example packages that keep page maps up to date, in an overlay that is thrown away (root)
+packages: build
+	PREPAGE=$(CURDIR)/build/prepage examples/packaging/try
+
+## fuzz: all readers of files, a minute each (nightly Rust and cargo-fuzz)
+fuzz:
+	for target in profile page_map bundle elf; do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done
+
+.PHONY: packages fuzz bench-first-start
+
 install: build
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools
 	install -D -t $(DESTDIR)$(PREFIX)/lib/prepage build/libprepage-early-fault.so

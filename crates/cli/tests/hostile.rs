@@ -16,10 +16,14 @@ use support::{Sandbox, is_root, text, wait_for};
 
 const PROGRAM: [&str; 3] = ["sh", "-c", "sleep 0.3; echo ran"];
 
+/// Which profile [`PROGRAM`] has.
+fn key() -> ProfileKey {
+    prepage_prefetch::program::key(&PROGRAM.map(Into::into)).unwrap()
+}
+
 /// The profile of [`PROGRAM`] with these files and names, in the sandbox's store. The files are evicted.
 fn store(sandbox: &Sandbox, files: Vec<ProfiledFile>, lookups: &[&str]) {
-    let program = fs::canonicalize("/bin/sh").unwrap().to_str().unwrap().to_owned();
-    let key = ProfileKey { program, role: prepage_core::role::role(&PROGRAM) };
+    let key = key();
     let names = lookups.iter().map(|path| Lookup { rank: 0, path: (*path).into(), list: true });
     let profile = Profile {
         program: key.program.clone(),
@@ -205,12 +209,8 @@ fn a_clock_that_jumps_changes_ages_only() {
     file.learned_unix_s = u64::MAX;
     file.identity.mtime_ns = i64::MIN;
     store(&sandbox, vec![file], &[]);
-    let key = ProfileKey {
-        program: fs::canonicalize("/bin/sh").unwrap().to_str().unwrap().into(),
-        role: prepage_core::role::role(&PROGRAM),
-    };
     Store::at(sandbox.store())
-        .update(&key, |profile| {
+        .update(&key(), |profile| {
             let mut profile = profile.unwrap();
             profile.history.created_unix_s = u64::MAX;
             profile.history.updated_unix_s = u64::MAX - 1;

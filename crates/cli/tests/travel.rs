@@ -23,10 +23,16 @@ fn learned(sandbox: &Sandbox, program: &str, args: &[&str]) -> PathBuf {
     path
 }
 
-/// `prepage ARGS` with a store in which nothing was learned, and sidecars in the sandbox.
-fn fresh(sandbox: &Sandbox, args: &[&str]) -> Output {
+/// A place for sidecars. Not in the build tree: others may be allowed to write to the directories above it.
+fn maps_place() -> (tempfile::TempDir, PathBuf) {
+    let place = tempfile::tempdir().unwrap();
+    let maps = place.path().canonicalize().unwrap().join("maps");
+    (place, maps)
+}
+
+/// `prepage ARGS` with a store in which nothing was learned, and sidecars in `maps` alone.
+fn fresh(sandbox: &Sandbox, maps: &Path, args: &[&str]) -> Output {
     let store = sandbox.path().join("fresh-store");
-    let maps = sandbox.path().join("maps");
     sandbox.prepage(args).env("PREPAGE_STORE", store).env("PREPAGE_MAPS", maps).output().unwrap()
 }
 
@@ -37,6 +43,7 @@ fn as_text(path: &Path) -> &str {
 #[test]
 fn a_first_start_follows_the_map_in_the_file_and_the_one_beside_it() {
     let sandbox = Sandbox::new();
+    let (_place, maps) = maps_place();
     if !can_learn(&sandbox) {
         return;
     }
@@ -46,25 +53,24 @@ fn a_first_start_follows_the_map_in_the_file_and_the_one_beside_it() {
         assert!(sandbox.output(&["evict", as_text(&program)]).status.success());
         text(&run().stderr)
     };
-    let none = evicted(&|| fresh(&sandbox, &run));
+    let none = evicted(&|| fresh(&sandbox, &maps, &run));
     assert!(none.contains("no page maps came with"), "{none}");
 
-    let maps = sandbox.path().join("maps");
     let beside = sandbox.output(&["profile", "embed", "--sidecar", as_text(&maps), as_text(&program)]);
     assert!(beside.status.success(), "{}", text(&beside.stderr));
-    let followed = evicted(&|| fresh(&sandbox, &run));
+    let followed = evicted(&|| fresh(&sandbox, &maps, &run));
     assert!(followed.contains("page maps: prefetched") && followed.contains(" of 1 files"), "{followed}");
 
     fs::remove_dir_all(&maps).unwrap();
     let embedded = sandbox.output(&["profile", "embed", "--json", as_text(&program)]);
     assert_eq!(json(&embedded)["files"][0]["changed"], true, "{}", text(&embedded.stderr));
-    let followed = evicted(&|| fresh(&sandbox, &run));
+    let followed = evicted(&|| fresh(&sandbox, &maps, &run));
     assert!(followed.contains("page maps: prefetched"), "{followed}");
     // Learning goes on beside it, and from then on the user's own profile is followed.
-    let learning = fresh(&sandbox, &["run", "-q", "--", as_text(&program), "0.1"]);
+    let learning = fresh(&sandbox, &maps, &["run", "-q", "--", as_text(&program), "0.1"]);
     assert!(learning.status.success());
     let own = wait_for("a profile of the user's own", || {
-        let told = evicted(&|| fresh(&sandbox, &["run", "-v", "--", as_text(&program), "0.3"]));
+        let told = evicted(&|| fresh(&sandbox, &maps, &["run", "-v", "--", as_text(&program), "0.3"]));
         (!told.contains("page maps") && told.contains("prefetched")).then_some(told)
     });
     assert_eq!(own.lines().count(), 1, "{own}");
@@ -102,17 +108,17 @@ fn what_is_shown_is_what_is_in_the_file() {
     assert_eq!(fs::read(&program).unwrap(), before);
     let nothing = sandbox.output(&["profile", "strip", as_text(&program)]);
     assert_eq!(nothing.status.code(), Some(1));
-    assert!(text(&nothing.stderr).contains("has no section .prepage"), "{}", text(&nothing.stderr));
+    assert!(text(&nothing.stderr).contains("has no page map in it"), "{}", text(&nothing.stderr));
 }
 
 #[test]
 fn what_no_longer_fits_is_told_and_pruned() {
     let sandbox = Sandbox::new();
+    let (_place, maps) = maps_place();
     if !can_learn(&sandbox) {
         return;
     }
     let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
-    let maps = sandbox.path().join("maps");
     let written = sandbox.output(&["profile", "embed", "--sidecar", as_text(&maps), as_text(&program)]);
     assert!(written.status.success(), "{}", text(&written.stderr));
     let verify = |more: &[&str]| sandbox.output(&[&["profile", "verify", as_text(&maps)], more].concat());
@@ -132,6 +138,7 @@ fn what_no_longer_fits_is_told_and_pruned() {
 #[test]
 fn profiles_are_exported_merged_and_imported() {
     let sandbox = Sandbox::new();
+    let (_place, maps) = maps_place();
     if !can_learn(&sandbox) {
         return;
     }
@@ -148,21 +155,21 @@ fn profiles_are_exported_merged_and_imported() {
     assert_eq!(fs::read(&swapped).unwrap(), fs::read(&all).unwrap());
 
     fs::remove_file(&program).unwrap();
-    let dry = json(&fresh(&sandbox, &["profile", "import", "--dry-run", "--json", &all]));
+    let dry = json(&fresh(&sandbox, &maps, &["profile", "import", "--dry-run", "--json", &all]));
     let profiles = dry["profiles"].as_array().unwrap();
     assert_eq!(profiles.len(), 2);
     assert!(!sandbox.path().join("fresh-store").exists(), "a dry run writes nothing");
-    let taken = fresh(&sandbox, &["profile", "import", &all]);
+    let taken = fresh(&sandbox, &maps, &["profile", "import", &all]);
     let told = text(&taken.stdout);
     assert!(told.contains("taken") && told.contains("there is no such file"), "{told}");
-    let again = text(&fresh(&sandbox, &["profile", "import", &all]).stdout);
+    let again = text(&fresh(&sandbox, &maps, &["profile", "import", &all]).stdout);
     assert!(again.contains("nothing new") && !again.contains(": taken"), "{again}");
-    let listed = text(&fresh(&sandbox, &["profile", "list"]).stdout);
+    let listed = text(&fresh(&sandbox, &maps, &["profile", "list"]).stdout);
     assert!(listed.contains("sleep") && listed.contains("true"), "{listed}");
 
     for (damage, expected) in [("#!/bin/sh\n", "not a prepage profile"), ("", "empty")] {
         fs::write(&one, damage).unwrap();
-        let refused = fresh(&sandbox, &["profile", "import", &one]);
+        let refused = fresh(&sandbox, &maps, &["profile", "import", &one]);
         assert_eq!(refused.status.code(), Some(125));
         assert!(text(&refused.stderr).contains(expected), "{}", text(&refused.stderr));
     }
@@ -171,14 +178,15 @@ fn profiles_are_exported_merged_and_imported() {
 #[test]
 fn nobodys_maps_steer_root() {
     let sandbox = Sandbox::new();
+    let (_place, maps) = maps_place();
     if !is_root() || !can_learn(&sandbox) {
         return;
     }
     let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
-    let maps = sandbox.path().join("maps");
     let written = sandbox.output(&["profile", "embed", "--sidecar", as_text(&maps), as_text(&program)]);
     assert!(written.status.success(), "{}", text(&written.stderr));
-    let run = || text(&fresh(&sandbox, &["run", "-v", "--no-learn", "--", as_text(&program), "0.2"]).stderr);
+    let run =
+        || text(&fresh(&sandbox, &maps, &["run", "-v", "--no-learn", "--", as_text(&program), "0.2"]).stderr);
     chown(&maps, Some(65534), Some(65534)).unwrap();
     let told = run();
     assert!(told.contains("could have been written by others (owner 65534"), "{told}");

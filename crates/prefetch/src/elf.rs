@@ -213,6 +213,9 @@ impl Elf {
         if count > 0 && usize::from(header.e_phentsize(endian)) != size_of::<H::ProgramHeader>() {
             return Err(ElfError::Malformed("size of a program header"));
         }
+        if count > 0 && offset < size_of::<H>() as u64 {
+            return Err(ElfError::Malformed("program headers within the file header"));
+        }
         let table = read_part(bytes, offset, size)?;
         let (headers, _) = slice_from_bytes::<H::ProgramHeader>(&table, usize::from(count))
             .map_err(|()| ElfError::Malformed("program headers"))?;
@@ -414,5 +417,7 @@ mod tests {
         // e_phoff
         lying[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(matches!(Elf::parse(&lying[..]), Err(ElfError::Malformed(_))));
+        lying[32..40].copy_from_slice(&8u64.to_le_bytes());
+        assert!(matches!(Elf::parse(&lying[..]), Err(ElfError::Malformed(_))), "one header within the other");
     }
 }

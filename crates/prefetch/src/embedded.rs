@@ -1,7 +1,7 @@
 //! Page maps that came with files: of a program and of the libraries it is linked to.
 //!
 //! For the first start of a program that this user has not learned yet. A map is looked for among the sidecars
-//! ([`crate::sidecar`]), then in a section of the file itself. It is followed where root or this user wrote it, and where
+//! ([`crate::sidecar`]), then in the file itself: in a note segment ([`crate::note`]) or a section. It is followed where root or this user wrote it, and where
 //! it speaks of the content that the file has.
 //!
 //! Of each file are read: its first page and what it is linked to, which the loader reads as well, and one piece of up to
@@ -24,6 +24,8 @@ use rustix::fs::Advice;
 use crate::elf::{Bytes, Elf, ElfError, Links};
 use crate::identity::{Skipped, fingerprint, identity_of, open_to_read};
 use crate::libraries::{Cache, candidates};
+use crate::note::{self, Room};
+use crate::program::find;
 use crate::sidecar::{SidecarError, Sidecars};
 use crate::trust::{Untrusted, is_trusted};
 
@@ -53,9 +55,9 @@ pub enum MapError {
     /// Others could have written the file, and so the map in it.
     #[error("it {0}")]
     Untrusted(Untrusted),
-    /// The section holds no map.
-    #[error("its section {SECTION_NAME}")]
-    Section(#[source] PageMapError),
+    /// There is something else where the map should be.
+    #[error("its page map")]
+    Map(#[source] PageMapError),
     /// The map speaks of another build.
     #[error("its page map is of another build")]
     OtherBuild,
@@ -116,13 +118,22 @@ impl Search {
             machine: 0,
         };
         let mut found = Found::default();
-        match Looked::at(program, &search.sidecars) {
+        let looked = match Looked::at(program, &search.sidecars) {
+            // A script: the pages are those of what runs it.
+            Err(MapError::Elf(ElfError::Foreign)) => match interpreter(program) {
+                Some(interpreter) => Looked::at(&interpreter, &search.sidecars),
+                None => return (search, found),
+            },
+            looked => looked,
+        };
+        match looked {
             Ok(looked) => {
                 search.machine = looked.machine;
                 search.follow(&looked);
-                found.add(program, looked.map);
+                search.seen.insert(looked.path.clone());
+                found.add(&looked.path, looked.map);
             }
-            // A script: what runs it is another program.
+            // A script that a script runs: the kernel follows that further than is worth while here.
             Err(MapError::Elf(ElfError::Foreign)) => {}
             Err(error) => found.left.push((program.into(), error)),
         }
@@ -177,6 +188,21 @@ impl Search {
         });
         results.into_inner().expect("no holder of the lock panics")
     }
+}
+
+/// The program that runs the script at `path`: `#!/usr/bin/python3 -s` or `#!/usr/bin/env python3`.
+fn interpreter(path: &Path) -> Option<PathBuf> {
+    /// What the kernel reads of a script (`BINPRM_BUF_SIZE`).
+    const LINE_BYTES_MAX: usize = 256;
+    let file = open_to_read(path).ok()?;
+    identity_of(&file).ok()?;
+    let mut head = [0; LINE_BYTES_MAX];
+    let read = Bytes::read_at(&file, 0, &mut head).ok()?;
+    let line = head[..read].strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let named = words.next()?;
+    let program = if named.ends_with("/env") { find(words.next()?.as_ref()).ok()? } else { named.into() };
+    program.canonicalize().ok()
 }
 
 /// `None` where there is no such library for this machine.
@@ -241,7 +267,7 @@ fn mapped_file(
     }))
 }
 
-/// The map of an open file: its sidecar, else its section.
+/// The map of an open file: beside it, else in it.
 ///
 /// # Errors
 /// Why a map that is there is not followed.
@@ -256,34 +282,49 @@ pub fn map_of(file: &File, elf: &Elf, sidecars: &Sidecars) -> Result<Option<Page
             return Ok(Some(map));
         }
     }
-    let Some(map) = section_map(&Tail::of(file, elf)?, elf)? else { return Ok(None) };
+    let Some(map) = map_in(&Tail::of(file, elf)?, elf)? else { return Ok(None) };
     is_trusted(file.as_fd())?.map_err(MapError::Untrusted)?;
     Ok(Some(map))
 }
 
-/// The map in the section of an ELF file, whoever wrote it.
+/// The map in an ELF file, whoever wrote it: in its note segment, else in its section.
 ///
 /// # Errors
-/// When the section holds none, or one of another build.
-pub fn section_map<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> Result<Option<PageMap>, MapError> {
+/// When there is one that is damaged, or of another build.
+pub fn map_in<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> Result<Option<PageMap>, MapError> {
+    if let Some(room) = note::room(bytes, elf)?
+        && let Some(map) = map_at(bytes, elf, room)?
+    {
+        return Ok(Some(map));
+    }
     let sections = elf.sections(bytes)?;
-    let Some(section) = sections.iter().find(|section| section.name == SECTION_NAME) else {
+    // Ours is put behind all others.
+    let Some(section) = sections.iter().rfind(|section| section.name == SECTION_NAME) else {
         return Ok(None);
     };
+    let size_bytes = section.file_end_bytes().saturating_sub(section.offset_bytes);
+    let found = map_at(bytes, elf, Room { offset_bytes: section.offset_bytes, size_bytes })?;
+    found.ok_or(MapError::Map(PageMapError::Foreign)).map(Some)
+}
+
+/// The map at the start of `room`; `None` where that is empty still.
+fn map_at<B: Bytes + ?Sized>(bytes: &B, elf: &Elf, room: Room) -> Result<Option<PageMap>, MapError> {
     let mut head = [0; HEADER_BYTES];
-    let read = bytes.read_at(section.offset_bytes, &mut head)?;
-    let available = section.file_end_bytes().saturating_sub(section.offset_bytes);
-    let head = &head[..read.min(available.try_into().unwrap_or(usize::MAX))];
-    let len = encoded_bytes(head).map_err(MapError::Section)?;
-    if len as u64 > available {
-        return Err(MapError::Section(PageMapError::Length {
-            found_bytes: available as usize,
+    let read = bytes.read_at(room.offset_bytes, &mut head)?;
+    let head = &head[..read.min(room.size_bytes.try_into().unwrap_or(usize::MAX))];
+    if head.iter().all(|&byte| byte == 0) {
+        return Ok(None);
+    }
+    let len = encoded_bytes(head).map_err(MapError::Map)?;
+    if len as u64 > room.size_bytes {
+        return Err(MapError::Map(PageMapError::Length {
+            found_bytes: room.size_bytes as usize,
             promised_bytes: len,
         }));
     }
     let mut map = vec![0; len];
-    let read = bytes.read_at(section.offset_bytes, &mut map)?;
-    let map = PageMap::decode(&map[..read]).map_err(MapError::Section)?;
+    let read = bytes.read_at(room.offset_bytes, &mut map)?;
+    let map = PageMap::decode(&map[..read]).map_err(MapError::Map)?;
     let build = elf.build_id.as_ref().map(|id| Fingerprint::BuildId(id.clone()));
     if build.as_ref() != Some(&map.fingerprint) {
         return Err(MapError::OtherBuild);

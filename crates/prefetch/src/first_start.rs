@@ -44,12 +44,13 @@ fn prefetch(program: &Path, told: &Told, over: &AtomicBool) {
     let mut all = Found::default();
     // The program's own pages need not wait for its libraries to be looked at.
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| bring_in(&own, program));
+        let first = std::thread::Builder::new().spawn_scoped(scope, || bring_in(&own, program));
         if !over.load(Ordering::Relaxed) {
             all = search.libraries();
             total = bring_in(&all, program);
         }
-        let first = first.join().unwrap_or_default();
+        // Where no thread can be started, the program's own pages come last instead of not at all.
+        let first = first.map_or_else(|_| bring_in(&own, program), |first| first.join().unwrap_or_default());
         total.requested_bytes += first.requested_bytes;
         total.memory_was_short |= first.memory_was_short;
     });

@@ -23,6 +23,10 @@
 //! | [`calibrate`]               | what a device can do, measured and kept                                  |
 //! | [`memory`]                  | how much there is to use                                                 |
 //! | [`mode`], [`study`]         | before or beside the program, pages or whole files, mapped ahead         |
+//! | [`first_start`], [`embedded`], [`sidecar`] | page maps that came with a program and its libraries          |
+//! | [`elf`], [`note`], [`libraries`] | ELF files; room in them; what a program is linked to                |
+//! | [`trust`]                   | whose word is followed                                                   |
+//! | [`account`]                 | what a prefetch has to say of itself                                     |
 //! | [`program`], [`doctor`]     | which executable a command means; what this machine allows               |
 //!
 //! ```
@@ -59,6 +63,7 @@ pub mod measure;
 pub mod memory;
 pub mod mode;
 mod news;
+pub mod note;
 pub mod outcome;
 pub mod program;
 mod random;

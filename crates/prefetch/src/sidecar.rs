@@ -14,8 +14,9 @@ use prepage_core::profile::Fingerprint;
 
 use crate::trust::{self, Refused};
 
-/// Where sidecars are looked for: the administrator's before those of packages.
-pub const DIRECTORIES: [&str; 2] = ["/usr/local/lib/prepage", "/usr/lib/prepage"];
+/// Where sidecars are looked for: the administrator's, those made on this machine when packages are installed, and
+/// those that packages bring.
+pub const DIRECTORIES: [&str; 3] = ["/usr/local/lib/prepage", "/var/cache/prepage-maps", "/usr/lib/prepage"];
 
 /// Names other directories, with colons between them.
 pub const VARIABLE: &str = "PREPAGE_MAPS";

@@ -10,15 +10,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prepage_core::page_map::{MAP_BYTES_MAX, PageMap, PageMapError};
 use prepage_core::profile::{Fingerprint, Profile};
 use prepage_prefetch::elf::{Bytes, Elf, ElfError};
-use prepage_prefetch::embedded::{MapError, section_map};
+use prepage_prefetch::embedded::{MapError, map_in};
 use prepage_prefetch::identity::fingerprint;
+use prepage_prefetch::note::{self, Room};
 use prepage_prefetch::sidecar::name_of;
 use prepage_prefetch::trust::{self, Refused};
 use prepage_sys::extents::extents;
 
 use crate::map::{self, Made};
 use crate::replacement::{self, ReplaceError, Replaced};
-use crate::section::{self, SectionError};
+use crate::section::{self, Change, SectionError};
 
 /// Why a map was not put into a file or beside it. Whatever the reason, the file is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +102,7 @@ pub struct Beside {
     pub unchanged: bool,
 }
 
-/// Puts the map that `profiles` make of the file at `path` into a section of it.
+/// Puts the map that `profiles` make of the file at `path` into it: into the room that its linker left, else into a section.
 ///
 /// # Errors
 /// Why not; the file is as it was.
@@ -113,12 +114,16 @@ pub fn embed(path: &Path, profiles: &[Profile]) -> Result<Embedded, EmbedError> 
         .ok_or(EmbedError::Unknown)?;
     let before = Layout::of(&file.file);
     let elf = Elf::parse(&file.file).map_err(SectionError::from)?;
-    if let Ok(Some(present)) = section_map(&file.file, &elf)
+    if let Ok(Some(present)) = map_in(&file.file, &elf)
         && says_the_same(&present, &made.map)
     {
         return Ok(Embedded { path: file.path, made: Some(made), before, after: before, replaced: None });
     }
-    let change = section::append(&original, &made.map.encode()?)?;
+    let map = made.map.encode()?;
+    let change = match note::room(&original, &original.elf).map_err(SectionError::from)? {
+        Some(room) if room.size_bytes >= map.len() as u64 => fill(&original, room, &map)?,
+        _ => section::append(&original, &map)?,
+    };
     let replaced = Some(file.replace(&change)?);
     let after = layout_at(&file.path)?;
     Ok(Embedded { path: file.path, made: Some(made), before, after, replaced })
@@ -131,10 +136,39 @@ pub fn embed(path: &Path, profiles: &[Profile]) -> Result<Embedded, EmbedError> 
 pub fn strip(path: &Path) -> Result<Embedded, EmbedError> {
     let file = replacement::Original::open(path)?;
     let before = Layout::of(&file.file);
-    let change = section::take_out(&file.file)?;
+    let change = match section::take_out(&file.file) {
+        Err(SectionError::None) => empty(&file.file)?,
+        change => change?,
+    };
     let replaced = Some(file.replace(&change)?);
     let after = layout_at(&file.path)?;
     Ok(Embedded { path: file.path, made: None, before, after, replaced })
+}
+
+/// What writes `map` into the room that the linker left.
+fn fill<B: Bytes + ?Sized>(
+    original: &section::Original<'_, B>,
+    room: Room,
+    map: &[u8],
+) -> Result<Change, SectionError> {
+    let mut head = vec![0; (room.offset_bytes + room.size_bytes) as usize];
+    if original.read_at(0, &mut head)? < head.len() {
+        return Err(ElfError::Malformed("a note past the end of the file").into());
+    }
+    let into = &mut head[room.offset_bytes as usize..];
+    into.fill(0);
+    into[..map.len()].copy_from_slice(map);
+    Ok(Change { head, keep_bytes: original.len_bytes, tail: Vec::new() })
+}
+
+/// What empties the room again.
+fn empty(file: &File) -> Result<Change, SectionError> {
+    let original = section::Original::of(file)?;
+    let Some(room) = note::room(&original, &original.elf)? else { return Err(SectionError::None) };
+    let change = fill(&original, room, &[])?;
+    let mut before = vec![0; change.head.len()];
+    original.read_at(0, &mut before)?;
+    if before == change.head { Err(SectionError::None) } else { Ok(change) }
 }
 
 /// Writes the map that `profiles` make of the file at `path` below `directory`, under the name of its content. The file
@@ -189,17 +223,17 @@ pub fn read_map(path: &Path) -> io::Result<PageMap> {
     PageMap::decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// The map in the section of the file at `path`, whoever wrote it.
+/// The map in the file at `path`, whoever wrote it.
 ///
 /// # Errors
-/// When it is no ELF file, or its section holds no map of it.
-pub fn read_section(path: &Path) -> Result<(Elf, Option<PageMap>), MapError> {
+/// When it is no ELF file, or what is there is no map of it.
+pub fn read_embedded(path: &Path) -> Result<(Elf, Option<PageMap>), MapError> {
     let file = File::open(path)?;
     if !file.metadata()?.is_file() {
         return Err(ElfError::Foreign.into());
     }
     let elf = Elf::parse(&file)?;
-    let map = section_map(&file, &elf)?;
+    let map = map_in(&file, &elf)?;
     Ok((elf, map))
 }
 

@@ -68,7 +68,7 @@ pub enum SectionError {
     #[error("its section {SECTION_NAME} was added or moved by another tool")]
     NotOurs,
     /// There is none to take out.
-    #[error("has no section {SECTION_NAME}")]
+    #[error("has no page map in it")]
     None,
     /// It cannot be read.
     #[error("cannot be read")]
@@ -132,7 +132,8 @@ impl<'a, B: Bytes + ?Sized> Original<'a, B> {
         let sections = elf.sections(bytes)?;
         let mut head = vec![0; if elf.is_64 { 64 } else { 52 }];
         bytes.read_at(0, &mut head)?;
-        let Some(section) = sections.iter().find(|section| section.name == SECTION_NAME) else {
+        // The last: a header whose name lies past the old names may seem to have the one added behind them.
+        let Some(section) = sections.iter().rfind(|section| section.name == SECTION_NAME) else {
             return Ok(Self { bytes, head, len_bytes: bytes.len_bytes(), elf });
         };
         let undo = read_undo(bytes, section)?.ok_or(SectionError::NotOurs)?;
@@ -475,6 +476,19 @@ mod tests {
         let sections = Elf::parse(&after[..]).unwrap().sections(&after[..]).unwrap();
         let names: Vec<&str> = sections.iter().map(|section| section.name.as_str()).collect();
         assert_eq!(names, ["", ".shstrtab", SECTION_NAME]);
+        assert_eq!(changed(&after, &take_out(&after[..]).unwrap()), before);
+    }
+
+    #[test]
+    fn a_section_whose_name_lies_past_all_names_is_not_taken_for_ours() {
+        let mut before = shell();
+        let table = Elf::parse(&before[..]).unwrap().section_table;
+        let entry = |nr: u16| table.offset_bytes as usize + usize::from(nr) * 64;
+        let names_bytes = before[entry(table.names) + 32..][..4].to_vec();
+        before[entry(1)..][..4].copy_from_slice(&names_bytes);
+        let after = add(&before, b"payload").unwrap();
+        let sections = Elf::parse(&after[..]).unwrap().sections(&after[..]).unwrap();
+        assert_eq!(sections[1].name, SECTION_NAME);
         assert_eq!(changed(&after, &take_out(&after[..]).unwrap()), before);
     }
 

@@ -12,7 +12,7 @@ use prepage_prefetch::embedded::MapError;
 use prepage_prefetch::identity::{Skipped, fingerprint, open_if_same};
 use prepage_prefetch::sidecar::{SUFFIX, name_of};
 
-use crate::embed::{read_map, read_section};
+use crate::embed::{read_embedded, read_map};
 
 /// Whether something is as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub fn section(path: &Path) -> Result<Option<Verified>, MapError> {
     let verified = |pages, verdict| {
         Some(Verified { kind: "section", holder: path.into(), file: path.into(), pages, verdict })
     };
-    match read_section(path) {
+    match read_embedded(path) {
         Ok((_, None)) | Err(MapError::Elf(ElfError::Foreign)) => Ok(None),
         Ok((_, Some(map))) => {
             let verdict = if past_end(&map, fs::metadata(path)?.len()) {
@@ -59,7 +59,7 @@ pub fn section(path: &Path) -> Result<Option<Verified>, MapError> {
             Ok(verified(map.page_count(), verdict))
         }
         Err(error @ MapError::OtherBuild) => Ok(verified(0, Verdict::Stale(error.to_string()))),
-        Err(error @ (MapError::Section(_) | MapError::Elf(_))) => {
+        Err(error @ (MapError::Map(_) | MapError::Elf(_))) => {
             Ok(verified(0, Verdict::Damaged(chain(&error))))
         }
         Err(error) => Err(error),

@@ -15,7 +15,7 @@ use prepage_prefetch::embedded::{MapError, Search};
 use prepage_prefetch::engine::Engine;
 use prepage_prefetch::identity::{fingerprint, identity_of, open_to_read};
 use prepage_prefetch::sidecar::Sidecars;
-use prepage_travel::embed::{EmbedError, embed, read_section, strip, write_beside};
+use prepage_travel::embed::{EmbedError, embed, read_embedded, strip, write_beside};
 use prepage_travel::section::SectionError;
 use rustix::fs::Advice;
 
@@ -50,9 +50,15 @@ fn profile(path: &Path, pages: &[u64]) -> Profile {
     Profile { files: vec![known], ..Profile::default() }
 }
 
+/// What `command` gives. While other tests of this process start programs, these hold for a moment what this one has open.
 fn output(command: &mut Command) -> (Option<i32>, Vec<u8>, Vec<u8>) {
-    let output = command.output().unwrap();
-    (output.status.code(), output.stdout, output.stderr)
+    loop {
+        match command.output() {
+            Ok(output) => return (output.status.code(), output.stdout, output.stderr),
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            Err(error) => panic!("{command:?}: {error}"),
+        }
+    }
 }
 
 /// What readelf says of the loaded part; nothing where there is no readelf.
@@ -72,7 +78,7 @@ fn runs_as_before(path: &Path, run: impl Fn() -> (Option<i32>, Vec<u8>, Vec<u8>)
     });
     assert_eq!(run(), before, "{}", path.display());
     assert_eq!(loaded_part(path), loaded);
-    let (_, map) = read_section(path).unwrap();
+    let (_, map) = read_embedded(path).unwrap();
     assert_eq!(map.unwrap().page_count(), 2);
     let again = embed(path, &[profile(path, &[0, 2])]).unwrap();
     assert!(again.replaced.is_none(), "the same map is not written again");
@@ -151,14 +157,48 @@ fn static_programs_stripped_and_not_run_as_before() {
 }
 
 #[test]
+fn room_that_the_linker_left_is_filled_and_nothing_grows() {
+    let dir = directory();
+    // The lines that the documentation gives.
+    let assembler = "
+        .section .note.prepage, \"a\", @note
+        .balign 4
+        .long 8, 1f - 0f, 1
+        .asciz \"prepage\"
+    0:  .zero 1024
+    1:
+        .section .note.GNU-stack, \"\", @progbits
+        .globl main
+        .text
+    main: xor %eax, %eax
+        ret
+    ";
+    let (source, path) = (dir.path().join("main.s"), dir.path().join("program"));
+    fs::write(&source, assembler).unwrap();
+    let linked = Command::new("gcc").args(["-Wl,--build-id", "-o"]).arg(&path).arg(&source).output();
+    if !linked.as_ref().is_ok_and(|linked| linked.status.success()) {
+        return eprintln!("SKIPPED: no gcc for this machine's instructions: {linked:?}");
+    }
+    let size = fs::metadata(&path).unwrap().len();
+    runs_as_before(&path, || {
+        assert_eq!(fs::metadata(&path).unwrap().len(), size);
+        output(&mut Command::new(&path))
+    });
+    embed(&path, &[profile(&path, &[0, 2])]).unwrap();
+    let found = Search::of_program(&path, Sidecars::default()).1;
+    assert_eq!(found.files[0].pages(), 2, "{found:?}");
+}
+
+#[test]
 fn a_running_program_is_replaced_and_runs_on() {
     let dir = directory();
     let path = copy(dir.path(), "/usr/bin/sleep").expect("sleep");
+    output(Command::new(&path).arg("0"));
     let mut running = Command::new(&path).arg("60").spawn().unwrap();
     assert!(File::options().write(true).open(&path).is_err(), "a running program cannot be written to");
     embed(&path, &[profile(&path, &[1])]).unwrap();
     assert!(running.try_wait().unwrap().is_none());
-    assert!(Command::new(&path).arg("0").status().unwrap().success());
+    assert_eq!(output(Command::new(&path).arg("0")).0, Some(0));
     running.kill().unwrap();
     running.wait().unwrap();
 }
@@ -216,10 +256,9 @@ fn exactly_the_pages_of_the_map_come_in() {
     let (none, _) = Sidecars::in_directories(std::iter::empty());
     let pages = fs::metadata(&path).unwrap().len().div_ceil(PAGE_SIZE);
 
-    let maps = dir.path().join("maps");
-    fs::create_dir(&maps).unwrap();
-    fs::set_permissions(&maps, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Not in the build tree: others may be allowed to write to the directories above it.
+    let place = tempfile::tempdir().unwrap();
+    let maps = place.path().join("maps");
     let beside = write_beside(&maps, &path, &known).unwrap();
     assert!(!beside.unchanged && write_beside(&maps, &path, &known).unwrap().unchanged);
     let (sidecars, refused) = Sidecars::in_directories([maps.as_path()].into_iter());
@@ -254,6 +293,23 @@ fn a_map_in_a_file_that_others_may_write_is_not_followed() {
     }
     std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
     assert!(matches!(found().left[..], [(_, MapError::Untrusted(_))]), "root follows nobody");
+}
+
+#[test]
+fn a_script_needs_the_pages_of_what_runs_it() {
+    let dir = directory();
+    let path = copy(dir.path(), "/bin/sh").expect("sh");
+    embed(&path, &[profile(&path, &[1, 5])]).unwrap();
+    let script = dir.path().join("script");
+    let found = |first_line: &str| {
+        fs::write(&script, format!("{first_line}\nexit 0\n")).unwrap();
+        let (_, found) = Search::of_program(&script, Sidecars::default());
+        found.files.iter().map(|file| file.path.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&format!("#!{} -e", path.display())), [path.to_str().unwrap()]);
+    assert!(found("#!/usr/bin/env sh").is_empty(), "the system's own has no map");
+    assert!(found(&format!("#!{}", script.display())).is_empty());
+    assert!(found("#!").is_empty() && found("echo").is_empty());
 }
 
 #[test]

@@ -60,7 +60,7 @@ enum Command {
     /// Experiments with the page cache
     #[command(subcommand)]
     Bench(bench::Command),
-    /// Look at and remove what was learned
+    /// What was learned: look at it, remove it, put it into files, carry it to other machines
     #[command(subcommand)]
     Profile(profile::Command),
     /// Say what this kernel and user allow, and what to do about the rest

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use prepage_core::PAGE_SIZE;
 use prepage_core::page_map::PageMap;
 use prepage_prefetch::elf::Elf;
-use prepage_prefetch::embedded::{map_of, section_map};
+use prepage_prefetch::embedded::{map_in, map_of};
 use prepage_prefetch::sidecar::Sidecars;
 use prepage_travel::names;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let file = File::open(&args.file).with_context(context)?;
     let elf = Elf::parse(&file).with_context(context)?;
     let sections = elf.sections(&file).with_context(context)?;
-    let in_file = section_map(&file, &elf);
+    let in_file = map_in(&file, &elf);
     let (sidecars, refused) = Sidecars::of_machine();
     refused.iter().for_each(|refused| eprintln!("prepage: {refused}"));
     let followed = map_of(&file, &elf, &sidecars);
