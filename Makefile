@@ -85,7 +85,8 @@ traces: build setup-traces
 	bench/traces
 
 ## bench-policies: clustering policies on these traces
-bench-policies: traces
+bench-policies: build
+	@[ -d target/traces ] || $(MAKE) traces
 	bench/policies
 
 ## bench-report: a report of ten million faults: time, memory, and DuckDB beside it
