@@ -50,11 +50,13 @@ fn faults_of_a_file_are_found_by_its_pages() {
         object.is_some_and(|object| object.path.ends_with("/file") && object.inode.unwrap().1 == inode)
     };
     let faults: Vec<_> = trace.faults.iter().filter(is_file).collect();
-    // In sequence, at most one fault a page, and at least one for what fault-around maps.
-    assert!((1..=200).contains(&faults.len()), "{}", faults.len());
+    // In sequence, at least one fault for what fault-around maps, at most one a page and its retry where something
+    // emptied the page cache meanwhile.
+    assert!((1..=400).contains(&faults.len()), "{}", faults.len());
     assert!(faults.iter().map(|fault| fault.page.unwrap().0).is_sorted());
     assert_eq!(faults[0].page.unwrap().0, 0);
-    assert!(faults.iter().all(|fault| fault.class == FaultClass::Cached && fault.cost_ns.is_some()));
+    let of_file = [FaultClass::Cached, FaultClass::Disk];
+    assert!(faults.iter().all(|fault| of_file.contains(&fault.class) && fault.cost_ns.is_some()));
     assert!(faults.iter().all(|fault| fault.permissions.to_string() == "r--s"));
     assert!(trace.facts.imported.is_some() && trace.facts.command.iter().any(|word| word == "access"));
 }
