@@ -1,6 +1,7 @@
 //! Reports for the browser: one file that needs no network, draws on canvas and reads without JavaScript as tables.
 
 mod flame;
+pub mod frame;
 mod points;
 mod tables;
 
@@ -13,8 +14,8 @@ use crate::by::By;
 use crate::report::{Options, Report};
 use crate::text;
 
+pub use frame::escaped;
 pub use points::Points;
-pub use tables::footer;
 
 /// More faults are not drawn one by one but thinned.
 pub const POINTS_MAX: u64 = 1_000_000;
@@ -25,12 +26,6 @@ const SLICES: usize = 240;
 /// Dear faults in the table.
 const DEAREST: usize = 50;
 
-/// uPlot, which draws axes and lines on canvas.
-pub const LIBRARY: &str = include_str!("../assets/uPlot.iife.min.js");
-/// Its style.
-pub const LIBRARY_STYLE: &str = include_str!("../assets/uPlot.min.css");
-/// The style of all our pages, for light and dark surroundings.
-pub const STYLE: &str = include_str!("../assets/report.css");
 /// In the order they build on each other.
 const SCRIPTS: [&str; 6] = [
     include_str!("../assets/data.js"),
@@ -59,14 +54,7 @@ pub fn write(report: &Report, points: &Points, out: &mut dyn Write) -> io::Resul
         command => text::shell_words(command),
     };
     let title = escaped(&title);
-    write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
-         script-src 'unsafe-inline'\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
-         <title>prepage: {title}</title>\n<style>{LIBRARY_STYLE}{STYLE}</style>\n</head>\n<body>\n"
-    )?;
+    frame::begin(&title, "", out)?;
     tables::header(report, &title, out)?;
     out.write_all(PLOTS.as_bytes())?;
     let left_out = points.left_out();
@@ -78,15 +66,8 @@ pub fn write(report: &Report, points: &Points, out: &mut dyn Write) -> io::Resul
         )?;
     }
     tables::body(report, out)?;
-    tables::footer(&report.facts, out)?;
-    write!(out, "<script type=\"application/json\" id=\"data\">")?;
-    // In a script element only `<` could end it.
-    out.write_all(data(report, points).to_string().replace('<', "\\u003c").as_bytes())?;
-    write!(out, "</script>\n<script>{LIBRARY}</script>\n<script>\"use strict\";(() => {{\n")?;
-    for script in SCRIPTS {
-        out.write_all(script.as_bytes())?;
-    }
-    writeln!(out, "}})();</script>\n</body>\n</html>")
+    frame::footer(&report.facts, out)?;
+    frame::end(&data(report, points), &SCRIPTS, out)
 }
 
 fn data(report: &Report, points: &Points) -> Value {
@@ -129,19 +110,3 @@ const PLOTS: &str = r#"<noscript><p class="note">The plots need JavaScript; the 
 </main>
 <div id="tip" role="status" hidden></div>
 "#;
-
-/// `text` as HTML shows it, in elements and in attributes.
-pub fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            _ => escaped.push(letter),
-        }
-    }
-    escaped
-}

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use prepage_report::html::{LIBRARY, LIBRARY_STYLE, STYLE, escaped, footer};
+use prepage_report::html::{escaped, frame};
 use serde_json::{Value, json};
 
 use crate::comparison::Row;
@@ -47,14 +47,10 @@ impl Page<'_> {
     /// When `out` cannot be written.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let (title, facts) = (escaped(self.title), escaped(self.facts));
-        write!(
+        frame::begin(&format!("policies on {title}"), OWN_STYLE, out)?;
+        writeln!(
             out,
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
-             script-src 'unsafe-inline'\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
-             <title>prepage: policies on {title}</title>\n<style>{LIBRARY_STYLE}{STYLE}{OWN_STYLE}</style>\n</head>\n<body>\n\
-             <header><p class=\"tool\">prepage simulate</p><h1>{title}</h1><p>{facts}</p></header>\n{PLOTS}"
+            "<header><p class=\"tool\">prepage simulate</p><h1>{title}</h1><p>{facts}</p></header>\n{PLOTS}"
         )?;
         if self.memory.is_some() {
             writeln!(
@@ -69,15 +65,9 @@ impl Page<'_> {
             memory_table(memory, out)?;
         }
         if let Some(facts) = &self.input.facts {
-            footer(facts, out)?;
+            frame::footer(facts, out)?;
         }
-        // In a script element only `<` could end it.
-        let data = self.data().to_string().replace('<', "\\u003c");
-        writeln!(
-            out,
-            "<script type=\"application/json\" id=\"data\">{data}</script>\n<script>{LIBRARY}</script>\n\
-             <script>\"use strict\";(() => {{\n{SCRIPT}}})();</script>\n</body>\n</html>"
-        )
+        frame::end(&self.data(), &[SCRIPT], out)
     }
 
     fn data(&self) -> Value {

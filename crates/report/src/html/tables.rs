@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use prepage_core::FaultClass;
-use prepage_core::TraceFacts;
 
 use super::escaped;
 use crate::by::{By, Label};
@@ -67,22 +66,6 @@ pub fn body(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     page_cache(report, out)?;
     losses(report, out)?;
     writeln!(out, "</section>")
-}
-
-/// The command, the kernel, the page size, the losses.
-pub fn footer(facts: &TraceFacts, out: &mut dyn Write) -> io::Result<()> {
-    let mut parts = vec![format!("<code>{}</code>", escaped(&text::shell_words(&facts.command)))];
-    let kernel = if facts.kernel.is_empty() { "unknown" } else { &facts.kernel };
-    parts.push(format!("Linux {}", escaped(kernel)));
-    parts.push(format!("pages of {} bytes", prepage_core::PAGE_SIZE));
-    parts.extend(text::started(facts).map(|started| format!("recorded {started}")));
-    parts.extend(facts.probe_cost_ns.map(|ns| format!("cost of observing, taken off each fault: {ns} ns")));
-    if !facts.filters.is_empty() {
-        parts.push(format!("recorded with {}", escaped(&facts.filters.join(" "))));
-    }
-    parts.push(escaped(&text::losses(facts)));
-    parts.push(format!("prepage {}", env!("CARGO_PKG_VERSION")));
-    writeln!(out, "<footer>{}</footer>", parts.join(" · "))
 }
 
 fn grouped(
