@@ -101,7 +101,9 @@ fn what_is_no_trace_is_told_with_a_remedy() {
         }
     }
     let said = text(&prepage(&["report"], &dir.path().join("absent")).stderr);
-    assert!(said.contains("cannot open"), "{said}");
+    assert!(said.contains("cannot open") && said.contains("try: prepage record"), "{said}");
+    let said = text(&prepage(&["report", "--by", "nothing"], &path).stderr);
+    assert!(said.contains("one of class,") && said.contains("cost, dearest"), "{said}");
 }
 
 #[test]

@@ -148,11 +148,8 @@ fn tell_replaced(report: &Report) {
 }
 
 fn what(name: &str) -> Result<What, String> {
-    match name {
-        "cost" => Ok(What::Cost),
-        "dearest" => Ok(What::Dearest),
-        _ => one_of(By::ALL.iter().map(|by| (by.name(), What::By(*by))), name),
-    }
+    let by = By::ALL.iter().map(|by| (by.name(), What::By(*by)));
+    one_of(by.chain([("cost", What::Cost), ("dearest", What::Dearest)]), name)
 }
 
 fn column(name: &str) -> Result<Column, String> {

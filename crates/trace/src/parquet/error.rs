@@ -83,6 +83,11 @@ impl TraceFileError {
     /// What to do about it, as one line.
     pub fn remedy(&self) -> &'static str {
         match self {
+            // Only what is read is opened; what is written is made.
+            Self::Io { action: "open", source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "prepage record -- CMD, or name the trace"
+            }
+            Self::Io { action: "open", .. } => "the path of a trace that you may read",
             Self::Io { .. } => "another file with -o",
             Self::Full { .. } => "free some space, or another disk with -o",
             Self::Busy { .. } => "wait until it has ended, or another file with -o",
