@@ -211,6 +211,33 @@ fn roles_do_not_disturb_one_another_and_a_new_one_starts_with_what_is_known() {
 }
 
 #[test]
+fn starts_with_and_without_prefetch_show_what_it_is_worth() {
+    let Some(subject) = Subject::new() else { return };
+    subject.start(&subject.program, &stretches(&[]));
+    let args: Vec<String> =
+        stretches(&[]).iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
+    for _ in 0..4 {
+        for held_out in [&["--no-hold-out"][..], &["--no-prefetch"]] {
+            subject.run(
+                &subject.program,
+                &subject.data,
+                &args,
+                &[held_out, &["--write-interval=0"]].concat(),
+            );
+        }
+    }
+    let shown = subject.shown();
+    let gain = &shown["worth"]["gains"][0];
+    assert_eq!(gain["held_out_starts"], 4, "{shown}");
+    assert!(gain["prefetched_starts"].as_u64().unwrap() >= 3, "{shown}");
+    assert!(gain["ratio"].as_f64().unwrap() > 0.0, "{shown}");
+    let text = support::text(&subject.sandbox.output(&["profile", "show", "touch-pages"]).stdout);
+    assert!(text.contains("of the time without on device"), "{text}");
+    // In a start without prefetch every page is seen by itself: none of them is believed less.
+    assert!(shown["worth"]["waste_share"].as_f64().unwrap() < 0.05, "{shown}");
+}
+
+#[test]
 fn a_profile_is_written_at_most_once_in_its_interval() {
     let Some(subject) = Subject::new() else { return };
     subject.start(&subject.program, &stretches(&[]));
