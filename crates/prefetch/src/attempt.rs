@@ -1,6 +1,6 @@
 //! What one start does with its profile: prefetch or not, what, what not, how closely watched.
 
-use prepage_core::gain::{self, Gain, Turn};
+use prepage_core::gain::{self, Turn};
 use prepage_core::profile::Profile;
 use prepage_core::trial::{self, Budget, PageOf};
 use prepage_core::{DeviceFigures, PAGE_SIZE};
@@ -52,9 +52,10 @@ impl Attempt {
             .map_or(Budget::default().read_ahead_pages, |kib| kib.saturating_mul(1024) / PAGE_SIZE);
         let planned = trial::worthwhile(profile, &figures);
         let tests = if turn == Turn::Prefetch && learns {
-            let took_us = Gain::on(device, &profile.starts).prefetched_us;
+            // The quickest: slow ones may have been slow for other reasons.
+            let same = profile.starts.iter().filter(|start| start.device == device && !start.held_out);
             let mut budget = Budget { read_ahead_pages, ..Budget::default() };
-            if let Some(us) = took_us {
+            if let Some(us) = same.map(|start| start.took_us).filter(|us| *us > 0).min() {
                 budget.cold_start_ns = u64::from(us).saturating_mul(1000);
             }
             trial::choose_tests(&planned, &figures, budget, || random.next())

@@ -30,6 +30,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open, setrlimi
 
 use crate::account::{Told, account, left_out, with_left_out};
 use crate::attempt::Attempt;
+use crate::cold::drops;
 use crate::doctor::chain;
 use crate::engine::{Engine, device_of};
 use crate::first_start;
@@ -286,7 +287,7 @@ impl Launch<'_> {
         let is_prefetched = attempt.turn == Turn::Prefetch;
         let was_cold = !is_prefetched && engine.is_cold();
         let read_before = own_read_bytes();
-        let (missing_before, looked, prefetch, watched) = std::thread::scope(|scope| {
+        let ((drops_before, missing_before), looked, prefetch, watched) = std::thread::scope(|scope| {
             let prefetch = is_prefetched.then(|| {
                 scope.spawn(|| {
                     let outcome = engine.run();
@@ -297,7 +298,7 @@ impl Launch<'_> {
             if !is_prefetched {
                 told.say(attempt.turn_in_words());
             }
-            let missing = scope.spawn(|| outcome::missing(profile, &attempt.tests));
+            let missing = scope.spawn(|| (drops(), outcome::missing(profile, &attempt.tests)));
             let watched = learns.then(|| Watch::attach(self.target, attempt.scope));
             // Released only now: from here on nothing happens unseen.
             let looked = release() && watched.as_ref().is_some_and(Result::is_ok);
@@ -330,7 +331,8 @@ impl Launch<'_> {
             looked,
         };
         let news = unknown_to(profile, &watched.findings);
-        let outcome = tried.outcome(&watched, seen_pages(&news), || engine.is_intact());
+        let is_intact = || engine.is_intact() && drops() == drops_before;
+        let outcome = tried.outcome(&watched, seen_pages(&news), is_intact);
         let count = |used| outcome.tests.iter().filter(|test| test.1 == used).count() as u32;
         let start = is_cold.then(|| ColdStart {
             unix_s: 0,
