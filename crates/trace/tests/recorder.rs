@@ -188,9 +188,13 @@ fn beside_a_running_process(look: impl FnOnce(u32)) {
         .spawn()
         .expect("started");
     thread::sleep(Duration::from_millis(200));
-    look(child.id());
+    // It runs for ever, also when what is looked for is not found.
+    let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(child.id())));
     let _ = child.kill();
     child.wait().expect("an end");
+    if let Err(panic) = looked {
+        std::panic::resume_unwind(panic);
+    }
 }
 
 fn record_for_a_while(subject: &Subject, options: &RecordOptions) -> Option<(Vec<Fault>, Recorded)> {
