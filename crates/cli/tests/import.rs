@@ -55,6 +55,10 @@ fn faults_of_a_file_are_found_by_its_pages() {
     assert!((1..=400).contains(&faults.len()), "{}", faults.len());
     assert!(faults.iter().map(|fault| fault.page.unwrap().0).is_sorted());
     assert_eq!(faults[0].page.unwrap().0, 0);
+    // Each once: the thread takes one after the other.
+    let ends_before =
+        |pair: &[&prepage_core::Fault]| pair[0].start_ns + pair[0].cost_ns.unwrap_or(0) <= pair[1].start_ns;
+    assert!(faults.windows(2).all(ends_before));
     let of_file = [FaultClass::Cached, FaultClass::Disk];
     assert!(faults.iter().all(|fault| of_file.contains(&fault.class) && fault.cost_ns.is_some()));
     assert!(faults.iter().all(|fault| fault.permissions.to_string() == "r--s"));
