@@ -142,9 +142,11 @@ impl<'a> Engine<'a> {
 
     /// Whether most of what the profile holds is missing in memory, judged by the same sample.
     pub fn is_cold(&self) -> bool {
-        let (missing, all) =
-            self.probes().fold((0, 0), |(missing, all), resident| (missing + u32::from(!resident), all + 1));
-        4 * missing >= 3 * all
+        let (missing, all) = Self::sample(&self.reads).fold((0, 0), |(missing, all), read| {
+            let pages = read.range.len();
+            (missing + if self.is_first_resident(read) { 0 } else { pages }, all + pages)
+        });
+        2 * missing >= all
     }
 
     /// Whether what was read is still in memory, judged by a sample.
