@@ -33,7 +33,7 @@ int main(int argc, char **argv) {
     for (int i = 2; i < argc; i++) {
         long page, end;
         if (sscanf(argv[i], "%ld-%ld", &page, &end) != 2) {
-            usleep(200000);
+            usleep(100000);
             continue;
         }
         for (; page < end; page++) sum += p[page * 4096];
@@ -104,7 +104,10 @@ impl Subject {
 
     /// A cold start that touches `ranges`, with all that prepage does beside it until its end.
     fn start(&self, program: &Path, ranges: &[Range<u64>]) -> Resident {
-        let args: Vec<String> = ranges.iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
+        let mut args: Vec<String> =
+            ranges.iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
+        // A prefetch ends with the program: let it come to its own end.
+        args.push("wait".into());
         let touched: BTreeSet<u64> = ranges.iter().flat_map(Clone::clone).collect();
         for _ in 0..10 {
             self.run(program, &self.data, &args, &["--no-hold-out", "--write-interval=0"]);
