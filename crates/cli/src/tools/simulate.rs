@@ -13,7 +13,7 @@ use prepage_core::PageRange;
 use prepage_core::policy::Policy;
 use prepage_core::policy::choice::{GRAMMAR, MOST_AHEAD};
 use prepage_core::profile::{Extent, Profile};
-use prepage_core::profile_file::{self, ProfileFileError};
+use prepage_core::profile_file::{self, PAYLOAD_BYTES_MAX, ProfileFileError};
 use prepage_core::simulate::model::Model;
 use prepage_core::simulate::pages::MOST_PAGES;
 use prepage_core::simulate::{Device, device as devices};
@@ -234,8 +234,11 @@ fn profile(args: &Args) -> Result<HashMap<String, Vec<Extent>>> {
 
 /// The profile in a file; `None` where it is something else.
 fn stored_profile(path: &Path) -> Result<Option<Profile>> {
-    let bytes = std::fs::read(path)?;
-    match profile_file::decode(&bytes) {
+    // Traces and touches can be long, and a pipe can be read only once.
+    if !path.is_file() || path.metadata()?.len() > PAYLOAD_BYTES_MAX {
+        return Ok(None);
+    }
+    match profile_file::decode(&std::fs::read(path)?) {
         Ok(profile) => Ok(Some(profile)),
         Err(ProfileFileError::Foreign) => Ok(None),
         Err(error) => Err(error.into()),
