@@ -26,47 +26,25 @@ mod real {
 pub(crate) use real::*;
 
 /// A futex is modelled by one lock and one condition for all words: early wake-ups abound, lost ones are found.
-#[cfg(feature = "shuttle")]
+#[cfg(any(feature = "shuttle", feature = "loom"))]
 mod model {
-    use shuttle::sync::Condvar;
-    pub(crate) use shuttle::sync::Mutex;
-    pub(crate) use shuttle::sync::atomic::{AtomicU32, Ordering};
-    pub(crate) use shuttle::thread::yield_now;
+    #[cfg(not(feature = "shuttle"))]
+    use loom as checker;
+    #[cfg(feature = "shuttle")]
+    use shuttle as checker;
 
-    pub(crate) fn seq_cst() {}
-
-    shuttle::lazy_static! {
-        static ref SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
-    }
-
-    pub(crate) fn wait(word: &AtomicU32, expected: u32) {
-        let guard = SLEEPERS.0.lock().expect("no panics with it");
-        if word.load(Ordering::SeqCst) == expected {
-            drop(SLEEPERS.1.wait(guard));
-        }
-    }
-
-    pub(crate) fn wake(_: &AtomicU32, _: u32) {
-        let _guard = SLEEPERS.0.lock().expect("no panics with it");
-        SLEEPERS.1.notify_all();
-    }
-}
-#[cfg(feature = "shuttle")]
-pub(crate) use model::*;
-
-#[cfg(all(feature = "loom", not(feature = "shuttle")))]
-mod model {
-    use loom::sync::Condvar;
-    pub(crate) use loom::sync::Mutex;
-    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
-    pub(crate) use loom::thread::yield_now;
+    use checker::sync::Condvar;
+    pub(crate) use checker::sync::Mutex;
+    pub(crate) use checker::sync::atomic::{AtomicU32, Ordering};
+    pub(crate) use checker::thread::yield_now;
 
     /// loom gives operations that say `SeqCst` no more than `AcqRel`, and one order to fences alone.
     pub(crate) fn seq_cst() {
-        loom::sync::atomic::fence(Ordering::SeqCst);
+        #[cfg(not(feature = "shuttle"))]
+        checker::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    loom::lazy_static! {
+    checker::lazy_static! {
         static ref SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     }
 
@@ -82,5 +60,5 @@ mod model {
         SLEEPERS.1.notify_all();
     }
 }
-#[cfg(all(feature = "loom", not(feature = "shuttle")))]
+#[cfg(any(feature = "shuttle", feature = "loom"))]
 pub(crate) use model::*;
