@@ -6,8 +6,8 @@
 //! ```
 //! Each reader waits for its own read before it takes the next: the depth of the device's queue stays bounded,
 //! so the program's own faults do not stand behind hundreds of guesses. Asking for everything at once with
-//! WILLNEED alone loses for that reason (docs/results.md). All state threads share is two counters that hand
-//! out work, one set-once slot a file, and counters of what was done.
+//! WILLNEED alone loses for that reason (docs/results.md), except on a device of which calibrate met no limit. All
+//! state threads share is two counters that hand out work, one set-once slot a file, and counters of what was done.
 //!
 //! A prefetch ends early when it is cancelled, and by itself when memory gets short ([`crate::memory`]).
 
@@ -33,6 +33,8 @@ const READERS: std::ops::RangeInclusive<u32> = 8..=32;
 const MEMORY_CHECK_BYTES: u64 = 4 << 20;
 /// Threads that open, stat and list: few, for each also burns CPU the program wants.
 const NAME_THREADS: u32 = 8;
+/// The same where a read takes long and many at once gain: nearly all of them sleep.
+const NAME_THREADS_FAR: u32 = 24;
 /// Reads probed to tell a warm cache from a cold one, spread over the start. Few, because a warm start is in a hurry:
 /// where they are all in memory although other pages are not, the program's disk faults tell soon after.
 const PROBES: usize = 8;
@@ -69,6 +71,9 @@ pub struct Engine<'a> {
     profile: &'a Profile,
     reads: Vec<Read>,
     readers: u32,
+    /// Whether each reader waits for its read before it takes the next.
+    waits: bool,
+    name_threads: u32,
     budget: Option<Budget>,
     files: Vec<OnceLock<Result<File, Skipped>>>,
     next_read: AtomicUsize,
@@ -81,8 +86,16 @@ pub struct Engine<'a> {
 impl<'a> Engine<'a> {
     /// Plans the reads of `profile` for a device. Nothing is opened yet.
     pub fn new(profile: &'a Profile, device: &DeviceFigures) -> Self {
-        let readers = device.depth.clamp(*READERS.start(), *READERS.end());
-        Self::with(profile, PlanOptions::for_device(device), readers)
+        let options = PlanOptions::for_device(device);
+        match device.operations_per_second {
+            Some(_) => Self::with(profile, options, device.depth.clamp(*READERS.start(), *READERS.end())),
+            // The program's own reads are served beside however many of ours: asking is all there is to do.
+            None => Self {
+                waits: false,
+                name_threads: NAME_THREADS_FAR,
+                ..Self::with(profile, options, *READERS.start())
+            },
+        }
     }
 
     /// Plans the reads of `profile`, for so many readers at once.
@@ -91,6 +104,8 @@ impl<'a> Engine<'a> {
             profile,
             reads: plan(profile, options),
             readers,
+            waits: true,
+            name_threads: NAME_THREADS,
             budget: None,
             files: (0..profile.files.len()).map(|_| OnceLock::new()).collect(),
             next_read: AtomicUsize::new(0),
@@ -173,6 +188,7 @@ impl<'a> Engine<'a> {
 
     /// Prefetches everything. Returns when all is in memory, or when cancelled.
     pub fn run(&self) -> Outcome {
+        prepage_sys::heap::share_one();
         std::thread::scope(|scope| {
             // A thread that cannot be started is one fewer at work; the first runs here in any case.
             let start = |work: fn(&Self)| {
@@ -180,9 +196,9 @@ impl<'a> Engine<'a> {
                     .stack_size(STACK_BYTES)
                     .spawn_scoped(scope, move || work(self));
             };
-            for thread in 1..self.readers.max(NAME_THREADS + 1) {
+            for thread in 1..self.readers.max(self.name_threads + 1) {
                 // In turns: the first names are needed before the first pages, and the last ones need not wait for them.
-                if thread <= NAME_THREADS {
+                if thread <= self.name_threads {
                     start(Self::look_up_names);
                 }
                 if thread < self.readers {
@@ -207,7 +223,7 @@ impl<'a> Engine<'a> {
             if (before + read.range.bytes()) / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES {
                 self.look_at_memory();
             }
-            bring_in(file, read.range);
+            bring_in(file, read.range, self.waits);
         }
     }
 
@@ -262,13 +278,15 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Reads `range` into memory and waits for it.
-fn bring_in(file: &File, range: PageRange) {
+/// Has `range` read into memory, and waits for it where it `waits`.
+fn bring_in(file: &File, range: PageRange, waits: bool) {
     let len = std::num::NonZeroU64::new(range.bytes());
     // Failure means that the file system does not know WILLNEED; the read below then brings in its one page,
     // and the program faults on the rest as it would have without us.
     let _ = rustix::fs::fadvise(file, range.start().offset_bytes(), len, Advice::WillNeed);
-    let _ = rustix::io::pread(file, &mut [0u8; 1], range.end().offset_bytes() - PAGE_SIZE);
+    if waits {
+        let _ = rustix::io::pread(file, &mut [0u8; 1], range.end().offset_bytes() - PAGE_SIZE);
+    }
 }
 
 /// Whether `page` is in memory. Works on files the user can merely read, for which mincore

@@ -10,6 +10,7 @@
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
 //! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
+//! | [`heap`]      | one heap for many short threads                                 | glibc           |
 //! | [`inode`]     | opening a file by device and inode                              | root            |
 //! | [`pagemap`]   | which frame holds a page of a process                           | root            |
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
@@ -30,6 +31,7 @@ pub mod cachestat;
 pub mod exec;
 pub mod extents;
 pub mod fresh_pages;
+pub mod heap;
 pub mod inode;
 pub mod mapping;
 pub mod own_pages;

@@ -1,38 +1,57 @@
 //! Reading a small program's own file in one go, before it begins.
 //!
-//! From a cold disk, a static binary of a few hundred KiB starts with dozens of page faults one after the other,
-//! each a read of its own. Asked for as a whole by the first code that runs, the file arrives in one transfer, and
-//! the faults only wait for their part of it.
+//! From a cold disk, a static binary of a megabyte starts with a dozen page faults one after the other, each a read of
+//! its own. Asked for as a whole by its first instructions, the file arrives in one transfer, and the faults only wait
+//! for their part of it.
 
-/// Files up to this size are read whole. It is more than the starter binary has, and little enough to cost no time
-/// where it is not needed.
-const WHOLE_BYTES_MAX: libc::off_t = 2 << 20;
+use std::hint::black_box;
 
-extern "C" fn read_own_file() {
-    // SAFETY: plain system calls on a path constant, a descriptor that only this function holds, and a zeroed stat,
-    // which is a valid value of it. Each may fail; then nothing was asked for.
-    unsafe {
-        let file = libc::open(c"/proc/self/exe".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        if file < 0 {
-            return;
-        }
-        let mut stat: libc::stat = std::mem::zeroed();
-        if libc::fstat(file, &mut stat) == 0 && stat.st_size <= WHOLE_BYTES_MAX {
-            // One call loads at most the device's largest transfer or read-ahead, which is at least 128 KiB.
-            for start in (0..stat.st_size).step_by(128 << 10) {
-                libc::posix_fadvise(file, start, 128 << 10, libc::POSIX_FADV_WILLNEED);
-            }
-        }
-        libc::close(file);
-    }
+// Where a program that is linked with `--entry=prepage_entry` begins: asks for the first 2 MiB of its own file, which is
+// more than it has, and goes on as usual. Each call asks for what one is sure to load, 128 KiB. Should one fail,
+// nothing was asked for.
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .text.prepage_entry, \"ax\", @progbits",
+    ".globl prepage_entry",
+    "prepage_entry:",
+    // What `_start` expects in rdx stays there; of the rest it uses only the stack.
+    "mov r12, rdx",
+    "mov eax, 2", // open(path, O_RDONLY | O_CLOEXEC)
+    "lea rdi, [rip + 3f]",
+    "mov esi, 0x80000",
+    "syscall",
+    "test eax, eax",
+    "js 2f",
+    "mov r13d, eax",
+    "xor r14d, r14d",
+    "1:",
+    "mov eax, 221", // fadvise64(file, offset, length, POSIX_FADV_WILLNEED)
+    "mov edi, r13d",
+    "mov esi, r14d",
+    "mov edx, 0x20000",
+    "mov r10d, 3",
+    "syscall",
+    "add r14d, 0x20000",
+    "cmp r14d, 0x200000",
+    "jb 1b",
+    "mov eax, 3", // close(file)
+    "mov edi, r13d",
+    "syscall",
+    "2:",
+    "mov rdx, r12",
+    "jmp _start",
+    "3:",
+    ".asciz \"/proc/self/exe\"",
+    ".popsection",
+);
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn prepage_entry();
 }
 
-// SAFETY: .init_array holds pointers to functions of the C calling convention, which libc runs once before main.
-// The function makes system calls only and needs no initialised runtime.
-#[used]
-#[unsafe(link_section = ".init_array.00001")]
-static READ_OWN_FILE: extern "C" fn() = read_own_file;
-
-/// Does nothing. A binary that calls it is sure to be linked with this module, whose work is done before `main`; in
-/// others, which may be linked with it too, it leaves files above its limit alone.
-pub fn are_read_at_start() {}
+/// Does nothing. A binary that calls it has `prepage_entry` to be linked with.
+pub fn are_read_at_start() {
+    #[cfg(target_arch = "x86_64")]
+    black_box(prepage_entry as *const ());
+}
