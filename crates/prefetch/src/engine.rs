@@ -7,7 +7,7 @@
 //! Each reader waits for its own read before it takes the next: the depth of the device's queue stays bounded,
 //! so the program's own faults do not stand behind hundreds of guesses. Asking for everything at once with
 //! WILLNEED alone loses for that reason (docs/results.md), except on a device of which calibrate met no limit. All
-//! state threads share is two counters that hand out work, one set-once slot a file, and counters of what was done.
+//! state threads share is three counters that hand out work, one set-once slot a file, and counters of what was done.
 //!
 //! A prefetch ends early when it is cancelled, and by itself when memory gets short ([`crate::memory`]).
 
@@ -77,7 +77,8 @@ pub struct Engine<'a> {
     budget: Option<Budget>,
     files: Vec<OnceLock<Result<File, Skipped>>>,
     next_read: AtomicUsize,
-    next_name: AtomicUsize,
+    next_file: AtomicUsize,
+    next_lookup: AtomicUsize,
     requested_bytes: AtomicU64,
     cancelled: AtomicBool,
     memory_was_short: AtomicBool,
@@ -93,7 +94,7 @@ impl<'a> Engine<'a> {
             None => Self {
                 waits: false,
                 name_threads: NAME_THREADS_FAR,
-                ..Self::with(profile, options, *READERS.start())
+                ..Self::with(profile, options, *READERS.end())
             },
         }
     }
@@ -109,7 +110,8 @@ impl<'a> Engine<'a> {
             budget: None,
             files: (0..profile.files.len()).map(|_| OnceLock::new()).collect(),
             next_read: AtomicUsize::new(0),
-            next_name: AtomicUsize::new(0),
+            next_file: AtomicUsize::new(0),
+            next_lookup: AtomicUsize::new(0),
             requested_bytes: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
             memory_was_short: AtomicBool::new(false),
@@ -199,7 +201,18 @@ impl<'a> Engine<'a> {
             for thread in 1..self.readers.max(self.name_threads + 1) {
                 // In turns: the first names are needed before the first pages, and the last ones need not wait for them.
                 if thread <= self.name_threads {
-                    start(Self::look_up_names);
+                    // Half of them on either, and where one list ends, all on the other.
+                    start(if thread % 2 == 0 {
+                        |engine| {
+                            engine.look_up_names();
+                            engine.open_files();
+                        }
+                    } else {
+                        |engine| {
+                            engine.open_files();
+                            engine.look_up_names();
+                        }
+                    });
                 }
                 if thread < self.readers {
                     start(Self::read_pages);
@@ -234,20 +247,23 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Opens files and repeats lookups, one of each in turn: both lists are in order of first use.
+    /// Repeats lookups, in order of first use.
     fn look_up_names(&self) {
-        let (files, lookups) = (self.files.len(), &self.profile.lookups);
         while !self.cancelled.load(Ordering::Relaxed) {
-            let at = self.next_name.fetch_add(1, Ordering::Relaxed);
-            if at >= files && at >= lookups.len() {
+            let at = self.next_lookup.fetch_add(1, Ordering::Relaxed);
+            let Some(lookup) = self.profile.lookups.get(at) else { break };
+            look_up(lookup);
+        }
+    }
+
+    /// Opens files, in order of first use.
+    fn open_files(&self) {
+        while !self.cancelled.load(Ordering::Relaxed) {
+            let at = self.next_file.fetch_add(1, Ordering::Relaxed);
+            if at >= self.files.len() {
                 break;
             }
-            if let Some(lookup) = lookups.get(at) {
-                look_up(lookup);
-            }
-            if at < files {
-                let _ = self.file(at);
-            }
+            let _ = self.file(at);
         }
     }
 
