@@ -46,6 +46,14 @@ impl DeviceFigures {
         fits.then_some(self)
     }
 
+    /// Whether it answers however many reads at once within their latency, and that is long: a volume behind a network, on which
+    /// waiting for a read before asking for the next one is all that takes time. Where latencies are short, bandwidth
+    /// ends before that.
+    pub fn is_far(&self) -> bool {
+        const LATENCY_NS_MIN: u64 = 300_000;
+        self.operations_per_second.is_none() && self.latency_ns >= LATENCY_NS_MIN
+    }
+
     /// Reads a second with [`Self::depth`] of them at once.
     pub fn reads_per_second(&self) -> u64 {
         let by_depth = u64::from(self.depth) * 1_000_000_000 / self.latency_ns.max(1);
@@ -73,12 +81,14 @@ mod tests {
         };
         assert_eq!(capped.reads_per_second(), 3_000);
         assert_eq!(capped.bytes_per_read(), 41_666);
+        assert!(!capped.is_far());
         let far = DeviceFigures {
             latency_ns: 1_000_000,
             bytes_per_second: 1_000_000_000,
             depth: 32,
             operations_per_second: None,
         };
+        assert!(far.is_far() && !DeviceFigures { latency_ns: 80_000, ..far }.is_far());
         assert_eq!(far.reads_per_second(), 32_000);
     }
 

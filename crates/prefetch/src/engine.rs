@@ -88,15 +88,17 @@ impl<'a> Engine<'a> {
     /// Plans the reads of `profile` for a device. Nothing is opened yet.
     pub fn new(profile: &'a Profile, device: &DeviceFigures) -> Self {
         let options = PlanOptions::for_device(device);
-        match device.operations_per_second {
-            Some(_) => Self::with(profile, options, device.depth.clamp(*READERS.start(), *READERS.end())),
-            // The program's own reads are served beside however many of ours: asking is all there is to do.
-            None => Self {
-                waits: false,
-                name_threads: NAME_THREADS_FAR,
-                ..Self::with(profile, options, *READERS.end())
-            },
+        if !device.is_far() {
+            return Self::with(profile, options, device.depth.clamp(*READERS.start(), *READERS.end()));
         }
+        // The program's own reads are served beside however many of ours: asking is all there is to do.
+        let engine = Self::with(profile, options, *READERS.end());
+        Self { waits: false, name_threads: NAME_THREADS_FAR, ..engine }
+    }
+
+    /// Has [`Self::run`] return only when all is in memory, on any device.
+    pub fn wait_for_reads(&mut self) {
+        self.waits = true;
     }
 
     /// Plans the reads of `profile`, for so many readers at once.
@@ -188,7 +190,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Prefetches everything. Returns when all is in memory, or when cancelled.
+    /// Prefetches everything. Returns when all is in memory (on a far device: on its way), or when cancelled.
     pub fn run(&self) -> Outcome {
         prepage_sys::heap::share_one();
         std::thread::scope(|scope| {

@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use prepage_core::bounds::bound;
 use prepage_core::profile::Profile;
 use prepage_sys::beside::run_beside;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -89,7 +90,9 @@ impl Study {
         let began = Instant::now();
         let key = program::key(command)?;
         let store = Store::of_user()?;
-        let profile = store.load(&key)?.ok_or_else(|| StudyError::NoProfile { role: key.role.clone() })?;
+        let profile = store.load(&key)?;
+        let mut profile = profile.ok_or_else(|| StudyError::NoProfile { role: key.role.clone() })?;
+        bound(&mut profile);
         let mut prepared = Prepared { profile_read: began.elapsed(), ..Prepared::default() };
         if self.early_fault {
             prepared.variables = preloaded(&store, &key, &profile)?;
@@ -108,6 +111,7 @@ impl Study {
             let mut engine = Engine::new(&reads, &device_of(profile));
             engine.keep_within(Budget::of_process());
             if self.mode.is_synchronous() {
+                engine.wait_for_reads();
                 engine.run();
                 drop(to_program);
                 return;
@@ -118,9 +122,11 @@ impl Study {
             };
             let until = Until::new(pidfd, ASYNC_WINDOW);
             std::thread::scope(|scope| {
-                scope.spawn(|| engine.run());
-                until.wait();
-                engine.cancel();
+                let prefetch = || drop(engine.run());
+                if std::thread::Builder::new().spawn_scoped(scope, prefetch).is_ok() {
+                    until.wait();
+                    engine.cancel();
+                }
             });
         })?;
         if self.mode.is_synchronous() {
