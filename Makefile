@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-modes bench-backends
+.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-backends
 
 all: build
 
@@ -45,6 +45,10 @@ bench-start: build setup-bench setup-start
 ## bench-tight: the same with 64 MB of memory left
 bench-tight: build setup-bench
 	bench/tight
+
+## bench-preload: prepage beside the daemon preload(8)
+bench-preload: build setup-bench setup-start
+	bench/preload
 
 ## bench-modes: prefetching before the program, of whole files, with pages mapped ahead
 bench-modes: build setup-bench
