@@ -9,6 +9,7 @@
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
 //! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
+//! | [`fill_view`] | a memfd as the place that reads go to                            | Linux 5.14      |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
 //! | [`heap`]      | one heap for many short threads                                 | glibc           |
 //! | [`inode`]     | opening a file by device and inode                              | root            |
@@ -30,6 +31,7 @@ pub mod beside;
 pub mod cachestat;
 pub mod exec;
 pub mod extents;
+pub mod fill_view;
 pub mod fresh_pages;
 pub mod heap;
 pub mod inode;

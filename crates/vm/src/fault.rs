@@ -15,7 +15,7 @@ use prepage_core::{FaultClass, PageIndex, PageRange};
 
 use crate::ahead::{ask_to_read_on, read_others};
 use crate::buffers::BUFFER_PAGES;
-use crate::fill::{Filled, fill};
+use crate::fill::{Filled, Wanted, fill};
 use crate::jobs::Job;
 use crate::map::MapCore;
 use crate::neighbours::{block, map_hard, map_soft};
@@ -251,7 +251,8 @@ fn hard(
             }
         };
     }
-    let Filled { outcome, told } = fill(&map.object, frames, claim, touch.page, mark, cpu, tally);
+    let wanted = Wanted { needed: touch.page, mark, urgent: true };
+    let Filled { outcome, told } = fill(&map.object, frames, claim, wanted, cpu, tally);
     let outcome = match outcome {
         Ok(read) => map_hard(map, frames, touch.page, read, cpu, tally),
         Err(code) => Outcome::Failed(code),

@@ -17,7 +17,7 @@ use rustix::thread::futex::{self, Flags, Timespec};
 
 use crate::buffers::BUFFER_PAGES;
 use crate::fault::{Outcome, Touch, finish, serve_listed};
-use crate::fill::fill;
+use crate::fill::{Wanted, fill};
 use crate::map::MapCore;
 use crate::neighbours::{map_hard, map_resident};
 use crate::object::{Frames, ObjectCore, clip};
@@ -231,7 +231,8 @@ fn run(job: &Job) {
         Job::Fill { object, claimed, needed, mark, map, touch } => {
             let frames = object.frames().expect("zeros are never claimed");
             let claim = frames.pages.taken_over(*claimed);
-            let filled = fill(object, frames, claim, *needed, *mark, cpu, &mut tally);
+            let wanted = Wanted { needed: *needed, mark: *mark, urgent: false };
+            let filled = fill(object, frames, claim, wanted, cpu, &mut tally);
             match (touch, map.enter(cpu)) {
                 (Some(touch), Some(map)) => {
                     let outcome = match filled.outcome {
@@ -298,7 +299,8 @@ pub(crate) fn read_missing(
         claim.extend(PageRange::new(page, PageIndex(end)));
         object.vm.figures.cluster(cpu, claim.range().len());
         tally.background_reads += 1;
-        let filled = fill(object, frames, claim, page, mark, cpu, tally);
+        let wanted = Wanted { needed: page, mark, urgent: false };
+        let filled = fill(object, frames, claim, wanted, cpu, tally);
         if filled.told.listed {
             serve_listed(object);
         }

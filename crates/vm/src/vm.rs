@@ -45,7 +45,7 @@ pub(crate) struct VmCore {
     /// The policies of advice.
     pub(crate) sequential: Policy,
     pub(crate) random: Policy,
-    options: VmOptions,
+    pub(crate) options: VmOptions,
     /// Opened when the first map of its mode is made.
     inline: Mutex<Option<Arc<Userfaultfd>>>,
     handlers: Mutex<Option<Handlers>>,
@@ -84,7 +84,7 @@ impl Vm {
         Ok(Self {
             core: Arc::new(VmCore {
                 policy: options.policy.clone(),
-                sequential: "linux-data:ra=1024".parse().expect("a policy"),
+                sequential: "linux-data:ra=2048".parse().expect("a policy"),
                 random: "none".parse().expect("a policy"),
                 inline: Mutex::default(),
                 handlers: Mutex::default(),
