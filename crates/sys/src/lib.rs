@@ -12,6 +12,7 @@
 //! | [`fill_view`] | a memfd as the place that reads go to                            | Linux 5.14      |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
 //! | [`heap`]      | one heap for many short threads                                 | glibc           |
+//! | [`huge_blocks`] | memory left to the kernel's huge pages piece by piece           | Linux 5.7       |
 //! | [`inode`]     | opening a file by device and inode                              | root            |
 //! | [`pagemap`]   | which frame holds a page of a process                           | root            |
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
@@ -34,6 +35,7 @@ pub mod extents;
 pub mod fill_view;
 pub mod fresh_pages;
 pub mod heap;
+pub mod huge_blocks;
 pub mod inode;
 pub mod mapping;
 pub mod own_pages;

@@ -20,6 +20,9 @@ use crate::table::MapRef;
 use crate::view::View;
 use crate::vm::VmCore;
 
+/// The most bytes of an object: what x86-64 and arm64 give a process.
+pub(crate) const MAX_BYTES: u64 = 1 << 47;
+
 /// Something that can be mapped any number of times; its maps share its frames.
 ///
 /// ```

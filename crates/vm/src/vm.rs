@@ -23,7 +23,7 @@ use crate::handler::Handlers;
 use crate::inline;
 use crate::jobs::Jobs;
 use crate::map::Map;
-use crate::object::{Bytes, Contents, Frames, Object, ObjectCore};
+use crate::object::{Bytes, Contents, Frames, MAX_BYTES, Object, ObjectCore};
 use crate::options::{MapOptions, Mode, VmOptions};
 use crate::record::Records;
 use crate::source::{LocalFile, Source};
@@ -162,8 +162,7 @@ impl Vm {
         inode: Option<(u64, u64)>,
         contents: impl FnOnce(u64) -> io::Result<Contents>,
     ) -> Result<Object, MakeError> {
-        // What x86-64 and arm64 give a process.
-        if len_bytes > 1 << 47 {
+        if len_bytes > MAX_BYTES {
             return Err(MakeError::TooLarge { len_bytes });
         }
         let contents =
