@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -268,6 +269,7 @@ impl Vm {
                 } else {
                     Permissions::SHARED
                 }),
+                cluster_pages: NonZeroU32::new(fault.cluster_pages),
                 ..Fault::new(start_ns, thread, fault.address, fault.class)
             });
         }

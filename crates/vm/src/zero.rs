@@ -47,10 +47,13 @@ impl Zeros {
 
 /// Makes zeros where `touch` found nothing.
 pub(crate) fn resolve(map: &MapCore, touch: &Touch, tally: &mut Tally) -> Outcome {
+    let before = tally.pages_zeroed + tally.pages_given;
     match make(map, touch.page, touch.write, tally) {
         Ok(()) => {
             tally.zero += 1;
-            Outcome::Mapped(FaultClass::ZeroFill)
+            // None but its own where another fault made them meanwhile.
+            let pages = (tally.pages_zeroed + tally.pages_given - before).max(1);
+            Outcome::Mapped(FaultClass::ZeroFill, pages)
         }
         Err(error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
     }

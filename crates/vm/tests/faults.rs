@@ -286,6 +286,15 @@ fn faults_are_recorded_like_those_of_the_kernel() {
     assert_eq!(seen, expected.map(|(class, (page, address))| (class, page, address)));
     let permissions: Vec<_> = trace.faults.iter().map(|fault| fault.permissions.text()).collect();
     assert_eq!(permissions, ["r--s", "r--s", "rw-p"]);
+    let cluster = |fault: &prepage_core::Fault| fault.cluster_pages.unwrap().get();
+    // Two aligned clusters read, and of the second what the policy maps around a page that is there: 4 pages each way.
+    assert_eq!(trace.faults.iter().map(cluster).collect::<Vec<_>>(), [16, 16, 9]);
+    let read = trace.faults.iter().filter(|fault| fault.class == FaultClass::Disk).map(cluster).sum::<u32>();
+    assert_eq!(u64::from(read), vm.statistics().counted.pages_read);
+    let zeros = vm.anonymous(40 * 4096).unwrap();
+    let mut zeros = vm.map(&zeros, &MapOptions::private().zero_cluster(16)).unwrap();
+    zeros.as_mut_slice()[39 * 4096] = 1;
+    assert_eq!(vm.take_trace().faults.iter().map(cluster).collect::<Vec<_>>(), [8], "to the end of the map");
     assert_eq!(trace.objects[0].path, file.path().to_string_lossy());
     use std::os::unix::fs::MetadataExt;
     assert_eq!(trace.objects[0].inode.unwrap().1, file.as_file().metadata().unwrap().ino());
