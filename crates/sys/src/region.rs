@@ -24,7 +24,8 @@ pub enum Contents<'a> {
     /// Zeros, writable, in huge pages where the kernel finds some.
     AnonymousHuge,
     /// Zeros, writable; whole huge pages are the kernel's once they are given, see [`HugeBlocks`]. Until then they show
-    /// this memfd, which is larger than the region and never written to.
+    /// this memfd, which is larger than the region and holds nothing. A userfaultfd has to serve the region from before
+    /// the first touch on, so that none makes a page of the memfd, which all such regions would share.
     HugeBlocks(BorrowedFd<'a>),
 }
 
