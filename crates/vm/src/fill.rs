@@ -4,7 +4,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
-use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
@@ -15,8 +14,8 @@ use crate::reason;
 use crate::source::{PAUSES, Source, SourceError};
 use crate::statistics::Tally;
 
-/// Reads of so many pages go straight into frames. To map a frame takes more of the processor than to copy a page: what
-/// is left of that when the device is ready costs longer reads more than the copy does.
+/// Reads of so many pages that a touch waits for go straight into frames. To map a frame takes more of the processor than
+/// to copy a page: that is free only while nothing is to be done but to wait for the device.
 const VIEW_PAGES: u64 = 16;
 
 /// Why a claim is filled.
@@ -26,7 +25,7 @@ pub(crate) struct Wanted {
     pub(crate) needed: PageIndex,
     /// The page to mark.
     pub(crate) mark: Option<PageIndex>,
-    /// Whether a touch waits, and this thread has nothing better to do.
+    /// Whether somebody waits for it, and this thread has nothing better to do.
     pub(crate) urgent: bool,
 }
 
@@ -102,12 +101,12 @@ fn read(
     let offset = range.start().offset_bytes();
     let valid = (object.len_bytes - offset).min(range.bytes()) as usize;
     // The last page may end beyond the file, and goes by the buffer.
-    let is_short = range.len() <= VIEW_PAGES && valid == bytes.len();
+    let by_view = wanted.urgent && range.len() <= VIEW_PAGES && valid == bytes.len();
     match &frames.bytes {
-        Bytes::Local(file) => match frames.view.as_ref().filter(|_| is_short && !file.direct) {
+        Bytes::Local(file) => match frames.view.as_ref().filter(|_| by_view && !file.direct) {
             Some(view) if !file.read_cached(offset, bytes) => {
-                let spin = if wanted.urgent { object.vm.options.read_spin } else { Duration::ZERO };
-                view.fill(file.file(), range, spin).inspect_err(|_| abandon(frames, range))?;
+                view.fill(file.file(), range, object.vm.options.read_spin)
+                    .inspect_err(|_| abandon(frames, range))?;
                 frames.count(range.len());
                 return Ok(());
             }

@@ -188,7 +188,7 @@ impl Map {
         cpu: usize,
         tally: &mut Tally,
     ) -> Result<(), (PageIndex, u16)> {
-        let mut outcome = read_missing(&self.core.object, frames, range, None, cpu, tally);
+        let mut outcome = read_missing(&self.core.object, frames, range, None, true, cpu, tally);
         let mut page = range.start();
         while page < range.end() {
             let rest = PageRange::new(page, range.end());
@@ -212,7 +212,7 @@ impl Map {
             let one = PageRange::new(page, PageIndex(page.0 + 1));
             if matches!(outcome, Err((failed, _)) if failed == page) {
                 page.0 += 1;
-            } else if let Err(failed) = read_missing(&self.core.object, frames, one, None, cpu, tally) {
+            } else if let Err(failed) = read_missing(&self.core.object, frames, one, None, true, cpu, tally) {
                 outcome = outcome.and(Err(failed));
                 page.0 += 1;
             }
