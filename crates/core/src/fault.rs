@@ -1,6 +1,6 @@
 //! One page fault.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use crate::page::PageIndex;
 use crate::permissions::Permissions;
@@ -99,6 +99,9 @@ pub struct Fault {
     pub stack: Option<StackId>,
     /// The frame that held the page soon after the fault, where the recorder could know (root).
     pub frame: Option<FrameNumber>,
+    /// The pages resolved together by it, its own among them: read for it, made, or only mapped, as its class says.
+    /// `None` where that is not known: the kernel does not tell.
+    pub cluster_pages: Option<NonZeroU32>,
 }
 
 impl Fault {
@@ -118,6 +121,7 @@ impl Fault {
             code_offset: 0,
             stack: None,
             frame: None,
+            cluster_pages: None,
         }
     }
 

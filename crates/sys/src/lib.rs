@@ -9,8 +9,10 @@
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
 //! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
+//! | [`fill_view`] | a memfd as the place that reads go to                            | Linux 5.14      |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
 //! | [`heap`]      | one heap for many short threads                                 | glibc           |
+//! | [`huge_blocks`] | memory left to the kernel's huge pages piece by piece           | Linux 5.7       |
 //! | [`inode`]     | opening a file by device and inode                              | root            |
 //! | [`pagemap`]   | which frame holds a page of a process                           | root            |
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
@@ -30,8 +32,10 @@ pub mod beside;
 pub mod cachestat;
 pub mod exec;
 pub mod extents;
+pub mod fill_view;
 pub mod fresh_pages;
 pub mod heap;
+pub mod huge_blocks;
 pub mod inode;
 pub mod mapping;
 pub mod own_pages;

@@ -3,8 +3,11 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use prepage_core::PAGE_SIZE;
+
+use crate::huge_blocks::HugeBlocks;
 
 /// Where regions begin: at multiples of a huge page, so that one can lie in them and each 2 MiB belong to one region.
 pub const REGION_ALIGN: u64 = 2 << 20;
@@ -20,6 +23,10 @@ pub enum Contents<'a> {
     Anonymous,
     /// Zeros, writable, in huge pages where the kernel finds some.
     AnonymousHuge,
+    /// Zeros, writable; whole huge pages are the kernel's once they are given, see [`HugeBlocks`]. Until then they show
+    /// this memfd, which is larger than the region and holds nothing. A userfaultfd has to serve the region from before
+    /// the first touch on, so that none makes a page of the memfd, which all such regions would share.
+    HugeBlocks(BorrowedFd<'a>),
 }
 
 /// A piece of address space. Not inherited over fork: a child that touches it dies of SIGSEGV.
@@ -28,6 +35,7 @@ pub struct Region {
     start: NonNull<u8>,
     len: usize,
     writable: bool,
+    blocks: Option<Arc<HugeBlocks>>,
 }
 
 // SAFETY: a region is plain memory, owned by this value and reached by borrowing it.
@@ -61,7 +69,7 @@ impl Region {
         let (protection, flags, fd, offset) = match contents {
             Contents::Shared(fd, offset) => (libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd(), offset),
             Contents::Private(fd, offset) => (read_write, libc::MAP_PRIVATE, fd.as_raw_fd(), offset),
-            Contents::Anonymous | Contents::AnonymousHuge => {
+            Contents::Anonymous | Contents::AnonymousHuge | Contents::HugeBlocks(_) => {
                 (read_write, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
             }
         };
@@ -86,7 +94,11 @@ impl Region {
             }
             mapped
         };
-        let region = Self { start: mapped?, len, writable: protection & libc::PROT_WRITE != 0 };
+        let writable = protection & libc::PROT_WRITE != 0;
+        let mut region = Self { start: mapped?, len, writable, blocks: None };
+        if let Contents::HugeBlocks(placeholder) = contents {
+            region.lay_blocks(placeholder)?;
+        }
         region.advise(0, len as u64, libc::MADV_DONTFORK)?;
         let huge = matches!(contents, Contents::AnonymousHuge);
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
@@ -95,6 +107,32 @@ impl Region {
             Err(error) if huge || error.raw_os_error() != Some(libc::EINVAL) => Err(error),
             _ => Ok(region),
         }
+    }
+
+    /// Shows `placeholder` in place of all whole huge pages.
+    fn lay_blocks(&mut self, placeholder: BorrowedFd<'_>) -> io::Result<()> {
+        let len = self.len - self.len % REGION_ALIGN as usize;
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: the range is the beginning of this region, of which nobody knows yet.
+        check(unsafe {
+            libc::mmap(
+                self.start.as_ptr().cast(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                placeholder.as_raw_fd(),
+                0,
+            )
+        })?;
+        self.blocks = Some(Arc::new(HugeBlocks::new(self.start(), len as u64)?));
+        Ok(())
+    }
+
+    /// The huge blocks of a region that was made with them and is large enough for one.
+    pub fn blocks(&self) -> Option<Arc<HugeBlocks>> {
+        self.blocks.clone()
     }
 
     /// Its first address.
@@ -155,11 +193,6 @@ impl Region {
         self.advise(offset, PAGE_SIZE, libc::MADV_DONTNEED)
     }
 
-    /// Fills `[offset, offset + len)` by the kernel, as if each page were written to.
-    pub fn populate_write(&mut self, offset: u64, len: u64) -> io::Result<()> {
-        self.advise(offset, len, libc::MADV_POPULATE_WRITE)
-    }
-
     /// Tells the kernel that the pages of a file mapped here are touched in no order.
     pub fn expect_random(&self) -> io::Result<()> {
         self.advise(0, self.len(), libc::MADV_RANDOM)
@@ -180,6 +213,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if let Some(blocks) = &self.blocks {
+            blocks.retire();
+        }
         // SAFETY: the region is mapped and nobody can borrow it any more. Failure (too many mappings to split one)
         // cannot happen, as whole mappings are removed.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };

@@ -98,7 +98,7 @@ struct Register {
     ioctls: u64,
 }
 
-/// uffdio_copy and uffdio_move.
+/// uffdio_copy.
 #[repr(C)]
 struct Transfer {
     destination: u64,
@@ -137,7 +137,6 @@ const FEATURE_SIGBUS: u64 = 1 << 7;
 const FEATURE_THREAD_ID: u64 = 1 << 8;
 const FEATURE_MINOR_SHMEM: u64 = 1 << 10;
 const FEATURE_POISON: u64 = 1 << 14;
-const FEATURE_MOVE: u64 = 1 << 16;
 const MODE_MISSING: u64 = 1 << 0;
 const MODE_MINOR: u64 = 1 << 2;
 const EVENT_PAGEFAULT: u8 = 0x12;
@@ -155,7 +154,6 @@ const IOC_REGISTER: libc::Ioctl = request(READ_WRITE, 0x00, size_of::<Register>(
 const IOC_WAKE: libc::Ioctl = request(READ, 0x02, size_of::<Range>());
 const IOC_COPY: libc::Ioctl = request(READ_WRITE, 0x03, size_of::<Transfer>());
 const IOC_ZEROPAGE: libc::Ioctl = request(READ_WRITE, 0x04, size_of::<Fill>());
-const IOC_MOVE: libc::Ioctl = request(READ_WRITE, 0x05, size_of::<Transfer>());
 const IOC_CONTINUE: libc::Ioctl = request(READ_WRITE, 0x07, size_of::<Fill>());
 const IOC_POISON: libc::Ioctl = request(READ_WRITE, 0x08, size_of::<Fill>());
 // The number that linux/userfaultfd.h gives for UFFDIO_COPY.
@@ -190,14 +188,6 @@ impl Userfaultfd {
             });
         }
         Ok(uffd)
-    }
-
-    /// Whether this kernel can move pages (Linux 6.8).
-    pub fn can_move() -> bool {
-        let Ok(fd) = Self::descriptor(USER_MODE_ONLY) else { return false };
-        let mut api = Api { api: API, features: FEATURE_MOVE, ioctls: 0 };
-        // SAFETY: the struct has the kernel's layout and lives through the call.
-        unsafe { libc::ioctl(fd.as_raw_fd(), IOC_API, &mut api) == 0 }
     }
 
     fn descriptor(flags: libc::c_int) -> Result<OwnedFd, OpenError> {
@@ -280,22 +270,6 @@ impl Userfaultfd {
         };
         // SAFETY: as in `fill`; the kernel reads from `bytes` only.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_COPY, &mut transfer) };
-        progress(result, transfer.result)
-    }
-
-    /// Moves the pages of `from`, which must be private anonymous memory, to missing pages at `start`; `from` is
-    /// missing, and so zero, afterwards. Needs Linux 6.8.
-    pub fn move_pages(&self, start: u64, from: &mut [u8]) -> io::Result<Progress> {
-        let mut transfer = Transfer {
-            destination: start,
-            source: from.as_mut_ptr() as u64,
-            len: from.len() as u64,
-            mode: 0,
-            result: 0,
-        };
-        // SAFETY: as in `fill`; the borrow makes this thread the only one that uses `from`, and zeros are bytes like
-        // any other.
-        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_MOVE, &mut transfer) };
         progress(result, transfer.result)
     }
 

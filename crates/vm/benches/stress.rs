@@ -188,7 +188,7 @@ impl Stress {
         let object = self.vm.anonymous(PAGES * PAGE_SIZE).expect("a small object");
         let mode = if random.below(2) == 0 { Mode::Handler } else { Mode::Inline };
         let mut options = MapOptions::private().mode(mode).zero_cluster(1 << random.below(4));
-        if random.below(64) == 0 {
+        if random.below(16) == 0 {
             options = options.huge_pages();
         }
         let mut map = self.vm.map(&object, &options).expect("a small map");

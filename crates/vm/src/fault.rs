@@ -15,7 +15,7 @@ use prepage_core::{FaultClass, PageIndex, PageRange};
 
 use crate::ahead::{ask_to_read_on, read_others};
 use crate::buffers::BUFFER_PAGES;
-use crate::fill::{Filled, fill};
+use crate::fill::{Filled, Wanted, fill};
 use crate::jobs::Job;
 use crate::map::MapCore;
 use crate::neighbours::{block, map_hard, map_soft};
@@ -54,9 +54,10 @@ pub(crate) enum Context {
 /// How a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    Mapped(FaultClass),
+    /// So many pages were resolved together.
+    Mapped(FaultClass, u64),
     /// The page was brought in and taken away again before it was mapped: the touch is repeated, and faults again.
-    Repeat(FaultClass),
+    Repeat(FaultClass, u64),
     /// Somebody else will end it.
     Later,
     /// The page cannot be had, for the reason of this code.
@@ -77,14 +78,14 @@ pub(crate) fn serve(map: &MapCore, at: MapRef, touch: &Touch, context: Context, 
 
 /// Writes down how `touch` ended. In handler mode a thread whose page cannot be had gets SIGBUS.
 pub(crate) fn finish(map: &MapCore, touch: &Touch, outcome: Outcome, cpu: usize, tally: &mut Tally) {
-    let class = match outcome {
-        Outcome::Mapped(class) => class,
-        Outcome::Repeat(class) => {
+    let (class, cluster_pages) = match outcome {
+        Outcome::Mapped(class, pages) => (class, pages),
+        Outcome::Repeat(class, pages) => {
             if map.mode == Mode::Handler {
                 // Nothing else wakes the thread: no call has mapped its page.
                 map.wake(touch.page);
             }
-            class
+            (class, pages)
         }
         Outcome::Later => {
             map.object.vm.figures.add(cpu, tally);
@@ -96,7 +97,7 @@ pub(crate) fn finish(map: &MapCore, touch: &Touch, outcome: Outcome, cpu: usize,
             if map.mode == Mode::Handler {
                 map.poison(touch.page);
             }
-            FaultClass::Failed
+            (FaultClass::Failed, 0)
         }
     };
     let vm = &map.object.vm;
@@ -116,6 +117,7 @@ pub(crate) fn finish(map: &MapCore, touch: &Touch, outcome: Outcome, cpu: usize,
                 tid: touch.tid,
                 class,
                 private: map.private,
+                cluster_pages: u32::try_from(cluster_pages).unwrap_or(u32::MAX),
             },
         );
     }
@@ -143,15 +145,15 @@ fn resolve(
             Seen::Resident { marked } => {
                 let read_on = marked && frames.pages.take_mark(page);
                 match map_soft(map, frames, page, cpu, tally) {
-                    Ok(true) => {
+                    Ok(pages) if pages > 0 => {
                         tally.soft += 1;
                         if read_on {
                             ask_to_read_on(map, frames, page, tally);
                         }
-                        return Outcome::Mapped(FaultClass::Cached);
+                        return Outcome::Mapped(FaultClass::Cached, pages);
                     }
                     // Its frame was taken away meanwhile.
-                    Ok(false) => {}
+                    Ok(_) => {}
                     Err(error) => return Outcome::Failed(reason::of_errno(error.raw_os_error())),
                 }
             }
@@ -251,7 +253,8 @@ fn hard(
             }
         };
     }
-    let Filled { outcome, told } = fill(&map.object, frames, claim, touch.page, mark, cpu, tally);
+    let wanted = Wanted { needed: touch.page, mark, urgent: true };
+    let Filled { outcome, told } = fill(&map.object, frames, claim, wanted, cpu, tally);
     let outcome = match outcome {
         Ok(read) => map_hard(map, frames, touch.page, read, cpu, tally),
         Err(code) => Outcome::Failed(code),

@@ -1,4 +1,6 @@
 //! Claimed pages get their bytes: source → buffer → frames → published.
+//!
+//! Bytes of local files that are not in memory skip the buffer (`view`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -12,6 +14,21 @@ use crate::reason;
 use crate::source::{PAUSES, Source, SourceError};
 use crate::statistics::Tally;
 
+/// Reads of so many pages that a touch waits for go straight into frames. To map a frame takes more of the processor than
+/// to copy a page: that is free only while nothing is to be done but to wait for the device.
+const VIEW_PAGES: u64 = 16;
+
+/// Why a claim is filled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// The page without which the fill has failed.
+    pub(crate) needed: PageIndex,
+    /// The page to mark.
+    pub(crate) mark: Option<PageIndex>,
+    /// Whether somebody waits for it, and this thread has nothing better to do.
+    pub(crate) urgent: bool,
+}
+
 /// What became of a claim.
 #[derive(Debug)]
 pub(crate) struct Filled {
@@ -20,17 +37,17 @@ pub(crate) struct Filled {
     pub(crate) told: Told,
 }
 
-/// Brings in the pages of `claim`, at most [`BUFFER_PAGES`], or where that fails `needed` alone: a bad neighbour does no
-/// harm. `mark` is set on its page. With a [`Bytes::Local`] source nothing here allocates or locks.
+/// Brings in the pages of `claim`, at most [`BUFFER_PAGES`], or where that fails the needed page alone: a bad neighbour
+/// does no harm. With a [`Bytes::Local`] source nothing here allocates or locks.
 pub(crate) fn fill(
     object: &ObjectCore,
     frames: &Frames,
     mut claim: Claim<'_>,
-    needed: PageIndex,
-    mark: Option<PageIndex>,
+    wanted: Wanted,
     cpu: usize,
     tally: &mut Tally,
 ) -> Filled {
+    let Wanted { needed, mark, .. } = wanted;
     debug_assert!(claim.range().len() <= BUFFER_PAGES && claim.range().contains(needed));
     let alone = PageRange::new(needed, PageIndex(needed.0 + 1));
     let mut told = Told::default();
@@ -46,7 +63,7 @@ pub(crate) fn fill(
     let mut buffer = object.vm.buffers.take();
     loop {
         let range = claim.range();
-        match read(object, frames, range, needed, &mut buffer, tally) {
+        match read(object, frames, range, wanted, &mut buffer, tally) {
             Ok(()) => {
                 tally.pages_read += range.len();
                 // The words of the pages, the limit of frames, their count, and the buffer taken and given back.
@@ -76,20 +93,31 @@ fn read(
     object: &ObjectCore,
     frames: &Frames,
     range: PageRange,
-    needed: PageIndex,
+    wanted: Wanted,
     buffer: &mut Buffer<'_>,
     tally: &mut Tally,
 ) -> Result<(), u16> {
     let bytes = buffer.pages(range.len());
     let offset = range.start().offset_bytes();
     let valid = (object.len_bytes - offset).min(range.bytes()) as usize;
+    // The last page may end beyond the file, and goes by the buffer.
+    let by_view = wanted.urgent && range.len() <= VIEW_PAGES && valid == bytes.len();
     match &frames.bytes {
-        Bytes::Local(file) => file.read(offset, bytes)?,
+        Bytes::Local(file) => match frames.view.as_ref().filter(|_| by_view && !file.direct) {
+            Some(view) if !file.read_cached(offset, bytes) => {
+                view.fill(file.file(), range, object.vm.options.read_spin)
+                    .inspect_err(|_| abandon(frames, range))?;
+                frames.count(range.len());
+                return Ok(());
+            }
+            Some(_) => {}
+            None => file.read(offset, bytes)?,
+        },
         Bytes::Custom(source) => {
             let outcome = read_custom(&**source, offset, &mut bytes[..valid], tally);
             if let Err((code, words)) = outcome {
                 if let Some(words) = words {
-                    object.remember(needed, words);
+                    object.remember(wanted.needed, words);
                 }
                 return Err(code);
             }
@@ -98,10 +126,12 @@ fn read(
     // The rest of the last page, in which an earlier fill may have left its bytes.
     bytes[valid..].fill(0);
     debug_assert!((bytes.len() as u64).is_multiple_of(PAGE_SIZE));
-    frames.write(range.start(), bytes).inspect_err(|_| {
-        // What was written of it goes; failing leaves a frame that the page's next fill overwrites.
-        let _ = frames.punch(range);
-    })
+    frames.write(range.start(), bytes).inspect_err(|_| abandon(frames, range))
+}
+
+/// What was written of `range` goes; failing leaves frames that the next fill overwrites.
+fn abandon(frames: &Frames, range: PageRange) {
+    let _ = frames.punch(range);
 }
 
 /// Reads from code of others, which may ask for patience, fail and panic.

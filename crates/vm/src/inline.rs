@@ -31,7 +31,7 @@ pub(crate) fn on_fault(fault: &BusFault) -> Verdict {
         start_ns,
     };
     match serve(&map, at, &touch, Context::Signal, cpu) {
-        Outcome::Mapped(_) | Outcome::Repeat(_) => Verdict::Resolved,
+        Outcome::Mapped(..) | Outcome::Repeat(..) => Verdict::Resolved,
         Outcome::Failed(_) => Verdict::Failed,
         Outcome::Later => unreachable!("the thread waits for its own page"),
     }

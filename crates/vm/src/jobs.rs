@@ -17,7 +17,7 @@ use rustix::thread::futex::{self, Flags, Timespec};
 
 use crate::buffers::BUFFER_PAGES;
 use crate::fault::{Outcome, Touch, finish, serve_listed};
-use crate::fill::fill;
+use crate::fill::{Wanted, fill};
 use crate::map::MapCore;
 use crate::neighbours::{map_hard, map_resident};
 use crate::object::{Frames, ObjectCore, clip};
@@ -231,7 +231,8 @@ fn run(job: &Job) {
         Job::Fill { object, claimed, needed, mark, map, touch } => {
             let frames = object.frames().expect("zeros are never claimed");
             let claim = frames.pages.taken_over(*claimed);
-            let filled = fill(object, frames, claim, *needed, *mark, cpu, &mut tally);
+            let wanted = Wanted { needed: *needed, mark: *mark, urgent: false };
+            let filled = fill(object, frames, claim, wanted, cpu, &mut tally);
             match (touch, map.enter(cpu)) {
                 (Some(touch), Some(map)) => {
                     let outcome = match filled.outcome {
@@ -251,14 +252,14 @@ fn run(job: &Job) {
         Job::Read { object, range, mark } => {
             let frames = object.frames().expect("zeros are never read");
             // A page that failed is tried again when it is touched.
-            let _ = read_missing(object, frames, *range, *mark, cpu, &mut tally);
+            let _ = read_missing(object, frames, *range, *mark, false, cpu, &mut tally);
             object.vm.figures.add(cpu, &tally);
         }
         Job::Sweep { sweep, map } => {
             let frames = sweep.object.frames().expect("zeros are never read");
             while let Some(&range) = sweep.runs.get(sweep.next.fetch_add(1, Ordering::Relaxed)) {
                 // Pages that failed, or are gone again, are left to their faults.
-                let _ = read_missing(&sweep.object, frames, range, None, cpu, &mut tally);
+                let _ = read_missing(&sweep.object, frames, range, None, false, cpu, &mut tally);
                 let Some(map) = map.enter(cpu) else { break };
                 let mut page = range.start();
                 while page < range.end() {
@@ -273,12 +274,13 @@ fn run(job: &Job) {
     }
 }
 
-/// Reads the missing pages of `range`; returns the first failure.
+/// Reads the missing pages of `range`, for somebody who waits where it is `urgent`; returns the first failure.
 pub(crate) fn read_missing(
     object: &Arc<ObjectCore>,
     frames: &Frames,
     range: PageRange,
     mark: Option<PageIndex>,
+    urgent: bool,
     cpu: usize,
     tally: &mut Tally,
 ) -> Result<(), (PageIndex, u16)> {
@@ -298,7 +300,8 @@ pub(crate) fn read_missing(
         claim.extend(PageRange::new(page, PageIndex(end)));
         object.vm.figures.cluster(cpu, claim.range().len());
         tally.background_reads += 1;
-        let filled = fill(object, frames, claim, page, mark, cpu, tally);
+        let wanted = Wanted { needed: page, mark, urgent };
+        let filled = fill(object, frames, claim, wanted, cpu, tally);
         if filled.told.listed {
             serve_listed(object);
         }

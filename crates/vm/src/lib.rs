@@ -19,7 +19,7 @@
 //! | `fault`       | one fault from touch to mapped page                                       |
 //! | `neighbours`  | what one fault maps                                                      |
 //! | `ahead`       | what one fault has read in the background                                |
-//! | `fill`        | claimed pages get their bytes                                             |
+//! | `fill`, `view` | claimed pages get their bytes; from local files straight into the frames |
 //! | `zero`        | memory of zeros, made in clusters                                         |
 //! | `inline`, `handler` | the two ways a fault comes in                                       |
 //! | `table`       | from an address to its map, in signal context                             |
@@ -42,11 +42,11 @@
 //! # }
 //! ```
 //!
-//! **What runs in signal context.** In inline mode the faulting thread reads local files itself, with pread(2) into a
-//! buffer and pwrite(2) into the frame. A custom [`Source`] never runs there: its read goes to a thread of the VM, and the
+//! **What runs in signal context.** In inline mode the faulting thread reads local files itself, with pread(2) into the
+//! frames, or for what is in memory already into a buffer and with pwrite(2) into the frames. A custom [`Source`] never runs there: its read goes to a thread of the VM, and the
 //! faulting thread sleeps on the page's word. On the way no memory is allocated and no lock is waited for.
 //!
-//! Needs Linux 6.6; 6.8 for huge pages of zeros.
+//! Needs Linux 6.6.
 #![forbid(unsafe_code)]
 
 mod ahead;
@@ -75,6 +75,7 @@ mod source;
 mod statistics;
 mod sync;
 mod table;
+mod view;
 mod vm;
 mod zero;
 

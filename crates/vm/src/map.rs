@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prepage_core::policy::{ClusterPolicy, Neighbours, Policy};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::huge_blocks::HugeBlocks;
 use prepage_sys::region::{Contents as Shown, Region, try_copy};
 use prepage_sys::userfaultfd::{Progress, Userfaultfd};
 
@@ -55,7 +56,8 @@ pub(crate) struct MapCore {
     opening: Option<Arc<Sweep>>,
     opened: AtomicBool,
     pub(crate) zero_cluster: u64,
-    pub(crate) huge: bool,
+    /// Where the kernel serves what is given to it; of maps of zeros in huge pages.
+    pub(crate) blocks: Option<Arc<HugeBlocks>>,
     /// Pages that raise SIGBUS until they are tried again.
     poisoned: Mutex<Vec<PageIndex>>,
 }
@@ -88,7 +90,7 @@ impl Map {
         let offset = window.start().offset_bytes();
         use std::os::fd::AsFd;
         let shown = match &object.contents {
-            Contents::Zero if options.huge => Shown::AnonymousHuge,
+            Contents::Zero if options.huge => vm.zeros.huge(),
             Contents::Zero => Shown::Anonymous,
             Contents::Frames(frames) if options.private => Shown::Private(frames.memfd.as_fd(), offset),
             Contents::Frames(frames) => Shown::Shared(frames.memfd.as_fd(), offset),
@@ -114,7 +116,7 @@ impl Map {
             opening: opening.filter(|opening| !opening.is_empty() && object.frames().is_some()),
             opened: AtomicBool::new(false),
             zero_cluster: options.zero_cluster,
-            huge: options.huge,
+            blocks: region.blocks(),
             poisoned: Mutex::default(),
         });
         let at = table::insert(&core).ok_or(MapError::TooMany)?;
@@ -171,7 +173,7 @@ impl Map {
         let cpu = rustix::thread::sched_getcpu();
         let mut tally = Tally::default();
         let outcome = match &self.core.object.contents {
-            Contents::Zero => zero::make_range(&self.core, range, true, &mut tally)
+            Contents::Zero => zero::populate(&self.core, range, &mut tally)
                 .map_err(|error| (range.start(), crate::reason::of_errno(error.raw_os_error()))),
             Contents::Frames(frames) => self.populate_frames(frames, range, cpu, &mut tally),
         };
@@ -186,7 +188,7 @@ impl Map {
         cpu: usize,
         tally: &mut Tally,
     ) -> Result<(), (PageIndex, u16)> {
-        let mut outcome = read_missing(&self.core.object, frames, range, None, cpu, tally);
+        let mut outcome = read_missing(&self.core.object, frames, range, None, true, cpu, tally);
         let mut page = range.start();
         while page < range.end() {
             let rest = PageRange::new(page, range.end());
@@ -210,7 +212,7 @@ impl Map {
             let one = PageRange::new(page, PageIndex(page.0 + 1));
             if matches!(outcome, Err((failed, _)) if failed == page) {
                 page.0 += 1;
-            } else if let Err(failed) = read_missing(&self.core.object, frames, one, None, cpu, tally) {
+            } else if let Err(failed) = read_missing(&self.core.object, frames, one, None, true, cpu, tally) {
                 outcome = outcome.and(Err(failed));
                 page.0 += 1;
             }

@@ -29,23 +29,23 @@ pub(crate) fn map_hard(
         Neighbours::Block(pages) => block(page, pages, map.window),
     };
     match map_resident(map, frames, page, clip(around, map.window), cpu, tally) {
-        Ok(0) => Outcome::Repeat(FaultClass::Disk),
+        Ok(0) => Outcome::Repeat(FaultClass::Disk, read.len()),
         Ok(pages) => {
             entry.with(tally, |state| policy.mapped(state, pages));
-            Outcome::Mapped(FaultClass::Disk)
+            Outcome::Mapped(FaultClass::Disk, read.len())
         }
         Err(error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
     }
 }
 
-/// Maps `page`, which is resident, and neighbours; false where it is no longer.
+/// Maps `page`, which is resident, and neighbours; returns how many pages, 0 where it is resident no longer.
 pub(crate) fn map_soft(
     map: &MapCore,
     frames: &Frames,
     page: PageIndex,
     cpu: usize,
     tally: &mut Tally,
-) -> io::Result<bool> {
+) -> io::Result<u64> {
     let (policy, entry) = map.policy();
     let around = match map.neighbours.unwrap_or_else(|| policy.neighbours()) {
         Neighbours::Spiral(each_way) => spiral(frames, page, each_way, map.window),
@@ -55,7 +55,7 @@ pub(crate) fn map_soft(
     if pages > 0 {
         entry.with(tally, |state| policy.mapped(state, pages));
     }
-    Ok(pages > 0)
+    Ok(pages)
 }
 
 /// Maps the run of resident pages in `within` that holds `page`; returns how many pages, 0 where `page` is not resident.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,11 @@ use crate::reason::Reason;
 use crate::source::{LocalFile, Source};
 use crate::statistics::Tally;
 use crate::table::MapRef;
+use crate::view::View;
 use crate::vm::VmCore;
+
+/// The most bytes of an object: what x86-64 and arm64 give a process.
+pub(crate) const MAX_BYTES: u64 = 1 << 47;
 
 /// Something that can be mapped any number of times; its maps share its frames.
 ///
@@ -73,6 +77,8 @@ pub(crate) struct Frames {
     pub(crate) pages: Pages,
     pub(crate) grace: Grace,
     pub(crate) bytes: Bytes,
+    /// Where local files are read to; `None` for other sources, and where there was no room for it.
+    pub(crate) view: Option<View>,
     /// Frames that hold a page. Changed by who holds the claim, before the page's word is.
     resident: AtomicU64,
     /// Faults of handler mode on pages that somebody fills.
@@ -250,11 +256,16 @@ impl Frames {
         let pages = PageRange::covering(0, len_bytes);
         let memfd = rustix::fs::memfd_create("prepage", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&memfd, pages.bytes())?;
+        let view = match &bytes {
+            Bytes::Local(_) => View::new(memfd.as_fd(), pages),
+            Bytes::Custom(_) => None,
+        };
         Ok(Self {
             memfd,
             pages: Pages::new(pages.len())?,
             grace: Grace::default(),
             bytes,
+            view,
             resident: AtomicU64::new(0),
             listed: Mutex::default(),
         })
@@ -270,8 +281,13 @@ impl Frames {
                 Err(error) => return Err(crate::reason::of_errno(Some(error.raw_os_error()))),
             }
         }
-        self.resident.fetch_add(bytes.len() as u64 / PAGE_SIZE, Ordering::AcqRel);
+        self.count(bytes.len() as u64 / PAGE_SIZE);
         Ok(())
+    }
+
+    /// So many more frames hold a page.
+    pub(crate) fn count(&self, pages: u64) {
+        self.resident.fetch_add(pages, Ordering::AcqRel);
     }
 
     /// Takes the frames of `range` away.

@@ -12,6 +12,7 @@ pub struct VmOptions {
     pub(crate) policy: Policy,
     pub(crate) handler_threads: usize,
     pub(crate) spin: Duration,
+    pub(crate) read_spin: Duration,
     pub(crate) fill_threads: u32,
     pub(crate) record_faults: usize,
     pub(crate) user_mode_only: bool,
@@ -25,6 +26,7 @@ impl Default for VmOptions {
             policy: "aligned:16".parse().expect("a policy"),
             handler_threads: 2,
             spin: Duration::from_micros(50),
+            read_spin: Duration::from_micros(200),
             fill_threads: 64,
             record_faults: 0,
             user_mode_only: false,
@@ -54,6 +56,13 @@ impl VmOptions {
     /// CPU while faults come, and saves each of them a wake-up.
     pub fn spin(self, spin: Duration) -> Self {
         Self { spin, ..self }
+    }
+
+    /// How long a fault on a page of a local file stays awake while the page is read; 200 µs unless given, zero to sleep
+    /// at once. A CPU that falls asleep takes long to wake, in a virtual machine above all. The time is offered to others
+    /// that want the CPU; where a device is slower than this, few faults try. Direct reads always sleep.
+    pub fn read_spin(self, read_spin: Duration) -> Self {
+        Self { read_spin, ..self }
     }
 
     /// The most threads that read in the background and for custom sources; 64 unless given, at least 1.
@@ -184,7 +193,9 @@ impl MapOptions {
         Self { zero_cluster: pages, ..self }
     }
 
-    /// Makes zeros in huge pages where the kernel can.
+    /// Leaves zeros to the kernel's huge pages: a fault gives it the 16 MiB around (in maps beyond 64 GiB one in 4096 parts),
+    /// of which it makes 2 MiB at the first touch of each, or 4 KiB where it finds no huge page. Of faults in what was
+    /// given nothing is seen or counted.
     pub fn huge_pages(self) -> Self {
         Self { huge: true, ..self }
     }

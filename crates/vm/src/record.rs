@@ -20,6 +20,8 @@ pub(crate) struct Recorded {
     pub(crate) class: FaultClass,
     /// Whether the map is private, and so writable.
     pub(crate) private: bool,
+    /// Pages resolved together; 0 where the fault failed.
+    pub(crate) cluster_pages: u32,
 }
 
 /// Rings of faults, one for each CPU: writers of different CPUs share nothing.
@@ -75,7 +77,7 @@ impl Records {
             }
         }
         let slot = &ring.slots[at as usize & (ring.slots.len() - 1)];
-        let kind = fault.class as u64 | u64::from(fault.private) << 8;
+        let kind = fault.class as u64 | u64::from(fault.private) << 8 | u64::from(fault.cluster_pages) << 32;
         let names = u64::from(fault.object) << 32 | u64::from(fault.tid);
         let words = [fault.start_ns, fault.cost_ns, fault.ip, fault.address, fault.page, names, kind];
         for (to, word) in slot.words.iter().zip(words) {
@@ -105,7 +107,8 @@ impl Records {
                     object: (word(5) >> 32) as u32,
                     tid: word(5) as u32,
                     class: FaultClass::ALL[(word(6) & 0xff) as usize],
-                    private: word(6) >> 8 != 0,
+                    private: word(6) >> 8 & 1 != 0,
+                    cluster_pages: (word(6) >> 32) as u32,
                 });
                 at += 1;
                 ring.tail.store(at, Ordering::Release);
@@ -133,6 +136,7 @@ mod tests {
             tid: 5,
             class: FaultClass::Failed,
             private: true,
+            cluster_pages: u32::MAX,
         };
         (0..6).for_each(|start_ns| records.keep(0, &fault(start_ns)));
         let (faults, lost) = records.take();

@@ -80,6 +80,8 @@ pub enum SourceError {
 pub(crate) struct LocalFile {
     file: File,
     len_bytes: u64,
+    /// Whether reads go past the page cache.
+    pub(crate) direct: bool,
 }
 
 /// Pauses before a source that asks for it is tried again.
@@ -97,17 +99,13 @@ impl LocalFile {
     pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Self> {
         let flags = if direct { libc_o_direct() } else { 0 };
         let file = File::options().read(true).custom_flags(flags).open(path)?;
-        Self::new(file)
-    }
-
-    pub(crate) fn new(file: File) -> io::Result<Self> {
         let facts = file.metadata()?;
         if !facts.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         // What to read ahead is the policy's to say. A file system that takes no advice reads ahead, which does no harm.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
-        Ok(Self { file, len_bytes: facts.len() })
+        Ok(Self { file, len_bytes: facts.len(), direct })
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
@@ -116,6 +114,13 @@ impl LocalFile {
 
     pub(crate) fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Reads all of `into` at `offset_bytes` if it is in the page cache. If not, the kernel begins to read it, where it can.
+    pub(crate) fn read_cached(&self, offset_bytes: u64, into: &mut [u8]) -> bool {
+        let wanted = into.len();
+        let into = &mut [io::IoSliceMut::new(into)];
+        rustix::io::preadv2(&self.file, into, offset_bytes, rustix::io::ReadWriteFlags::NOWAIT) == Ok(wanted)
     }
 
     /// Reads whole pages at `offset_bytes`; what lies past the file's end is left alone. Nothing here allocates.

@@ -54,6 +54,8 @@ counters! {
     pages_mapped,
     /// Pages of zeros made.
     pages_zeroed,
+    /// Pages of maps of huge pages left to the kernel, which makes those that are touched.
+    pages_given,
     /// Pages that found their frame taken away.
     pages_evicted,
     /// Waits of a fault for another's read.

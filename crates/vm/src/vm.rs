@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,7 +24,7 @@ use crate::handler::Handlers;
 use crate::inline;
 use crate::jobs::Jobs;
 use crate::map::Map;
-use crate::object::{Bytes, Contents, Frames, Object, ObjectCore};
+use crate::object::{Bytes, Contents, Frames, MAX_BYTES, Object, ObjectCore};
 use crate::options::{MapOptions, Mode, VmOptions};
 use crate::record::Records;
 use crate::source::{LocalFile, Source};
@@ -45,7 +46,7 @@ pub(crate) struct VmCore {
     /// The policies of advice.
     pub(crate) sequential: Policy,
     pub(crate) random: Policy,
-    options: VmOptions,
+    pub(crate) options: VmOptions,
     /// Opened when the first map of its mode is made.
     inline: Mutex<Option<Arc<Userfaultfd>>>,
     handlers: Mutex<Option<Handlers>>,
@@ -84,7 +85,7 @@ impl Vm {
         Ok(Self {
             core: Arc::new(VmCore {
                 policy: options.policy.clone(),
-                sequential: "linux-data:ra=1024".parse().expect("a policy"),
+                sequential: "linux-data:ra=2048".parse().expect("a policy"),
                 random: "none".parse().expect("a policy"),
                 inline: Mutex::default(),
                 handlers: Mutex::default(),
@@ -162,8 +163,7 @@ impl Vm {
         inode: Option<(u64, u64)>,
         contents: impl FnOnce(u64) -> io::Result<Contents>,
     ) -> Result<Object, MakeError> {
-        // What x86-64 and arm64 give a process.
-        if len_bytes > 1 << 47 {
+        if len_bytes > MAX_BYTES {
             return Err(MakeError::TooLarge { len_bytes });
         }
         let contents =
@@ -269,6 +269,7 @@ impl Vm {
                 } else {
                     Permissions::SHARED
                 }),
+                cluster_pages: NonZeroU32::new(fault.cluster_pages),
                 ..Fault::new(start_ns, thread, fault.address, fault.class)
             });
         }

@@ -2,12 +2,14 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use prepage_core::{FaultClass, PageIndex};
+use prepage_sys::region::is_present;
 use prepage_vm::{Advice, MapOptions, Mode, Vm, VmOptions};
 use support::{Words, file, modes, page_bytes, pages, touch, vm, word};
 
@@ -110,7 +112,7 @@ fn maps_are_tracked_by_one_record_each_and_faults_by_none() {
     let options = MapOptions::shared().policy("none".parse().unwrap());
     let options = options.neighbours(prepage_core::policy::Neighbours::Block(1));
     let maps: Vec<_> = (0..MAPS).map(|_| vm.map(&object, &options).unwrap()).collect();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for maps in maps.chunks(MAPS as usize / 2) {
             scope.spawn(move || {
                 for map in maps {
@@ -141,7 +143,7 @@ fn zeros_come_in_aligned_clusters() {
         let mut map = vm.map(&object, &MapOptions::private().mode(mode).zero_cluster(64)).unwrap();
         map.as_mut_slice().chunks_mut(4096).for_each(|page| page[0] = 7);
         let faults = || vm.statistics().counted.zero - before.zero;
-        (0..1000).take_while(|_| faults() < 16).for_each(|_| std::thread::sleep(Duration::from_millis(1)));
+        (0..1000).take_while(|_| faults() < 16).for_each(|_| thread::sleep(Duration::from_millis(1)));
         assert_eq!(faults(), 16, "1000 pages in clusters of 64");
         map.discard(pages(3, 4)).unwrap();
         assert_eq!(touch(&map, 3), 0, "zeros again, not what was there");
@@ -152,6 +154,59 @@ fn zeros_come_in_aligned_clusters() {
         assert!(huge.as_slice().chunks(4096).all(|page| page[..3] == [0, 9, 0]));
     }
     assert_eq!(vm.statistics().frames, 0);
+}
+
+#[test]
+fn huge_pages_are_made_by_the_kernel_once_they_are_given() {
+    const BLOCKS: u64 = 20;
+    const WHOLE: u64 = BLOCKS * 512;
+    let vm = vm();
+    let object = vm.anonymous((WHOLE + 3) * 4096).unwrap();
+    for mode in modes(&vm, &object) {
+        let before = vm.statistics().counted;
+        let counted = || {
+            let now = vm.statistics().counted;
+            (now.pages_given - before.pages_given, now.pages_zeroed - before.pages_zeroed)
+        };
+        let options = MapOptions::private().mode(mode).huge_pages();
+        let mut map = vm.map(&object, &options).unwrap();
+        // Two threads write to every page in turn: nothing that one wrote is replaced by the other's fault.
+        thread::scope(|scope| {
+            let (mut odd, mut even) = (Vec::new(), Vec::new());
+            for (index, page) in map.as_mut_slice().chunks_mut(4096).enumerate() {
+                if index % 2 == 1 { odd.push(page) } else { even.push(page) }
+            }
+            for pages in [odd, even] {
+                scope.spawn(move || pages.into_iter().for_each(|page| page[1] = 9));
+            }
+        });
+        assert!(map.as_slice().chunks(4096).all(|page| page[..3] == [0, 9, 0]));
+        // A handler thread counts after it let the thread go on.
+        (0..1000)
+            .take_while(|_| counted() != (WHOLE, 3))
+            .for_each(|_| thread::sleep(Duration::from_millis(1)));
+        assert_eq!(counted(), (WHOLE, 3), "all whole blocks, and the rest in small pages");
+        map.discard(pages(512, 1024)).unwrap();
+        let slice = map.as_slice();
+        assert_eq!([511, 512, 1023, 1024].map(|page| slice[page * 4096 + 1]), [9, 0, 0, 9]);
+
+        // What is read shows zeros, and what is populated is there, for system calls too.
+        let map = vm.map(&object, &options).unwrap();
+        assert_eq!(touch(&map, 700), 0);
+        map.populate(pages(600, 700)).unwrap();
+        map.populate(pages(WHOLE - 10, WHOLE + 2)).unwrap();
+        let at = |page: u64| map.address() + page * 4096;
+        assert!([600, 699, WHOLE - 10, WHOLE + 1].iter().all(|&page| is_present(at(page)).unwrap()));
+        let mut out = tempfile::tempfile().unwrap();
+        out.write_all(&map.as_slice()[600 * 4096..700 * 4096]).unwrap();
+        if mode == Mode::Handler {
+            let mut map = vm.map(&object, &options).unwrap();
+            std::io::Seek::rewind(&mut out).unwrap();
+            let whole = map.as_mut_slice();
+            whole[5000] = 1;
+            assert_eq!(out.read(&mut whole[17 << 20..(17 << 20) + 8192]).unwrap(), 8192);
+        }
+    }
 }
 
 #[test]
@@ -196,7 +251,7 @@ fn advice_changes_the_policy_and_brings_pages() {
         if object.resident_pages() == 17 + 512 {
             break;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(object.resident_pages(), 17 + 512);
     assert_eq!(reads.load(Ordering::Relaxed), 2 + 2);
@@ -231,6 +286,15 @@ fn faults_are_recorded_like_those_of_the_kernel() {
     assert_eq!(seen, expected.map(|(class, (page, address))| (class, page, address)));
     let permissions: Vec<_> = trace.faults.iter().map(|fault| fault.permissions.text()).collect();
     assert_eq!(permissions, ["r--s", "r--s", "rw-p"]);
+    let cluster = |fault: &prepage_core::Fault| fault.cluster_pages.unwrap().get();
+    // Two aligned clusters read, and of the second what the policy maps around a page that is there: 4 pages each way.
+    assert_eq!(trace.faults.iter().map(cluster).collect::<Vec<_>>(), [16, 16, 9]);
+    let read = trace.faults.iter().filter(|fault| fault.class == FaultClass::Disk).map(cluster).sum::<u32>();
+    assert_eq!(u64::from(read), vm.statistics().counted.pages_read);
+    let zeros = vm.anonymous(40 * 4096).unwrap();
+    let mut zeros = vm.map(&zeros, &MapOptions::private().zero_cluster(16)).unwrap();
+    zeros.as_mut_slice()[39 * 4096] = 1;
+    assert_eq!(vm.take_trace().faults.iter().map(cluster).collect::<Vec<_>>(), [8], "to the end of the map");
     assert_eq!(trace.objects[0].path, file.path().to_string_lossy());
     use std::os::unix::fs::MetadataExt;
     assert_eq!(trace.objects[0].inode.unwrap().1, file.as_file().metadata().unwrap().ino());
@@ -251,12 +315,12 @@ fn no_touch_is_forgotten_while_frames_are_taken_away() {
         let map = Arc::new(vm.map(&object, &options).unwrap());
         let (stop, (done, ended)) = (Arc::new(AtomicBool::new(false)), std::sync::mpsc::channel());
         let (evictor, until) = (object.clone(), Arc::clone(&stop));
-        let evictor = std::thread::spawn(move || {
+        let evictor = thread::spawn(move || {
             while !until.load(Ordering::Relaxed) {
                 evictor.evict(pages(0, 64)).unwrap();
             }
         });
-        std::thread::spawn(move || {
+        thread::spawn(move || {
             let began = Instant::now();
             while began.elapsed() < Duration::from_secs(2) {
                 (0..64).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));

@@ -8,7 +8,7 @@ use prepage_trace::parquet::{TraceFile, Wanted};
 use super::ExportError;
 use crate::filter::{Filter, Sieve};
 
-const COLUMNS: [&str; 16] = [
+const COLUMNS: [&str; 17] = [
     "start_ns",
     "cost_ns",
     "pid",
@@ -25,6 +25,7 @@ const COLUMNS: [&str; 16] = [
     "code",
     "code_offset",
     "frame",
+    "cluster_pages",
 ];
 
 pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(), ExportError> {
@@ -56,6 +57,7 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(
                 code.unwrap_or(""),
                 &text(code.map(|_| fault.code_offset)),
                 &text(fault.frame.map(FrameNumber::get)),
+                &text(fault.cluster_pages.map(|pages| pages.get().into())),
             ])
             .map_err(failed)?;
         }

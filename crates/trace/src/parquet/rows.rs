@@ -1,6 +1,7 @@
 //! From columns to faults.
 
 use std::hash::Hash;
+use std::num::NonZeroU32;
 
 use ::parquet::errors::ParquetError;
 use arrow_array::cast::AsArray;
@@ -15,7 +16,7 @@ use super::names::Names;
 use super::reader::Files;
 use super::scan::Wanted;
 use super::schema::{
-    ADDRESS, CLASS, CODE, CODE_OFFSET, COMM, COST, Column, DEVICE, FRAME, INODE, IP, OBJECT, PAGE,
+    ADDRESS, CLASS, CLUSTER, CODE, CODE_OFFSET, COMM, COST, Column, DEVICE, FRAME, INODE, IP, OBJECT, PAGE,
     PERMISSIONS, PID, STACK, START, TID,
 };
 use super::stack_text::parse_stack;
@@ -40,6 +41,7 @@ pub(super) fn needs(wanted: Wanted, column: Column) -> bool {
         CODE | CODE_OFFSET => wanted.code,
         STACK => wanted.stack,
         FRAME => wanted.frame,
+        CLUSTER => wanted.cluster,
         _ => false,
     }
 }
@@ -128,6 +130,11 @@ impl<'a> Decoder<'a> {
         if self.wanted.frame && there(batch, FRAME) {
             for (fault, frame) in self.faults.iter_mut().zip(numbers::<UInt64Type>(batch, FRAME)?) {
                 fault.frame = frame.and_then(FrameNumber::new);
+            }
+        }
+        if self.wanted.cluster && there(batch, CLUSTER) {
+            for (fault, pages) in self.faults.iter_mut().zip(numbers::<UInt32Type>(batch, CLUSTER)?) {
+                fault.cluster_pages = pages.and_then(NonZeroU32::new);
             }
         }
         Ok(&self.faults)

@@ -49,6 +49,8 @@ pub struct Wanted {
     pub stack: bool,
     /// `frame`.
     pub frame: bool,
+    /// `cluster_pages`.
+    pub cluster: bool,
 }
 
 impl Wanted {
@@ -64,6 +66,7 @@ impl Wanted {
         code: true,
         stack: true,
         frame: true,
+        cluster: true,
     };
 }
 

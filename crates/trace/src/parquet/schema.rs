@@ -86,9 +86,10 @@ pub(super) const CODE: Column = added("code", Kind::Text, true);
 pub(super) const CODE_OFFSET: Column = added("code_offset", Kind::U64, true);
 pub(super) const FRAME: Column = added("frame", Kind::U64, false);
 pub(super) const STACK: Column = added("stack", Kind::Text, true);
+pub(super) const CLUSTER: Column = added("cluster_pages", Kind::U32, true);
 
 /// All columns, in the order of the file.
-pub(super) const COLUMNS: [Column; 17] = [
+pub(super) const COLUMNS: [Column; 18] = [
     START,
     COST,
     PID,
@@ -106,6 +107,7 @@ pub(super) const COLUMNS: [Column; 17] = [
     CODE_OFFSET,
     FRAME,
     STACK,
+    CLUSTER,
 ];
 
 /// The columns as Arrow knows them.

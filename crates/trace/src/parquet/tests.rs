@@ -1,4 +1,5 @@
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use prepage_core::{
@@ -78,6 +79,7 @@ fn trace(faults: u64) -> Trace {
         code_offset: if at.is_multiple_of(4) { at } else { 0xffff_ffff_ffff_0000 + at % 64 },
         stack: [Some(StackId::new(0)), Some(StackId::new(1)), None][(at % 3) as usize],
         frame: FrameNumber::new(at % 5),
+        cluster_pages: NonZeroU32::new(at as u32 % 17),
     };
     Trace { facts, objects, threads, stacks, faults: (0..faults).map(fault).collect() }
 }
@@ -148,6 +150,7 @@ fn a_file_of_the_first_prepage_is_read() {
     assert!(trace.stacks.is_empty());
     for fault in &trace.faults {
         assert_eq!((fault.code_place().offset, fault.code, fault.frame), (fault.ip, None, None));
+        assert_eq!(fault.cluster_pages, None);
         assert!(fault.permissions.is_empty() && fault.stack.is_none());
     }
 }

@@ -1,6 +1,7 @@
 //! Writing a trace, as it is recorded.
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -353,6 +354,9 @@ fn arrays(faults: &[Fault], tables: Tables<'_>) -> Vec<ArrayRef> {
             stacks.len(),
             |number| stack_text(&stacks[number], objects).into(),
             |fault| fault.stack.map(StackId::index),
+        ),
+        Arc::new(
+            faults.iter().map(|fault| fault.cluster_pages.map(NonZeroU32::get)).collect::<UInt32Array>(),
         ),
     ]
 }

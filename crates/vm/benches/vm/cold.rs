@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prepage_core::policy::Policy;
 use prepage_core::policy::aligned::Aligned;
@@ -15,7 +16,7 @@ use prepage_sys::region::{Contents, Region};
 use prepage_vm::{Advice, MapOptions, Mode, Vm, VmOptions};
 use rustix::fs::{Advice as FileAdvice, fadvise};
 
-use crate::rounds::{Aim, Way, compare, seconds, way};
+use crate::rounds::{Aim, Way, compare, compare_pieces, seconds, way};
 
 const KERNEL: &str = "kernel mmap, read-ahead 128 KiB";
 const KERNEL_RANDOM: &str = "kernel mmap, MADV_RANDOM";
@@ -90,16 +91,30 @@ fn shuffle(order: &mut [u64], mut state: u64) {
     }
 }
 
-/// What is touched, and how.
+/// What is touched, and how: in one piece after the other, each from a cold file.
 struct Cold<'a> {
     data: &'a Data,
-    order: Order,
+    pieces: Arc<[Order]>,
+}
+
+/// A file in order and at random is touched in so many pieces.
+const PIECES: usize = 8;
+
+/// Gives one piece after the other, over and over.
+fn turns(pieces: &Arc<[Order]>) -> impl FnMut() -> Order + use<> {
+    let pieces = Arc::clone(pieces);
+    let mut turn = 0;
+    move || {
+        turn += 1;
+        Arc::clone(&pieces[(turn - 1) % pieces.len()])
+    }
 }
 
 impl<'a> Cold<'a> {
     fn kernel(&self, name: &str, random: bool) -> Way<'a> {
-        let (data, order) = (self.data, Arc::clone(&self.order));
+        let (data, mut next) = (self.data, turns(&self.pieces));
         way(name, move || {
+            let order = next();
             data.cool();
             let region = data.kernel();
             if random {
@@ -109,16 +124,29 @@ impl<'a> Cold<'a> {
         })
     }
 
-    /// Inline, inline past the page cache, and by a handler.
-    fn ours(&self, name: &str, policy: &Policy, advice: Advice) -> [Way<'a>; 3] {
-        let modes = [("inline", Mode::Inline, false), ("inline, direct", Mode::Inline, true)];
-        [modes[0], modes[1], ("handler", Mode::Handler, false)].map(|(mode_name, mode, direct)| {
-            let (data, order, policy) = (self.data, Arc::clone(&self.order), policy.clone());
+    /// Inline, inline past the page cache, inline by faults that sleep while they wait, and by a handler.
+    fn ours(&self, name: &str, policy: &Policy, advice: Advice) -> [Way<'a>; 4] {
+        let usual = VmOptions::default();
+        let sleeping = VmOptions::default().read_spin(Duration::ZERO);
+        [
+            ("inline", Mode::Inline, false, &usual),
+            ("inline, direct", Mode::Inline, true, &usual),
+            ("inline, sleeping", Mode::Inline, false, &sleeping),
+            ("handler", Mode::Handler, false, &usual),
+        ]
+        .map(|(mode_name, mode, direct, vm_options)| {
+            let vm_options = vm_options.clone();
+            let (data, mut next, policy) = (self.data, turns(&self.pieces), policy.clone());
             way(format!("ours, {name}, {mode_name}"), move || {
+                let order = next();
                 data.cool();
-                let vm = Vm::new(VmOptions::default()).unwrap();
+                let vm = Vm::new(vm_options.clone()).unwrap();
                 let object = if direct { vm.file_direct(&data.path) } else { vm.file(&data.path) }.unwrap();
-                let map = vm.map(&object, &MapOptions::shared().mode(mode).policy(policy.clone())).unwrap();
+                // A piece in order ends where its map does: what is read ahead is of use to it.
+                let pages = order.iter().max().map_or(0, |&last| last + 1);
+                let window = PageRange::new(PageIndex(0), PageIndex(pages));
+                let options = MapOptions::shared().mode(mode).policy(policy.clone()).window(window);
+                let map = vm.map(&object, &options).unwrap();
                 map.advise(advice).unwrap();
                 walk(map.as_slice(), &order)
             })
@@ -142,10 +170,11 @@ pub fn measure(chosen: impl Fn(&str) -> bool) -> Vec<Aim> {
 }
 
 fn sequential(data: &Data) -> Option<Aim> {
-    let cold = Cold { data, order: (0..data.pages).collect() };
+    let all: Vec<u64> = (0..data.pages).collect();
+    let cold = Cold { data, pieces: cut(&all) };
     let mut ways = vec![cold.kernel(KERNEL, false)];
     ways.extend(cold.ours("sequential", &none(), Advice::Sequential));
-    let scores = compare("cold file, every page in order", "pages/s", ways);
+    let scores = compare_pieces("cold file, every page in order", "pages/s", PIECES, ways);
     Aim::at_least(
         "cold file in order: to kernel mmap",
         scores.ratio("ours, sequential, inline", KERNEL),
@@ -157,10 +186,10 @@ fn random(data: &Data) -> Option<Aim> {
     let mut order: Vec<u64> = (0..data.pages).collect();
     shuffle(&mut order, 1);
     order.truncate(data.pages as usize / 16);
-    let cold = Cold { data, order: order.into() };
+    let cold = Cold { data, pieces: cut(&order) };
     let mut ways = vec![cold.kernel(KERNEL_RANDOM, true)];
     ways.extend(cold.ours("cluster 1", &none(), Advice::Random));
-    let scores = compare("cold file, 1/16 of its pages in random order", "pages/s", ways);
+    let scores = compare_pieces("cold file, 1/16 of its pages in random order", "pages/s", PIECES, ways);
     Aim::at_least(
         "cold file at random: to kernel mmap, MADV_RANDOM",
         scores.ratio("ours, cluster 1, inline", KERNEL_RANDOM),
@@ -192,7 +221,7 @@ fn predicted(data: &Data) -> Option<Aim> {
         .collect();
     let policy = Policy::Predicted(Predicted::new(&extents, Aligned { pages: 16 }));
     let percent = 100 * order.len() as u64 / data.pages;
-    let cold = Cold { data, order };
+    let cold = Cold { data, pieces: [order].into() };
     let mut ways = vec![cold.kernel(KERNEL, false), cold.kernel(KERNEL_RANDOM, true)];
     ways.extend(cold.ours("predicted", &policy, Advice::Normal));
     let title = format!("cold file, a working set of {percent} % in {} runs", runs.len());
@@ -202,6 +231,10 @@ fn predicted(data: &Data) -> Option<Aim> {
         scores.ratio("ours, predicted, inline", KERNEL),
         3.0,
     )
+}
+
+fn cut(order: &[u64]) -> Arc<[Order]> {
+    order.chunks(order.len().div_ceil(PIECES)).map(Order::from).collect()
 }
 
 fn none() -> Policy {

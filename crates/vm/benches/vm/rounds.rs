@@ -27,13 +27,19 @@ pub struct Aim {
 
 /// Runs all ways in turn, round after round, and prints each with the ratio of its score to that of the first way, the
 /// median of the rounds' ratios. With ONLY set, ways whose names do not hold its text are left out.
-pub fn compare(title: &str, unit: &str, mut ways: Vec<Way<'_>>) -> Scores {
+pub fn compare(title: &str, unit: &str, ways: Vec<Way<'_>>) -> Scores {
+    compare_pieces(title, unit, 1, ways)
+}
+
+/// As `compare`, with so many times as many rounds: for ways that do a part of the work each time. What a disk gives
+/// changes from one second to the next.
+pub fn compare_pieces(title: &str, unit: &str, pieces: usize, mut ways: Vec<Way<'_>>) -> Scores {
     let rounds: usize = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(7);
     if let Ok(only) = std::env::var("ONLY") {
         ways.retain(|way| way.name.contains(&only));
     }
     let mut by_way: Vec<_> = ways.iter().map(|way| (way.name.clone(), Vec::new())).collect();
-    for round in 0..rounds {
+    for round in 0..rounds * pieces {
         // Every other round backwards: nobody always runs after the same.
         let order: Vec<usize> =
             if round % 2 == 0 { (0..ways.len()).collect() } else { (0..ways.len()).rev().collect() };

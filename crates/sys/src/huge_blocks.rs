@@ -1,0 +1,196 @@
+//! Parts of a region that are left to the kernel's huge pages one by one.
+//!
+//! userfaultfd has no call that makes a huge page in place, and the kernel makes no good one where it asks user space first:
+//! with huge pages on it clears one before it asks, and throws it away; with huge pages off it makes a page table, which
+//! a huge page cannot replace. So a memfd that holds nothing stands where memory will be: its faults make neither. The
+//! first of them has plain anonymous memory put in its place, by one mremap(2) of a range that is always empty.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use crate::region::{Contents, REGION_ALIGN, Region};
+use crate::words::Words;
+
+/// The least that is given at once: a fault and a piece cost a hundredth of what it takes to clear so much. The kernel
+/// makes what is touched of it, and no more.
+const PIECE_BYTES: u64 = 8 * REGION_ALIGN;
+/// A region is given in so many pieces at most, since each may take a mapping (vm.max_map_count).
+const PIECES: u64 = 4096;
+
+/// A piece's word while it is given, and once it is.
+const GIVING: u32 = 1;
+const GIVEN: u32 = 2;
+
+/// The whole huge pages of a region.
+#[derive(Debug)]
+pub struct HugeBlocks {
+    start: u64,
+    end: u64,
+    piece_bytes: u64,
+    pieces: Words,
+    /// Empty memory as it is to be, put in place of pieces.
+    empty: Region,
+    /// Threads that use the region, which it waits for before it goes.
+    users: AtomicUsize,
+    gone: AtomicU32,
+}
+
+/// A piece that has been given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Its first address.
+    pub start: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// Whether it was given by this call.
+    pub now: bool,
+}
+
+impl HugeBlocks {
+    /// For `[start, start + len)` of a region, of which no page exists.
+    pub(crate) fn new(start: u64, len: u64) -> io::Result<Self> {
+        let piece_bytes = PIECE_BYTES.max((len / PIECES).next_multiple_of(REGION_ALIGN));
+        Ok(Self {
+            start,
+            end: start + len,
+            piece_bytes,
+            pieces: Words::zeroed(len.div_ceil(piece_bytes) as usize)?,
+            empty: Region::map(piece_bytes.min(len), Contents::AnonymousHuge)?,
+            users: AtomicUsize::new(0),
+            gone: AtomicU32::new(0),
+        })
+    }
+
+    /// Whether `address` lies in one of them.
+    pub fn hold(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+
+    /// Has the kernel serve the piece of `address`, once. May be called in signal handlers.
+    ///
+    /// # Errors
+    /// ENOMEM when there are too many mappings; the piece can be given later. ENOENT once the region is gone.
+    ///
+    /// # Panics
+    /// Where `address` lies in none of the blocks.
+    pub fn give(&self, address: u64) -> io::Result<Given> {
+        assert!(self.hold(address), "not a huge block");
+        self.use_region(|| self.give_piece((address - self.start) / self.piece_bytes))
+    }
+
+    /// Has the kernel make what is missing of `[address, address + len)`, which lies in a piece that was given.
+    ///
+    /// # Errors
+    /// ENOMEM when there is no memory. ENOENT once the region is gone.
+    ///
+    /// # Panics
+    /// Where the piece was not given, or the range leaves it.
+    pub fn populate(&self, address: u64, len: u64) -> io::Result<()> {
+        assert!(len > 0 && self.hold(address) && self.hold(address + len - 1), "not huge blocks");
+        let [first, last] = [address, address + len - 1].map(|at| (at - self.start) / self.piece_bytes);
+        let word = self.pieces[first as usize].load(Ordering::Acquire);
+        assert!(first == last && word == GIVEN, "not a piece that was given");
+        self.use_region(|| {
+            // SAFETY: the range is the region's, which waits for this call before it goes. Zeros come where there was
+            // nothing, which read as zeros before; the rest stays.
+            let made = unsafe {
+                libc::madvise(address as *mut libc::c_void, len as usize, libc::MADV_POPULATE_WRITE)
+            };
+            if made == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        })
+    }
+
+    /// Does `work` on the region unless it is gone.
+    fn use_region<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        // The count goes up before `gone` is read, and `retire` sets that before it reads the count.
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let done = match self.gone.load(Ordering::SeqCst) {
+            0 => work(),
+            _ => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+        };
+        self.users.fetch_sub(1, Ordering::SeqCst);
+        done
+    }
+
+    fn give_piece(&self, index: u64) -> io::Result<Given> {
+        let start = self.start + index * self.piece_bytes;
+        let len = self.piece_bytes.min(self.end - start);
+        let word = &self.pieces[index as usize];
+        loop {
+            match word.compare_exchange(0, GIVING, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => {
+                    let moved = self.put_in_place(start, len);
+                    word.store(if moved.is_ok() { GIVEN } else { 0 }, Ordering::Release);
+                    return moved.map(|()| Given { start, len, now: true });
+                }
+                Err(GIVEN) => return Ok(Given { start, len, now: false }),
+                // One call of the kernel.
+                Err(_) => rustix::thread::sched_yield(),
+            }
+        }
+    }
+
+    fn put_in_place(&self, start: u64, len: u64) -> io::Result<()> {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        // SAFETY: `empty` holds at least `len` bytes and keeps its mapping; nobody touches it. The range at `start` lies
+        // in the region, which waits for this call before it goes, and holds no page: it shows a memfd that is
+        // never written to, and its word lets it be replaced once.
+        let moved = unsafe {
+            libc::mremap(
+                self.empty.start() as *mut libc::c_void,
+                len as usize,
+                len as usize,
+                flags,
+                start as *mut libc::c_void,
+            )
+        };
+        if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Nobody uses the region any more when this returns.
+    pub(crate) fn retire(&self) {
+        self.gone.store(1, Ordering::SeqCst);
+        while self.users.load(Ordering::SeqCst) != 0 {
+            rustix::thread::sched_yield();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::MemfdFlags;
+
+    use super::*;
+
+    #[test]
+    fn pieces_are_given_once_and_keep_what_is_written() {
+        let memfd = rustix::fs::memfd_create("blocks", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memfd, 1 << 30).unwrap();
+        // Two pieces and a half, and a rest that is no huge page.
+        let half = PIECE_BYTES / 2;
+        let len = 2 * PIECE_BYTES + half + 4096;
+        let mut region = Region::map(len, Contents::HugeBlocks(memfd.as_fd())).unwrap();
+        let blocks = region.blocks().unwrap();
+        let start = region.start();
+        let third = start + 2 * PIECE_BYTES;
+        assert!(blocks.hold(third + half - 1) && !blocks.hold(third + half));
+        let nows: Vec<bool> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| blocks.give(start + 4096).unwrap().now)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(nows.iter().filter(|&&now| now).count(), 1);
+        region.as_mut_slice()[4096] = 7;
+        assert_eq!(blocks.give(start).unwrap(), Given { start, len: PIECE_BYTES, now: false });
+        let last = blocks.give(third + REGION_ALIGN).unwrap();
+        assert_eq!(last, Given { start: third, len: half, now: true });
+        assert_eq!(region.as_slice()[4096], 7);
+        blocks.populate(third + REGION_ALIGN, REGION_ALIGN).unwrap();
+        let present = |address| crate::region::is_present(address).unwrap();
+        assert!(present(third + REGION_ALIGN + 8192) && !present(third) && present(start + 4096));
+        drop(region);
+        assert_eq!(blocks.give(start + PIECE_BYTES).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    }
+}
