@@ -71,14 +71,16 @@ impl Gain {
     }
 }
 
-/// What the next cold start on `device` is to be, after `starts`. `random` is a uniform number.
-pub fn turn(device: u64, starts: &[ColdStart], random: u64) -> Turn {
+/// What the next cold start on `device` is to be, after `starts`. `random` is a uniform number, `None` where nothing is
+/// to be tried out: then what is known alone decides.
+pub fn turn(device: u64, starts: &[ColdStart], random: Option<u64>) -> Turn {
+    let is_drawn = |one_in: u64| random.is_some_and(|random| random.is_multiple_of(one_in));
     if Gain::on(device, starts).is_none() {
-        return if random.is_multiple_of(TRY_AGAIN_EVERY) { Turn::Prefetch } else { Turn::Off };
+        return if is_drawn(TRY_AGAIN_EVERY) { Turn::Prefetch } else { Turn::Off };
     }
     let here = starts.iter().rev().filter(|start| start.device == device);
     let since_last = here.take_while(|start| !start.held_out).count();
-    if since_last >= HOLD_OUT_APART && random.is_multiple_of(HOLD_OUT_EVERY) {
+    if since_last >= HOLD_OUT_APART && is_drawn(HOLD_OUT_EVERY) {
         Turn::HoldOut
     } else {
         Turn::Prefetch
@@ -116,17 +118,18 @@ mod tests {
     #[test]
     fn where_nothing_is_gained_it_is_off_and_tried_now_and_then() {
         let none = starts(&[100; 5], &[90; 3]);
-        let prefetched = (0..800).filter(|&random| turn(1, &none, random) == Turn::Prefetch).count();
+        let prefetched = (0..800).filter(|&random| turn(1, &none, Some(random)) == Turn::Prefetch).count();
         assert_eq!(prefetched, 100);
-        assert!((0..800).all(|random| turn(1, &none, random) != Turn::HoldOut));
+        assert!((0..800).all(|random| turn(1, &none, Some(random)) != Turn::HoldOut));
+        assert_eq!(turn(1, &none, None), Turn::Off, "where nothing is tried, not even now and then");
         let better = starts(&[50; 9], &[90; 3]);
-        assert!((0..800).all(|random| turn(1, &better, random) != Turn::Off));
+        assert!((0..800).all(|random| turn(1, &better, Some(random)) != Turn::Off));
     }
 
     #[test]
     fn few_starts_are_held_out_and_never_two_in_a_row() {
         let turns = |starts: &[ColdStart]| {
-            (0..3200).filter(|&random| turn(1, starts, random) == Turn::HoldOut).count()
+            (0..3200).filter(|&random| turn(1, starts, Some(random)) == Turn::HoldOut).count()
         };
         assert_eq!(turns(&starts(&[50; 9], &[])), 100);
         assert_eq!(turns(&starts(&[50; 7], &[100])), 0);

@@ -43,10 +43,10 @@ impl Attempt {
         let mut random = SplitMix::new(now_ns() ^ (u64::from(std::process::id()) << 32));
         let turn = if !options.prefetch {
             Turn::Off
-        } else if learns && options.hold_out {
-            gain::turn(device, &profile.starts, random.next())
         } else {
-            Turn::Prefetch
+            // Where nothing is learned, nothing is tried out; what was learned earlier holds all the same.
+            let tries = learns && options.hold_out;
+            gain::turn(device, &profile.starts, tries.then(|| random.next()))
         };
         let read_ahead_pages = readahead::of_device(device)
             .map_or(Budget::default().read_ahead_pages, |kib| kib.saturating_mul(1024) / PAGE_SIZE);
@@ -86,4 +86,31 @@ impl Attempt {
 fn home(profile: &Profile) -> u64 {
     let executable = profile.files.iter().find(|file| file.path == profile.program);
     executable.or(profile.files.first()).map_or(0, |file| file.identity.device)
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::cold_start::ColdStart;
+
+    use super::*;
+
+    fn profile(prefetched_us: u32, held_out_us: u32) -> Profile {
+        let start = |unix_s, held_out, took_us| ColdStart { unix_s, held_out, took_us, ..ColdStart::default() };
+        let pairs = (0..3).flat_map(|at| [start(at, true, held_out_us), start(9 + at, false, prefetched_us)]);
+        Profile { starts: pairs.collect(), ..Profile::default() }
+    }
+
+    #[test]
+    fn what_gains_nothing_is_not_prefetched_even_where_nothing_is_learned_or_held_out() {
+        let (useless, useful) = (profile(100, 90), profile(50, 90));
+        for (learns, hold_out) in [(false, true), (true, false), (false, false)] {
+            let options = LaunchOptions { hold_out, ..LaunchOptions::default() };
+            for _ in 0..100 {
+                assert_eq!(Attempt::new(&useless, &options, learns, false).turn, Turn::Off);
+                assert_eq!(Attempt::new(&useful, &options, learns, false).turn, Turn::Prefetch);
+            }
+        }
+        let off = LaunchOptions { prefetch: false, ..LaunchOptions::default() };
+        assert_eq!(Attempt::new(&useful, &off, true, false).turn, Turn::Off);
+    }
 }
