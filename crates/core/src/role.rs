@@ -6,49 +6,106 @@
 //! - a **tool** is told by its name, the *kinds* of its options and of the files it is given: `gcc -O2 -Iinclude -c a.c
 //!   -o a.o` is `gcc -I -O -c -o *.c *.o`, whatever it compiles, and for C++ it is another;
 //! - an **interpreter** is told by the program it interprets: `python3 tool.py --fast x` is `python3 tool.py`,
-//!   `java -cp a.jar Main` is `java -cp a.jar Main`.
+//!   `java -cp a.jar Main` is `java -cp a.jar Main`. A program that stands in the call itself is told by a checksum of its
+//!   text, and settings by their names, for texts and values may be secrets, and roles travel with profiles: `python3 -c
+//!   'print(1)'` is `python3 -c #ed90a708`, `java -Ddb.password=x Main` is `java -Ddb.password= Main`.
+
+use crate::profile_file::checksum;
 
 /// Options of interpreters. The lists hold the options that matter for finding the program among the
-/// arguments; others are taken as they stand.
+/// arguments; others are taken as they stand, without the value behind a `=`.
+#[derive(Clone, Copy)]
 struct Interpreter {
     /// The name without its version: `python3.11` is `python`.
     name: &'static str,
-    /// Options whose value is the program; what follows are the program's own arguments.
-    program: &'static [&'static str],
-    /// Options that take the next argument as their value.
-    value: &'static [&'static str],
+    /// Letters of options whose value is the program itself.
+    text: &'static str,
+    /// Letters of options whose value names the program; what follows are the program's own arguments.
+    program: &'static str,
+    /// Letters of options that take a value, in the same argument or the next.
+    value: &'static str,
+    /// Letters of options whose value, if any, stands in the same argument.
+    attached: &'static str,
+    /// Long options, and those told by more than a letter.
+    words: &'static [(&'static str, Value)],
+    /// Whether letters may follow that of the program itself: `sh -cx TEXT`.
+    is_shell: bool,
 }
 
+/// What the value of an option is.
+#[derive(Clone, Copy, PartialEq)]
+enum Value {
+    /// The program itself.
+    Text,
+    /// The name of the program.
+    Program,
+    /// Something else.
+    Other,
+}
+
+const NONE: Interpreter =
+    Interpreter { name: "", text: "", program: "", value: "", attached: "", words: &[], is_shell: false };
+const NODE: Interpreter = Interpreter {
+    name: "node",
+    text: "ep",
+    value: "rC",
+    words: &[
+        ("--eval", Value::Text),
+        ("--print", Value::Text),
+        ("--require", Value::Other),
+        ("--import", Value::Other),
+    ],
+    ..NONE
+};
+const SHELL: Interpreter = Interpreter {
+    name: "sh",
+    text: "c",
+    value: "Oo",
+    words: &[("--rcfile", Value::Other), ("--init-file", Value::Other)],
+    is_shell: true,
+    ..NONE
+};
+
 const INTERPRETERS: &[Interpreter] = &[
-    Interpreter { name: "python", program: &["-c", "-m"], value: &["-W", "-X", "--check-hash-based-pycs"] },
-    Interpreter { name: "pypy", program: &["-c", "-m"], value: &["-W", "-X"] },
+    Interpreter {
+        name: "python",
+        text: "c",
+        program: "m",
+        value: "WX",
+        words: &[("--check-hash-based-pycs", Value::Other)],
+        ..NONE
+    },
+    Interpreter { name: "pypy", text: "c", program: "m", value: "WX", ..NONE },
     Interpreter {
         name: "java",
-        program: &["-jar", "-m", "--module"],
-        value: &["-cp", "-classpath", "--class-path", "-p", "--module-path", "--add-modules"],
+        words: &[
+            ("-jar", Value::Program),
+            ("-m", Value::Program),
+            ("--module", Value::Program),
+            ("-cp", Value::Other),
+            ("-classpath", Value::Other),
+            ("--class-path", Value::Other),
+            ("-p", Value::Other),
+            ("--module-path", Value::Other),
+            ("--add-modules", Value::Other),
+        ],
+        ..NONE
     },
-    Interpreter {
-        name: "node",
-        program: &["-e", "--eval", "-p", "--print"],
-        value: &["-r", "--require", "--import"],
-    },
-    Interpreter {
-        name: "nodejs",
-        program: &["-e", "--eval", "-p", "--print"],
-        value: &["-r", "--require", "--import"],
-    },
-    Interpreter { name: "perl", program: &["-e", "-E"], value: &["-I"] },
-    Interpreter { name: "ruby", program: &["-e"], value: &["-I", "-r"] },
-    Interpreter { name: "php", program: &["-r"], value: &["-c", "-d"] },
-    Interpreter { name: "lua", program: &["-e"], value: &["-l"] },
-    Interpreter { name: "guile", program: &["-c", "-s"], value: &["-L", "-l"] },
-    Interpreter { name: "Rscript", program: &["-e"], value: &[] },
+    NODE,
+    Interpreter { name: "nodejs", ..NODE },
+    Interpreter { name: "perl", text: "eE", value: "I", attached: "CDFMVdimx", ..NONE },
+    Interpreter { name: "ruby", text: "e", value: "CIr", attached: "EFKTWix", ..NONE },
+    Interpreter { name: "php", text: "BERr", program: "Ff", value: "Scdtz", ..NONE },
+    Interpreter { name: "lua", text: "e", value: "l", ..NONE },
+    Interpreter { name: "guile", text: "c", program: "s", value: "Llex", ..NONE },
+    Interpreter { name: "Rscript", text: "e", ..NONE },
     // One executable, many programs: the first argument says which.
-    Interpreter { name: "busybox", program: &[], value: &[] },
-    Interpreter { name: "bash", program: &["-c"], value: &["-o", "-O"] },
-    Interpreter { name: "dash", program: &["-c"], value: &["-o"] },
-    Interpreter { name: "sh", program: &["-c"], value: &["-o"] },
-    Interpreter { name: "zsh", program: &["-c"], value: &["-o"] },
+    Interpreter { name: "busybox", ..NONE },
+    SHELL,
+    Interpreter { name: "bash", ..SHELL },
+    Interpreter { name: "dash", ..SHELL },
+    Interpreter { name: "zsh", ..SHELL },
+    Interpreter { name: "ksh", ..SHELL },
 ];
 
 /// Longest role kept; the rest of a longer one adds nothing that tells calls apart.
@@ -67,7 +124,8 @@ const FILE_KIND_BYTES_MAX: usize = 5;
 /// assert_eq!(role(&["gcc", "-S", "-O3", "-DY", "b.cc"]), "gcc -D -O -S *.cc");
 /// assert_eq!(role(&["clang", "--std=c17", "--version"]), "clang --std --version");
 /// assert_eq!(role(&["python3.11", "-X", "dev", "tool.py", "x"]), "python3.11 -X dev tool.py");
-/// assert_eq!(role(&["node", "-e", "1", "x"]), "node -e 1");
+/// assert_eq!(role(&["python3", "-c", "print(1)"]), "python3 -c #ed90a708");
+/// assert_eq!(role(&["node", "-e", "1", "x"]), "node -e #83dcefb7");
 /// ```
 pub fn role<S: AsRef<str>>(argv: &[S]) -> String {
     let mut args = argv.iter().map(AsRef::as_ref);
@@ -77,7 +135,7 @@ pub fn role<S: AsRef<str>>(argv: &[S]) -> String {
     if let Some(interpreter) = INTERPRETERS.iter().find(|interpreter| interpreter.name == stem) {
         for arg in interpreted(interpreter, args) {
             role.push(' ');
-            role.push_str(arg);
+            role.push_str(&arg);
         }
     } else {
         let mut options: Vec<&str> = Vec::new();
@@ -109,21 +167,78 @@ pub fn role<S: AsRef<str>>(argv: &[S]) -> String {
 }
 
 /// The arguments up to and with the interpreted program.
-fn interpreted<'a>(interpreter: &Interpreter, mut args: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+fn interpreted<'a>(interpreter: &Interpreter, mut args: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut kept = Vec::new();
     while let Some(arg) = args.next() {
-        kept.push(arg);
-        if interpreter.program.contains(&arg) {
-            kept.extend(args.next());
-            break;
+        let Some((option, attached, value)) = option_with_value(interpreter, arg) else {
+            if !arg.starts_with('-') || arg == "-" {
+                kept.push(arg.into());
+                break;
+            }
+            kept.push(name_alone(arg).into());
+            continue;
+        };
+        kept.push(option.into());
+        if let Some(text) = attached.or_else(|| args.next()) {
+            kept.push(match value {
+                Value::Text => told_by_checksum(text),
+                Value::Program => text.into(),
+                Value::Other => name_alone(text).into(),
+            });
         }
-        if interpreter.value.contains(&arg) {
-            kept.extend(args.next());
-        } else if !arg.starts_with('-') || arg == "-" {
+        if value != Value::Other {
             break;
         }
     }
     kept
+}
+
+/// An option, its value where that stands in the same argument, and what the value is; `None` for what takes none.
+fn option_with_value<'a>(
+    interpreter: &Interpreter,
+    arg: &'a str,
+) -> Option<(&'a str, Option<&'a str>, Value)> {
+    let (word, attached) = match arg.split_once('=') {
+        Some((word, attached)) => (word, Some(attached)),
+        None => (arg, None),
+    };
+    if let Some(&(_, value)) = interpreter.words.iter().find(|(known, _)| *known == word) {
+        return Some((word, attached, value));
+    }
+    let letters = arg.strip_prefix('-').filter(|letters| !letters.starts_with('-'))?;
+    for (at, letter) in letters.char_indices() {
+        let (option, rest) = arg.split_at(1 + at + letter.len_utf8());
+        let value = if interpreter.text.contains(letter) {
+            // More letters of options, and not yet the text: `sh -cx TEXT`, `node -pe TEXT`.
+            let is_option = |letter: char| {
+                interpreter.text.contains(letter) || interpreter.is_shell && letter.is_ascii_alphabetic()
+            };
+            if rest.chars().all(is_option) {
+                return Some((arg, None, Value::Text));
+            }
+            Value::Text
+        } else if interpreter.program.contains(letter) {
+            Value::Program
+        } else if interpreter.value.contains(letter) {
+            return rest.is_empty().then_some((option, None, Value::Other));
+        } else if interpreter.attached.contains(letter) {
+            return None;
+        } else {
+            continue;
+        };
+        return Some((option, Some(rest).filter(|rest| !rest.is_empty()), value));
+    }
+    None
+}
+
+/// Text that a user may have meant for nobody else, as what tells it from others.
+fn told_by_checksum(text: &str) -> String {
+    format!("#{:08x}", checksum(&[text.as_bytes()]))
+}
+
+/// A setting without what it is set to.
+fn name_alone(arg: &str) -> &str {
+    arg.find('=').map_or(arg, |at| &arg[..=at])
 }
 
 /// What kind of option it is, its value left out: `-O2` is `-O`, `--std=c17` is `--std`. `None` for operands.
@@ -177,9 +292,34 @@ mod tests {
     }
 
     #[test]
+    fn a_program_in_the_call_is_told_by_a_checksum_of_its_text() {
+        let told = |text: &str| format!("#{:08x}", checksum(&[text.as_bytes()]));
+        for (argv, expected) in [
+            (&["sh", "-c", "SECRET", "x"][..], "sh -c {}"),
+            (&["bash", "-euo", "pipefail", "-c", "SECRET"], "bash -euo pipefail -c {}"),
+            (&["bash", "-lcx", "SECRET"], "bash -lcx {}"),
+            (&["bash", "--rcfile", "a", "-lc", "SECRET"], "bash --rcfile a -lc {}"),
+            (&["python3.11", "-X", "dev", "-W", "once", "-Ic", "SECRET"], "python3.11 -X dev -W once -Ic {}"),
+            (&["python3", "-cSECRET"], "python3 -c {}"),
+            (&["node", "-r", "./x.js", "-pe", "SECRET"], "node -r ./x.js -pe {}"),
+            (&["node", "--eval=SECRET"], "node --eval {}"),
+            (&["perl", "-MData::Dumper", "-I/home/lib", "-lne", "SECRET", "file"], "perl -MData::Dumper -I/home/lib -lne {}"),
+            (&["ruby", "-rset", "-e", "SECRET"], "ruby -rset -e {}"),
+            (&["php", "-d", "x.key=SECRET", "-r", "SECRET"], "php -d x.key= -r {}"),
+            (&["java", "-Ddb.password=SECRET", "-jar", "x.jar"], "java -Ddb.password= -jar x.jar"),
+            (&["python3", "-X", "presite=SECRET", "-Xy=SECRET", "-m", "mod"], "python3 -X presite= -Xy= -m mod"),
+        ] {
+            assert_eq!(role(argv), expected.replace("{}", &told("SECRET")));
+        }
+        assert_ne!(role(&["sh", "-c", "ls"]), role(&["sh", "-c", "pwd"]));
+    }
+
+    #[test]
     fn odd_arguments_are_no_trouble() {
         assert_eq!(role::<&str>(&[]), "");
         assert_eq!(role(&["x", "", "-", "--", "-q"]), "x");
+        assert_eq!(role(&["sh", "-c"]), "sh -c");
+        assert_eq!(role(&["python3", "-é", "--", "", "x"]), "python3 -é -- ");
         assert!(role(&["python3".to_string(), "é".repeat(900)]).len() <= ROLE_BYTES_MAX);
     }
 }
