@@ -189,6 +189,8 @@ impl Profile {
                 changed |= lookup.list && !self.lookups[at].list;
                 self.lookups[at].list |= lookup.list;
             } else {
+                // Ranks ascend in a profile, whatever the order of what is added.
+                lookup.rank = self.lookups.last().map_or(0, |last| last.rank).max(lookup.rank);
                 known.insert(lookup.path.clone(), self.lookups.len());
                 self.lookups.push(lookup);
                 changed = true;
@@ -215,6 +217,7 @@ mod tests {
     use super::*;
 
     use crate::page::PageRange;
+    use crate::profile_file;
 
     fn range(start: u64, end: u64) -> PageRange {
         PageRange::new(PageIndex(start), PageIndex(end))
@@ -269,5 +272,16 @@ mod tests {
         assert!(profile.absorb(vec![], lookup(true)));
         assert!(!profile.absorb(vec![], lookup(false)));
         assert_eq!(profile.lookups, lookup(true));
+    }
+
+    #[test]
+    fn names_in_any_order_make_a_profile_that_is_read_as_it_was_written() {
+        let lookup = |rank, path: &str| Lookup { rank, path: path.into(), list: false };
+        let mut profile = Profile::default();
+        profile.absorb(vec![], vec![lookup(0, "/a"), lookup(7, "/b"), lookup(2, "/c"), lookup(0, "/d")]);
+        profile.absorb(vec![], vec![lookup(3, "/e"), lookup(1, "/f")]);
+        assert_eq!(profile.lookups[0].path, "/a");
+        assert!(profile.lookups.is_sorted_by_key(|lookup| lookup.rank), "{:?}", profile.lookups);
+        assert_eq!(profile_file::decode(&profile_file::encode(&profile)), Ok(profile));
     }
 }

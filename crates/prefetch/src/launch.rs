@@ -18,7 +18,7 @@ use std::time::Duration;
 use prepage_core::bounds::{LeftOut, bound};
 use prepage_core::cold_start::ColdStart;
 use prepage_core::gain::Turn;
-use prepage_core::profile::{Extent, Profile, ProfiledFile};
+use prepage_core::profile::Profile;
 use prepage_core::profile_file;
 use prepage_core::shared::shared;
 use prepage_core::{PAGE_SIZE, trial};
@@ -208,10 +208,8 @@ impl Launch<'_> {
                     let findings = watch.follow(&until).findings;
                     (guess.join().unwrap_or_default(), findings)
                 });
-                // Faults tell which pages are used whether these were read ahead or not. Reads that no longer wait and
-                // names that were looked up before are not seen.
-                findings.files.extend(guess.files.into_iter().filter_map(read_part));
-                findings.lookups.extend(guess.lookups);
+                // Faults tell which pages are used whether these were read ahead or not.
+                findings.add_guess(guess);
                 self.keep(findings);
             }
             Err(error) => {
@@ -392,12 +390,6 @@ impl Launch<'_> {
     fn keep(&self, findings: Findings) {
         let _ = keep(&self.store, &self.key, self.command, findings, Origin::Start);
     }
-}
-
-/// The pages of a file that read() uses; `None` where there are none.
-fn read_part(file: ProfiledFile) -> Option<ProfiledFile> {
-    let extents: Vec<Extent> = file.extents.iter().filter(|extent| extent.by_read).copied().collect();
-    (!extents.is_empty()).then_some(ProfiledFile { extents, ..file })
 }
 
 /// Bytes that this process has had read from devices (proc_pid_io(5)); 0 where the kernel does not count them.

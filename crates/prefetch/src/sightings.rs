@@ -11,11 +11,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::extent::{join, simplified};
-use prepage_core::profile::{Evidence, Lookup, ProfiledFile, Touches};
+use prepage_core::profile::{Evidence, Extent, Lookup, Profile, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
 use crate::clock;
-use crate::identity::{fingerprint, identity_of, open_to_read};
+use crate::identity::{fingerprint, identity_of, open_if_same, open_to_read};
 
 /// Places whose contents are made up by the kernel or live in memory: nothing there comes from a device.
 const NOT_ON_A_DEVICE: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
@@ -68,6 +68,27 @@ pub struct Findings {
     pub lookups: Vec<Lookup>,
     /// Pages of files whose path could not be found out.
     pub unnamed_pages: u64,
+}
+
+impl Findings {
+    /// Adds what was prefetched on a guess and cannot be seen in a start that finds it in memory: reads that no longer
+    /// wait, and names that were looked up before. What was seen comes last among the files, for [`Profile::absorb`] takes
+    /// the last for what is there; guesses about files that are another content by now are left out.
+    pub fn add_guess(&mut self, guess: Profile) {
+        let parts = guess.files.into_iter().filter_map(read_part);
+        let seen = std::mem::take(&mut self.files);
+        self.files = parts.filter(|file| open_if_same(file).is_ok()).chain(seen).collect();
+        let base = self.lookups.last().map_or(0, |last| last.rank.saturating_add(1));
+        self.lookups.extend(
+            guess.lookups.into_iter().map(|name| Lookup { rank: name.rank.saturating_add(base), ..name }),
+        );
+    }
+}
+
+/// The pages of a file that read() uses; `None` where there are none.
+fn read_part(file: ProfiledFile) -> Option<ProfiledFile> {
+    let extents: Vec<Extent> = file.extents.iter().filter(|extent| extent.by_read).copied().collect();
+    (!extents.is_empty()).then_some(ProfiledFile { extents, ..file })
 }
 
 impl Default for Sightings {
@@ -274,9 +295,13 @@ mod tests {
     fn old_file(dir: &Path, name: &str) -> PathBuf {
         let path = dir.join(name);
         std::fs::write(&path, vec![1u8; 10 * 4096 + 1]).unwrap();
-        let hour_ago = SystemTime::now() - Duration::from_secs(3600);
-        std::fs::File::options().write(true).open(&path).unwrap().set_modified(hour_ago).unwrap();
+        make_old(&path);
         path
+    }
+
+    fn make_old(path: &Path) {
+        let hour_ago = SystemTime::now() - Duration::from_secs(3600);
+        std::fs::File::options().write(true).open(path).unwrap().set_modified(hour_ago).unwrap();
     }
 
     #[test]
@@ -324,6 +349,32 @@ mod tests {
         sightings.pages(1, dir.path(), range(0, 1), Evidence::Seen);
         sightings.pages(1, &dir.path().join("gone"), range(0, 1), Evidence::Seen);
         assert!(sightings.findings().files.is_empty());
+    }
+
+    #[test]
+    fn a_guess_neither_replaces_what_was_seen_nor_speaks_of_what_is_gone() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (replaced, kept) = (old_file(dir.path(), "replaced"), old_file(dir.path(), "kept"));
+        let seen_in = |paths: &[&Path], page| {
+            let mut sightings = Sightings::default();
+            for path in paths {
+                sightings.read(1, path, range(page, page + 1), Evidence::Seen);
+                sightings.lookup(1, path, false);
+            }
+            sightings.findings()
+        };
+        let guess = seen_in(&[&replaced, &kept], 3);
+        std::fs::write(&replaced, vec![2u8; 20 * 4096]).unwrap();
+        make_old(&replaced);
+        let mut findings = seen_in(&[&replaced], 5);
+        let (files, lookups) = (guess.files, guess.lookups);
+        findings.add_guess(Profile { files, lookups, ..Profile::default() });
+        let mut profile = Profile::default();
+        profile.absorb(findings.files, findings.lookups);
+        let pages: Vec<_> = profile.files.iter().map(|file| file.extents[0].range).collect();
+        assert_eq!(pages, [range(3, 4), range(5, 6)]);
+        assert!(profile.files[1].path.ends_with("/replaced"));
+        assert_eq!(profile.lookups.iter().map(|name| name.rank).collect::<Vec<_>>(), [0, 2]);
     }
 
     #[test]
