@@ -15,7 +15,7 @@ use prepage_core::profile::{Evidence, Extent, Lookup, Profile, ProfiledFile, Tou
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
 use crate::clock;
-use crate::identity::{fingerprint, identity_of, open_if_same, open_to_read};
+use crate::identity::{fingerprint, identity_at, identity_of, open_if_same, open_to_read};
 
 /// Places whose contents are made up by the kernel or live in memory: nothing there comes from a device.
 const NOT_ON_A_DEVICE: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
@@ -205,6 +205,8 @@ impl Sightings {
 
     fn profiled(&self, path: &Path, mut touches: Touches) -> Option<ProfiledFile> {
         let path = path.canonicalize().ok()?;
+        // Before it is opened: opening a pipe lets go whoever waits at its other end.
+        identity_at(&path).ok()?;
         let file = open_to_read(&path).ok()?;
         let identity = identity_of(&file).ok()?;
         let in_memory = rustix::fs::fstatfs(&file)
@@ -375,6 +377,29 @@ mod tests {
         assert_eq!(pages, [range(3, 4), range(5, 6)]);
         assert!(profile.files[1].path.ends_with("/replaced"));
         assert_eq!(profile.lookups.iter().map(|name| name.rank).collect::<Vec<_>>(), [0, 2]);
+    }
+
+    #[test]
+    fn a_pipe_is_not_opened() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+        let (opened, is_opened) = std::sync::mpsc::channel();
+        let writer = std::thread::spawn({
+            let fifo = fifo.clone();
+            move || {
+                let _ = std::fs::File::options().write(true).open(&fifo);
+                let _ = opened.send(());
+            }
+        });
+        // The writer waits for a reader before this looks at the pipe, or comes to wait when it is over.
+        std::thread::sleep(Duration::from_millis(50));
+        let mut sightings = Sightings::default();
+        sightings.read(1, &fifo, range(0, 1), Evidence::Seen);
+        assert!(sightings.findings().files.is_empty());
+        assert!(is_opened.recv_timeout(Duration::from_millis(100)).is_err(), "the writer was let go");
+        drop(std::fs::File::open(&fifo).unwrap());
+        writer.join().unwrap();
     }
 
     #[test]
