@@ -145,8 +145,8 @@ impl Sightings {
         }
     }
 
-    /// Everything seen, in order of first use. Files that are gone, not regular, unreadable, in memory only or
-    /// written to since the sightings began are left out: they are not there for the next start, or not the same.
+    /// Everything seen, in order of first use. Files that are gone, not regular, unreadable, in memory only, or
+    /// written to or replaced since the sightings began are left out: they are not there for the next start, or not the same.
     pub fn findings(mut self) -> Findings {
         self.pages.sort_by_key(|sighting| sighting.time_ns);
         self.names.sort_by_key(|&(time_ns, ..)| time_ns);
@@ -211,7 +211,8 @@ impl Sightings {
         let identity = identity_of(&file).ok()?;
         let in_memory = rustix::fs::fstatfs(&file)
             .is_ok_and(|statfs| MEMORY_FILE_SYSTEMS.contains(&(statfs.f_type as u64)));
-        if in_memory || identity.mtime_ns >= self.began_ns {
+        // The time of the inode's change, which no program sets, tells of a file moved into the place of the one seen, too.
+        if in_memory || identity.mtime_ns.max(identity.ctime_ns) >= self.began_ns {
             return None;
         }
         touches.truncate(PageIndex(identity.size_bytes.div_ceil(PAGE_SIZE)));
@@ -304,6 +305,24 @@ mod tests {
     fn make_old(path: &Path) {
         let hour_ago = SystemTime::now() - Duration::from_secs(3600);
         std::fs::File::options().write(true).open(path).unwrap().set_modified(hour_ago).unwrap();
+        // What changed in the very moment in which the sightings begin counts as changed since.
+        let metadata = path.metadata().unwrap();
+        let changed_ns = metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec();
+        while clock::file_time_ns() <= changed_ns {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_file_that_took_the_place_of_the_one_seen_is_left_out() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (seen, other) = (old_file(dir.path(), "seen"), old_file(dir.path(), "other"));
+        let mut sightings = Sightings::default();
+        sightings.pages(1, &seen, range(0, 1), Evidence::Seen);
+        sightings.pages(1, &other, range(0, 1), Evidence::Seen);
+        std::thread::sleep(Duration::from_millis(20));
+        std::fs::rename(&other, &seen).unwrap();
+        assert!(sightings.findings().files.is_empty());
     }
 
     #[test]
