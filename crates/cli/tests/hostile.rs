@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -109,6 +110,29 @@ fn a_profile_that_lies_is_cut_down_to_what_is_there() {
     match (cached(0, 4), cached(50, 64)) {
         (Ok(first), Ok(last)) => assert_eq!((first, last), (4, 14)),
         _ => eprintln!("SKIPPED: this kernel does not tell which pages are in memory"),
+    }
+}
+
+#[test]
+fn a_profile_of_another_program_stays_where_nothing_is_to_be_learned() {
+    let sandbox = Sandbox::new();
+    let file = Store::at(sandbox.store()).path_of(&key());
+    fs::create_dir(sandbox.store()).unwrap();
+    fs::set_permissions(sandbox.store(), fs::Permissions::from_mode(0o700)).unwrap();
+    let another = Profile { program: "/another".into(), ..Profile::default() };
+    let sound = prepage_core::profile_file::encode(&another);
+    // Of a sound checksum, and no profile: the length of its first string is more than there is.
+    let mut malformed = sound.clone();
+    malformed[24] = 0x7f;
+    let checksum = prepage_core::profile_file::checksum(&[&malformed[24..]]);
+    malformed[12..16].copy_from_slice(&checksum.to_le_bytes());
+    for bytes in [sound, malformed] {
+        fs::write(&file, &bytes).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        run(&sandbox);
+        // What would be learned is written within a moment of the program's end.
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(fs::read(&file).unwrap(), bytes);
     }
 }
 

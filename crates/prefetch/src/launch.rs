@@ -124,8 +124,9 @@ impl Launch<'_> {
                     let cut = bound(&mut profile);
                     self.prefetch(&profile, learns, to_program, &cut, &told);
                 }
-                // Another program's, or of a form that makes no sense: learned anew, and replaced.
-                Ok(None) | Err(_) => self.learn(to_program, told),
+                // Another program's, or of a form that makes no sense: learned anew and replaced, if anything is learned.
+                Ok(None) | Err(_) if self.options.learn => self.learn(to_program, told),
+                Ok(None) | Err(_) => self.prefetch_what_came_along(told),
             }
         };
         let started = if look {
@@ -177,12 +178,17 @@ impl Launch<'_> {
             // Without it the program starts as it would anyway.
             let _ = run_beside_with(self.listener(), |mut kept| {
                 allow_many_files();
-                let Some(until) = self.until() else { return };
-                let _prefetch = first_start::begin(&self.key.program, Told::to(kept.pop()));
-                until.wait();
+                self.prefetch_what_came_along(Told::to(kept.pop()));
             });
         }
         damaged
+    }
+
+    /// Beside a program without profile, of which nothing is to be learned.
+    fn prefetch_what_came_along(&self, told: Told) {
+        let Some(until) = self.until().filter(|_| self.options.prefetch) else { return };
+        let _prefetch = first_start::begin(&self.key.program, told);
+        until.wait();
     }
 
     /// Standard error, where somebody wants to hear from the process beside.
