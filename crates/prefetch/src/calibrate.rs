@@ -10,8 +10,9 @@ mod sample;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Barrier;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use prepage_core::{DeviceFigures, PAGE_SIZE};
@@ -117,12 +118,10 @@ pub fn calibrate(path: &Path) -> Result<Calibration, CalibrateError> {
     let quantile = |share: f64| latencies_ns[((latencies_ns.len() - 1) as f64 * share) as usize];
     let mut bytes_per_second = 0;
     for len in LARGE_BYTES {
-        bytes_per_second = bytes_per_second.max(rate(&sample, len, LARGE_DEPTH).map_err(io)? * len as u64);
+        let (_, rate) = rate(&sample, len, LARGE_DEPTH, spawn).map_err(io)?;
+        bytes_per_second = bytes_per_second.max(rate * len as u64);
     }
-    let mut rates = Vec::new();
-    for depth in DEPTHS {
-        rates.push((depth, rate(&sample, PAGE_SIZE as usize, depth).map_err(io)?));
-    }
+    let rates = rates(&sample, spawn).map_err(io)?;
     let (depth, operations_per_second) = useful_depth(&rates);
     let figures = DeviceFigures {
         latency_ns: quantile(0.5).max(1_000),
@@ -165,16 +164,47 @@ fn latencies(sample: &Sample) -> io::Result<Vec<u64>> {
     Ok(taken_ns)
 }
 
-/// Random reads of `len` bytes a second, `depth` at once.
-fn rate(sample: &Sample, len: usize, depth: u32) -> io::Result<u64> {
+/// Random 4 KiB reads a second by how many there are at once, as far as there are threads for them.
+fn rates(sample: &Sample, spawn: Spawn) -> io::Result<Vec<(u32, u64)>> {
+    let mut rates = Vec::new();
+    for depth in DEPTHS {
+        let (reached, rate) = rate(sample, PAGE_SIZE as usize, depth, spawn)?;
+        // More at once than there can be is of no use to a prefetch of this user either.
+        if reached < depth {
+            break;
+        }
+        rates.push((depth, rate));
+    }
+    Ok(rates)
+}
+
+/// Has a thread read; `None` where no thread can be had.
+type Spawn = for<'scope> fn(
+    &'scope Scope<'scope, '_>,
+    Box<dyn FnOnce() -> io::Result<Completed> + Send + 'scope>,
+) -> Option<ScopedJoinHandle<'scope, io::Result<Completed>>>;
+
+/// Reads that were completed, and in which time.
+type Completed = (u64, Duration);
+
+fn spawn<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: Box<dyn FnOnce() -> io::Result<Completed> + Send + 'scope>,
+) -> Option<ScopedJoinHandle<'scope, io::Result<Completed>>> {
+    std::thread::Builder::new().spawn_scoped(scope, work).ok()
+}
+
+/// How many reads there were at once, `depth` where there are threads for that, and random reads of `len` bytes a second.
+fn rate(sample: &Sample, len: usize, depth: u32, spawn: Spawn) -> io::Result<(u32, u64)> {
     let order = SplitMix::new(u64::from(depth)).shuffled(sample.blocks(len));
     let next = AtomicUsize::new(0);
-    let ready = Barrier::new(depth as usize);
+    // Held while there are threads to be made; how many there will be is known only then.
+    let gate = RwLock::new(());
     sample.chill()?;
     // Each thread gives the reads it completed within the phase, and when it ended.
-    let work = || -> io::Result<(u64, Duration)> {
+    let work = || -> io::Result<Completed> {
         let mut buffer = Buffer::new();
-        ready.wait();
+        drop(gate.read());
         let (began, mut completed) = (Instant::now(), 0);
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
@@ -188,10 +218,15 @@ fn rate(sample: &Sample, len: usize, depth: u32) -> io::Result<u64> {
             completed += 1;
         }
     };
-    let ended: Vec<io::Result<(u64, Duration)>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..depth).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a reader does not panic")).collect()
+    let ended: Vec<io::Result<Completed>> = std::thread::scope(|scope| {
+        let closed = gate.write();
+        let threads: Vec<_> = (1..depth).map_while(|_| spawn(scope, Box::new(work))).collect();
+        drop(closed);
+        let own = work();
+        let others = threads.into_iter().map(|thread| thread.join().expect("a reader does not panic"));
+        others.chain([own]).collect()
     });
+    let reached = ended.len() as u32;
     let (mut completed, mut elapsed) = (0, Duration::from_nanos(1));
     for thread in ended {
         let (reads, end) = thread?;
@@ -199,7 +234,7 @@ fn rate(sample: &Sample, len: usize, depth: u32) -> io::Result<u64> {
         elapsed = elapsed.max(end);
     }
     // Of a device slower than a read a phase, as many as are under way.
-    Ok((completed.max(1) as f64 / elapsed.as_secs_f64()).max(1.0) as u64)
+    Ok((reached, (completed.max(1) as f64 / elapsed.as_secs_f64()).max(1.0) as u64))
 }
 
 #[cfg(test)]
@@ -230,6 +265,27 @@ mod tests {
         assert!(!error.remedy().is_empty());
         let missing = calibrate(&dir.path().join("missing")).unwrap_err();
         assert!(matches!(missing, CalibrateError::Io { .. }), "{missing}");
+    }
+
+    #[test]
+    fn where_threads_run_out_no_more_reads_are_made_at_once() {
+        static LEFT: AtomicUsize = AtomicUsize::new(0);
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let sample = match Sample::on(dir.path()) {
+            Err(error @ CalibrateError::Memory { .. }) => return eprintln!("SKIPPED: {error}"),
+            sample => sample.unwrap(),
+        };
+        let page = PAGE_SIZE as usize;
+        let scarce: Spawn = |scope, work| {
+            let is_left = |left: usize| left.checked_sub(1);
+            LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_left).ok()?;
+            spawn(scope, work)
+        };
+        assert_eq!(rate(&sample, page, 8, scarce).unwrap().0, 1, "one can always be made");
+        // Enough for 2 and 4 at once, and not for 8.
+        LEFT.store(1 + 3 + 5, Ordering::Relaxed);
+        let depths: Vec<u32> = rates(&sample, scarce).unwrap().iter().map(|(depth, _)| *depth).collect();
+        assert_eq!(depths, [1, 2, 4]);
     }
 
     #[test]
