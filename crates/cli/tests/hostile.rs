@@ -208,7 +208,7 @@ fn limits_on_files_and_memory_limit_the_prefetch_alone() {
     let files: Vec<ProfiledFile> =
         (0..60).map(|at| of_file(&data_file(&sandbox, &format!("file-{at}")), 0, 64)).collect();
     store(&sandbox, files, &[]);
-    for limit in ["ulimit -n 12", "ulimit -v 60000", "ulimit -u 40", "ulimit -f 0"] {
+    for limit in ["ulimit -n 12", "ulimit -v 60000", "ulimit -f 0"] {
         let script = format!("{limit} 2>/dev/null; exec \"$@\"");
         let began = Instant::now();
         let output = Command::new("bash")
@@ -223,6 +223,47 @@ fn limits_on_files_and_memory_limit_the_prefetch_alone() {
             assert!(text(&output.stderr).contains("cannot be opened at present"), "{}", text(&output.stderr));
         }
     }
+}
+
+#[test]
+fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
+    use std::os::unix::process::CommandExt;
+    let sandbox = Sandbox::new();
+    if !is_root() {
+        return;
+    }
+    // A user id that nobody has: what counts against its limit is what this test starts. Files that it can reach.
+    const USER: u32 = 54_321;
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let prepage = place.path().join("prepage");
+    fs::copy(env!("CARGO_BIN_EXE_prepage"), &prepage).unwrap();
+    let data = Path::new("/bin/sh").canonicalize().unwrap();
+    store(&sandbox, vec![of_file(&data, 0, 4)], &["/", "/usr"]);
+    let own = place.path().join("store");
+    fs::create_dir(&own).unwrap();
+    let profile = sandbox.profiles().pop().unwrap();
+    let copy = own.join(profile.file_name().unwrap());
+    fs::copy(&profile, &copy).unwrap();
+    for path in [&own, &copy] {
+        std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+    let output = |processes: u32, program: &[&str]| {
+        let script = format!("ulimit -u {processes}; exec \"$@\"");
+        let mut command = Command::new("bash");
+        command.args(["-c", &script, "bash", prepage.to_str().unwrap(), "run", "-v", "--no-learn", "--"]);
+        command.args(program).env("PREPAGE_STORE", &own).uid(USER).gid(USER).current_dir("/");
+        let output = command.output().unwrap();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let began = Instant::now();
+    for processes in [2, 3, 4, 20] {
+        let (stdout, stderr) = output(processes, &["sh", "-c", "echo ran"]);
+        assert_eq!(stdout, "ran\n", "{processes}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{processes}: {stderr}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "the program waited for what cannot be started");
 }
 
 #[test]

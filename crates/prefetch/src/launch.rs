@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::thread::Builder;
 use std::time::Duration;
 
 use prepage_core::bounds::{LeftOut, bound};
@@ -210,9 +211,11 @@ impl Launch<'_> {
             Ok(watch) => {
                 tell("");
                 let (guess, mut findings) = std::thread::scope(|scope| {
-                    let guess = scope.spawn(|| self.prefetch_guess(&until, told));
+                    // Where no thread can be had, this start shows what the next will have ahead.
+                    let guess = Builder::new().spawn_scoped(scope, || self.prefetch_guess(&until, told));
                     let findings = watch.follow(&until).findings;
-                    (guess.join().unwrap_or_default(), findings)
+                    let guess = guess.ok().and_then(|guess| guess.join().ok());
+                    (guess.unwrap_or_default(), findings)
                 });
                 // Faults tell which pages are used whether these were read ahead or not.
                 findings.add_guess(guess);
@@ -244,12 +247,16 @@ impl Launch<'_> {
         allow_many_files();
         let mut engine = Engine::new(&shared, &device_of(&shared));
         engine.keep_within(Budget::of_process());
+        let prefetch = || {
+            let outcome = engine.run();
+            let left = left_out(&shared, &outcome.skipped, &cut);
+            told.say(&format!("of other calls: {}", account(&shared, &outcome, &left)));
+        };
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let outcome = engine.run();
-                let left = left_out(&shared, &outcome.skipped, &cut);
-                told.say(&format!("of other calls: {}", account(&shared, &outcome, &left)));
-            });
+            if Builder::new().spawn_scoped(scope, prefetch).is_err() {
+                // The program may end before it, which then goes on to its own end.
+                prefetch();
+            }
             until.wait();
             engine.cancel();
         });
@@ -291,18 +298,21 @@ impl Launch<'_> {
         let is_prefetched = attempt.turn == Turn::Prefetch;
         let was_cold = !is_prefetched && engine.is_cold();
         let read_before = own_read_bytes();
+        let run_engine = || {
+            let outcome = engine.run();
+            told.say(&account(profile, &outcome, &left_out(profile, &outcome.skipped, cut)));
+            outcome
+        };
+        let look_for_missing = || (drops(), outcome::missing(profile, &attempt.tests));
         let ((drops_before, missing_before), looked, prefetch, watched) = std::thread::scope(|scope| {
-            let prefetch = is_prefetched.then(|| {
-                scope.spawn(|| {
-                    let outcome = engine.run();
-                    told.say(&account(profile, &outcome, &left_out(profile, &outcome.skipped, cut)));
-                    outcome
-                })
-            });
+            let prefetch = is_prefetched.then(|| Builder::new().spawn_scoped(scope, run_engine));
             if !is_prefetched {
                 told.say(attempt.turn_in_words());
             }
-            let missing = scope.spawn(|| (drops(), outcome::missing(profile, &attempt.tests)));
+            let missing = Builder::new().spawn_scoped(scope, look_for_missing);
+            // Where no thread can be had, what must be done is done here, before the program is watched.
+            let missing = missing.map_err(|_| look_for_missing());
+            let prefetch = prefetch.map(|prefetch| prefetch.map_err(|_| run_engine()));
             let watched = learns.then(|| Watch::attach(self.target, attempt.scope));
             // Released only now: from here on nothing happens unseen.
             let looked = release() && watched.as_ref().is_some_and(Result::is_ok);
@@ -314,8 +324,9 @@ impl Launch<'_> {
                 }
             };
             engine.cancel();
-            let prefetch = prefetch.and_then(|prefetch| prefetch.join().ok());
-            (missing.join().unwrap_or_default(), looked, prefetch, watched)
+            let prefetch = prefetch.and_then(|prefetch| prefetch.map_or_else(Some, |thread| thread.join().ok()));
+            let missing = missing.map_or_else(Some, |thread| thread.join().ok());
+            (missing.unwrap_or_default(), looked, prefetch, watched)
         });
         let Some(watched) = watched else { return };
         let took_us = if looked { 0 } else { self.took_us(&until, &watched) };
