@@ -238,18 +238,27 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let prepage = place.path().join("prepage");
     fs::copy(env!("CARGO_BIN_EXE_prepage"), &prepage).unwrap();
-    let data = Path::new("/bin/sh").canonicalize().unwrap();
-    store(&sandbox, vec![of_file(&data, 0, 4)], &["/", "/usr"]);
+    let data = place.path().join("data");
+    fs::write(&data, vec![7u8; 64 * PAGE_SIZE as usize]).unwrap();
+    let file = fs::File::open(&data).unwrap();
+    file.sync_all().unwrap();
+    store(&sandbox, vec![of_file(&data, 0, 64)], &["/", "/usr"]);
+    // The shell itself is to start no process.
+    let program = ["sh", "-c", "echo ran"];
+    let its_key = prepage_prefetch::program::key(&program.map(Into::into)).unwrap();
+    let from = Store::at(sandbox.store());
+    let profile = from.load(&key()).unwrap().unwrap();
+    from.update(&its_key, |_| Some(Profile { role: its_key.role.clone(), ..profile })).unwrap();
     let own = place.path().join("store");
     fs::create_dir(&own).unwrap();
-    let profile = sandbox.profiles().pop().unwrap();
-    let copy = own.join(profile.file_name().unwrap());
-    fs::copy(&profile, &copy).unwrap();
+    let copy = Store::at(own.clone()).path_of(&its_key);
+    fs::copy(from.path_of(&its_key), &copy).unwrap();
     for path in [&own, &copy] {
         std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
     }
     fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
-    let output = |processes: u32, program: &[&str]| {
+    let output = |processes: u32| {
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         let script = format!("ulimit -u {processes}; exec \"$@\"");
         let mut command = Command::new("bash");
         command.args(["-c", &script, "bash", prepage.to_str().unwrap(), "run", "-v", "--no-learn", "--"]);
@@ -259,7 +268,7 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
     };
     let began = Instant::now();
     for processes in [2, 3, 4, 20] {
-        let (stdout, stderr) = output(processes, &["sh", "-c", "echo ran"]);
+        let (stdout, stderr) = output(processes);
         assert_eq!(stdout, "ran\n", "{processes}: {stderr}");
         assert!(!stderr.contains("panicked"), "{processes}: {stderr}");
     }

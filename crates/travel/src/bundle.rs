@@ -94,12 +94,14 @@ pub fn for_others(mut profile: Profile) -> Profile {
     profile.command.clear();
     profile.starts.clear();
     profile.history.looks_due = 0;
+    profile.history.looks_rest = 0;
     profile
 }
 
 #[cfg(test)]
 mod tests {
-    use prepage_core::profile::{Evidence, Extent, FileIdentity, Fingerprint, ProfiledFile};
+    use prepage_core::cold_start::ColdStart;
+    use prepage_core::profile::{Evidence, Extent, FileIdentity, Fingerprint, History, ProfiledFile};
     use prepage_core::{PageIndex, PageRange};
     use proptest::prelude::*;
 
@@ -153,6 +155,15 @@ mod tests {
             let whole = (0..bundle.len()).map(|count| write(&bundle[..count]).len()).any(|len| len == kept);
             prop_assert_eq!(read(&bytes[..kept]).is_ok(), whole && kept > 0);
         }
+    }
+
+    #[test]
+    fn what_belongs_to_this_machine_stays_here() {
+        let history = History { looks_due: 2, looks_rest: 9, exact_runs: 1, ..History::default() };
+        let (command, starts) = (vec!["x".into(), "--password=y".into()], vec![ColdStart::default()]);
+        let given = for_others(Profile { command, starts, history, ..Profile::default() });
+        let kept = History { exact_runs: 1, ..History::default() };
+        assert_eq!(given, Profile { history: kept, ..Profile::default() });
     }
 
     #[test]
