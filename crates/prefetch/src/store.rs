@@ -4,18 +4,25 @@
 //! for others. The directory is made 0700 (others must not be able to write to it), files are 0600 and replaced as a whole, so a reader, a crash or a full
 //! disk never sees half a profile. Two runs that learn at once take turns at a lock; the later one adds to what
 //! the earlier one wrote.
+//!
+//! Of one name (the first word of the role) at most [`PROFILES_OF_A_NAME_MAX`] profiles are kept: each text after `-c` and
+//! each script of a passing name makes a role that may never come again. Where one more is made, those that were not
+//! written to for the longest time are removed.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile_file::{self, FORMAT_VERSION, PAYLOAD_BYTES_MAX, ProfileFileError};
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation};
 
 const SUFFIX: &str = "profile";
+
+/// Profiles of one name that are kept: more than the roles that anybody calls a program in day by day.
+pub const PROFILES_OF_A_NAME_MAX: usize = 32;
 
 /// Why the store could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -215,10 +222,43 @@ impl Store {
         let unchanged = before.clone();
         match change(before) {
             Some(after) if Some(&after) != unchanged.as_ref() => {
-                self.write(&self.path_of(key), &profile_file::encode(&after))
+                let path = self.path_of(key);
+                let is_one_more = !path.exists();
+                self.write(&path, &profile_file::encode(&after))?;
+                if is_one_more {
+                    self.make_room_for(&path);
+                }
+                Ok(())
             }
             _ => Ok(()),
         }
+    }
+
+    /// Removes what is too much of the name of `written`, and what was made of it: see [`PROFILES_OF_A_NAME_MAX`].
+    fn make_room_for(&self, written: &Path) {
+        let alike = self.named_alike(written).into_iter().map(|(_, path)| path).filter(|path| path != written);
+        for path in alike.skip(PROFILES_OF_A_NAME_MAX - 1) {
+            // What cannot be removed is one too many, and tried again with the next.
+            let _ = fs::remove_file(path.with_extension("pages"));
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Profiles whose files are named like `path` but for the checksum, and when they were written to, the last first.
+    fn named_alike(&self, path: &Path) -> Vec<(SystemTime, PathBuf)> {
+        fn name(path: &Path) -> Option<&str> {
+            let is_profile = path.extension().is_some_and(|end| end == SUFFIX);
+            let (name, _checksum) = path.file_name()?.to_str()?.rsplit_once('-')?;
+            is_profile.then_some(name)
+        }
+        let Some(wanted) = name(path) else { return Vec::new() };
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let mut paths: Vec<(SystemTime, PathBuf)> = entries
+            .filter(|entry| name(&entry.path()) == Some(wanted))
+            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+            .collect();
+        paths.sort_unstable_by(|a, b| b.cmp(a));
+        paths
     }
 
     /// Whether the profile of `key` was written less than `interval` ago. A file from the future is of a clock that was
@@ -254,18 +294,7 @@ impl Store {
     /// Profiles of the same executable in other roles, at most `most`, those written last first. Only files named like
     /// that of `key` are looked at; what cannot be read is passed over.
     pub fn relatives(&self, key: &ProfileKey, most: usize) -> Vec<Profile> {
-        let name = key.file_name();
-        let Some((stem, _)) = name.rsplit_once('-') else { return Vec::new() };
-        let is_named_alike = |path: &PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.rsplit_once('-'));
-            name.is_some_and(|(other, _)| other == stem) && path.extension().is_some_and(|end| end == SUFFIX)
-        };
-        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        let mut paths: Vec<(std::time::SystemTime, PathBuf)> = entries
-            .filter(|entry| is_named_alike(&entry.path()))
-            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-            .collect();
-        paths.sort_unstable_by(|a, b| b.cmp(a));
+        let paths = self.named_alike(&self.path_of(key));
         let profiles = paths.iter().filter_map(|(_, path)| self.load_file(path).ok()?);
         profiles
             .filter(|profile| profile.program == key.program && profile.role != key.role)
@@ -365,7 +394,6 @@ fn check_private(path: &Path, metadata: &fs::Metadata) -> Result<(), StoreError>
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
-    use std::time::SystemTime;
 
     use super::*;
 
@@ -424,6 +452,38 @@ mod tests {
         assert_eq!(inode(&store), first, "each write makes a file");
         store.update(&key, |_| Some(Profile { command: vec!["x".into()], ..profile(&key) })).unwrap();
         assert_ne!(inode(&store), first);
+    }
+
+    #[test]
+    fn of_one_name_those_written_last_are_kept() {
+        let (_dir, store) = store();
+        let write = |key: &ProfileKey| store.update(key, |_| Some(profile(key))).unwrap();
+        let age = |key: &ProfileKey, hours: u64| {
+            let file = File::options().write(true).open(store.path_of(key)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(3600 * hours)).unwrap();
+        };
+        let roles: Vec<ProfileKey> = (0..40).map(|at| key(&format!("sh -c #{at:08x}"))).collect();
+        let others = [key("bash -c #0"), key("sh-x -c")];
+        others.iter().for_each(write);
+        others.iter().for_each(|key| age(key, 1000));
+        for (at, key) in roles.iter().enumerate() {
+            write(key);
+            age(key, 100 - at as u64);
+        }
+        let is_there = |key: &ProfileKey| store.load(key).unwrap().is_some();
+        assert!(roles[8..].iter().all(is_there) && !roles[..8].iter().any(is_there));
+        assert!(others.iter().all(is_there), "of another name");
+        // Written to again, it is among the last; one more is never at its own cost, whatever the clock says.
+        store.update(&roles[8], |_| Some(Profile { command: vec!["x".into()], ..profile(&roles[8]) })).unwrap();
+        fs::write(store.path_of(&roles[9]).with_extension("pages"), "").unwrap();
+        roles[8..].iter().for_each(|key| {
+            let file = File::options().write(true).open(store.path_of(key)).unwrap();
+            let modified = file.metadata().unwrap().modified().unwrap();
+            file.set_modified(modified + Duration::from_secs(1 << 20)).unwrap();
+        });
+        write(&roles[0]);
+        assert!(is_there(&roles[0]) && is_there(&roles[8]) && !is_there(&roles[9]));
+        assert_eq!(fs::read_dir(store.directory()).unwrap().count(), 32 + 2 + 1, "and the lock");
     }
 
     #[test]
