@@ -18,7 +18,8 @@ pub struct ColdStart {
     pub device: u64,
     /// Whether nothing was prefetched, to see what prefetching is worth.
     pub held_out: bool,
-    /// From the exec to the last wait for the device in the start, or to the end of the program where that came first.
+    /// From the exec to the end of the program; where that ran for 5 s and more, to the last wait for the device before a
+    /// second without one. 0 where it is not known, microseconds.
     pub took_us: u32,
     /// Pages that were brought in ahead.
     pub prefetched_pages: u32,

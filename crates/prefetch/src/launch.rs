@@ -369,8 +369,7 @@ impl Launch<'_> {
     fn took_us(&self, until: &Until, watched: &Watched) -> u32 {
         /// Longer ones do other things than to start, and their time says little about it.
         const SHORT_NS: u64 = 5_000_000_000;
-        let end =
-            Some(now_ns()).filter(|end| until.has_ended() && end.saturating_sub(self.began_ns) < SHORT_NS);
+        let end = until.ended_ns().filter(|end| end.saturating_sub(self.began_ns) < SHORT_NS);
         let took_ns = end.or(watched.last_wait_ns).map_or(0, |end| end.saturating_sub(self.began_ns));
         u32::try_from(took_ns / 1000).unwrap_or(u32::MAX)
     }

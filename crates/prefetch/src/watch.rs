@@ -9,12 +9,13 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::Evidence;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::perf::PerfError;
-use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Place, Probe, Stream};
+use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Place, Probe, Stream, now_ns};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -59,12 +60,14 @@ pub enum Scope {
 pub struct Until {
     pidfd: OwnedFd,
     deadline: Instant,
+    /// When the process was first seen to have ended, on the clock of [`now_ns`].
+    ended_ns: OnceLock<u64>,
 }
 
 impl Until {
     /// Until the process of `pidfd` has ended, at most for `window`.
     pub fn new(pidfd: OwnedFd, window: Duration) -> Self {
-        Self { pidfd, deadline: Instant::now() + window }
+        Self { pidfd, deadline: Instant::now() + window, ended_ns: OnceLock::new() }
     }
 
     /// Waits for it.
@@ -76,13 +79,20 @@ impl Until {
     pub fn wait_for(&self, pause: Duration) -> bool {
         let pause = Timespec::try_from(pause.min(self.remaining())).expect("a window fits an i64 of seconds");
         let ended = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&pause));
-        ended.is_ok_and(|count| count > 0) || self.remaining().is_zero()
+        self.note(ended.is_ok_and(|count| count > 0)) || self.remaining().is_zero()
     }
 
-    /// Whether the process has ended.
-    pub fn has_ended(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|count| count > 0)
+    /// When the process was seen to have ended by somebody who waited here for it; `None` while nobody has seen that.
+    pub fn ended_ns(&self) -> Option<u64> {
+        self.ended_ns.get().copied()
+    }
+
+    /// Notes the time if the process `has_ended`, which it returns.
+    fn note(&self, has_ended: bool) -> bool {
+        if has_ended {
+            self.ended_ns.get_or_init(now_ns);
+        }
+        has_ended
     }
 
     fn remaining(&self) -> Duration {
@@ -169,7 +179,7 @@ impl Watch {
         let remaining = until.remaining();
         let timeout = self.stalls.as_ref().map_or(remaining, |stalls| stalls.period.min(remaining));
         match self.faults.wait(&[until.pidfd.as_fd()], Some(timeout)) {
-            Ok(ready) => ready[0] || remaining.is_zero(),
+            Ok(ready) => until.note(ready[0]) || remaining.is_zero(),
             Err(_) => true,
         }
     }
@@ -276,5 +286,28 @@ fn see_stall(sightings: &mut Sightings, time_ns: u64, tid: u32) {
             let len = len_bytes.unwrap_or(PAGE_SIZE).min(STALLED_READ_BYTES_MAX);
             sightings.read(time_ns, &path, PageRange::covering(start, len), Evidence::Seen);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    use super::*;
+
+    #[test]
+    fn the_end_is_dated_when_it_comes_not_when_it_is_asked_for() {
+        let mut child = Command::new("sleep").arg("0.05").spawn().unwrap();
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        let until = Until::new(pidfd, Duration::from_secs(10));
+        assert!(!until.wait_for(Duration::ZERO) && until.ended_ns().is_none());
+        until.wait();
+        let seen_ns = now_ns();
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(until.wait_for(Duration::ZERO));
+        assert!(until.ended_ns().is_some_and(|ended_ns| ended_ns <= seen_ns));
+        child.wait().unwrap();
     }
 }
