@@ -416,6 +416,44 @@ fn reads_that_wait_for_the_disk_are_learned_on_the_way() {
 }
 
 #[test]
+fn what_a_program_does_after_its_start_is_not_learned() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let [early, late] = ["early", "late"].map(|name| {
+        let path = sandbox.path().join(name);
+        fs::write(&path, vec![1u8; 1 << 20]).unwrap();
+        make_old(&path);
+        path
+    });
+    let script = format!(
+        "import mmap, os, time\n\
+         def touch(name):\n\
+         \x20   fd = os.open(name, os.O_RDONLY)\n\
+         \x20   memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)\n\
+         \x20   memory[4096]\n\
+         touch('{}')\n\
+         time.sleep(0.5)\n\
+         touch('{}')\n\
+         time.sleep(1.5)\n\
+         touch('{}')\n",
+        early.display(),
+        early.with_extension("gone-on").display(),
+        late.display()
+    );
+    fs::copy(&early, early.with_extension("gone-on")).unwrap();
+    make_old(&early.with_extension("gone-on"));
+    assert!(sandbox.prepage(&run(&["-q"], &["python3", "-c", &script])).status().unwrap().success());
+    sandbox.wait_for_profile();
+    let shown = json(&sandbox.output(&["profile", "show", "--json", "python3"]));
+    let paths: Vec<&str> =
+        shown["files"].as_array().unwrap().iter().filter_map(|file| file["path"].as_str()).collect();
+    let knows = |name: &str| paths.iter().any(|path| path.ends_with(name));
+    assert!(knows("/early") && knows("/early.gone-on") && !knows("/late"), "{paths:?}");
+}
+
+#[test]
 fn a_program_starts_in_every_mode_and_prefetches_before_it_runs_where_that_is_wanted() {
     let sandbox = Sandbox::new();
     let without = sandbox.output(&run(&["--mode=sync"], &PROGRAM));

@@ -145,6 +145,12 @@ impl Sightings {
         }
     }
 
+    /// Forgets what was seen later than `time_ns`.
+    pub fn forget_after(&mut self, time_ns: u64) {
+        self.pages.retain(|sighting| sighting.time_ns <= time_ns);
+        self.names.retain(|(seen_ns, ..)| *seen_ns <= time_ns);
+    }
+
     /// Everything seen, in order of first use. Files that are gone, not regular, unreadable, in memory only, or
     /// written to or replaced since the sightings began are left out: they are not there for the next start, or not the same.
     pub fn findings(mut self) -> Findings {

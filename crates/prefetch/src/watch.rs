@@ -100,7 +100,8 @@ impl Until {
     }
 }
 
-/// The start is over with the last wait for the device before this long without one.
+/// The start is over with the last wait for the device before this long without one; what it needs is learned until no
+/// fault touched a file for this long.
 const QUIET_NS: u64 = 1_000_000_000;
 
 /// What was seen of a start.
@@ -124,6 +125,8 @@ pub struct Watch {
     executed: bool,
     sightings: Sightings,
     last_wait_ns: Option<u64>,
+    /// The last fault on a file or wait for the device in the start; before the first, when watching began.
+    last_sign_ns: u64,
 }
 
 /// Threads that sleep.
@@ -155,7 +158,8 @@ impl Watch {
         // A known program did not wait for us. An exec from now on is reported.
         let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
         let executed = program(&pid.to_string()) != program("self");
-        Ok(Self { faults, stalls, spaces, executed, sightings: Sightings::default(), last_wait_ns: None })
+        let sightings = Sightings::default();
+        Ok(Self { faults, stalls, spaces, executed, sightings, last_wait_ns: None, last_sign_ns: now_ns() })
     }
 
     /// Watches until it is over and returns what was seen.
@@ -168,6 +172,8 @@ impl Watch {
             events.iter().for_each(|event| self.see(event));
             if ended {
                 let lost = self.faults.counts().map_or(u64::MAX, |counts| counts.lost);
+                // What a program does later, with files that it will not be given again, is no part of its start.
+                self.sightings.forget_after(self.last_sign_ns.saturating_add(QUIET_NS));
                 let findings = self.sightings.findings();
                 return Watched { findings, lost, last_wait_ns: self.last_wait_ns };
             }
@@ -193,7 +199,12 @@ impl Watch {
                 if *disk && !self.last_wait_ns.is_some_and(is_quiet) {
                     self.last_wait_ns = self.last_wait_ns.max(Some(event.time_ns));
                 }
-                if let Some(place) = self.spaces.resolve(event.pid, *address) {
+                let place = self.spaces.resolve(event.pid, *address);
+                let is_sign = *disk || place.as_ref().is_some_and(|place| place.page.is_some());
+                if is_sign && event.time_ns.saturating_sub(self.last_sign_ns) <= QUIET_NS {
+                    self.last_sign_ns = self.last_sign_ns.max(event.time_ns);
+                }
+                if let Some(place) = place {
                     see_fault(&mut self.sightings, event.time_ns, &place, *address);
                 }
             }
