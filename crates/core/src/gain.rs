@@ -80,11 +80,7 @@ pub fn turn(device: u64, starts: &[ColdStart], random: Option<u64>) -> Turn {
     }
     let here = starts.iter().rev().filter(|start| start.device == device);
     let since_last = here.take_while(|start| !start.held_out).count();
-    if since_last >= HOLD_OUT_APART && is_drawn(HOLD_OUT_EVERY) {
-        Turn::HoldOut
-    } else {
-        Turn::Prefetch
-    }
+    if since_last >= HOLD_OUT_APART && is_drawn(HOLD_OUT_EVERY) { Turn::HoldOut } else { Turn::Prefetch }
 }
 
 fn median(mut values: Vec<u32>) -> Option<u32> {

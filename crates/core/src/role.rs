@@ -303,11 +303,17 @@ mod tests {
             (&["python3", "-cSECRET"], "python3 -c {}"),
             (&["node", "-r", "./x.js", "-pe", "SECRET"], "node -r ./x.js -pe {}"),
             (&["node", "--eval=SECRET"], "node --eval {}"),
-            (&["perl", "-MData::Dumper", "-I/home/lib", "-lne", "SECRET", "file"], "perl -MData::Dumper -I/home/lib -lne {}"),
+            (
+                &["perl", "-MData::Dumper", "-I/home/lib", "-lne", "SECRET", "file"],
+                "perl -MData::Dumper -I/home/lib -lne {}",
+            ),
             (&["ruby", "-rset", "-e", "SECRET"], "ruby -rset -e {}"),
             (&["php", "-d", "x.key=SECRET", "-r", "SECRET"], "php -d x.key= -r {}"),
             (&["java", "-Ddb.password=SECRET", "-jar", "x.jar"], "java -Ddb.password= -jar x.jar"),
-            (&["python3", "-X", "presite=SECRET", "-Xy=SECRET", "-m", "mod"], "python3 -X presite= -Xy= -m mod"),
+            (
+                &["python3", "-X", "presite=SECRET", "-Xy=SECRET", "-m", "mod"],
+                "python3 -X presite= -Xy= -m mod",
+            ),
         ] {
             assert_eq!(role(argv), expected.replace("{}", &told("SECRET")));
         }

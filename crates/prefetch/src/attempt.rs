@@ -95,7 +95,8 @@ mod tests {
     use super::*;
 
     fn profile(prefetched_us: u32, held_out_us: u32) -> Profile {
-        let start = |unix_s, held_out, took_us| ColdStart { unix_s, held_out, took_us, ..ColdStart::default() };
+        let start =
+            |unix_s, held_out, took_us| ColdStart { unix_s, held_out, took_us, ..ColdStart::default() };
         let pairs = (0..3).flat_map(|at| [start(at, true, held_out_us), start(9 + at, false, prefetched_us)]);
         Profile { starts: pairs.collect(), ..Profile::default() }
     }

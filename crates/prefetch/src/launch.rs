@@ -324,7 +324,8 @@ impl Launch<'_> {
                 }
             };
             engine.cancel();
-            let prefetch = prefetch.and_then(|prefetch| prefetch.map_or_else(Some, |thread| thread.join().ok()));
+            let prefetch =
+                prefetch.and_then(|prefetch| prefetch.map_or_else(Some, |thread| thread.join().ok()));
             let missing = missing.map_or_else(Some, |thread| thread.join().ok());
             (missing.unwrap_or_default(), looked, prefetch, watched)
         });

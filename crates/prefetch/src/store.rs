@@ -236,7 +236,8 @@ impl Store {
 
     /// Removes what is too much of the name of `written`, and what was made of it: see [`PROFILES_OF_A_NAME_MAX`].
     fn make_room_for(&self, written: &Path) {
-        let alike = self.named_alike(written).into_iter().map(|(_, path)| path).filter(|path| path != written);
+        let alike =
+            self.named_alike(written).into_iter().map(|(_, path)| path).filter(|path| path != written);
         for path in alike.skip(PROFILES_OF_A_NAME_MAX - 1) {
             // What cannot be removed is one too many, and tried again with the next.
             let _ = fs::remove_file(path.with_extension("pages"));
@@ -474,7 +475,9 @@ mod tests {
         assert!(roles[8..].iter().all(is_there) && !roles[..8].iter().any(is_there));
         assert!(others.iter().all(is_there), "of another name");
         // Written to again, it is among the last; one more is never at its own cost, whatever the clock says.
-        store.update(&roles[8], |_| Some(Profile { command: vec!["x".into()], ..profile(&roles[8]) })).unwrap();
+        store
+            .update(&roles[8], |_| Some(Profile { command: vec!["x".into()], ..profile(&roles[8]) }))
+            .unwrap();
         fs::write(store.path_of(&roles[9]).with_extension("pages"), "").unwrap();
         roles[8..].iter().for_each(|key| {
             let file = File::options().write(true).open(store.path_of(key)).unwrap();
