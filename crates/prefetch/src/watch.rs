@@ -302,7 +302,7 @@ fn see_stall(sightings: &mut Sightings, time_ns: u64, tid: u32) {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -310,10 +310,11 @@ mod tests {
 
     #[test]
     fn the_end_is_dated_when_it_comes_not_when_it_is_asked_for() {
-        let mut child = Command::new("sleep").arg("0.05").spawn().unwrap();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let until = Until::new(pidfd, Duration::from_secs(10));
         assert!(!until.wait_for(Duration::ZERO) && until.ended_ns().is_none());
+        drop(child.stdin.take());
         until.wait();
         let seen_ns = now_ns();
         std::thread::sleep(Duration::from_millis(30));

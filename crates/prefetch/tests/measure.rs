@@ -1,0 +1,24 @@
+//! Measuring waits for every child of its process: it has this one for itself.
+
+use std::ffi::OsString;
+
+use prepage_core::profile::Profile;
+use prepage_prefetch::cold::Chill;
+use prepage_prefetch::measure::{Measurement, measure};
+
+#[test]
+fn a_program_whose_output_changes_is_noticed() {
+    let measurement = Measurement {
+        command: ["sh", "-c", "echo same"].map(OsString::from).to_vec(),
+        // `env run --quiet --no-hold-out --` stands in for a starter that does something else than the program.
+        starter: "/usr/bin/env".into(),
+        rounds: 1,
+        cold: false,
+        chill: Chill::OwnFiles,
+        others: vec![],
+    };
+    let figures = measure(&measurement, &Profile::default()).unwrap();
+    assert_eq!(figures.differing_starts, 2);
+    assert_eq!(figures.warm.plain.wall_ms.len(), 1);
+    assert!(figures.cold.is_none());
+}
