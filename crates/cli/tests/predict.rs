@@ -174,8 +174,8 @@ fn waste_falls_below_a_twentieth_within_five_starts_after_a_change() {
         (0..5).map(|_| subject.start(&subject.program, &stretches(&[1, 3])).waste()).collect();
     assert!(changed[0] > 0.3, "the old pages are brought in at first: {changed:?}");
     assert!(changed[4] < 0.05, "{changed:?}");
-    // What is told lags behind what is, now and then by several starts, and half of the neighbours of faults are taken for
-    // waste.
+    // What is told lags behind what is: a test of an old page speaks for all pages of which the same is known, until tests of
+    // others do, and which pages are tested is drawn. Half of the neighbours of faults are taken for waste.
     let told = |shown: &serde_json::Value| shown["worth"]["waste_share"].as_f64().unwrap();
     let mut shown = subject.shown();
     for _ in 0..8 {
