@@ -156,6 +156,11 @@ impl Profile {
         }
         let mut outdated = BTreeSet::new();
         for mut file in files {
+            let is_known = |at: &usize| self.files[*at].is_same_content(&file);
+            if file.extents.is_empty() && !places.get(&file.path).is_some_and(|at| at.iter().any(is_known)) {
+                // That a file is in another place tells nothing of one that is not known.
+                continue;
+            }
             for extent in &mut file.extents {
                 extent.rank = extent.rank.saturating_add(base);
             }
@@ -253,6 +258,18 @@ mod tests {
         assert!(profile.absorb(vec![file("/a", 2, &[(9, 10, 0)])], vec![]));
         assert_eq!(profile.files[0].extents.len(), 1);
         assert_eq!(profile.files[0].extents[0].range, range(9, 10));
+    }
+
+    #[test]
+    fn a_file_without_pages_is_taken_for_the_same_elsewhere_or_not_at_all() {
+        let known = Profile { files: vec![file("/a", 1, &[(0, 4, 0)])], ..Profile::default() };
+        let mut profile = known.clone();
+        assert!(!profile.absorb(vec![file("/a", 2, &[]), file("/b", 1, &[])], vec![]));
+        assert_eq!(profile, known);
+        let mut moved = file("/a", 1, &[]);
+        moved.identity.inode = 9;
+        assert!(profile.absorb(vec![moved], vec![]));
+        assert_eq!((profile.files[0].identity.inode, profile.files[0].extents.len()), (9, 1));
     }
 
     #[test]
