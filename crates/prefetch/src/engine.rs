@@ -19,12 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use prepage_core::plan::{PlanOptions, Read, plan};
 use prepage_core::profile::{Lookup, Profile};
 use prepage_core::trial::{PageOf, leave_out};
-use prepage_core::{DeviceFigures, PAGE_SIZE, PageIndex, PageRange};
+use prepage_core::{DeviceFigures, PAGE_SIZE, PageRange};
 use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, StatxFlags};
 
 use crate::calibrate::cache::Cache;
 use crate::identity::{Skipped, open_if_same};
 use crate::memory::Budget;
+use crate::resident::is_resident;
 
 /// Readers at once, whatever the device: fewer leave it idle while they open files, and more have the program's own misses
 /// wait behind them. Measured in docs/results.md.
@@ -307,19 +308,6 @@ fn bring_in(file: &File, range: PageRange, waits: bool) {
     }
 }
 
-/// Whether `page` is in memory. Works on files the user can merely read, for which mincore
-/// and cachestat tell nothing: a read that must not wait succeeds only where there is nothing to wait for. A page found
-/// missing is on its way afterwards.
-pub(crate) fn is_resident(file: &File, page: PageIndex) -> bool {
-    let mut byte = [0u8; 1];
-    let mut buffers = [rustix::io::IoSliceMut::new(&mut byte)];
-    let offset = page.offset_bytes();
-    match rustix::io::preadv2(file, &mut buffers, offset, rustix::io::ReadWriteFlags::NOWAIT) {
-        Ok(_) => true,
-        Err(error) => error != rustix::io::Errno::AGAIN,
-    }
-}
-
 /// Makes the kernel read the directories and the inode that answer for a name.
 fn look_up(lookup: &Lookup) {
     let path = Path::new(&lookup.path);
@@ -338,7 +326,9 @@ fn look_up(lookup: &Lookup) {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
+    use std::time::Duration;
 
+    use prepage_core::PageIndex;
     use prepage_core::profile::{Evidence, ProfiledFile, Touches};
 
     use super::*;
@@ -380,7 +370,7 @@ mod tests {
         let path = file_of_pages(dir.path());
         let profile = profile(&path, pages);
         let file = File::open(&path).unwrap();
-        rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
         let cached = |page| {
             let one = PageRange::new(PageIndex(page), PageIndex(page + 1));
             prepage_sys::cachestat::cached_pages(file.as_fd(), one).map(|count| count > 0)

@@ -12,12 +12,13 @@
 //! |-----------------------------|--------------------------------------------------------------------------|
 //! | [`launch`]                  | `prepage run`: what happens beside the program                           |
 //! | [`engine`]                  | a prefetch under way                                                     |
-//! | [`exact`]     | conditions under which every first touch is a fault                      |
+//! | [`exact`]                   | conditions under which every first touch is a fault                      |
 //! | [`store`], [`keep`]         | the profiles of a user; adding to them                                   |
 //! | [`identity`]                | whether a file is still the one that was learned                         |
 //! | [`learn`], [`tracer`]       | one exact run                                                            |
 //! | [`watch`], [`calls`]        | a start as it happens; what a system call wants of files                 |
 //! | [`sightings`]               | pages and names seen in use                                              |
+//! | [`outcome`]                 | what a start shows of the profile it began with                          |
 //! | [`readahead`], [`cold`]     | settings and caches of the machine, restored or told                     |
 //! | [`measure`], [`statistics`] | figures                                                                  |
 //! | [`calibrate`]               | what a device can do, measured and kept                                  |
@@ -68,6 +69,7 @@ pub mod outcome;
 pub mod program;
 mod random;
 pub mod readahead;
+mod resident;
 pub mod sidecar;
 pub mod sightings;
 pub mod statistics;

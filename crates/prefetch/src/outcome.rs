@@ -17,8 +17,8 @@ use prepage_core::trial::{Outcome, PageOf};
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::cached_pages;
 
-use crate::engine::is_resident;
 use crate::identity::open_if_same;
+use crate::resident::is_resident;
 use crate::watch::Watched;
 
 /// Extents up to this long are looked at page by page where some of their pages are in memory.

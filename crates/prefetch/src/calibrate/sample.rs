@@ -6,12 +6,13 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use prepage_core::PAGE_SIZE;
+use prepage_core::{PAGE_SIZE, PageIndex};
 use rustix::fs::{Advice, OFlags};
 
 use super::CalibrateError;
 use super::device::without_device;
 use crate::random::SplitMix;
+use crate::resident::is_resident;
 
 /// Largest single read of a [`Sample`].
 pub(super) const READ_BYTES_MAX: usize = 1 << 20;
@@ -158,18 +159,12 @@ impl Sample {
         Ok(self)
     }
 
-    /// Whether many pages are in memory still: told by reads that may not wait.
+    /// Whether many pages are in memory still.
     fn stays_in_memory(&self) -> bool {
         const PROBES: u64 = 32;
         let resident = |(file, bytes): &(File, u64)| {
-            let at = |probe| bytes / PROBES * probe;
-            let found = |&probe: &u64| {
-                let mut byte = [0];
-                let mut buffers = [io::IoSliceMut::new(&mut byte)];
-                let flags = rustix::io::ReadWriteFlags::NOWAIT;
-                rustix::io::preadv2(file, &mut buffers, at(probe), flags).is_ok()
-            };
-            (0..PROBES).filter(found).count() as u64
+            let page = |probe| PageIndex(bytes / PROBES * probe / PAGE_SIZE);
+            (0..PROBES).filter(|&probe| is_resident(file, page(probe))).count() as u64
         };
         self.files.iter().map(resident).sum::<u64>() > PROBES / 4 * self.files.len() as u64
     }
