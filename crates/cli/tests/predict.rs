@@ -12,8 +12,7 @@ use std::process::Command;
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::cached_pages;
-use rustix::fs::Advice;
-use support::{Sandbox, can_learn, json, make_old, wait_for};
+use support::{Sandbox, can_learn, evict, json, make_old, wait_for};
 
 /// Maps a file and touches the pages it is told, without read-ahead, so that afterwards those are in memory that were
 /// touched or prefetched.
@@ -93,7 +92,7 @@ impl Subject {
     }
 
     fn evict(&self) {
-        rustix::fs::fadvise(File::open(&self.data).unwrap(), 0, None, Advice::DontNeed).unwrap();
+        evict(&File::open(&self.data).unwrap());
     }
 
     fn is_resident(&self, page: u64) -> Result<bool, ()> {

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
+use support::{Sandbox, can_learn, evict, is_root, json, make_old, text, wait_for};
 
 /// A program that maps and reads something.
 const PROGRAM: [&str; 3] = ["sh", "-c", "ls /usr/lib >/dev/null; cat /etc/passwd >/dev/null"];
@@ -154,7 +154,7 @@ fn what_a_start_interrupted_by_ctrl_c_showed_is_kept() {
         return;
     }
     // Not through a shell: a shell that has just forked may miss the signal.
-    let mut program = sandbox.prepage(&run(&["-q"], &["sleep", "60"])).process_group(0).spawn().unwrap();
+    let mut program = sandbox.mortal(&run(&["-q"], &["sleep", "60"])).process_group(0).spawn().unwrap();
     let comm = format!("/proc/{}/comm", program.id());
     wait_for("the program", || (fs::read_to_string(&comm).unwrap() == "sleep\n").then_some(()));
     std::thread::sleep(Duration::from_millis(50));
@@ -378,7 +378,7 @@ fn a_known_cold_start_adds_what_it_lacked() {
     // The profile holds the first file's pages: with these evicted, the start is a cold one.
     let first = fs::File::open(&data[0]).unwrap();
     wait_for("a known start that finds the second file missing", || {
-        rustix::fs::fadvise(&first, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        evict(&first);
         start(&data[1]);
         std::thread::sleep(Duration::from_millis(200));
         knows(&data[1])

@@ -28,11 +28,14 @@ impl Drop for FirstStart {
 /// Prefetches what the page maps of `program` and of its libraries name, in a thread of its own.
 pub fn begin(program: &str, told: Told) -> FirstStart {
     let over = Arc::new(AtomicBool::new(false));
-    let (program, is_over) = (PathBuf::from(program), over.clone());
-    let work = move || prefetch(&program, &told, &is_over);
-    // One that cannot be started is a start without prefetch.
-    let thread = std::thread::Builder::new().spawn(work).ok();
-    FirstStart { over, _thread: thread }
+    let told = Arc::new(told);
+    let (program, heard, is_over) = (PathBuf::from(program), told.clone(), over.clone());
+    let thread = std::thread::Builder::new().spawn(move || prefetch(&program, &heard, &is_over));
+    // A start without prefetch.
+    if let Err(error) = &thread {
+        told.say(&format!("nothing prefetched: cannot start a thread: {error}"));
+    }
+    FirstStart { over, _thread: thread.ok() }
 }
 
 fn prefetch(program: &Path, told: &Told, over: &AtomicBool) {

@@ -136,7 +136,7 @@ impl Launch<'_> {
         } else {
             run_beside_with(self.listener(), |mut kept| prefetch(None, Told::to(kept.pop())))
         };
-        started.err().map(|error| format!("no prefetch: cannot start a process: {error}"))
+        started.err().map(|error| not_started(&error))
     }
 
     /// There is no profile, or (`damaged`) none that can be read: this start is learned from.
@@ -175,14 +175,15 @@ impl Launch<'_> {
 
     /// There is no profile, and none is wanted. What came with the files can be prefetched all the same.
     fn unknown_and_not_learned(&self, damaged: Option<String>) -> Option<String> {
-        if self.options.prefetch {
-            // Without it the program starts as it would anyway.
-            let _ = run_beside_with(self.listener(), |mut kept| {
-                allow_many_files();
-                self.prefetch_what_came_along(Told::to(kept.pop()));
-            });
+        if !self.options.prefetch {
+            return damaged;
         }
-        damaged
+        let started = run_beside_with(self.listener(), |mut kept| {
+            allow_many_files();
+            self.prefetch_what_came_along(Told::to(kept.pop()));
+        });
+        let refused = started.err().map(|error| not_started(&error));
+        [damaged, refused].into_iter().flatten().reduce(|damaged, refused| format!("{damaged}; {refused}"))
     }
 
     /// Beside a program without profile, of which nothing is to be learned.
@@ -407,6 +408,10 @@ impl Launch<'_> {
     fn keep(&self, findings: Findings) {
         let _ = keep(&self.store, &self.key, self.command, findings, Origin::Start);
     }
+}
+
+fn not_started(error: &io::Error) -> String {
+    format!("no prefetch: cannot start a process: {error}")
 }
 
 /// Bytes that this process has had read from devices (proc_pid_io(5)); 0 where the kernel does not count them.

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
-use prepage_core::PageRange;
+use prepage_core::{PageIndex, PageRange};
+use rustix::fs::{Advice, fadvise};
 
 #[repr(C)]
 struct Range {
@@ -56,6 +58,23 @@ pub fn counts(file: BorrowedFd<'_>, range: PageRange) -> io::Result<CacheCounts>
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(counts) }
 }
 
+/// Sends the clean pages of `file` out of memory. Those that the kernel has in hand at that moment (writes back, ages,
+/// moves) stay: it is asked again for as long as `patience`, where it tells that some did.
+///
+/// # Errors
+/// Those of posix_fadvise(2).
+pub fn evict(file: BorrowedFd<'_>, patience: Duration) -> io::Result<()> {
+    let began = Instant::now();
+    let all = PageRange::new(PageIndex(0), PageIndex(u64::MAX >> 12));
+    loop {
+        fadvise(file, 0, None, Advice::DontNeed)?;
+        if !matches!(cached_pages(file, all), Ok(1..)) || began.elapsed() >= patience {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -72,5 +91,7 @@ mod tests {
         let all = PageRange::new(PageIndex(0), PageIndex(8));
         assert_eq!(cached_pages(file.as_fd(), all).unwrap(), 3);
         assert_eq!(cached_pages(file.as_fd(), PageRange::default()).unwrap(), 0);
+        // Where they were not written anywhere, they stay.
+        evict(file.as_fd(), Duration::from_millis(2)).unwrap();
     }
 }

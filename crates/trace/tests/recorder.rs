@@ -2,6 +2,7 @@
 
 use std::env;
 use std::hint::black_box;
+use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -364,7 +365,7 @@ fn pages_read_in_and_never_touched_are_told() {
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a file");
     std::io::Write::write_all(&mut file, &vec![1; 64 * 4096]).expect("written");
     file.as_file().sync_all().expect("on disk");
-    rustix::fs::fadvise(file.as_file(), 0, None, rustix::fs::Advice::DontNeed).expect("made cold");
+    prepage_sys::cachestat::evict(file.as_file().as_fd(), Duration::from_secs(1)).expect("made cold");
     let path = file.path().to_str().expect("plain");
     let script = format!("head -c 40960 {path}; head -c 4096 {path} > {path}.copy; rm {path}.copy");
     let command = ["sh", "-c", &script].map(Into::into).to_vec();

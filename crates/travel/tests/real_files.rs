@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use prepage_core::plan::PlanOptions;
 use prepage_core::profile::{Evidence, Extent, Profile, ProfiledFile};
@@ -17,7 +18,6 @@ use prepage_prefetch::identity::{fingerprint, identity_of, open_to_read};
 use prepage_prefetch::sidecar::Sidecars;
 use prepage_travel::embed::{EmbedError, embed, read_embedded, strip, write_beside};
 use prepage_travel::section::SectionError;
-use rustix::fs::Advice;
 
 /// A directory on a disk: the system's temporary one may be in memory.
 fn directory() -> tempfile::TempDir {
@@ -220,7 +220,7 @@ fn a_program_of_another_content_is_refused_and_stays() {
 fn resident_after(path: &Path, sidecars: Sidecars) -> Option<BTreeSet<u64>> {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
-    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
     let pages = file.metadata().unwrap().len().div_ceil(PAGE_SIZE);
     let cached = |page| {
         let one = PageRange::new(PageIndex(page), PageIndex(page + 1));

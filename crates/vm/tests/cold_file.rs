@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_vm::{AccessError, MapOptions, Mode, Reason};
@@ -18,7 +19,7 @@ const PAGES: u64 = 1024;
 const LEN_BYTES: u64 = PAGES * 4096 - 100;
 
 fn cool(file: &File) {
-    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
     let all = PageRange::new(PageIndex(0), PageIndex(PAGES));
     let cached = prepage_sys::cachestat::cached_pages(file.as_fd(), all);
     if !matches!(cached, Ok(0)) {

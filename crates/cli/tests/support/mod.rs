@@ -25,7 +25,16 @@ impl Sandbox {
 
     /// `prepage ARGS`, with this sandbox's store and nothing on standard input.
     pub fn prepage(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_prepage"));
+        self.command(env!("CARGO_BIN_EXE_prepage"), args)
+    }
+
+    /// The same, ended by signals that the tests themselves may have been started to ignore (nohup, a shell's background).
+    pub fn mortal(&self, args: &[&str]) -> Command {
+        self.command("env", &[&["--default-signal", env!("CARGO_BIN_EXE_prepage")], args].concat())
+    }
+
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(args).env("PREPAGE_STORE", self.store()).stdin(Stdio::null());
         command
     }
@@ -93,6 +102,11 @@ pub fn make_old(path: &Path) {
     let hour_ago = SystemTime::now() - Duration::from_secs(3600);
     std::fs::File::options().write(true).open(path).unwrap().set_modified(hour_ago).unwrap();
     std::thread::sleep(Duration::from_millis(20));
+}
+
+/// Sends a file's pages out of memory.
+pub fn evict(file: &std::fs::File) {
+    prepage_sys::cachestat::evict(std::os::fd::AsFd::as_fd(file), Duration::from_secs(1)).unwrap();
 }
 
 /// What a command printed as JSON.
