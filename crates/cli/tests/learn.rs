@@ -82,7 +82,7 @@ fn a_learner_that_is_stopped_leaves_nothing_changed() {
     let before = read_ahead();
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL] {
         let mut learner = sandbox
-            .prepage(&["learn", "-q", "--", "sh", "-c", "echo up; sleep 1; echo over"])
+            .mortal(&["learn", "-q", "--", "sh", "-c", "echo up; sleep 1; echo over"])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
