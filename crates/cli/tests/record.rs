@@ -18,6 +18,22 @@ fn output(dir: &Path, arguments: &[&str]) -> Output {
     record(dir, arguments).output().expect("prepage-tools runs")
 }
 
+/// Waits until a recorder takes signals that ask it to end for what they are meant.
+fn wait_for_signals(recorder: u32) {
+    const SIGINT_AND_SIGTERM: u64 = 1 << 1 | 1 << 14;
+    let status = format!("/proc/{recorder}/status");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let is_ready = || {
+        let status = fs::read_to_string(&status).expect("it runs");
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).expect("a mask");
+        u64::from_str_radix(blocked, 16).expect("a number") & SIGINT_AND_SIGTERM == SIGINT_AND_SIGTERM
+    };
+    while !is_ready() {
+        assert!(Instant::now() < deadline, "it never began");
+        sleep(Duration::from_millis(5));
+    }
+}
+
 /// Whether this machine lets us record; says so loudly if not.
 fn permitted(dir: &Path) -> bool {
     let output = output(dir, &["-o", "/dev/null", "true"]);
@@ -78,7 +94,7 @@ fn what_was_recorded_is_saved_when_asked_to_end() {
     }
     let mut recorder =
         record(dir.path(), &["-q", "sleep", "60"]).stderr(Stdio::null()).spawn().expect("started");
-    sleep(Duration::from_millis(500));
+    wait_for_signals(recorder.id());
     let pid = recorder.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
     assert_eq!(recorder.wait().expect("an end").code(), Some(128 + 15));
@@ -131,9 +147,9 @@ fn what_a_killed_recorder_had_saved_is_readable_and_kept() {
         record(dir.path(), &["-q", "--", "sh", "-c", busy]).stderr(Stdio::null()).spawn().expect("started");
     let partial = dir.path().join("prepage.parquet.partial");
     let saved = |path: &Path| fs::metadata(path).is_ok_and(|metadata| metadata.len() > 1000);
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while !saved(&partial) {
-        assert!(std::time::Instant::now() < deadline, "nothing was saved");
+        assert!(Instant::now() < deadline, "nothing was saved");
         sleep(Duration::from_millis(100));
     }
     recorder.kill().expect("killed");
@@ -193,6 +209,7 @@ fn a_running_process_is_recorded_until_asked_to_end() {
         Command::new("sh").args(["-c", "while :; do /bin/true; sleep 0.02; done"]).spawn().expect("started");
     let mut recorder =
         record(dir.path(), &["-p", &child.id().to_string()]).stderr(Stdio::null()).spawn().expect("started");
+    wait_for_signals(recorder.id());
     sleep(Duration::from_millis(600));
     let pid = recorder.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());

@@ -188,7 +188,13 @@ fn beside_a_running_process(look: impl FnOnce(u32)) {
         .stdout(std::process::Stdio::null())
         .spawn()
         .expect("started");
-    thread::sleep(Duration::from_millis(200));
+    let is_second = |task: std::io::Result<std::fs::DirEntry>| {
+        let comm = task.and_then(|task| std::fs::read_to_string(task.path().join("comm")));
+        comm.is_ok_and(|comm| comm == "second\n")
+    };
+    let tasks = format!("/proc/{}/task", child.id());
+    let runs = || std::fs::read_dir(&tasks).expect("it runs").any(is_second);
+    (0..2000).take_while(|_| !runs()).for_each(|_| thread::sleep(Duration::from_millis(5)));
     // It runs for ever, also when what is looked for is not found.
     let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(child.id())));
     let _ = child.kill();
@@ -310,7 +316,7 @@ fn a_process_that_ends_meanwhile_ends_its_recording() {
 
 #[test]
 fn a_command_outlives_a_recording_of_limited_duration() {
-    let command = ["sh", "-c", "sleep 0.6; exit 7"].map(Into::into).to_vec();
+    let command = ["sh", "-c", "sleep 2; exit 7"].map(Into::into).to_vec();
     let options = RecordOptions { duration: Some(Duration::from_millis(200)), ..RecordOptions::default() };
     let Some((_, recorded)) = record_for_a_while(&Subject::Command(command), &options) else { return };
     assert!(recorded.how_ended.is_none() && recorded.facts.rusage.is_none());
