@@ -13,8 +13,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 ///   it, so `wait()` in whatever the caller becomes never meets a stranger. Unless the caller is process 1 or a
 ///   subreaper itself: it then adopts this process as it adopts any orphan;
 /// - leads its own session, so signals of the terminal do not reach it;
-/// - holds no file of the caller but those in `keep`, which `work` gets in the same order: pipes see their end, file systems can be unmounted; its standard
-///   streams and working directory are `/dev/null` and `/`;
+/// - holds no file of the caller but those in `keep`, which `work` gets in the same order: pipes see their end, file
+///   systems can be unmounted; its standard streams and working directory are `/dev/null` and `/`;
 /// - ends when `work` returns.
 ///
 /// To be called while the process has one thread: only that one exists in the new process.

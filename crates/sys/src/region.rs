@@ -96,8 +96,8 @@ impl Region {
         };
         let writable = protection & libc::PROT_WRITE != 0;
         let mut region = Self { start: mapped?, len, writable, blocks: None };
-        if let Contents::HugeBlocks(placeholder) = contents {
-            region.lay_blocks(placeholder)?;
+        if let Contents::HugeBlocks(stand_in) = contents {
+            region.lay_blocks(stand_in)?;
         }
         region.advise(0, len as u64, libc::MADV_DONTFORK)?;
         let huge = matches!(contents, Contents::AnonymousHuge);
@@ -109,8 +109,8 @@ impl Region {
         }
     }
 
-    /// Shows `placeholder` in place of all whole huge pages.
-    fn lay_blocks(&mut self, placeholder: BorrowedFd<'_>) -> io::Result<()> {
+    /// Shows `stand_in` in place of all whole huge pages.
+    fn lay_blocks(&mut self, stand_in: BorrowedFd<'_>) -> io::Result<()> {
         let len = self.len - self.len % REGION_ALIGN as usize;
         if len == 0 {
             return Ok(());
@@ -122,7 +122,7 @@ impl Region {
                 len,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                placeholder.as_raw_fd(),
+                stand_in.as_raw_fd(),
                 0,
             )
         })?;

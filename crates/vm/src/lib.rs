@@ -43,8 +43,9 @@
 //! ```
 //!
 //! **What runs in signal context.** In inline mode the faulting thread reads local files itself, with pread(2) into the
-//! frames, or for what is in memory already into a buffer and with pwrite(2) into the frames. A custom [`Source`] never runs there: its read goes to a thread of the VM, and the
-//! faulting thread sleeps on the page's word. On the way no memory is allocated and no lock is waited for.
+//! frames, or for what is in memory already into a buffer and with pwrite(2) into the frames. A custom [`Source`] never runs
+//! there: its read goes to a thread of the VM, and the faulting thread sleeps on the page's word. On the way no memory is
+//! allocated and no lock is waited for.
 //!
 //! Needs Linux 6.6.
 #![forbid(unsafe_code)]

@@ -26,7 +26,7 @@ pub(crate) struct Zeros {
     /// Never written to: all of it is the kernel's one page of zeros, which stays in the nearest cache.
     pages: Region,
     /// What stands where huge pages will be: holds nothing, as long as any map.
-    placeholder: OwnedFd,
+    stand_in: OwnedFd,
 }
 
 impl Zeros {
@@ -34,14 +34,14 @@ impl Zeros {
         let pages = Region::map(REGION_ALIGN, Contents::Anonymous)?;
         // Mapped before signal handlers hand it to the kernel.
         assert!(pages.as_slice().iter().step_by(PAGE_SIZE as usize).all(|&byte| byte == 0));
-        let placeholder = rustix::fs::memfd_create("prepage-blocks", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&placeholder, MAX_BYTES)?;
-        Ok(Self { pages, placeholder })
+        let stand_in = rustix::fs::memfd_create("prepage-blocks", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&stand_in, MAX_BYTES)?;
+        Ok(Self { pages, stand_in })
     }
 
     /// What a map of zeros in huge pages shows.
     pub(crate) fn huge(&self) -> Contents<'_> {
-        Contents::HugeBlocks(self.placeholder.as_fd())
+        Contents::HugeBlocks(self.stand_in.as_fd())
     }
 }
 
