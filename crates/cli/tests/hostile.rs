@@ -306,6 +306,50 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
     }
 }
 
+/// A control group of a test's own, removed at its end.
+struct TaskGroup(PathBuf);
+
+impl TaskGroup {
+    fn with(most: u32) -> Option<Self> {
+        let group = Self(format!("/sys/fs/cgroup/pids/prepage-test-{}", std::process::id()).into());
+        let made =
+            fs::create_dir(&group.0).and_then(|()| fs::write(group.0.join("pids.max"), most.to_string()));
+        if let Err(error) = &made {
+            eprintln!("SKIPPED: no control group that limits tasks can be made: {error}");
+        }
+        made.is_ok().then_some(group)
+    }
+}
+
+impl Drop for TaskGroup {
+    fn drop(&mut self) {
+        // The last of its processes may not have been taken note of yet.
+        (0..400).take_while(|_| fs::remove_dir(&self.0).is_err()).for_each(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+        });
+    }
+}
+
+#[test]
+fn a_prefetch_leaves_tasks_to_its_program() {
+    let sandbox = Sandbox::new();
+    if !is_root() {
+        return;
+    }
+    let files = (0..40).map(|at| of_file(&data_file(&sandbox, &format!("file-{at}")), 0, 64));
+    store(&sandbox, files.collect(), &["/", "/usr"]);
+    let Some(group) = TaskGroup::with(20) else { return };
+    let mut command = sandbox.command("sh", &["-c", "echo $$ >\"$0/cgroup.procs\"; exec \"$@\""]);
+    command
+        .arg(&group.0)
+        .args([env!("CARGO_BIN_EXE_prepage"), "run", "-v", "--no-learn", "--"])
+        .args(PROGRAM);
+    let told = run_by(&mut command);
+    assert!(told.contains("of 40 files"), "{told}");
+    // How often somebody met the limit.
+    assert_eq!(fs::read_to_string(group.0.join("pids.events")).unwrap(), "max 0\n");
+}
+
 #[test]
 fn a_clock_that_jumps_changes_ages_only() {
     let sandbox = Sandbox::new();

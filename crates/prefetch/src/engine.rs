@@ -127,8 +127,11 @@ impl<'a> Engine<'a> {
     }
 
     /// Leaves memory for others: what is used last is left out where there is not enough for everything, and the rest
-    /// where it gets short meanwhile.
+    /// where it gets short meanwhile. Leaves tasks for others where there are few.
     pub fn keep_within(&mut self, budget: Budget) {
+        // The first reader is the thread that runs this.
+        self.name_threads = self.name_threads.min(budget.threads() / 2);
+        self.readers = self.readers.min((budget.threads() - self.name_threads).saturating_add(1));
         self.limit_bytes(budget.share_of(self.planned_bytes()));
         self.budget = Some(budget);
     }
@@ -406,6 +409,20 @@ mod tests {
         engine.limit_bytes(engine.planned_bytes() - 1);
         let first_pages: Vec<u64> = engine.reads.iter().map(|read| read.range.start().0).collect();
         assert_eq!(first_pages, [400, 10]);
+    }
+
+    #[test]
+    fn threads_are_kept_within_what_there_is_to_spare() {
+        let profile = Profile::default();
+        let threads = |to_spare| {
+            let mut engine = Engine::new(&profile, &DeviceFigures::default());
+            engine.keep_within(Budget::of_threads(to_spare));
+            (engine.readers, engine.name_threads)
+        };
+        assert_eq!(threads(u32::MAX), threads(1000));
+        for (to_spare, expected) in [(0, (1, 0)), (1, (2, 0)), (5, (4, 2))] {
+            assert_eq!(threads(to_spare), expected);
+        }
     }
 
     #[test]

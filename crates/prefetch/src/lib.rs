@@ -22,7 +22,7 @@
 //! | [`readahead`], [`cold`]     | settings and caches of the machine, restored or told                     |
 //! | [`measure`], [`statistics`] | figures                                                                  |
 //! | [`calibrate`]               | what a device can do, measured and kept                                  |
-//! | [`memory`]                  | how much there is to use                                                 |
+//! | [`memory`]                  | how much memory and how many threads there are to use                    |
 //! | [`mode`], [`study`]         | before or beside the program, pages or whole files, mapped ahead         |
 //! | [`first_start`], [`embedded`], [`sidecar`] | page maps that came with a program and its libraries          |
 //! | [`elf`], [`note`], [`libraries`] | ELF files; room in them; what a program is linked to                |
@@ -47,6 +47,7 @@ pub mod account;
 mod attempt;
 pub mod calibrate;
 pub mod calls;
+mod cgroup;
 pub mod clock;
 pub mod cold;
 pub mod doctor;

@@ -1,14 +1,17 @@
-//! How much memory there is for guesses.
+//! How much there is for guesses.
 //!
-//! Half of what is available, of the machine and of each control group that this process is in, and nothing once somebody
-//! waits for memory. What is read ahead can be dropped again at any time, but to make room for it the kernel may drop what
-//! is needed more.
+//! Half of the memory that is available, of the machine and of each control group that this process is in, and nothing
+//! once somebody waits for memory. What is read ahead can be dropped again at any time, but to make room for it the
+//! kernel may drop what is needed more. Of tasks, where there is a limit, a quarter of what is left.
 
 mod cgroup;
+mod tasks;
 
 use std::fs;
 
 use cgroup::Cgroups;
+
+use crate::cgroup::Memberships;
 
 /// The share of the available memory that a prefetch may ask for: 1 in this.
 const MEMORY_SHARE: u64 = 2;
@@ -29,6 +32,7 @@ pub fn available_kib() -> Option<u64> {
 #[derive(Debug)]
 pub struct Budget {
     cgroups: Cgroups,
+    threads: u32,
     /// Microseconds that tasks have waited for memory, by each file that tells.
     stalled_us: Vec<u64>,
 }
@@ -36,12 +40,18 @@ pub struct Budget {
 impl Budget {
     /// That of this process, which is in the control groups of the program it serves.
     pub fn of_process() -> Self {
-        Self::with(Cgroups::of_process())
+        let memberships = Memberships::of_process();
+        Self::with(Cgroups::of(&memberships), tasks::to_spare(&memberships))
     }
 
-    fn with(cgroups: Cgroups) -> Self {
+    fn with(cgroups: Cgroups, threads: u32) -> Self {
         let stalled_us = stalls(&cgroups);
-        Self { cgroups, stalled_us }
+        Self { cgroups, threads, stalled_us }
+    }
+
+    /// How many threads may be started so that the program and others find some left below the limits on them.
+    pub fn threads(&self) -> u32 {
+        self.threads
     }
 
     /// How many of `wanted_bytes` may be read so that memory is left for others.
@@ -75,7 +85,12 @@ impl Budget {
 impl Budget {
     /// That of a control group whose files are in `directory`.
     pub(crate) fn in_directory(directory: &std::path::Path) -> Self {
-        Self::with(Cgroups::in_directory(directory))
+        Self::with(Cgroups::in_directory(directory), u32::MAX)
+    }
+
+    /// With so many threads, and no limit on anything else.
+    pub(crate) fn of_threads(threads: u32) -> Self {
+        Self::with(Cgroups::default(), threads)
     }
 }
 

@@ -33,7 +33,8 @@ impl Sandbox {
         self.command("env", &[&["--default-signal", env!("CARGO_BIN_EXE_prepage")], args].concat())
     }
 
-    fn command(&self, program: &str, args: &[&str]) -> Command {
+    /// `PROGRAM ARGS`, in the same way.
+    pub fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(args).env("PREPAGE_STORE", self.store()).stdin(Stdio::null());
         command

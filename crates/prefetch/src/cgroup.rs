@@ -1,0 +1,112 @@
+//! The control groups that a process is in, versions 1 and 2.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What the kernel says of a process's groups and of where they are shown.
+#[derive(Debug)]
+pub(crate) struct Memberships {
+    /// /proc/PID/cgroup.
+    groups: String,
+    /// /proc/PID/mountinfo.
+    mounts: String,
+}
+
+/// One group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) directory: PathBuf,
+    pub(crate) version: Version,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    One,
+    Two,
+}
+
+impl Memberships {
+    pub(crate) fn of_process() -> Self {
+        let read = |file| fs::read_to_string(file).unwrap_or_default();
+        Self { groups: read("/proc/self/cgroup"), mounts: read("/proc/self/mountinfo") }
+    }
+
+    /// The groups that `controller` may limit, each from the process's own up to the top of what it may see.
+    pub(crate) fn of(&self, controller: &str) -> impl Iterator<Item = Group> {
+        [Version::One, Version::Two].into_iter().flat_map(move |version| self.levels(version, controller))
+    }
+
+    fn levels(&self, version: Version, controller: &str) -> Vec<Group> {
+        let membership = self.groups.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            let ours = match version {
+                Version::One => controllers.split(',').any(|name| name == controller),
+                Version::Two => controllers.is_empty(),
+            };
+            ours.then_some(path)
+        });
+        let mount = self.mounts.lines().find_map(|line| {
+            let (place, kind) = line.split_once(" - ")?;
+            let mut kind = kind.split(' ');
+            let (system, options) = (kind.next()?, kind.nth(1)?);
+            let ours = match version {
+                Version::One => system == "cgroup" && options.split(',').any(|name| name == controller),
+                Version::Two => system == "cgroup2",
+            };
+            let mut place = place.split(' ').skip(3);
+            ours.then_some((place.next()?, place.next()?))
+        });
+        let (Some(membership), Some((root, point))) = (membership, mount) else { return Vec::new() };
+        // In a container the mount may show a part of the tree only, whose root stands in mountinfo.
+        let below = membership.strip_prefix(root.trim_end_matches('/')).unwrap_or("").trim_start_matches('/');
+        let point = Path::new(point);
+        let own = if below.is_empty() { point.to_owned() } else { point.join(below) };
+        let levels = own.ancestors().take_while(|level| level.starts_with(point));
+        levels.map(|level| Group { directory: level.into(), version }).collect()
+    }
+}
+
+impl Group {
+    /// The number in one of the group's files; `None` where there is none: "max" stands for no limit.
+    pub(crate) fn number(&self, file: &str) -> Option<u64> {
+        fs::read_to_string(self.directory.join(file)).ok()?.trim().parse().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directories(controller: &str, groups: &str, mounts: &str) -> Vec<String> {
+        let memberships = Memberships { groups: groups.into(), mounts: mounts.into() };
+        memberships.of(controller).map(|group| group.directory.to_str().unwrap().into()).collect()
+    }
+
+    #[test]
+    fn every_level_up_to_the_mount_counts() {
+        const MOUNTS: &str = "\
+24 1 0:22 / /proc rw - proc proc rw
+35 30 0:30 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+36 30 0:31 / /sys/fs/cgroup/unified rw,relatime shared:5 - cgroup2 none rw";
+        let groups = "5:devices:/x\n4:memory:/jobs/one\n0::/user.slice";
+        let expected = [
+            "/sys/fs/cgroup/memory/jobs/one",
+            "/sys/fs/cgroup/memory/jobs",
+            "/sys/fs/cgroup/memory",
+            "/sys/fs/cgroup/unified/user.slice",
+            "/sys/fs/cgroup/unified",
+        ];
+        assert_eq!(directories("memory", groups, MOUNTS), expected);
+        assert_eq!(directories("pids", groups, MOUNTS), expected[3..]);
+        assert_eq!(directories("memory", "0::/", MOUNTS), expected[4..]);
+        assert!(directories("memory", "0::/", "").is_empty());
+    }
+
+    #[test]
+    fn a_container_sees_its_own_part_of_the_tree() {
+        let mounts = "36 30 0:31 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw";
+        assert_eq!(directories("memory", "0::/docker/abc", mounts), ["/sys/fs/cgroup"]);
+        assert_eq!(directories("memory", "0::/docker/abc/in", mounts)[0], "/sys/fs/cgroup/in");
+    }
+}
