@@ -154,3 +154,28 @@ fn damaged_files_do_no_harm() {
         let _ = import(&damaged);
     }
 }
+
+/// The counts for which a reader makes room before it finds that the file ends.
+#[test]
+fn counts_of_more_than_there_is_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(path) = record(dir.path(), &ALL, &["true"]) else { return };
+    let whole = fs::read(&path).unwrap();
+    let word = |at: usize| u64::from_le_bytes(whole[at..at + 8].try_into().unwrap()) as usize;
+    // Behind the data: where each feature lies, in the order of their bits.
+    let place = |feature: u32| {
+        word(word(40) + word(48) + 16 * (word(72) & ((1 << feature) - 1)).count_ones() as usize)
+    };
+    let attr_bytes = u32::from_le_bytes(whole[place(12) + 4..place(12) + 8].try_into().unwrap()) as usize;
+    let first_event = place(12) + 8 + attr_bytes;
+    for count_at in [place(11), place(12), place(12) + 4, first_event, first_event + 4] {
+        for count in [0xb000_0021u32, u32::MAX] {
+            let mut bytes = whole.clone();
+            bytes[count_at..count_at + 4].copy_from_slice(&count.to_le_bytes());
+            fs::write(&path, bytes).unwrap();
+            assert!(matches!(import(&path).unwrap_err(), ImportError::Truncated { .. }), "{count_at}");
+        }
+    }
+    fs::write(&path, whole).unwrap();
+    assert!(import(&path).is_ok());
+}

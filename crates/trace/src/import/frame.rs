@@ -16,6 +16,11 @@ const SECTIONS: [usize; 3] = [3, 5, 7];
 const DATA_SECTION: usize = 5;
 /// The feature bits, 256 of them.
 const FEATURES: std::ops::Range<usize> = 9..13;
+/// Features with counts, for which the reader of the file makes room before it reads on.
+const COMMAND_LINE: u64 = 11;
+const EVENTS: u64 = 12;
+/// Its presence means that each attribute has the place of its identifiers in it.
+const SIMPLEPERF: u64 = 128;
 
 /// Checks that `file` has all its header speaks of.
 pub(super) fn check(path: &Path, file: &File) -> Result<(), ImportError> {
@@ -60,17 +65,81 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(), ImportError> {
         return Err(truncated(needed_bytes));
     }
     // Behind the data, one entry for each feature says where it lies.
-    let mut table = vec![0; 16 * features as usize];
-    read(file, &mut table, data_end).map_err(io)?;
-    for entry in table.as_chunks::<16>().0 {
-        let (offset, size) = (entry[..8].try_into(), entry[8..].try_into());
-        let number = |bytes: Result<[u8; 8], _>| {
-            let bytes = bytes.unwrap_or_default();
-            if swap { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
-        };
-        needed_bytes = needed_bytes.max(number(offset).saturating_add(number(size)));
+    let numbers = Numbers { file, swap };
+    let present = FEATURES.flat_map(|at| (0..64).map(move |bit| (at, bit)));
+    let present = present.filter(|&(at, bit)| word(at) >> bit & 1 == 1);
+    let mut sections = Vec::new();
+    for ((at, bit), entry) in present.zip((data_end..table_end).step_by(16)) {
+        let (offset, size) = numbers.section(entry).map_err(io)?;
+        needed_bytes = needed_bytes.max(offset.saturating_add(size));
+        sections.push(((at - FEATURES.start) as u64 * 64 + bit, offset));
+    }
+    if needed_bytes > len_bytes {
+        return Err(truncated(needed_bytes));
+    }
+    let section = |feature| sections.iter().find(|(number, _)| *number == feature).map(|(_, offset)| *offset);
+    if let Some(offset) = section(COMMAND_LINE) {
+        // As many strings, each of which begins with its length.
+        let strings = numbers.u32(offset).map_err(io)?;
+        needed_bytes = needed_bytes.max(offset + 4 + 4 * strings);
+    }
+    let attr_bytes = word(2);
+    if let Some(offset) = section(EVENTS) {
+        needed_bytes = needed_bytes.max(numbers.end_of_events(offset, len_bytes).map_err(io)?);
+    } else {
+        // Identifiers lie where the attributes or, in old files, the event types say.
+        for (at, id_at, entry_bytes) in [
+            (SECTIONS[2], attr_bytes, attr_bytes.saturating_add(16)),
+            (SECTIONS[0], attr_bytes.saturating_sub(16), attr_bytes),
+        ] {
+            let is_used = at == SECTIONS[2] || section(SIMPLEPERF).is_some();
+            let entries = if is_used { word(at + 1).checked_div(entry_bytes).unwrap_or(0) } else { 0 };
+            for entry in 0..entries {
+                let (offset, size) = numbers.section(word(at) + entry * entry_bytes + id_at).map_err(io)?;
+                needed_bytes = needed_bytes.max(offset.saturating_add(size));
+            }
+        }
     }
     if needed_bytes > len_bytes { Err(truncated(needed_bytes)) } else { Ok(()) }
+}
+
+/// The numbers of a file, in its byte order; what lies behind its end reads as zeros.
+struct Numbers<'a> {
+    file: &'a File,
+    swap: bool,
+}
+
+impl Numbers<'_> {
+    fn u32(&self, at: u64) -> io::Result<u64> {
+        let mut bytes = [0; 4];
+        read(self.file, &mut bytes, at)?;
+        Ok(u64::from(if self.swap { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }))
+    }
+
+    /// Offset and size.
+    fn section(&self, at: u64) -> io::Result<(u64, u64)> {
+        let mut bytes = [[0; 8]; 2];
+        read(self.file, bytes.as_flattened_mut(), at)?;
+        let [offset, size] = bytes.map(if self.swap { u64::from_be_bytes } else { u64::from_le_bytes });
+        Ok((offset, size))
+    }
+
+    /// Where the descriptions of events that begin at `offset` end by their own counts; no more than it takes to know that
+    /// this is beyond `len_bytes`.
+    fn end_of_events(&self, offset: u64, len_bytes: u64) -> io::Result<u64> {
+        let (events, attr_bytes) = (self.u32(offset)?, self.u32(offset + 4)?);
+        let mut end = offset + 8;
+        let least = end.saturating_add(events.saturating_mul(attr_bytes + 8));
+        for _ in 0..events {
+            if least.max(end) > len_bytes {
+                return Ok(least.max(end));
+            }
+            end += attr_bytes;
+            let (ids, name_bytes) = (self.u32(end)?, self.u32(end + 4)?);
+            end += 8 + name_bytes + 8 * ids;
+        }
+        Ok(end)
+    }
 }
 
 /// Reads as much of `bytes` as there is; whether it was all.
