@@ -8,9 +8,12 @@ STATIC := -C target-feature=+crt-static -C relocation-model=static
 BUILD := target/$(TARGET)
 PREFIX ?= /usr/local
 
+# Lists the tests that skipped, and fails if this machine allows one of them.
+SKIPS := cargo run --locked --quiet -p prepage-testing --bin skips --
+
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-backends
+.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-sweep bench-backends
 
 all: build
 
@@ -20,27 +23,49 @@ build: setup-build
 	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage --bin prepage-tools
 	@mkdir -p build
 	@cp $(BUILD)/starter/prepage $(BUILD)/release/prepage-tools build/
-	$(CC) -O2 -Wall -Wextra -shared -fPIC -o build/libprepage-early-fault.so crates/sys/preload/early_fault.c
+	crates/sys/agent/build "$(CURDIR)/build/libprepage-agent.so"
+	$(CC) -O2 -Wall -Wextra -shared -fPIC -o build/libprepage-early-fault.so crates/bench/preload/early_fault.c
 
 ## demo: learn and measure python3 and gcc on this machine
 demo: build setup-demo
 	bench/demo
 
-## test: all tests, and the VM's fault path under schedulers that try its interleavings
+## test: all tests, and the VM's fault path under schedulers that try its interleavings; lists skipped tests at its end
 test: setup-build setup-test
-	cargo test --locked --workspace
+	@$(SKIPS) --clear
+	cargo test --locked --workspace --no-fail-fast || { $(SKIPS); exit 1; }
 	cargo test --locked -p prepage-vm --lib --features shuttle model
 	cargo test --locked -p prepage-vm --lib --features loom model
+	@$(SKIPS)
 
-## check: formatting and lints
-check: setup-build
+## check: formatting, lints, documentation without broken links, licences and origins of dependencies
+check: setup-build setup-check
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+	cargo deny --locked check --hide-inclusion-graph bans licenses sources
+	@# What skips must count: see crates/testing.
+	@! grep -rn --include='*.rs' -i 'eprintln!("skip' crates --exclude-dir=testing
 
 ## bench-start: cold, prefetched and warm starts of real programs, on the local disk and on slow volumes
 bench-start: build setup-bench setup-start
 	RUSTFLAGS= cargo build --locked --release -p prepage-bench --example slow_volume
 	bench/start
+
+## bench-agent: what the agent costs warm starts
+bench-agent: setup-bench
+	cargo build --locked --release -p prepage-sys --example agent
+	@mkdir -p build
+	crates/sys/agent/build "$(CURDIR)/build/libprepage-agent.so"
+	bench/agent
+
+.PHONY: bench-agent
+
+## bench-learning: what `run` learns by itself, against the yardstick's profiles (root); PROGRAMS, ROUNDS, STARTS settable
+bench-learning: build setup-bench setup-start
+	@bench/packages php-cli r-base-core ghostscript ffmpeg cmake git perl
+	bench/learning $(PLACES)
+.PHONY: bench-learning
 
 ## bench-tight: the same with 64 MB of memory left
 bench-tight: build setup-bench
@@ -54,11 +79,20 @@ bench-preload: build setup-bench setup-start
 bench-modes: build setup-bench
 	bench/modes
 
+## bench-sweep: starts with many numbers of readers, sizes of holes read over and read-aheads of the kernel (root)
+bench-sweep: build setup-bench
+	bench/sweep
+
 ## bench-backends: ways to bring the same pages into memory
 bench-backends: build setup-bench
 	cargo build --locked --release -p prepage-sys --example read_backends
 	cargo build --locked --release -p prepage-prefetch --example print_plan
 	bench/backends
+
+## bench-observe: what observing a start sees and costs, beside the slow exact way (root); ROUNDS settable
+bench-observe: build setup-bench
+	cargo build --locked --release -p prepage-bench --example observation
+	bench/observe
 
 ## bench-record: recording against perf record
 bench-record: build setup-bench
@@ -72,7 +106,25 @@ bench-disk-cost: build setup-bench
 bench-file: build setup-bench
 	bench/file
 
-## bench-vm: the user-space VM against the kernel and a plain handler; 1 GiB of disk, ROUNDS and FILE_MIB settable
+## bench-linux: Linux's policies as simulated against this machine's kernel (root)
+bench-linux: build setup-bench
+	build/prepage bench linux
+
+## bench-clusters: clustering policies in time on a real cold file
+bench-clusters: build
+	build/prepage bench clusters
+
+## bench-drive-cache: whether the drive gets faster for what it has read
+bench-drive-cache: build
+	build/prepage bench drive-cache
+
+## bench-rates: starts of programs, new pages and a build, a second
+bench-rates: build
+	build/prepage bench rates
+
+.PHONY: bench-linux bench-clusters bench-drive-cache bench-rates
+
+## bench-vm: the user-space VM against the kernel and a plain handler; 1 GiB of disk, ROUNDS and FILE_MIB settable, UMAP=DIR compares with UMap
 bench-vm: setup-build
 	cargo bench --locked -p prepage-vm --bench vm
 
@@ -84,7 +136,7 @@ stress-vm: setup-build
 bench-simulate: setup-build
 	cargo run --locked --release -p prepage-simulate --example throughput
 
-## traces: first touches of real programs, recorded exactly, in target/traces (root)
+## traces: first touches of real programs, recorded exactly, in target/traces
 traces: build setup-traces
 	bench/traces
 
@@ -106,15 +158,30 @@ bench-first-start: build setup-bench
 packages: build
 	PREPAGE=$(CURDIR)/build/prepage examples/packaging/try
 
-## fuzz: all readers of files, a minute each (nightly Rust and cargo-fuzz)
-fuzz:
-	for target in profile page_map bundle elf; do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done
+## fuzz: all readers of files and options, a minute each (SECONDS); what is new lies in fuzz/found, crashes in fuzz/artifacts
+fuzz: setup-fuzz
+	for target in $(FUZZED); do \
+	    mkdir -p fuzz/found/$$target; \
+	    cargo +nightly fuzz run $$target fuzz/found/$$target fuzz/corpus/$$target -- \
+	        -max_total_time=$(or $(SECONDS),60) -rss_limit_mb=4096 -timeout=30 || exit 1; \
+	done
 
-.PHONY: packages fuzz bench-first-start
+FUZZED := profile bundle elf trace perf_data touches argument
 
+.PHONY: packages fuzz bench-first-start bench-observe
+
+## install: both binaries, manual pages, and completions for bash, zsh and fish, under PREFIX
 install: build
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools
-	install -D -t $(DESTDIR)$(PREFIX)/lib/prepage build/libprepage-early-fault.so
+	build/prepage man build/man
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 build/man/*.1
+	COMPLETE=bash build/prepage > build/completion
+	install -D -m 644 build/completion $(DESTDIR)$(PREFIX)/share/bash-completion/completions/prepage
+	COMPLETE=zsh build/prepage > build/completion
+	install -D -m 644 build/completion $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_prepage
+	COMPLETE=fish build/prepage > build/completion
+	install -D -m 644 build/completion $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/prepage.fish
+	install -D -t $(DESTDIR)$(PREFIX)/lib/prepage build/libprepage-early-fault.so build/libprepage-agent.so
 
 clean:
 	cargo clean
@@ -123,6 +190,16 @@ clean:
 setup-build:
 	@command -v cargo >/dev/null || { echo "no cargo: install Rust 1.88 or newer (https://rustup.rs)"; exit 1; }
 	@bench/packages gcc libc6-dev
+
+.PHONY: setup-check setup-fuzz
+setup-check:
+	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
+	@# No Debian package has it. Without optimization and debug information it is built in a third of the time.
+	@cargo deny --version >/dev/null 2>&1 || CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 cargo install --locked --debug --quiet cargo-deny
+
+setup-fuzz:
+	@cargo +nightly --version >/dev/null || rustup toolchain install --profile minimal nightly
+	@command -v cargo-fuzz >/dev/null || cargo install --locked --quiet cargo-fuzz
 
 .PHONY: setup-test
 setup-test:

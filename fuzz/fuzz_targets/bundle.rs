@@ -1,5 +1,5 @@
 #![no_main]
-#[path = "../checks.rs"]
-mod checks;
+#[path = "../profile_checks.rs"]
+mod profile_checks;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::bundle(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| profile_checks::bundle(bytes));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::PageRange;
 use prepage_sys::mapping::FileMapping;
 
-use crate::pattern::Pattern;
+use prepage_simulate::pattern::Pattern;
 
 /// Why a file was not read as it should have been.
 #[derive(Debug, thiserror::Error)]

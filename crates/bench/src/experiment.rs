@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 
-use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, TraceFacts};
+use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Tally, TraceFacts};
 use prepage_sys::spawn::HowEnded;
 use prepage_trace::{RecordError, RecordOptions, Recorder};
 
-use crate::pattern::Pattern;
 use crate::subject::{Cache, Subject, SubjectError};
+use prepage_simulate::pattern::Pattern;
 
 /// What is read how, from which state of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,47 +20,15 @@ pub struct Experiment {
     pub cache: Cache,
 }
 
-/// The study's classes. The kernel folds its third, the short fault right after a disk fault, into the disk fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// The page had to be read.
-    Disk,
-    /// The page was in memory: the study's "long non-disk".
-    Cached,
-}
-
 /// A fault of the file's mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileFault {
     /// The page touched.
     pub page: PageIndex,
-    /// What it had to do.
-    pub class: Class,
+    /// What it had to do. [`FaultClass::Cached`] is the study's "long non-disk".
+    pub class: FaultClass,
     /// How long it took; `None` where its begin or end was not seen.
     pub cost_ns: Option<u64>,
-}
-
-/// Faults of one class.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Tally {
-    /// How many.
-    pub count: u64,
-    /// Of how many the cost is known.
-    pub timed: u64,
-    /// The cost of those together.
-    pub cost_ns: u64,
-}
-
-impl Tally {
-    /// The mean cost of those whose cost is known.
-    pub fn mean_us(self) -> Option<f64> {
-        (self.timed > 0).then(|| self.cost_ns as f64 / self.timed as f64 / 1e3)
-    }
-
-    /// The cost of all.
-    pub fn total_ms(self) -> f64 {
-        self.cost_ns as f64 / 1e6
-    }
 }
 
 /// What a run showed.
@@ -78,13 +46,11 @@ pub struct Run {
 
 impl Run {
     /// The faults of `class`; of all for `None`.
-    pub fn tally(&self, class: Option<Class>) -> Tally {
+    pub fn tally(&self, class: Option<FaultClass>) -> Tally {
         let of_class = self.faults.iter().filter(|fault| class.is_none_or(|class| fault.class == class));
-        of_class.fold(Tally::default(), |tally, fault| Tally {
-            count: tally.count + 1,
-            timed: tally.timed + u64::from(fault.cost_ns.is_some()),
-            cost_ns: tally.cost_ns + fault.cost_ns.unwrap_or(0),
-        })
+        let mut tally = Tally::default();
+        of_class.for_each(|fault| tally.merge(&Tally::one(fault.class, fault.cost_ns)));
+        tally
     }
 }
 
@@ -127,7 +93,7 @@ impl Experiment {
         command.push(subject.path().into());
         subject.prepare(self.cache)?;
         let options = RecordOptions::default();
-        let mut recorder = Recorder::start(&prepage_trace::Subject::Command(command), &options)?;
+        let mut recorder = Recorder::start(&prepage_trace::Scope::Command(command), &options)?;
         let mut faults = Vec::new();
         while recorder.next_faults(&mut faults)? {}
         let recorded = recorder.finish();
@@ -162,15 +128,42 @@ fn of_file(faults: &[Fault], objects: &[Object], inode: (u64, u64)) -> Vec<FileF
     let known: HashMap<ObjectId, bool> =
         objects.iter().enumerate().map(|(at, object)| (ObjectId(at as u32), is_it(object))).collect();
     let of_it = |fault: &&Fault| fault.object.is_some_and(|object| known.get(&object) == Some(&true));
-    let file_fault = |fault: &Fault| {
-        let class = if fault.class == FaultClass::Disk { Class::Disk } else { Class::Cached };
-        Some(FileFault { page: fault.page?, class, cost_ns: fault.cost_ns })
-    };
+    let file_fault =
+        |fault: &Fault| Some(FileFault { page: fault.page?, class: fault.class, cost_ns: fault.cost_ns });
     faults.iter().filter(of_it).filter_map(file_fault).collect()
 }
 
 /// The least and the greatest number of disk faults among `runs`; zeros for none.
 pub fn spread(runs: &[Run]) -> (u64, u64) {
-    let counts = runs.iter().map(|run| run.tally(Some(Class::Disk)).count);
+    let counts = runs.iter().map(|run| run.tally(Some(FaultClass::Disk)).count);
     (counts.clone().min().unwrap_or(0), counts.max().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::ThreadIndex;
+
+    use super::*;
+
+    #[test]
+    fn faults_of_the_file_keep_their_class() {
+        let objects = [7, 8].map(|inode| Object::new("file", Some((1, inode))));
+        let fault = |class, object| Fault {
+            object: Some(ObjectId(object)),
+            page: Some(PageIndex(3)),
+            cost_ns: Some(5),
+            ..Fault::new(0, ThreadIndex(0), 0, class)
+        };
+        let classes = [FaultClass::Disk, FaultClass::Short, FaultClass::Cached];
+        let faults =
+            [classes.map(|class| fault(class, 1)).to_vec(), vec![fault(FaultClass::Disk, 0)]].concat();
+        let run = Run {
+            experiment: Experiment { pattern: Pattern::Random, cache: Cache::Cold },
+            faults: of_file(&faults, &objects, (1, 8)),
+            other_faults: 1,
+            facts: TraceFacts::default(),
+        };
+        assert_eq!(classes.map(|class| run.tally(Some(class)).count), [1, 1, 1]);
+        assert_eq!((run.tally(None).count, run.tally(None).cost_ns), (3, 15));
+    }
 }

@@ -1,6 +1,6 @@
-//! The file-access experiments of a page-fault study, repeated and recorded on this machine.
+//! The experiments of two studies, repeated and recorded on this machine.
 //!
-//! The study logged every fault of a program that reads a 45 MB file through mmap, one byte at a time: in random order,
+//! **Reading a file.** The study logged every fault of a program that reads a 45 MB file through mmap, one byte at a time: in random order,
 //! in sequence, and in strides of one and of 64 pages, from a cold and from a warm cache.
 //!
 //! ```text
@@ -9,16 +9,36 @@
 //!                     Published (the study's tables) ─► Tallies side by side, figures ◄─────┘
 //! ```
 //!
+//! **Starting a program.** A study of 2008 gave executables a bitmap of needed pages and read them at exec. Its ways to start
+//! a program are compared with today's, in turns from a cold cache:
+//!
+//! ```text
+//! profile ─► HeadStart (reads before or beside it) ─► the program, perhaps with EarlyFault (pages mapped ahead)
+//!    │ phase 1     │ phase 2                              │ phase 3
+//!    └─────────────┴── Bench::start ─► Measured ◄─────────┴── BlockReads, fault classes
+//! ```
+//!
 //! | module         | noun                                                                |
 //! |----------------|---------------------------------------------------------------------|
-//! | [`pattern`]    | an order in which all bytes of a file are read                      |
-//! | [`access`]     | the reading itself                                                  |
+//! | [`Pattern`]    | an order in which all bytes of a file are read                      |
+//! | [`mod@access`] | the reading itself                                                  |
 //! | [`subject`]    | the file that is read, made cold or warm                            |
 //! | [`experiment`] | one recorded run                                                    |
 //! | [`mapped`]     | how many pages each fault maps (fault-around)                       |
-//! | [`published`]  | what the study counted                                              |
+//! | [`mod@published`] | what the study counted                                              |
 //! | [`reasons`]    | why today's kernel counts otherwise                                 |
+//! | [`clusters`]   | clustering policies in time: the VM's and plain reads of a cold file |
+//! | [`drive_cache`] | whether a drive gets faster for what it has read                   |
+//! | [`linux`]      | Linux's policies as simulated, against the kernel's own counts      |
+//! | [`rates`]      | starts of programs, pages of zeros and a build, a second            |
 //! | [`figure`], [`page`] | the study's plots as SVG; all in one HTML file                |
+//! | [`mode`], [`head_start`] | what is prefetched, and when: before or beside the program |
+//! | [`early_fault`] | pages mapped before the program's first instruction                |
+//! | [`start`]      | one start, measured                                                 |
+//! | [`block_reads`] | every read that a block device is given                            |
+//! | [`modes`], [`tuning_sweep`] | starts in many ways in turns; with many readers and holes |
+//! | [`yardstick`]  | a program learned the slow, exact way                               |
+//! | [`bitmap_study`] | what the study of 2008 printed                                    |
 //!
 //! ```
 //! use prepage_bench::Pattern;
@@ -31,21 +51,33 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod bitmap_study;
+pub mod block_reads;
+pub mod clusters;
+mod direct;
+pub mod drive_cache;
+pub mod early_fault;
 pub mod experiment;
 pub mod figure;
+pub mod head_start;
+pub mod linux;
 pub mod mapped;
+pub mod mode;
+pub mod modes;
 pub mod page;
-pub mod pattern;
 pub mod published;
+pub mod rates;
 pub mod reasons;
+pub mod start;
 pub mod subject;
+pub mod tuning_sweep;
+pub mod yardstick;
 
 pub use access::{AccessError, access};
-pub use experiment::{Class, Experiment, ExperimentError, FileFault, Run, Tally};
+pub use experiment::{Experiment, ExperimentError, FileFault, Run};
 pub use mapped::{MappedPages, mapped_pages};
-pub use pattern::Pattern;
+pub use prepage_simulate::pattern::Pattern;
 pub use published::{Published, published};
 pub use subject::{Cache, Subject, SubjectError};
 
-/// Pages of the study's file.
-pub const STUDY_PAGES: u64 = 11_300;
+pub use prepage_simulate::model::FILE_PAGES as STUDY_PAGES;

@@ -1,16 +1,18 @@
 //! How many pages each fault maps: the kernel maps cached neighbours along with the page that was touched
 //! (fault-around), and the program never faults on those.
 //!
-//! /proc/self/pagemap tells after each fault which pages the process has mapped. Looking takes time between faults, so
+//! /proc/self/pagemap shows after each fault which pages the process has mapped. Looking takes time between faults, so
 //! this is a run of its own, whose costs are not measured.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use prepage_core::{PAGE_SIZE, PageRange};
+use prepage_simulate::pattern::Pattern;
 use prepage_sys::mapping::FileMapping;
+use prepage_sys::process_stat::ProcessStat;
 
 use crate::experiment::Experiment;
 use crate::subject::{Subject, SubjectError};
@@ -31,6 +33,19 @@ pub struct MappedPages {
     pub cached_faults: u64,
     /// Pages they mapped.
     pub cached_pages: u64,
+    /// Of an order that goes through the file in sweeps.
+    pub sweeps: Option<Sweeps>,
+}
+
+/// The times that a run went through the file, from a lower offset to a higher one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sweeps {
+    /// All of them.
+    pub all: u64,
+    /// Those after which every page was mapped.
+    pub until_mapped: u64,
+    /// Faults of the rest.
+    pub later_faults: u64,
 }
 
 /// Why the pages could not be counted.
@@ -64,16 +79,21 @@ fn count(experiment: Experiment, subject: &Subject, seed: u64) -> io::Result<Map
     let mut mapped = vec![false; pages as usize];
     let mut counts = MappedPages::default();
     let mut failure = None;
+    let (mut sweeps, mut before, mut absent) =
+        (Sweeps { all: 1, until_mapped: 0, later_faults: 0 }, 0, pages);
+    let mut when_mapped = Faults::default();
     experiment.pattern.each(subject.size_bytes(), seed, |offset| {
+        sweeps.all += u64::from(offset < before);
+        before = offset;
         let page = offset / PAGE_SIZE;
         if mapped[page as usize] || failure.is_some() {
             mapping.byte(offset);
             return;
         }
         let mut look = || -> io::Result<()> {
-            let before = disk_faults()?;
+            let before = faults_of_thread()?.disk;
             mapping.byte(offset);
-            let disk = disk_faults()? > before;
+            let disk = faults_of_thread()?.disk > before;
             // Tables are aligned in the address space.
             let table = (first_page + page) / TABLE_PAGES * TABLE_PAGES;
             let from = table.max(first_page);
@@ -93,19 +113,33 @@ fn count(experiment: Experiment, subject: &Subject, seed: u64) -> io::Result<Map
             };
             *faults += 1;
             *pages += fresh;
+            absent -= fresh;
+            if absent == 0 {
+                (sweeps.until_mapped, when_mapped) = (sweeps.all, faults_of_thread()?);
+            }
             Ok(())
         };
         failure = look().err();
     });
+    let after = faults_of_thread()?;
+    sweeps.later_faults = after.disk + after.cached - when_mapped.disk - when_mapped.cached;
+    counts.sweeps = (experiment.pattern != Pattern::Random).then_some(sweeps);
     failure.map_or(Ok(counts), Err)
 }
 
-/// Faults of this thread that read from a device (proc_pid_stat(5), field 12).
-fn disk_faults() -> io::Result<u64> {
-    let stat = fs::read_to_string("/proc/thread-self/stat")?;
-    let behind_name = stat.rsplit(')').next().unwrap_or_default();
-    let field = behind_name.split_ascii_whitespace().nth(12 - 3).and_then(|field| field.parse().ok());
-    field.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("not a stat line: {stat:?}")))
+/// Faults, as the kernel counts them for a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Those that read from a device, or waited for a read.
+    pub disk: u64,
+    /// All others.
+    pub cached: u64,
+}
+
+/// The faults of this thread until now.
+pub(crate) fn faults_of_thread() -> io::Result<Faults> {
+    let stat = ProcessStat::of_this_thread()?;
+    Ok(Faults { disk: stat.major_faults, cached: stat.minor_faults })
 }
 
 #[cfg(test)]
@@ -113,25 +147,43 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::pattern::Pattern;
     use crate::subject::Cache;
 
     /// Whatever the kernel does, all pages are mapped in the end, and each once.
     #[test]
     fn faults_map_every_page_once() {
+        if !prepage_testing::has(prepage_testing::Need::Eviction(env!("CARGO_MANIFEST_DIR").into())) {
+            return;
+        }
         let subject = Subject::create(Path::new(env!("CARGO_MANIFEST_DIR")), 1000 * PAGE_SIZE - 5).unwrap();
         for pattern in Pattern::STUDY {
             for cache in [Cache::Cold, Cache::Warm] {
-                let counted = match mapped_pages(Experiment { pattern, cache }, &subject, 1) {
-                    Err(MappedError::Subject(error)) => return eprintln!("SKIPPED: {error}"),
-                    counted => counted.unwrap(),
-                };
-                assert_eq!(counted.disk_pages + counted.cached_pages, 1000, "{pattern} {counted:?}");
-                match cache {
-                    Cache::Cold => assert!(counted.disk_faults > 0, "{pattern} {counted:?}"),
-                    Cache::Warm => assert_eq!(counted.disk_faults, 0, "{pattern} {counted:?}"),
-                }
+                prepage_testing::unless_caches_dropped(|| every_page_once(&subject, pattern, cache));
             }
+        }
+    }
+
+    fn every_page_once(subject: &Subject, pattern: Pattern, cache: Cache) {
+        let counted = mapped_pages(Experiment { pattern, cache }, subject, 1).unwrap();
+        assert_eq!(counted.disk_pages + counted.cached_pages, 1000, "{pattern} {counted:?}");
+        // The study: only the first of the sweeps by one page faults, and the first 64 of those by 64.
+        let until = match pattern {
+            Pattern::Random => None,
+            Pattern::Sequential => Some((1, 1)),
+            Pattern::Stride { pages: 1 } => Some((4096, 1)),
+            Pattern::Stride { pages } => Some((4096 * pages, pages)),
+        };
+        let found = counted.sweeps.map(|sweeps| (sweeps.all, sweeps.until_mapped));
+        assert!(
+            found.zip(until).is_none_or(|(found, most)| found.0 == most.0 && found.1 <= most.1),
+            "{found:?}"
+        );
+        assert_eq!(found.is_some(), until.is_some(), "{pattern}");
+        // What the kernel counts for reading the count is all there is.
+        assert!(counted.sweeps.is_none_or(|sweeps| sweeps.later_faults < 10), "{counted:?}");
+        match cache {
+            Cache::Cold => assert!(counted.disk_faults > 0, "{pattern} {counted:?}"),
+            Cache::Warm => assert_eq!(counted.disk_faults, 0, "{pattern} {counted:?}"),
         }
     }
 }

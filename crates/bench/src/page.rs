@@ -1,8 +1,13 @@
 //! Tables and figures of all experiments in one HTML file, that needs no other and no script.
 
 use std::fmt;
+use std::io::{self, Write};
 
-use crate::experiment::{Class, Run, Tally};
+use prepage_core::{FaultClass, Tally};
+use prepage_display::html::{Cell, Document, Heading};
+use serde_json::Value;
+
+use crate::experiment::Run;
 use crate::figure;
 use crate::mapped::MappedPages;
 use crate::published::{Row, published};
@@ -68,12 +73,14 @@ pub fn title(one: &Shown) -> String {
 /// short, cached, all.
 pub fn cells(one: &Shown) -> Vec<[String; 6]> {
     let run = &one.run;
-    let tallies = [run.tally(Some(Class::Disk)), run.tally(Some(Class::Cached)), run.tally(None)];
+    let of = |class| run.tally(Some(class));
+    let tallies = [of(FaultClass::Disk), of(FaultClass::Short), of(FaultClass::Cached), run.tally(None)];
     let published = published(run.experiment);
     let mut rows = Vec::new();
     let mut add = |measure: &str, here: &dyn Fn(Tally) -> String, theirs: &dyn Fn(Row, Row) -> String| {
-        let [disk, cached, all] = tallies.map(here);
-        rows.push([measure.to_owned(), "here".to_owned(), disk, "in disk".to_owned(), cached, all]);
+        let [disk, short, cached, all] = tallies.map(here);
+        let short = if tallies[1].count == 0 { "in disk".to_owned() } else { short };
+        rows.push([measure.to_owned(), "here".to_owned(), disk, short, cached, all]);
         if let Some(table) = published {
             let [disk, short, cached, all] =
                 [table.disk, table.short, table.cached, table.all].map(|row| theirs(row, table.all));
@@ -83,7 +90,7 @@ pub fn cells(one: &Shown) -> Vec<[String; 6]> {
     let percent = |part: u64, all: u64| format!("{:.1}", 100.0 * part as f64 / all.max(1) as f64);
     let microseconds = |mean: Option<f64>| mean.map_or_else(|| "-".to_owned(), |mean| format!("{mean:.2}"));
     add("count", &|tally| tally.count.to_string(), &|row, _| row.count.to_string());
-    add("percent", &|tally| percent(tally.count, tallies[2].count), &|row, all| {
+    add("percent", &|tally| percent(tally.count, tallies[3].count), &|row, all| {
         percent(row.count, all.count)
     });
     add("mean µs", &|tally| microseconds(tally.mean_us()), &|row, _| microseconds(row.mean_us));
@@ -103,8 +110,10 @@ pub fn note(facts: &Facts, one: &Shown) -> String {
         rounds => format!("The run of median cost of {rounds}, which had {least} to {most} disk faults."),
     };
     if run.experiment.cache == Cache::Cold {
-        let disk = run.tally(Some(Class::Disk)).count;
-        note += &format!(" {disk} of {} accesses had to read from the disk.", facts.accesses);
+        let disk = run.tally(Some(FaultClass::Disk)).count;
+        let percent = 100.0 * disk as f64 / facts.accesses.max(1) as f64;
+        note +=
+            &format!(" {disk} of {} accesses, {percent:.4} %, had to read from the disk.", facts.accesses);
     }
     if run.facts.lost > 0 {
         note += &format!(" {} records of the recording were lost.", run.facts.lost);
@@ -123,60 +132,49 @@ pub fn note(facts: &Facts, one: &Shown) -> String {
             parts.join(" and "),
             facts.pages,
         );
+        if let Some(sweeps) = mapped.sweeps {
+            note += &format!(
+                " After {} of {} sweeps over the file every page was mapped; the rest took {} faults.",
+                sweeps.until_mapped, sweeps.all, sweeps.later_faults
+            );
+        }
     }
     note
 }
 
-/// The page.
-pub fn html(facts: &Facts, shown: &[Shown]) -> String {
-    let mut page = String::from(HEAD);
-    page += &format!("<h1>Page faults of reading a file</h1>\n<p>{}</p>\n", escaped(&facts.to_string()));
-    page += "<p>Only faults of the file's own mapping count. The study's <em>short</em> fault, the retry right after a \
-             disk fault, is not seen by itself: the kernel folds it into the disk fault. <em>cached</em> is its “long \
-             non-disk”. In the figures, disk faults are black and faults on pages in memory orange.</p>\n";
+/// Writes the page.
+///
+/// # Errors
+/// When `out` cannot be written.
+pub fn write(facts: &Facts, shown: &[Shown], out: &mut dyn Write) -> io::Result<()> {
+    let mut document = Document::begin(out, "page faults of reading a file", "")?;
+    document.header(
+        "prepage bench file",
+        "Page faults of reading a file",
+        &[facts.to_string(), CLASSES.to_owned()],
+    )?;
+    let names = ["", ""].map(Heading::text);
+    let headings: Vec<Heading> =
+        names.into_iter().chain(["disk", "short", "cached", "all"].map(Heading::number)).collect();
     for one in shown {
-        page += &format!(
-            "<h2>{}</h2>\n<table>\n<tr><th></th><th></th><th>disk</th><th>short</th><th>cached</th><th>all</th></tr>\n",
-            escaped(&title(one))
-        );
-        for row in cells(one) {
-            let row: Vec<String> = row.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
-            page += &format!("<tr>{}</tr>\n", row.concat());
-        }
-        page += &format!(
-            "</table>\n<p>{}</p>\n<p>{}</p>\n{}\n",
-            escaped(&note(facts, one)),
-            escaped(&reason(facts, one)),
-            figure::pair(&one.run, facts.pages)
-        );
+        let rows = cells(one).into_iter().map(|row| row.map(Cell::from).to_vec());
+        document.table(&title(one), &headings, rows, None, 0)?;
+        document.paragraph("", &note(facts, one))?;
+        document.paragraph("", &reason(facts, one))?;
+        document.raw(&figure::pair(&one.run, facts.pages))?;
     }
     if let Some(one) = shown.first() {
         let lost: u64 = shown.iter().map(|one| one.run.facts.lost).sum();
-        page += &format!(
-            "<footer>Linux {}, pages of 4096 bytes, {lost} records lost. Made by prepage {} with {}</footer>\n",
-            escaped(&one.run.facts.kernel),
-            env!("CARGO_PKG_VERSION"),
-            escaped("prepage bench file --html"),
-        );
+        document.footer(&[
+            format!("Linux {}", one.run.facts.kernel),
+            "pages of 4096 bytes".to_owned(),
+            format!("{lost} records lost"),
+            format!("prepage {} bench file --html", env!("CARGO_PKG_VERSION")),
+        ])?;
     }
-    page + "</body></html>\n"
+    document.end(&Value::Null, &[])
 }
 
-const HEAD: &str = "<!doctype html>
-<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Page faults of reading a file</title>
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .1rem .8rem; }
-td:first-child, td:nth-child(2) { text-align: left; }
-tr:nth-child(odd) td { background: #f4f4f4; }
-h2 { margin-top: 3rem; }
-svg { width: 100%; height: auto; }
-footer { margin-top: 3rem; color: #666; }
-</style></head><body>
-";
-
-/// Text as HTML and SVG have it.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
+const CLASSES: &str = "Only faults of the file's own mapping count. “short” is the retry right after a disk fault; where \
+    the kernel maps the page within the disk fault, there is none. “cached” is the study's “long non-disk”. In the figures, \
+    disk faults are black, short ones blue, and faults on pages in memory orange.";

@@ -1,8 +1,8 @@
 //! What the study counted, on a virtual machine with a solid state drive and a read-ahead of 256 sectors.
 
-use crate::experiment::Experiment;
-use crate::pattern::Pattern;
+use crate::experiment::{Experiment, Run};
 use crate::subject::Cache;
+use prepage_simulate::pattern::Pattern;
 
 /// One class of a table of the study.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,11 +64,46 @@ pub fn published(experiment: Experiment) -> Option<Published> {
     })
 }
 
+/// How the whole fault cost of one experiment stands to that of another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CostRatio {
+    /// The experiment.
+    pub of: Experiment,
+    /// The one it is compared with.
+    pub to: Experiment,
+    /// Here.
+    pub here: f64,
+    /// In the study.
+    pub study: f64,
+}
+
+/// The two comparisons that the study draws its conclusions from, as far as `runs` has their cold runs: the 4 KiB stride
+/// beside the sequence, and the 256 KiB stride beside the random order.
+pub fn cost_ratios(runs: &[&Run]) -> Vec<CostRatio> {
+    let cold = |pattern| Experiment { pattern, cache: Cache::Cold };
+    let cost = |of: Experiment| {
+        let run = runs.iter().find(|run| run.experiment == of)?;
+        Some((run.tally(None).total_ms(), published(of)?.all.total_ms))
+    };
+    let pairs = [
+        (cold(Pattern::Stride { pages: 1 }), cold(Pattern::Sequential)),
+        (cold(Pattern::Stride { pages: 64 }), cold(Pattern::Random)),
+    ];
+    let ratio = |(of, to)| {
+        let ((here, study), (base_here, base_study)) = (cost(of)?, cost(to)?);
+        (base_here > 0.0).then(|| CostRatio { of, to, here: here / base_here, study: study / base_study })
+    };
+    pairs.into_iter().filter_map(ratio).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use prepage_core::{FaultClass, PageIndex, TraceFacts};
 
-    /// Against slips of the pen: the tables add up, to the rounding of their means and totals.
+    use super::*;
+    use crate::experiment::FileFault;
+
+    /// Against typing mistakes: the tables add up, to the rounding of their means and totals.
     #[test]
     fn counts_add_up() {
         let mut tables = 0;
@@ -88,5 +123,21 @@ mod tests {
             }
         }
         assert_eq!(tables, 5);
+    }
+
+    #[test]
+    fn the_studys_costs_are_compared_where_both_were_run() {
+        let run = |pattern, cost_ns| Run {
+            experiment: Experiment { pattern, cache: Cache::Cold },
+            faults: vec![FileFault { page: PageIndex(0), class: FaultClass::Disk, cost_ns: Some(cost_ns) }],
+            other_faults: 0,
+            facts: TraceFacts::default(),
+        };
+        let (narrow, sequential) = (run(Pattern::Stride { pages: 1 }, 3000), run(Pattern::Sequential, 2000));
+        let wide = run(Pattern::Stride { pages: 64 }, 1000);
+        let ratios = cost_ratios(&[&sequential, &wide, &narrow]);
+        assert_eq!(ratios.len(), 1, "there is no random run");
+        assert_eq!((ratios[0].of, ratios[0].here), (narrow.experiment, 1.5));
+        assert_eq!(format!("{:.3}", ratios[0].study), "1.487");
     }
 }

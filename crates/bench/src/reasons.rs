@@ -1,8 +1,9 @@
 //! Why today's kernel counts otherwise than the study. What is said of a run's numbers is taken from the run.
 
-use crate::experiment::Class;
+use prepage_core::FaultClass;
+use prepage_simulate::pattern::Pattern;
+
 use crate::page::{Facts, Shown};
-use crate::pattern::Pattern;
 use crate::subject::Cache;
 
 /// Pages that fault-around maps at most by default: 64 KiB (mm/memory.c, `fault_around_bytes`).
@@ -13,8 +14,8 @@ const LARGE_KIB: u64 = 1024;
 /// One paragraph on the table of an experiment.
 pub fn reason(facts: &Facts, one: &Shown) -> String {
     let run = &one.run;
-    let (disk, cached) = (run.tally(Some(Class::Disk)), run.tally(Some(Class::Cached)));
-    let faults = disk.count + cached.count;
+    let (disk, cached) = (run.tally(Some(FaultClass::Disk)), run.tally(Some(FaultClass::Cached)));
+    let faults = run.tally(None).count;
     let each = facts.pages as f64 / faults.max(1) as f64;
     let mapped = format!("{} pages in {faults} faults, {each:.1} each", facts.pages);
     let read_ahead_kib = facts.read_ahead_kib.iter().copied().max().unwrap_or(0);
@@ -47,7 +48,7 @@ pub fn reason(facts: &Facts, one: &Shown) -> String {
             };
             format!(
                 "Nothing is read. {study}Since Linux 3.15 a fault also maps the cached pages around it (fault-around, \
-                 up to 16 in a neighbourhood aligned to 64 KiB): {mapped}.{folios} One fault is dearer for it, and \
+                 up to 16 in a neighbourhood aligned to 64 KiB): {mapped}.{folios} Each fault costs more for it, and \
                  there are fewer."
             )
         }
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
     use crate::experiment::{Experiment, FileFault, Run};
 
-    fn said(cache: Cache, read_ahead_kib: u64, classes: &[Class]) -> String {
+    fn said(cache: Cache, read_ahead_kib: u64, classes: &[FaultClass]) -> String {
         let fault = |&class| FileFault { page: PageIndex(0), cost_ns: Some(1000), class };
         let run = Run {
             experiment: Experiment { pattern: Pattern::Sequential, cache },
@@ -137,10 +138,12 @@ mod tests {
 
     #[test]
     fn a_run_is_told_as_it_was() {
-        assert!(said(Cache::Warm, 128, &[Class::Cached]).starts_with("Nothing is read."));
-        assert!(said(Cache::Warm, 128, &[Class::Cached, Class::Disk]).contains("1 faults had to read"));
-        assert!(said(Cache::Cold, 0, &[Class::Disk]).contains("Without read-ahead"));
-        assert!(said(Cache::Cold, 128, &[Class::Disk, Class::Cached]).contains("mean of 1.0 µs"));
-        assert!(!said(Cache::Cold, 128, &[Class::Disk]).contains("mean of"));
+        assert!(said(Cache::Warm, 128, &[FaultClass::Cached]).starts_with("Nothing is read."));
+        assert!(
+            said(Cache::Warm, 128, &[FaultClass::Cached, FaultClass::Disk]).contains("1 faults had to read")
+        );
+        assert!(said(Cache::Cold, 0, &[FaultClass::Disk]).contains("Without read-ahead"));
+        assert!(said(Cache::Cold, 128, &[FaultClass::Disk, FaultClass::Cached]).contains("mean of 1.0 µs"));
+        assert!(!said(Cache::Cold, 128, &[FaultClass::Disk]).contains("mean of"));
     }
 }

@@ -10,24 +10,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use prepage_core::profile::{Evidence, Extent, FileIdentity, Fingerprint, Lookup, Profile, ProfiledFile};
+use prepage_core::profile::{Counts, Extent, FileIdentity, Fingerprint, Lookup, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_prefetch::identity::{fingerprint, identity_of, open_to_read};
-use prepage_prefetch::store::{ProfileKey, Store};
-use support::{Sandbox, evict, is_root, text, wait_for};
+use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::{Layer, ProgramKey, Stores};
+use prepage_testing::{Doctor, Need, has, task_groups};
+use support::{Sandbox, evict, is_root, may, text, wait_for};
 
 /// Goes on until its standard input ends, 4 seconds at most: a prefetch ends with its program.
 const PROGRAM: [&str; 3] = ["sh", "-c", "timeout 4 cat; echo ran"];
 
 /// Which profile [`PROGRAM`] has.
-fn key() -> ProfileKey {
-    prepage_prefetch::program::key(&PROGRAM.map(Into::into)).unwrap()
+fn key() -> ProgramKey {
+    ProgramKey::of(&PROGRAM.map(Into::into)).unwrap()
 }
 
 /// The profile of [`PROGRAM`] with these files and names, in the sandbox's store. The files are evicted.
 fn store(sandbox: &Sandbox, files: Vec<ProfiledFile>, lookups: &[&str]) {
     let key = key();
-    let names = lookups.iter().map(|path| Lookup { rank: 0, path: (*path).into(), list: true });
+    let names =
+        lookups.iter().map(|path| Lookup { path: (*path).into(), list: true, counts: Counts::default() });
     let profile = Profile {
         program: key.program.clone(),
         role: key.role.clone(),
@@ -42,7 +44,7 @@ fn store(sandbox: &Sandbox, files: Vec<ProfiledFile>, lookups: &[&str]) {
             evict(&file);
         }
     }
-    Store::at(sandbox.store()).update(&key, |_| Some(profile)).unwrap();
+    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile)).unwrap();
 }
 
 /// What is told on standard error of a start of [`PROGRAM`].
@@ -70,7 +72,7 @@ fn run_by(command: &mut Command) -> String {
 fn of_file(path: &Path, start: u64, end: u64) -> ProfiledFile {
     let file = open_to_read(path).unwrap();
     let identity = identity_of(&file).unwrap();
-    let fingerprint = fingerprint(&file, identity.size_bytes).unwrap();
+    let fingerprint = content_of(&file).unwrap();
     ProfiledFile { fingerprint, identity, ..lying(path, start, end, 0) }
 }
 
@@ -79,9 +81,9 @@ fn lying(path: &Path, start: u64, end: u64, size_bytes: u64) -> ProfiledFile {
     ProfiledFile {
         path: path.to_str().unwrap().into(),
         identity: FileIdentity { device: 1, inode: 2, size_bytes, mtime_ns: 3, ctime_ns: 4 },
-        fingerprint: Fingerprint::Ends(5),
+        fingerprint: Fingerprint::Ends { crc: 5, size_bytes },
         learned_unix_s: 0,
-        extents: vec![Extent::new(PageRange::new(PageIndex(start), PageIndex(end)), 0, Evidence::Seen)],
+        extents: vec![Extent::new(PageRange::new(PageIndex(start), PageIndex(end)), 0)],
     }
 }
 
@@ -98,7 +100,7 @@ fn a_profile_that_lies_is_cut_down_to_what_is_there() {
     let sandbox = Sandbox::new();
     let good = data_file(&sandbox, "good");
     let mut past_end = of_file(&good, 0, 4);
-    past_end.extents.push(Extent::new(PageRange::new(PageIndex(50), PageIndex(1 << 30)), 0, Evidence::Seen));
+    past_end.extents.push(Extent::new(PageRange::new(PageIndex(50), PageIndex(1 << 30)), 0));
     let fifo = sandbox.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
     let link = sandbox.path().join("link");
@@ -123,24 +125,23 @@ fn a_profile_that_lies_is_cut_down_to_what_is_there() {
         let range = PageRange::new(PageIndex(start), PageIndex(end));
         prepage_sys::cachestat::cached_pages(std::os::fd::AsFd::as_fd(&file), range)
     };
-    match (cached(0, 4), cached(50, 64)) {
-        (Ok(first), Ok(last)) => assert_eq!((first, last), (4, 14)),
-        _ => eprintln!("SKIPPED: this kernel does not tell which pages are in memory"),
+    if may(Doctor::Residency) {
+        assert_eq!((cached(0, 4).unwrap(), cached(50, 64).unwrap()), (4, 14));
     }
 }
 
 #[test]
 fn a_profile_of_another_program_stays_where_nothing_is_to_be_learned() {
     let sandbox = Sandbox::new();
-    let file = Store::at(sandbox.store()).path_of(&key());
+    let file = Stores::at(sandbox.store()).path_of(&key(), Layer::User).unwrap();
     fs::create_dir(sandbox.store()).unwrap();
     fs::set_permissions(sandbox.store(), fs::Permissions::from_mode(0o700)).unwrap();
     let another = Profile { program: "/another".into(), ..Profile::default() };
-    let sound = prepage_core::profile_file::encode(&another);
+    let sound = prepage_core::profile::file::encode(&another);
     // Of a sound checksum, and no profile: the length of its first string is more than there is.
     let mut malformed = sound.clone();
     malformed[24] = 0x7f;
-    let checksum = prepage_core::profile_file::checksum(&[&malformed[24..]]);
+    let checksum = prepage_core::profile::file::checksum(&[&malformed[24..]]);
     malformed[12..16].copy_from_slice(&checksum.to_le_bytes());
     for bytes in [sound, malformed] {
         fs::write(&file, &bytes).unwrap();
@@ -181,7 +182,7 @@ fn files_replaced_while_they_are_prefetched_are_no_trouble() {
 #[test]
 fn a_device_that_fails_and_vanishes_costs_nothing_but_its_pages() {
     let sandbox = Sandbox::new();
-    if !is_root() {
+    if !has(Need::LoopDevice) || !has(Need::Mounts) {
         return;
     }
     let (image, mount) = (sandbox.path().join("image"), sandbox.path().join("mount"));
@@ -197,9 +198,7 @@ fn a_device_that_fails_and_vanishes_costs_nothing_but_its_pages() {
         (output.status.success(), text(&output.stderr))
     };
     let made = shell("mkfs.ext4 -q -O ^has_journal \"$IMAGE\" && mount -o loop \"$IMAGE\" \"$MOUNT\"");
-    if !made.0 {
-        return eprintln!("SKIPPED: no loop device: {}", made.1);
-    }
+    assert!(made.0, "{}", made.1);
     let data = mount.join("data");
     fs::write(&data, vec![7u8; 8 << 20]).unwrap();
     assert!(shell("sync -f \"$MOUNT\"").0);
@@ -256,14 +255,14 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
     store(&sandbox, vec![of_file(&data, 0, 64)], &["/", "/usr"]);
     // A program that starts no process.
     let program = ["sleep", "4"];
-    let its_key = prepage_prefetch::program::key(&program.map(Into::into)).unwrap();
-    let from = Store::at(sandbox.store());
+    let its_key = ProgramKey::of(&program.map(Into::into)).unwrap();
+    let from = Stores::at(sandbox.store());
     let profile = Profile {
         program: its_key.program.clone(),
         role: its_key.role.clone(),
-        ..from.load(&key()).unwrap().unwrap()
+        ..from.find(&key()).unwrap().unwrap().profile
     };
-    from.update(&its_key, |_| Some(profile)).unwrap();
+    from.update(&its_key, Layer::User, |_| Some(profile)).unwrap();
     let mut user = 54_320;
     let mut told = |is_known: bool, most: u32| {
         // One that nobody has, and another each time: processes that have ended count against the limit until init has
@@ -274,15 +273,21 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
         fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
         std::os::unix::fs::chown(&own, Some(user), Some(user)).unwrap();
         if is_known {
-            let copy = Store::at(own.clone()).path_of(&its_key);
-            fs::copy(from.path_of(&its_key), &copy).unwrap();
+            let copy = Stores::at(own.clone()).path_of(&its_key, Layer::User).unwrap();
+            fs::copy(from.path_of(&its_key, Layer::User).unwrap(), &copy).unwrap();
             std::os::unix::fs::chown(&copy, Some(user), Some(user)).unwrap();
         }
         evict(&file);
         let script = format!("ulimit -u {most}; exec \"$@\"");
         let mut command = Command::new("bash");
         command.args(["-c", &script, "bash", prepage.to_str().unwrap(), "run", "-v", "--no-learn", "--"]);
-        command.args(program).env("PREPAGE_STORE", own).uid(user).gid(user).current_dir("/");
+        command
+            .args(program)
+            .env("PREPAGE_STORE", &own)
+            .env("HOME", &own)
+            .uid(user)
+            .gid(user)
+            .current_dir("/");
         let mut program = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut told = String::new();
         BufReader::new(program.stderr.take().unwrap()).read_line(&mut told).unwrap();
@@ -310,14 +315,15 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
 struct TaskGroup(PathBuf);
 
 impl TaskGroup {
+    /// `None`, counted as a skip, where none can be made.
     fn with(most: u32) -> Option<Self> {
-        let group = Self(format!("/sys/fs/cgroup/pids/prepage-test-{}", std::process::id()).into());
-        let made =
-            fs::create_dir(&group.0).and_then(|()| fs::write(group.0.join("pids.max"), most.to_string()));
-        if let Err(error) = &made {
-            eprintln!("SKIPPED: no control group that limits tasks can be made: {error}");
+        if !has(Need::TaskGroup) {
+            return None;
         }
-        made.is_ok().then_some(group)
+        let group = Self(task_groups().join(format!("prepage-test-{}", std::process::id())));
+        fs::create_dir(&group.0).unwrap();
+        fs::write(group.0.join("pids.max"), most.to_string()).unwrap();
+        Some(group)
     }
 }
 
@@ -358,8 +364,8 @@ fn a_clock_that_jumps_changes_ages_only() {
     file.learned_unix_s = u64::MAX;
     file.identity.mtime_ns = i64::MIN;
     store(&sandbox, vec![file], &[]);
-    Store::at(sandbox.store())
-        .update(&key(), |profile| {
+    Stores::at(sandbox.store())
+        .update(&key(), Layer::User, |profile| {
             let mut profile = profile.unwrap();
             profile.history.created_unix_s = u64::MAX;
             profile.history.updated_unix_s = u64::MAX - 1;

@@ -1,9 +1,10 @@
 //! `prepage report`, `export` and `diff` as their users meet them; and the trace in the hands of other tools.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
+use prepage_testing::{Need, has};
 use prepage_trace::parquet::write_trace;
 
 fn trace(faults: u64, cost_ns: u64) -> Trace {
@@ -44,18 +45,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The Python that has the packages, by `make setup-test` or the system's; `None`, said loudly, where it lacks them.
+/// The Python that has the packages, by `make setup-test` or the system's; `None`, counted as a skip, where none has.
 fn python(packages: &str) -> Option<Command> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test-python/bin/python3");
-    let python = [own.as_path(), Path::new("python3")].into_iter().find(|python| {
-        let found =
-            Command::new(python).args(["-c", &format!("import {packages}")]).stderr(Stdio::null()).status();
-        found.is_ok_and(|status| status.success())
-    });
-    if python.is_none() {
-        eprintln!("SKIPPED: no Python with {packages} (try: make setup-test)");
+    if !has(Need::Python(packages.into())) {
+        return None;
     }
-    python.map(Command::new)
+    prepage_testing::python(packages)
 }
 
 #[test]
@@ -67,7 +62,7 @@ fn the_overview_fits_a_screen_and_answers_which_where_and_how_long() {
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
     assert!(said.lines().count() <= 40, "{said}");
     for expected in
-        ["1000 page faults", "\n disk         500 ", "/usr/lib/a.so", "waited over time", "dearest µs"]
+        ["1000 page faults", "\n disk         500 ", "/usr/lib/a.so", "waited over time", "slowest µs"]
     {
         assert!(said.contains(expected), "{expected} is missing: {said}");
     }
@@ -75,7 +70,7 @@ fn the_overview_fits_a_screen_and_answers_which_where_and_how_long() {
     assert!(said.contains("io      7    8    500    5.00"), "{said}");
     let output = prepage(&["report", "--json", "--class", "disk", "--by", "file"], &path);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!((&json["schema_version"], &json["by"]["file"]["rows"][0]["count"]), (&1.into(), &500.into()));
+    assert_eq!((&json["schema_version"], &json["by"]["file"]["rows"][0]["count"]), (&2.into(), &500.into()));
 }
 
 #[test]
@@ -103,7 +98,7 @@ fn what_is_no_trace_is_told_with_a_remedy() {
     let said = text(&prepage(&["report"], &dir.path().join("absent")).stderr);
     assert!(said.contains("cannot open") && said.contains("try: prepage record"), "{said}");
     let said = text(&prepage(&["report", "--by", "nothing"], &path).stderr);
-    assert!(said.contains("one of class,") && said.contains("cost, dearest"), "{said}");
+    assert!(said.contains("one of class,") && said.contains("cost, slowest"), "{said}");
 }
 
 #[test]
@@ -119,6 +114,45 @@ fn a_page_that_cannot_be_written_leaves_the_old_one() {
     assert!(prepage(&["report", "--html", html], &path).status.success());
     assert!(text(&std::fs::read(&old).expect("read")).starts_with("<!doctype html>"));
     assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 2);
+}
+
+#[test]
+fn the_newest_trace_is_reported_and_shown_in_the_browser() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let report = |arguments: &[&str], browser: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+        command.current_dir(dir.path()).arg("report").args(arguments).env("BROWSER", browser);
+        command.env("TMPDIR", dir.path()).output().expect("prepage-tools runs")
+    };
+    let said = text(&report(&[], "").stderr);
+    assert!(said.contains("cannot open") && said.contains("try: prepage record"), "{said}");
+    for (name, faults, age_s) in [("old.parquet", 1, 100), ("new.parquet", 2, 10), ("prepage.parquet", 3, 50)]
+    {
+        let path = written(dir.path(), name, &trace(faults, 5000));
+        let time = std::time::SystemTime::now() - std::time::Duration::from_secs(age_s);
+        std::fs::File::options().write(true).open(path).expect("there").set_modified(time).expect("set");
+    }
+    std::fs::write(dir.path().join("other.parquet"), "no trace").expect("written");
+    let output = report(&[], "");
+    assert!(text(&output.stdout).contains("\n2 page faults"), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("newest trace here is new.parquet"), "{}", text(&output.stderr));
+
+    let browser = dir.path().join("browser");
+    std::fs::write(&browser, "#!/bin/sh\ncp \"$1\" shown.part && mv shown.part shown\n").expect("written");
+    std::fs::set_permissions(&browser, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
+    let output = report(&["--open"], browser.to_str().expect("text"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = dir.path().join("shown");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !shown.exists() {
+        assert!(std::time::Instant::now() < deadline, "the browser was not started");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(std::fs::read_to_string(shown).expect("read").starts_with("<!doctype html>"));
+    let output = report(&["--html", "t.html", "--open"], "/no/such/browser");
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(125) && said.contains("try: BROWSER=firefox"), "{said}");
+    assert!(dir.path().join("t.html").exists());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const VECTORS: &str = include_str!("../../core/tests/vectors/clustering.json");
+const VECTORS: &str = include_str!("../../simulate/tests/vectors/clustering.json");
 
 fn simulate(dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
@@ -68,7 +68,7 @@ fn every_vector_comes_out_of_the_command_line() {
 }
 
 #[test]
-fn what_cannot_be_replayed_is_told_with_its_line() {
+fn what_cannot_be_replayed_is_reported_with_its_line() {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("other"), "elsewhere,1\n").expect("written");
     let said = |touches: &str, arguments: &[&str]| {
@@ -84,7 +84,7 @@ fn what_cannot_be_replayed_is_told_with_its_line() {
     for (touches, arguments, expected) in [
         ("1\n2\n40\n", &["--object-pages", "32"][..], "line 3: page 40 is past the end"),
         ("1\n99999999999999999999999\n", &[], "line 2: page 99999999999999999999999 is beyond"),
-        ("1\n-2\n", &[], "line 2: `-2` is no page index"),
+        ("1\n-2\n", &[], "line 2: `-2` is not a page index"),
         ("1\nlib,2\n", &[], "line 2: lines with and without an object are mixed"),
         ("# nothing\n\n", &[], "no touches"),
         ("1\n", &["--policy", "alinged:16"], "aligned"),
@@ -92,8 +92,14 @@ fn what_cannot_be_replayed_is_told_with_its_line() {
         ("1\n", &["--device", "floppy"], "there are hdd"),
         ("1\n", &["--sweep", "aligned:16"], "aligned:4..512"),
         ("1\n", &["--memory", "5-3"], "ends before it starts"),
+        ("1\n", &["--memory", "5", "--replacement", "random"], "there are fifo, clock, 2q, s3-fifo"),
+        ("1\n", &["--replacement", "lru"], "--memory"),
+        ("1\n", &["--cost", "2us"], "fault=2us,io=100us,page=4us"),
+        ("1\n", &["--advise", "lib"], "NAME=POLICY"),
+        ("1\n", &["--advise", "lib=none"], "no file called lib"),
+        ("lib,1\n", &["--advise", "lib=alinged:3"], "did you mean `aligned`?"),
         ("1\n", &["--resident", "99999999999999"], "beyond what can be mapped"),
-        ("1\n", &["--memory", ","], "is no number"),
+        ("1\n", &["--memory", ","], "is not a number"),
         ("1\n", &["--object-pages", "99999999999999"], "99999999999999"),
         ("1\n", &["--entry-pages", "99999999999999"], "99999999999999"),
         ("68719476735\n", &["--entry-offset", "1"], "past the end"),
@@ -108,7 +114,7 @@ fn what_cannot_be_replayed_is_told_with_its_line() {
 }
 
 #[test]
-fn a_damaged_trace_and_one_of_another_version_are_told() {
+fn a_damaged_trace_and_one_of_another_version_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let whole = fs::read(trace("python")).expect("a trace");
     let mut newer = whole.clone();
@@ -183,4 +189,119 @@ fn memory_that_is_too_small_is_as_published() {
             assert_eq!(memory[rule][size.to_string()], faults, "{rule}, {size}");
         }
     }
+    for rule in ["clock", "2q", "s3-fifo"] {
+        let faults = memory[rule]["3"].as_u64().expect("a count");
+        assert!((7..=12).contains(&faults), "{rule}: {faults}");
+    }
+    let chosen =
+        &json(dir.path(), &["--touches", "t", "--memory", "3", "--replacement", "opt,clock"])["memory"];
+    assert_eq!(chosen.as_object().expect("rules").len(), 2);
+}
+
+#[test]
+fn a_cost_weighs_faults_reads_and_pages() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("t"), "4\n28\n16\n").expect("written");
+    let arguments = ["--touches", "t", "--object-pages", "32", "--cost", "fault=1us,io=100us,page=3us"];
+    let found = json(dir.path(), &[&arguments[..], &["-p", "around:8:7,aligned:16"]].concat());
+    let cost = |policy: &str| found["policies"][policy]["cost_ns"].as_u64().expect("a cost");
+    assert_eq!(cost("around:8:7"), 3 * 1000 + 3 * 100_000 + 32 * 3000);
+    assert_eq!(cost("aligned:16"), 2 * 1000 + 2 * 100_000 + 32 * 3000);
+    let said = text(&simulate(dir.path(), &[&arguments[..], &["--histogram"]].concat()).stdout);
+    assert!(said.contains("cost ms") && said.contains("truncated"), "{said}");
+}
+
+#[test]
+fn the_clusters_of_the_worked_example_are_all_truncated() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("t"), "4\n28\n16\n").expect("written");
+    let arguments = ["--touches", "t", "--object-pages", "32", "-p", "around:8:7,aligned:16"];
+    let found = json(dir.path(), &arguments);
+    let clusters = |policy: &str| found["policies"][policy]["clusters"].clone();
+    assert_eq!(clusters("around:8:7"), serde_json::json!({ "8": [0, 1], "12": [0, 2] }));
+    assert_eq!(clusters("aligned:16"), serde_json::json!({ "16": [2, 0] }));
+    let said = text(&simulate(dir.path(), &[&arguments[..], &["--histogram"]].concat()).stdout);
+    assert!(said.contains("0 + 2") && said.contains("2 + 0"), "{said}");
+}
+
+/// The worked examples of shadow chains: 20 forks of 8 pages, and 12 of a file of 100.
+#[test]
+fn scripts_of_forks_copy_as_many_pages_as_worked_out() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let replayed = |script: String| {
+        fs::write(dir.path().join("script"), script).expect("written");
+        json(dir.path(), &["--forks", "script"])
+    };
+    let script = |map: &str, forks: u64, step: &dyn Fn(u64) -> String| {
+        let steps = (1..=forks).map(|fork| format!("fork p c{fork}\n{}", step(fork)));
+        format!("{map}\n{}", steps.collect::<String>())
+    };
+    let anonymous = "map p 8\nwrite p all";
+    let a = replayed(script(anonymous, 20, &|_| "write p 0\n".to_owned()));
+    assert_eq!((&a["copies"], &a["depth_max"]), (&41.into(), &5.into()));
+    let at: Vec<_> = a["collapses"]
+        .as_array()
+        .expect("collapses")
+        .iter()
+        .map(|one| (&one["after_fork"], &one["copies"]))
+        .collect();
+    assert_eq!(at, [(&6.into(), &7.into()), (&11.into(), &7.into()), (&16.into(), &7.into())]);
+    let b = replayed(script(anonymous, 20, &|_| "write p all\n".to_owned()));
+    assert_eq!((&b["collapse_copies"], &b["depth_max"]), (&0.into(), &1.into()));
+    assert_eq!(b["collapses"].as_array().expect("collapses").len(), 19);
+    let c = replayed(script(anonymous, 20, &|fork| format!("exit c{fork}\nwrite p 0\n")));
+    assert_eq!((&c["copies"], &c["depth_max"]), (&0.into(), &0.into()));
+    let write = |fork: u64| format!("write p {}\n", fork % 10);
+    assert_eq!(replayed(script("map p 100 file", 12, &write))["copies"], 24);
+    assert_eq!(replayed(script("map p 100\nwrite p all", 12, &write))["copies"], 210);
+    let said = text(&simulate(dir.path(), &["--forks", "script"]).stdout);
+    assert!(
+        said.starts_with("12 forks; left are 13 processes") && said.contains("collapses after fork"),
+        "{said}"
+    );
+    fs::write(dir.path().join("script"), "map p 8\nfork q r\n").expect("written");
+    let said = text(&simulate(dir.path(), &["--forks", "script"]).stderr);
+    assert!(said.contains("line 2: no process is called `q`"), "{said}");
+}
+
+#[test]
+fn a_header_that_was_read_is_resident_at_the_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("t"), "0\n4\n").expect("written");
+    let faults = |more: &[&str]| {
+        let arguments = ["--touches", "t", "--object-pages", "32", "-p", "around:8:7"];
+        let found = json(dir.path(), &[&arguments[..], more].concat());
+        let of = &found["policies"]["around:8:7"];
+        [&of["hard"], &of["soft"], &of["read"]].map(|count| count.as_u64().expect("a count"))
+    };
+    assert_eq!(faults(&[]), [1, 0, 8]);
+    assert_eq!(faults(&["--header-read"]), [1, 1, 11]);
+}
+
+#[test]
+fn entries_keep_the_policy_they_are_advised() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let touches: String = (0..64).flat_map(|page| [format!("a,{page}\n"), format!("b,{page}\n")]).collect();
+    fs::write(dir.path().join("t"), touches).expect("written");
+    let found = json(dir.path(), &["--touches", "t", "-p", "none", "--advise", "b=sequential:31"]);
+    let hard: Vec<u64> = found["policies"]["none"]["objects"]
+        .as_array()
+        .expect("objects")
+        .iter()
+        .map(|object| object["hard"].as_u64().expect("a count"))
+        .collect();
+    assert_eq!(hard, [64, 2]);
+}
+
+#[test]
+fn a_file_read_in_strides_tells_its_sweeps_and_its_time_in_faults() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let arguments = ["--model", "file:stride-256k", "-p", "linux-data:ra=32,map=1", "-d", "hosted"];
+    let said = text(&simulate(dir.path(), &arguments).stdout);
+    assert!(said.contains("64 sweeps until all are touched") && said.contains("faults ms"), "{said}");
+    let found = json(dir.path(), &arguments);
+    let times = &found["policies"]["linux-data:ra=32,map=1"]["devices"]["hosted"];
+    let number = |name: &str| times[name].as_u64().expect("a number");
+    assert_eq!(number("time_ns") - number("fault_ns"), 11_300 * 4096 * 20);
+    assert_eq!(found["sweeps"], 64);
 }

@@ -32,8 +32,8 @@ impl FrameNumber {
 pub enum FaultClass {
     /// The bytes had to be read from a device ("major").
     Disk = 0,
-    /// The retry right after a disk fault. The kernel's own counters fold it into the disk fault, so only
-    /// sources that see both (a model, a user-space pager) give it.
+    /// The retry right after a disk fault: the same thread touched the same page by the same instruction again, and
+    /// the page only had to be mapped. Mostly the kernel maps the page within the disk fault and there is none.
     Short = 1,
     /// The page was in memory and only had to be mapped ("long non-disk").
     Cached = 2,
@@ -41,14 +41,23 @@ pub enum FaultClass {
     ZeroFill = 3,
     /// A private copy of a page that is shared.
     CopyOnWrite = 4,
-    /// The fault began and never ended in the record: the thread was killed by it or while in it.
+    /// The fault began and did not end: it ended in a signal, or with its thread.
     Failed = 5,
+    /// The fault began, and records were lost before its end could be seen. What it had to do is not known.
+    Unseen = 6,
 }
 
 impl FaultClass {
     /// Every class, in the order tables list them.
-    pub const ALL: [Self; 6] =
-        [Self::Disk, Self::Short, Self::Cached, Self::ZeroFill, Self::CopyOnWrite, Self::Failed];
+    pub const ALL: [Self; 7] = [
+        Self::Disk,
+        Self::Short,
+        Self::Cached,
+        Self::ZeroFill,
+        Self::CopyOnWrite,
+        Self::Failed,
+        Self::Unseen,
+    ];
 
     /// The name used in tables, Parquet and JSON.
     pub const fn name(self) -> &'static str {
@@ -59,6 +68,7 @@ impl FaultClass {
             Self::ZeroFill => "zero-fill",
             Self::CopyOnWrite => "copy-on-write",
             Self::Failed => "failed",
+            Self::Unseen => "unseen",
         }
     }
 
@@ -100,7 +110,7 @@ pub struct Fault {
     /// The frame that held the page soon after the fault, where the recorder could know (root).
     pub frame: Option<FrameNumber>,
     /// The pages resolved together by it, its own among them: read for it, made, or only mapped, as its class says.
-    /// `None` where that is not known: the kernel does not tell.
+    /// `None` where that is not known: the kernel does not report it.
     pub cluster_pages: Option<NonZeroU32>,
 }
 

@@ -12,17 +12,12 @@
 //! | [`permissions`] | what a mapping allows: `r-xp`                                          |
 //! | [`stack`] | where code was when it faulted; which build of it                         |
 //! | [`trace`] | a sequence of faults with the objects and threads they speak of           |
-//! | [`profile`], [`profile_file`] | which pages and names a program needs at its start; as bytes |
-//! | [`extent`], [`counts`] | runs of its pages; how sure it is of them                       |
-//! | [`page_map`] | which pages of one file are needed, to travel with the file            |
-//! | [`bounds`] | what a profile may ask for at most                                         |
-//! | [`merge`] | two profiles made into one                                                |
-//! | [`cold_start`], [`gain`] | the last starts; what prefetching was worth in them       |
-//! | [`trial`], [`ageing`] | what is worth prefetching and how that is found out; simpler ways |
-//! | [`role`], [`shared`] | which of its working sets a call of a program uses; what all have in common |
-//! | [`plan`]  | a profile turned into reads                                               |
+//! | [`missing`], [`tally`] | what a trace lacks; counts and costs of faults              |
+//! | [`profile`] | which pages and names a program needs at its start, and how surely         |
 //! | [`device_figures`] | what a device can do                                             |
+//! | [`quantity`] | sizes and times as people write them                                     |
 //! | [`policy`] | which pages to bring in together when one is missing                     |
+//! | [`chain`] | objects that shadow one another: where a copy-on-write map's pages are    |
 //!
 //! ```
 //! use prepage_core::{PageIndex, PageRange};
@@ -34,35 +29,26 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod ageing;
-pub mod bounds;
-pub mod cold_start;
-pub mod counts;
+pub mod chain;
 pub mod device_figures;
-pub mod extent;
 pub mod fault;
-pub mod gain;
-pub mod merge;
+pub mod missing;
 pub mod page;
-pub mod page_map;
 pub mod permissions;
-pub mod plan;
 pub mod policy;
 pub mod profile;
-pub mod profile_file;
-mod profile_file_v1;
-pub mod role;
-pub mod shared;
-pub mod simulate;
+pub mod quantity;
 pub mod stack;
+pub mod tally;
 pub mod trace;
-pub mod trial;
 
 pub use device_figures::DeviceFigures;
 pub use fault::{Fault, FaultClass, FrameNumber};
+pub use missing::Missing;
 pub use page::{PAGE_SIZE, PageIndex, PageRange};
 pub use permissions::Permissions;
 pub use stack::{BuildId, CodePlace, Stack, StackId};
+pub use tally::Tally;
 pub use trace::{
     ExactFacts, FilePages, ImportFacts, Object, ObjectId, PageCacheFacts, ReadWait, Thread, ThreadIndex,
     Trace, TraceFacts,

@@ -10,8 +10,9 @@
 //! whoever serves the faults keeps with the entry. Who serves them (the simulator, the user-space VM) also knows what
 //! is resident ([`Residency`]) and does the reading and mapping. Nothing here allocates.
 //!
-//! | module        | policy                                                                   |
+//! | module        | noun or policy                                                           |
 //! |---------------|--------------------------------------------------------------------------|
+//! | [`cluster`]   | what a policy asks for; how often it got all of it                       |
 //! | [`around`]    | a window of fixed size: `none`, `around:8:7`, `obl`, `sequential`         |
 //! | [`aligned`]   | the aligned cluster that holds the page: `aligned:16`                     |
 //! | [`adaptive`]  | FreeBSD's: growing windows for sequential faults, else aligned clusters   |
@@ -37,12 +38,14 @@ pub mod adaptive;
 pub mod aligned;
 pub mod around;
 pub mod choice;
+pub mod cluster;
 pub mod context;
 pub mod linux;
 pub mod predicted;
 pub mod slurp;
 
 pub use choice::{Policy, PolicyError};
+pub use cluster::{Cluster, Holes};
 
 use crate::page::{PageIndex, PageRange};
 
@@ -64,6 +67,11 @@ pub trait Residency {
     fn is_marked(&self, page: PageIndex) -> bool {
         let _ = page;
         false
+    }
+
+    /// The pages that share the mark of `page`, if it carries one ([`Cluster::mark_pages`]).
+    fn marked_folio(&self, page: PageIndex) -> Option<PageRange> {
+        self.is_marked(page).then(|| PageRange::new(page, PageIndex(page.0 + 1)))
     }
 
     /// How many pages of `range` are resident.
@@ -92,61 +100,12 @@ pub struct EntryState {
     pub window: u32,
     /// Linux: how many pages before the window's end the next one is asked for.
     pub early: u32,
+    /// Linux: its folios have 2^`order` pages.
+    pub order: u32,
     /// Linux: faults that had to read, less pages that were found (`mmap_miss`).
     pub misses: u32,
     /// Whether the entry's pages may be executed.
     pub executable: bool,
-}
-
-/// What a policy wants read: pages around, or for reads in the background from, a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cluster {
-    /// The pages wanted, not clipped to anything. For a hard fault it holds the faulting page.
-    pub range: PageRange,
-    /// What to do at pages of the range that are resident already.
-    pub holes: Holes,
-    /// A page to mark: the first fault on it, once it is resident, asks [`ClusterPolicy::soft`].
-    pub mark: Option<PageIndex>,
-}
-
-/// How a read goes on at a page that is already resident.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holes {
-    /// It ends there, each way from the faulting page: always one I/O (FreeBSD).
-    Stop,
-    /// It skips such pages: one I/O for each run of missing ones (Linux).
-    Skip,
-}
-
-impl Cluster {
-    /// `behind` pages before `page` and `ahead` after it, in one I/O.
-    pub fn around(page: PageIndex, behind: u64, ahead: u64) -> Self {
-        let start = PageIndex(page.0.saturating_sub(behind));
-        let end = PageIndex(page.0.saturating_add(ahead).saturating_add(1));
-        Self { range: PageRange::new(start, end), holes: Holes::Stop, mark: None }
-    }
-
-    /// The pages of the cluster that lie in the fault's window.
-    pub fn within(&self, window: PageRange) -> PageRange {
-        let start = self.range.start().max(window.start());
-        let end = self.range.end().min(window.end());
-        PageRange::new(start, end.max(start))
-    }
-
-    /// The one run of missing pages to read for a hard fault: clipped to the window, then to the first resident page
-    /// each way. Other missing pages of a [`Holes::Skip`] cluster lie outside it.
-    pub fn clip(&self, fault: &FaultAt, memory: &impl Residency) -> PageRange {
-        let wanted = self.within(fault.window);
-        let mut start = fault.page;
-        while start > wanted.start() && !memory.is_resident(PageIndex(start.0 - 1)) {
-            start.0 -= 1;
-        }
-        let mut end = PageIndex(fault.page.0 + 1);
-        while end < wanted.end() && !memory.is_resident(end) {
-            end.0 += 1;
-        }
-        PageRange::new(start, end)
-    }
 }
 
 /// Which resident neighbours a fault maps along with its own page.

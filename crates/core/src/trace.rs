@@ -84,6 +84,8 @@ pub struct TraceFacts {
     pub pids: Vec<u32>,
     /// Of these, those whose mappings could not be read: what was mapped before the recording is unknown.
     pub unread_maps: Vec<u32>,
+    /// Mappings of files that the recorder no longer kept apart, for it had met too many different ones.
+    pub unnamed_mappings: u64,
     /// Whether every process of the machine was recorded.
     pub system_wide: bool,
     /// `lost` by the second of the recording in which the loss was found: second, records. A second without a loss is
@@ -94,6 +96,9 @@ pub struct TraceFacts {
     pub probe_cost_ns: Option<u64>,
     /// What the observation adds to a fault altogether: that much longer the program ran for each.
     pub probe_total_ns: Option<u64>,
+    /// The frequency of the processor's time stamp counter, by which costs are given in cycles too; `None` where the
+    /// kernel does not tell.
+    pub tsc_hz: Option<u64>,
     /// Whether the recorder was killed before the end: the facts are those of the last part of the file that was
     /// complete, and what came after is missing.
     pub cut_short: bool,
@@ -104,7 +109,8 @@ pub struct TraceFacts {
     pub filtered_out: u64,
     /// What became of files' pages, where it was asked for (root).
     pub page_cache: Option<PageCacheFacts>,
-    /// Where touches were recorded exactly, with read-ahead off and a cold cache: what was resident nevertheless.
+    /// Where touches were recorded exactly: what was resident nevertheless, and so hid touches. Nothing is hidden where
+    /// fault-around was switched off for the mappings.
     pub exact: Option<ExactFacts>,
     /// Where it comes from, when another tool recorded it.
     pub imported: Option<ImportFacts>,
@@ -120,8 +126,10 @@ pub struct ImportFacts {
     pub file: String,
     /// The events that were recorded.
     pub events: Vec<String>,
-    /// Whether disk faults cannot be told from others, and so stand among them.
+    /// Whether disk faults are indistinguishable from others, and have their classes.
     pub disk_unknown: bool,
+    /// Whether no fault has a cost, because only beginnings or only ends of faults were recorded.
+    pub costs_unknown: bool,
     /// Which faults were recorded, where it was not every one.
     pub sampled: Option<String>,
 }
@@ -174,10 +182,22 @@ pub struct FilePages {
     /// Of `pages_read_in`, those that a fault nearby mapped and of which no more is known: they may have been touched
     /// or not.
     pub pages_mapped_nearby: u64,
+    /// Of `pages_read_in`, those of which the use is not known, because there were too many pages to watch them all.
+    pub pages_forgotten: u64,
     /// Faults that had to wait until another's read was complete.
     pub read_waits: u64,
     /// How long those took together.
     pub read_wait_ns: u64,
+}
+
+impl FilePages {
+    /// The file's path, or its inode and device where no path is known.
+    pub fn name(&self) -> String {
+        match self.path.as_str() {
+            "" => format!("inode {} of device {}:{}", self.inode, self.device >> 20, self.device & 0xf_ffff),
+            path => path.to_owned(),
+        }
+    }
 }
 
 /// Faults of one thread that waited for pages that another thread (or its own earlier read-ahead) was reading.
@@ -195,7 +215,7 @@ pub struct ReadWait {
 
 impl TraceFacts {
     /// Faults the kernel took on the program's behalf without an address of it: the argument pages of an exec,
-    /// MAP_POPULATE, mlock and other uses of get_user_pages. getrusage counts them and no record tells of them.
+    /// MAP_POPULATE, mlock and other uses of get_user_pages. getrusage counts them and no record shows them.
     ///
     /// Negative when processes that nobody waited for, and getrusage so leaves out, took more.
     pub fn inside_kernel(&self) -> Option<i64> {

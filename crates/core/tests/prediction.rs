@@ -1,19 +1,12 @@
-//! The rule of `trial` against simple ageing, on programs that keep, change, alternate and vary what they use.
-//!
-//! The simple ways are told which pages each run touched. The rule is told only what a real start can tell: which of the
-//! pages that were not prefetched were waited for, and on a look, around which pages nothing faulted.
+//! What a profile makes of observed starts: of programs that keep, change, alternate and vary what they use.
 
 use std::collections::BTreeSet;
 
-use prepage_core::ageing::{Ageing, Round};
-use prepage_core::device_figures::DeviceFigures;
-use prepage_core::extent::{Extent, Touches};
-use prepage_core::plan::Read;
-use prepage_core::profile::{Evidence, FileIdentity, Fingerprint, Profile, ProfiledFile};
-use prepage_core::trial::{
-    Budget, Outcome, PageOf, choose_tests, expected_waste, leave_out, miss_ns, settle, threshold, worthwhile,
-};
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_core::profile::extent::Touches;
+use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName};
+use prepage_core::profile::worth::{expected_waste, miss_ns, threshold, worthwhile};
+use prepage_core::profile::{ColdStart, FileIdentity, Fingerprint, Profile};
+use prepage_core::{DeviceFigures, PAGE_SIZE, PageIndex};
 
 type Pages = BTreeSet<u64>;
 
@@ -29,284 +22,266 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
     fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
+        self.next() % 100 < percent
     }
 
-    /// `count` pages in runs of up to `longest` among the first `span`.
-    fn pages(&mut self, count: usize, longest: u64, span: u64) -> Pages {
+    /// `count` pages in runs of up to 16 among the first 8000.
+    fn pages(&mut self, count: usize) -> Pages {
         let mut pages = Pages::new();
         while pages.len() < count {
-            let (start, len) = (self.below(span), 1 + self.below(longest));
+            let (start, len) = (self.next() % 8000, 1 + self.next() % 16);
             pages.extend((start..start + len).take(count - pages.len()));
         }
         pages
     }
 }
 
-const COLD_START_NS: u64 = 60_000_000;
-
-const FIGURES: DeviceFigures = DeviceFigures {
-    latency_ns: 100_000,
-    bytes_per_second: 1_000_000_000,
-    depth: 16,
-    operations_per_second: Some(60_000),
-};
-
-fn found(touched: &Pages, except: &Pages) -> Vec<ProfiledFile> {
+fn file(path: &str, content: u8, coverage: Coverage, pages: &Pages) -> ObservedFile {
     let mut touches = Touches::default();
-    for (rank, &page) in touched.difference(except).enumerate() {
-        touches.touch(PageIndex(page), rank as u32, Evidence::Seen);
+    pages.iter().enumerate().for_each(|(rank, &page)| touches.touch(PageIndex(page), rank as u32));
+    ObservedFile {
+        path: path.into(),
+        identity: FileIdentity { size_bytes: 1 << 30, ..FileIdentity::default() },
+        content: Fingerprint::BuildId(vec![content]),
+        coverage,
+        pages: touches.used(),
     }
-    let file = ProfiledFile {
-        path: "/lib/x".into(),
-        identity: FileIdentity { device: 0, inode: 0, size_bytes: 1 << 30, mtime_ns: 0, ctime_ns: 0 },
-        fingerprint: Fingerprint::Ends(0),
-        learned_unix_s: 0,
-        extents: touches.extents(),
+}
+
+fn seen(coverage: Coverage, files: Vec<ObservedFile>, names: &[&str]) -> Observation {
+    let name = |path: &&str| ObservedName { path: (*path).into(), list: false };
+    let names = names.iter().map(name).collect();
+    Observation { unix_s: 7, files, names, coverage, names_coverage: coverage, unseen: vec![] }
+}
+
+fn exact(pages: &Pages) -> Observation {
+    seen(Coverage::Exact, vec![file("/lib/x", 1, Coverage::Exact, pages)], &[])
+}
+
+fn prefetched(profile: &Profile) -> Pages {
+    let planned = worthwhile(profile, &DeviceFigures::default());
+    let extents = planned.files.iter().flat_map(|file| &file.extents);
+    extents.flat_map(|extent| extent.range.iter()).map(|page| page.0).collect()
+}
+
+/// One start: pages prefetched, of these not used, and used that were not prefetched.
+#[derive(Debug, Default)]
+struct Round {
+    prefetched: usize,
+    wasted: usize,
+    missed: usize,
+}
+
+impl Round {
+    fn new(prefetched: &Pages, used: &Pages) -> Self {
+        Self {
+            prefetched: prefetched.len(),
+            wasted: prefetched.difference(used).count(),
+            missed: used.difference(prefetched).count(),
+        }
+    }
+
+    fn waste(&self) -> f64 {
+        self.wasted as f64 / self.prefetched.max(1) as f64
+    }
+}
+
+fn starts(runs: &[Pages]) -> Vec<Round> {
+    let mut profile = Profile::default();
+    let start = |pages: &Pages| {
+        let round = Round::new(&prefetched(&profile), pages);
+        profile.observe(&exact(pages));
+        round
     };
-    if touches.is_empty() { vec![] } else { vec![file] }
-}
-
-fn pages_of(profile: &Profile) -> Pages {
-    profile
-        .files
-        .iter()
-        .flat_map(|file| &file.extents)
-        .flat_map(|extent| extent.range.iter())
-        .map(|p| p.0)
-        .collect()
-}
-
-struct Starts {
-    rounds: Vec<Round>,
-    /// Pages that were left out and then missed.
-    tested: u64,
-    profile: Profile,
-}
-
-/// Each run from a cold cache, with the rule. Read-ahead is none, so each missed page is one wait.
-fn rule(runs: &[Pages], random: &mut Random) -> Starts {
-    let mut starts = Starts { rounds: Vec::new(), tested: 0, profile: Profile::default() };
-    for touched in runs {
-        let profile = &mut starts.profile;
-        let planned = worthwhile(profile, &FIGURES);
-        let budget = Budget { cold_start_ns: COLD_START_NS, read_ahead_pages: 0 };
-        let tests = choose_tests(&planned, &FIGURES, budget, || random.next());
-        let mut prefetched = pages_of(&planned);
-        let known = pages_of(profile);
-        for test in &tests {
-            assert!(prefetched.remove(&test.page.0), "only planned pages are tested, each once");
-        }
-        starts.rounds.push(Round::new(&prefetched, touched));
-        starts.tested += tests.iter().filter(|test| touched.contains(&test.page.0)).count() as u64;
-
-        let one = |page: u64| PageRange::new(PageIndex(page), PageIndex(page + 1));
-        let mut outcome = Outcome {
-            tests: tests.iter().map(|&test| (test, touched.contains(&test.page.0))).collect(),
-            looked: profile.history.looks_due > 0,
-            ..Outcome::default()
-        };
-        let tested: Pages = tests.iter().map(|test| test.page.0).collect();
-        for &page in known.iter().filter(|page| !prefetched.contains(page) && !tested.contains(page)) {
-            let into = if touched.contains(&page) { &mut outcome.used } else { &mut outcome.unused };
-            into.push((0, one(page)));
-        }
-        if outcome.looked {
-            // One fault for each window of 16 pages in which one is touched; the others of the window are in doubt.
-            let windows: Pages = touched.iter().map(|page| page / 16).collect();
-            for &page in prefetched.iter().filter(|page| !windows.contains(&(*page / 16))) {
-                outcome.unused.push((0, one(page)));
-            }
-        }
-        let news = found(touched, &known);
-        outcome.new_pages = news.iter().map(ProfiledFile::pages).sum();
-        settle(profile, &outcome);
-        profile.absorb(news, vec![]);
-    }
-    starts
-}
-
-/// What rounds cost the program, in pages missed: a wasted page costs its transfer and a tenth of a miss.
-fn cost(rounds: &[Round]) -> f64 {
-    let transfer = PAGE_SIZE as f64 * 1e9 / FIGURES.bytes_per_second as f64;
-    let waste = transfer / miss_ns(&FIGURES) + 0.1;
-    // The first round is the same for all: nothing is known.
-    rounds[1..].iter().map(|round| round.missed as f64 + round.wasted as f64 * waste).sum()
-}
-
-/// The working sets of 40 runs.
-fn scenario(name: &str, longest: u64, random: &mut Random) -> Vec<Pages> {
-    let core = random.pages(600, longest, 8000);
-    let [a, b] = [random.pages(400, longest, 8000), random.pages(400, longest, 8000)];
-    (0..40)
-        .map(|run| match name {
-            "steady" => core.clone(),
-            "changing" if run < 20 => &core | &a,
-            "changing" => &core | &b,
-            "replaced" if run < 20 => a.clone(),
-            "replaced" => b.clone(),
-            "shrinking" if run < 20 => &core | &a,
-            "shrinking" => core.clone(),
-            "alternating" if run % 2 == 0 => &core | &a,
-            "alternating" => &core | &b,
-            "in turns of four" if run / 4 % 2 == 0 => &core | &a,
-            "in turns of four" => &core | &b,
-            "noisy" => core.iter().copied().filter(|_| !random.chance(10)).collect(),
-            "now and then" => {
-                core.iter().copied().chain(a.iter().copied().filter(|_| random.chance(25))).collect()
-            }
-            _ => unreachable!("{name}"),
-        })
-        .collect()
-}
-
-const SCENARIOS: [&str; 8] = [
-    "steady",
-    "changing",
-    "replaced",
-    "shrinking",
-    "alternating",
-    "in turns of four",
-    "noisy",
-    "now and then",
-];
-
-#[test]
-fn the_rule_costs_less_than_ageing_that_knows_more() {
-    let mut sums = [0.0; 4];
-    for name in SCENARIOS {
-        let mut costs = [0.0; 4];
-        for seed in 0..5 {
-            let runs = scenario(name, 16, &mut Random(seed));
-            let others = [Ageing::Accumulate, Ageing::KeepLast, Ageing::DropAfter(2)];
-            for (at, policy) in others.iter().enumerate() {
-                costs[at] += cost(&policy.replay(&runs));
-            }
-            costs[3] += cost(&rule(&runs, &mut Random(seed + 100)).rounds);
-        }
-        let [accumulate, last, after_2, rule] = costs.map(|cost| cost / 5.0);
-        eprintln!(
-            "{name:16} accumulate {accumulate:6.0}  keep-last {last:6.0}  drop-after-2 {after_2:6.0}  rule {rule:6.0}"
-        );
-        costs.iter().zip(&mut sums).for_each(|(cost, sum)| *sum += cost);
-        if name != "steady" {
-            assert!(rule < 1.4 * accumulate, "{name}: pages that come again are not given up");
-        }
-    }
-    let [accumulate, last, after_2, rule] = sums;
-    assert!(rule < accumulate && rule < last && rule < after_2, "{sums:?}");
+    runs.iter().map(start).collect()
 }
 
 #[test]
-fn inputs_with_a_role_each_do_not_disturb_one_another() {
-    let runs = scenario("alternating", 16, &mut Random(1));
-    let of_role = |role: usize| runs.iter().skip(role).step_by(2).cloned().collect::<Vec<Pages>>();
-    for role in 0..2 {
-        let starts = rule(&of_role(role), &mut Random(9));
-        assert_eq!(starts.rounds[1..].iter().map(|round| round.wasted).sum::<u64>(), 0);
-        let missed: u64 = starts.rounds[1..].iter().map(|round| round.missed).sum();
-        assert_eq!(missed, starts.tested, "only what was left out to test it was missed");
-    }
-    // In one role, the best that can be done is to prefetch for both.
-    let mixed = rule(&runs, &mut Random(9));
-    let simple = Ageing::KeepLast.replay(&runs);
-    assert!(10.0 * cost(&mixed.rounds) < 2.0 * cost(&simple));
+fn the_worked_example_of_ageing() {
+    let with = |more: &[u64]| (0..5).chain(more.iter().copied()).collect::<Pages>();
+    let last = with(&[20]);
+    let mut runs = vec![(0..10).collect(), last.clone(), last.clone(), with(&[20, 21]), last.clone()];
+    runs.extend(vec![last; 5]);
+    let rounds = starts(&runs);
+    let shape: Vec<_> = rounds.iter().map(|round| (round.prefetched, round.wasted)).collect();
+    assert_eq!(shape[..2], [(0, 0), (10, 5)], "one start is believed");
+    assert_eq!(shape[6], (7, 1), "pages 5 to 9 are gone after five starts without them: {shape:?}");
+    assert_eq!(shape[9], (6, 0), "and so is 21, that one start used");
+    assert!(rounds[1..].iter().all(|round| round.missed <= 1), "nothing that comes again is given up");
 }
 
 #[test]
-fn tests_cost_no_more_than_a_hundredth_of_a_start() {
-    let (mut tested, mut starts) = (0, 0);
-    for seed in 0..20 {
-        let outcome = rule(&scenario("steady", 16, &mut Random(seed)), &mut Random(seed + 100));
-        tested += outcome.tested;
-        starts += outcome.rounds.len() as u64;
-    }
-    let share = tested as f64 * miss_ns(&FIGURES) / (starts as f64 * COLD_START_NS as f64);
-    assert!((0.005..=0.0105).contains(&share), "{share}");
-}
-
-/// Waste as a share of the prefetch, by start.
-fn wastes(name: &str, longest: u64, seed: u64) -> Vec<f64> {
-    let starts = rule(&scenario(name, longest, &mut Random(seed)), &mut Random(seed + 100));
-    starts.rounds.iter().map(|round| round.wasted as f64 / round.prefetched.max(1) as f64).collect()
-}
-
-#[test]
-fn after_a_change_waste_falls_below_a_twentieth_within_five_starts() {
-    const SEEDS: u64 = 20;
-    // A program that merely uses less misses nothing; only a test shows that, and which start makes one is chance.
-    for (name, start) in [("changing", 25), ("replaced", 25), ("shrinking", 30)] {
-        // What a program uses together lies together, in stretches longer than what one fault maps.
-        let (mut before, mut after) = (0.0, 0.0);
-        for seed in 0..SEEDS {
-            let wastes = wastes(name, 64, seed);
-            before += wastes[20] / SEEDS as f64;
-            after += wastes[start] / SEEDS as f64;
-        }
-        assert!(before > 0.3 && after < 0.05, "{name}: {before} to {after}");
-        // Pages strewn among pages still used can only be told from them one by one, but never stay the most.
-        for seed in 0..SEEDS {
-            assert!(wastes(name, 4, seed)[39] < 0.25, "{name} {seed}");
-        }
-    }
-}
-
-#[test]
-fn the_waste_that_is_told_is_the_waste_there_is() {
-    for name in ["steady", "changing", "noisy"] {
-        let starts = rule(&scenario(name, 64, &mut Random(3)), &mut Random(103));
-        let told = expected_waste(&worthwhile(&starts.profile, &FIGURES));
-        let last = starts.rounds.last().unwrap();
-        let real = last.wasted as f64 / last.prefetched as f64;
-        assert!((told - real).abs() < 0.08, "{name}: told {told}, real {real}");
-    }
-}
-
-#[test]
-fn thresholds_follow_from_the_device() {
-    let slow_transfer = DeviceFigures { bytes_per_second: 10_000_000, ..FIGURES };
-    let [fast, slow] = [threshold(&FIGURES), threshold(&slow_transfer)];
-    assert!(fast < 0.15 && slow > 0.4, "{fast} {slow}");
-    let far = DeviceFigures { latency_ns: 10_000_000, ..slow_transfer };
-    assert!(threshold(&far) < slow, "where misses cost more, less likely pages are worth it");
-}
-
-#[test]
-fn what_is_left_out_is_read_by_no_read() {
-    let range = |start, end| PageRange::new(PageIndex(start), PageIndex(end));
-    let read = |file, start, end| Read { file, range: range(start, end) };
-    let test = |file, page| PageOf { file, page: PageIndex(page) };
-    let reads = vec![read(1, 40, 44), read(0, 0, 8), read(0, 20, 21)];
-    let kept = leave_out(reads, &[test(0, 3), test(0, 20), test(1, 40), test(1, 43), test(2, 1)]);
-    assert_eq!(kept, [read(1, 41, 43), read(0, 0, 3), read(0, 4, 8)]);
-}
-
-#[test]
-fn profiles_that_lie_are_settled_in_no_time() {
-    let huge = Extent::new(PageRange::new(PageIndex(0), PageIndex(1 << 50)), 0, Evidence::Exact);
-    let file = ProfiledFile { extents: vec![huge], ..found(&Pages::from([1]), &Pages::new()).remove(0) };
-    let mut profile = Profile { files: vec![file], ..Profile::default() };
-    profile.history.looks_due = u32::MAX;
-    profile.history.looks_rest = u32::MAX;
+fn after_a_change_nothing_is_wasted_from_the_fifth_start_on() {
     let mut random = Random(1);
-    let tests =
-        choose_tests(&profile, &FIGURES, Budget { cold_start_ns: u64::MAX, read_ahead_pages: 32 }, || {
-            random.next()
-        });
-    assert!(!tests.is_empty());
-    let outcome = Outcome {
-        tests: tests.iter().map(|&test| (test, false)).collect(),
-        unused: vec![(7, huge.range), (0, PageRange::new(PageIndex(1 << 49), PageIndex(u64::MAX)))],
-        new_pages: u64::MAX,
-        looked: true,
-        ..Outcome::default()
+    let (core, a, b) = (random.pages(600), random.pages(400), random.pages(400));
+    let both = |more: &Pages| &core | more;
+    for (before, after) in [(both(&a), both(&b)), (a.clone(), b.clone()), (both(&a), core.clone())] {
+        let rounds = starts(&[vec![before; 20], vec![after; 8]].concat());
+        assert!(rounds[20].waste() > 0.2);
+        for round in &rounds[25..] {
+            assert_eq!((round.wasted, round.missed), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn inputs_in_turn_cost_nothing_with_a_role_each_and_do_not_thrash_in_one() {
+    let mut random = Random(2);
+    let (core, a, b) = (random.pages(600), random.pages(400), random.pages(400));
+    let runs: Vec<Pages> =
+        (0..40u32).map(|run| &core | if run.is_multiple_of(2) { &a } else { &b }).collect();
+    for role in 0..2 {
+        let of_role: Vec<Pages> = runs.iter().skip(role).step_by(2).cloned().collect();
+        assert!(starts(&of_role)[1..].iter().all(|round| (round.wasted, round.missed) == (0, 0)));
+    }
+    assert!(starts(&runs)[2..].iter().all(|round| round.missed == 0), "both are prefetched for both");
+}
+
+/// The cost of 39 starts in missed pages, for docs/prediction.md: run with `-- --nocapture`.
+#[test]
+fn costs_beside_simpler_ways() {
+    let scenario = |name: &str, random: &mut Random| -> Vec<Pages> {
+        let core = random.pages(600);
+        let [a, b] = [random.pages(400), random.pages(400)];
+        let mut some = |pages: &Pages, percent: u64| {
+            pages.iter().copied().filter(|_| random.chance(percent)).collect::<Pages>()
+        };
+        let run = |run: usize| match name {
+            "steady" => core.clone(),
+            "part of it replaced once" => &core | if run < 20 { &a } else { &b },
+            "part of it dropped" if run < 20 => &core | &a,
+            "part of it dropped" => core.clone(),
+            "two inputs in turn" => &core | if run.is_multiple_of(2) { &a } else { &b },
+            "two inputs, four starts each" => &core | if (run / 4).is_multiple_of(2) { &a } else { &b },
+            "each page missing in 1 of 10" => some(&core, 90),
+            "400 of 1000 pages in 1 of 4" => &core | &some(&a, 25),
+            _ => unreachable!("{name}"),
+        };
+        (0..40).map(run).collect()
     };
-    settle(&mut profile, &outcome);
-    assert!(profile.files[0].extents.len() <= 2 * tests.len() + 2);
-    assert_eq!(profile.history.looks_due, u32::MAX - 1);
+    let figures = DeviceFigures::default();
+    let price = PAGE_SIZE as f64 * 1e9 / figures.bytes_per_second as f64 / miss_ns(&figures) + 0.1;
+    let cost = |rounds: &[Round]| -> f64 {
+        rounds[1..].iter().map(|round| round.missed as f64 + round.wasted as f64 * price).sum()
+    };
+    let kept = |runs: &[Pages], keep: usize| -> Vec<Round> {
+        let known =
+            |at: usize| runs[at.saturating_sub(keep)..at].iter().fold(Pages::new(), |all, run| &all | run);
+        (0..runs.len()).map(|at| Round::new(&known(at), &runs[at])).collect()
+    };
+    let mut sums = [0.0; 3];
+    for name in [
+        "steady",
+        "part of it replaced once",
+        "part of it dropped",
+        "two inputs in turn",
+        "two inputs, four starts each",
+        "each page missing in 1 of 10",
+        "400 of 1000 pages in 1 of 4",
+    ] {
+        let runs = scenario(name, &mut Random(3));
+        let costs = [cost(&kept(&runs, usize::MAX)), cost(&kept(&runs, 1)), cost(&starts(&runs))];
+        eprintln!(
+            "{name:30} accumulate {:6.0}  keep last {:6.0}  counters {:6.0}",
+            costs[0], costs[1], costs[2]
+        );
+        sums.iter_mut().zip(costs).for_each(|(sum, cost)| *sum += cost);
+    }
+    eprintln!("{:30} accumulate {:6.0}  keep last {:6.0}  counters {:6.0}", "all", sums[0], sums[1], sums[2]);
+    // Accumulating costs as little here because these sets change once in 40 starts; it never gets better again.
+    assert!(sums[2] < 1.05 * sums[0] && sums[2] < sums[1], "{sums:?}");
+}
+
+#[test]
+fn what_absence_means_depends_on_what_was_seen() {
+    let (two, one) = (Pages::from([1, 5]), Pages::from([1]));
+    let probability = |coverage, whole| {
+        let mut profile = Profile::default();
+        let files = ["/a", "/b"].map(|path| file(path, 1, Coverage::Exact, &two));
+        profile.observe(&seen(Coverage::Exact, files.into(), &["/n"]));
+        profile.observe(&seen(whole, vec![file("/a", 1, coverage, &one)], &[]));
+        let of = |file: usize, page| {
+            let mut extents = profile.files[file].extents.iter();
+            extents.find(|e| e.range.contains(PageIndex(page))).map_or(0.0, |e| e.counts.probability())
+        };
+        [of(0, 1), of(0, 5), of(1, 5), profile.lookups[0].counts.probability()].map(|p| (p * 100.0).round())
+    };
+    assert_eq!(probability(Coverage::Exact, Coverage::Exact), [83.0, 35.0, 35.0, 35.0]);
+    assert_eq!(probability(Coverage::Partial, Coverage::Superset), [83.0, 75.0, 35.0, 35.0]);
+    assert_eq!(probability(Coverage::Superset, Coverage::Partial), [83.0, 35.0, 75.0, 75.0]);
+}
+
+#[test]
+fn another_content_of_a_path_takes_the_place_of_the_one_known() {
+    let mut profile = Profile::default();
+    let one = |path, content, page| file(path, content, Coverage::Partial, &Pages::from([page]));
+    profile.observe(&seen(Coverage::Exact, vec![one("/a", 1, 1), one("/b", 1, 2)], &[]));
+    profile.observe(&seen(Coverage::Partial, vec![one("/a", 2, 9)], &[]));
+    let files: Vec<_> = profile.files.iter().map(|file| (file.path.as_str(), &file.fingerprint)).collect();
+    assert_eq!(files, [("/b", &Fingerprint::BuildId(vec![1])), ("/a", &Fingerprint::BuildId(vec![2]))]);
+    assert!(profile.files[1].contains(PageIndex(9)) && profile.files[1].pages() == 1);
+}
+
+#[test]
+fn names_and_files_that_no_start_uses_any_more_leave() {
+    let mut profile = Profile::default();
+    let gone = file("/gone", 1, Coverage::Exact, &Pages::from([1]));
+    profile.observe(&seen(Coverage::Exact, vec![gone], &["/tmp/one", "/usr"]));
+    let mut again = seen(Coverage::Exact, vec![], &["/usr", "/new"]);
+    again.names[0].list = true;
+    (0..8).for_each(|_| profile.observe(&again));
+    assert!(profile.files.is_empty());
+    let names: Vec<_> = profile.lookups.iter().map(|name| (name.path.as_str(), name.list)).collect();
+    assert_eq!(names, [("/usr", true), ("/new", false)]);
+}
+
+#[test]
+fn a_program_that_does_not_change_has_a_profile_that_comes_to_rest() {
+    let pages = Random(4).pages(50);
+    let mut profile = Profile::default();
+    (0..60).for_each(|_| profile.observe(&exact(&pages)));
+    let before = profile.clone();
+    assert_eq!(before.history.updated_unix_s, 7);
+    profile.observe(&Observation { unix_s: 8, ..exact(&pages) });
+    assert_eq!(profile, before, "nothing to write");
+    assert_eq!(expected_waste(&profile), 0.0);
+}
+
+#[test]
+fn neighbours_of_faults_count_half() {
+    let mut profile = Profile::default();
+    let mut near = file("/a", 1, Coverage::Superset, &Pages::from([1]));
+    near.pages[0].is_sure = false;
+    profile.observe(&seen(Coverage::Superset, vec![near], &[]));
+    let probability = profile.files[0].probability();
+    assert!(threshold(&DeviceFigures::default()) < probability && probability <= 0.5);
+}
+
+#[test]
+fn known_programs_are_observed_by_sample_and_more_after_a_sign_of_change() {
+    let share = |profile: &Profile| (0..800).filter(|&n| profile.observation_due(Some(n))).count();
+    let mut random = Random(5);
+    let (a, b) = (random.pages(100), random.pages(100));
+    let mut profile = Profile::default();
+    assert_eq!(share(&profile), 800);
+    profile.observe(&exact(&a));
+    assert_eq!(share(&profile), 100, "1 in 8");
+    let mut changed = profile.clone();
+    changed.expect_changed_files();
+    assert_eq!(share(&changed), 800, "a file changed");
+    let missed = |missed_pages| ColdStart { missed_pages, prefetched_pages: 90, ..ColdStart::default() };
+    profile.record(missed(1));
+    assert_eq!(share(&profile), 100);
+    profile.record(missed(40));
+    assert_eq!(share(&profile), 800, "many pages were missed");
+    // The program uses other pages in each start: that is not followed for ever.
+    let mut observed = 0;
+    for start in 0..200 {
+        if profile.observation_due(Some(random.next())) {
+            profile.observe(&exact(if start % 2 == 0 { &a } else { &b }));
+            observed += 1;
+        }
+    }
+    assert!((20..70).contains(&observed), "{observed} of 200");
 }

@@ -3,27 +3,29 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use prepage_core::bounds::LeftOut;
 use prepage_core::profile::Profile;
+use prepage_core::profile::bounds::LeftOut;
+use prepage_core::profile::observation::Observation;
 
 use crate::engine::Outcome;
-use crate::identity::Skipped;
+use prepage_profiles::identity::Skipped;
 
 /// Files named in one message; of more, the number is told.
 const NAMED: usize = 5;
 
 /// Who wants to know. Told once, the stream is let go: whoever reads it to its end must not wait for a prefetch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Told {
-    stream: Mutex<Option<File>>,
+    stream: Arc<Mutex<Option<File>>>,
+    is_kept: bool,
 }
 
 impl Told {
     /// The stream `to`, or nobody.
     pub fn to(to: Option<OwnedFd>) -> Self {
-        Self { stream: Mutex::new(to.map(File::from)) }
+        Self { stream: Arc::new(Mutex::new(to.map(File::from))), is_kept: false }
     }
 
     /// Whether anybody still listens.
@@ -33,11 +35,23 @@ impl Told {
 
     /// Says `text` in one write, so that the program's own lines stay whole, and lets the stream go.
     pub fn say(&self, text: &str) {
-        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut stream) = stream {
+        self.note(text);
+        if !self.is_kept {
+            self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+    }
+
+    /// Says `text`, and keeps the stream: more is to come.
+    pub fn note(&self, text: &str) {
+        if let Some(stream) = self.stream.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             // Nobody may read it any more.
             let _ = stream.write_all(format!("prepage: {text}\n").as_bytes());
         }
+    }
+
+    /// For somebody who says one thing of several: the stream is kept.
+    pub fn kept(&self) -> Self {
+        Self { is_kept: true, ..self.clone() }
     }
 }
 
@@ -56,6 +70,17 @@ pub fn account(profile: &Profile, outcome: &Outcome, left: &[(String, String)]) 
     let files = profile.files.len() - outcome.skipped.len().min(profile.files.len());
     let short = if outcome.memory_was_short { "; ended early, for memory got short" } else { "" };
     with_left_out(&format!("prefetched {megabytes:.1} MB of {files} files{short}"), left)
+}
+
+/// One line: what an observed start was seen to use, and what could not be seen.
+pub fn observed(observation: &Observation) -> String {
+    let pages: u64 = observation.files.iter().flat_map(|file| &file.pages).map(|used| used.range.len()).sum();
+    let (files, names) = (observation.files.len(), observation.names.len());
+    let unseen = match &observation.unseen[..] {
+        [] => String::new(),
+        unseen => format!("; not seen: {}", unseen.join("; ")),
+    };
+    format!("observed {pages} pages of {files} files, {names} names{unseen}")
 }
 
 /// `text`, and what was left out and why.
@@ -86,15 +111,17 @@ mod tests {
     }
 
     #[test]
-    fn the_stream_is_let_go_after_one_line() {
+    fn the_stream_is_let_go_after_the_last_line() {
         let (mut read, write) = std::io::pipe().unwrap();
         let told = Told::to(Some(write.into()));
+        assert!(told.is_heard());
+        told.kept().say("one of several");
         assert!(told.is_heard());
         told.say("first");
         told.say("second");
         assert!(!told.is_heard());
         let mut heard = String::new();
         std::io::Read::read_to_string(&mut read, &mut heard).unwrap();
-        assert_eq!(heard, "prepage: first\n");
+        assert_eq!(heard, "prepage: one of several\nprepage: first\n");
     }
 }

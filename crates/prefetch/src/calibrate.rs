@@ -239,6 +239,8 @@ fn rate(sample: &Sample, len: usize, depth: u32, spawn: Spawn) -> io::Result<(u3
 
 #[cfg(test)]
 mod tests {
+    use prepage_testing::{Need, unless_refused};
+
     use super::*;
 
     #[test]
@@ -267,14 +269,20 @@ mod tests {
         assert!(matches!(missing, CalibrateError::Io { .. }), "{missing}");
     }
 
+    /// What measuring a device needs: not a file system in memory.
+    fn on_a_disk() -> Need {
+        Need::Eviction(env!("CARGO_MANIFEST_DIR").into())
+    }
+
+    fn is_memory(error: &CalibrateError) -> bool {
+        matches!(error, CalibrateError::Memory { .. })
+    }
+
     #[test]
     fn where_threads_run_out_no_more_reads_are_made_at_once() {
         static LEFT: AtomicUsize = AtomicUsize::new(0);
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let sample = match Sample::on(dir.path()) {
-            Err(error @ CalibrateError::Memory { .. }) => return eprintln!("SKIPPED: {error}"),
-            sample => sample.unwrap(),
-        };
+        let Some(sample) = unless_refused(Sample::on(dir.path()), on_a_disk(), is_memory) else { return };
         let page = PAGE_SIZE as usize;
         let scarce: Spawn = |scope, work| {
             let is_left = |left: usize| left.checked_sub(1);
@@ -291,10 +299,7 @@ mod tests {
     #[test]
     fn a_real_device_is_measured_and_nothing_stays_of_it() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let calibration = match calibrate(dir.path()) {
-            Err(error @ CalibrateError::Memory { .. }) => return eprintln!("SKIPPED: {error}"),
-            result => result.unwrap(),
-        };
+        let Some(calibration) = unless_refused(calibrate(dir.path()), on_a_disk(), is_memory) else { return };
         assert_eq!(calibration.figures.plausible(), Some(calibration.figures));
         assert!(calibration.latency_p99_ns >= calibration.figures.latency_ns);
         assert_eq!(calibration.rates.len(), DEPTHS.len());

@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the kernel says of a process's groups and of where they are shown.
+use prepage_sys::mounts::{Mount, mounts};
+
+/// A process's groups, and where they are mounted.
 #[derive(Debug)]
 pub(crate) struct Memberships {
     /// /proc/PID/cgroup.
     groups: String,
-    /// /proc/PID/mountinfo.
-    mounts: String,
+    mounts: Vec<Mount>,
 }
 
 /// One group.
@@ -27,8 +28,8 @@ pub(crate) enum Version {
 
 impl Memberships {
     pub(crate) fn of_process() -> Self {
-        let read = |file| fs::read_to_string(file).unwrap_or_default();
-        Self { groups: read("/proc/self/cgroup"), mounts: read("/proc/self/mountinfo") }
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self { groups, mounts: mounts().unwrap_or_default() }
     }
 
     /// The groups that `controller` may limit, each from the process's own up to the top of what it may see.
@@ -46,22 +47,16 @@ impl Memberships {
             };
             ours.then_some(path)
         });
-        let mount = self.mounts.lines().find_map(|line| {
-            let (place, kind) = line.split_once(" - ")?;
-            let mut kind = kind.split(' ');
-            let (system, options) = (kind.next()?, kind.nth(1)?);
-            let ours = match version {
-                Version::One => system == "cgroup" && options.split(',').any(|name| name == controller),
-                Version::Two => system == "cgroup2",
-            };
-            let mut place = place.split(' ').skip(3);
-            ours.then_some((place.next()?, place.next()?))
+        let mount = self.mounts.iter().find(|mount| match version {
+            Version::One => mount.kind == "cgroup" && mount.options.split(',').any(|name| name == controller),
+            Version::Two => mount.kind == "cgroup2",
         });
-        let (Some(membership), Some((root, point))) = (membership, mount) else { return Vec::new() };
+        let (Some(membership), Some(Mount { root, point, .. })) = (membership, mount) else {
+            return Vec::new();
+        };
         // In a container the mount may show a part of the tree only, whose root stands in mountinfo.
-        let below = membership.strip_prefix(root.trim_end_matches('/')).unwrap_or("").trim_start_matches('/');
-        let point = Path::new(point);
-        let own = if below.is_empty() { point.to_owned() } else { point.join(below) };
+        let below = Path::new(membership).strip_prefix(root).unwrap_or(Path::new(""));
+        let own = if below == Path::new("") { point.to_owned() } else { point.join(below) };
         let levels = own.ancestors().take_while(|level| level.starts_with(point));
         levels.map(|level| Group { directory: level.into(), version }).collect()
     }
@@ -76,10 +71,12 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
+    use prepage_sys::mounts::parse_mounts;
+
     use super::*;
 
     fn directories(controller: &str, groups: &str, mounts: &str) -> Vec<String> {
-        let memberships = Memberships { groups: groups.into(), mounts: mounts.into() };
+        let memberships = Memberships { groups: groups.into(), mounts: parse_mounts(mounts.as_bytes()) };
         memberships.of(controller).map(|group| group.directory.to_str().unwrap().into()).collect()
     }
 

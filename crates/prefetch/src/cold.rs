@@ -1,15 +1,18 @@
 //! Making the cache cold, and seeing whether it is.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
-use prepage_core::plan::{PlanOptions, plan};
-use prepage_core::profile::Profile;
+use prepage_core::profile::plan::{PlanOptions, plan};
+use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_sys::cachestat::cached_pages;
+use prepage_trace::space::parse_maps_line;
 use rustix::fs::Advice;
 
-use crate::identity::open_if_same;
+use prepage_profiles::identity::open_if_same;
 
 /// How the cache is made cold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,14 @@ impl Chill {
     pub fn best() -> Self {
         let allowed = fs::OpenOptions::new().write(true).open(DROP_CACHES).is_ok();
         if allowed { Self::System } else { Self::OwnFiles }
+    }
+
+    /// For tables and reports.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::System => "all caches dropped",
+            Self::OwnFiles => "own files evicted",
+        }
     }
 
     /// Makes the cache cold for the program of `profile`.
@@ -57,11 +68,18 @@ pub fn drops() -> u64 {
     count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// The share (0 to 1) of the profile's pages that are in memory; `None` where this user may not know: the kernel
-/// tells only those who could write the files, and the rest is sampled without reading only by reading.
+/// The share (0 to 1) of the profile's pages that are in memory, those of files aside that other programs have mapped: libc
+/// stays there for every start. `None` where this user may not know: the kernel tells only those who could write the files,
+/// and the rest is sampled without reading only by reading.
 pub fn resident_share(profile: &Profile) -> Option<f64> {
     let (mut resident, mut all) = (0, 0);
-    let files: Vec<_> = profile.files.iter().map(|file| open_if_same(file).ok()).collect();
+    let others = mapped_by_others(&profile.program);
+    let is_own = |file: &&ProfiledFile| !others.contains(&file.path);
+    let files: Vec<_> = profile
+        .files
+        .iter()
+        .map(|file| Some(file).filter(is_own).and_then(|file| open_if_same(file).ok()))
+        .collect();
     for read in plan(profile, PlanOptions::EXACT) {
         if let Some(file) = &files[read.file] {
             resident += cached_pages(file.as_fd(), read.range).ok()?;
@@ -69,4 +87,62 @@ pub fn resident_share(profile: &Profile) -> Option<f64> {
         }
     }
     (all > 0).then(|| resident as f64 / all as f64)
+}
+
+/// Paths that running programs other than `program` have mapped, as far as this user may see.
+fn mapped_by_others(program: &str) -> HashSet<String> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_another = |process: &PathBuf| {
+        fs::read_link(process.join("exe")).is_ok_and(|executable| executable != Path::new(program))
+    };
+    let mut paths = HashSet::new();
+    for process in processes.filter(is_another) {
+        let maps = fs::read(process.join("maps")).unwrap_or_default();
+        let mapped = String::from_utf8_lossy(&maps).lines().filter_map(parse_maps_line).collect::<Vec<_>>();
+        paths.extend(mapped.into_iter().filter(|one| one.inode.is_some()).map(|one| one.path.to_string()));
+    }
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::profile::Touches;
+    use prepage_core::{PAGE_SIZE, PageIndex};
+    use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+
+    use super::*;
+
+    fn profiled(path: &Path, pages: std::ops::Range<u64>) -> ProfiledFile {
+        let mut touches = Touches::default();
+        pages.for_each(|page| touches.touch(PageIndex(page), 0));
+        let file = open_to_read(path).unwrap();
+        ProfiledFile {
+            path: path.to_str().unwrap().into(),
+            identity: identity_of(&file).unwrap(),
+            fingerprint: content_of(&file).unwrap(),
+            learned_unix_s: 0,
+            extents: touches.extents(),
+        }
+    }
+
+    #[test]
+    fn what_other_programs_keep_in_memory_says_nothing_about_a_cold_start() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let own = dir.path().join("own");
+        fs::write(&own, vec![7; 4 * PAGE_SIZE as usize]).unwrap();
+        // The program of this process, which is mapped as long as it runs.
+        let running = std::env::current_exe().unwrap();
+        fs::read(&running).unwrap();
+        let files = vec![profiled(&running, 0..100), profiled(&own, 0..4)];
+        let of =
+            |program: &str| Profile { program: program.into(), files: files.clone(), ..Profile::default() };
+        // Still in memory, just written.
+        assert_eq!(resident_share(&of("/another")), Some(1.0));
+        let file = fs::File::open(&own).unwrap();
+        prepage_sys::cachestat::evict(file.as_fd(), std::time::Duration::from_secs(1)).unwrap();
+        assert_eq!(resident_share(&of("/another")), Some(0.0));
+        // Where the program itself runs already, no start of it is cold.
+        let share = resident_share(&of(running.to_str().unwrap())).unwrap();
+        assert!(share > 0.5, "{share}");
+    }
 }

@@ -6,11 +6,12 @@ use std::path::Path;
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::cached_pages;
+use prepage_sys::userfaultfd::{Delivery, OpenError, Userfaultfd};
 use prepage_trace::{FaultEvents, PageCacheEvents, Probe, Stream};
 use serde::Serialize;
 
 use crate::readahead::can_be_set;
-use crate::store::Store;
+use prepage_profiles::{Layer, Stores};
 
 /// How far something works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -52,6 +53,7 @@ pub fn examine() -> Vec<Check> {
         exact_learning(),
         cold_caches(),
         residency(),
+        served_faults(),
     ]
 }
 
@@ -73,9 +75,11 @@ fn prefetching() -> Check {
 
 fn store() -> Check {
     let name = "profile store";
-    let result = Store::of_user().and_then(|store| store.has_room().map(|()| store));
+    let result = Stores::of_user().and_then(|stores| {
+        stores.room(Layer::User).and_then(|()| stores.directory(Layer::User).map(ToOwned::to_owned))
+    });
     let checked = match result {
-        Ok(store) => check(name, State::Ok, store.directory().display().to_string(), None),
+        Ok(directory) => check(name, State::Ok, directory.display().to_string(), None),
         Err(error) => {
             let cause =
                 std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
@@ -222,6 +226,24 @@ fn residency() -> Check {
             check(name, State::Missing, "no cachestat(2)", Some("use Linux 6.5 or newer"))
         }
         Err(error) => check(name, State::Limited, error.to_string(), Some("run as root")),
+    }
+}
+
+fn served_faults() -> Check {
+    let name = "faults served in user space (vm)";
+    let remedy = "as root: sysctl vm.unprivileged_userfaultfd=1";
+    match (Userfaultfd::open(Delivery::Message), Userfaultfd::open(Delivery::MessageUserOnly)) {
+        (Ok(_), _) => check(name, State::Ok, "userfaultfd works", None),
+        (Err(_), Ok(_)) => {
+            check(name, State::Limited, "system calls on such memory fail (EFAULT)", Some(remedy))
+        }
+        (Err(OpenError::NotPermitted), Err(_)) => check(
+            name,
+            State::Missing,
+            "userfaultfd is not permitted",
+            Some("allow it in the seccomp filter of this container"),
+        ),
+        (Err(error), Err(_)) => check(name, State::Missing, chain(&error), Some("use Linux 6.6 or newer")),
     }
 }
 

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crate::account::{Told, account};
-use crate::embedded::{Found, Search};
 use crate::engine::{Engine, Outcome, device_of};
 use crate::memory::Budget;
-use crate::sidecar::Sidecars;
+use prepage_profiles::Stores;
+use prepage_profiles::carried::{Found, Search};
+use prepage_profiles::sidecar::Sidecars;
 
 /// A prefetch from page maps that is under way. Dropped, it is not waited for: it ends with the process beside, or
 /// before its libraries.
@@ -26,11 +27,11 @@ impl Drop for FirstStart {
 }
 
 /// Prefetches what the page maps of `program` and of its libraries name, in a thread of its own.
-pub fn begin(program: &str, told: Told) -> FirstStart {
+pub fn begin(program: &str, stores: &Stores, told: &Told) -> FirstStart {
     let over = Arc::new(AtomicBool::new(false));
-    let told = Arc::new(told);
-    let (program, heard, is_over) = (PathBuf::from(program), told.clone(), over.clone());
-    let thread = std::thread::Builder::new().spawn(move || prefetch(&program, &heard, &is_over));
+    let (program, stores, heard, is_over) =
+        (PathBuf::from(program), stores.clone(), told.clone(), over.clone());
+    let thread = std::thread::Builder::new().spawn(move || prefetch(&program, &stores, &heard, &is_over));
     // A start without prefetch.
     if let Err(error) = &thread {
         told.say(&format!("nothing prefetched: cannot start a thread: {error}"));
@@ -38,8 +39,8 @@ pub fn begin(program: &str, told: Told) -> FirstStart {
     FirstStart { over, _thread: thread.ok() }
 }
 
-fn prefetch(program: &Path, told: &Told, over: &AtomicBool) {
-    let (sidecars, refused) = Sidecars::of_machine();
+fn prefetch(program: &Path, stores: &Stores, told: &Told, over: &AtomicBool) {
+    let (sidecars, refused) = Sidecars::of(stores);
     let mut left: Vec<(String, String)> =
         refused.iter().map(|refused| (String::new(), refused.to_string())).collect();
     let (search, own) = Search::of_program(program, sidecars);
@@ -70,7 +71,7 @@ fn prefetch(program: &Path, told: &Told, over: &AtomicBool) {
 
 fn bring_in(found: &Found, program: &Path) -> Outcome {
     let profile = found.profile(program);
-    let mut engine = Engine::new(&profile, &device_of(&profile));
+    let mut engine = Engine::new(profile.clone(), &device_of(&profile));
     engine.keep_within(Budget::of_process());
     if engine.is_warm() { Outcome::default() } else { engine.run() }
 }

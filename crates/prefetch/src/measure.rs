@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_sys::beside::adopt_orphans;
+use prepage_sys::process_stat::ProcessStat;
 use serde::Serialize;
 
 use crate::cold::{Chill, resident_share};
@@ -44,7 +45,7 @@ pub enum MeasureError {
     #[error("cannot make the cache cold")]
     Chill(#[source] io::Error),
     /// Too much of the program stayed in memory for a start to count as cold.
-    #[error("{:.0} % of the program's pages stay in memory, because running programs use them: no start is cold", .share * 100.0)]
+    #[error("{:.0} % of the program's pages stay in memory, because it is running already: no start is cold", .share * 100.0)]
     NotCold {
         /// Share of the profile's pages in memory right after emptying the caches.
         share: f64,
@@ -104,16 +105,20 @@ pub struct Figures {
     pub others: Vec<(String, Starts)>,
     /// From a warm cache.
     pub warm: Comparison,
-    /// The share of the profile's pages that stayed in memory when the cache was made cold; `None` where this user
-    /// may not know.
+    /// The share of the profile's pages that stayed in memory when the cache was made cold, see [`resident_share`]; `None`
+    /// where this user may not know.
     pub resident_share: Option<f64>,
     /// Starts whose exit status or output differed from the first plain start's.
     pub differing_starts: u32,
 }
 
-/// Measures. Makes the calling process adopt its orphaned descendants and waits for every child it has: it should have
+/// Measures; `tell` hears before each start which one it is, from 1, and of how many. Makes the calling process adopt its orphaned descendants and waits for every child it has: it should have
 /// no others.
-pub fn measure(measurement: &Measurement, profile: &Profile) -> Result<Figures, MeasureError> {
+pub fn measure(
+    measurement: &Measurement,
+    profile: &Profile,
+    tell: &mut dyn FnMut(u32, u32),
+) -> Result<Figures, MeasureError> {
     adopt_orphans().map_err(|source| MeasureError::Run { program: "prepage".into(), source })?;
     let mut bench = Bench {
         measurement,
@@ -121,6 +126,8 @@ pub fn measure(measurement: &Measurement, profile: &Profile) -> Result<Figures, 
         first: None,
         differing_starts: 0,
         patience: AFTERMATH,
+        started: 0,
+        tell,
     };
     let mut share = None;
     let mut others = Vec::new();
@@ -148,6 +155,17 @@ struct Bench<'a> {
     differing_starts: u32,
     /// How long to wait for what a start leaves running.
     patience: Duration,
+    /// How many starts were begun.
+    started: u32,
+    tell: &'a mut dyn FnMut(u32, u32),
+}
+
+impl Measurement {
+    /// All starts, those that are thrown away counted.
+    pub fn starts(&self) -> u32 {
+        let ways = if self.cold { 4 + self.others.len() as u32 } else { 2 };
+        ways * (self.rounds + 1)
+    }
 }
 
 impl Bench<'_> {
@@ -183,6 +201,8 @@ impl Bench<'_> {
         for round in 0..=self.measurement.rounds as usize {
             let into = if round == 0 { &mut thrown_away } else { &mut counted };
             for turn in 0..ways.len() {
+                self.started += 1;
+                (self.tell)(self.started, self.measurement.starts());
                 prepare()?;
                 std::thread::sleep(SETTLING);
                 let way = (round + turn) % ways.len();
@@ -239,9 +259,9 @@ impl Bench<'_> {
 
 /// Bytes that a prefetch of `profile` brings in and a run that touched `touched` did not use.
 pub fn untouched_bytes(planned: &Profile, touched: &Profile) -> u64 {
-    let options = prepage_core::plan::PlanOptions::default();
-    let plan = prepage_core::plan::plan(planned, options);
-    let unused = |read: &prepage_core::plan::Read| {
+    let options = prepage_core::profile::plan::PlanOptions::default();
+    let plan = prepage_core::profile::plan::plan(planned, options);
+    let unused = |read: &prepage_core::profile::plan::Read| {
         let path = &planned.files[read.file].path;
         let file = touched.files.iter().find(|file| file.path == *path);
         read.range.iter().filter(|page| file.is_none_or(|file| !file.contains(*page))).count() as u64
@@ -267,11 +287,9 @@ fn content(mut file: File) -> Vec<u8> {
     bytes
 }
 
-/// Disk faults of all children waited for so far: field 13 of /proc/self/stat, counted behind the command's name.
+/// Disk faults of all children waited for so far.
 fn children_disk_faults() -> u64 {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let behind_name = stat.rsplit(')').next().unwrap_or_default();
-    behind_name.split_ascii_whitespace().nth(10).and_then(|field| field.parse().ok()).unwrap_or(0)
+    ProcessStat::of(std::process::id()).map_or(0, |stat| stat.children_major_faults)
 }
 
 /// Statistics files of the block devices under the profile's files. File systems without one of their own (overlay,
@@ -296,21 +314,21 @@ fn sectors_read(stat: &PathBuf) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use prepage_core::profile::{Evidence, FileIdentity, Fingerprint, ProfiledFile, Touches};
-    use prepage_core::{PageIndex, PageRange};
+    use prepage_core::PageIndex;
+    use prepage_core::profile::{FileIdentity, Fingerprint, ProfiledFile, Touches};
 
     use super::*;
 
     fn profile(pages: &[u64]) -> Profile {
         let mut touches = Touches::default();
         for &page in pages {
-            touches.touch_range(PageRange::new(PageIndex(page), PageIndex(page + 1)), 0, Evidence::Exact);
+            touches.touch(PageIndex(page), 0);
         }
         let identity = FileIdentity { device: 0, inode: 0, size_bytes: 0, mtime_ns: 0, ctime_ns: 0 };
         let file = ProfiledFile {
             path: "/a".into(),
             identity,
-            fingerprint: Fingerprint::Ends(0),
+            fingerprint: Fingerprint::default(),
             learned_unix_s: 0,
             extents: touches.extents(),
         };

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use prepage_sys::beside::run_beside;
+use prepage_sys::mounts::{Mount, mounts};
 use prepage_sys::signals::ignore_endings;
 use rustix::fs::FlockOperation;
 
@@ -98,24 +99,23 @@ pub fn in_force() -> Vec<u64> {
 
 /// The read-ahead of the file system on `device` (`st_dev`), in KiB; `None` where it has none.
 pub fn of_device(device: u64) -> Option<u64> {
-    let setting = setting_of(&format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))?;
+    let setting = setting_of(rustix::fs::major(device), rustix::fs::minor(device))?;
     fs::read_to_string(setting).ok()?.trim().parse().ok()
 }
 
 /// The files that hold the read-ahead of the devices below mounted file systems, each once.
 fn settings() -> io::Result<Vec<PathBuf>> {
-    let mut files: Vec<PathBuf> = fs::read_to_string("/proc/self/mountinfo")?
-        .lines()
-        .filter_map(|line| setting_of(line.split_ascii_whitespace().nth(2)?))
-        .collect();
+    let setting = |mount: Mount| setting_of((mount.device >> 20) as u32, mount.device as u32 & 0xf_ffff);
+    let mut files: Vec<PathBuf> = mounts()?.into_iter().filter_map(setting).collect();
     files.sort();
     files.dedup();
     Ok(files)
 }
 
-/// The setting of the device `major:minor`; a partition's is that of its disk.
-fn setting_of(device: &str) -> Option<PathBuf> {
-    let own = Path::new("/sys/class/bdi").join(device).join("read_ahead_kb");
+/// The setting of a device; a partition's is that of its disk.
+fn setting_of(major: u32, minor: u32) -> Option<PathBuf> {
+    let device = format!("{major}:{minor}");
+    let own = Path::new("/sys/class/bdi").join(&device).join("read_ahead_kb");
     if own.exists() {
         // Devices of major 0 are file systems of their own making (proc, tmpfs, overlay). Those that read from
         // somewhere (nfs, fuse, btrfs) have a setting as well.

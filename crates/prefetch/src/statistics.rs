@@ -13,6 +13,21 @@ pub struct Estimate {
     pub high: f64,
 }
 
+/// The mean; NaN for no values.
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The standard deviation of a sample; 0 for fewer than two values.
+pub fn standard_deviation(values: &[f64]) -> f64 {
+    if values.len() < 2 {
+        return 0.0;
+    }
+    let mean = mean(values);
+    let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    (squares / (values.len() - 1) as f64).sqrt()
+}
+
 /// The median; NaN for no values.
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
@@ -55,6 +70,8 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(quantile(&[0.0, 10.0], 0.25), 2.5);
         assert!(median(&[]).is_nan());
+        assert_eq!((mean(&[1.0, 3.0]), standard_deviation(&[1.0, 3.0, 5.0])), (2.0, 2.0));
+        assert_eq!(standard_deviation(&[7.0]), 0.0);
     }
 
     #[test]

@@ -17,7 +17,7 @@ fn a_program_whose_output_changes_is_noticed() {
         chill: Chill::OwnFiles,
         others: vec![],
     };
-    let figures = measure(&measurement, &Profile::default()).unwrap();
+    let figures = measure(&measurement, &Profile::default(), &mut |_, _| ()).unwrap();
     assert_eq!(figures.differing_starts, 2);
     assert_eq!(figures.warm.plain.wall_ms.len(), 1);
     assert!(figures.cold.is_none());

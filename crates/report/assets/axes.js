@@ -2,15 +2,9 @@
 
 const plots = [];
 
-function theme(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
-}
-
 function classColours() {
   return classes.map((entry) => theme("class-" + entry.name));
 }
-
-const FONT = '12px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 
 /** Room for numbers and names at the left of every plot: the same for all, so that their times stand below each other. */
 const BESIDE = 104;
@@ -18,29 +12,6 @@ const BESIDE = 104;
 /** Pixels of the canvas in a pixel of the page. */
 function pixelRatio() {
   return devicePixelRatio || 1;
-}
-
-/** A number as a tick or a tip shows it. */
-function shown(value) {
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 1e9) return trimmed(value / 1e9) + "G";
-  if (size >= 1e6) return trimmed(value / 1e6) + "M";
-  if (size >= 1e4) return trimmed(value / 1e3) + "k";
-  return trimmed(value);
-}
-
-function trimmed(value) {
-  return Number(value.toPrecision(4)).toString();
-}
-
-/** Microseconds in the unit that reads best. */
-function duration(us) {
-  if (!(us >= 0)) return "unknown";
-  if (us < 1) return trimmed(us * 1000) + " ns";
-  if (us < 1000) return trimmed(us) + " µs";
-  if (us < 1e6) return trimmed(us / 1000) + " ms";
-  return trimmed(us / 1e6) + " s";
 }
 
 /**

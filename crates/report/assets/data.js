@@ -1,6 +1,5 @@
 // The faults, unpacked from the page: columns of numbers, one entry a fault, in the order the faults began.
 
-const data = JSON.parse(document.getElementById("data").textContent);
 const classes = data.classes;
 const NO_PAGE = 0xffffffff;
 
@@ -63,12 +62,35 @@ function firstFrom(values, value) {
   return low;
 }
 
+/** The region of memory that is drawn at `rank`. */
+function regionAt(rank) {
+  const { regions } = data.points;
+  let [low, high] = [0, regions.length];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (regions[middle][0] <= rank) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+/** The page of memory that is drawn at `rank`, as an address. */
+function addressAt(rank) {
+  const [from, first] = data.points.regions[regionAt(rank)];
+  return address(first + rank - from);
+}
+
 /**
  * The ways to lay faults out from bottom to top: one file's pages, all files one above the other, or memory by address
  * without its gaps. Each has a `y` for every fault (NaN where it has none), the height of all, and names for bands.
  */
 function places(faults) {
   const objects = data.points.objects;
+  // A region of memory is named by the object that faulted most in it.
+  const mostFaulted = (count) => {
+    const [object] = [...count].reduce((most, entry) => (entry[1] > most[1] ? entry : most));
+    return shortName(objects[object].path);
+  };
   const waited = new Float64Array(objects.length);
   for (let i = 0; i < faults.count; i++) if (faults.us[i] > 0) waited[faults.object[i]] += faults.us[i];
   const files = objects.map((object, at) => ({ ...object, at })).filter((object) => object.pages > 0);
@@ -104,18 +126,24 @@ function places(faults) {
     return layout(y, file.pages, "page of the file", []);
   };
   const memory = () => {
-    const [drawn, , pages] = data.points.regions.at(-1) ?? [0, 0, 0];
-    const bands = data.points.regions.map(([from, first, length]) => ({
+    const { regions } = data.points;
+    const [drawn, , pages] = regions.at(-1) ?? [0, 0, 0];
+    const counts = regions.map(() => new Map());
+    for (let i = 0; i < faults.count; i++) {
+      const count = counts[regionAt(faults.memory[i])], object = faults.object[i];
+      count.set(object, (count.get(object) ?? 0) + 1);
+    }
+    const bands = regions.map(([from, first, length], at) => ({
       from,
       to: from + length,
-      name: address(first),
+      name: mostFaulted(counts[at]),
       page: (y) => address(first + Math.floor(y - from)),
     }));
-    return layout(Float64Array.from(faults.memory), drawn + pages, "page of memory, by address, without gaps", bands);
+    return layout(Float64Array.from(faults.memory), drawn + pages, "memory by address, without gaps; named by most faults", bands);
   };
   const choices = [];
   if (files.length > 0) choices.push({ name: "all files", group: "", make: allFiles });
-  choices.push({ name: "all memory, by address", group: "", make: memory });
+  choices.push({ name: "all memory, by address", group: "", make: memory, memory: true });
   for (const file of files.slice(0, 100)) choices.push({ name: file.path, group: "one file", make: oneFile(file) });
   return choices;
 }

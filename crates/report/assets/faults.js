@@ -1,7 +1,7 @@
 // Plots in which each fault is a dot, or falls into a cell: a million of them are drawn pixel by pixel into a picture.
 
-/** Dear classes are drawn last, so that they are on top: the index of classes in the order they are drawn. */
-const DRAWN = ["zero-fill", "cached", "copy-on-write", "short", "failed", "disk"].map((name) =>
+/** Slow classes are drawn last, so that they are on top: the index of classes in the order they are drawn. */
+const DRAWN = ["zero-fill", "cached", "copy-on-write", "short", "unseen", "failed", "disk"].map((name) =>
   classes.findIndex((entry) => entry.name === name),
 );
 const visible = classes.map(() => true);
@@ -94,7 +94,7 @@ function faultText(faults, i) {
   const page = faults.page[i] === NO_PAGE ? "" : `, page ${faults.page[i]}`;
   return [
     `${classes[faults.class[i]].name} fault ${faults.number[i]}: ${duration(faults.us[i])}`,
-    `${object.path}${page}`,
+    `${object.path}${page}, at ${addressAt(faults.memory[i])}`,
     `${data.points.threads[faults.thread[i]]}, at ${trimmed(faults.ms[i])} ms`,
   ].join("\n");
 }
@@ -152,12 +152,12 @@ function faultPlots(faults, place) {
       return i < 0 ? null : faultText(faults, i);
     },
   });
-  let [cheapest, dearest] = [Infinity, 0];
+  let [fastest, slowest] = [Infinity, 0];
   for (const us of faults.us) {
-    if (us < cheapest) cheapest = us;
-    if (us > dearest) dearest = us;
+    if (us < fastest) fastest = us;
+    if (us > slowest) slowest = us;
   }
-  if (!(dearest > 0)) [cheapest, dearest] = [0.1, 10];
+  if (!(slowest > 0)) [fastest, slowest] = [0.1, 10];
   const cost = plot(document.getElementById("cost"), {
     together: "number",
     height: 300,
@@ -165,7 +165,7 @@ function faultPlots(faults, place) {
     y: {
       label: () => "cost of the fault",
       log: true,
-      range: () => [cheapest / 1.3, dearest * 1.3],
+      range: () => [fastest / 1.3, slowest * 1.3],
       values: duration,
     },
     draw: (context, u, self) => dots(context, u, self, faults, numbers, faults.logUs),

@@ -1,12 +1,14 @@
 // Puts the page together: classes to show or hide, the place to look at, tables to sort.
 
-function setUpLegend() {
+function setUpLegend(faults) {
   const legend = document.getElementById("legend");
   classes.forEach((entry, kind) => {
     if (entry.count === 0) return;
     const button = document.createElement("button");
     button.type = "button";
     button.setAttribute("aria-pressed", "true");
+    button.dataset.drawn = faults.ofClass[kind].length;
+    button.title = `${button.dataset.drawn} drawn one by one`;
     const swatch = document.createElement("span");
     swatch.className = "swatch";
     swatch.style.background = `var(--class-${entry.name})`;
@@ -58,9 +60,11 @@ async function start() {
   document.querySelectorAll("table").forEach(sortable);
   const faults = await unpacked(data.points);
   document.getElementById("plots").hidden = false;
-  setUpLegend();
+  setUpLegend(faults);
   const choices = places(faults);
-  const place = { layout: choices[0].make() };
+  // `report.html#memory` begins with memory by address.
+  const first = location.hash === "#memory" ? choices.findIndex((choice) => choice.memory) : 0;
+  const place = { layout: choices[first].make() };
   waitingPlot();
   const { order, heat } = faultPlots(faults, place);
   distributionPlot();
@@ -70,6 +74,7 @@ async function start() {
     retell(order);
     retell(heat);
   });
+  document.getElementById("place").value = first;
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     redrawAll();
     drawFlame();

@@ -2,13 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use prepage_core::{CodePlace, FaultClass, StackId, Thread};
+use prepage_display::number;
 use rustc_hash::FxHashMap;
 
+use crate::costs::Costs;
 use crate::report::Report;
 use crate::symbols::nameless;
-use crate::tally::Tally;
 
 /// What faults are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +96,16 @@ pub enum Label {
     Time(u64),
 }
 
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Number(number) => number.fmt(f),
+            Self::Time(ns) => f.write_str(&number::ms(*ns)),
+        }
+    }
+}
+
 impl From<&str> for Label {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
@@ -106,7 +118,7 @@ pub struct Row {
     /// One for each of [`By::labels`].
     pub labels: Vec<Label>,
     /// The faults.
-    pub tally: Tally,
+    pub costs: Costs,
 }
 
 /// All groups.
@@ -114,10 +126,10 @@ pub struct Row {
 pub struct Grouped {
     /// What they are grouped by.
     pub by: By,
-    /// Classes in their order, slices by time, all else by cost, the dearest first.
+    /// Classes in their order, slices by time, all else by cost, the slowest first.
     pub rows: Vec<Row>,
     /// All rows together, those left out too.
-    pub total: Tally,
+    pub total: Costs,
     /// How many rows were left out.
     pub left_out: usize,
 }
@@ -149,8 +161,8 @@ impl Report {
         let mut left_out = 0;
         if !matches!(by, By::Class | By::Time) {
             rows.sort_by(|a, b| {
-                let dearest_first = |row: &Row| Reverse((row.tally.cost_ns, row.tally.count));
-                let order = dearest_first(a).cmp(&dearest_first(b));
+                let slowest_first = |row: &Row| Reverse((row.costs.tally.cost_ns, row.costs.tally.count));
+                let order = slowest_first(a).cmp(&slowest_first(b));
                 order.then_with(|| a.labels.cmp(&b.labels))
             });
             left_out = rows.len().saturating_sub(top);
@@ -172,8 +184,8 @@ impl Report {
 
     /// The stack's functions, the leaf first.
     ///
-    /// Interpreted and stripped code calls itself dozens of levels deep under one name in brackets. That tells no more than
-    /// one level does, and is given as one.
+    /// Interpreted and stripped code calls itself dozens of levels deep under one name in brackets. Such levels are given
+    /// as one.
     pub(crate) fn calls(&self, id: StackId) -> Vec<String> {
         let places = &self.stack_table[id.index()].places;
         let mut calls: Vec<String> = places.iter().map(|place| self.symbol(*place)).collect();
@@ -182,20 +194,22 @@ impl Report {
     }
 
     fn by_class(&self) -> Vec<Row> {
-        let classes = FaultClass::ALL.iter().zip(&self.classes).filter(|(_, tally)| tally.count > 0);
-        let row = |(class, tally): (&FaultClass, &Tally)| Row {
+        let classes = FaultClass::ALL.iter().zip(&self.classes).filter(|(_, costs)| costs.tally.count > 0);
+        let row = |(class, costs): (&FaultClass, &Costs)| Row {
             labels: vec![class.name().into()],
-            tally: tally.clone(),
+            costs: costs.clone(),
         };
         classes.map(row).collect()
     }
 
     fn by_time(&self) -> Vec<Row> {
         let slices = self.slices.iter().enumerate().map(|(at, classes)| {
-            let mut tally = Tally::default();
-            classes.iter().for_each(|class| tally.merge(class));
+            let mut costs = self.slice_costs.get(at).cloned().unwrap_or_default();
+            if self.slice_costs.is_empty() {
+                classes.iter().for_each(|class| costs.merge(class));
+            }
             let bounds = [at, at + 1].map(|at| Label::Time((at as f64 * self.slice_ns()) as u64));
-            Row { labels: bounds.to_vec(), tally }
+            Row { labels: bounds.to_vec(), costs }
         });
         slices.collect()
     }
@@ -205,31 +219,31 @@ impl Report {
     }
 
     /// One row for all groups that have the same labels.
-    fn merged<K>(&self, groups: &FxHashMap<K, Tally>, labels: impl Fn(&K) -> Vec<Label>) -> Vec<Row> {
-        let mut rows: BTreeMap<Vec<Label>, Tally> = BTreeMap::new();
-        for (key, tally) in groups {
-            rows.entry(labels(key)).or_default().merge(tally);
+    fn merged<K>(&self, groups: &FxHashMap<K, Costs>, labels: impl Fn(&K) -> Vec<Label>) -> Vec<Row> {
+        let mut rows: BTreeMap<Vec<Label>, Costs> = BTreeMap::new();
+        for (key, costs) in groups {
+            rows.entry(labels(key)).or_default().merge(costs);
         }
-        rows.into_iter().map(|(labels, tally)| Row { labels, tally }).collect()
+        rows.into_iter().map(|(labels, costs)| Row { labels, costs }).collect()
     }
 
-    /// A process goes by all names its threads had, the dearest first: it may have become another program.
+    /// A process goes by all names its threads had, the slowest first: it may have become another program.
     fn by_process(&self) -> Vec<Row> {
-        let mut processes: BTreeMap<u32, (Tally, BTreeMap<&str, u64>)> = BTreeMap::new();
-        for (index, tally) in &self.threads {
+        let mut processes: BTreeMap<u32, (Costs, BTreeMap<&str, u64>)> = BTreeMap::new();
+        for (index, costs) in &self.threads {
             let thread = &self.thread_table[index.0 as usize];
             let (sum, names) = processes.entry(thread.pid).or_default();
-            sum.merge(tally);
-            *names.entry(&thread.comm).or_default() += tally.cost_ns;
+            sum.merge(costs);
+            *names.entry(&thread.comm).or_default() += costs.tally.cost_ns;
         }
-        let row = |(pid, (tally, names)): (u32, (Tally, BTreeMap<&str, u64>))| {
+        let row = |(pid, (costs, names)): (u32, (Costs, BTreeMap<&str, u64>))| {
             let mut names: Vec<_> = names.into_iter().collect();
             names.sort_by_key(|&(name, cost_ns)| (Reverse(cost_ns), name));
             let mut text = names.iter().take(3).map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
             if names.len() > 3 {
                 text += ", …";
             }
-            Row { labels: vec![Label::Text(text), Label::Number(pid.into())], tally }
+            Row { labels: vec![Label::Text(text), Label::Number(pid.into())], costs }
         };
         processes.into_iter().map(row).collect()
     }

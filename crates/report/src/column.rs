@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::tally::Tally;
+use crate::costs::Costs;
 
 /// A figure of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,6 +15,8 @@ pub enum Column {
     Disk,
     /// The mean cost.
     Mean,
+    /// The mean cost in cycles of the time stamp counter, where its frequency is known.
+    Cycles,
     /// The cost that half of the faults do not exceed.
     P50,
     /// The cost that 90 % do not exceed.
@@ -23,7 +25,7 @@ pub enum Column {
     P99,
     /// The cost that 99.9 % do not exceed.
     P999,
-    /// The cost of the dearest.
+    /// The cost of the slowest.
     Max,
     /// The cost of those that read from a device.
     DiskTotal,
@@ -35,11 +37,12 @@ pub enum Column {
 
 impl Column {
     /// Every column, in the order of a table that has all.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Count,
         Self::Percent,
         Self::Disk,
         Self::Mean,
+        Self::Cycles,
         Self::P50,
         Self::P90,
         Self::P99,
@@ -57,6 +60,7 @@ impl Column {
             Self::Percent => "percent",
             Self::Disk => "disk",
             Self::Mean => "mean",
+            Self::Cycles => "cycles",
             Self::P50 => "p50",
             Self::P90 => "p90",
             Self::P99 => "p99",
@@ -75,6 +79,7 @@ impl Column {
             Self::Percent => "share %",
             Self::Disk => "disk",
             Self::Mean => "mean µs",
+            Self::Cycles => "mean cycles",
             Self::P50 => "p50 µs",
             Self::P90 => "p90 µs",
             Self::P99 => "p99 µs",
@@ -93,6 +98,7 @@ impl Column {
             Self::Percent => "count_percent",
             Self::Disk => "disk_count",
             Self::Mean => "mean_us",
+            Self::Cycles => "mean_cycles",
             Self::P50 => "p50_us",
             Self::P90 => "p90_us",
             Self::P99 => "p99_us",
@@ -109,18 +115,21 @@ impl Column {
         matches!(self, Self::P50 | Self::P90 | Self::P99 | Self::P999)
     }
 
-    /// The figure of `tally` in a table over `total`, in the unit of the heading; `None` where it is not known.
-    pub fn value(self, tally: &Tally, total: &Tally) -> Option<f64> {
+    /// The figure of `costs` in a table over `total`, in the unit of the heading; `None` where it is not known. `tsc_hz`
+    /// is [`prepage_core::TraceFacts::tsc_hz`].
+    pub fn value(self, costs: &Costs, total: &Costs, tsc_hz: Option<u64>) -> Option<f64> {
+        let (tally, total) = (&costs.tally, &total.tally);
         let us = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3);
         match self {
             Self::Count => Some(tally.count as f64),
             Self::Disk => Some(tally.disk as f64),
             Self::Percent => share(tally.count, total.count),
             Self::Mean => tally.mean_ns().map(|ns| ns / 1e3),
-            Self::P50 => us(tally.percentile_ns(50.0)),
-            Self::P90 => us(tally.percentile_ns(90.0)),
-            Self::P99 => us(tally.percentile_ns(99.0)),
-            Self::P999 => us(tally.percentile_ns(99.9)),
+            Self::Cycles => tally.mean_ns().zip(tsc_hz).map(|(ns, hz)| ns * hz as f64 / 1e9),
+            Self::P50 => us(costs.percentile_ns(50.0)),
+            Self::P90 => us(costs.percentile_ns(90.0)),
+            Self::P99 => us(costs.percentile_ns(99.0)),
+            Self::P999 => us(costs.percentile_ns(99.9)),
             Self::Max => us((tally.timed > 0).then_some(tally.max_ns)),
             Self::DiskTotal => Some(tally.disk_ns as f64 / 1e6),
             Self::Total => Some(tally.cost_ns as f64 / 1e6),
@@ -129,21 +138,21 @@ impl Column {
     }
 
     /// The figure as a table shows it.
-    pub fn text(self, tally: &Tally, total: &Tally) -> String {
-        let Some(value) = self.value(tally, total) else { return "-".to_owned() };
+    pub fn text(self, costs: &Costs, total: &Costs, tsc_hz: Option<u64>) -> String {
+        let Some(value) = self.value(costs, total, tsc_hz) else { return "-".to_owned() };
         match self {
-            Self::Count | Self::Disk => format!("{value:.0}"),
+            Self::Count | Self::Disk | Self::Cycles => format!("{value:.0}"),
             Self::Percent | Self::TotalPercent => format!("{value:.1}"),
             _ => format!("{value:.2}"),
         }
     }
 
     /// The figure as JSON has it.
-    pub fn json(self, tally: &Tally, total: &Tally) -> Value {
+    pub fn json(self, costs: &Costs, total: &Costs, tsc_hz: Option<u64>) -> Value {
         match self {
-            Self::Count => tally.count.into(),
-            Self::Disk => tally.disk.into(),
-            _ => self.value(tally, total).map_or(Value::Null, Value::from),
+            Self::Count => costs.tally.count.into(),
+            Self::Disk => costs.tally.disk.into(),
+            _ => self.value(costs, total, tsc_hz).map_or(Value::Null, Value::from),
         }
     }
 }

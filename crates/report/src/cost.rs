@@ -23,16 +23,15 @@ impl CostBin {
 }
 
 impl Report {
-    /// The faults by cost, in `bins_per_octave` bins from each power of two nanoseconds to the next; from the cheapest
-    /// to the dearest without gaps.
+    /// The faults by cost, in `bins_per_octave` bins from each power of two nanoseconds to the next; from the fastest
+    /// to the slowest without gaps.
     pub fn cost_bins(&self, bins_per_octave: u32) -> Vec<CostBin> {
         let per_octave = f64::from(bins_per_octave.max(1));
         let bin_of = |cost_ns: u64| ((cost_ns.max(1) as f64).log2() * per_octave + 1e-9).floor() as usize;
         let costs = || {
-            self.classes
-                .iter()
-                .enumerate()
-                .flat_map(|(class, tally)| tally.costs().map(move |(cost_ns, count)| (class, cost_ns, count)))
+            self.classes.iter().enumerate().flat_map(|(class, costs)| {
+                costs.counts().map(move |(cost_ns, count)| (class, cost_ns, count))
+            })
         };
         let used = || costs().map(|(_, cost_ns, _)| bin_of(cost_ns));
         let (Some(first), Some(last)) = (used().min(), used().max()) else { return Vec::new() };

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use prepage_core::{Missing, Tally};
 use serde_json::{Value, json};
 
 use crate::by::{By, Label};
-use crate::json::SCHEMA_VERSION;
+use crate::json::{SCHEMA_VERSION, missing};
 use crate::report::Report;
-use crate::tally::Tally;
 use crate::text;
 
 /// What a threshold is of.
@@ -89,6 +89,10 @@ pub struct Diff {
     pub classes: Vec<Change>,
     /// Those on each file that either trace has, the greatest change of cost first.
     pub files: Vec<Change>,
+    /// What the first trace lacks, and what the second.
+    pub missing: [Vec<Missing>; 2],
+    /// The gaps that make the traces incomparable: those that only one of them has, and losses.
+    pub unequal: Vec<Missing>,
 }
 
 impl Diff {
@@ -99,8 +103,14 @@ impl Diff {
             let key = (change.cost_ns().unsigned_abs(), change.count().unsigned_abs());
             (std::cmp::Reverse(key), change.name.clone())
         });
-        let all = Change { name: "all".to_owned(), before: before.total(), after: after.total() };
-        Self { all, classes: changes(before, after, By::Class), files }
+        let all = Change { name: "all".to_owned(), before: before.total().tally, after: after.total().tally };
+        Self {
+            all,
+            classes: changes(before, after, By::Class),
+            files,
+            missing: [before, after].map(|report| report.facts.missing()),
+            unequal: before.facts.unequal_gaps(&after.facts),
+        }
     }
 
     /// By how many percent the second trace is worse (or, negative, better) in `measure`; infinitely where the first had
@@ -151,6 +161,8 @@ impl Diff {
         let percent = self.percent(measure);
         json!({
             "schema_version": SCHEMA_VERSION,
+            "missing": { "before": missing(&self.missing[0]), "after": missing(&self.missing[1]) },
+            "comparable": self.unequal.is_empty(),
             "all": change(&self.all),
             "classes": self.classes.iter().map(change).collect::<Vec<_>>(),
             "files": self.files.iter().map(change).collect::<Vec<_>>(),
@@ -174,7 +186,7 @@ fn changes(before: &Report, after: &Report, by: By) -> Vec<Change> {
                 changes.len() - 1
             });
             let side = if second { &mut changes[place].after } else { &mut changes[place].before };
-            *side = row.tally;
+            *side = row.costs.tally;
         }
     }
     changes

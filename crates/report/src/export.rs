@@ -62,7 +62,8 @@ pub enum ExportError {
     Output(#[from] io::Error),
 }
 
-/// Writes the faults of `file` that `filter` lets pass. `weight` is that of folded stacks.
+/// Writes the faults of `file` that `filter` lets pass. `weight` is that of folded stacks. Returns what share of which
+/// faults was written, where it was not all: of more than half a million faults, the Firefox Profiler gets some.
 ///
 /// # Errors
 /// What cannot be read or written.
@@ -72,11 +73,12 @@ pub fn export(
     format: Format,
     weight: Weight,
     out: &mut dyn Write,
-) -> Result<(), ExportError> {
+) -> Result<Vec<String>, ExportError> {
     match format {
-        Format::Perfetto => perfetto::write(file, filter, out),
-        Format::Firefox => firefox::write(file, filter, out),
-        Format::Folded => folded::write(file, filter, weight, out),
-        Format::Csv => csv::write(file, filter, out),
+        Format::Perfetto => perfetto::write(file, filter, out)?,
+        Format::Firefox => return firefox::write(file, filter, out),
+        Format::Folded => folded::write(file, filter, weight, out)?,
+        Format::Csv => csv::write(file, filter, out)?,
     }
+    Ok(Vec::new())
 }

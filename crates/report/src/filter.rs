@@ -1,10 +1,10 @@
-//! Which faults a report speaks of.
+//! Which faults a report counts.
 
 use prepage_core::{Fault, FaultClass};
 use prepage_trace::parquet::{Names, Wanted};
 use serde::Serialize;
 
-/// Faults of interest: those that every list that is not empty lets pass.
+/// Chooses faults. A fault passes when each list that is not empty contains it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Filter {
     /// Of these classes.
@@ -52,7 +52,7 @@ impl<'a> Sieve<'a> {
         Self { filter, objects: Vec::new(), threads: Vec::new() }
     }
 
-    /// Whether `fault`, whose numbers point into `names`, is of interest.
+    /// Whether `fault`, whose numbers point into `names`, passes the filter.
     pub fn passes(&mut self, fault: &Fault, names: &Names) -> bool {
         let filter = self.filter;
         if !filter.classes.is_empty() && !filter.classes.contains(&fault.class) {

@@ -1,20 +1,20 @@
 //! Reports for the browser: one file that needs no network, draws on canvas and reads without JavaScript as tables.
 
 mod flame;
-pub mod frame;
 mod points;
 mod tables;
 
 use std::io::{self, Write};
 
 use prepage_core::FaultClass;
+use prepage_display::html::Document;
+use prepage_display::run;
 use serde_json::{Value, json};
 
 use crate::by::By;
 use crate::report::{Options, Report};
 use crate::text;
 
-pub use frame::escaped;
 pub use points::Points;
 
 /// More faults are not drawn one by one but thinned.
@@ -23,8 +23,8 @@ pub const POINTS_MAX: u64 = 1_000_000;
 const BINS_PER_OCTAVE: u32 = 4;
 /// Slices of the time in which waiting is drawn.
 const SLICES: usize = 240;
-/// Dear faults in the table.
-const DEAREST: usize = 50;
+/// Slow faults in the table.
+const SLOWEST: usize = 50;
 
 /// In the order they build on each other.
 const SCRIPTS: [&str; 6] = [
@@ -43,40 +43,43 @@ pub fn options(filter: crate::Filter) -> Options {
         by: vec![By::Class, By::File, By::Mapping, By::Thread, By::Symbol, By::Stack],
         group_percentiles: false,
         slices: SLICES,
-        dearest: DEAREST,
+        slowest: SLOWEST,
     }
 }
 
 /// Writes `report`, read with [`options`], as a page in which `points` are drawn.
 pub fn write(report: &Report, points: &Points, out: &mut dyn Write) -> io::Result<()> {
-    let title = match report.facts.command.as_slice() {
+    let facts = &report.facts;
+    let title = match facts.command.as_slice() {
         [] => "page faults".to_owned(),
-        command => text::shell_words(command),
+        command => run::shell_words(command),
     };
-    let title = escaped(&title);
-    frame::begin(&title, "", out)?;
-    tables::header(report, &title, out)?;
-    out.write_all(PLOTS.as_bytes())?;
+    let mut document = Document::begin(out, &title, "")?;
+    let lines = text::facts_lines(report);
+    let title_lines = usize::from(!facts.command.is_empty());
+    document.header("prepage · page faults", &title, &lines[title_lines..])?;
+    tables::classes(report, &mut document)?;
+    document.raw(PLOTS)?;
     let left_out = points.left_out();
     if !left_out.is_empty() {
-        writeln!(
-            out,
-            "<p class=\"note\">Drawn are {}; tables, costs and the flame graph count all.</p>",
-            left_out.join(", ")
-        )?;
+        let drawn = left_out.join(", ");
+        document
+            .paragraph("note", &format!("Drawn are {drawn}; tables, costs and the flame graph count all."))?;
     }
-    tables::body(report, out)?;
-    frame::footer(&report.facts, out)?;
-    frame::end(&data(report, points), &SCRIPTS, out)
+    tables::body(report, &mut document)?;
+    document.footer(&run::footer(facts))?;
+    document.end(&data(report, points), &SCRIPTS)
 }
 
 fn data(report: &Report, points: &Points) -> Value {
-    let slices =
-        report.slices.iter().map(|classes| classes.iter().map(|tally| tally.cost_ns).collect::<Vec<_>>());
+    let slices = report
+        .slices
+        .iter()
+        .map(|classes| classes.iter().map(|costs| costs.tally.cost_ns).collect::<Vec<_>>());
     let bins = report.cost_bins(BINS_PER_OCTAVE);
     json!({
-        "classes": FaultClass::ALL.iter().zip(&report.classes).map(|(class, tally)| {
-            json!({ "name": class.name(), "count": tally.count, "timed": tally.timed })
+        "classes": FaultClass::ALL.iter().zip(&report.classes).map(|(class, costs)| {
+            json!({ "name": class.name(), "count": costs.tally.count, "timed": costs.tally.timed })
         }).collect::<Vec<_>>(),
         "end_ns": report.end_ns,
         "slices_ns": slices.collect::<Vec<_>>(),

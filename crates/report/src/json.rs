@@ -1,16 +1,17 @@
 //! Reports as JSON.
 
-use prepage_core::FaultClass;
+use prepage_core::{FaultClass, Missing};
 use serde_json::{Map, Value, json};
 
 use crate::by::{By, Label};
 use crate::column::Column;
+use crate::costs::Costs;
 use crate::report::Report;
 
 /// Version of the JSON. Fields may be added without a new one.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
-/// All that a report says: the run, the groups asked for, the costs, the dearest faults.
+/// All that a report says: the run, the groups asked for, the costs, the slowest faults.
 pub fn json(report: &Report, by: &[By], top: usize, columns: &[Column]) -> Value {
     let mut groups = Map::new();
     for &by in by {
@@ -20,10 +21,11 @@ pub fn json(report: &Report, by: &[By], top: usize, columns: &[Column]) -> Value
     json!({
         "schema_version": SCHEMA_VERSION,
         "facts": report.facts,
+        "missing": missing(&report.facts.missing()),
         "filter": report.filter,
         "faults_in_file": report.faults_in_file,
         "duration_ms": report.end_ns as f64 / 1e6,
-        "all": figures(&total, &total, &Column::ALL),
+        "all": figures(report, &total, &total, &Column::ALL),
         "by": groups,
         "cost_histogram": report.cost_bins(1).iter().map(|bin| {
             let counts = FaultClass::ALL.iter().zip(bin.counts).filter(|(_, count)| *count > 0);
@@ -34,7 +36,7 @@ pub fn json(report: &Report, by: &[By], top: usize, columns: &[Column]) -> Value
                 "by_class": counts.map(|(class, count)| (class.name().to_owned(), count.into())).collect::<Map<_, Value>>(),
             })
         }).collect::<Vec<_>>(),
-        "dearest": report.dearest.iter().map(|fault| {
+        "slowest": report.slowest.iter().map(|fault| {
             let thread = &report.thread_table[fault.thread.0 as usize];
             json!({
                 "start_ms": fault.start_ns as f64 / 1e6,
@@ -54,7 +56,7 @@ pub fn json(report: &Report, by: &[By], top: usize, columns: &[Column]) -> Value
 fn grouped(report: &Report, by: By, top: usize, columns: &[Column]) -> Value {
     let groups = report.grouped(by, top);
     let rows = groups.rows.iter().map(|row| {
-        let mut fields = figures(&row.tally, &groups.total, columns);
+        let mut fields = figures(report, &row.costs, &groups.total, columns);
         for (name, label) in by.labels().iter().zip(&row.labels) {
             let value = match label {
                 Label::Text(text) => text.clone().into(),
@@ -68,10 +70,18 @@ fn grouped(report: &Report, by: By, top: usize, columns: &[Column]) -> Value {
     json!({ "rows": rows.collect::<Vec<_>>(), "left_out": groups.left_out })
 }
 
-fn figures(
-    tally: &crate::tally::Tally,
-    total: &crate::tally::Tally,
-    columns: &[Column],
-) -> Map<String, Value> {
-    columns.iter().map(|column| (column.field().to_owned(), column.json(tally, total))).collect()
+fn figures(report: &Report, costs: &Costs, total: &Costs, columns: &[Column]) -> Map<String, Value> {
+    let figure =
+        |column: &Column| (column.field().to_owned(), column.json(costs, total, report.facts.tsc_hz));
+    columns.iter().map(figure).collect()
+}
+
+/// What a trace lacks: each gap as its kind and numbers, and in words.
+pub(crate) fn missing(gaps: &[Missing]) -> Value {
+    let gap = |gap: &Missing| {
+        let mut fields = json!(gap);
+        fields["text"] = gap.to_string().into();
+        fields
+    };
+    gaps.iter().map(gap).collect()
 }

@@ -8,9 +8,10 @@
 //! |------------|------------------------------------------------------------|
 //! | [`filter`] | which faults are of interest                               |
 //! | [`report`] | one pass over a trace, on all CPUs, into tallies           |
-//! | [`tally`]  | counts, costs and percentiles of the faults of one kind    |
+//! | [`costs`]    | counts, costs and percentiles of the faults of one kind    |
 //! | [`by`]     | the ways to group faults                                   |
-//! | [`column`] | the figures of a group                                     |
+//! | `choice`     | which faults stand for all, where all would be too many     |
+//! | [`mod@column`] | the figures of a group                                     |
 //! | [`cost`]   | how many faults cost how much                              |
 //! | [`symbols`] | names for places in code                                  |
 //! | [`text`]   | reports for the terminal                                   |
@@ -31,8 +32,10 @@
 #![forbid(unsafe_code)]
 
 pub mod by;
+mod choice;
 pub mod column;
 pub mod cost;
+pub mod costs;
 pub mod diff;
 pub mod export;
 pub mod filter;
@@ -40,15 +43,11 @@ pub mod html;
 pub mod json;
 pub mod report;
 pub mod symbols;
-pub mod tally;
 pub mod text;
 
 pub use by::By;
 pub use column::Column;
+pub use costs::Costs;
 pub use diff::{Diff, Measure};
 pub use filter::Filter;
 pub use report::{Options, Report};
-pub use tally::Tally;
-
-#[cfg(test)]
-mod tests;

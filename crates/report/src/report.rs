@@ -12,9 +12,9 @@ use prepage_trace::parquet::{Batch, TraceFile, TraceFileError, Wanted};
 use rustc_hash::FxHashMap;
 
 use crate::by::By;
+use crate::costs::Costs;
 use crate::filter::{Filter, Sieve};
 use crate::symbols::Symbols;
-use crate::tally::Tally;
 
 /// What to find out.
 #[derive(Clone, Debug)]
@@ -27,13 +27,13 @@ pub struct Options {
     pub group_percentiles: bool,
     /// Into how many slices to cut the time.
     pub slices: usize,
-    /// How many of the dearest faults to keep.
-    pub dearest: usize,
+    /// How many of the slowest faults to keep.
+    pub slowest: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { filter: Filter::default(), by: Vec::new(), group_percentiles: false, slices: 60, dearest: 10 }
+        Self { filter: Filter::default(), by: Vec::new(), group_percentiles: false, slices: 60, slowest: 10 }
     }
 }
 
@@ -42,28 +42,30 @@ impl Default for Options {
 pub struct Report {
     /// The run that was recorded.
     pub facts: TraceFacts,
-    /// Which faults it speaks of.
+    /// Which faults are counted.
     pub filter: Filter,
-    /// How many faults the file holds, of interest or not.
+    /// How many faults the file holds, counted here or not.
     pub faults_in_file: u64,
     /// Where the time axis ends, in nanoseconds since the trace's start.
     pub end_ns: u64,
     /// Indexed by [`FaultClass`].
-    pub classes: [Tally; FaultClass::ALL.len()],
+    pub classes: [Costs; FaultClass::ALL.len()],
     /// By object; `None` for memory of no known mapping.
-    pub objects: FxHashMap<Option<ObjectId>, Tally>,
+    pub objects: FxHashMap<Option<ObjectId>, Costs>,
     /// By thread; empty unless it was asked for.
-    pub threads: FxHashMap<ThreadIndex, Tally>,
+    pub threads: FxHashMap<ThreadIndex, Costs>,
     /// By object and what the mapping allowed; empty unless it was asked for.
-    pub mappings: FxHashMap<(Option<ObjectId>, Permissions), Tally>,
+    pub mappings: FxHashMap<(Option<ObjectId>, Permissions), Costs>,
     /// By place of the instruction that faulted; empty unless it was asked for.
-    pub codes: FxHashMap<CodePlace, Tally>,
+    pub codes: FxHashMap<CodePlace, Costs>,
     /// By call stack; empty unless it was asked for.
-    pub stacks: FxHashMap<Option<StackId>, Tally>,
+    pub stacks: FxHashMap<Option<StackId>, Costs>,
     /// By slice of time and class.
-    pub slices: Vec<[Tally; FaultClass::ALL.len()]>,
-    /// The dearest faults, the dearest first.
-    pub dearest: Vec<Fault>,
+    pub slices: Vec<[Costs; FaultClass::ALL.len()]>,
+    /// By slice of time, with percentiles; empty unless percentiles by time were asked for.
+    pub slice_costs: Vec<Costs>,
+    /// The slowest faults, the slowest first.
+    pub slowest: Vec<Fault>,
     /// What the numbers of objects mean.
     pub object_table: Vec<Object>,
     /// What the numbers of threads mean.
@@ -86,8 +88,8 @@ impl Report {
         let mut parts = parts.into_iter();
         let mut whole = parts.next().unwrap_or_else(|| Part::new(options, end_ns));
         parts.for_each(|part| whole.merge(part));
-        let mut dearest: Vec<Fault> = whole.dearest.into_iter().map(|Reverse(dear)| dear.fault).collect();
-        dearest.sort_by_key(|fault| (Reverse(fault.cost_ns), fault.start_ns));
+        let mut slowest: Vec<Fault> = whole.slowest.into_iter().map(|Reverse(slow)| slow.fault).collect();
+        slowest.sort_by_key(|fault| (Reverse(fault.cost_ns), fault.start_ns));
         let (object_table, stack_table) = (names.objects(), names.stacks());
         let stacks = whole.stacks.keys().flatten();
         let in_stacks = stacks.flat_map(|id| stack_table[id.index()].places.iter().copied());
@@ -105,7 +107,8 @@ impl Report {
             codes: whole.codes,
             stacks: whole.stacks,
             slices: whole.slices,
-            dearest,
+            slice_costs: whole.slice_costs,
+            slowest,
             object_table,
             thread_table: names.threads(),
             stack_table,
@@ -113,9 +116,9 @@ impl Report {
         })
     }
 
-    /// All faults it speaks of.
-    pub fn total(&self) -> Tally {
-        let mut total = Tally::with_percentiles();
+    /// All faults that are counted.
+    pub fn total(&self) -> Costs {
+        let mut total = Costs::with_percentiles();
         self.classes.iter().for_each(|tally| total.merge(tally));
         total
     }
@@ -175,13 +178,13 @@ impl Needed {
 fn wanted(options: &Options) -> Wanted {
     let filter = options.filter.wanted();
     let needed = Needed::of(options);
-    let dearest = options.dearest > 0;
+    let slowest = options.slowest > 0;
     Wanted {
         start: true,
-        thread: filter.thread || dearest || needed.threads,
-        address: dearest,
+        thread: filter.thread || slowest || needed.threads,
+        address: slowest,
         object: true,
-        page: dearest,
+        page: slowest,
         permissions: needed.mappings,
         code: needed.codes,
         stack: needed.stacks,
@@ -195,14 +198,15 @@ struct Part<'a> {
     sieve: Sieve<'a>,
     needed: Needed,
     slices_per_ns: f64,
-    classes: [Tally; FaultClass::ALL.len()],
-    objects: FxHashMap<Option<ObjectId>, Tally>,
-    threads: FxHashMap<ThreadIndex, Tally>,
-    mappings: FxHashMap<(Option<ObjectId>, Permissions), Tally>,
-    codes: FxHashMap<CodePlace, Tally>,
-    stacks: FxHashMap<Option<StackId>, Tally>,
-    slices: Vec<[Tally; FaultClass::ALL.len()]>,
-    dearest: BinaryHeap<Reverse<Dear>>,
+    classes: [Costs; FaultClass::ALL.len()],
+    objects: FxHashMap<Option<ObjectId>, Costs>,
+    threads: FxHashMap<ThreadIndex, Costs>,
+    mappings: FxHashMap<(Option<ObjectId>, Permissions), Costs>,
+    codes: FxHashMap<CodePlace, Costs>,
+    stacks: FxHashMap<Option<StackId>, Costs>,
+    slices: Vec<[Costs; FaultClass::ALL.len()]>,
+    slice_costs: Vec<Costs>,
+    slowest: BinaryHeap<Reverse<Slow>>,
 }
 
 impl<'a> Part<'a> {
@@ -213,14 +217,18 @@ impl<'a> Part<'a> {
             sieve: Sieve::new(&options.filter),
             needed: Needed::of(options),
             slices_per_ns: slices as f64 / end_ns.max(1) as f64,
-            classes: std::array::from_fn(|_| Tally::with_percentiles()),
+            classes: std::array::from_fn(|_| Costs::with_percentiles()),
             objects: FxHashMap::default(),
             threads: FxHashMap::default(),
             mappings: FxHashMap::default(),
             codes: FxHashMap::default(),
             stacks: FxHashMap::default(),
             slices: vec![Default::default(); slices],
-            dearest: BinaryHeap::new(),
+            slice_costs: match options.group_percentiles && options.by.contains(&By::Time) {
+                true => vec![Costs::with_coarse_percentiles(); slices],
+                false => Vec::new(),
+            },
+            slowest: BinaryHeap::new(),
         }
     }
 
@@ -247,7 +255,10 @@ impl<'a> Part<'a> {
             let slice = (fault.start_ns as f64 * self.slices_per_ns) as usize;
             let slice = slice.min(self.slices.len() - 1);
             self.slices[slice][fault.class as usize].add(fault);
-            keep_dearest(&mut self.dearest, fault, self.options.dearest);
+            if let Some(costs) = self.slice_costs.get_mut(slice) {
+                costs.add(fault);
+            }
+            keep_slowest(&mut self.slowest, fault, self.options.slowest);
         }
     }
 
@@ -261,64 +272,65 @@ impl<'a> Part<'a> {
         for (slice, theirs) in self.slices.iter_mut().zip(&other.slices) {
             slice.iter_mut().zip(theirs).for_each(|(tally, theirs)| tally.merge(theirs));
         }
-        for Reverse(dear) in other.dearest {
-            keep_dearest(&mut self.dearest, &dear.fault, self.options.dearest);
+        self.slice_costs.iter_mut().zip(&other.slice_costs).for_each(|(costs, theirs)| costs.merge(theirs));
+        for Reverse(slow) in other.slowest {
+            keep_slowest(&mut self.slowest, &slow.fault, self.options.slowest);
         }
     }
 }
 
-fn group<K: Eq + Hash>(groups: &mut FxHashMap<K, Tally>, key: K, percentiles: bool) -> &mut Tally {
+fn group<K: Eq + Hash>(groups: &mut FxHashMap<K, Costs>, key: K, percentiles: bool) -> &mut Costs {
     groups
         .entry(key)
-        .or_insert_with(|| if percentiles { Tally::with_coarse_percentiles() } else { Tally::default() })
+        .or_insert_with(|| if percentiles { Costs::with_coarse_percentiles() } else { Costs::default() })
 }
 
-fn merge_groups<K: Eq + Hash>(groups: &mut FxHashMap<K, Tally>, others: FxHashMap<K, Tally>) {
+fn merge_groups<K: Eq + Hash>(groups: &mut FxHashMap<K, Costs>, others: FxHashMap<K, Costs>) {
     for (key, tally) in others {
         groups.entry(key).or_default().merge(&tally);
     }
 }
 
-/// A fault ordered by its cost; of equal ones the earlier counts as dearer.
-struct Dear {
+/// A fault ordered by its cost; of equal ones the earlier counts as slower.
+struct Slow {
     cost_ns: u64,
     fault: Fault,
 }
 
-impl Dear {
+impl Slow {
     fn key(&self) -> (u64, Reverse<u64>) {
         (self.cost_ns, Reverse(self.fault.start_ns))
     }
 }
 
-impl PartialEq for Dear {
+impl PartialEq for Slow {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for Dear {}
+impl Eq for Slow {}
 
-impl PartialOrd for Dear {
+impl PartialOrd for Slow {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Dear {
+impl Ord for Slow {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.key().cmp(&other.key())
     }
 }
 
-fn keep_dearest(dearest: &mut BinaryHeap<Reverse<Dear>>, fault: &Fault, count: usize) {
+fn keep_slowest(slowest: &mut BinaryHeap<Reverse<Slow>>, fault: &Fault, count: usize) {
     let Some(cost_ns) = fault.cost_ns else { return };
-    let dear = Dear { cost_ns, fault: *fault };
-    if dearest.len() < count {
-        dearest.push(Reverse(dear));
-    } else if let Some(mut cheapest) = dearest.peek_mut()
-        && cheapest.0 < dear
+    let slow = Slow { cost_ns, fault: *fault };
+    if slowest.len() < count {
+        slowest.push(Reverse(slow));
+    } else if let Some(mut fastest) = slowest.peek_mut()
+        && fastest.0 < slow
     {
-        *cheapest = Reverse(dear);
+        *fastest = Reverse(slow);
     }
 }

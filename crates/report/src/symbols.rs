@@ -21,7 +21,7 @@ pub struct Symbols {
 
 impl Symbols {
     /// Looks up all of `places`, reading each file of `objects` among them once. Files that cannot be read have no names;
-    /// nor have those whose build-id is no longer the recorded one.
+    /// nor have files whose build-id is no longer the recorded one.
     pub fn of(objects: &[Object], places: impl Iterator<Item = CodePlace>) -> Self {
         let mut by_object: BTreeMap<ObjectId, Vec<u64>> = BTreeMap::new();
         for place in places {
@@ -67,9 +67,9 @@ pub fn nameless(path: &str) -> String {
 }
 
 enum Unusable {
-    /// Its build-id is another.
+    /// The file has another build-id than the recorded one.
     Replaced,
-    /// It cannot be opened, or is no ELF file.
+    /// The file cannot be opened, or is not an ELF file.
     Unreadable,
 }
 
@@ -77,8 +77,36 @@ enum Unusable {
 struct Functions {
     /// Start in the file, bytes in the file, address.
     segments: Vec<(u64, u64, u64)>,
-    /// Address, bytes, name; sorted.
-    functions: Vec<(u64, u64, Vec<u8>)>,
+    /// One for each address, in their order.
+    functions: Vec<Function>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Function {
+    address: u64,
+    bytes: u64,
+    name: Vec<u8>,
+    is_local: bool,
+    is_weak: bool,
+}
+
+impl Function {
+    /// How little its name says, among several at one address: names of the file's own inside, then those that begin
+    /// with underscores, are for its authors; programs call the others.
+    fn obscurity(&self) -> (bool, bool, usize, bool, usize, &[u8]) {
+        let underscores = self.name.iter().take_while(|letter| **letter == b'_').count();
+        // Mangled names begin with one that means nothing.
+        let underscores =
+            if self.name.starts_with(b"_Z") || self.name.starts_with(b"_R") { 0 } else { underscores };
+        (self.bytes == 0, self.is_local, underscores, self.is_weak, self.name.len(), &self.name)
+    }
+}
+
+/// The best-named function of each address, by address.
+fn one_an_address(mut functions: Vec<Function>) -> Vec<Function> {
+    functions.sort_unstable_by(|a, b| (a.address, a.obscurity()).cmp(&(b.address, b.obscurity())));
+    functions.dedup_by_key(|function| function.address);
+    functions
 }
 
 impl Functions {
@@ -89,8 +117,7 @@ impl Functions {
             // Its absence is usual, and a damaged one is no reason to do without the file's own symbols.
             let _ = functions.read(&separate, found, false);
         }
-        functions.functions.sort_unstable();
-        functions.functions.dedup_by_key(|function| function.0);
+        functions.functions = one_an_address(functions.functions);
         Ok(functions)
     }
 
@@ -119,7 +146,13 @@ impl Functions {
         let functions = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition());
         self.functions.extend(functions.filter_map(|symbol| {
             let name = symbol.name_bytes().ok().filter(|name| !name.is_empty())?;
-            Some((symbol.address(), symbol.size(), name.to_vec()))
+            Some(Function {
+                address: symbol.address(),
+                bytes: symbol.size(),
+                name: name.to_vec(),
+                is_local: symbol.is_local(),
+                is_weak: symbol.is_weak(),
+            })
         }));
         Ok(found)
     }
@@ -128,8 +161,8 @@ impl Functions {
         let within = |&&(start, bytes, _): &&(u64, u64, u64)| offset >= start && offset - start < bytes;
         let (start, _, address) = self.segments.iter().find(within)?;
         let address = offset - start + address;
-        let after = self.functions.partition_point(|function| function.0 <= address);
-        let (start, bytes, name) = self.functions.get(after.checked_sub(1)?)?;
+        let after = self.functions.partition_point(|function| function.address <= address);
+        let Function { address: start, bytes, name, .. } = self.functions.get(after.checked_sub(1)?)?;
         // Functions written in assembler often have no length.
         (*bytes == 0 || address - start < *bytes).then_some(name)
     }
@@ -206,6 +239,31 @@ mod tests {
         let places = [0, 1].map(|id| CodePlace { object: Some(ObjectId(id)), offset: 5 });
         let symbols = Symbols::of(&objects, places.into_iter());
         assert!(places.iter().all(|place| symbols.name(*place).is_none()) && symbols.replaced().is_empty());
+    }
+
+    #[test]
+    fn of_aliases_the_name_that_programs_call_is_taken() {
+        let function = |name: &str, bytes, is_local, is_weak| Function {
+            address: 0x1000,
+            bytes,
+            name: name.into(),
+            is_local,
+            is_weak,
+        };
+        let mut aliases = vec![
+            function("__GI___read", 9, true, false),
+            function("__libc_read", 9, false, false),
+            function("read", 9, false, true),
+            function("a_mark", 0, false, false),
+            function("zz_inside", 9, true, false),
+        ];
+        for _ in 0..aliases.len() {
+            aliases.rotate_left(1);
+            let [best] = one_an_address(aliases.clone()).try_into().expect("one");
+            assert_eq!(best.name, b"read");
+        }
+        aliases.retain(|alias| alias.name != b"read");
+        assert_eq!(one_an_address(aliases)[0].name, b"__libc_read");
     }
 
     #[test]

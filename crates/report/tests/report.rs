@@ -68,8 +68,8 @@ fn every_grouping_adds_up_to_all_faults_and_all_costs() {
     let cost_ns: u64 = trace.faults.iter().filter_map(|fault| fault.cost_ns).sum();
     for by in By::ALL {
         let rows = report.grouped(by, usize::MAX).rows;
-        assert_eq!(rows.iter().map(|row| row.tally.count).sum::<u64>(), FAULTS, "{by:?}");
-        assert_eq!(rows.iter().map(|row| row.tally.cost_ns).sum::<u64>(), cost_ns, "{by:?}");
+        assert_eq!(rows.iter().map(|row| row.costs.tally.count).sum::<u64>(), FAULTS, "{by:?}");
+        assert_eq!(rows.iter().map(|row| row.costs.tally.cost_ns).sum::<u64>(), cost_ns, "{by:?}");
         assert!(rows.iter().all(|row| row.labels.len() == by.labels().len()), "{by:?}");
     }
     let rows = |by| report.grouped(by, usize::MAX).rows.len();
@@ -79,12 +79,26 @@ fn every_grouping_adds_up_to_all_faults_and_all_costs() {
     );
     for (class, tally) in FaultClass::ALL.iter().zip(&report.classes) {
         let of_class = || trace.faults.iter().filter(|fault| fault.class == *class);
-        assert_eq!(tally.count, of_class().count() as u64);
-        assert_eq!(tally.cost_ns, of_class().filter_map(|fault| fault.cost_ns).sum::<u64>());
+        assert_eq!(tally.tally.count, of_class().count() as u64);
+        assert_eq!(tally.tally.cost_ns, of_class().filter_map(|fault| fault.cost_ns).sum::<u64>());
     }
     assert_eq!(report.cost_bins(4).iter().map(|bin| bin.count()).sum::<u64>(), FAULTS * 5 / 6);
-    assert!(report.dearest.iter().all(|fault| fault.cost_ns == Some(1999)));
-    assert!(report.dearest.is_sorted_by_key(|fault| fault.start_ns), "of equal ones the earliest");
+    assert!(report.slowest.iter().all(|fault| fault.cost_ns == Some(1999)));
+    assert!(report.slowest.is_sorted_by_key(|fault| fault.start_ns), "of equal ones the earliest");
+}
+
+#[test]
+fn percentiles_by_time_are_known_where_they_are_asked_for() {
+    let (_dir, file) = written(&trace(FAULTS));
+    let by = vec![By::Time];
+    let options = Options { by, group_percentiles: true, slices: 7, ..Options::default() };
+    let report = Report::read(&file, &options).expect("read");
+    let rows = report.grouped(By::Time, usize::MAX).rows;
+    assert_eq!(rows.iter().map(|row| row.costs.tally.count).sum::<u64>(), FAULTS);
+    for row in rows {
+        let [p50, p99] = [50.0, 99.0].map(|percent| row.costs.percentile_ns(percent).expect("known"));
+        assert!((1000..p99).contains(&p50) && p99 < 2020, "{p50} {p99}");
+    }
 }
 
 #[test]
@@ -103,7 +117,7 @@ fn filters_leave_what_all_of_them_let_pass() {
             && fault.thread.0 < 2
     });
     let report = read(&file, &[], filter);
-    assert_eq!(report.total().count, expected.count() as u64);
+    assert_eq!(report.total().tally.count, expected.count() as u64);
     assert_eq!(report.faults_in_file, FAULTS);
 }
 
@@ -239,7 +253,7 @@ fn a_trace_of_the_first_format_without_the_later_columns_is_reported() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/tests/fixtures/format-1-first.trace");
     let file = TraceFile::open(path.as_ref()).expect("a trace");
     let report = read(&file, &By::ALL, Filter::default());
-    assert_eq!(report.total().count, file.faults());
+    assert_eq!(report.total().tally.count, file.faults());
     assert_eq!(report.grouped(By::Stack, 9).rows.len(), 1, "no stacks");
     assert!(report.grouped(By::File, 99).rows.len() > 1 && !report.grouped(By::Code, 99).rows.is_empty());
 }

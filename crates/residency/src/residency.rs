@@ -17,8 +17,8 @@ const WINDOW_PAGES: u64 = 1 << 18;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResidencyError {
-    /// The kernel tells nobody but the owner, those who may write the file, and root.
-    #[error("the kernel tells only the owner and those who may write the file which pages are in memory")]
+    /// The kernel answers only the owner, those who may write the file, and root.
+    #[error("only the owner and those who may write the file may ask which of its pages are in memory")]
     NotAllowed,
     /// It cannot be mapped or asked about.
     #[error("which pages are in memory cannot be found out")]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::PageRange;
 use prepage_core::profile::{Profile, ProfiledFile};
-use prepage_prefetch::identity::{Skipped, open_if_same};
+use prepage_profiles::identity::{Skipped, open_if_same};
 use rustix::fs::{Mode, OFlags};
 
 use crate::range::{ByteRange, RangeError};

@@ -19,7 +19,7 @@ pub struct User {
     pub locked_bytes: u64,
 }
 
-/// Who has mapped which file, as /proc/PID/smaps tells: of all processes to root, of one's own to others.
+/// Who has mapped which file, as /proc/PID/smaps shows: of all processes to root, of one's own to others.
 #[derive(Debug, Default)]
 pub struct Users {
     by_file: HashMap<FileKey, Vec<User>>,

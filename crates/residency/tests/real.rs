@@ -6,6 +6,7 @@ use std::process::Command;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_residency::{ByteRange, Residency, Spot, Stopped, Walk, evict, warm};
+use prepage_testing::{Doctor, Need, has, skip};
 
 /// On a disk: the system's temporary directory may be in memory.
 fn directory() -> tempfile::TempDir {
@@ -31,14 +32,14 @@ fn spots(path: &Path, bytes: &str) -> Vec<Spot> {
     walk.spots
 }
 
-/// Whether pages can be evicted here at all.
+/// Evicts `path`; false, counted as a skip, where files of its directory cannot be evicted at all.
 fn can_evict(path: &Path) -> bool {
-    evict(&[Spot::file(path)]);
-    let gone = resident(path).is_empty();
-    if !gone {
-        eprintln!("SKIPPED: this file system keeps pages in memory that fadvise was asked to drop");
+    if !has(Need::Eviction(path.parent().unwrap().into())) {
+        return false;
     }
-    gone
+    evict(&[Spot::file(path)]);
+    assert_eq!(resident(path), []);
+    true
 }
 
 #[test]
@@ -116,9 +117,10 @@ fn reading_stops_at_the_limit() {
 
 #[test]
 fn a_file_in_memory_only_is_said_to_be_one() {
-    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
-        return eprintln!("SKIPPED: no /dev/shm");
-    };
+    if !has(Need::Path("/dev/shm".into())) {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("f");
     fs::write(&path, [1; 5000]).unwrap();
     let evicted = evict(&[Spot::file(&path)]);
@@ -149,7 +151,7 @@ fn holes_cost_nothing() {
     assert!(resident(&path).is_empty());
     let states = Residency::of(&spots(&path, "0-4k")[0].open().unwrap()).unwrap().states;
     if states.is_none() {
-        return eprintln!("SKIPPED: no cachestat before Linux 6.5");
+        return skip(Need::Doctor(Doctor::Residency), "no states of pages");
     }
     assert!(before.elapsed().as_secs() < 2, "{:?}", before.elapsed());
 }
@@ -172,14 +174,12 @@ fn mixture() -> tempfile::TempDir {
 }
 
 fn output(tool: &str, args: &[&str]) -> Option<String> {
-    match Command::new(tool).args(args).output() {
-        Ok(output) if output.status.success() => Some(String::from_utf8(output.stdout).unwrap()),
-        Ok(output) => panic!("{tool}: {}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) => {
-            eprintln!("SKIPPED: {tool}: {error} (try: apt-get install vmtouch util-linux-extra)");
-            None
-        }
+    if !has(Need::Tool(tool.into())) {
+        return None;
     }
+    let output = Command::new(tool).args(args).output().unwrap();
+    assert!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).unwrap())
 }
 
 #[test]

@@ -1,13 +1,7 @@
 // Draws what the tables say: the trade-off, faults saved over time, faults by memory size.
 
-const data = JSON.parse(document.getElementById("data").textContent);
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5fc4", "#8c6d31", "#666"];
-const FONT = '12px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 const drawn = [];
-
-function theme(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
-}
 
 function colour(at) {
   return COLOURS[at % COLOURS.length];

@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::time::Instant;
 
-use prepage_core::simulate::model::Random;
-use prepage_core::simulate::{EntryIndex, Replay, Touch};
-use prepage_simulate::input::{EntryLayout, ObjectLayout, TextOptions};
+use prepage_simulate::input::TextOptions;
+use prepage_simulate::model::Random;
 use prepage_simulate::{Contender, Input, Layout, Options, compare};
+use prepage_simulate::{EntryIndex, Replay, Touch};
 use rustix::time::{ClockId, clock_gettime};
 
 const PAGES: u64 = 10_000_000;
@@ -58,8 +58,8 @@ fn one_core(name: &str, policy: &str, touches: &[u32]) -> Result<(), Box<dyn std
     let mut figures = (0, 0.0);
     for _ in 0..ROUNDS {
         let mut replay = Replay::new();
-        let object = replay.add_object(PAGES, policy.parse()?);
-        let entry = replay.add_entry(object, 0, PAGES);
+        let object = replay.add_object(PAGES);
+        let entry = replay.add_entry(object, 0, PAGES, policy.parse()?);
         let begun_s = cpu_s();
         for &page in touches {
             replay.touch(Touch::new(entry, page.into()));
@@ -86,12 +86,7 @@ fn parallel() -> Result<(), Box<dyn std::error::Error>> {
         let start = random.next() % (PAGES - 64);
         touches.extend((start..start + 32).map(|page| Touch::new(EntryIndex(0), page)));
     }
-    let layout = Layout {
-        objects: vec![ObjectLayout { name: "object".into(), pages: PAGES }],
-        entries: vec![EntryLayout { object: 0, offset: 0, pages: PAGES, executable: false }],
-        resident: Vec::new(),
-    };
-    let input = Input::from_touches(layout, touches);
+    let input = Input::from_touches(Layout::of_one("object", PAGES), touches);
     let names =
         ["none", "around:8:7", "aligned:16", "adaptive", "sequential", "linux-data", "linux-exec", "context"];
     let contenders: Vec<Contender> =
@@ -124,8 +119,8 @@ fn parallel() -> Result<(), Box<dyn std::error::Error>> {
 fn terabyte() -> Result<(), Box<dyn std::error::Error>> {
     let pages = 1 << 28;
     let mut replay = Replay::new();
-    let object = replay.add_object(pages, "aligned:16".parse()?);
-    let entry = replay.add_entry(object, 0, pages);
+    let object = replay.add_object(pages);
+    let entry = replay.add_entry(object, 0, pages, "aligned:16".parse()?);
     (0..1024).for_each(|gigabyte| replay.touch(Touch::new(entry, gigabyte << 18)));
     println!(
         "an object of 1 TiB with 1024 pages touched: {:.1} MiB of tables",

@@ -8,9 +8,13 @@ use std::thread;
 use prepage_core::policy::predicted::Predicted;
 use prepage_core::policy::{Policy, PolicyError};
 use prepage_core::profile::Extent;
-use prepage_core::simulate::{Device, Outcome, Progress, Replay, Timeline, Touch};
 
-use crate::input::{Input, InputError, ObjectLayout};
+use crate::device::Device;
+use crate::input::{Input, InputError};
+use crate::layout::ObjectLayout;
+use crate::outcome::Outcome;
+use crate::replay::{Progress, Replay, Touch};
+use crate::timeline::Timeline;
 
 /// Parts of the touches that may wait for a thread that is behind.
 const PARTS_WAITING: usize = 4;
@@ -109,13 +113,14 @@ pub fn compare(
             })
             .collect();
         let (senders, handles): (Vec<SyncSender<Step>>, Vec<_>) = workers.into_iter().unzip();
-        // A thread that is gone has panicked, which joining it will tell.
+        // A thread that is gone has panicked: joining it passes the panic on.
         let tell = |step: &Step| senders.iter().for_each(|sender| drop(sender.send(step.clone())));
         for run in 0..options.runs {
             if run > 0 {
                 tell(&Step::NextRun);
             }
             input.each_part(|part| tell(&Step::Touches(part)))?;
+            tell(&Step::Rest(input.rest_ns));
         }
         drop(senders);
         let mut results: Vec<Option<Simulated>> = vec![None; contenders.len()];
@@ -132,6 +137,8 @@ pub fn compare(
 #[derive(Clone)]
 enum Step {
     Touches(Arc<[Touch]>),
+    /// The program computes so long after its last touch.
+    Rest(u64),
     NextRun,
 }
 
@@ -140,6 +147,7 @@ fn work(mut runners: Vec<Runner>, steps: &Receiver<Step>) -> Vec<Simulated> {
         for runner in &mut runners {
             match &step {
                 Step::Touches(part) => runner.replay(part),
+                Step::Rest(think_ns) => runner.replay.think(*think_ns),
                 Step::NextRun => runner.replay.next_run(),
             }
         }

@@ -1,55 +1,24 @@
-//! Objects, entries and the touches on them.
+//! Touches, held in memory or read from their file as often as they are replayed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use prepage_core::profile::{Evidence, Extent, Touches};
-use prepage_core::simulate::model::Model;
-use prepage_core::simulate::pages::MOST_PAGES;
-use prepage_core::simulate::{EntryIndex, Replay, Touch};
-use prepage_core::{FaultClass, PageIndex, PageRange, Permissions, Trace, TraceFacts};
-use prepage_trace::parquet::{TraceFileError, read_trace};
+use prepage_core::profile::{Extent, Touches};
+use prepage_core::{PageIndex, PageRange, TraceFacts};
+use prepage_trace::parquet::{TraceFile, TraceFileError};
 
+use crate::layout::{EntryLayout, Layout, ObjectLayout};
+use crate::model::Model;
+use crate::pages::MOST_PAGES;
+use crate::replay::{EntryIndex, Touch};
 use crate::touch_text::{Names, TextError, read_touches};
+use crate::trace_touches::{each_touch, survey};
 
 /// Touches handed over at once: 1 MiB of them.
 const PART_TOUCHES: usize = 1 << 16;
-
-/// What is touched.
-#[derive(Clone, Debug, Default)]
-pub struct Layout {
-    /// The objects.
-    pub objects: Vec<ObjectLayout>,
-    /// The entries that map them; touches name these.
-    pub entries: Vec<EntryLayout>,
-    /// Pages resident before the first touch, by object.
-    pub resident: Vec<(usize, PageRange)>,
-}
-
-/// One object.
-#[derive(Clone, Debug)]
-pub struct ObjectLayout {
-    /// A file's path, or what the text calls it.
-    pub name: String,
-    /// How long it is.
-    pub pages: u64,
-}
-
-/// One map entry.
-#[derive(Clone, Copy, Debug)]
-pub struct EntryLayout {
-    /// Its place in [`Layout::objects`].
-    pub object: usize,
-    /// First page of the object that it shows.
-    pub offset: u64,
-    /// How many pages it shows.
-    pub pages: u64,
-    /// Whether they may be executed.
-    pub executable: bool,
-}
 
 /// How text without a trace around it is to be understood.
 #[derive(Clone, Debug, Default)]
@@ -71,8 +40,14 @@ pub struct Input {
     pub layout: Layout,
     /// How many touches there are.
     pub count: u64,
-    /// For traces: mean cost of a fault that read nothing, in nanoseconds.
+    /// How long the program computes after the last of them, in nanoseconds.
+    pub rest_ns: u64,
+    /// For models of a file that is read: sweeps over it until all its pages are touched.
+    pub sweeps: Option<u64>,
+    /// For traces: median cost of a fault that read nothing, in nanoseconds.
     pub soft_fault_ns: Option<u64>,
+    /// For traces: threads that touched. Their touches are replayed one after the other.
+    pub threads: usize,
     /// Touches that are missing.
     pub unseen: Unseen,
     /// For traces: faults left out because they are on memory that several processes share, which no disk holds.
@@ -85,11 +60,11 @@ pub struct Input {
 #[derive(Debug)]
 enum Source {
     Memory(Vec<Touch>),
-    /// A text file, read again for each replay.
     Text(PathBuf),
+    Trace(Box<TraceFile>),
 }
 
-/// What an input cannot tell of its program's touches.
+/// What an input lacks of its program's touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unseen {
     /// All touches are there.
@@ -133,10 +108,10 @@ pub enum InputError {
         /// Pages of the entry.
         pages: u64,
     },
-    /// The file is no trace that can be read.
+    /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceFileError),
-    /// There is no touch in it.
+    /// The file has no touches.
     #[error("{}: no touches of files' pages in it", path.display())]
     Empty {
         /// The file.
@@ -159,7 +134,7 @@ impl Input {
         let mut names = Names::default();
         let mut largest: Vec<u64> = Vec::new();
         let mut count = 0;
-        // Something that is no file can be read only once.
+        // A pipe can be read only once.
         let lasting = path.is_file();
         let mut kept = Vec::new();
         let limit = options.entry_limit();
@@ -189,7 +164,7 @@ impl Input {
             layout.objects.push(ObjectLayout { name, pages });
             let pages = options.entry_pages.unwrap_or(MOST_PAGES);
             let offset = options.entry_offset;
-            layout.entries.push(EntryLayout { object: at, offset, pages, executable: false });
+            layout.entries.push(EntryLayout { offset, pages, ..EntryLayout::whole(at) });
             layout.resident.extend(options.resident.iter().map(|&range| (at, range)));
         }
         let source = if lasting { Source::Text(path.to_owned()) } else { Source::Memory(kept) };
@@ -201,75 +176,32 @@ impl Input {
     /// time, 4.29 s at most each.
     ///
     /// # Errors
-    /// A file that is no trace, and a trace without faults on files.
+    /// A file that is not a trace, and a trace without faults on files.
     pub fn read_trace(path: &Path) -> Result<Self, InputError> {
-        let input = Self::from_trace(&read_trace(path)?);
-        if input.count == 0 { Err(InputError::Empty { path: path.into() }) } else { Ok(input) }
-    }
-
-    /// See [`Input::read_trace`].
-    pub fn from_trace(trace: &Trace) -> Self {
-        let mut layout = Layout::default();
-        let mut objects: HashMap<u32, usize> = HashMap::new();
-        let mut entries: HashMap<(u32, u32, bool), u32> = HashMap::new();
-        let mut touches = Vec::new();
-        let (mut soft, mut soft_ns, mut over_ns) = (0_u64, 0_u64, 0);
-        let mut shared_memory = 0;
-        let mut seen = HashSet::new();
-        // Pages that were resident when they were first touched, by object.
-        let mut found_resident: HashMap<usize, u64> = HashMap::new();
-        for fault in &trace.faults {
-            let end_ns = fault.start_ns.saturating_add(fault.cost_ns.unwrap_or(0));
-            let think_ns = fault.start_ns.saturating_sub(over_ns);
-            let (Some(id), Some(page)) = (fault.object, fault.page) else {
-                continue;
-            };
-            if fault.class == FaultClass::Failed || page.0 >= MOST_PAGES {
-                continue;
-            }
-            if is_shared_memory(&trace.objects[id.0 as usize].path) {
-                shared_memory += 1;
-                continue;
-            }
-            over_ns = over_ns.max(end_ns);
-            if let (FaultClass::Cached, Some(cost_ns)) = (fault.class, fault.cost_ns) {
-                soft += 1;
-                soft_ns = soft_ns.saturating_add(cost_ns);
-            }
-            let object = *objects.entry(id.0).or_insert_with(|| {
-                let object = &trace.objects[id.0 as usize];
-                let pages = object.size_bytes.map_or(0, |bytes| PageRange::covering(0, bytes).len());
-                layout.objects.push(ObjectLayout { name: object.path.clone(), pages: pages.min(MOST_PAGES) });
-                layout.objects.len() - 1
-            });
-            if seen.insert((object, page)) && fault.class != FaultClass::Disk {
-                *found_resident.entry(object).or_default() += 1;
-            }
-            let pages = &mut layout.objects[object].pages;
-            *pages = (*pages).max(page.0 + 1);
-            let pid = trace.threads[fault.thread.0 as usize].pid;
-            let executable = fault.permissions.contains(Permissions::EXECUTE);
-            let entry = *entries.entry((pid, id.0, executable)).or_insert_with(|| {
-                layout.entries.push(EntryLayout { object, offset: 0, pages: MOST_PAGES, executable });
-                layout.entries.len() as u32 - 1
-            });
-            let think_ns = u32::try_from(think_ns).unwrap_or(u32::MAX);
-            touches.push(Touch { page: page.0, entry: EntryIndex(entry), think_ns });
+        let (file, found) = survey(path)?;
+        if found.count == 0 {
+            return Err(InputError::Empty { path: path.into() });
         }
-        let soft_fault_ns = u64::checked_div(soft_ns, soft);
-        let unseen = unseen(trace, &layout, &found_resident);
-        let facts = Some(trace.facts.clone());
-        Self { soft_fault_ns, unseen, shared_memory, facts, ..Self::from_touches(layout, touches) }
+        Ok(Self {
+            count: found.count,
+            soft_fault_ns: found.soft_fault_ns,
+            threads: found.numbering.threads(),
+            unseen: found.unseen,
+            shared_memory: found.numbering.shared_memory,
+            facts: Some(file.facts().clone()),
+            source: Source::Trace(Box::new(file)),
+            ..Self::from_touches(found.numbering.layout, Vec::new())
+        })
     }
 
     /// Touches of a model.
     pub fn model(model: Model) -> Self {
-        let touch = |(page, think_ns)| Touch { page, entry: EntryIndex(0), think_ns };
-        let touches = model.touches().into_iter().map(touch).collect();
-        let mut layout = Layout::default();
-        layout.objects.push(ObjectLayout { name: model.to_string(), pages: model.pages() });
-        layout.entries.push(EntryLayout { object: 0, offset: 0, pages: model.pages(), executable: false });
-        Self::from_touches(layout, touches)
+        let found = model.touches();
+        let touch =
+            |(page, think_ns): (PageIndex, u32)| Touch { page: page.0, entry: EntryIndex(0), think_ns };
+        let touches = found.touches.into_iter().map(touch).collect();
+        let layout = Layout::of_one(&model.to_string(), model.pages());
+        Self { rest_ns: found.rest_ns, sweeps: found.sweeps, ..Self::from_touches(layout, touches) }
     }
 
     /// Touches made by the caller.
@@ -277,7 +209,10 @@ impl Input {
         Self {
             layout,
             count: touches.len() as u64,
+            rest_ns: 0,
+            sweeps: None,
             soft_fault_ns: None,
+            threads: 1,
             unseen: Unseen::Nothing,
             shared_memory: 0,
             facts: None,
@@ -295,35 +230,25 @@ impl Input {
     /// Calls `take` for the touches, in order, some at a time.
     ///
     /// # Errors
-    /// A text file that cannot be read any more, or not as before.
-    pub fn each_part(&self, mut take: impl FnMut(Arc<[Touch]>)) -> Result<(), InputError> {
+    /// A file that cannot be read any more, or not as before.
+    pub fn each_part(&self, take: impl FnMut(Arc<[Touch]>)) -> Result<(), InputError> {
+        let mut parts = Parts { input: self, part: Vec::with_capacity(PART_TOUCHES), count: 0, take };
         match &self.source {
-            Source::Memory(touches) => touches.chunks(PART_TOUCHES).for_each(|part| take(part.into())),
+            Source::Memory(touches) => {
+                touches.chunks(PART_TOUCHES).for_each(|part| (parts.take)(part.into()));
+                Ok(())
+            }
             Source::Text(path) => {
-                let mut part = Vec::with_capacity(PART_TOUCHES);
-                let mut count = 0;
-                let changed = || InputError::Changed { path: path.clone() };
                 each_line(path, &mut Names::default(), |object, page, _| {
-                    let layout = self.layout.entries.get(object as usize).ok_or_else(changed)?;
-                    let object_pages = self.layout.objects[layout.object].pages;
-                    if layout.offset.saturating_add(page) >= object_pages || page >= layout.pages {
-                        return Err(changed());
-                    }
-                    count += 1;
-                    part.push(Touch::new(EntryIndex(object), page));
-                    if part.len() == PART_TOUCHES {
-                        take(part.as_slice().into());
-                        part.clear();
-                    }
-                    Ok(())
+                    parts.push(Touch::new(EntryIndex(object), page), path)
                 })?;
-                take(part.into());
-                if count != self.count {
-                    return Err(changed());
-                }
+                parts.finish(path)
+            }
+            Source::Trace(file) => {
+                each_touch(file, |_, _, touch| parts.push(touch, file.path()))?;
+                parts.finish(file.path())
             }
         }
-        Ok(())
     }
 
     /// All touches as object and page of the object, in order.
@@ -351,47 +276,46 @@ pub fn learn(runs: &[Input]) -> Result<HashMap<String, Vec<Extent>>, InputError>
     for run in runs {
         for (rank, (object, page)) in run.pages()?.into_iter().enumerate() {
             let rank = u32::try_from(rank).unwrap_or(u32::MAX);
-            touched.entry(&run.layout.objects[object].name).or_default().touch(page, rank, Evidence::Seen);
+            touched.entry(&run.layout.objects[object].name).or_default().touch(page, rank);
         }
     }
     Ok(touched.into_iter().map(|(name, touches)| (name.to_owned(), touches.extents())).collect())
 }
 
-fn unseen(trace: &Trace, layout: &Layout, found_resident: &HashMap<usize, u64>) -> Unseen {
-    let Some(exact) = &trace.facts.exact else { return Unseen::Unknown };
-    let resident: HashMap<&str, u64> =
-        exact.resident_pages.iter().map(|(path, pages)| (path.as_str(), *pages)).collect();
-    let objects = layout.objects.iter().enumerate();
-    let hidden = objects.map(|(at, object)| {
-        let kept = resident.get(object.name.as_str()).copied().unwrap_or(0);
-        kept.saturating_sub(found_resident.get(&at).copied().unwrap_or(0))
-    });
-    Unseen::AtMost(hidden.fold(0, u64::saturating_add))
+/// Touches on their way from a file to whoever takes them.
+struct Parts<'a, F> {
+    input: &'a Input,
+    part: Vec<Touch>,
+    count: u64,
+    take: F,
 }
 
-/// Whether a path is that of memory, not of a file: memfd_create, shmget, MAP_SHARED|MAP_ANONYMOUS, shm_open.
-fn is_shared_memory(path: &str) -> bool {
-    ["/memfd:", "/SYSV", "/dev/zero", "/dev/shm/"].iter().any(|prefix| path.starts_with(prefix))
-}
+impl<F: FnMut(Arc<[Touch]>)> Parts<'_, F> {
+    fn push(&mut self, touch: Touch, path: &Path) -> Result<(), InputError> {
+        let layout = &self.input.layout;
+        let is_there = layout.entries.get(touch.entry.0 as usize).is_some_and(|entry| {
+            touch.page < entry.pages
+                && entry.offset.saturating_add(touch.page) < layout.objects[entry.object].pages
+        });
+        if !is_there {
+            return Err(InputError::Changed { path: path.to_owned() });
+        }
+        self.count += 1;
+        self.part.push(touch);
+        if self.part.len() == PART_TOUCHES {
+            (self.take)(self.part.as_slice().into());
+            self.part.clear();
+        }
+        Ok(())
+    }
 
-impl Layout {
-    /// Adds these objects and entries to `replay`, each object under the policy `policy` gives it.
-    pub fn build(
-        &self,
-        mut replay: Replay,
-        policy: impl Fn(&ObjectLayout) -> prepage_core::policy::Policy,
-    ) -> Replay {
-        let objects: Vec<_> =
-            self.objects.iter().map(|object| replay.add_object(object.pages, policy(object))).collect();
-        for &(object, range) in &self.resident {
-            let end = range.end().min(PageIndex(self.objects[object].pages));
-            replay.give(objects[object], PageRange::new(range.start().min(end), end));
+    fn finish(mut self, path: &Path) -> Result<(), InputError> {
+        (self.take)(self.part.as_slice().into());
+        if self.count == self.input.count {
+            Ok(())
+        } else {
+            Err(InputError::Changed { path: path.to_owned() })
         }
-        for entry in &self.entries {
-            let add = if entry.executable { Replay::add_executable_entry } else { Replay::add_entry };
-            add(&mut replay, objects[entry.object], entry.offset, entry.pages);
-        }
-        replay
     }
 }
 
@@ -409,7 +333,7 @@ fn each_line(
     names: &mut Names,
     mut touch: impl FnMut(u32, u64, u64) -> Result<(), InputError>,
 ) -> Result<(), InputError> {
-    /// Either kind of error, told apart after the lines.
+    /// An error of the text, or of the caller.
     enum Stop {
         Text(TextError),
         Other(InputError),

@@ -1,42 +1,78 @@
-//! Touches of pages, read from traces and text files, replayed under many policies and devices at once.
+//! Touches of pages, from traces, text files and models, replayed under many policies, devices and memory sizes.
 //!
 //! ```text
 //!  trace file ─┐
 //!  text file ──┼─► Input: Layout ─────────────┐
 //!  model ──────┘          touches, in parts ──┼─► compare ─► one Simulated for each policy
-//!  policies × devices ────────────────────────┘   (a thread a CPU)
+//!  policies × devices ────────────────────────┘   (a thread a CPU, each with its Replays)
+//!
+//!  Touch ─► Replay ── mapped? ── yes ─► nothing happens
+//!             │         no
+//!             ├─ resident ─► soft fault: maps neighbours ──────────────┐
+//!             └─ missing ──► hard fault: Policy ─► Cluster ─► Timeline ┴─► Outcome
 //! ```
 //!
-//! What a replay does stands in [`prepage_core::simulate`]; this crate brings it what it needs.
-//!
-//! | module         | noun                                                                     |
-//! |----------------|--------------------------------------------------------------------------|
-//! | [`input`]      | objects, entries and the touches on them                                 |
-//! | [`touch_text`] | touches in lines of text                                                 |
-//! | [`comparison`] | policies and devices side by side                                        |
-//! | [`memory`]     | faults with too little memory                                            |
-//! | [`sweep`]      | one policy with a row of sizes                                           |
-//! | [`page`]       | a comparison for the browser                                             |
+//! | module          | noun                                                                            |
+//! |-----------------|---------------------------------------------------------------------------------|
+//! | [`input`], [`touch_text`] | touches, and the text they are read from                                  |
+//! | [`model`], [`pattern`] | touches that are generated; orders in which a file is read                   |
+//! | [`layout`]      | objects, entries, what is resident at the start                                 |
+//! | [`replay`]      | objects, entries and what touching their pages does                             |
+//! | [`pages`]       | a few bits for each page of an object that may be a terabyte long               |
+//! | [`outcome`]     | what happened, counted                                                          |
+//! | [`device`]      | what reads cost: disks, flash, network volumes                                  |
+//! | [`comparison`], [`mod@sweep`] | policies and devices side by side; one policy with a row of sizes |
+//! | [`cost`]        | faults, reads and pages weighed against each other                              |
+//! | [`replacement`], [`memory`] | too little memory: LRU, CLOCK, 2Q, S3-FIFO, OPT and more; size by size |
+//! | [`page`]        | a comparison for the browser                                                    |
 //!
 //! ```
-//! use prepage_simulate::{Contender, Input, compare};
+//! use prepage_simulate::{Contender, Input, Replay, Touch, compare};
 //!
-//! let input = Input::model("code:1".parse()?);
+//! // The two 12-page clusters that FreeBSD once read, and the third fault between them.
+//! let mut replay = Replay::new();
+//! let code = replay.add_object(32);
+//! let entry = replay.add_entry(code, 0, 32, "around:8:7".parse()?);
+//! replay.replay(&[4, 28, 16].map(|page| Touch::new(entry, page)));
+//! let outcome = replay.finish();
+//! assert_eq!((outcome.hard, outcome.full_and_truncated()), (3, (0, 3)));
+//!
+//! // A compiler's code section under both of FreeBSD's policies.
 //! let contenders: Vec<Contender> =
 //!     ["around:8:7", "aligned:16"].iter().map(|text| Contender::new(text)).collect::<Result<_, _>>()?;
-//! let results = compare(&input, &contenders, &Default::default())?;
+//! let results = compare(&Input::model("code:1".parse()?), &contenders, &Default::default())?;
 //! assert_eq!((results[0].outcome.hard, results[1].outcome.hard), (919, 679));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod comparison;
+pub mod cost;
+pub mod device;
+mod entry;
+pub mod forks;
 pub mod input;
+pub mod layout;
 pub mod memory;
+pub mod model;
+pub mod outcome;
 pub mod page;
+pub mod pages;
+pub mod pattern;
+pub mod replacement;
+pub mod replay;
+mod resident;
 pub mod sweep;
+pub mod timeline;
 pub mod touch_text;
+mod trace_touches;
 
 pub use comparison::{Contender, Options, Row, Simulated, compare, rows};
-pub use input::{Input, InputError, Layout};
+pub use cost::CostModel;
+pub use device::Device;
+pub use input::{Input, InputError};
+pub use layout::Layout;
+pub use outcome::Outcome;
+pub use replay::{EntryIndex, ObjectIndex, Progress, Replay, Touch};
 pub use sweep::sweep;
+pub use timeline::Timeline;

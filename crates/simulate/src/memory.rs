@@ -1,22 +1,88 @@
 //! Faults with too little memory, rule by rule and size by size.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::str::FromStr;
 use std::thread;
 
-use prepage_core::simulate::replacement::{dpmin, fifo, lru, opt, sizes, working_set};
-
 use crate::input::{Input, InputError};
+use crate::replacement::{clock, dpmin, fifo, lru, opt, s3_fifo, sizes, two_q, working_set};
 
-/// The rules, in the order of [`MemoryFaults::faults`]. For the last, a size is a window in touches.
-pub const RULES: [&str; 5] = ["fifo", "lru", "opt", "dpmin", "ws"];
+/// What leaves memory when it is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The page that came first.
+    Fifo,
+    /// [`clock`].
+    Clock,
+    /// [`two_q`].
+    TwoQ,
+    /// [`s3_fifo`].
+    S3Fifo,
+    /// The page touched longest ago.
+    Lru,
+    /// The page needed last: the fewest faults possible.
+    Opt,
+    /// [`dpmin`]: the fewest possible where a fault may load many pages.
+    Dpmin,
+    /// A page not touched for so many touches as the size says: not a memory size but a window.
+    WorkingSet,
+}
+
+impl Rule {
+    /// All rules.
+    pub const ALL: [Self; 8] = [
+        Self::Fifo,
+        Self::Clock,
+        Self::TwoQ,
+        Self::S3Fifo,
+        Self::Lru,
+        Self::Opt,
+        Self::Dpmin,
+        Self::WorkingSet,
+    ];
+
+    /// Its name in options, tables and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fifo => "fifo",
+            Self::Clock => "clock",
+            Self::TwoQ => "2q",
+            Self::S3Fifo => "s3-fifo",
+            Self::Lru => "lru",
+            Self::Opt => "opt",
+            Self::Dpmin => "dpmin",
+            Self::WorkingSet => "ws",
+        }
+    }
+}
+
+/// Text that names no rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no replacement is called `{name}`; there are {}", Rule::ALL.map(Rule::name).join(", "))]
+pub struct RuleError {
+    name: String,
+}
+
+impl FromStr for Rule {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        Self::ALL
+            .into_iter()
+            .find(|rule| rule.name() == text)
+            .ok_or_else(|| RuleError { name: text.to_owned() })
+    }
+}
 
 /// Faults by memory size.
 #[derive(Clone, Debug)]
 pub struct MemoryFaults {
     /// Touches replayed.
     pub touches: u64,
-    /// Memory in pages, and the faults under each of [`RULES`].
-    pub faults: Vec<(u64, [u64; RULES.len()])>,
+    /// What was tried.
+    pub rules: Vec<Rule>,
+    /// Memory in pages, and the faults under each of the rules.
+    pub faults: Vec<(u64, Vec<u64>)>,
 }
 
 impl MemoryFaults {
@@ -27,41 +93,50 @@ impl MemoryFaults {
     ///
     /// # Errors
     /// When the touches cannot be read.
-    pub fn of(input: &Input, asked: &[u64]) -> Result<Self, InputError> {
+    pub fn of(input: &Input, asked: &[u64], rules: &[Rule]) -> Result<Self, InputError> {
         // One number for a page of any object.
-        let mut numbers = BTreeMap::new();
+        let mut numbers = HashMap::new();
         let mut touches = Vec::with_capacity(input.count as usize);
         for place in input.pages()? {
             let next = numbers.len() as u64;
             touches.push(*numbers.entry(place).or_insert(next));
         }
         let all = if asked.is_empty() { sizes(numbers.len() as u64) } else { asked.to_vec() };
-        let (by_lru, by_window) = (lru(&touches), working_set(&touches));
-        let one = |size: u64| {
-            [
-                fifo(&touches, size),
-                by_lru.faults(size),
-                opt(&touches, size),
-                dpmin(&touches, size),
-                by_window.faults(size),
-            ]
+        drop(numbers);
+        let by_lru = rules.contains(&Rule::Lru).then(|| lru(&touches));
+        let by_window = rules.contains(&Rule::WorkingSet).then(|| working_set(&touches));
+        let one = |rule: &Rule, size: u64| match rule {
+            Rule::Fifo => fifo(&touches, size),
+            Rule::Clock => clock(&touches, size),
+            Rule::TwoQ => two_q(&touches, size),
+            Rule::S3Fifo => s3_fifo(&touches, size),
+            Rule::Lru => by_lru.as_ref().map_or(0, |distances| distances.faults(size)),
+            Rule::Opt => opt(&touches, size),
+            Rule::Dpmin => dpmin(&touches, size),
+            Rule::WorkingSet => by_window.as_ref().map_or(0, |distances| distances.faults(size)),
         };
+        let each = |size: u64| rules.iter().map(|rule| one(rule, size)).collect();
         let threads = thread::available_parallelism().map_or(1, usize::from);
-        let mut faults: Vec<_> = thread::scope(|scope| {
+        let mut faults: Vec<(u64, Vec<u64>)> = thread::scope(|scope| {
             let part =
-                |first| all.iter().skip(first).step_by(threads).map(|&size| (size, one(size))).collect();
+                |first| all.iter().skip(first).step_by(threads).map(|&size| (size, each(size))).collect();
             let handles: Vec<_> =
                 (0..threads).map(|first| scope.spawn(move || -> Vec<_> { part(first) })).collect();
             let joined = handles.into_iter().map(|handle| handle.join());
             joined.flat_map(|part| part.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
         faults.sort_unstable();
-        Ok(Self { touches: input.count, faults })
+        Ok(Self { touches: input.count, rules: rules.to_vec(), faults })
+    }
+
+    /// The names of the rules.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.rules.iter().map(|rule| rule.name())
     }
 
     /// The faults by rule, then by size.
     pub fn by_rule(&self) -> BTreeMap<&'static str, BTreeMap<u64, u64>> {
         let of = |at: usize| self.faults.iter().map(move |(size, faults)| (*size, faults[at])).collect();
-        RULES.iter().enumerate().map(|(at, rule)| (*rule, of(at))).collect()
+        self.names().enumerate().map(|(at, rule)| (rule, of(at))).collect()
     }
 }

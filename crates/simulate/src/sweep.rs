@@ -6,10 +6,10 @@ use prepage_core::policy::{Policy, PolicyError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SweepError {
-    /// It has no two ends.
-    #[error("`{0}` is no sweep; it is written aligned:4..512")]
+    /// The text is not of the form NAME:FIRST..LAST.
+    #[error("`{0}` is not a sweep; it is written aligned:4..512")]
     Form(String),
-    /// A step of it is no policy.
+    /// A step of the sweep does not name a policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
 }
@@ -45,10 +45,10 @@ mod tests {
     fn sizes_double_between_the_ends() {
         assert_eq!(sweep("aligned:4..16").unwrap(), ["aligned:4", "aligned:8", "aligned:16"]);
         assert_eq!(sweep("adaptive:max=15..40").unwrap(), ["adaptive:max=15", "adaptive:max=30"]);
-        for slip in
+        for text in
             ["aligned:4", "aligned:8..4", "aligned:0..4", "aligned:..4", "alined:4..8", "aligned:4..x"]
         {
-            assert!(sweep(slip).is_err(), "{slip}");
+            assert!(sweep(text).is_err(), "{text}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use prepage_core::simulate::Outcome;
+use prepage_simulate::Outcome;
 use prepage_simulate::input::Unseen;
 use prepage_simulate::{Contender, Input, Options, compare, input};
 

@@ -3,20 +3,23 @@
 //!
 //! `cargo run --release -p prepage-sys --example fault_costs`
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use prepage_sys::memfd::Memfd;
 use prepage_sys::region::{Contents, Region};
 use prepage_sys::sigbus::{self, BusFault, Verdict};
-use prepage_sys::userfaultfd::{Delivery, Userfaultfd};
+use prepage_sys::userfaultfd::{Delivery, Served, Userfaultfd};
 
 const PAGES: u64 = 1 << 14;
 
 static UFFD: OnceLock<Userfaultfd> = OnceLock::new();
 static BEGAN: OnceLock<Instant> = OnceLock::new();
 static CLUSTER_BYTES: AtomicU64 = AtomicU64::new(0);
+/// One region after the other, and which of them is touched now.
+static REGIONS: [OnceLock<Region>; 8] = [const { OnceLock::new() }; 8];
+static NOW: AtomicUsize = AtomicUsize::new(0);
 /// When the handler of the last fault began and ended.
 static HANDLED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
@@ -27,7 +30,9 @@ fn now_ns() -> u64 {
 fn resolve(fault: &BusFault) -> Verdict {
     HANDLED[0].store(now_ns(), Ordering::Relaxed);
     let bytes = CLUSTER_BYTES.load(Ordering::Relaxed);
-    let mapped = UFFD.get().map(|uffd| uffd.map_resident(fault.address & !(bytes - 1), bytes));
+    let region = REGIONS[NOW.load(Ordering::Relaxed)].get().expect("set before it is touched");
+    let offset = (fault.address - region.start()) & !(bytes - 1);
+    let mapped = UFFD.get().map(|uffd| uffd.map_resident(region.span(), offset, bytes));
     HANDLED[1].store(now_ns(), Ordering::Relaxed);
     if matches!(mapped, Some(Ok(_))) { Verdict::Resolved } else { Verdict::Failed }
 }
@@ -37,8 +42,8 @@ fn median(mut values: Vec<u64>) -> u64 {
     values[values.len() / 2]
 }
 
-fn private(memfd: &OwnedFd) -> Region {
-    Region::map(PAGES * 4096, Contents::Private(memfd.as_fd(), 0)).expect("address space")
+fn private(memfd: &Memfd) -> Region {
+    Region::map(PAGES * 4096, Contents::Private(memfd, 0)).expect("address space")
 }
 
 fn touch(region: &Region, page: u64) {
@@ -46,14 +51,16 @@ fn touch(region: &Region, page: u64) {
 }
 
 /// Nanoseconds of the signal, the call and the return, by the median fault of `cluster` pages.
-fn parts(memfd: &OwnedFd, uffd: &Userfaultfd, cluster: u64) -> [u64; 3] {
+fn parts(memfd: &Memfd, uffd: &Userfaultfd, cluster: u64) -> [u64; 3] {
     CLUSTER_BYTES.store(cluster * 4096, Ordering::Relaxed);
-    let region = private(memfd);
-    uffd.register(region.start(), region.len(), true).expect("a memfd");
+    let now = NOW.load(Ordering::Relaxed) + 1;
+    let region = REGIONS[now].get_or_init(|| private(memfd));
+    NOW.store(now, Ordering::Relaxed);
+    uffd.register(region.span(), Served::MissingAndUnmapped).expect("a memfd");
     let mut parts = [(); 3].map(|()| Vec::new());
     for page in (0..PAGES).step_by(cluster as usize) {
         let began = now_ns();
-        touch(&region, page);
+        touch(region, page);
         let ended = now_ns();
         let [entered, left] = [0, 1].map(|which| HANDLED[which].load(Ordering::Relaxed));
         for (times, took) in parts.iter_mut().zip([entered - began, left - entered, ended - left]) {
@@ -64,7 +71,7 @@ fn parts(memfd: &OwnedFd, uffd: &Userfaultfd, cluster: u64) -> [u64; 3] {
 }
 
 /// Nanoseconds a page to map all of a memfd without userfaultfd, by one call and by touching it.
-fn without(memfd: &OwnedFd) -> [f64; 2] {
+fn without(memfd: &Memfd) -> [f64; 2] {
     let per_page = |work: &dyn Fn(&Region)| {
         let region = private(memfd);
         let began = now_ns();
@@ -83,9 +90,9 @@ fn without(memfd: &OwnedFd) -> [f64; 2] {
 fn main() {
     let uffd = UFFD.get_or_init(|| Userfaultfd::open(Delivery::Signal).expect("permitted to every user"));
     sigbus::install(resolve).expect("a handler");
-    let memfd = rustix::fs::memfd_create("costs", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+    let memfd = Memfd::create("costs", PAGES * 4096).expect("a memfd");
     for page in 0..PAGES {
-        rustix::io::pwrite(&memfd, &[7; 4096], page * 4096).expect("memory");
+        memfd.write_at(&[7; 4096], page * 4096).expect("memory");
     }
     // Once for the caches.
     parts(&memfd, uffd, 64);

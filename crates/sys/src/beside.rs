@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 ///
 /// The new process
 /// - is nobody's child here: it is handed to init (or the nearest subreaper), and the caller gets no SIGCHLD for
-///   it, so `wait()` in whatever the caller becomes never meets a stranger. Unless the caller is process 1 or a
-///   subreaper itself: it then adopts this process as it adopts any orphan;
+///   it, so `wait()` in whatever the caller becomes never meets a stranger. Where the caller is process 1 or a subreaper
+///   itself, which would adopt it, it is a child that sends no signal and that wait(2) passes over (`__WCLONE`);
 /// - leads its own session, so signals of the terminal do not reach it;
 /// - holds no file of the caller but those in `keep`, which `work` gets in the same order: pipes see their end, file
 ///   systems can be unmounted; its standard streams and working directory are `/dev/null` and `/`;
@@ -19,17 +19,20 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 ///
 /// To be called while the process has one thread: only that one exists in the new process.
 pub fn run_beside_with(keep: Vec<OwnedFd>, work: impl FnOnce(Vec<OwnedFd>)) -> io::Result<()> {
+    let adopts = adopts_orphans();
     // SAFETY: clone without CLONE_VM copies the process as fork does. The copy calls only fork and _exit, for
     // which the thread id cached by libc (which this raw call leaves stale) does not matter.
     let middle = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
     match middle {
         -1 => Err(io::Error::last_os_error()),
         0 => {
-            // SAFETY: fork copies this single thread; the parent side leaves by _exit at once.
-            let inner = unsafe { libc::fork() };
-            if inner != 0 {
-                // SAFETY: _exit ends the process without running anything else.
-                unsafe { libc::_exit(if inner < 0 { 1 } else { 0 }) };
+            if !adopts {
+                // SAFETY: fork copies this single thread; the parent side leaves by _exit at once.
+                let inner = unsafe { libc::fork() };
+                if inner != 0 {
+                    // SAFETY: _exit ends the process without running anything else.
+                    unsafe { libc::_exit(if inner < 0 { 1 } else { 0 }) };
+                }
             }
             if let Ok(kept) = leave_callers_world(&keep) {
                 work(kept);
@@ -37,6 +40,7 @@ pub fn run_beside_with(keep: Vec<OwnedFd>, work: impl FnOnce(Vec<OwnedFd>)) -> i
             // SAFETY: as above. The caller's atexit handlers and buffers are not this process's to run or flush.
             unsafe { libc::_exit(0) }
         }
+        _ if adopts => Ok(()),
         middle => {
             drop(keep);
             let mut status = 0;
@@ -53,6 +57,14 @@ pub fn run_beside_with(keep: Vec<OwnedFd>, work: impl FnOnce(Vec<OwnedFd>)) -> i
             if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EAGAIN)) }
         }
     }
+}
+
+/// Whether orphans among the descendants of this process become its children.
+fn adopts_orphans() -> bool {
+    let mut is_subreaper: libc::c_int = 0;
+    // SAFETY: PR_GET_CHILD_SUBREAPER writes one int to a valid place.
+    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &mut is_subreaper, 0, 0, 0) };
+    is_subreaper != 0 || std::process::id() == 1
 }
 
 /// [`run_beside_with`] one file of the caller, or none.

@@ -90,6 +90,8 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsFd;
 
+    use prepage_testing::{Need, unless_refused};
+
     use super::*;
 
     #[test]
@@ -99,10 +101,10 @@ mod tests {
         let write = |file: &File, at| std::os::unix::fs::FileExt::write_all_at(file, &[7; 8192], at).unwrap();
         write(&file, 0);
         write(&file, 1 << 20);
-        let found = match extents(file.as_fd()) {
-            Ok(found) => found,
-            Err(error) => return eprintln!("SKIPPED: this file system does not tell extents: {error}"),
-        };
+        let need = Need::Extents(env!("CARGO_MANIFEST_DIR").into());
+        let unsupported =
+            |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY));
+        let Some(found) = unless_refused(extents(file.as_fd()), need, unsupported) else { return };
         let bytes: u64 = found.iter().map(|extent| extent.len_bytes).sum();
         assert_eq!(bytes, 2 * 8192, "{found:?}");
         assert_eq!(

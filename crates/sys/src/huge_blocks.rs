@@ -6,9 +6,12 @@
 //! first of them has plain anonymous memory put in its place, by one mremap(2) of a range that is always empty.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use crate::region::{Contents, REGION_ALIGN, Region};
+use rustix::thread::futex::{self, Flags};
+
+use crate::region::{Contents, REGION_ALIGN, Region, Span};
 use crate::words::Words;
 
 /// The least that is given at once: a fault and a piece cost a hundredth of what it takes to clear so much. The kernel
@@ -21,18 +24,19 @@ const PIECES: u64 = 4096;
 const GIVING: u32 = 1;
 const GIVEN: u32 = 2;
 
-/// The whole huge pages of a region.
+/// The whole huge pages of a region, which stays mapped while this value lives.
+///
+/// Lock legend: all constant but `pieces`, atomic words that go from 0 to `GIVING` to `GIVEN`, and back from `GIVING`
+/// where the kernel refuses.
 #[derive(Debug)]
 pub struct HugeBlocks {
+    span: Arc<Span>,
     start: u64,
     end: u64,
     piece_bytes: u64,
     pieces: Words,
     /// Empty memory as it is to be, put in place of pieces.
     empty: Region,
-    /// Threads that use the region, which it waits for before it goes.
-    users: AtomicUsize,
-    gone: AtomicU32,
 }
 
 /// A piece that has been given.
@@ -47,17 +51,17 @@ pub struct Given {
 }
 
 impl HugeBlocks {
-    /// For `[start, start + len)` of a region, of which no page exists.
-    pub(crate) fn new(start: u64, len: u64) -> io::Result<Self> {
+    /// For the first `len` bytes of a region, of which no page exists.
+    pub(crate) fn new(span: Arc<Span>, len: u64) -> io::Result<Self> {
+        let start = span.start();
         let piece_bytes = PIECE_BYTES.max((len / PIECES).next_multiple_of(REGION_ALIGN));
         Ok(Self {
+            span,
             start,
             end: start + len,
             piece_bytes,
             pieces: Words::zeroed(len.div_ceil(piece_bytes) as usize)?,
             empty: Region::map(piece_bytes.min(len), Contents::AnonymousHuge)?,
-            users: AtomicUsize::new(0),
-            gone: AtomicU32::new(0),
         })
     }
 
@@ -69,19 +73,19 @@ impl HugeBlocks {
     /// Has the kernel serve the piece of `address`, once. May be called in signal handlers.
     ///
     /// # Errors
-    /// ENOMEM when there are too many mappings; the piece can be given later. ENOENT once the region is gone.
+    /// ENOMEM when there are too many mappings; the piece can be given later.
     ///
     /// # Panics
     /// Where `address` lies in none of the blocks.
     pub fn give(&self, address: u64) -> io::Result<Given> {
         assert!(self.hold(address), "not a huge block");
-        self.use_region(|| self.give_piece((address - self.start) / self.piece_bytes))
+        self.give_piece((address - self.start) / self.piece_bytes)
     }
 
     /// Has the kernel make what is missing of `[address, address + len)`, which lies in a piece that was given.
     ///
     /// # Errors
-    /// ENOMEM when there is no memory. ENOENT once the region is gone.
+    /// ENOMEM when there is no memory.
     ///
     /// # Panics
     /// Where the piece was not given, or the range leaves it.
@@ -90,26 +94,11 @@ impl HugeBlocks {
         let [first, last] = [address, address + len - 1].map(|at| (at - self.start) / self.piece_bytes);
         let word = self.pieces[first as usize].load(Ordering::Acquire);
         assert!(first == last && word == GIVEN, "not a piece that was given");
-        self.use_region(|| {
-            // SAFETY: the range is the region's, which waits for this call before it goes. Zeros come where there was
-            // nothing, which read as zeros before; the rest stays.
-            let made = unsafe {
-                libc::madvise(address as *mut libc::c_void, len as usize, libc::MADV_POPULATE_WRITE)
-            };
-            if made == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
-        })
-    }
-
-    /// Does `work` on the region unless it is gone.
-    fn use_region<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        // The count goes up before `gone` is read, and `retire` sets that before it reads the count.
-        self.users.fetch_add(1, Ordering::SeqCst);
-        let done = match self.gone.load(Ordering::SeqCst) {
-            0 => work(),
-            _ => Err(io::Error::from_raw_os_error(libc::ENOENT)),
-        };
-        self.users.fetch_sub(1, Ordering::SeqCst);
-        done
+        let start = self.span.at(address - self.start, len);
+        // SAFETY: the range is the region's, which is mapped while this value lives. Zeros come where there was nothing,
+        // which read as zeros before; the rest stays.
+        let made = unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_WRITE) };
+        if made == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     fn give_piece(&self, index: u64) -> io::Result<Given> {
@@ -121,11 +110,12 @@ impl HugeBlocks {
                 Ok(_) => {
                     let moved = self.put_in_place(start, len);
                     word.store(if moved.is_ok() { GIVEN } else { 0 }, Ordering::Release);
+                    let _ = futex::wake(word, Flags::PRIVATE, u32::MAX >> 1);
                     return moved.map(|()| Given { start, len, now: true });
                 }
                 Err(GIVEN) => return Ok(Given { start, len, now: false }),
-                // One call of the kernel.
-                Err(_) => rustix::thread::sched_yield(),
+                // Whoever gives it may need this CPU.
+                Err(_) => drop(futex::wait(word, Flags::PRIVATE, GIVING, None)),
             }
         }
     }
@@ -133,7 +123,7 @@ impl HugeBlocks {
     fn put_in_place(&self, start: u64, len: u64) -> io::Result<()> {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         // SAFETY: `empty` holds at least `len` bytes and keeps its mapping; nobody touches it. The range at `start` lies
-        // in the region, which waits for this call before it goes, and holds no page: it shows a memfd that is
+        // in the region, which is mapped while this value lives, and holds no page: it shows a memfd that is
         // never written to, and its word lets it be replaced once.
         let moved = unsafe {
             libc::mremap(
@@ -141,37 +131,25 @@ impl HugeBlocks {
                 len as usize,
                 len as usize,
                 flags,
-                start as *mut libc::c_void,
+                self.span.at(start - self.start, len).cast::<libc::c_void>(),
             )
         };
         if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-
-    /// Nobody uses the region any more when this returns.
-    pub(crate) fn retire(&self) {
-        self.gone.store(1, Ordering::SeqCst);
-        while self.users.load(Ordering::SeqCst) != 0 {
-            rustix::thread::sched_yield();
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
-    use rustix::fs::MemfdFlags;
-
     use super::*;
+    use crate::memfd::Memfd;
 
     #[test]
     fn pieces_are_given_once_and_keep_what_is_written() {
-        let memfd = rustix::fs::memfd_create("blocks", MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&memfd, 1 << 30).unwrap();
+        let memfd = Memfd::create("blocks", 1 << 30).unwrap();
         // Two pieces and a half, and a rest that is no huge page.
         let half = PIECE_BYTES / 2;
         let len = 2 * PIECE_BYTES + half + 4096;
-        let mut region = Region::map(len, Contents::HugeBlocks(memfd.as_fd())).unwrap();
+        let mut region = Region::map(len, Contents::HugeBlocks(&memfd)).unwrap();
         let blocks = region.blocks().unwrap();
         let start = region.start();
         let third = start + 2 * PIECE_BYTES;
@@ -190,7 +168,38 @@ mod tests {
         blocks.populate(third + REGION_ALIGN, REGION_ALIGN).unwrap();
         let present = |address| crate::region::is_present(address).unwrap();
         assert!(present(third + REGION_ALIGN + 8192) && !present(third) && present(start + 4096));
+        // Whoever holds the blocks may still give them.
         drop(region);
-        assert_eq!(blocks.give(start + PIECE_BYTES).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        assert!(blocks.give(start + PIECE_BYTES).unwrap().now);
+    }
+
+    #[test]
+    fn who_finds_a_piece_being_given_sleeps() {
+        let memfd = Memfd::create("blocks", 1 << 30).unwrap();
+        let region = Region::map(PIECE_BYTES, Contents::HugeBlocks(&memfd)).unwrap();
+        let blocks = region.blocks().unwrap();
+        // As if another thread were in the middle of it.
+        blocks.pieces[0].store(GIVING, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let giver = scope.spawn(|| {
+                let tell = tell;
+                tell.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
+                blocks.give(region.start()).unwrap()
+            });
+            let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+            let is_asleep = || std::fs::read_to_string(&stat).unwrap().contains(") S ");
+            let began = std::time::Instant::now();
+            // It may sleep for other reasons on its way, and then runs again.
+            let mut in_a_row = 0;
+            while in_a_row < 20 {
+                in_a_row = if is_asleep() { in_a_row + 1 } else { 0 };
+                assert!(began.elapsed().as_secs() < 60, "it keeps its CPU busy");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            blocks.pieces[0].store(0, Ordering::SeqCst);
+            let _ = futex::wake(&blocks.pieces[0], Flags::PRIVATE, 1);
+            assert!(giver.join().unwrap().now);
+        });
     }
 }

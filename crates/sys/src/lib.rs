@@ -5,48 +5,73 @@
 //!
 //! | module        | facility                                                        | needs           |
 //! |---------------|-----------------------------------------------------------------|-----------------|
+//! | [`agent`]     | what a program uses, seen from inside it                        | glibc 2.35      |
+//! | [`arm`]       | a userfaultfd taken out of another process                      | Linux 6.7, ptrace |
 //! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
 //! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
-//! | [`fill_view`] | a memfd as the place that reads go to                            | Linux 5.14      |
+//! | [`direct_fill`] | a memfd as the place that reads go to                          | Linux 5.14      |
+//! | [`fork`]      | telling a process from its parent                               | Linux 4.14      |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
 //! | [`heap`]      | one heap for many short threads                                 | glibc           |
 //! | [`huge_blocks`] | memory left to the kernel's huge pages piece by piece           | Linux 5.7       |
 //! | [`inode`]     | opening a file by device and inode                              | root            |
 //! | [`pagemap`]   | which frame holds a page of a process                           | root            |
+//! | [`memfd`]     | memory without a name, shown by any number of regions           | Linux 6.3       |
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
+//! | [`mounts`]    | the mounted file systems                                        |                 |
+//! | [`process_stat`] | faults and times of a process                                |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
+//! | [`reap`]      | waiting for children, and what each used                        |                 |
 //! | [`region`]    | address space of one's own, aligned, not inherited over fork    |                 |
+//! | [`sections`]  | waiting for who may still use what is taken away                |                 |
 //! | [`sigbus`]    | SIGBUS, resolved here or passed on                              |                 |
 //! | [`slot`]      | a value used in signal handlers while others take it away       |                 |
 //! | [`syscalls`]  | numbers of the calls that concern files                         |                 |
 //! | [`own_pages`] | a small program's own file read in one go when it starts        |                 |
 //! | [`ptrace`]    | stopping a process tree at its system calls                     | ptrace allowed  |
-//! | [`signals`]   | receiving signals as data                                       |                 |
+//! | [`signals`]   | receiving signals as data, and keeping them away for a while    |                 |
+//! | [`sync`]      | what threads share, real or modelled                            |                 |
+//! | [`start_ways`] | programs started by fork, vfork and posix_spawn                |                 |
 //! | [`spawn`]     | a child that waits for leave to execute its program             | Linux 5.3       |
+//! | [`tsc`]       | the time stamp counter, to give times in cycles                 | x86-64          |
 //! | [`words`]     | many atomic words of zero that cost nothing until used          |                 |
 //! | [`userfaultfd`] | missing pages served by their own process                     | Linux 6.6       |
 
+pub mod agent;
+#[cfg(target_arch = "x86_64")]
+pub mod arm;
 pub mod beside;
 pub mod cachestat;
+pub mod direct_fill;
 pub mod exec;
 pub mod extents;
-pub mod fill_view;
+mod first_touches;
+pub mod fork;
 pub mod fresh_pages;
 pub mod heap;
 pub mod huge_blocks;
 pub mod inode;
 pub mod mapping;
+pub mod memfd;
+pub mod mounts;
 pub mod own_pages;
 pub mod pagemap;
 pub mod perf;
+pub mod process_stat;
 pub mod ptrace;
+pub mod reap;
 pub mod region;
+pub mod sections;
 pub mod sigbus;
 pub mod signals;
 pub mod slot;
 pub mod spawn;
+pub mod start_ways;
+pub mod sync;
 pub mod syscalls;
+pub mod tsc;
 pub mod userfaultfd;
+mod userfaultfd_abi;
 pub mod words;

@@ -25,13 +25,25 @@ impl FileMapping {
     /// # Errors
     /// EINVAL for no pages, ENODEV where the file system cannot map, EACCES for files not open to read.
     pub fn new(file: BorrowedFd<'_>, pages: PageRange) -> io::Result<Self> {
+        Self::with(file, pages, ProtFlags::READ)
+    }
+
+    /// The same of pages that may be executed, which Linux reads ahead in another way.
+    ///
+    /// # Errors
+    /// As [`FileMapping::new`]; EPERM on file systems mounted `noexec`.
+    pub fn executable(file: BorrowedFd<'_>, pages: PageRange) -> io::Result<Self> {
+        Self::with(file, pages, ProtFlags::READ | ProtFlags::EXEC)
+    }
+
+    fn with(file: BorrowedFd<'_>, pages: PageRange, allowed: ProtFlags) -> io::Result<Self> {
         let len_bytes = usize::try_from(pages.bytes()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         // SAFETY: the kernel chooses the place, so that no memory in use changes.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
                 len_bytes,
-                ProtFlags::READ,
+                allowed,
                 MapFlags::SHARED,
                 file,
                 pages.start().offset_bytes(),
@@ -54,6 +66,21 @@ impl FileMapping {
         // SAFETY: within the mapping by the check above, and any byte is a valid u8. Volatile, because other processes
         // may write the file meanwhile.
         unsafe { self.start.as_ptr().add(offset_bytes as usize).read_volatile() }
+    }
+
+    /// Tells the kernel that the pages are touched in no order.
+    ///
+    /// # Errors
+    /// EINVAL on kernels without the advice.
+    pub fn expect_random(&self) -> io::Result<()> {
+        // SAFETY: the range is our mapping, and the advice changes nothing in it.
+        Ok(unsafe {
+            rustix::mm::madvise(
+                self.start.as_ptr().cast(),
+                self.pages.bytes() as usize,
+                rustix::mm::Advice::Random,
+            )
+        }?)
     }
 
     /// Where the mapping begins in this process's address space.

@@ -2,12 +2,50 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 const PAGE_BYTES: u64 = 4096;
 const ENTRY_BYTES: u64 = 8;
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
+
+/// struct pm_scan_arg
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    regions: u64,
+    regions_len: u64,
+    pages_max: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// struct page_region
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+// include/uapi/linux/fs.h
+const _: () = assert!(size_of::<Scan>() == 96 && size_of::<Region>() == 24);
+const IS_PRESENT: u64 = 1 << 3;
+const IOC_SCAN: libc::Ioctl =
+    (3 << 30 | (size_of::<Scan>() as u64) << 16 | (b'f' as u64) << 8 | 16) as libc::Ioctl;
+/// Regions told at once.
+const REGIONS: usize = 1024;
+/// One past the last address of programs (47 bits, but for the last page).
+const USER_END: u64 = (1 << 47) - PAGE_BYTES;
 
 /// The page map of a process. It stays that process's when its number is given to another.
 #[derive(Debug)]
@@ -22,6 +60,46 @@ impl PageMap {
     /// When the process is gone or another user's.
     pub fn of(pid: u32) -> io::Result<Self> {
         Ok(Self { file: File::open(format!("/proc/{pid}/pagemap"))? })
+    }
+
+    /// Whether the process has not ended or executed another program since this was opened.
+    pub fn is_alive(&self) -> bool {
+        let mut entry = [0; ENTRY_BYTES as usize];
+        self.file.read_at(&mut entry, 0).is_ok_and(|read| read > 0)
+    }
+
+    /// The runs of addresses (start, end) whose pages are mapped to memory now, in order. Needs Linux 6.7.
+    ///
+    /// # Errors
+    /// ENOTTY before Linux 6.7.
+    pub fn present(&self) -> io::Result<Vec<(u64, u64)>> {
+        let mut runs = Vec::new();
+        let mut regions = vec![Region::default(); REGIONS];
+        let mut start = 0;
+        while start < USER_END {
+            let mut scan = Scan {
+                size: size_of::<Scan>() as u64,
+                start,
+                end: USER_END,
+                regions: regions.as_mut_ptr() as u64,
+                regions_len: REGIONS as u64,
+                category_mask: IS_PRESENT,
+                return_mask: IS_PRESENT,
+                ..Scan::default()
+            };
+            // SAFETY: the struct has the kernel's layout and lives through the call; `regions` has room for as many as
+            // it says. Without flags nothing of the other process changes.
+            let found = unsafe { libc::ioctl(self.file.as_raw_fd(), IOC_SCAN, &mut scan) };
+            if found < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            runs.extend(regions[..found as usize].iter().map(|region| (region.start, region.end)));
+            if scan.walk_end <= start {
+                break;
+            }
+            start = scan.walk_end;
+        }
+        Ok(runs)
     }
 
     /// The number of the frame that holds the page of `address`. `None` when it is in no frame, the process has
@@ -39,9 +117,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_touched_page_is_present_and_its_neighbours_are_not() {
+        let map = PageMap::of(std::process::id()).expect("our own");
+        let len = 64 << 20;
+        // Large enough to be a mapping of its own, aligned so that no huge page brings in the neighbours of what is touched.
+        let pages: Vec<u8> = Vec::with_capacity(len);
+        let page = (pages.as_ptr() as u64).next_multiple_of(PAGE_BYTES) + PAGE_BYTES;
+        let is_present = || map.present().unwrap().iter().any(|run| run.0 <= page && page < run.1);
+        assert!(!is_present());
+        // SAFETY: within the capacity; the write makes no claim about what the vector holds.
+        unsafe { std::ptr::write_volatile(page as *mut u8, 1) };
+        assert!(is_present() && map.is_alive());
+    }
+
+    #[test]
     fn a_touched_page_has_a_frame() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: frame numbers are root's to see");
+        if !prepage_testing::has(prepage_testing::Need::Root) {
             return;
         }
         let map = PageMap::of(std::process::id()).expect("our own");

@@ -61,6 +61,25 @@ pub fn seize(pid: u32) -> io::Result<()> {
     check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid as libc::pid_t, 0usize, options as usize) })
 }
 
+/// Attaches to the running process `pid` alone, without stopping it and without following what it starts.
+///
+/// # Errors
+/// As [`seize`].
+pub fn seize_alone(pid: u32) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACESYSGOOD as usize;
+    // SAFETY: PTRACE_SEIZE takes its options by value; no memory is handed over.
+    check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid as libc::pid_t, 0usize, options) })
+}
+
+/// The same, and stops it when it has executed its next program, before that runs.
+///
+/// A set-user-id program executed under a tracer without rights of its own does not get its user's.
+pub fn seize_until_exec(pid: u32) -> io::Result<()> {
+    let options = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC) as usize;
+    // SAFETY: PTRACE_SEIZE takes its options by value; no memory is handed over.
+    check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid as libc::pid_t, 0usize, options) })
+}
+
 /// Stops `pid` (not its process group) so that [`resume`] can start it towards its next system call.
 pub fn interrupt(pid: u32) -> io::Result<()> {
     // SAFETY: PTRACE_INTERRUPT takes no memory.
@@ -79,10 +98,21 @@ pub fn leave_stopped(tid: u32) -> io::Result<()> {
     check(unsafe { libc::ptrace(libc::PTRACE_LISTEN, tid as libc::pid_t, 0usize, 0usize) })
 }
 
+/// Lets a stopped thread run, with `signal` delivered (0: none), to wherever it stops next for another reason.
+pub fn go_on(tid: u32, signal: i32) -> io::Result<()> {
+    // SAFETY: PTRACE_CONT takes the signal by value.
+    check(unsafe { libc::ptrace(libc::PTRACE_CONT, tid as libc::pid_t, 0usize, signal as usize) })
+}
+
 /// Lets a stopped thread go for good; it continues untraced.
 pub fn detach(tid: u32) -> io::Result<()> {
-    // SAFETY: PTRACE_DETACH takes the signal (none) by value.
-    check(unsafe { libc::ptrace(libc::PTRACE_DETACH, tid as libc::pid_t, 0usize, 0usize) })
+    detach_with(tid, 0)
+}
+
+/// [`detach`], with `signal` delivered (0: none) if it was about to be.
+pub fn detach_with(tid: u32, signal: i32) -> io::Result<()> {
+    // SAFETY: PTRACE_DETACH takes the signal by value.
+    check(unsafe { libc::ptrace(libc::PTRACE_DETACH, tid as libc::pid_t, 0usize, signal as usize) })
 }
 
 /// What system call the stopped thread `tid` is at.
@@ -117,13 +147,60 @@ pub fn syscall(tid: u32) -> io::Result<Syscall> {
 /// # Errors
 /// ECHILD when there is nothing left to wait for; EINTR when a signal came first.
 pub fn wait() -> io::Result<(u32, Stop)> {
+    let (tid, status) = wait_for(-1, libc::__WALL)?;
+    Ok((tid, stop_from(status)))
+}
+
+/// Why the traced process `pid` stands still; `None` if it does not. `until_it_does` waits for it.
+///
+/// The end of a child of this process stays to be waited for; that of another's child goes to its parent.
+///
+/// # Errors
+/// ECHILD when this thread does not trace it.
+pub fn stop_of(pid: u32, until_it_does: bool) -> io::Result<Option<Stop>> {
+    let hang = if until_it_does { 0 } else { libc::WNOHANG };
+    let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL | hang;
+    // SAFETY: all-zero bytes are a valid siginfo_t.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: `info` is a valid place for the result.
+        if unsafe { libc::waitid(libc::P_PID, pid, &mut info, flags) } == 0 {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    // SAFETY: waitid fills in the members that tell of a child, with a zero process id where there is nothing to tell.
+    let nothing = unsafe { info.si_pid() } == 0;
+    let has_ended = !matches!(info.si_code, libc::CLD_STOPPED | libc::CLD_TRAPPED);
+    if nothing {
+        return Ok(None);
+    }
+    if has_ended && is_own_child(pid) {
+        return Ok(Some(Stop::Gone(0)));
+    }
+    let (found, status) = wait_for(pid as libc::pid_t, libc::__WALL | libc::WNOHANG)?;
+    Ok((found != 0).then(|| stop_from(status)))
+}
+
+/// Whether this process started `pid`, which has ended and was not waited for.
+fn is_own_child(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    parent.and_then(|parent| parent.trim().parse().ok()) == Some(std::process::id())
+}
+
+fn wait_for(pid: libc::pid_t, flags: i32) -> io::Result<(u32, i32)> {
     let mut status = 0;
     // SAFETY: `status` is a valid place for the result.
-    let tid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL) };
-    if tid == -1 {
-        return Err(io::Error::last_os_error());
-    }
-    let stop = if !libc::WIFSTOPPED(status) {
+    let tid = unsafe { libc::waitpid(pid, &mut status, flags) };
+    if tid == -1 { Err(io::Error::last_os_error()) } else { Ok((tid as u32, status)) }
+}
+
+fn stop_from(status: i32) -> Stop {
+    if !libc::WIFSTOPPED(status) {
         Stop::Gone(status)
     } else {
         let signal = libc::WSTOPSIG(status);
@@ -133,6 +210,122 @@ pub fn wait() -> io::Result<(u32, Stop)> {
             libc::PTRACE_EVENT_STOP if signal != libc::SIGTRAP => Stop::Group,
             _ => Stop::Event,
         }
+    }
+}
+
+/// The registers of a stopped thread.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub struct Registers(libc::user_regs_struct);
+
+#[cfg(target_arch = "x86_64")]
+impl std::fmt::Debug for Registers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Registers {{ ip: {:#x}, call: {} }}", self.0.rip, self.0.orig_rax as i64)
+    }
+}
+
+/// Kind of register set (include/uapi/linux/elf.h).
+const NT_PRSTATUS: usize = 1;
+/// Code segment of 64-bit programs.
+#[cfg(target_arch = "x86_64")]
+const USER_CODE_64: u64 = 0x33;
+
+#[cfg(target_arch = "x86_64")]
+impl Registers {
+    /// Those of `tid`; `None` when it runs 32-bit code.
+    pub fn of(tid: u32) -> io::Result<Option<Self>> {
+        // SAFETY: all-zero bytes are a valid user_regs_struct (plain integers).
+        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        let mut place =
+            libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of_val(&registers) };
+        // SAFETY: the kernel writes at most `iov_len` bytes to `registers`, both of which outlive the call.
+        check(unsafe {
+            libc::ptrace(libc::PTRACE_GETREGSET, tid as libc::pid_t, NT_PRSTATUS, &raw mut place)
+        })?;
+        let is_native = place.iov_len == size_of_val(&registers) && registers.cs == USER_CODE_64;
+        Ok(is_native.then_some(Self(registers)))
+    }
+
+    /// Makes them those of `tid`.
+    pub fn set(&self, tid: u32) -> io::Result<()> {
+        let mut registers = self.0;
+        let mut place =
+            libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of_val(&registers) };
+        // SAFETY: the kernel reads `iov_len` bytes of `registers`, both of which outlive the call.
+        check(unsafe {
+            libc::ptrace(libc::PTRACE_SETREGSET, tid as libc::pid_t, NT_PRSTATUS, &raw mut place)
+        })
+    }
+
+    /// These, about to make system call `number` with one argument by the instruction at `address`.
+    pub fn calling(&self, address: u64, number: u64, argument: u64) -> Self {
+        // No number in orig_rax: the kernel is not to restart a call that the thread was interrupted in.
+        let orig_rax = u64::MAX;
+        Self(libc::user_regs_struct { rip: address, rax: number, rdi: argument, orig_rax, ..self.0 })
+    }
+
+    /// What the last system call returned: a negative errno, or the value.
+    pub fn result(&self) -> i64 {
+        self.0.rax as i64
+    }
+
+    /// Whether the thread was interrupted in a system call that the kernel restarts on the way back to the program.
+    pub fn is_to_restart(&self) -> bool {
+        /// ERESTARTSYS to ERESTART_RESTARTBLOCK (include/linux/errno.h), which programs never see.
+        const ERESTART: std::ops::RangeInclusive<i64> = -516..=-512;
+        self.0.orig_rax as i64 != -1 && ERESTART.contains(&(self.0.rax as i64))
+    }
+}
+
+const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
+const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
+const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+
+/// Blocks all signals of a stopped thread. Returns its mask from before, for [`set_signal_mask`].
+pub fn block_signals(tid: u32) -> io::Result<u64> {
+    let mut before = 0u64;
+    // SAFETY: the kernel writes eight bytes, the size of its signal set, to `before`.
+    check(unsafe { libc::ptrace(PTRACE_GETSIGMASK, tid as libc::pid_t, size_of::<u64>(), &raw mut before) })?;
+    set_signal_mask(tid, u64::MAX)?;
+    Ok(before)
+}
+
+/// Sets which signals of a stopped thread are blocked.
+pub fn set_signal_mask(tid: u32, mask: u64) -> io::Result<()> {
+    // SAFETY: the kernel reads eight bytes of `mask`.
+    check(unsafe { libc::ptrace(PTRACE_SETSIGMASK, tid as libc::pid_t, size_of::<u64>(), &raw const mask) })
+}
+
+/// Whether a stopped thread is within a restartable sequence (rseq(2)), which would go wrong if its registers were used
+/// for anything else in between.
+pub fn is_in_rseq(tid: u32) -> io::Result<bool> {
+    /// struct ptrace_rseq_configuration: address, size, signature, flags, padding.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Configuration {
+        address: u64,
+        rest: [u32; 4],
+    }
+    /// Where struct rseq keeps the address of the sequence that runs.
+    const CURRENT: u64 = 8;
+    let mut configuration = Configuration::default();
+    // SAFETY: the kernel writes at most the size passed to `configuration`.
+    check(unsafe {
+        libc::ptrace(
+            PTRACE_GET_RSEQ_CONFIGURATION,
+            tid as libc::pid_t,
+            size_of::<Configuration>(),
+            &raw mut configuration,
+        )
+    })?;
+    if configuration.address == 0 {
+        return Ok(false);
+    }
+    // SAFETY: reads a word of the other process by its address; nothing of this process is touched. The word returned
+    // is -1 with errno set on failure, which as an address of a sequence means "in one", the safe answer.
+    let current = unsafe {
+        libc::ptrace(libc::PTRACE_PEEKDATA, tid as libc::pid_t, configuration.address + CURRENT, 0usize)
     };
-    Ok((tid as u32, stop))
+    Ok(current != 0)
 }

@@ -1,13 +1,15 @@
 //! Memory of this process that is mapped for a purpose, and unmapped when that ends.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use prepage_core::PAGE_SIZE;
 
+use crate::fork;
 use crate::huge_blocks::HugeBlocks;
+use crate::memfd::Memfd;
 
 /// Where regions begin: at multiples of a huge page, so that one can lie in them and each 2 MiB belong to one region.
 pub const REGION_ALIGN: u64 = 2 << 20;
@@ -15,10 +17,10 @@ pub const REGION_ALIGN: u64 = 2 << 20;
 /// What a region shows.
 #[derive(Clone, Copy, Debug)]
 pub enum Contents<'a> {
-    /// A memfd from this byte offset on, read-only; what others write to it appears.
-    Shared(BorrowedFd<'a>, u64),
+    /// A memfd from this byte offset on, read-only; what others write to it appears. In no core dump.
+    Shared(&'a Memfd, u64),
     /// A memfd from this byte offset on; what is written to the region stays in it.
-    Private(BorrowedFd<'a>, u64),
+    Private(&'a Memfd, u64),
     /// Zeros, writable.
     Anonymous,
     /// Zeros, writable, in huge pages where the kernel finds some.
@@ -26,22 +28,71 @@ pub enum Contents<'a> {
     /// Zeros, writable; whole huge pages are the kernel's once they are given, see [`HugeBlocks`]. Until then they show
     /// this memfd, which is larger than the region and holds nothing. A userfaultfd has to serve the region from before
     /// the first touch on, so that none makes a page of the memfd, which all such regions would share.
-    HugeBlocks(BorrowedFd<'a>),
+    HugeBlocks(&'a Memfd),
 }
 
-/// A piece of address space. Not inherited over fork: a child that touches it dies of SIGSEGV.
+/// Address space of this process: it stays mapped while this value lives. What lies there is reached by the [`Region`].
 #[derive(Debug)]
-pub struct Region {
+pub struct Span {
     start: NonNull<u8>,
     len: usize,
-    writable: bool,
+    /// The process that it exists in.
+    generation: u64,
+}
+
+// SAFETY: the value hands out no reference to the memory.
+unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
+
+/// A piece of address space with its contents. Not inherited over fork: a child that touches it dies of SIGSEGV.
+#[derive(Debug)]
+pub struct Region {
+    span: Arc<Span>,
+    /// What a region that is shown may be used for.
+    protection: libc::c_int,
     blocks: Option<Arc<HugeBlocks>>,
 }
 
-// SAFETY: a region is plain memory, owned by this value and reached by borrowing it.
-unsafe impl Send for Region {}
-// SAFETY: shared borrows only read.
-unsafe impl Sync for Region {}
+impl Span {
+    /// Its first address.
+    pub fn start(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Never: it holds a page at least.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The address of `[offset, offset + len)`.
+    ///
+    /// # Panics
+    /// Where that does not lie within.
+    pub(crate) fn at(&self, offset: u64, len: u64) -> *mut u8 {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len as u64), "beyond the region");
+        // SAFETY: within the mapping, as just checked.
+        unsafe { self.start.as_ptr().add(offset as usize) }
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            // The parent's, and not mapped here.
+            return;
+        }
+        fork::let_go(self.start.as_ptr() as usize);
+        // SAFETY: the span is mapped and nobody can borrow it any more. Failure (too many mappings to split one)
+        // cannot happen, as whole mappings are removed.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
 
 impl Region {
     /// Maps `len` bytes, a positive multiple of the page size, at a multiple of [`REGION_ALIGN`].
@@ -49,6 +100,17 @@ impl Region {
     /// # Errors
     /// ENOMEM when the address space or the number of mappings (vm.max_map_count) is exhausted.
     pub fn map(len: u64, contents: Contents<'_>) -> io::Result<Self> {
+        let region = Self::map_hidden(len, contents)?;
+        region.show(false)?;
+        Ok(region)
+    }
+
+    /// As [`Self::map`], without any access before [`Self::show`]: a userfaultfd can serve it first. Memory that could be
+    /// read would be filled with zeros at once under mlockall(2).
+    ///
+    /// # Errors
+    /// As `map`.
+    pub fn map_hidden(len: u64, contents: Contents<'_>) -> io::Result<Self> {
         assert!(len > 0 && len.is_multiple_of(PAGE_SIZE), "a region is some whole pages");
         let len = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let align = REGION_ALIGN as usize;
@@ -65,39 +127,36 @@ impl Region {
             )
         })?;
         let before = base.as_ptr().align_offset(align);
-        let read_write = libc::PROT_READ | libc::PROT_WRITE;
-        let (protection, flags, fd, offset) = match contents {
-            Contents::Shared(fd, offset) => (libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd(), offset),
-            Contents::Private(fd, offset) => (read_write, libc::MAP_PRIVATE, fd.as_raw_fd(), offset),
-            Contents::Anonymous | Contents::AnonymousHuge | Contents::HugeBlocks(_) => {
-                (read_write, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-            }
-        };
-        // SAFETY: `before + len` lies within the reservation, which nobody else knows; it is replaced, then trimmed.
-        let mapped = unsafe {
+        // SAFETY: `before + len` lies within the reservation, which nobody else knows; the rest is trimmed.
+        let span = unsafe {
             let start = base.as_ptr().add(before);
-            let mapped = check(libc::mmap(
-                start.cast(),
-                len,
-                protection,
-                flags | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                fd,
-                offset as libc::off_t,
-            ));
-            if mapped.is_ok() {
-                if before > 0 {
-                    libc::munmap(base.as_ptr().cast(), before);
-                }
-                libc::munmap(start.add(len).cast(), align - before);
-            } else {
-                libc::munmap(base.as_ptr().cast(), reserved);
+            if before > 0 {
+                libc::munmap(base.as_ptr().cast(), before);
             }
-            mapped
+            libc::munmap(start.add(len).cast(), align - before);
+            let start = NonNull::new_unchecked(start);
+            Arc::new(Span { start, len, generation: fork::generation() })
         };
-        let writable = protection & libc::PROT_WRITE != 0;
-        let mut region = Self { start: mapped?, len, writable, blocks: None };
-        if let Contents::HugeBlocks(stand_in) = contents {
-            region.lay_blocks(stand_in)?;
+        fork::keep(span.start() as usize, len);
+        let read_write = libc::PROT_READ | libc::PROT_WRITE;
+        let protection = if matches!(contents, Contents::Shared(..)) { libc::PROT_READ } else { read_write };
+        let mut region = Self { span, protection, blocks: None };
+        match contents {
+            Contents::Shared(memfd, offset) => {
+                region.lay(0, len as u64, libc::MAP_SHARED, Some((memfd, offset)))?;
+                region.advise(0, len as u64, libc::MADV_DONTDUMP)?;
+            }
+            Contents::Private(memfd, offset) => {
+                region.lay(0, len as u64, libc::MAP_PRIVATE, Some((memfd, offset)))?;
+            }
+            Contents::Anonymous | Contents::AnonymousHuge => {}
+            Contents::HugeBlocks(stand_in) => {
+                let whole = len as u64 - len as u64 % REGION_ALIGN;
+                if whole > 0 {
+                    region.lay(0, whole, libc::MAP_SHARED, Some((stand_in, 0)))?;
+                    region.blocks = Some(Arc::new(HugeBlocks::new(Arc::clone(&region.span), whole)?));
+                }
+            }
         }
         region.advise(0, len as u64, libc::MADV_DONTFORK)?;
         let huge = matches!(contents, Contents::AnonymousHuge);
@@ -109,25 +168,51 @@ impl Region {
         }
     }
 
-    /// Shows `stand_in` in place of all whole huge pages.
-    fn lay_blocks(&mut self, stand_in: BorrowedFd<'_>) -> io::Result<()> {
-        let len = self.len - self.len % REGION_ALIGN as usize;
-        if len == 0 {
-            return Ok(());
-        }
-        // SAFETY: the range is the beginning of this region, of which nobody knows yet.
+    /// Puts a memfd, from an offset on, at `[offset, offset + len)` of a region of which nobody knows yet.
+    fn lay(&self, offset: u64, len: u64, flags: libc::c_int, memfd: Option<(&Memfd, u64)>) -> io::Result<()> {
+        let (fd, from) = memfd.map_or((-1, 0), |(memfd, from)| (memfd.fd().as_raw_fd(), from));
+        // SAFETY: the range lies in this region, of which nobody has borrowed anything.
         check(unsafe {
             libc::mmap(
-                self.start.as_ptr().cast(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                stand_in.as_raw_fd(),
-                0,
+                self.span.at(offset, len).cast(),
+                len as usize,
+                libc::PROT_NONE,
+                flags | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                fd,
+                from as libc::off_t,
             )
         })?;
-        self.blocks = Some(Arc::new(HugeBlocks::new(self.start(), len as u64)?));
         Ok(())
+    }
+
+    /// Puts another memfd, from byte `from` on, in place of `[offset, offset + len)` of a private region that is still
+    /// hidden.
+    ///
+    /// # Errors
+    /// ENOMEM when the number of mappings (vm.max_map_count) is exhausted.
+    pub fn lay_private(&mut self, offset: u64, len: u64, memfd: &Memfd, from: u64) -> io::Result<()> {
+        self.lay(offset, len, libc::MAP_PRIVATE, Some((memfd, from)))?;
+        self.advise(offset, len, libc::MADV_DONTFORK)
+    }
+
+    /// Lets a hidden region be used, with `executable` as code too. Nothing comes to lie in it by that.
+    ///
+    /// # Errors
+    /// ENOMEM when the number of mappings is exhausted; EACCES and EPERM where code may not be mapped.
+    pub fn show(&self, executable: bool) -> io::Result<()> {
+        let protection = self.protection | if executable { libc::PROT_EXEC } else { 0 };
+        // SAFETY: the region is this value's; what it shows does not change. Unlocked first: what mlockall(2) locks is
+        // filled as soon as it can be read.
+        let shown = unsafe {
+            libc::munlock(self.span.start.as_ptr().cast(), self.span.len);
+            libc::mprotect(self.span.start.as_ptr().cast(), self.span.len, protection)
+        };
+        if shown == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Where it lies. It stays mapped, without its slices, while somebody holds this.
+    pub fn span(&self) -> &Arc<Span> {
+        &self.span
     }
 
     /// The huge blocks of a region that was made with them and is large enough for one.
@@ -137,12 +222,12 @@ impl Region {
 
     /// Its first address.
     pub fn start(&self) -> u64 {
-        self.start.as_ptr() as u64
+        self.span.start()
     }
 
     /// Its bytes.
     pub fn len(&self) -> u64 {
-        self.len as u64
+        self.span.len()
     }
 
     /// Never: a region holds a page at least.
@@ -152,9 +237,9 @@ impl Region {
 
     /// Its contents.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the region is mapped readable as long as this value lives, and changes through `&mut self` only. The
-        // memfd behind a shared one is changed by its owner, who keeps published bytes as they are.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+        // SAFETY: the region is mapped as long as this value lives, and changes through `&mut self` only. The memfd behind
+        // it can be truncated by nobody, and who writes to it keeps published bytes as they are.
+        unsafe { std::slice::from_raw_parts(self.span.start.as_ptr(), self.span.len) }
     }
 
     /// Its contents, to be changed.
@@ -162,15 +247,19 @@ impl Region {
     /// # Panics
     /// Where it is mapped read-only.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        assert!(self.writable, "a shared region is read-only");
+        assert!(self.is_writable(), "a shared region is read-only");
         // SAFETY: as above; `&mut self` makes this the only borrow.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.span.start.as_ptr(), self.span.len) }
+    }
+
+    fn is_writable(&self) -> bool {
+        self.protection & libc::PROT_WRITE != 0
     }
 
     /// Forgets what `[offset, offset + len)` shows: a memfd's bytes, and zeros where there is none, are shown anew on
     /// the next touch.
     pub fn discard(&mut self, offset: u64, len: u64) -> io::Result<()> {
-        self.advise(offset, len, libc::MADV_DONTNEED)
+        self.advise(offset, len, libc::MADV_DONTNEED_LOCKED)
     }
 
     /// As [`Self::discard`] for a shared region, where nothing is lost by it.
@@ -178,8 +267,8 @@ impl Region {
     /// # Panics
     /// Where the region is private.
     pub fn unmap_shared(&self, offset: u64, len: u64) -> io::Result<()> {
-        assert!(!self.writable, "a private region would lose what was written to it");
-        self.advise(offset, len, libc::MADV_DONTNEED)
+        assert!(!self.is_writable(), "a private region would lose what was written to it");
+        self.advise(offset, len, libc::MADV_DONTNEED_LOCKED)
     }
 
     /// Takes poison away from a page, and nothing from a page with contents.
@@ -190,35 +279,15 @@ impl Region {
         if is_present(self.start() + offset)? {
             return Ok(());
         }
-        self.advise(offset, PAGE_SIZE, libc::MADV_DONTNEED)
-    }
-
-    /// Tells the kernel that the pages of a file mapped here are touched in no order.
-    pub fn expect_random(&self) -> io::Result<()> {
-        self.advise(0, self.len(), libc::MADV_RANDOM)
+        self.advise(offset, PAGE_SIZE, libc::MADV_DONTNEED_LOCKED)
     }
 
     fn advise(&self, offset: u64, len: u64, advice: libc::c_int) -> io::Result<()> {
-        assert!(
-            offset.checked_add(len).is_some_and(|end| end <= self.len as u64),
-            "advice beyond the region"
-        );
+        let start = self.span.at(offset, len);
         // SAFETY: the range lies in the region; callers that pass an advice that changes contents hold `&mut self`,
         // or have made sure that there are none.
-        let result =
-            unsafe { libc::madvise(self.start.as_ptr().add(offset as usize).cast(), len as usize, advice) };
+        let result = unsafe { libc::madvise(start.cast(), len as usize, advice) };
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        if let Some(blocks) = &self.blocks {
-            blocks.retire();
-        }
-        // SAFETY: the region is mapped and nobody can borrow it any more. Failure (too many mappings to split one)
-        // cannot happen, as whole mappings are removed.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 

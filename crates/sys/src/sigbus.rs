@@ -61,15 +61,29 @@ pub fn install(resolver: Resolver) -> io::Result<()> {
             let action = action.assume_init_mut();
             action.sa_sigaction = on_signal as *const () as usize;
             // On the thread's own stack: alternate stacks are often too small for what a fault may do (Rust's have 8 KiB).
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            // Not deferred: a resolver may touch other memory that it answers for, in the middle of a resolution. The kernel
+            // would end the process for it.
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_NODEFER;
             // Other signals wait, as they do for the kernel's own faults: a handler of theirs that touched the page
             // which this thread is bringing in would wait for itself.
             libc::sigfillset(&mut action.sa_mask);
+            libc::sigdelset(&mut action.sa_mask, libc::SIGBUS);
             libc::sigaction(libc::SIGBUS, action, ptr::null_mut())
         };
         if result == -1 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(()) }
     });
     outcome.map_err(io::Error::from_raw_os_error)
+}
+
+/// Whether SIGBUS still goes to the resolver: a handler that was installed after [`install`] takes its place.
+pub fn is_installed() -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the call only reads the action in force into a place for it; zeros are a valid one should it fail.
+    let now = unsafe {
+        libc::sigaction(libc::SIGBUS, ptr::null(), now.as_mut_ptr());
+        now.assume_init()
+    };
+    now.sa_sigaction == on_signal as *const () as usize
 }
 
 extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -78,8 +92,9 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context
     let installed = INSTALLED.get().expect("set before the handler was installed");
     // SAFETY: the kernel gives a siginfo; code and address are plain words.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as u64) };
-    // Codes below 1 are sent by kill(2) and the like and carry no address.
-    let verdict = if code > 0 {
+    // A page that could not be had. Other codes tell of broken memory (BUS_MCEERR_AR), which no resolver mends, or were sent
+    // by kill(2) and the like.
+    let verdict = if code == libc::BUS_ADRERR {
         let (ip, write) = registers(context);
         (installed.resolver)(&BusFault { address, ip, write })
     } else {

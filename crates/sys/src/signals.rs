@@ -48,6 +48,13 @@ impl Signals {
         }
     }
 
+    /// The descriptor, readable once a signal has arrived. They are taken over for good.
+    pub fn into_fd(self) -> OwnedFd {
+        let kept = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `kept` is neither used nor dropped any more, so the descriptor has one owner.
+        unsafe { std::ptr::read(&kept.fd) }
+    }
+
     /// The next signal that has arrived, if any.
     pub fn next(&self) -> io::Result<Option<Arrived>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
@@ -91,5 +98,47 @@ pub fn ignore_endings() {
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// While this lives, its thread takes no signal from outside; what comes meanwhile comes then. Signals of the thread's own
+/// faults are taken.
+///
+/// Code that holds what a fault may wait for runs so: a handler of the program that touched it would wait for its own
+/// thread.
+pub struct Masked {
+    before: libc::sigset_t,
+    /// A mask belongs to its thread.
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+impl Masked {
+    /// Blocks all signals but those that tell of the thread's own faults.
+    pub fn asynchronous() -> Self {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigfillset initialises the set, and pthread_sigmask, which fails for wrong arguments alone, the old one.
+        unsafe {
+            libc::sigfillset(set.as_mut_ptr());
+            for own in [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS]
+            {
+                libc::sigdelset(set.as_mut_ptr(), own);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
+            Self { before: before.assume_init(), _thread: std::marker::PhantomData }
+        }
+    }
+}
+
+impl Drop for Masked {
+    fn drop(&mut self) {
+        // SAFETY: the mask is one that pthread_sigmask gave.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}
+
+impl std::fmt::Debug for Masked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Masked").finish_non_exhaustive()
     }
 }

@@ -3,35 +3,31 @@
 use std::ops::Deref;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// Counters of users; threads spread over them by CPU.
-const SHARDS: usize = 4;
-
-/// Alone on its cache line.
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Users(AtomicU32);
+use crate::sections::{Section, Sections};
+use crate::sync::{AtomicPtr, Ordering};
 
 /// Holds an `Arc` or nothing. [`Slot::enter`] takes two atomic operations and no lock, and never waits.
+///
+/// Lock legend: (a) atomic; `sections` has its own.
 #[derive(Debug)]
 pub struct Slot<T> {
-    /// Owns one strong count while not null.
+    /// (a) Owns one strong count while not null.
     value: AtomicPtr<T>,
-    /// Who entered and has not left, by shard.
-    users: [Users; SHARDS],
+    /// Those who use the value.
+    sections: Sections,
 }
 
 /// The value of a slot, which stays until this is dropped.
 #[derive(Debug)]
 pub struct Entered<'a, T> {
     value: &'a T,
-    users: &'a AtomicU32,
+    _section: Section<'a>,
 }
 
 impl<T> Default for Slot<T> {
     fn default() -> Self {
-        Self { value: AtomicPtr::new(ptr::null_mut()), users: Default::default() }
+        Self { value: AtomicPtr::new(ptr::null_mut()), sections: Sections::default() }
     }
 }
 
@@ -47,38 +43,42 @@ impl<T> Slot<T> {
 
     /// Uses the value, if there is one; `hint` (a CPU's number) spreads the counting.
     pub fn enter(&self, hint: usize) -> Option<Entered<'_, T>> {
-        let users = &self.users[hint % SHARDS].0;
-        // The count goes up before the pointer is read, and `take` removes the pointer before it reads counts; in the
-        // one order of these operations either the count is seen or the pointer is gone.
-        users.fetch_add(1, Ordering::SeqCst);
+        // The section begins before the pointer is read, and `take` removes the pointer before it waits for sections.
+        let section = self.sections.enter(hint);
         let value = self.value.load(Ordering::SeqCst);
         if value.is_null() {
-            users.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
-        // SAFETY: the slot's strong count keeps it alive until `take` has seen this shard at zero.
-        Some(Entered { value: unsafe { &*value }, users })
+        // SAFETY: the slot's strong count keeps it alive until `take` has seen this section end.
+        Some(Entered { value: unsafe { &*value }, _section: section })
     }
 
-    /// Empties the slot once nobody uses the value any more. Waits for users with `wait`, called until they are gone.
-    pub fn take(&self, mut wait: impl FnMut()) -> Option<Arc<T>> {
+    /// Empties the slot, and returns what it held once nobody uses it any more.
+    pub fn take(&self) -> Option<Arc<T>> {
         let value = self.value.swap(ptr::null_mut(), Ordering::SeqCst);
         if value.is_null() {
             return None;
         }
-        for users in &self.users {
-            while users.0.load(Ordering::SeqCst) != 0 {
-                wait();
-            }
-        }
+        self.sections.wait();
         // SAFETY: `put` made it from an Arc, whose count this takes over; users that come now find null.
         Some(unsafe { Arc::from_raw(value) })
+    }
+
+    /// Empties the slot and gives up what it held, which nobody may use any more: in a child of fork(2), where those who
+    /// did at the time will never say that they ended.
+    pub fn abandon(&self) {
+        self.value.swap(ptr::null_mut(), Ordering::SeqCst);
+    }
+
+    /// What the slot takes in memory, in bytes.
+    pub fn bytes(&self) -> u64 {
+        size_of::<AtomicPtr<T>>() as u64 + self.sections.bytes()
     }
 }
 
 impl<T> Drop for Slot<T> {
     fn drop(&mut self) {
-        self.take(std::hint::spin_loop);
+        self.take();
     }
 }
 
@@ -96,15 +96,9 @@ impl<T> Deref for Entered<'_, T> {
     }
 }
 
-impl<T> Drop for Entered<'_, T> {
-    fn drop(&mut self) {
-        self.users.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
     use super::*;
@@ -135,11 +129,11 @@ mod tests {
             }
             for _ in 0..2000 {
                 slot.put(Arc::new(Alive(AtomicBool::new(true))));
-                let taken = slot.take(thread::yield_now).expect("what was put");
+                let taken = slot.take().expect("what was put");
                 assert_eq!(Arc::strong_count(&taken), 1);
             }
             stop.store(true, Ordering::Relaxed);
         });
-        assert!(slot.enter(0).is_none() && slot.take(|| ()).is_none());
+        assert!(slot.enter(0).is_none() && slot.take().is_none());
     }
 }

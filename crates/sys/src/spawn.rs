@@ -2,12 +2,13 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::reap::wait4;
 
 /// A child process that has not executed its program yet. Dropped, it ends without having done so.
 #[derive(Debug)]
@@ -49,13 +50,20 @@ pub enum HowEnded {
     NotExecuted(io::Error),
 }
 
+/// What a waiting child is told: to go, or to go with variables that follow (their length in four bytes, then names and
+/// values, each ended by a zero).
+const GO: u8 = 1;
+const GO_WITH: u8 = 2;
+/// What a pipe takes at once (PIPE_BUF).
+const PIPE_BYTES: usize = 4096;
+
 /// Starts a child that will execute `command` (searched in PATH where it has no slash) once [`Waiting::go`] says so.
 ///
 /// It inherits this process's streams, directory, environment and signal mask, and the dispositions this process
 /// was started with. On return it stands still, having touched every page it needs until then.
 ///
 /// To be called while no other thread may hold a lock of the C library: between fork and exec the child calls only
-/// execvp beside plain system calls.
+/// execvp beside plain system calls, and with [`Waiting::go_with`] allocates memory.
 ///
 /// # Panics
 /// When `command` is empty.
@@ -69,12 +77,12 @@ pub fn spawn_waiting(command: &[OsString]) -> io::Result<Waiting> {
     // The child reads this byte first, so that the code of read() is mapped before it stands still.
     rustix::io::write(&go, &[0])?;
 
-    // SAFETY: the child side runs `wait_and_exec` only, which allocates nothing and never returns.
+    // SAFETY: the child side runs `wait_and_exec` only, which never returns; no lock of the allocator is held elsewhere.
     let pid = match unsafe { libc::fork() } {
         -1 => return Err(io::Error::last_os_error()),
         0 => {
             drop(go);
-            wait_and_exec(&go_read, &failure_write, &argv)
+            wait_and_exec(&go_read, &failure_write, command, &argv)
         }
         pid => pid as u32,
     };
@@ -94,7 +102,30 @@ impl Waiting {
 
     /// Lets it execute its program.
     pub fn go(self) -> io::Result<Child> {
-        rustix::io::write(&self.go, &[1])?;
+        rustix::io::write(&self.go, &[GO])?;
+        Ok(self.child)
+    }
+
+    /// The same with these environment variables set, as [`crate::exec::exec_with`] does.
+    ///
+    /// # Errors
+    /// InvalidInput for more than fits a pipe at once, 4 KiB, and for variables with a zero in them.
+    pub fn go_with(self, variables: &[(&str, OsString)]) -> io::Result<Child> {
+        if variables.is_empty() {
+            return self.go();
+        }
+        let mut text = Vec::new();
+        for (name, value) in variables {
+            text.extend_from_slice(CString::new(*name)?.as_bytes_with_nul());
+            text.extend_from_slice(CString::new(value.as_bytes())?.as_bytes_with_nul());
+        }
+        let mut message = vec![GO_WITH];
+        message.extend_from_slice(&(text.len() as u32).to_ne_bytes());
+        message.append(&mut text);
+        if message.len() > PIPE_BYTES {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        rustix::io::write(&self.go, &message)?;
         Ok(self.child)
     }
 }
@@ -129,23 +160,14 @@ impl Child {
 
     fn reap(&mut self) -> io::Result<Ended> {
         self.reaped = true;
-        let mut status = 0;
-        let mut usage = MaybeUninit::<libc::rusage>::uninit();
-        loop {
-            // SAFETY: both places are valid for the results.
-            let waited = unsafe { libc::wait4(self.pid as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) };
-            if waited < 0 {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            } else if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
-                // Anything else is the stop of a child that is being traced.
-                break;
+        let ended = loop {
+            let Some(reaped) = wait4(self.pid as libc::pid_t, 0)? else { continue };
+            // Anything else is the stop of a child that is being traced.
+            if libc::WIFEXITED(reaped.status) || libc::WIFSIGNALED(reaped.status) {
+                break reaped;
             }
-        }
-        // SAFETY: wait4 succeeded and so filled it in.
-        let usage = unsafe { usage.assume_init() };
+        };
+        let status = ended.status;
         let how = if let Some(error) = self.not_executed() {
             HowEnded::NotExecuted(error)
         } else if libc::WIFSIGNALED(status) {
@@ -153,7 +175,7 @@ impl Child {
         } else {
             HowEnded::Exited(libc::WEXITSTATUS(status))
         };
-        Ok(Ended { how, minor_faults: usage.ru_minflt as u64, major_faults: usage.ru_majflt as u64 })
+        Ok(Ended { how, minor_faults: ended.minor_faults, major_faults: ended.major_faults })
     }
 }
 
@@ -190,7 +212,7 @@ fn read_full(fd: &OwnedFd, bytes: &mut [u8]) -> io::Result<()> {
 }
 
 /// The child's side.
-fn wait_and_exec(go: &OwnedFd, failure: &OwnedFd, argv: &[*const libc::c_char]) -> ! {
+fn wait_and_exec(go: &OwnedFd, failure: &OwnedFd, command: &[OsString], argv: &[*const libc::c_char]) -> ! {
     let mut byte = [0];
     let exit = |code| -> ! {
         // SAFETY: ends the process without running anything of the parent's.
@@ -202,10 +224,35 @@ fn wait_and_exec(go: &OwnedFd, failure: &OwnedFd, argv: &[*const libc::c_char]) 
     if read_full(go, &mut byte).is_err() {
         exit(0);
     }
-    crate::exec::restore_inherited();
-    // SAFETY: `argv` is a null-terminated array of C strings, copied with the process.
-    unsafe { libc::execvp(argv[0], argv.as_ptr()) };
-    let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let error = if byte == [GO_WITH] {
+        match read_variables(go) {
+            Ok(variables) => {
+                let set: Vec<_> =
+                    variables.iter().map(|(name, value)| (name.as_str(), value.as_os_str())).collect();
+                crate::exec::exec_with(&command[0], command, &set)
+            }
+            Err(error) => error,
+        }
+    } else {
+        crate::exec::restore_inherited();
+        // SAFETY: `argv` is a null-terminated array of C strings, copied with the process.
+        unsafe { libc::execvp(argv[0], argv.as_ptr()) };
+        io::Error::last_os_error()
+    };
+    let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
     let _ = rustix::io::write(failure, &errno.to_ne_bytes());
     exit(127)
+}
+
+fn read_variables(go: &OwnedFd) -> io::Result<Vec<(String, OsString)>> {
+    let mut len = [0; 4];
+    read_full(go, &mut len)?;
+    let mut text = vec![0; u32::from_ne_bytes(len) as usize];
+    read_full(go, &mut text)?;
+    let mut parts = text.split(|&byte| byte == 0).map(OsStr::from_bytes);
+    let mut variables = Vec::new();
+    while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+        variables.push((name.to_string_lossy().into_owned(), value.to_owned()));
+    }
+    Ok(variables)
 }

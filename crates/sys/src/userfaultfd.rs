@@ -1,7 +1,8 @@
 //! userfaultfd(2): missing pages of this process's memory, served by the process itself.
 //!
 //! Over the kernel's calls stands one rule: a call that maps a range says how far it came ([`Progress`]), since a range
-//! in which some page is mapped already ends early and that is no error of the caller's.
+//! in which some page is mapped already ends early and that is no error of the caller's. What the descriptor tells is data
+//! ([`Event`]).
 
 use std::fs::OpenOptions;
 use std::io;
@@ -9,6 +10,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use prepage_core::PAGE_SIZE;
+
+use crate::region::Span;
+use crate::userfaultfd_abi::{
+    API, Api, EVENT_FORK, EVENT_PAGEFAULT, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP, FEATURE_EVENTS,
+    FEATURE_MINOR_SHMEM, FEATURE_POISON, FEATURE_SIGBUS, FEATURE_THREAD_ID, FLAG_WRITE, Fill, IOC_API,
+    IOC_CONTINUE, IOC_COPY, IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER, IOC_WAKE, IOC_ZEROPAGE,
+    MODE_MINOR, MODE_MISSING, Range, RawMessage, Register, Transfer, USER_MODE_ONLY,
+};
 
 /// How the faults of a descriptor are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +30,39 @@ pub enum Delivery {
     MessageUserOnly,
 }
 
-/// What the kernel tells of a fault.
+/// What the kernel tells.
+#[derive(Debug)]
+pub enum Event {
+    /// A thread touched a page that is not there, and waits.
+    Fault(Message),
+    /// Memory was moved; needs [`Userfaultfd::open_with_events`], as all that follow.
+    Moved {
+        /// Where it was.
+        from: u64,
+        /// Where it is.
+        to: u64,
+        /// Its bytes.
+        len: u64,
+    },
+    /// Pages were given up by madvise(2): they are missing again.
+    Removed {
+        /// The first address.
+        start: u64,
+        /// Behind the last.
+        end: u64,
+    },
+    /// Memory was unmapped.
+    Unmapped {
+        /// The first address.
+        start: u64,
+        /// Behind the last.
+        end: u64,
+    },
+    /// The process forked; this serves the child.
+    Forked(OwnedFd),
+}
+
+/// A fault.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The address, rounded down to its page.
@@ -37,12 +78,27 @@ pub struct Message {
 pub enum Progress {
     /// All pages were mapped.
     Done,
-    /// This many bytes, and then a page that is mapped already. Threads that wait for that page were not woken.
-    Mapped(u64),
-    /// This many bytes, and then a page that the object does not hold.
-    Hole(u64),
-    /// This many bytes; the address space was being changed. To be tried again from there.
-    Again(u64),
+    /// This many bytes, more than 0, and then something in the way: the same call from there tells what.
+    Part(u64),
+    /// The first page is mapped already. Threads that wait for it were not woken.
+    Mapped,
+    /// The object does not hold the first page, or there was no memory for it.
+    Hole,
+    /// The range does not lie in one mapping that is served: the program split it by an advice of its own, or it is gone.
+    Split,
+    /// The address space is being changed: events wait to be read.
+    Changing,
+    /// The process has ended.
+    Gone,
+}
+
+/// Which touches of a range are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// Those of pages that do not exist; pages that the mapped memfd holds are mapped by the kernel, several at once.
+    Missing,
+    /// Those too of pages that the memfd holds and the range does not show yet.
+    MissingAndUnmapped,
 }
 
 /// A userfaultfd with its features agreed on.
@@ -78,87 +134,6 @@ pub enum OpenError {
     Other(#[source] io::Error),
 }
 
-#[repr(C)]
-struct Api {
-    api: u64,
-    features: u64,
-    ioctls: u64,
-}
-
-#[repr(C)]
-struct Range {
-    start: u64,
-    len: u64,
-}
-
-#[repr(C)]
-struct Register {
-    range: Range,
-    mode: u64,
-    ioctls: u64,
-}
-
-/// uffdio_copy.
-#[repr(C)]
-struct Transfer {
-    destination: u64,
-    source: u64,
-    len: u64,
-    mode: u64,
-    result: i64,
-}
-
-/// uffdio_zeropage, uffdio_continue and uffdio_poison.
-#[repr(C)]
-struct Fill {
-    range: Range,
-    mode: u64,
-    result: i64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct RawMessage {
-    event: u8,
-    reserved: [u8; 7],
-    flags: u64,
-    address: u64,
-    tid: u32,
-    rest: u32,
-}
-
-// include/uapi/linux/userfaultfd.h
-const _: () = assert!(size_of::<Api>() == 24 && size_of::<Range>() == 16 && size_of::<Register>() == 32);
-const _: () =
-    assert!(size_of::<Transfer>() == 40 && size_of::<Fill>() == 32 && size_of::<RawMessage>() == 32);
-
-const API: u64 = 0xaa;
-const FEATURE_SIGBUS: u64 = 1 << 7;
-const FEATURE_THREAD_ID: u64 = 1 << 8;
-const FEATURE_MINOR_SHMEM: u64 = 1 << 10;
-const FEATURE_POISON: u64 = 1 << 14;
-const MODE_MISSING: u64 = 1 << 0;
-const MODE_MINOR: u64 = 1 << 2;
-const EVENT_PAGEFAULT: u8 = 0x12;
-const FLAG_WRITE: u64 = 1 << 0;
-const USER_MODE_ONLY: libc::c_int = 1;
-
-const fn request(direction: u64, number: u64, size: usize) -> libc::Ioctl {
-    (direction << 30 | (size as u64) << 16 | API << 8 | number) as libc::Ioctl
-}
-const READ: u64 = 2;
-const READ_WRITE: u64 = 3;
-const IOC_NEW: libc::Ioctl = request(0, 0, 0);
-const IOC_API: libc::Ioctl = request(READ_WRITE, 0x3f, size_of::<Api>());
-const IOC_REGISTER: libc::Ioctl = request(READ_WRITE, 0x00, size_of::<Register>());
-const IOC_WAKE: libc::Ioctl = request(READ, 0x02, size_of::<Range>());
-const IOC_COPY: libc::Ioctl = request(READ_WRITE, 0x03, size_of::<Transfer>());
-const IOC_ZEROPAGE: libc::Ioctl = request(READ_WRITE, 0x04, size_of::<Fill>());
-const IOC_CONTINUE: libc::Ioctl = request(READ_WRITE, 0x07, size_of::<Fill>());
-const IOC_POISON: libc::Ioctl = request(READ_WRITE, 0x08, size_of::<Fill>());
-// The number that linux/userfaultfd.h gives for UFFDIO_COPY.
-const _: () = assert!(IOC_COPY == 0xc028_aa03);
-
 impl Userfaultfd {
     /// Opens one whose faults are delivered as `delivery` says. Needs Linux 6.6.
     ///
@@ -166,6 +141,19 @@ impl Userfaultfd {
     /// [`OpenError::NotPermitted`] names what would permit it; [`Delivery::Signal`] and
     /// [`Delivery::MessageUserOnly`] are permitted to every user outside a sandbox.
     pub fn open(delivery: Delivery) -> Result<Self, OpenError> {
+        Self::open_for(delivery, 0)
+    }
+
+    /// As [`Self::open`]; also tells when memory that it serves is moved, given up, unmapped or forked. Whoever does that
+    /// waits until the event is read.
+    ///
+    /// # Errors
+    /// As `open`. Forks are told to those with CAP_SYS_PTRACE alone.
+    pub fn open_with_events(delivery: Delivery) -> Result<Self, OpenError> {
+        Self::open_for(delivery, FEATURE_EVENTS)
+    }
+
+    fn open_for(delivery: Delivery, events: u64) -> Result<Self, OpenError> {
         let fd = match delivery {
             Delivery::Message => Self::descriptor(0).or_else(|error| match error {
                 OpenError::NotPermitted => Self::from_device(),
@@ -174,7 +162,7 @@ impl Userfaultfd {
             Delivery::Signal | Delivery::MessageUserOnly => Self::descriptor(USER_MODE_ONLY)?,
         };
         let uffd = Self { fd };
-        let mut features = FEATURE_MINOR_SHMEM | FEATURE_POISON;
+        let mut features = FEATURE_MINOR_SHMEM | FEATURE_POISON | events;
         features |= if delivery == Delivery::Signal { FEATURE_SIGBUS } else { FEATURE_THREAD_ID };
         let mut api = Api { api: API, features, ioctls: 0 };
         // SAFETY: the struct has the kernel's layout and lives through the call.
@@ -190,7 +178,7 @@ impl Userfaultfd {
         Ok(uffd)
     }
 
-    fn descriptor(flags: libc::c_int) -> Result<OwnedFd, OpenError> {
+    pub(crate) fn descriptor(flags: libc::c_int) -> Result<OwnedFd, OpenError> {
         // SAFETY: userfaultfd takes flags alone.
         let fd = unsafe {
             libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | flags) as i32
@@ -223,46 +211,82 @@ impl Userfaultfd {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Serves missing pages of `[start, start + len)` from here, and with `minor` those too that the mapped memfd holds
-    /// and this mapping does not show yet.
+    /// Serves touches of `span` from here. Says nothing of what was served before: more can be added so, and less takes an
+    /// [`Self::unregister`] first.
     ///
     /// # Errors
-    /// EINVAL for memory that cannot be served, such as a mapping of a file on a disk.
-    pub fn register(&self, start: u64, len: u64, minor: bool) -> io::Result<()> {
-        let mode = if minor { MODE_MISSING | MODE_MINOR } else { MODE_MISSING };
-        let mut register = Register { range: Range { start, len }, mode, ioctls: 0 };
-        // SAFETY: the struct has the kernel's layout and lives through the call. Registering alone changes no memory.
+    /// EINVAL for memory that cannot be served.
+    pub fn register(&self, span: &Span, served: Served) -> io::Result<()> {
+        self.register_part(span, 0, span.len(), served)
+    }
+
+    /// As [`Self::register`], for `[offset, offset + len)` of `span`.
+    ///
+    /// # Errors
+    /// As `register`.
+    pub fn register_part(&self, span: &Span, offset: u64, len: u64, served: Served) -> io::Result<()> {
+        let mode = match served {
+            Served::Missing => MODE_MISSING,
+            Served::MissingAndUnmapped => MODE_MISSING | MODE_MINOR,
+        };
+        let range = Range { start: span.at(offset, len) as u64, len };
+        let mut register = Register { range, mode, ioctls: 0 };
+        // SAFETY: the struct has the kernel's layout and lives through the call, which changes no memory; the span stays
+        // mapped meanwhile.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_REGISTER, &mut register) };
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Maps pages of `[start, start + len)` that the mapped memfd holds.
-    pub fn map_resident(&self, start: u64, len: u64) -> io::Result<Progress> {
-        self.fill(IOC_CONTINUE, start, len)
+    /// Serves touches of `span` no longer; those that wait are repeated.
+    ///
+    /// # Errors
+    /// EINVAL for memory that was never registered.
+    pub fn unregister(&self, span: &Span) -> io::Result<()> {
+        let mut range = Range { start: span.start(), len: span.len() };
+        // SAFETY: as in `register`.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_UNREGISTER, &mut range) };
+        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Maps the kernel's page of zeros, read-only until it is written to, at `[start, start + len)`.
-    pub fn map_zero(&self, start: u64, len: u64) -> io::Result<Progress> {
-        self.fill(IOC_ZEROPAGE, start, len)
+    /// Maps pages of `[offset, offset + len)` of `span` that the mapped memfd holds.
+    ///
+    /// # Errors
+    /// ENOMEM and what else keeps a page table from being made.
+    pub fn map_resident(&self, span: &Span, offset: u64, len: u64) -> io::Result<Progress> {
+        self.fill(IOC_CONTINUE, span, offset, len)
     }
 
-    /// Lets threads that touch `[start, start + len)` get SIGBUS.
-    pub fn poison(&self, start: u64, len: u64) -> io::Result<Progress> {
-        self.fill(IOC_POISON, start, len)
+    /// Maps the kernel's page of zeros, read-only until it is written to, at `[offset, offset + len)` of `span`.
+    ///
+    /// # Errors
+    /// As [`Self::map_resident`].
+    pub fn map_zero(&self, span: &Span, offset: u64, len: u64) -> io::Result<Progress> {
+        self.fill(IOC_ZEROPAGE, span, offset, len)
     }
 
-    fn fill(&self, request: libc::Ioctl, start: u64, len: u64) -> io::Result<Progress> {
-        let mut fill = Fill { range: Range { start, len }, mode: 0, result: 0 };
-        // SAFETY: the struct has the kernel's layout and lives through the call. The kernel fills missing pages of
-        // ranges registered here only; memory that is in use is never missing.
+    /// Lets threads that touch `[offset, offset + len)` of `span` get SIGBUS.
+    ///
+    /// # Errors
+    /// As [`Self::map_resident`].
+    pub fn poison(&self, span: &Span, offset: u64, len: u64) -> io::Result<Progress> {
+        self.fill(IOC_POISON, span, offset, len)
+    }
+
+    fn fill(&self, request: libc::Ioctl, span: &Span, offset: u64, len: u64) -> io::Result<Progress> {
+        let mut fill = Fill { range: Range { start: span.at(offset, len) as u64, len }, mode: 0, result: 0 };
+        // SAFETY: the struct has the kernel's layout and lives through the call, as the span does. The kernel fills
+        // missing pages of ranges registered here only; memory that is in use is never missing.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request, &mut fill) };
         progress(result, fill.result)
     }
 
-    /// Fills missing pages at `start` with copies of `bytes`, a whole number of pages.
-    pub fn copy(&self, start: u64, bytes: &[u8]) -> io::Result<Progress> {
+    /// Fills missing pages of `span` from `offset` on with copies of `bytes`, a whole number of pages.
+    ///
+    /// # Errors
+    /// As [`Self::map_resident`].
+    pub fn copy(&self, span: &Span, offset: u64, bytes: &[u8]) -> io::Result<Progress> {
         let mut transfer = Transfer {
-            destination: start,
+            destination: span.at(offset, bytes.len() as u64) as u64,
             source: bytes.as_ptr() as u64,
             len: bytes.len() as u64,
             mode: 0,
@@ -281,27 +305,53 @@ impl Userfaultfd {
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Reads faults that wait, as many as there are and `messages` has room for; 0 where there are none.
-    pub fn read(&self, messages: &mut [Message; 16]) -> io::Result<usize> {
+    /// From here on [`Self::read`] sleeps until there is something to be told. Who sleeps there returns for a message that
+    /// no other reader got, and cannot be told otherwise that it is time to end; polling tells nothing any more.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn sleep_in_reads(&self) -> io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        Ok(rustix::fs::fcntl_setfl(&self.fd, flags - rustix::fs::OFlags::NONBLOCK)?)
+    }
+
+    /// Reads what is to be told, as much as there is, up to 16 events, into `events`, which it empties first.
+    ///
+    /// # Errors
+    /// Those of a descriptor that cannot be read. That nothing waits is none.
+    pub fn read(&self, events: &mut Vec<Event>) -> io::Result<()> {
+        events.clear();
         let mut raw = [RawMessage::default(); 16];
         // SAFETY: `raw` has room for the bytes asked for and any bytes are valid in it.
         let got = unsafe { libc::read(self.fd.as_raw_fd(), raw.as_mut_ptr().cast(), size_of_val(&raw)) };
         if got < 0 {
             let error = io::Error::last_os_error();
             return match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
                 _ => Err(error),
             };
         }
-        let faults =
-            raw[..got as usize / size_of::<RawMessage>()].iter().filter(|raw| raw.event == EVENT_PAGEFAULT);
-        let mut count = 0;
-        for (message, raw) in messages.iter_mut().zip(faults) {
-            let address = raw.address & !(PAGE_SIZE - 1);
-            *message = Message { address, tid: raw.tid, write: raw.flags & FLAG_WRITE != 0 };
-            count += 1;
+        events.extend(raw[..got as usize / size_of::<RawMessage>()].iter().filter_map(RawMessage::event));
+        Ok(())
+    }
+}
+
+impl RawMessage {
+    fn event(&self) -> Option<Event> {
+        let [first, second, third] = self.words;
+        match self.event {
+            EVENT_PAGEFAULT => Some(Event::Fault(Message {
+                address: second & !(PAGE_SIZE - 1),
+                tid: third as u32,
+                write: first & FLAG_WRITE != 0,
+            })),
+            EVENT_REMAP => Some(Event::Moved { from: first, to: second, len: third }),
+            EVENT_REMOVE => Some(Event::Removed { start: first, end: second }),
+            EVENT_UNMAP => Some(Event::Unmapped { start: first, end: second }),
+            // SAFETY: the kernel opened this descriptor for who reads the event, and the event is read once.
+            EVENT_FORK => Some(Event::Forked(unsafe { OwnedFd::from_raw_fd(first as u32 as i32) })),
+            _ => None,
         }
-        Ok(count)
     }
 }
 
@@ -318,13 +368,15 @@ fn progress(result: libc::c_int, bytes: i64) -> io::Result<Progress> {
     }
     let error = io::Error::last_os_error();
     // The result field holds bytes done, or the negative error where none were.
-    let done = bytes.max(0) as u64;
+    if bytes > 0 {
+        return Ok(Progress::Part(bytes as u64));
+    }
     match error.raw_os_error() {
-        Some(libc::EEXIST) => Ok(Progress::Mapped(0)),
-        Some(libc::EAGAIN) if done > 0 => Ok(Progress::Again(done)),
-        Some(libc::EAGAIN) => Ok(Progress::Again(0)),
-        // Too little memory, or as yet no page in the memfd.
-        Some(libc::EFAULT | libc::ENOENT) => Ok(Progress::Hole(done)),
+        Some(libc::EEXIST) => Ok(Progress::Mapped),
+        Some(libc::EAGAIN) => Ok(Progress::Changing),
+        Some(libc::EFAULT) => Ok(Progress::Hole),
+        Some(libc::ENOENT) => Ok(Progress::Split),
+        Some(libc::ESRCH) => Ok(Progress::Gone),
         _ => Err(error),
     }
 }

@@ -1,8 +1,14 @@
-//! Why no userfaultfd can be had, on kernels that lack it or forbid it: a filter of system calls stands in for them.
+//! Why no userfaultfd can be had, on kernels that lack it or forbid it: a filter of system calls stands in for them. And
+//! what one reports.
 
 use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use prepage_sys::userfaultfd::{Delivery, OpenError, Userfaultfd};
+use prepage_sys::region::{Contents, Region};
+use prepage_sys::sigbus::{self, BusFault, Verdict};
+use prepage_sys::userfaultfd::{Delivery, Event, OpenError, Progress, Served, Userfaultfd};
+use prepage_testing::{Doctor, Need};
 
 const CHILD: &str = "PREPAGE_TEST_CHILD";
 const UFFDIO_API: u32 = 0xc018_aa3f;
@@ -65,6 +71,7 @@ fn child() {
         "old" => forbid(libc::SYS_ioctl, Some(UFFDIO_API), libc::EINVAL),
         // As container runtimes do; and they hide the device.
         "sandbox" => forbid(libc::SYS_userfaultfd, None, libc::EPERM),
+        "broken memory" => return,
         _ => {
             let limit = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
             rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
@@ -76,4 +83,81 @@ fn child() {
             error => eprintln!("{error}"),
         }
     }
+}
+
+#[test]
+fn broken_memory_is_not_taken_for_a_page_that_is_missing() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_touches_broken_memory", "--nocapture", "--test-threads=1"])
+        .env(CHILD, "broken memory")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    // A kernel without CONFIG_MEMORY_FAILURE reports poison as it reports a missing page.
+    if !std::path::Path::new("/proc/sys/vm/memory_failure_recovery").exists() {
+        return assert!(said.contains("asked again") && output.status.success(), "{said}");
+    }
+    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    assert_eq!(signal, Some(libc::SIGBUS), "{said}");
+    assert!(said.contains("resolved the missing page") && !said.contains("came back"), "{said}");
+}
+
+#[test]
+fn child_touches_broken_memory() {
+    static RESOLVED: AtomicU32 = AtomicU32::new(0);
+    static REGION: OnceLock<(Userfaultfd, Region)> = OnceLock::new();
+    fn resolve(fault: &BusFault) -> Verdict {
+        // Forever, if it were asked: what is broken stays so.
+        if RESOLVED.fetch_add(1, Ordering::SeqCst) > 0 {
+            eprintln!("asked again");
+            std::process::exit(0);
+        }
+        let (uffd, region) = REGION.get().unwrap();
+        let _ = uffd.map_zero(region.span(), fault.address - region.start(), 4096);
+        Verdict::Resolved
+    }
+    if std::env::var(CHILD).is_ok_and(|name| name == "broken memory") {
+        let (uffd, region) = REGION.get_or_init(|| {
+            let uffd = Userfaultfd::open(Delivery::Signal).unwrap();
+            (uffd, Region::map(4 * 4096, Contents::Anonymous).unwrap())
+        });
+        uffd.register(region.span(), Served::Missing).unwrap();
+        sigbus::install(resolve).unwrap();
+        assert_eq!(region.as_slice()[0], 0);
+        assert_eq!(RESOLVED.load(Ordering::SeqCst), 1);
+        eprintln!("resolved the missing page");
+        // The kernel reports poison as it reports a memory error.
+        assert_eq!(uffd.poison(region.span(), 4096, 4096).unwrap(), Progress::Done);
+        eprintln!("came back {}", std::hint::black_box(region.as_slice())[4096]);
+    }
+}
+
+#[test]
+fn changes_of_memory_are_events() {
+    let refused = |error: &OpenError| matches!(error, OpenError::NotPermitted | OpenError::Missing);
+    let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+    let opened = Userfaultfd::open_with_events(Delivery::Message);
+    let Some(uffd) = prepage_testing::unless_refused(opened, need, refused) else { return };
+    let mut region = Region::map(8 * 4096, Contents::Anonymous).unwrap();
+    let (start, span) = (region.start(), std::sync::Arc::clone(region.span()));
+    uffd.register(&span, Served::Missing).unwrap();
+    assert_eq!(uffd.map_zero(&span, 0, 8 * 4096).unwrap(), Progress::Done);
+    assert_eq!(uffd.map_zero(&span, 4096, 4096).unwrap(), Progress::Mapped);
+    // Who gives pages up waits until the event is read.
+    let thread = std::thread::spawn(move || {
+        region.discard(4096, 2 * 4096).unwrap();
+        region
+    });
+    let mut events = Vec::new();
+    while events.is_empty() {
+        uffd.read(&mut events).unwrap();
+    }
+    let removed = matches!(events[..], [Event::Removed { start: from, end }] if from == start + 4096 && end == from + 8192);
+    assert!(removed, "{events:?}");
+    let region = thread.join().unwrap();
+    assert_eq!(uffd.map_zero(&span, 0, 8 * 4096).unwrap(), Progress::Mapped);
+    assert_eq!(uffd.map_zero(&span, 4096, 7 * 4096).unwrap(), Progress::Part(8192));
+    assert!(region.as_slice().iter().all(|&byte| byte == 0));
+    // Who unmaps would wait, too.
+    drop((uffd, region));
 }

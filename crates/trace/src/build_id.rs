@@ -59,17 +59,15 @@ mod tests {
         let path = std::env::current_exe().expect("this program");
         let inode = std::fs::metadata(&path).expect("there").ino();
         let object = |inode| Object::new(path.to_str().expect("plain"), Some((0, inode)));
-        let notes = std::process::Command::new("readelf").arg("-n").arg(&path).output();
-        match notes {
-            Ok(notes) if notes.status.success() => {
-                let notes = String::from_utf8_lossy(&notes.stdout);
-                let expected = notes.split_once("Build ID: ").map(|(_, id)| id.split_whitespace().next());
-                let (file, size_bytes) = file_of(&object(inode)).expect("the same file");
-                assert_eq!(size_bytes, file.metadata().expect("open").len());
-                let found = build_id_of(&file).map(|id| id.to_string());
-                assert_eq!(found.as_deref(), expected.flatten());
-            }
-            _ => eprintln!("SKIPPED: no readelf to compare with"),
+        if prepage_testing::has(prepage_testing::Need::Tool("readelf".into())) {
+            let notes = std::process::Command::new("readelf").arg("-n").arg(&path).output().expect("it runs");
+            assert!(notes.status.success(), "{}", String::from_utf8_lossy(&notes.stderr));
+            let notes = String::from_utf8_lossy(&notes.stdout);
+            let expected = notes.split_once("Build ID: ").map(|(_, id)| id.split_whitespace().next());
+            let (file, size_bytes) = file_of(&object(inode)).expect("the same file");
+            assert_eq!(size_bytes, file.metadata().expect("open").len());
+            let found = build_id_of(&file).map(|id| id.to_string());
+            assert_eq!(found.as_deref(), expected.flatten());
         }
         assert!(file_of(&object(inode + 1)).is_none());
         assert_eq!(build_id(&[0x7f, b'E', b'L', b'F']), None);

@@ -75,8 +75,8 @@ pub enum EventKind {
         pages: u32,
     },
     /// The thread asked for pages of a file by read() or the like, whether or not they are in the page cache. A long
-    /// read is told in portions, each with what is left of it. The portion before a page that has to be waited for is
-    /// not told (Linux 6.18, mm/filemap.c, `filemap_get_pages`).
+    /// read is reported in portions, each with what is left of it. The kernel does not report the portion before a page
+    /// that the reader has to wait for (Linux 6.18, mm/filemap.c, `filemap_get_pages`).
     PagesRead {
         /// The file's device, `major << 20 | minor`.
         device: u64,

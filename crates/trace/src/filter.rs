@@ -16,11 +16,11 @@ pub struct Filters {
     comms: Vec<String>,
     /// As they were given.
     texts: Vec<String>,
-    /// For each object whether one of `files` is meant, once that was looked at.
+    /// For each object that was met, whether it is one of `files`.
     is_wanted: Vec<Option<bool>>,
 }
 
-/// A text that is no range of addresses.
+/// The text cannot be parsed as a range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text}: not a range of addresses such as 7f0000000000-7f0000100000 (hexadecimal, the end not included)"

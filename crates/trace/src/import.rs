@@ -2,16 +2,17 @@
 //!
 //! ```text
 //! perf.data ─► records in order ─► Events ─► Pairing ─ Fault
-//!               (linux-perf-data)   a fault's page-faults sample waits for the minor- or major-faults sample after it
+//!               (linux-perf-data)
 //! ```
 //!
 //! perf writes a sample of `page-faults` when a fault begins, and of `minor-faults` or `major-faults` when it ends. With
-//! all three a fault has a class and a cost as in prepage's own recordings, with less it lacks one or both.
+//! all three a fault has a class and a cost as in prepage's own recordings, with less it lacks one or both
+//! ([`TraceFacts::missing`]).
 
 mod error;
-mod frame;
 mod record;
 mod samples;
+mod whole;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,11 +25,11 @@ use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use prepage_core::{BuildId, Fault, ImportFacts, Object, Stack, Thread, TraceFacts};
 
 use crate::event::{Event, EventKind};
-use crate::pairing::Pairing;
+use crate::pairing::{Ends, Pairing};
 use crate::tables::Tables;
 pub use error::{ImportError, PERF_COMMAND};
 use record::{Taken, take};
-use samples::{Kind, Samples};
+use samples::{Kind, Sample};
 
 /// Records taken in one go, so that memory stays bounded.
 const ROUND_RECORDS: usize = 1 << 16;
@@ -52,7 +53,7 @@ pub struct Importer {
     records: PerfRecordIter<BufReader<File>>,
     /// What each event of the file counts, by its number.
     kinds: Vec<Option<Kind>>,
-    samples: Samples,
+    ends: Option<Ends>,
     /// Made with the first time that is known: faults are counted from there.
     pairing: Option<Pairing>,
     /// Events from before: the state of the machine when perf started.
@@ -65,10 +66,10 @@ pub struct Importer {
     build_ids: HashMap<String, BuildId>,
 }
 
-/// What there is to say at the end.
+/// The result of an import, apart from its faults.
 #[derive(Debug)]
 pub struct Imported {
-    /// The run, as far as perf told of it.
+    /// The run, as far as perf described it.
     pub facts: TraceFacts,
     /// What the faults' object ids mean.
     pub objects: Vec<Object>,
@@ -89,18 +90,19 @@ impl Importer {
     /// Begins to read `path`.
     ///
     /// # Errors
-    /// What is no perf.data, is cut short, or has no page-fault samples with address, thread and time.
+    /// When the file is not a perf.data file, is cut short, or has no page-fault samples with address, thread and time.
     pub fn open(path: &Path) -> Result<Self, ImportError> {
         let io = |source| ImportError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
-        frame::check(path, &file)?;
+        whole::check(path, &file)?;
         let malformed = |source| ImportError::malformed(path, source);
         let reader = BufReader::new(file);
         let PerfFileReader { perf_file: file, record_iter: records } =
             guarded(|| PerfFileReader::parse_file(reader)).map_err(malformed)?;
         let kinds = samples::kinds(path, &file)?;
         let facts = guarded(|| Ok(facts(path, &file, &kinds))).map_err(malformed)?;
-        let samples = Samples::new();
+        let sampled = facts.imported.as_ref().is_some_and(|from| from.sampled.is_some());
+        let ends = samples::ends(&kinds, sampled);
         let mut build_ids = HashMap::new();
         for info in guarded(|| file.build_ids()).map_err(malformed)?.into_values() {
             let path = String::from_utf8_lossy(&info.path).into_owned();
@@ -111,7 +113,7 @@ impl Importer {
             file,
             records,
             kinds,
-            samples,
+            ends,
             pairing: None,
             early: Vec::new(),
             origin_ns: 0,
@@ -136,7 +138,10 @@ impl Importer {
             };
             self.last_ns = self.last_ns.max(time_ns);
             match taken {
-                Some(Taken::Lost(count)) => self.facts.lost += count,
+                Some(Taken::Lost(records)) => {
+                    self.facts.lost = self.facts.lost.saturating_add(records);
+                    self.event(Event { time_ns, pid: 0, tid: 0, kind: EventKind::Lost { records } }, faults);
+                }
                 Some(Taken::Event { pid, tid, kind }) => {
                     self.event(Event { time_ns, pid, tid, kind }, faults)
                 }
@@ -154,7 +159,7 @@ impl Importer {
     /// The next record: the number of its event, its time, and what it means here. `None` at the end.
     fn read(&mut self) -> Result<Option<(usize, u64, Option<Taken>)>, linux_perf_data::Error> {
         let Some(record) = self.records.next_record(&mut self.file)? else { return Ok(None) };
-        // perf's own records tell of how it wrote the file, nothing of the program.
+        // perf's own records are about the file, not about the program.
         let PerfFileRecord::EventRecord { attr_index, record } = record else {
             return Ok(Some((0, 0, None)));
         };
@@ -202,24 +207,22 @@ impl Importer {
             self.begin(event.time_ns);
         }
         if let Some(pairing) = &mut self.pairing {
-            // What the thread does next shows that its fault is over.
-            self.samples.settle(event.tid, pairing, faults);
             pairing.feed(&event, faults);
         }
     }
 
-    fn sample(&mut self, kind: Kind, time_ns: u64, sample: samples::Sample, faults: &mut Vec<Fault>) {
+    fn sample(&mut self, kind: Kind, time_ns: u64, sample: Sample, faults: &mut Vec<Fault>) {
         if self.pairing.is_none() {
             self.begin(time_ns);
         }
         if let Some(pairing) = &mut self.pairing {
-            self.samples.take(kind, time_ns, sample, pairing, faults);
+            sample.feed(kind, time_ns, self.ends, pairing, faults);
         }
     }
 
     fn begin(&mut self, time_ns: u64) {
         self.origin_ns = time_ns;
-        let mut pairing = Pairing::new(time_ns);
+        let mut pairing = Pairing::new(time_ns).with_ends(self.ends.unwrap_or_default());
         let mut none = Vec::new();
         self.early.drain(..).for_each(|event| pairing.feed(&event, &mut none));
         self.pairing = Some(pairing);
@@ -227,7 +230,7 @@ impl Importer {
 
     fn end(&mut self, faults: &mut Vec<Fault>) {
         if let Some(pairing) = &mut self.pairing {
-            self.samples.settle_all(pairing, faults);
+            pairing.finish(faults);
             self.facts.survivors = pairing.spaces().processes() as u64;
         }
     }
@@ -258,8 +261,8 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
     let faults = file.event_attributes().iter().zip(kinds).filter(|(_, kind)| kind.is_some());
     let sampled = faults.clone().find_map(|(event, _)| match event.attr.sampling_policy {
         SamplingPolicy::Period(period) if period.get() == 1 => None,
-        SamplingPolicy::Period(period) => Some(format!("one fault in {period}")),
-        SamplingPolicy::Frequency(hertz) => Some(format!("up to {hertz} faults a second")),
+        SamplingPolicy::Period(period) => Some(format!("one event in {period}")),
+        SamplingPolicy::Frequency(hertz) => Some(format!("up to {hertz} events a second")),
         SamplingPolicy::NoSampling => Some("none".to_owned()),
     });
     TraceFacts {
@@ -270,6 +273,8 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
             file: path.to_string_lossy().into_owned(),
             events: faults.map(|(event, kind)| samples::event_name(event, *kind)).collect(),
             disk_unknown: kinds.contains(&Some(Kind::Any)) && !kinds.contains(&Some(Kind::Major)),
+            costs_unknown: !(kinds.contains(&Some(Kind::Any))
+                && (kinds.contains(&Some(Kind::Minor)) || kinds.contains(&Some(Kind::Major)))),
             sampled,
         }),
         ..TraceFacts::default()

@@ -3,22 +3,38 @@
 mod stacks;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::{fs, io};
 
-use prepage_core::{Fault, FaultClass, Object, Permissions, Stack, Thread, ThreadIndex};
+use prepage_core::{Fault, FaultClass, Object, PageIndex, Permissions, Stack, Thread, ThreadIndex};
 
 use crate::event::{Event, EventKind};
 use crate::filter::Filters;
-use crate::space::{AddressSpaces, Place};
+use crate::space::{AddressSpaces, Resolved};
 use crate::tables::Tables;
 use stacks::Stacks;
+
+/// A fault that a signal interrupts may go on until this long after its first beginning. A program that jumps out of a
+/// signal handler may touch the same address again at any time, and the two faults would look like one.
+const RESTART_NS_MAX: u64 = 1_000_000_000;
+/// Threads whose ends may have been lost are looked for only among more than these.
+const RUNNING_MIN: usize = 1 << 14;
 
 /// Makes [`Fault`]s of a stream's events.
 ///
 /// A thread is in one fault at a time, so what is kept of unfinished ones is bounded by the number of threads.
-/// A beginning at the same address as the thread's unfinished one is the same fault once more (a signal
-/// interrupted it) and keeps the first start.
+/// When a thread begins a fault while an earlier one has not ended, then
+///
+/// - the same instruction touched the same address within a second: a signal interrupted the fault, which goes on and
+///   keeps its first start;
+/// - records were lost since the earlier fault began: its end is [`FaultClass::Unseen`];
+/// - otherwise the earlier fault ended in a signal or an error: [`FaultClass::Failed`].
+///
+/// After a loss the end of a fault shows its class but not its cost: the end may be that of a later fault.
+///
+/// A minor fault of the page that the thread's last fault read from disk, by the same instruction, is the retry after
+/// the read: [`FaultClass::Short`].
 ///
 /// The class of a fault that read nothing from a device is a rule of thumb, for the kernel says only "minor":
 ///
@@ -38,6 +54,23 @@ pub struct Pairing {
     filters: Filters,
     filtered_out: u64,
     probe_cost_ns: u64,
+    ends: Ends,
+    /// How often records were lost so far.
+    losses: u64,
+    /// So many threads make it worth looking which of them are gone.
+    look_at: usize,
+}
+
+/// Which ends of faults the events include, apart from losses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ends {
+    /// All: a fault without an end did not end.
+    #[default]
+    All,
+    /// Some kinds only: a fault without an end is [`FaultClass::Unseen`].
+    Some,
+    /// A sample: the end that follows a beginning need not be the same fault's.
+    Sample,
 }
 
 #[derive(Debug)]
@@ -47,6 +80,8 @@ struct Running {
     /// Its entry in the table of threads under this name, once it has faulted.
     index: Option<ThreadIndex>,
     begun: Option<Begun>,
+    /// Page and instruction of the thread's last fault, where it read from disk.
+    read: Option<(PageIndex, u64)>,
 }
 
 /// A fault that has not ended.
@@ -56,16 +91,16 @@ struct Begun {
     address: u64,
     ip: u64,
     calls: Option<Box<[u64]>>,
+    /// [`Pairing::losses`] at that time.
+    losses: u64,
 }
 
 /// A fault that is over.
 enum Over {
-    /// After so long, where its beginning was seen.
-    Ended {
-        cost_ns: Option<u64>,
-        disk: bool,
-    },
-    Failed,
+    /// It ended. `cost_ns` is known where its beginning was seen too.
+    Ended { cost_ns: Option<u64>, disk: bool },
+    /// How it ended was not seen, or it never did.
+    NotEnded,
 }
 
 impl Pairing {
@@ -80,6 +115,9 @@ impl Pairing {
             filters: Filters::default(),
             filtered_out: 0,
             probe_cost_ns: 0,
+            ends: Ends::All,
+            losses: 0,
+            look_at: RUNNING_MIN,
         }
     }
 
@@ -93,6 +131,12 @@ impl Pairing {
     #[must_use]
     pub fn with_probe_cost(self, probe_cost_ns: u64) -> Self {
         Self { probe_cost_ns, ..self }
+    }
+
+    /// Says which ends of faults the events will include.
+    #[must_use]
+    pub fn with_ends(self, ends: Ends) -> Self {
+        Self { ends, ..self }
     }
 
     /// Learns the threads and mappings of a process that was running before its events began.
@@ -113,32 +157,42 @@ impl Pairing {
     pub fn feed(&mut self, event: &Event, faults: &mut Vec<Fault>) {
         match &event.kind {
             EventKind::FaultBegin { address, ip, calls } => {
+                let losses = self.losses;
                 let thread = running(&mut self.running, event);
-                if thread.begun.as_ref().is_some_and(|earlier| earlier.address == *address) {
-                    // It goes on.
-                } else {
-                    let calls = calls.clone();
-                    let begun = Begun { time_ns: event.time_ns, address: *address, ip: *ip, calls };
+                let goes_on = |earlier: &Begun| {
+                    (earlier.address, earlier.ip, earlier.losses) == (*address, *ip, losses)
+                        && event.time_ns.saturating_sub(earlier.time_ns) <= RESTART_NS_MAX
+                };
+                if !thread.begun.as_ref().is_some_and(goes_on) {
+                    let begun = Begun {
+                        time_ns: event.time_ns,
+                        address: *address,
+                        ip: *ip,
+                        calls: calls.clone(),
+                        losses,
+                    };
                     let earlier = thread.begun.replace(begun);
-                    faults.extend(earlier.and_then(|earlier| self.over(event.tid, earlier, &Over::Failed)));
+                    faults.extend(earlier.and_then(|earlier| self.over(event.tid, earlier, &Over::NotEnded)));
                 }
             }
             EventKind::FaultEnd { address, ip, disk } => {
-                match running(&mut self.running, event).begun.take() {
+                let earlier = running(&mut self.running, event).begun.take();
+                let (begun, cost_ns) = match earlier {
                     Some(begun) if begun.address == *address => {
                         let cost_ns = event.time_ns.saturating_sub(begun.time_ns);
-                        let cost_ns = Some(cost_ns.saturating_sub(self.probe_cost_ns));
-                        faults.extend(self.over(event.tid, begun, &Over::Ended { cost_ns, disk: *disk }));
+                        let is_known = begun.losses == self.losses && self.ends != Ends::Sample;
+                        (begun, is_known.then(|| cost_ns.saturating_sub(self.probe_cost_ns)))
                     }
                     earlier => {
                         // The record of its beginning was lost, or none was asked for.
-                        faults
-                            .extend(earlier.and_then(|earlier| self.over(event.tid, earlier, &Over::Failed)));
-                        let begun = Begun { time_ns: event.time_ns, address: *address, ip: *ip, calls: None };
-                        let ended = Over::Ended { cost_ns: None, disk: *disk };
-                        faults.extend(self.over(event.tid, begun, &ended));
+                        faults.extend(
+                            earlier.and_then(|earlier| self.over(event.tid, earlier, &Over::NotEnded)),
+                        );
+                        let (time_ns, losses) = (event.time_ns, self.losses);
+                        (Begun { time_ns, address: *address, ip: *ip, calls: None, losses }, None)
                     }
-                }
+                };
+                faults.extend(self.over(event.tid, begun, &Over::Ended { cost_ns, disk: *disk }));
             }
             EventKind::Name { name, .. } => {
                 let thread = running(&mut self.running, event);
@@ -152,7 +206,7 @@ impl Pairing {
             }
             EventKind::Exit => {
                 let begun = self.running.get_mut(&event.tid).and_then(|thread| thread.begun.take());
-                faults.extend(begun.and_then(|begun| self.over(event.tid, begun, &Over::Failed)));
+                faults.extend(begun.and_then(|begun| self.over(event.tid, begun, &Over::NotEnded)));
                 self.running.remove(&event.tid);
             }
             EventKind::Map(_)
@@ -160,17 +214,18 @@ impl Pairing {
             | EventKind::PageCached { .. }
             | EventKind::PagesRead { .. }
             | EventKind::PagesMapped { .. }
-            | EventKind::PageDirtied { .. }
-            | EventKind::Lost { .. } => {}
+            | EventKind::PageDirtied { .. } => {}
+            EventKind::Lost { .. } => self.losses += 1,
         }
         self.spaces.apply(event);
     }
 
-    /// Appends the faults that have begun and not ended, as [`FaultClass::Failed`]: for the end of the record.
+    /// Appends the faults that have begun and not ended: for the end of the record.
     pub fn finish(&mut self, faults: &mut Vec<Fault>) {
         let unfinished: Vec<(u32, Begun)> =
             self.running.iter_mut().filter_map(|(&tid, thread)| Some((tid, thread.begun.take()?))).collect();
-        faults.extend(unfinished.into_iter().filter_map(|(tid, begun)| self.over(tid, begun, &Over::Failed)));
+        faults
+            .extend(unfinished.into_iter().filter_map(|(tid, begun)| self.over(tid, begun, &Over::NotEnded)));
     }
 
     /// What the faults' numbers mean, so far.
@@ -181,6 +236,32 @@ impl Pairing {
     /// The same, at the end.
     pub fn into_tables(self) -> (Vec<Object>, Vec<Thread>, Vec<Stack>) {
         (self.spaces.into_objects(), self.threads, self.stacks.into_all())
+    }
+
+    /// What the tables of threads and stacks take in memory, about. They grow with every thread and stack that is new.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "the starter writes no trace files"))]
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.stacks.bytes() + self.threads.len() * (size_of::<Thread>() + 16)
+    }
+
+    /// Begins the tables of threads and stacks anew: the numbers in earlier faults mean nothing from now on.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "the starter writes no trace files"))]
+    pub(crate) fn forget_tables(&mut self) {
+        self.stacks = Stacks::default();
+        self.threads.clear();
+        self.running.values_mut().for_each(|running| running.index = None);
+    }
+
+    /// Forgets the threads and processes that have ended, where the records of their ends were lost. Looks in /proc only
+    /// when there are many more than at the last look.
+    pub(crate) fn forget_gone(&mut self) {
+        if self.running.len() < self.look_at {
+            return;
+        }
+        let is_gone = |pid: u32, tid: u32| !Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
+        self.running.retain(|&tid, thread| !is_gone(thread.pid, tid));
+        self.spaces.forget(|pid| is_gone(pid, pid));
+        self.look_at = 2 * self.running.len() + RUNNING_MIN;
     }
 
     /// The thread `tid` as it is called at the last event.
@@ -217,15 +298,26 @@ impl Pairing {
                 begun.time_ns.saturating_sub(self.origin_ns),
                 ThreadIndex(0),
                 begun.address,
-                FaultClass::Failed,
+                if begun.losses == self.losses && self.ends == Ends::All {
+                    FaultClass::Failed
+                } else {
+                    FaultClass::Unseen
+                },
             )
         };
+        let read_before = thread.read.take();
         if let Over::Ended { cost_ns, disk } = *over {
             let memory = Memory::at(place);
             // To be noted also for faults that are read from disk or left out: later ones depend on it.
             let touched = memory == Memory::Anonymous && self.spaces.touch(pid, begun.address);
             fault.cost_ns = cost_ns;
-            fault.class = if disk { FaultClass::Disk } else { memory.class(touched) };
+            let at = (PageIndex::containing(begun.address), begun.ip);
+            fault.class = match disk {
+                true => FaultClass::Disk,
+                false if read_before == Some(at) && fault.page.is_some() => FaultClass::Short,
+                false => memory.class(touched),
+            };
+            thread.read = disk.then_some(at);
         }
         if !self.filters.is_empty() && !self.filters.keep(&fault, &thread.name, self.spaces.objects()) {
             self.filtered_out += 1;
@@ -242,7 +334,7 @@ impl Pairing {
 
 impl Running {
     fn new(pid: u32, name: Arc<str>) -> Self {
-        Self { pid, name, index: None, begun: None }
+        Self { pid, name, index: None, begun: None, read: None }
     }
 }
 
@@ -255,8 +347,8 @@ enum Memory {
 }
 
 impl Memory {
-    fn at(place: Option<Place<'_>>) -> Self {
-        let Some(Place { mapping, object, .. }) = place else { return Self::Anonymous };
+    fn at(place: Option<Resolved<'_>>) -> Self {
+        let Some(Resolved { mapping, object, .. }) = place else { return Self::Anonymous };
         match object.path.as_str() {
             _ if object.is_file() && mapping.is_private() && mapping.is_writable() => Self::PrivateFile,
             _ if object.is_file() => Self::SharedFile,

@@ -1,5 +1,6 @@
 //! Traces in files: Apache Parquet, one row a fault. `docs/trace-format.md` describes it for other readers.
 
+mod columns;
 mod error;
 mod names;
 mod prefix;
@@ -20,6 +21,7 @@ pub use reader::read_trace;
 pub use recording::{Notice, Recording, RecordingError, record};
 pub use scan::{Batch, TraceFile, Wanted};
 pub use schema::FORMAT_VERSION;
+pub use stack_text::stack_text;
 pub use writer::{TraceWriter, write_trace};
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub enum FaultEvents {
     Costs,
 }
 
-/// What to tell of the page cache (root).
+/// What to report of the page cache (root).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PageCacheEvents {
     /// Nothing.

@@ -1,18 +1,20 @@
 //! Recording faults: of a command, of running processes, of the whole machine.
 
-mod subject;
+mod scope;
 mod urgent;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use prepage_core::{ExactFacts, Fault, Object, Stack, Thread, TraceFacts};
 use prepage_sys::perf::PerfError;
 use prepage_sys::signals::{self, Signals};
 use prepage_sys::spawn::{HowEnded, spawn_waiting};
+use prepage_sys::tsc::Moment;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::calibrate::ProbeCost;
@@ -24,18 +26,18 @@ use crate::pairing::Pairing;
 use crate::probe::{FaultEvents, PageCacheEvents, Probe};
 use crate::stream::{Stream, now_ns};
 use crate::tables::Tables;
-use subject::{Left, Observing};
-pub use subject::{LeftRunning, Subject};
+use scope::{Left, Observing};
+pub use scope::{LeftRunning, Scope};
 use urgent::Urgent;
 
-/// How long to wait at most before what there is is read and handed on: what a killed recorder had not read is lost.
+/// The rings are read at least this often: records that a killed recorder had not read are lost.
 const ROUND: Duration = Duration::from_millis(500);
 /// The same where each fault's frame is looked up: soon, or the page may be elsewhere.
 const FRAMES_ROUND: Duration = Duration::from_millis(1);
 /// How full a ring may be then: a few faults.
 const FRAMES_WAKEUP_BYTES: u32 = 1 << 10;
 
-/// What to record beside every fault's time, cost and place.
+/// What to record in addition to every fault's time, cost and place.
 #[derive(Clone, Debug, Default)]
 pub struct RecordOptions {
     /// The calls that led to each fault.
@@ -48,17 +50,33 @@ pub struct RecordOptions {
     pub filters: Filters,
     /// What was resident when the touches of a command began to be recorded exactly, for [`TraceFacts::exact`].
     pub exact: Option<ExactFacts>,
-    /// Ends the recording after so long.
+    /// Ends the recording after this time.
     pub duration: Option<Duration>,
+    /// What is to be done before a command begins.
+    pub prepare: Option<Prepare>,
 }
 
-/// Records faults until the subject has ended, the time is over or a signal asks to end.
+/// Called with the process id of a command that waits to begin, observed already. Returns environment variables to be set
+/// for it ([`prepage_sys::exec::exec_with`]).
+#[derive(Clone)]
+pub struct Prepare(pub Arc<PrepareFn>);
+
+/// See [`Prepare`].
+pub type PrepareFn = dyn Fn(u32) -> Vec<(&'static str, OsString)> + Send + Sync;
+
+impl std::fmt::Debug for Prepare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Prepare")
+    }
+}
+
+/// Records faults until the scope has ended, the time is over or a signal asks to end.
 ///
 /// ```no_run
-/// use prepage_trace::{Recorder, RecordOptions, Subject};
+/// use prepage_trace::{Recorder, RecordOptions, Scope};
 ///
-/// let subject = Subject::Command(vec!["gcc".into(), "--version".into()]);
-/// let mut recorder = Recorder::start(&subject, &RecordOptions::default())?;
+/// let scope = Scope::Command(vec!["gcc".into(), "--version".into()]);
+/// let mut recorder = Recorder::start(&scope, &RecordOptions::default())?;
 /// let mut faults = Vec::new();
 /// while recorder.next_faults(&mut faults)? {
 ///     // take what is in `faults`, and clear it, to keep memory bounded
@@ -69,13 +87,15 @@ pub struct RecordOptions {
 #[derive(Debug)]
 pub struct Recorder {
     stream: Stream,
-    pairing: Pairing,
+    pub(crate) pairing: Pairing,
     observing: Observing,
     signals: Signals,
     frames: Option<Frames>,
     page_cache: Option<PageCacheWatch>,
     facts: TraceFacts,
     lost_by_second: BTreeMap<u64, u64>,
+    /// Before the recording, to find out how many cycles a nanosecond takes.
+    moment: Option<Moment>,
     origin_ns: u64,
     deadline: Option<Instant>,
     round: Duration,
@@ -83,7 +103,7 @@ pub struct Recorder {
     _urgent: Urgent,
 }
 
-/// What there is to say when the recording has ended.
+/// The result of a recording, apart from its faults.
 #[derive(Debug)]
 pub struct Recorded {
     /// The run.
@@ -147,7 +167,7 @@ impl RecordError {
 }
 
 impl Recorder {
-    /// Begins to record `subject`. A command's exit, and whether it could be executed at all, show in
+    /// Begins to record `scope`. A command's exit, and whether it could be executed at all, show in
     /// [`Recorder::finish`].
     ///
     /// What observing a fault costs is measured first, on this process. It gets the highest ordinary priority, where
@@ -157,22 +177,23 @@ impl Recorder {
     ///
     /// # Panics
     /// When the command or the list of processes is empty.
-    pub fn start(subject: &Subject, options: &RecordOptions) -> Result<Self, RecordError> {
+    pub fn start(scope: &Scope, options: &RecordOptions) -> Result<Self, RecordError> {
         if options.frames && !Frames::can_be_seen() {
             return Err(RecordError::Frames);
         }
         let probe = probe(options);
         // First, because the command is to inherit this process's limits and priority as they were.
-        let (command, waiting) = match subject {
-            Subject::Command(command) => {
+        let (command, waiting) = match scope {
+            Scope::Command(command) => {
                 (command.as_slice(), Some(spawn_waiting(command).map_err(RecordError::Start)?))
             }
-            Subject::Processes(_) | Subject::System => (<&[OsString]>::default(), None),
+            Scope::Processes(_) | Scope::System => (<&[OsString]>::default(), None),
         };
         let signals = Signals::take_over(&signals::ENDING).map_err(RecordError::Start)?;
         allow_many_files();
+        let moment = Moment::now();
         let cost = ProbeCost::measure(&probe)?;
-        let observing = Observing::begin(subject, waiting)?;
+        let observing = Observing::begin(scope, waiting)?;
         let stream = Stream::attach_to(&observing.target(), &probe)?;
         let origin_ns = now_ns();
         let mut pairing =
@@ -181,9 +202,9 @@ impl Recorder {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let facts = TraceFacts {
             command: command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect(),
-            pids: if let Subject::Processes(pids) = subject { pids.clone() } else { Vec::new() },
+            pids: if let Scope::Processes(pids) = scope { pids.clone() } else { Vec::new() },
             unread_maps,
-            system_wide: matches!(subject, Subject::System),
+            system_wide: matches!(scope, Scope::System),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             started_unix_ns: started.as_nanos() as u64,
             system_calls_hidden: !stream.sees_system_calls(),
@@ -194,7 +215,7 @@ impl Recorder {
             ..TraceFacts::default()
         };
         let urgent = Urgent::begin();
-        let observing = observing.go().map_err(RecordError::Start)?;
+        let observing = observing.go(options.prepare.as_ref()).map_err(RecordError::Start)?;
         Ok(Self {
             stream,
             pairing,
@@ -204,6 +225,7 @@ impl Recorder {
             page_cache: options.page_cache.then(|| PageCacheWatch::new(cost.inside_ns)),
             facts,
             lost_by_second: BTreeMap::new(),
+            moment,
             origin_ns,
             deadline: options.duration.map(|duration| Instant::now() + duration),
             round: if options.frames { FRAMES_ROUND } else { ROUND },
@@ -240,18 +262,25 @@ impl Recorder {
             lost: self.lost_by_second.values().sum(),
             lost_by_second: self.lost_by_second.iter().map(|(&second, &records)| (second, records)).collect(),
             filtered_out: self.pairing.filtered_out(),
+            tsc_hz: self.moment.and_then(|moment| moment.hz()),
+            unnamed_mappings: self.pairing.spaces().unnamed_mappings(),
             exact: self.facts.exact.as_ref().map(|exact| exact.of(self.tables().objects)),
             ..self.facts.clone()
         }
     }
 
-    /// Takes leave of the subject. A command that has ended is waited for; one that runs on is handed back.
+    /// How long the recording took so far, and how many records were lost.
+    pub fn progress(&self) -> (Duration, u64) {
+        (Duration::from_nanos(now_ns() - self.origin_ns), self.lost_by_second.values().sum())
+    }
+
+    /// Ends the recording. A command that has ended is waited for; one that runs on is handed back.
     pub fn finish(mut self) -> Recorded {
         let mut facts = self.facts();
         let mut failure = None;
         match self.stream.counts() {
             Ok(counts) => {
-                // The last losses are counted and no record tells of them.
+                // The last losses are counted and no record names them.
                 let untold = counts.lost.saturating_sub(facts.lost);
                 if untold > 0 {
                     *self.lost_by_second.entry(facts.duration_ns / 1_000_000_000).or_default() += untold;
@@ -337,6 +366,7 @@ impl Recorder {
             self.ended = true;
         } else {
             stream.ripe().for_each(&mut take);
+            self.pairing.forget_gone();
         }
     }
 }

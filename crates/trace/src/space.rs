@@ -26,7 +26,15 @@ pub struct AddressSpaces {
     ids: HashMap<Object, ObjectId>,
     /// Files of which something was ever mapped to be executed.
     executable: HashSet<ObjectId>,
+    /// Mappings of files beyond [`OBJECTS_MAX`].
+    unnamed: u64,
 }
+
+/// Different files kept apart at most: some 30 MB. A machine has some ten thousand that are mapped; only a day of made
+/// and removed ones has more.
+const OBJECTS_MAX: usize = 1 << 17;
+/// The path of all files beyond.
+const OTHER_FILES: &str = "[other files]";
 
 #[derive(Debug, Default)]
 struct Process {
@@ -38,7 +46,7 @@ struct Process {
 
 /// Where an address points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct Resolved<'a> {
     /// The mapping it lies in.
     pub mapping: &'a Mapping,
     /// What is mapped there.
@@ -103,12 +111,12 @@ impl AddressSpaces {
     }
 
     /// What lies at `address` of process `pid`; `None` for memory of no known mapping.
-    pub fn resolve(&self, pid: u32, address: u64) -> Option<Place<'_>> {
+    pub fn resolve(&self, pid: u32, address: u64) -> Option<Resolved<'_>> {
         let (start, mapping) = self.processes.get(&pid)?.mappings.at(address)?;
         let object = &self.objects[mapping.object.0 as usize];
         let offset = mapping.offset_bytes + (address - start);
         let page = object.is_file().then(|| PageIndex::containing(offset));
-        Some(Place { mapping, object, page })
+        Some(Resolved { mapping, object, page })
     }
 
     /// Where the instruction at `address` of process `pid` lies in its file; [`CodePlace::offset`] is the address
@@ -137,6 +145,16 @@ impl AddressSpaces {
             }
         }
         self.objects
+    }
+
+    /// How many mappings are of files that are no longer kept apart, because there were too many.
+    pub fn unnamed_mappings(&self) -> u64 {
+        self.unnamed
+    }
+
+    /// Forgets processes of which `is_gone` says that they have ended: the records of their ends were lost.
+    pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
+        self.processes.retain(|pid, _| !is_gone(*pid));
     }
 
     /// How many processes have begun and not ended.
@@ -178,6 +196,10 @@ impl AddressSpaces {
         if let Some(&id) = self.ids.get(&object) {
             return id;
         }
+        if self.objects.len() >= OBJECTS_MAX && object.is_file() {
+            self.unnamed += 1;
+            return self.intern(&Mapped { path: OTHER_FILES.into(), inode: None, ..mapped.clone() });
+        }
         let id = ObjectId(self.objects.len() as u32);
         self.objects.push(object.clone());
         self.ids.insert(object, id);
@@ -186,7 +208,7 @@ impl AddressSpaces {
 }
 
 /// Whether anonymous memory reported at `start` is new, rather than old memory with a new size or permission,
-/// which the kernel reports alike. A rule of thumb: new memory either lies within an old mapping of the same
+/// which the kernel reports in the same way. A rule of thumb: new memory either lies within an old mapping of the same
 /// permission (it was unmapped, unseen, and is mapped again), or may not be touched at all yet.
 fn is_fresh(mappings: &Mappings, start: u64, new: &Mapping) -> bool {
     if new.protection == 0 {
@@ -199,7 +221,7 @@ fn is_fresh(mappings: &Mappings, start: u64, new: &Mapping) -> bool {
 
 /// One line of /proc/PID/maps (proc_pid_maps(5)):
 /// `7f0c1a200000-7f0c1a228000 r--p 00000000 fe:00 1234   /usr/lib/libc.so.6`
-fn parse_maps_line(line: &str) -> Option<Mapped> {
+pub fn parse_maps_line(line: &str) -> Option<Mapped> {
     let mut rest = line;
     let mut word = || {
         let (word, tail) = rest.split_once(' ').unwrap_or((rest, ""));

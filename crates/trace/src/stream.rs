@@ -31,7 +31,7 @@ pub struct Stream {
     pending: Vec<Event>,
     /// Events older than this are complete in `pending`.
     ripe_before_ns: u64,
-    tally: Tally,
+    uncounted: Uncounted,
     sees_system_calls: bool,
     /// This process, where it would observe itself.
     own_pid: Option<u32>,
@@ -49,7 +49,7 @@ struct CpuRing {
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct Uncounted {
     lost: u64,
     malformed: u64,
     /// Minor and major faults of this process, which are left out.
@@ -152,28 +152,28 @@ impl Stream {
         }
         if !lost_known {
             // Before Linux 6.0 only the records that say so: the last ones may be missing.
-            counts.lost = self.tally.lost;
+            counts.lost = self.uncounted.lost;
         }
-        counts.lost += self.tally.malformed;
-        counts.minor = counts.minor.saturating_sub(self.tally.own.0);
-        counts.major = counts.major.saturating_sub(self.tally.own.1);
+        counts.lost += self.uncounted.malformed;
+        counts.minor = counts.minor.saturating_sub(self.uncounted.own.0);
+        counts.major = counts.major.saturating_sub(self.uncounted.own.1);
         Ok(counts)
     }
 
     /// Moves all records from the rings to `pending` and sorts it.
     fn collect(&mut self) {
-        let Self { rings, decoder, pending, tally, own_pid, .. } = self;
+        let Self { rings, decoder, pending, uncounted, own_pid, .. } = self;
         for CpuRing { ring, .. } in rings {
             ring.drain(|bytes| {
                 let Ok(record) = Record::decode(bytes) else {
-                    tally.malformed += 1;
+                    uncounted.malformed += 1;
                     return;
                 };
-                let Some(kind) = decoder.event(&record, tally) else { return };
+                let Some(kind) = decoder.event(&record, uncounted) else { return };
                 if *own_pid == Some(record.pid) {
                     match kind {
-                        EventKind::FaultEnd { disk: false, .. } => tally.own.0 += 1,
-                        EventKind::FaultEnd { disk: true, .. } => tally.own.1 += 1,
+                        EventKind::FaultEnd { disk: false, .. } => uncounted.own.0 += 1,
+                        EventKind::FaultEnd { disk: true, .. } => uncounted.own.1 += 1,
                         _ => {}
                     }
                     if !matches!(kind, EventKind::Lost { .. }) {

@@ -1,32 +1,12 @@
 //! A trace in a few numbers.
 
-use prepage_core::{Fault, FaultClass, ObjectId};
+use prepage_core::{Fault, FaultClass, ObjectId, Tally};
 
 /// Counts and costs of faults, by class and by object. Its memory does not grow with the number of faults.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     classes: [Tally; FaultClass::ALL.len()],
-    objects: Vec<ObjectTally>,
-}
-
-/// Faults of one kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// How many.
-    pub count: u64,
-    /// Of how many the cost is known.
-    pub timed: u64,
-    /// The cost of those, together.
-    pub cost_ns: u64,
-}
-
-/// Faults on one object.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ObjectTally {
-    /// All.
-    pub all: Tally,
-    /// Those that read from a device.
-    pub disk: u64,
+    objects: Vec<Tally>,
 }
 
 impl Summary {
@@ -36,11 +16,9 @@ impl Summary {
         if let Some(ObjectId(number)) = fault.object {
             let number = number as usize;
             if number >= self.objects.len() {
-                self.objects.resize(number + 1, ObjectTally::default());
+                self.objects.resize(number + 1, Tally::default());
             }
-            let object = &mut self.objects[number];
-            object.all.add(fault);
-            object.disk += u64::from(fault.class == FaultClass::Disk);
+            self.objects[number].add(fault);
         }
     }
 
@@ -51,40 +29,23 @@ impl Summary {
 
     /// All faults.
     pub fn total(&self) -> Tally {
-        self.classes.iter().fold(Tally::default(), |sum, class| Tally {
-            count: sum.count + class.count,
-            timed: sum.timed + class.timed,
-            cost_ns: sum.cost_ns + class.cost_ns,
-        })
+        let mut total = Tally::default();
+        self.classes.iter().for_each(|class| total.merge(class));
+        total
     }
 
     /// How many objects had faults.
     pub fn objects(&self) -> usize {
-        self.objects.iter().filter(|tally| tally.all.count > 0).count()
+        self.objects.iter().filter(|tally| tally.count > 0).count()
     }
 
-    /// The objects that cost most, at most `count` of them, dearest first.
-    pub fn dearest_objects(&self, count: usize) -> Vec<(ObjectId, ObjectTally)> {
+    /// The objects that cost most, at most `count` of them, slowest first.
+    pub fn slowest_objects(&self, count: usize) -> Vec<(ObjectId, Tally)> {
         let numbered = self.objects.iter().enumerate().map(|(at, tally)| (ObjectId(at as u32), *tally));
-        let mut objects: Vec<_> = numbered.filter(|(_, tally)| tally.all.count > 0).collect();
-        objects.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.all.cost_ns, tally.all.count)));
+        let mut objects: Vec<_> = numbered.filter(|(_, tally)| tally.count > 0).collect();
+        objects.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.cost_ns, tally.count)));
         objects.truncate(count);
         objects
-    }
-}
-
-impl Tally {
-    /// The mean cost in nanoseconds, of those whose cost is known.
-    pub fn mean_ns(self) -> Option<f64> {
-        (self.timed > 0).then(|| self.cost_ns as f64 / self.timed as f64)
-    }
-
-    fn add(&mut self, fault: &Fault) {
-        self.count += 1;
-        if let Some(cost_ns) = fault.cost_ns {
-            self.timed += 1;
-            self.cost_ns += cost_ns;
-        }
     }
 }
 
@@ -108,10 +69,11 @@ mod tests {
         summary.add(&fault(FaultClass::Failed, None, None));
         assert_eq!(summary.class(FaultClass::Disk).mean_ns(), Some(300.0));
         assert_eq!(summary.class(FaultClass::Failed).mean_ns(), None);
-        assert_eq!(summary.total(), Tally { count: 4, timed: 2, cost_ns: 400 });
-        let dearest = summary.dearest_objects(9);
-        assert_eq!(summary.objects(), dearest.len());
-        let seen: Vec<_> = dearest.iter().map(|(id, tally)| (id.0, tally.all.count, tally.disk)).collect();
+        let total = summary.total();
+        assert_eq!((total.count, total.timed, total.cost_ns), (4, 2, 400));
+        let slowest = summary.slowest_objects(9);
+        assert_eq!(summary.objects(), slowest.len());
+        let seen: Vec<_> = slowest.iter().map(|(id, tally)| (id.0, tally.count, tally.disk)).collect();
         assert_eq!(seen, [(2, 1, 1), (0, 2, 1)]);
     }
 }

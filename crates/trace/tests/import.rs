@@ -6,24 +6,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use prepage_core::{Fault, FaultClass};
+use prepage_testing::{Need, has};
 use prepage_trace::import::{ImportError, Imported, Importer};
 
-/// What perf records of `command` with `options`; `None`, said loudly, where it cannot.
+mod support;
+
+/// What perf records of `command` with `options`; `None`, counted as a skip, where there is no perf or it may record
+/// nothing.
 fn record(dir: &Path, options: &[&str], command: &[&str]) -> Option<PathBuf> {
+    if !has(Need::Tool("perf".into())) || !support::may_record() {
+        return None;
+    }
     let path = dir.join("perf.data");
     let mut perf = Command::new("perf");
     perf.args(["record", "-q", "-o"]).arg(&path).args(options).arg("--").args(command);
-    match perf.output() {
-        Ok(output) if output.status.success() => Some(path),
-        Ok(output) => {
-            eprintln!("SKIPPED: perf record: {}", String::from_utf8_lossy(&output.stderr));
-            None
-        }
-        Err(error) => {
-            eprintln!("SKIPPED: perf: {error} (try: apt-get install linux-perf)");
-            None
-        }
-    }
+    let output = perf.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(path)
 }
 
 fn import(path: &Path) -> Result<(Vec<Fault>, Imported), ImportError> {
@@ -106,10 +105,10 @@ fn what_lacks_something_is_refused_with_the_command_that_records_it() {
     );
     let Some(path) = record(dir.path(), &["-e", "page-faults", "-c", "3", "-d"], &["true"]) else { return };
     let (_, imported) = import(&path).unwrap();
-    assert_eq!(imported.facts.imported.unwrap().sampled.as_deref(), Some("one fault in 3"));
+    assert_eq!(imported.facts.imported.unwrap().sampled.as_deref(), Some("one event in 3"));
 }
 
-/// Whatever is missing at the end is told as missing; at no length is there a panic or a trace.
+/// Whatever is missing at the end is reported as missing; at no length is there a panic or a trace.
 #[test]
 fn a_file_cut_short_is_said_to_be_one() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,13 +3,19 @@
 use std::env;
 use std::hint::black_box;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use prepage_core::{Fault, FaultClass};
 use prepage_sys::spawn::HowEnded;
-use prepage_trace::{PerfError, RecordError, RecordOptions, Recorded, Recorder, Subject};
+use prepage_testing::{Need, has, skip, unless_refused};
+use prepage_trace::{PerfError, RecordError, RecordOptions, Recorded, Recorder, Scope};
+
+mod support;
+
+use support::{FAULTS, is_recording_refused, is_refused};
 
 /// One recording at a time: the rate test needs the machine for itself.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -19,30 +25,19 @@ const TOUCH: &str = "PREPAGE_TEST_TOUCH";
 const TOUCH_ROUNDS: usize = 8;
 const TOUCH_BYTES: usize = 64 << 20;
 
-fn start(subject: &Subject) -> Result<Recorder, RecordError> {
-    Recorder::start(subject, &RecordOptions::default())
+fn start(scope: &Scope) -> Result<Recorder, RecordError> {
+    Recorder::start(scope, &RecordOptions::default())
 }
 
-/// Records a command. `None`, said loudly, where it cannot be.
+/// Records a command. `None`, counted as a skip, where this user may record nothing.
 fn record(command: &[&str]) -> Option<(Vec<Fault>, Recorded)> {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let program = command[0];
     let command: Vec<_> = command.iter().map(Into::into).collect();
-    let mut recorder = match start(&Subject::Command(command)) {
-        Ok(recorder) => recorder,
-        Err(RecordError::Perf(error)) => {
-            eprintln!("SKIPPED: {error}; try: {}", error.remedy().unwrap_or("another kernel"));
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let mut recorder = unless_refused(start(&Scope::Command(command)), FAULTS, is_recording_refused)?;
     let mut faults = Vec::new();
     while recorder.next_faults(&mut faults).expect("faults") {}
     let recorded = recorder.finish();
-    if let Some(HowEnded::NotExecuted(error)) = &recorded.how_ended {
-        eprintln!("SKIPPED: {program}: {error}");
-        return None;
-    }
+    assert!(!matches!(recorded.how_ended, Some(HowEnded::NotExecuted(_))), "{:?}", recorded.how_ended);
     Some((faults, recorded))
 }
 
@@ -108,6 +103,45 @@ fn a_command_killed_and_one_that_leaves_a_child_behind() {
     assert_eq!(recorded.facts.survivors, 1);
 }
 
+/// Touches memory that may not be touched, leaves the signal handler by a jump, and touches the same address by the same
+/// instruction 1.2 s later, when it may.
+const JUMPS_OUT: &str = r"
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static sigjmp_buf out;
+static void handler(int signal) { siglongjmp(out, 1); }
+static void __attribute__((noinline)) touch(volatile char *page) { *page = 1; }
+int main(void) {
+    char *page = mmap((void *)0x7e0000000000, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    signal(SIGSEGV, handler);
+    if (sigsetjmp(out, 1) == 0) touch(page);
+    usleep(1200000);
+    mprotect(page, 4096, PROT_READ | PROT_WRITE);
+    touch(page);
+    return 0;
+}";
+
+#[test]
+fn a_program_that_jumps_out_of_a_signal_handler_has_two_faults() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (source, program) = (dir.path().join("a.c"), dir.path().join("a"));
+    std::fs::write(&source, JUMPS_OUT).expect("written");
+    if !has(Need::Tool("gcc".into())) {
+        return;
+    }
+    let built = std::process::Command::new("gcc").arg("-o").args([&program, &source]).status();
+    assert!(built.expect("gcc runs").success());
+    let Some((faults, recorded)) = record(&[program.to_str().expect("plain")]) else { return };
+    assert!(matches!(recorded.how_ended, Some(HowEnded::Exited(0))), "{:?}", recorded.how_ended);
+    let of_page: Vec<&Fault> = faults.iter().filter(|fault| fault.address == 0x7e00_0000_0000).collect();
+    let classes: Vec<FaultClass> = of_page.iter().map(|fault| fault.class).collect();
+    assert_eq!(classes, [FaultClass::Failed, FaultClass::ZeroFill], "{of_page:?}");
+    assert_eq!(of_page[0].cost_ns, None);
+    assert!(of_page[1].cost_ns.is_some_and(|cost_ns| cost_ns < 1_000_000_000), "{of_page:?}");
+}
+
 #[test]
 fn no_record_is_lost_at_full_speed() {
     let this = env::current_exe().expect("this program");
@@ -119,9 +153,8 @@ fn no_record_is_lost_at_full_speed() {
     println!("{:.0} faults a second, {} lost", faults.len() as f64 / seconds, recorded.facts.lost);
     assert_complete(&faults, &recorded);
     assert_eq!(recorded.facts.lost, 0, "{:?}", recorded.facts);
-    let huge = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-    if huge.is_ok_and(|huge| huge.contains("[always]")) {
-        eprintln!("SKIPPED: huge pages make few faults of many pages here");
+    // Huge pages make few faults of many pages.
+    if !has(Need::SmallPages) {
         return;
     }
     assert!(faults.len() >= 2 * TOUCH_ROUNDS * TOUCH_BYTES / 4096);
@@ -149,16 +182,13 @@ fn touched_by_two_threads() {
 #[test]
 fn what_cannot_be_executed_says_why() {
     let command = vec!["/nonexistent/program".into()];
-    match start(&Subject::Command(command)) {
-        Ok(mut recorder) => {
-            while recorder.next_faults(&mut Vec::new()).expect("no faults") {}
-            let Some(HowEnded::NotExecuted(error)) = recorder.finish().how_ended else {
-                panic!("it was executed");
-            };
-            assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
-        }
-        Err(error) => eprintln!("SKIPPED: {error}"),
-    }
+    let started = unless_refused(start(&Scope::Command(command)), FAULTS, is_recording_refused);
+    let Some(mut recorder) = started else { return };
+    while recorder.next_faults(&mut Vec::new()).expect("no faults") {}
+    let Some(HowEnded::NotExecuted(error)) = recorder.finish().how_ended else {
+        panic!("it was executed");
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
 }
 
 /// Pages that each of its threads touches at once.
@@ -209,16 +239,11 @@ fn beside_a_running_process(look: impl FnOnce(u32)) {
     }
 }
 
-fn record_for_a_while(subject: &Subject, options: &RecordOptions) -> Option<(Vec<Fault>, Recorded)> {
+fn record_for_a_while(scope: &Scope, options: &RecordOptions) -> Option<(Vec<Fault>, Recorded)> {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let duration = Some(options.duration.unwrap_or(Duration::from_millis(300)));
-    let mut recorder = match Recorder::start(subject, &RecordOptions { duration, ..options.clone() }) {
-        Ok(recorder) => recorder,
-        Err(error) => {
-            eprintln!("SKIPPED: {error}; try: {}", error.remedy().unwrap_or("another kernel"));
-            return None;
-        }
-    };
+    let started = Recorder::start(scope, &RecordOptions { duration, ..options.clone() });
+    let mut recorder = unless_refused(started, FAULTS, is_recording_refused)?;
     let mut faults = Vec::new();
     while recorder.next_faults(&mut faults).expect("faults") {}
     let recorded = recorder.finish();
@@ -230,7 +255,7 @@ fn record_for_a_while(subject: &Subject, options: &RecordOptions) -> Option<(Vec
 fn a_running_process_is_recorded_with_all_its_threads() {
     beside_a_running_process(|pid| {
         let options = RecordOptions { stacks: true, ..RecordOptions::default() };
-        let Some((faults, recorded)) = record_for_a_while(&Subject::Processes(vec![pid]), &options) else {
+        let Some((faults, recorded)) = record_for_a_while(&Scope::Processes(vec![pid]), &options) else {
             return;
         };
         let names: Vec<_> =
@@ -259,12 +284,11 @@ fn a_running_process_is_recorded_with_all_its_threads() {
 
 #[test]
 fn the_whole_machine_is_recorded_without_its_recorder() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: needs root");
+    if !has(Need::Root) {
         return;
     }
     beside_a_running_process(|pid| {
-        let Some((faults, recorded)) = record_for_a_while(&Subject::System, &RecordOptions::default()) else {
+        let Some((faults, recorded)) = record_for_a_while(&Scope::System, &RecordOptions::default()) else {
             return;
         };
         let pids: Vec<u32> = recorded.threads.iter().map(|thread| thread.pid).collect();
@@ -278,7 +302,7 @@ fn filters_keep_what_they_name_and_count_the_rest() {
     beside_a_running_process(|pid| {
         let mut options = RecordOptions::default();
         options.filters.comm("second");
-        let Some((faults, recorded)) = record_for_a_while(&Subject::Processes(vec![pid]), &options) else {
+        let Some((faults, recorded)) = record_for_a_while(&Scope::Processes(vec![pid]), &options) else {
             return;
         };
         let facts = &recorded.facts;
@@ -291,27 +315,77 @@ fn filters_keep_what_they_name_and_count_the_rest() {
     });
 }
 
+/// Set for the copy of this program that touches pages and keeps them.
+const KEEP: &str = "PREPAGE_TEST_KEEP";
+
+/// No test by itself: a process that goes on touching new pages for a while, and keeps them all.
+#[test]
+fn touched_and_kept() {
+    if env::var_os(KEEP).is_none() {
+        return;
+    }
+    for round in 0.. {
+        if round < 500 {
+            Box::leak(vec![1u8; BURST * 4096].into_boxed_slice());
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
 #[test]
 fn frames_are_those_of_the_pages() {
-    beside_a_running_process(|pid| {
-        let options = RecordOptions { frames: true, ..RecordOptions::default() };
-        let Some((faults, _)) = record_for_a_while(&Subject::Processes(vec![pid]), &options) else { return };
-        // Some pages are given back before they can be looked up.
-        assert!(faults.iter().any(|fault| fault.frame.is_some()));
+    if !has(Need::Root) {
+        return;
+    }
+    let mut child = std::process::Command::new(env::current_exe().expect("this program"))
+        .args(["--exact", "touched_and_kept", "--test-threads=1"])
+        .env(KEEP, "1")
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("started");
+    let options = RecordOptions { frames: true, ..RecordOptions::default() };
+    let recorded = record_for_a_while(&Scope::Processes(vec![child.id()]), &options);
+    // Where its pages are, as proc_pid_pagemap(5) says.
+    let pagemap = std::fs::File::open(format!("/proc/{}/pagemap", child.id())).expect("root may");
+    let frame_of = |address: u64| {
+        let mut entry = [0; 8];
+        pagemap.read_exact_at(&mut entry, address / 4096 * 8).ok()?;
+        let entry = u64::from_le_bytes(entry);
+        (entry >> 63 == 1).then_some(entry & ((1 << 55) - 1))
+    };
+    let found: Vec<(u64, u64)> = recorded.as_ref().map_or(Vec::new(), |(faults, _)| {
+        let of_faults =
+            faults.iter().filter_map(|fault| Some((fault.frame?.get(), frame_of(fault.address)?)));
+        of_faults.collect()
     });
+    let _ = child.kill();
+    child.wait().expect("an end");
+    let Some((faults, _)) = recorded else { return };
+    let right = found.iter().filter(|(frame, now)| frame == now).count();
+    // The kernel may have moved a page since. The frame of another page is never right: each page has its own.
+    assert!(
+        found.len() > 500 && right * 100 >= found.len() * 98,
+        "{right} of {} of {}",
+        found.len(),
+        faults.len()
+    );
+    let mut frames: Vec<u64> = found.iter().map(|(frame, _)| *frame).collect();
+    frames.sort_unstable();
+    frames.dedup();
+    assert!(frames.len() * 10 > found.len() * 9, "{} frames of {} faults", frames.len(), found.len());
 }
 
 #[test]
 fn a_process_that_ends_meanwhile_ends_its_recording() {
     let mut child = std::process::Command::new("sleep").arg("0.3").spawn().expect("started");
     let options = RecordOptions { duration: Some(Duration::from_secs(60)), ..RecordOptions::default() };
-    if let Some((_, recorded)) = record_for_a_while(&Subject::Processes(vec![child.id()]), &options) {
+    if let Some((_, recorded)) = record_for_a_while(&Scope::Processes(vec![child.id()]), &options) {
         assert!(recorded.facts.duration_ns < 30_000_000_000, "{:?}", recorded.facts);
         assert!(recorded.how_ended.is_none() && recorded.left_running.is_none());
     }
     let pid = child.id();
     child.wait().expect("an end");
-    match start(&Subject::Processes(vec![std::process::id(), pid])) {
+    match start(&Scope::Processes(vec![std::process::id(), pid])) {
         Err(RecordError::Perf(PerfError::NoProcess { pid: named })) => assert_eq!(named, pid),
         other => panic!("{other:?}"),
     }
@@ -321,7 +395,7 @@ fn a_process_that_ends_meanwhile_ends_its_recording() {
 fn a_command_outlives_a_recording_of_limited_duration() {
     let command = ["sh", "-c", "sleep 2; exit 7"].map(Into::into).to_vec();
     let options = RecordOptions { duration: Some(Duration::from_millis(200)), ..RecordOptions::default() };
-    let Some((_, recorded)) = record_for_a_while(&Subject::Command(command), &options) else { return };
+    let Some((_, recorded)) = record_for_a_while(&Scope::Command(command), &options) else { return };
     assert!(recorded.how_ended.is_none() && recorded.facts.rusage.is_none());
     let how = recorded.left_running.expect("it runs").wait().expect("an end");
     assert!(matches!(how, HowEnded::Exited(7)), "{how:?}");
@@ -335,10 +409,8 @@ fn the_cost_of_a_fault_is_what_it_takes_when_nobody_looks() {
     };
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let probe = prepage_trace::Probe::default();
-    let Ok(cost) = prepage_trace::ProbeCost::measure(&probe) else {
-        eprintln!("SKIPPED: no perf events here");
-        return;
-    };
+    let measured = prepage_trace::ProbeCost::measure(&probe);
+    let Some(cost) = unless_refused(measured, FAULTS, is_refused) else { return };
     let (mut alone, mut recorded) = (Vec::new(), Vec::new());
     for _ in 0..21 {
         took(&mut alone);
@@ -366,8 +438,7 @@ fn the_cost_of_a_fault_is_what_it_takes_when_nobody_looks() {
 
 #[test]
 fn pages_read_in_and_never_touched_are_told() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: needs root");
+    if !has(Need::Root) {
         return;
     }
     // On a disk: the system's temporary directory may be in memory.
@@ -383,13 +454,13 @@ fn pages_read_in_and_never_touched_are_told() {
         duration: Some(Duration::from_secs(60)),
         ..RecordOptions::default()
     };
-    let Some((_, recorded)) = record_for_a_while(&Subject::Command(command), &options) else { return };
+    let Some((_, recorded)) = record_for_a_while(&Scope::Command(command), &options) else { return };
     let facts = recorded.facts.page_cache.expect("asked for");
     let named = |path: &str| facts.files.iter().find(|file| file.path == path);
     let Some(read) = named(path) else {
         // A file system that opens no inode of any generation does not tell the path either.
-        eprintln!("SKIPPED: {path} is not named in {facts:?}");
-        return;
+        let directory = env!("CARGO_TARGET_TMPDIR").into();
+        return skip(Need::InodeHandles(directory), format!("{path} is not named in {facts:?}"));
     };
     assert!((10..=64).contains(&read.pages_read_in), "{read:?}");
     assert!((2..=11).contains(&read.pages_by_read), "{read:?}");

@@ -1,25 +1,32 @@
 //! Streams on the real kernel, attached to a process that is already running: this one.
 
 use std::os::linux::fs::MetadataExt;
+use std::sync::{Mutex, PoisonError};
 use std::{fs, process, thread};
 
+use prepage_testing::{Need, has, unless_refused};
 use prepage_trace::{
     AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, PerfError, Probe, Stream,
 };
 
-/// Attaches to this process; `None`, said loudly, where that is not allowed.
+mod support;
+
+use support::{FAULTS, is_refused, may_record};
+
+/// One test at a time: a stream of this process sees the children that its other tests start.
+static PROCESS: Mutex<()> = Mutex::new(());
+
+/// Attaches to this process; `None`, counted as a skip, where that is not allowed.
 fn attach(probe: &Probe) -> Option<Stream> {
-    match Stream::attach(process::id(), probe) {
-        Ok(stream) => Some(stream),
-        Err(error) => {
-            eprintln!("SKIPPED: {error}; try: {}", error.remedy().unwrap_or("another kernel"));
-            None
-        }
-    }
+    unless_refused(Stream::attach(process::id(), probe), FAULTS, is_refused)
 }
 
 #[test]
 fn pages_that_enter_the_page_cache_are_named() {
+    let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    if !has(Need::Root) {
+        return;
+    }
     let probe = Probe { faults: FaultEvents::None, page_cache: PageCacheEvents::Added, ..Probe::default() };
     let Some(mut stream) = attach(&probe) else { return };
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a file");
@@ -39,6 +46,7 @@ fn pages_that_enter_the_page_cache_are_named() {
 
 #[test]
 fn a_running_process_is_seen_with_the_threads_it_starts_and_where_they_fault() {
+    let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let probe = Probe { switches: true, ..Probe::default() };
     let Some(mut stream) = attach(&probe) else { return };
     let mut spaces = AddressSpaces::new();
@@ -72,6 +80,10 @@ fn a_running_process_is_seen_with_the_threads_it_starts_and_where_they_fault() {
 
 #[test]
 fn a_process_that_is_gone_is_named() {
+    let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    if !may_record() {
+        return;
+    }
     let mut child = process::Command::new("true").spawn().expect("started");
     let pid = child.id();
     child.wait().expect("an end");

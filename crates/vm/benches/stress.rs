@@ -1,6 +1,8 @@
-//! Threads that touch, map, unmap, discard and evict what slow, failing and hostile sources give, under a watchdog, for
-//! SECONDS: by default 600, and 5 as one of the tests. Every byte is checked; at the end every count must be back where
-//! it was.
+//! Threads that touch, map, unmap, discard and evict what slow, failing, hostile and nested sources give, in maps of one object
+//! and of several, served by the VM and left to the kernel; while signals come whose handlers touch maps too, children are
+//! forked that touch and make VMs of their own, whole processes dump core, and mlockall(2) comes and goes. Under a watchdog, for
+//! SECONDS: by default 600, and 5 as one of the tests; with LOCKED set all of it under mlockall. Every byte is checked; at the
+//! end every count must be back where it was. Time in which the whole process was stopped does not count.
 //!
 //! Ends with status 0 and a line of figures, or aborts saying what was wrong.
 
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::policy::Neighbours;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_vm::{Advice, Map, MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
+use prepage_vm::{Advice, Map, MapOptions, Mode, Object, Piece, Source, SourceError, Vm, VmOptions};
 
 const PAGES: u64 = 2048;
 /// What the threads do, by their number: those below `TOUCHERS` touch, those from `DISTURB` on disturb.
@@ -19,9 +21,19 @@ const TOUCHERS: u64 = 4;
 const ZEROS: u64 = TOUCHERS;
 const AGAIN: u64 = TOUCHERS + 1;
 const DISTURB: u64 = TOUCHERS + 2;
-const THREADS: u64 = DISTURB + 2;
-/// A thread that ended no step for so long is stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
+const FORK: u64 = DISTURB + 2;
+const INTERRUPT: u64 = FORK + 1;
+const LOCK: u64 = INTERRUPT + 1;
+const THREADS: u64 = LOCK + 1;
+/// A thread that ended no step for so long is stuck. Long: a machine that is busy with other work may leave this little.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How often is looked.
+const TICK: Duration = Duration::from_millis(200);
+/// Of so many children one is a process of its own that dumps core.
+const DUMPS: u64 = 16;
+/// A core of a process with [`SPARSE_BYTES`] mapped twice is smaller.
+const CORE_BYTES: u64 = 256 << 20;
+const SPARSE_BYTES: u64 = 1 << 30;
 
 /// What every page begins with.
 fn word(page: u64) -> u64 {
@@ -86,6 +98,146 @@ impl Source for Hostile {
 
 const EXPECTED: &str = "a source that panics, as it should in this test";
 
+/// Gives what a map shows: its reads fault in turn.
+struct Nested(Map);
+
+impl Source for Nested {
+    fn len_bytes(&self) -> u64 {
+        PAGES * PAGE_SIZE
+    }
+
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        into.copy_from_slice(&self.0.as_slice()[offset_bytes as usize..][..into.len()]);
+        Ok(())
+    }
+}
+
+/// Where signal handlers touch: two maps that outlive all signals.
+static TOUCHED_BY_SIGNALS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+static SIGNALS: AtomicU64 = AtomicU64::new(0);
+static WRONG_IN_SIGNAL: AtomicU64 = AtomicU64::new(0);
+
+/// Touches a page of each map, in the middle of whatever its thread does.
+extern "C" fn on_signal(_: libc::c_int) {
+    let turn = SIGNALS.fetch_add(1, Ordering::Relaxed);
+    let page = turn.wrapping_mul(0x9e37_79b9) % PAGES;
+    for start in &TOUCHED_BY_SIGNALS {
+        let at = start.load(Ordering::Relaxed) + page * PAGE_SIZE;
+        // SAFETY: the maps stay as long as signals come, and any bytes are a number.
+        let found = unsafe { (at as *const u64).read_volatile() };
+        WRONG_IN_SIGNAL.fetch_add(u64::from(found != word(page)), Ordering::Relaxed);
+    }
+}
+
+fn take_signals() {
+    // SAFETY: the handler reads memory and counts, which handlers may do.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_signal as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+}
+
+/// Cores that were found, and turns of mlockall(2).
+static CORES: AtomicU64 = AtomicU64::new(0);
+static LOCKS: AtomicU64 = AtomicU64::new(0);
+
+/// The variable that tells this program to dump core, and where.
+const DUMP: &str = "STRESS_DUMPS_CORE_IN";
+
+/// Has a process with sparse maps of both modes dump core. The core, where the machine writes one to the directory of who
+/// crashes, holds what was touched and not what was mapped.
+fn dump_one(directory: &std::path::Path) {
+    let itself = std::env::current_exe().expect("this program");
+    let status = std::process::Command::new(itself).env(DUMP, directory).status().expect("it runs");
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    assert_eq!(signal, Some(libc::SIGABRT), "{status}");
+    for core in std::fs::read_dir(directory).expect("a directory").flatten() {
+        let bytes = std::os::unix::fs::MetadataExt::blocks(&core.metadata().expect("just written")) * 512;
+        assert!(bytes < CORE_BYTES, "a core of {bytes} bytes");
+        std::fs::remove_file(core.path()).expect("just written");
+        CORES.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What [`dump_one`] starts.
+fn dump_core(directory: &std::ffi::OsStr) {
+    struct Sparse;
+    impl Source for Sparse {
+        fn len_bytes(&self) -> u64 {
+            SPARSE_BYTES
+        }
+        fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            fill(offset_bytes, into);
+            Ok(())
+        }
+    }
+    std::env::set_current_dir(directory).expect("a directory");
+    let vm = Vm::new(VmOptions::default()).expect("a VM");
+    let object = vm.source("sparse", Sparse).expect("room");
+    let maps = [MapOptions::shared().mode(Mode::Handler), MapOptions::private()]
+        .map(|options| vm.map(&object, &options).expect("userfaultfd is permitted"));
+    let last = SPARSE_BYTES / PAGE_SIZE - 1;
+    maps.iter().for_each(|map| [0, last / 2, last].into_iter().for_each(|page| check(map, page, false)));
+    // SAFETY: the limit is this process's own; what is read is written before.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_CORE, &mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_CORE, &limit);
+    }
+    std::process::abort();
+}
+
+/// Has all mappings to come be locked in memory, or no longer any; false where that is forbidden.
+fn lock_memory(locked: bool) -> bool {
+    // SAFETY: locks memory of this process alone.
+    unsafe {
+        match locked {
+            true => libc::mlockall(libc::MCL_FUTURE) == 0,
+            false => libc::munlockall() == 0,
+        }
+    }
+}
+
+/// What a child of fork(2) does, and how it must end.
+fn fork_one(kind: u64, map: &Map, path: &std::path::Path) {
+    // SAFETY: the child calls what the library lets it call and leaves without running anything of its parent's.
+    let (status, ended) = unsafe {
+        let child = libc::fork();
+        assert!(child >= 0, "no more processes");
+        if child == 0 {
+            // It ends with the thread that forked it: whoever watches that thread watches its child.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            match kind {
+                0 => {
+                    // The core, where the machine wants one, holds next to nothing.
+                    std::hint::black_box(std::hint::black_box(map.as_slice())[0]);
+                }
+                1 => libc::_exit(7 * i32::from(map.populate(map.window()).is_err())),
+                _ => {
+                    let own = Vm::new(VmOptions::default()).and_then(|vm| Ok((vm.file(path)?, vm)));
+                    let Ok((object, vm)) = own else { libc::_exit(1) };
+                    let Ok(own) = vm.map(&object, &MapOptions::shared()) else { libc::_exit(2) };
+                    let right = (0..PAGES).step_by(97).all(|page| {
+                        own.as_slice()[(page * PAGE_SIZE) as usize..][..8] == word(page).to_le_bytes()
+                    });
+                    libc::_exit(if right { 7 } else { 3 });
+                }
+            }
+            libc::_exit(4);
+        }
+        let mut status = 0;
+        while libc::waitpid(child, &mut status, 0) == -1 {}
+        (status, libc::WIFEXITED(status))
+    };
+    match kind {
+        0 => assert_eq!(status & 0x7f, libc::SIGSEGV, "a child's touch is loud: status {status:#x}"),
+        _ => assert!(ended && status >> 8 == 7, "a child ended with status {status:#x}, kind {kind}"),
+    }
+}
+
 /// Touches pages of `map`, all of whose bytes must be right. Pages that may fail are touched by copy.
 fn check(map: &Map, page: u64, by_copy: bool) {
     let at = page * PAGE_SIZE;
@@ -108,9 +260,13 @@ fn check(map: &Map, page: u64, by_copy: bool) {
 
 struct Stress {
     vm: Vm,
-    /// Good, and read by the faulting thread; hostile.
+    path: std::path::PathBuf,
+    /// Where cores come to lie.
+    cores: std::path::PathBuf,
+    /// Good, and read by the faulting thread; hostile; good, by way of other maps.
     file: Object,
     hostile: Object,
+    nested: Object,
     stop: AtomicBool,
     /// Steps each thread ended.
     steps: Vec<AtomicU64>,
@@ -142,7 +298,14 @@ impl Stress {
     /// Maps something, touches it in some order, changes and forgets, unmaps.
     fn touch_some(&self, random: &mut Random, long_lived: &[Map]) {
         let hostile = random.below(4) == 0;
-        let object = if hostile { &self.hostile } else { &self.file };
+        let object = match random.below(3) {
+            _ if hostile => &self.hostile,
+            0 => &self.nested,
+            _ => &self.file,
+        };
+        if random.below(8) == 0 {
+            return self.touch_pieces(random);
+        }
         let start = random.below(PAGES - 1);
         let window = PageRange::new(PageIndex(start), PageIndex(start + 1 + random.below(PAGES - start)));
         let private = random.below(2) == 0;
@@ -168,6 +331,27 @@ impl Stress {
         }
         if random.below(8) == 0 {
             let _ = map.populate(window);
+        }
+    }
+
+    /// Maps pieces of objects, and touches all of them.
+    fn touch_pieces(&self, random: &mut Random) {
+        let mut pieces = Vec::new();
+        let mut expected = Vec::new();
+        for _ in 0..1 + random.below(5) {
+            let start = random.below(PAGES - 64);
+            let range = PageRange::new(PageIndex(start), PageIndex(start + 1 + random.below(64)));
+            let object = if random.below(2) == 0 { &self.file } else { &self.nested };
+            let piece = Piece::new(object, range);
+            pieces.push(if random.below(2) == 0 { piece.copied() } else { piece });
+            expected.extend(range.iter().map(|page| page.0));
+        }
+        let mode = if random.below(4) == 0 { Mode::Handler } else { Mode::Inline };
+        let map = self.vm.map_pieces(&pieces, &MapOptions::private().mode(mode)).expect("a small map");
+        for (index, page) in expected.iter().enumerate() {
+            let bytes = &map.as_slice()[index * PAGE_SIZE as usize..][..PAGE_SIZE as usize];
+            let expected = word(*page).to_le_bytes();
+            assert!(std::hint::black_box(bytes).chunks(8).all(|chunk| chunk == expected), "piece {page}");
         }
     }
 
@@ -205,7 +389,8 @@ impl Stress {
         let start = random.below(PAGES);
         let end = (start + 1 + random.below(256)).min(PAGES);
         let range = PageRange::new(PageIndex(start), PageIndex(end));
-        match random.below(4) {
+        match random.below(5) {
+            4 => drop(self.nested.evict(range).expect("holes can be punched")),
             0 => drop(self.file.evict(range).expect("holes can be punched")),
             1 => drop(self.hostile.evict(range).expect("holes can be punched")),
             2 => long_lived[random.below(2) as usize].advise(Advice::DontNeed(range)).expect("a shared map"),
@@ -230,6 +415,23 @@ impl Stress {
                     let mode = if random.below(8) == 0 { Mode::Handler } else { Mode::Inline };
                     self.touch_again(&mut random, mode);
                 }
+                FORK if random.below(DUMPS) == 0 => dump_one(&self.cores),
+                LOCK if std::env::var_os("LOCKED").is_none() => {
+                    LOCKS.fetch_add(u64::from(lock_memory(true)), Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(500));
+                    assert!(lock_memory(false));
+                    thread::sleep(Duration::from_millis(500));
+                }
+                LOCK => thread::sleep(TICK),
+                FORK => {
+                    fork_one(random.below(3), &long_lived[random.below(2) as usize], &self.path);
+                    thread::sleep(Duration::from_millis(20));
+                }
+                INTERRUPT => {
+                    // SAFETY: a signal to this process, for which there is a handler.
+                    unsafe { libc::kill(libc::getpid(), libc::SIGUSR1) };
+                    thread::sleep(Duration::from_micros(100 + random.below(400)));
+                }
                 _ => self.disturb(&mut random, long_lived),
             }
             self.steps[number].fetch_add(1, Ordering::Relaxed);
@@ -242,7 +444,30 @@ fn give_up(thread: usize, stress: &Stress) -> ! {
     std::process::abort();
 }
 
+/// Time as this process lives it: what passes between two ticks counts for a second at most, so that time in which it was
+/// stopped is not taken for one in which a thread was stuck.
+struct Lived {
+    seen: Instant,
+    lived: Duration,
+}
+
+impl Lived {
+    fn from_now() -> Self {
+        Self { seen: Instant::now(), lived: Duration::ZERO }
+    }
+
+    fn tick(&mut self, tick: Duration) -> Duration {
+        thread::sleep(tick);
+        self.lived += self.seen.elapsed().min(Duration::from_secs(1));
+        self.seen = Instant::now();
+        self.lived
+    }
+}
+
 fn main() {
+    if let Some(directory) = std::env::var_os(DUMP) {
+        return dump_core(&directory);
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "--list") {
         return println!("stress: test");
@@ -271,9 +496,32 @@ fn main() {
     let mut bytes = vec![0; (PAGES * PAGE_SIZE) as usize];
     fill(0, &mut bytes);
     std::fs::write(&path, &bytes).expect("room for 8 MiB");
+    let cores = path.with_extension("cores");
+    std::fs::create_dir(&cores).expect("a place for cores");
 
+    if std::env::var_os("LOCKED").is_some() {
+        // SAFETY: locks memory of this process alone.
+        let locked = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) };
+        assert_eq!(locked, 0, "mlockall: {}", std::io::Error::last_os_error());
+    }
+    take_signals();
     let vm = Vm::new(VmOptions::default().record_faults(4096).explain(false)).expect("a VM");
+    // Maps of a VM that records are never left to the kernel: these are.
+    let kernels = Vm::new(VmOptions::default().explain(false)).expect("a VM");
+    let behind = kernels.file(&path).expect("just written");
+    let for_signals = [Mode::Inline, Mode::Handler].map(|mode| {
+        let map = kernels.map(&behind, &MapOptions::shared().mode(mode)).expect("userfaultfd is permitted");
+        map.populate(map.window()).expect("a file just written");
+        map
+    });
+    for (start, map) in TOUCHED_BY_SIGNALS.iter().zip(&for_signals) {
+        start.store(map.address(), Ordering::Relaxed);
+    }
+    let inner = vm.map(&vm.file(&path).expect("just written"), &MapOptions::shared()).expect("a map");
     let stress = Arc::new(Stress {
+        path: path.clone(),
+        cores: cores.clone(),
+        nested: vm.source("nested", Nested(inner)).expect("a small object"),
         file: vm.file(&path).expect("just written"),
         hostile: vm.source("hostile", Hostile { calls: AtomicU64::new(0), bad: 11 }).expect("a small object"),
         vm,
@@ -295,41 +543,60 @@ fn main() {
         })
         .collect();
 
-    let began = Instant::now();
-    let mut moved: Vec<(u64, Instant)> = stress.steps.iter().map(|_| (0, began)).collect();
+    let mut lived = Lived::from_now();
+    let mut moved: Vec<(u64, Duration)> = stress.steps.iter().map(|_| (0, lived.lived)).collect();
     let mut recorded = 0;
-    while began.elapsed() < Duration::from_secs(seconds) {
-        thread::sleep(Duration::from_millis(200));
+    // Taken from the kernel and given back to it while handlers touch.
+    let taker_ends = Arc::new(AtomicBool::new(false));
+    let (evicted, end) = (behind, Arc::clone(&taker_ends));
+    let taking = thread::spawn(move || {
+        let mut turns = 0_u64;
+        while !end.load(Ordering::Relaxed) {
+            evicted.evict(evicted.pages()).expect("holes can be punched");
+            thread::sleep(Duration::from_millis(5));
+            for map in &for_signals {
+                map.populate(map.window()).expect("a file that is there");
+            }
+            turns += 1;
+        }
+        (for_signals, turns)
+    });
+    while lived.tick(TICK) < Duration::from_secs(seconds) {
         let trace = stress.vm.take_trace();
         recorded += trace.faults.len() as u64 + trace.facts.lost;
         for (number, (steps, (last, when))) in stress.steps.iter().zip(&mut moved).enumerate() {
             let now = steps.load(Ordering::Relaxed);
             if now != *last {
-                (*last, *when) = (now, Instant::now());
-            } else if when.elapsed() > PATIENCE {
+                (*last, *when) = (now, lived.lived);
+            } else if lived.lived - *when > PATIENCE {
                 give_up(number, &stress);
             }
         }
     }
+    let ran = lived.lived;
     stress.stop.store(true, Ordering::Relaxed);
-    let stopped = Instant::now();
+    taker_ends.store(true, Ordering::Relaxed);
+    let mut ending = Lived::from_now();
     for (number, thread) in threads.into_iter().enumerate() {
         while !thread.is_finished() {
-            if stopped.elapsed() > PATIENCE {
+            if ending.tick(Duration::from_millis(10)) > PATIENCE {
                 give_up(number, &stress);
             }
-            thread::sleep(Duration::from_millis(10));
         }
         thread.join().expect("panics abort");
     }
     drop(long_lived);
+    // A last signal may come later: these maps stay.
+    let (for_signals, turns) = taking.join().expect("panics abort");
+    assert!(for_signals.iter().all(|map| map.as_slice()[..8] == word(0).to_le_bytes()));
+    std::mem::forget(for_signals);
+    assert!(SIGNALS.load(Ordering::Relaxed) > 0 && turns > 0);
+    assert_eq!(WRONG_IN_SIGNAL.load(Ordering::Relaxed), 0, "wrong bytes in signal handlers");
     // Reads in the background end.
     let vm = stress.vm.clone();
     drop(stress);
-    let quiet = Instant::now();
-    while vm.statistics().objects > 0 && quiet.elapsed() < PATIENCE {
-        thread::sleep(Duration::from_millis(10));
-    }
+    let mut quiet = Lived::from_now();
+    while vm.statistics().objects > 0 && quiet.tick(Duration::from_millis(10)) < PATIENCE {}
     let trace = vm.take_trace();
     recorded += trace.faults.len() as u64 + trace.facts.lost;
     let statistics = vm.statistics();
@@ -339,8 +606,13 @@ fn main() {
     let faults: u64 = statistics.costs_ns.iter().map(|costs| costs.len()).sum();
     assert_eq!(faults, recorded, "every fault that was timed was recorded or counted as lost");
     let _ = std::fs::remove_file(&path);
+    let _ = std::fs::remove_dir_all(&cores);
     println!(
-        "{faults} faults in {:.0} s, all recorded; nothing left, no thread stuck; {counted:?}",
-        began.elapsed().as_secs_f64()
+        "{faults} faults in {:.0} s, all recorded; nothing left, no thread stuck; {} signals; {turns} times taken from the \
+         kernel; {} cores; {} times locked; {counted:?}",
+        ran.as_secs_f64(),
+        SIGNALS.load(Ordering::Relaxed),
+        CORES.load(Ordering::Relaxed),
+        LOCKS.load(Ordering::Relaxed)
     );
 }

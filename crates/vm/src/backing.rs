@@ -26,26 +26,36 @@ impl Backing {
     }
 }
 
-/// The backings of an object.
+/// The backings of an object, by map and piece of the map.
+///
+/// Lock legend: one lock, held for a change of the tree or a copy of it; never taken by faults.
 #[derive(Debug, Default)]
 pub(crate) struct Backings {
-    by_map: Mutex<BTreeMap<u64, Backing>>,
+    by_map: Mutex<BTreeMap<(u64, u32), Backing>>,
 }
 
+/// What a node of the tree takes for an entry at least as full as trees are: two thirds.
+const ENTRY_BYTES: u64 = (size_of::<((u64, u32), Backing)>() * 3 / 2) as u64;
+
 impl Backings {
-    pub(crate) fn put(&self, backing: Backing) {
-        self.locked().insert(backing.map, backing);
+    pub(crate) fn put(&self, piece: u32, backing: Backing) {
+        self.locked().insert((backing.map, piece), backing);
     }
 
-    pub(crate) fn remove(&self, map: u64) {
-        self.locked().remove(&map);
+    pub(crate) fn remove(&self, map: u64, piece: u32) {
+        self.locked().remove(&(map, piece));
+    }
+
+    /// What they take in memory, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.locked().len() as u64 * ENTRY_BYTES
     }
 
     pub(crate) fn all(&self) -> Vec<Backing> {
         self.locked().values().copied().collect()
     }
 
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<u64, Backing>> {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<(u64, u32), Backing>> {
         self.by_map.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -1,56 +1,82 @@
 //! Buffers between sources and frames.
 
-use std::sync::{Mutex, MutexGuard, TryLockError};
-
+use crossbeam_queue::ArrayQueue;
 use prepage_core::PAGE_SIZE;
 
-/// Pages that are read by one call of a source.
+use crate::sync::{AtomicU32, Ordering, wait, wake};
+
+/// Pages that are read at once by one call of a source that has no larger grain.
 pub(crate) const BUFFER_PAGES: u64 = 256;
 
-/// As many fills as can be under way at once; memory is taken by those that ever were.
-const BUFFERS: usize = 128;
-
-/// Buffers, each for one fill at a time.
+/// Page-aligned memory of [`BUFFER_PAGES`] or more.
 #[derive(Debug)]
-pub(crate) struct Buffers {
-    buffers: Box<[Mutex<Vec<u8>>]>,
-}
-
-/// A buffer in use.
-#[derive(Debug)]
-pub(crate) struct Buffer<'a> {
-    bytes: MutexGuard<'a, Vec<u8>>,
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
     start: usize,
 }
 
-impl Buffers {
-    pub(crate) fn new() -> Self {
-        // One page more, to begin at a page: direct reads demand it. Zeroed memory of this size is mapped, not touched.
-        let len = ((BUFFER_PAGES + 1) * PAGE_SIZE) as usize;
-        Self { buffers: (0..BUFFERS).map(|_| Mutex::new(vec![0; len])).collect() }
-    }
-
-    /// Takes a buffer; waits, without a lock, while all are in use.
-    pub(crate) fn take(&self) -> Buffer<'_> {
-        loop {
-            for buffer in &self.buffers {
-                // Low ones first: they are in the caches.
-                let bytes = match buffer.try_lock() {
-                    Ok(bytes) => bytes,
-                    Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                    Err(TryLockError::WouldBlock) => continue,
-                };
-                let start = bytes.as_ptr().align_offset(PAGE_SIZE as usize);
-                return Buffer { bytes, start };
-            }
-            rustix::thread::sched_yield();
-        }
-    }
+/// Buffers that nobody uses.
+///
+/// Lock legend: (a) atomic; the queue is one of atomics.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    free: ArrayQueue<Buffer>,
+    /// (a) Changes when a buffer comes back.
+    returned: AtomicU32,
 }
 
-impl Buffer<'_> {
+impl Buffer {
+    /// Zeroed memory of this size is mapped, not touched.
+    pub(crate) fn new(pages: u64) -> Self {
+        // One page more, to begin at a page: direct reads demand it.
+        let bytes = vec![0; ((pages.max(BUFFER_PAGES) + 1) * PAGE_SIZE) as usize];
+        let start = bytes.as_ptr().align_offset(PAGE_SIZE as usize);
+        Self { bytes, start }
+    }
+
     /// The first `pages` pages of it, with whatever was left in them.
     pub(crate) fn pages(&mut self, pages: u64) -> &mut [u8] {
         &mut self.bytes[self.start..][..(pages * PAGE_SIZE) as usize]
+    }
+
+    fn room_pages(&self) -> u64 {
+        self.bytes.len() as u64 / PAGE_SIZE - 1
+    }
+}
+
+impl Buffers {
+    /// Room for `count`, of which `ready` are made now.
+    pub(crate) fn new(count: usize, ready: usize) -> Self {
+        let free = ArrayQueue::new(count);
+        (0..ready).for_each(|_| drop(free.push(Buffer::new(BUFFER_PAGES))));
+        Self { free, returned: AtomicU32::new(0) }
+    }
+
+    /// Takes a buffer; sleeps while there is none. Allocates nothing: for faults, whose fills always end.
+    pub(crate) fn take(&self) -> Buffer {
+        loop {
+            let returned = self.returned.load(Ordering::SeqCst);
+            if let Some(buffer) = self.free.pop() {
+                return buffer;
+            }
+            wait(&self.returned, returned);
+        }
+    }
+
+    /// Takes a buffer of at least `pages`, or makes one.
+    pub(crate) fn take_or_make(&self, pages: u64) -> Buffer {
+        self.free.pop().filter(|buffer| buffer.room_pages() >= pages).unwrap_or_else(|| Buffer::new(pages))
+    }
+
+    /// Gives a buffer back.
+    pub(crate) fn give(&self, buffer: Buffer) {
+        if buffer.room_pages() > BUFFER_PAGES {
+            // Of a source with a large grain: too much to keep.
+            return;
+        }
+        if self.free.push(buffer).is_ok() {
+            self.returned.fetch_add(1, Ordering::SeqCst);
+            wake(&self.returned, 1);
+        }
     }
 }

@@ -30,6 +30,9 @@ pub enum MakeError {
         #[source]
         source: io::Error,
     },
+    /// This is a child of fork(2), and the VM its parent's.
+    #[error("the VM belongs to the parent process; a child of fork(2) makes its own")]
+    Forked,
     /// Larger than any address space.
     #[error("an object of {len_bytes} bytes cannot be mapped on any machine")]
     TooLarge {
@@ -88,6 +91,18 @@ pub enum MapError {
     /// This process has 262,144 maps already.
     #[error("too many maps")]
     TooMany,
+    /// The program installed a SIGBUS handler after the first map was made: faults would go there.
+    #[error(
+        "another handler of SIGBUS was installed since the first map was made, so faults cannot be served; install it \
+         before the first map: it gets what is not the VM's"
+    )]
+    SigbusTaken,
+    /// A map of several pieces is private.
+    #[error("a map of several pieces must be private")]
+    Pieces,
+    /// This is a child of fork(2), and the VM its parent's.
+    #[error("the VM belongs to the parent process; a child of fork(2) makes its own")]
+    Forked,
 }
 
 /// Pages of a map cannot be had.
@@ -132,4 +147,7 @@ pub enum AccessError {
     /// The kernel refused.
     #[error("the kernel refused")]
     System(#[source] io::Error),
+    /// This is a child of fork(2), and the VM its parent's.
+    #[error("the VM belongs to the parent process; a child of fork(2) makes its own")]
+    Forked,
 }

@@ -1,37 +1,37 @@
 //! One fault, from the touch to the mapped page.
 //!
 //! ```text
-//!  touch ─► page's word ─┬ Resident ──────────────────────────────────┐
-//!                        ├ Filling ── sleep on the word (or be listed) ┤─► one CONTINUE maps the run ─► done
-//!                        └ Absent ── policy ─► claim run ─► fill ──────┘
+//!  touch ─► lookup ─► page's word ─┬ Resident ──────────────────────────────────┐
+//!                                  ├ Filling ── sleep on the word (or be listed) ┤─► install ─► done
+//!                                  └ Absent ── policy ─► claim run ─► fill ──────┘
 //! ```
-//! No lock is held over a read. What another page's fault takes, this one does not, but for the policy's memory (a few
-//! instructions, and only for policies that have one).
+//! No lock is held over a read. What another page's fault takes, this one does not, but for the policy's memory, for which
+//! nobody waits.
 
 use std::sync::Arc;
 
 use prepage_core::policy::{ClusterPolicy, FaultAt};
 use prepage_core::{FaultClass, PageIndex, PageRange};
 
-use crate::ahead::{ask_to_read_on, read_others};
-use crate::buffers::BUFFER_PAGES;
-use crate::fill::{Filled, Wanted, fill};
-use crate::jobs::Job;
+use crate::addresses::MapRef;
+use crate::fill::{Filled, Wanted, fill_cached, fill_local};
+use crate::install::{Shown, block};
+use crate::jobs::{Job, Jobs, is_worker};
 use crate::map::MapCore;
-use crate::neighbours::{block, map_hard, map_soft};
-use crate::object::{Bytes, Contents, Frames, ObjectCore, clip};
+use crate::object::{Bytes, Frames, ObjectCore, clip};
 use crate::options::Mode;
 use crate::pages::{Claim, Seen};
 use crate::reason;
 use crate::record::Recorded;
-use crate::statistics::Tally;
-use crate::table::MapRef;
-use crate::zero;
+use crate::request::{self, Priority};
+use crate::segment::Place;
+use crate::statistics::{Account, Tally};
+use crate::work::Then;
 
 /// An access that found no page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Touch {
-    /// The page of the object.
+    /// The page of the map.
     pub(crate) page: PageIndex,
     pub(crate) address: u64,
     pub(crate) ip: u64,
@@ -45,10 +45,8 @@ pub(crate) struct Touch {
 pub(crate) enum Context {
     /// In the faulting thread's signal handler: may sleep, may not allocate or run code of others.
     Signal,
-    /// On a handler thread: may not sleep for another's fill, since that may need this thread.
+    /// On a thread that serves others' faults: may not sleep for another's fill, since that may need this thread.
     Handler,
-    /// On a thread that wants the page, or one that works for it: may do anything.
-    Thread,
 }
 
 /// How a fault ended.
@@ -62,65 +60,20 @@ pub(crate) enum Outcome {
     Later,
     /// The page cannot be had, for the reason of this code.
     Failed(u16),
+    /// The address space is being changed, as events tell that wait to be read: once more after those.
+    Again,
+    /// The memory, or the process, is no longer there.
+    Gone,
 }
 
-/// Serves `touch` and writes down how it ended.
-pub(crate) fn serve(map: &MapCore, at: MapRef, touch: &Touch, context: Context, cpu: usize) -> Outcome {
-    // Of the map's slot: to enter it and to leave.
-    let mut tally = Tally { shared_atomics: 2, ..Tally::default() };
-    let outcome = match &map.object.contents {
-        Contents::Zero => zero::resolve(map, touch, &mut tally),
-        Contents::Frames(frames) => resolve(map, frames, at, touch, context, cpu, &mut tally),
-    };
-    finish(map, touch, outcome, cpu, &mut tally);
-    outcome
-}
-
-/// Writes down how `touch` ended. In handler mode a thread whose page cannot be had gets SIGBUS.
-pub(crate) fn finish(map: &MapCore, touch: &Touch, outcome: Outcome, cpu: usize, tally: &mut Tally) {
-    let (class, cluster_pages) = match outcome {
-        Outcome::Mapped(class, pages) => (class, pages),
-        Outcome::Repeat(class, pages) => {
-            if map.mode == Mode::Handler {
-                // Nothing else wakes the thread: no call has mapped its page.
-                map.wake(touch.page);
-            }
-            (class, pages)
-        }
-        Outcome::Later => {
-            map.object.vm.figures.add(cpu, tally);
-            return;
-        }
-        Outcome::Failed(code) => {
-            tally.failed += 1;
-            map.object.vm.failures.keep(map.object.id, touch.page, touch.address, code);
-            if map.mode == Mode::Handler {
-                map.poison(touch.page);
-            }
-            (FaultClass::Failed, 0)
-        }
-    };
-    let vm = &map.object.vm;
-    let cost_ns = now_ns().saturating_sub(touch.start_ns);
-    vm.figures.add(cpu, tally);
-    vm.figures.fault(cpu, class, cost_ns);
-    if let Some(records) = &vm.records {
-        records.keep(
-            cpu,
-            &Recorded {
-                start_ns: touch.start_ns,
-                cost_ns,
-                ip: touch.ip,
-                address: touch.address,
-                page: touch.page.0,
-                object: map.object.id,
-                tid: touch.tid,
-                class,
-                private: map.private,
-                cluster_pages: u32::try_from(cluster_pages).unwrap_or(u32::MAX),
-            },
-        );
-    }
+/// One fault as it is served: what it needs, borrowed, and what it counted.
+#[derive(Debug)]
+pub(crate) struct Fault<'a> {
+    pub(crate) map: &'a MapCore,
+    pub(crate) at: MapRef,
+    pub(crate) touch: Touch,
+    pub(crate) context: Context,
+    pub(crate) account: Account,
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC.
@@ -129,173 +82,285 @@ pub(crate) fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn resolve(
-    map: &MapCore,
-    frames: &Frames,
-    at: MapRef,
-    touch: &Touch,
-    context: Context,
-    cpu: usize,
-    tally: &mut Tally,
-) -> Outcome {
-    let page = touch.page;
-    let mut waited = false;
-    loop {
-        match frames.pages.see(page) {
-            Seen::Resident { marked } => {
-                let read_on = marked && frames.pages.take_mark(page);
-                match map_soft(map, frames, page, cpu, tally) {
-                    Ok(pages) if pages > 0 => {
-                        tally.soft += 1;
-                        if read_on {
-                            ask_to_read_on(map, frames, page, tally);
+impl Fault<'_> {
+    /// Serves the fault and writes down how it ended.
+    pub(crate) fn serve(mut self) -> Outcome {
+        // Of the map's slot: to enter it and to leave.
+        self.account.tally.shared_atomics += 2;
+        let place = self.map.lookup(self.touch.page);
+        let outcome = match place.frames() {
+            None => self.make_zeros(&place),
+            Some(frames) => self.resolve(&place, frames),
+        };
+        self.finish(&place, outcome);
+        outcome
+    }
+
+    fn resolve(&mut self, place: &Place<'_>, frames: &Frames) -> Outcome {
+        let page = place.page;
+        let mut waited = false;
+        loop {
+            match frames.pages.see(page) {
+                Seen::Resident { marked } => {
+                    let read_on = marked && frames.pages.take_mark(page);
+                    match self.map.show_soft(place, frames, &mut self.account) {
+                        Ok(Shown::Pages(pages)) => {
+                            self.account.tally.soft += 1;
+                            if read_on {
+                                self.ask_to_read_on(place, frames);
+                            }
+                            return Outcome::Mapped(FaultClass::Cached, pages);
                         }
-                        return Outcome::Mapped(FaultClass::Cached, pages);
+                        // Its frame was taken away meanwhile.
+                        Ok(Shown::Away) => {}
+                        Ok(Shown::Changing) => return Outcome::Again,
+                        Ok(Shown::Gone) => return Outcome::Gone,
+                        Err(error) => return Outcome::Failed(reason::of_errno(error.raw_os_error())),
                     }
-                    // Its frame was taken away meanwhile.
-                    Ok(_) => {}
-                    Err(error) => return Outcome::Failed(reason::of_errno(error.raw_os_error())),
+                }
+                Seen::Filling if self.context == Context::Handler => {
+                    if self.list(place, frames) {
+                        return Outcome::Later;
+                    }
+                }
+                Seen::Filling => {
+                    self.account.tally.waits += 1;
+                    self.account.tally.shared_atomics += 1;
+                    waited = true;
+                    if let Seen::Failed(code) = frames.pages.wait(page) {
+                        return Outcome::Failed(code);
+                    }
+                }
+                Seen::Failed(code) if waited => return Outcome::Failed(code),
+                // Of a page that failed this is a later touch: the source may have recovered.
+                Seen::Absent | Seen::Failed(_) => {
+                    let fault = FaultAt { page, window: place.window };
+                    let (policy, memory) = self.map.policy();
+                    let decided = memory.with(&mut self.account.tally, |state| {
+                        let cluster = policy.hard(state, &fault, &*frames.pages);
+                        let mut claim = frames.pages.claim(page)?;
+                        claim.extend(place.object.one_read(page, cluster.within(place.window)));
+                        policy.read(state, &fault, claim.range());
+                        Some((claim, cluster))
+                    });
+                    let Some((claim, cluster)) = decided else { continue };
+                    self.account.tally.shared_atomics += claim.range().len();
+                    self.read_others(place, &cluster, claim.range());
+                    return self.hard(place, frames, claim, cluster.mark);
                 }
             }
-            Seen::Filling if context == Context::Handler => {
-                frames.listed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, *touch));
-                tally.waits += 1;
-                if frames.pages.list(page) {
-                    return Outcome::Later;
-                }
-                // Filled meanwhile: whoever takes the entry from the list first serves it.
-                let mut listed = frames.listed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                match listed.iter().position(|(map, entry)| *map == at && entry.page == page) {
-                    Some(index) => drop(listed.swap_remove(index)),
-                    None => return Outcome::Later,
+        }
+    }
+
+    /// Leaves the fault to whoever fills its page; false where nobody fills it any more.
+    fn list(&mut self, place: &Place<'_>, frames: &Frames) -> bool {
+        let jobs = &self.map.vm.jobs;
+        self.account.lock(&jobs.listed).push((self.at, self.touch));
+        self.account.tally.waits += 1;
+        if frames.pages.list(place.page) {
+            return true;
+        }
+        // Filled meanwhile: whoever takes the entry from the list first serves it.
+        let mut listed = self.account.lock(&jobs.listed);
+        let is_this = |(at, touch): &(MapRef, Touch)| {
+            at.map_id() == self.at.map_id() && touch.page == self.touch.page && touch.tid == self.touch.tid
+        };
+        match listed.iter().position(is_this) {
+            Some(index) => {
+                listed.swap_remove(index);
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// The page is claimed for this fault: fills the claim, or has it filled, and maps it.
+    fn hard(&mut self, place: &Place<'_>, frames: &Frames, claim: Claim, mark: Option<PageIndex>) -> Outcome {
+        self.account.tally.hard += 1;
+        self.account.tally.reads += 1;
+        let vm = &self.map.vm;
+        vm.figures.cluster(self.account.cpu, claim.range().len());
+        let wanted = Wanted { needed: place.page, mark, priority: Priority::Demand };
+        let read = claim.range();
+        let filled = match (&frames.bytes, self.context) {
+            (Bytes::Local(file), Context::Signal) => {
+                fill_local(place.object, frames, file, claim, wanted, &mut self.account)
+            }
+            // Others may wait for this thread: it waits for no device.
+            (Bytes::Local(file), Context::Handler) => {
+                match fill_cached(place.object, frames, file, claim, wanted, &mut self.account) {
+                    Ok(filled) => filled,
+                    Err(claim) => return self.hand_over(place, claim, wanted),
                 }
             }
-            Seen::Filling => {
-                tally.waits += 1;
-                tally.shared_atomics += 1;
-                waited = true;
-                if let Seen::Failed(code) = frames.pages.wait(page) {
+            (Bytes::Custom(_), Context::Handler) => return self.hand_over(place, claim, wanted),
+            (Bytes::Custom(_), Context::Signal) => {
+                vm.figures.settle(&mut self.account);
+                let object = Arc::clone(place.object);
+                if is_worker() {
+                    // A source that touches another map: the threads may all be at this, so the read is done here, as by a
+                    // call in the place of the touch.
+                    request::begin(&object, claim, wanted, Then::Wake, &mut self.account);
+                } else {
+                    vm.jobs.push_from_signal(Job::Fill { object, claim, wanted, then: Then::Wake });
+                }
+                if let Seen::Failed(code) = frames.pages.wait(place.page) {
                     return Outcome::Failed(code);
                 }
+                // Pages are published in order; the cluster is mapped when the last of it is there.
+                frames.pages.wait(PageIndex(read.end().0 - 1));
+                return self.show_hard(place, frames, read);
             }
-            Seen::Failed(code) if waited => return Outcome::Failed(code),
-            Seen::Failed(code) => {
-                // A later touch: the source may have recovered.
-                if let Some(claim) = frames.pages.claim_failed(page, code) {
-                    return hard(map, frames, at, touch, claim, None, context, cpu, tally);
+        };
+        if filled.told.listed {
+            vm.jobs.serve_listed_soon();
+        }
+        self.read_ended(place, frames, filled)
+    }
+
+    /// Has a thread read what is claimed, and end this fault.
+    fn hand_over(&mut self, place: &Place<'_>, claim: Claim, wanted: Wanted) -> Outcome {
+        let then = Then::Map { at: self.at, touch: self.touch };
+        self.map.vm.jobs.push(Job::Fill { object: Arc::clone(place.object), claim, wanted, then });
+        Outcome::Later
+    }
+
+    fn read_ended(&mut self, place: &Place<'_>, frames: &Frames, filled: Filled) -> Outcome {
+        match filled.outcome {
+            Ok(read) => self.show_hard(place, frames, read),
+            Err(code) => Outcome::Failed(code),
+        }
+    }
+
+    fn show_hard(&mut self, place: &Place<'_>, frames: &Frames, read: PageRange) -> Outcome {
+        match self.map.show_read(place, frames, read, &mut self.account) {
+            Ok(Shown::Pages(_)) => Outcome::Mapped(FaultClass::Disk, read.len()),
+            Ok(Shown::Away) => Outcome::Repeat(FaultClass::Disk, read.len()),
+            Ok(Shown::Changing) => Outcome::Again,
+            Ok(Shown::Gone) => Outcome::Gone,
+            Err(error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
+        }
+    }
+
+    /// Writes down how the fault ended. In handler mode a thread whose page cannot be had gets SIGBUS.
+    fn finish(&mut self, place: &Place<'_>, outcome: Outcome) {
+        let (map, vm, touch) = (self.map, &self.map.vm, &self.touch);
+        let by_handler = map.space.mode == Mode::Handler;
+        let (class, cluster_pages) = match outcome {
+            Outcome::Mapped(class, pages) => (class, pages),
+            Outcome::Repeat(class, pages) => {
+                if by_handler {
+                    // Nothing else wakes the thread: no call has mapped its page.
+                    map.wake(touch.page);
                 }
+                (class, pages)
             }
-            Seen::Absent => {
-                let window = map.window;
-                let fault = FaultAt { page, window };
-                let (policy, entry) = map.policy();
-                let decided = entry.with(tally, |state| {
-                    let cluster = policy.hard(state, &fault, &frames.pages);
-                    let mut claim = frames.pages.claim(page)?;
-                    claim.extend(one_read(page, cluster.within(window)));
-                    policy.read(state, &fault, claim.range());
-                    Some((claim, cluster))
-                });
-                let Some((claim, cluster)) = decided else { continue };
-                tally.shared_atomics += claim.range().len();
-                read_others(map, at, &cluster, claim.range(), tally);
-                return hard(map, frames, at, touch, claim, cluster.mark, context, cpu, tally);
+            Outcome::Later | Outcome::Again | Outcome::Gone => {
+                if by_handler && outcome != Outcome::Later {
+                    map.wake(touch.page);
+                }
+                return vm.figures.settle(&mut self.account);
             }
+            Outcome::Failed(code) => {
+                self.account.tally.failed += 1;
+                vm.failures.keep(place.object.id, place.page, touch.address, code);
+                place.object.mention();
+                if by_handler {
+                    map.poison(touch.page);
+                }
+                (FaultClass::Failed, 0)
+            }
+        };
+        let cost_ns = now_ns().saturating_sub(touch.start_ns);
+        vm.figures.settle(&mut self.account);
+        vm.figures.fault(self.account.cpu, class, cost_ns);
+        if let Some(records) = &vm.records {
+            place.object.mention();
+            records.keep(
+                self.account.cpu,
+                &Recorded {
+                    start_ns: touch.start_ns,
+                    cost_ns,
+                    ip: touch.ip,
+                    address: touch.address,
+                    page: place.page.0,
+                    object: place.object.id,
+                    tid: touch.tid,
+                    class,
+                    private: map.private,
+                    cluster_pages: u32::try_from(cluster_pages).unwrap_or(u32::MAX),
+                },
+            );
         }
     }
 }
 
-/// The page is claimed for this fault: fills the claim, or has it filled, and maps it.
-#[allow(clippy::too_many_arguments)]
-fn hard(
+/// Ends a fault of handler mode whose read was done by others.
+pub(crate) fn finish_read(
     map: &MapCore,
-    frames: &Frames,
     at: MapRef,
     touch: &Touch,
-    claim: Claim<'_>,
-    mark: Option<PageIndex>,
-    context: Context,
-    cpu: usize,
-    tally: &mut Tally,
-) -> Outcome {
-    tally.hard += 1;
-    tally.reads += 1;
-    let vm = &map.object.vm;
-    vm.figures.cluster(cpu, claim.range().len());
-    if context != Context::Thread && matches!(frames.bytes, Bytes::Custom(_)) {
-        vm.figures.add(cpu, &std::mem::take(tally));
-        let wanted = claim.hand_over();
-        let touch_of_handler = (context == Context::Handler).then_some(*touch);
-        let job = Job::Fill {
-            object: Arc::clone(&map.object),
-            claimed: wanted,
-            needed: touch.page,
-            mark,
-            map: at,
-            touch: touch_of_handler,
-        };
-        if vm.jobs.push(job).is_err() {
-            let told = frames.pages.taken_over(wanted).fail(reason::BUSY);
-            if told.listed {
-                vm.jobs.push_listed(&map.object);
-            }
-            return Outcome::Failed(reason::BUSY);
-        }
-        if context == Context::Handler {
-            return Outcome::Later;
-        }
-        return match frames.pages.wait(touch.page) {
-            Seen::Failed(code) => Outcome::Failed(code),
-            _ => {
-                // Pages are published in order; the cluster is mapped when the last of it is there.
-                frames.pages.wait(PageIndex(wanted.end().0 - 1));
-                map_hard(map, frames, touch.page, wanted, cpu, tally)
-            }
-        };
-    }
-    let wanted = Wanted { needed: touch.page, mark, urgent: true };
-    let Filled { outcome, told } = fill(&map.object, frames, claim, wanted, cpu, tally);
+    outcome: Result<PageRange, u16>,
+    account: &mut Account,
+) {
+    let tally = std::mem::take(&mut account.tally);
+    let mut fault = Fault {
+        map,
+        at,
+        touch: *touch,
+        context: Context::Handler,
+        account: Account { cpu: account.cpu, tally },
+    };
+    let place = map.lookup(touch.page);
+    let frames = place.frames().expect("zeros are never read");
     let outcome = match outcome {
-        Ok(read) => map_hard(map, frames, touch.page, read, cpu, tally),
+        Ok(read) => fault.show_hard(&place, frames, read),
         Err(code) => Outcome::Failed(code),
     };
-    if told.listed {
-        match context {
-            // Serving them takes a lock that this context may not take.
-            Context::Signal => vm.jobs.push_listed(&map.object),
-            Context::Handler | Context::Thread => serve_listed(&map.object),
+    fault.finish(&place, outcome);
+}
+
+impl ObjectCore {
+    /// What a fault on `page` reads at once: so much of what is wanted as one read brings in, and all of the grain around.
+    pub(crate) fn one_read(&self, page: PageIndex, wanted: PageRange) -> PageRange {
+        let piece = self.piece_pages();
+        let wanted = if wanted.len() <= piece { wanted } else { clip(block(page, piece, wanted), wanted) };
+        if self.grain_pages == 1 {
+            return wanted;
         }
+        let grain = self.grain_pages;
+        let start = wanted.start().0 - wanted.start().0 % grain;
+        let whole = PageRange::new(PageIndex(start), PageIndex(wanted.end().0.next_multiple_of(grain)));
+        // Not beyond a buffer: of what is wanted beside the grain the rest is left.
+        let whole = if whole.len() <= piece { whole } else { block(page, grain, whole) };
+        clip(whole, self.pages())
     }
-    outcome
 }
 
-/// At most so many pages as one read brings in, `page` among them.
-fn one_read(page: PageIndex, wanted: PageRange) -> PageRange {
-    if wanted.len() <= BUFFER_PAGES {
-        return wanted;
-    }
-    clip(block(page, BUFFER_PAGES, wanted), wanted)
-}
-
-/// Serves the listed faults of `object` whose pages nobody fills any more.
-pub(crate) fn serve_listed(object: &Arc<ObjectCore>) {
-    let Some(frames) = object.frames() else { return };
-    let cpu = rustix::thread::sched_getcpu();
+/// Serves the listed faults whose pages nobody fills any more.
+pub(crate) fn serve_listed(jobs: &Jobs) {
+    let mut account = Account::here();
     loop {
         let next = {
-            let mut listed = frames.listed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut listed = account.lock(&jobs.listed);
             // Whoever fills a page by now may have claimed it after the fault was listed: it is told again.
-            let ready = listed.iter().position(|(_, touch)| !frames.pages.list(touch.page));
+            let ready = listed.iter().position(|(at, touch)| {
+                at.enter(account.cpu).is_none_or(|map| {
+                    let place = map.lookup(touch.page);
+                    !place.frames().is_some_and(|frames| frames.pages.list(place.page))
+                })
+            });
             ready.map(|index| listed.swap_remove(index))
         };
         let Some((at, touch)) = next else { return };
-        let Some(map) = at.enter(cpu) else { continue };
-        match frames.pages.see(touch.page) {
+        let Some(map) = at.enter(account.cpu) else { continue };
+        let place = map.lookup(touch.page);
+        let account = Account { cpu: account.cpu, tally: Tally::default() };
+        let mut fault = Fault { map: &map, at, touch, context: Context::Handler, account };
+        match place.frames().map(|frames| frames.pages.see(place.page)) {
             // It waited for this.
-            Seen::Failed(code) => finish(&map, &touch, Outcome::Failed(code), cpu, &mut Tally::default()),
-            _ => {
-                serve(&map, at, &touch, Context::Handler, cpu);
-            }
+            Some(Seen::Failed(code)) => fault.finish(&place, Outcome::Failed(code)),
+            _ => drop(fault.serve()),
         }
     }
 }

@@ -1,22 +1,22 @@
-//! Claimed pages get their bytes: source → buffer → frames → published.
+//! Claimed pages get their bytes: source → frames → published; and what becomes of those that get none.
 //!
-//! Bytes of local files that are not in memory skip the buffer (`view`).
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread;
+//! Local files are read here, in any context; other sources by requests (`request`).
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
-use crate::buffers::{BUFFER_PAGES, Buffer};
-use crate::object::{Bytes, Frames, ObjectCore};
+use crate::buffers::Buffer;
+use crate::object::{Frames, ObjectCore};
 use crate::pages::{Claim, Told};
+use crate::pool::Reserve;
 use crate::reason;
-use crate::source::{PAUSES, Source, SourceError};
-use crate::statistics::Tally;
+use crate::request::Priority;
+use crate::source::LocalFile;
+use crate::statistics::Account;
 
 /// Reads of so many pages that a touch waits for go straight into frames. To map a frame takes more of the processor than
-/// to copy a page: that is free only while nothing is to be done but to wait for the device.
-const VIEW_PAGES: u64 = 16;
+/// to copy a page: that is free only while nothing is to be done but to wait for the device. Direct reads, which copy
+/// nothing, always go so.
+const DIRECT_PAGES: u64 = 16;
 
 /// Why a claim is filled.
 #[derive(Clone, Copy, Debug)]
@@ -25,141 +25,214 @@ pub(crate) struct Wanted {
     pub(crate) needed: PageIndex,
     /// The page to mark.
     pub(crate) mark: Option<PageIndex>,
-    /// Whether somebody waits for it, and this thread has nothing better to do.
-    pub(crate) urgent: bool,
+    pub(crate) priority: Priority,
 }
 
 /// What became of a claim.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Filled {
     /// The pages that are resident now; or why `needed` is not.
     pub(crate) outcome: Result<PageRange, u16>,
     pub(crate) told: Told,
 }
 
-/// Brings in the pages of `claim`, at most [`BUFFER_PAGES`], or where that fails the needed page alone: a bad neighbour
-/// does no harm. With a [`Bytes::Local`] source nothing here allocates or locks.
-pub(crate) fn fill(
+impl Wanted {
+    /// The page without which the fill has failed, alone.
+    pub(crate) fn alone(&self) -> PageRange {
+        PageRange::new(self.needed, PageIndex(self.needed.0 + 1))
+    }
+
+    /// The page without which a fill of `range` has failed.
+    pub(crate) fn needed_in(&self, range: PageRange) -> PageIndex {
+        if range.contains(self.needed) { self.needed } else { range.start() }
+    }
+}
+
+/// Sees to it that the pages of `claim` may have frames; where that is too many, those of the needed page.
+pub(crate) fn reserve(
+    object: &ObjectCore,
+    claim: &mut Claim,
+    wanted: Wanted,
+    told: &mut Told,
+) -> Result<(), u16> {
+    if object.vm.frames.reserve(claim.range().len()) == Reserve::Got {
+        return Ok(());
+    }
+    if wanted.priority == Priority::Ahead {
+        return Err(reason::NO_FRAMES);
+    }
+    told.listed |= claim.narrow(wanted.alone()).listed;
+    match object.vm.frames.reserve(1) {
+        Reserve::Got => Ok(()),
+        // Nobody gives frames back by itself.
+        Reserve::Wait => Err(reason::NO_FRAMES),
+    }
+}
+
+/// Ends a claim for which nothing was reserved or read.
+pub(crate) fn give_up(
+    object: &ObjectCore,
+    claim: Claim,
+    wanted: Wanted,
+    code: u16,
+    mut told: Told,
+    account: &mut Account,
+) -> Filled {
+    told.listed |= match wanted.priority {
+        Priority::Ahead => claim.release().listed,
+        _ => claim.fail(code).listed,
+    };
+    object.vm.figures.settle(account);
+    Filled { outcome: Err(code), told }
+}
+
+/// The frames of `claim` hold its bytes: publishes them.
+pub(crate) fn commit(
     object: &ObjectCore,
     frames: &Frames,
-    mut claim: Claim<'_>,
+    mut claim: Claim,
     wanted: Wanted,
-    cpu: usize,
-    tally: &mut Tally,
+    mut told: Told,
+    account: &mut Account,
 ) -> Filled {
-    let Wanted { needed, mark, .. } = wanted;
-    debug_assert!(claim.range().len() <= BUFFER_PAGES && claim.range().contains(needed));
-    let alone = PageRange::new(needed, PageIndex(needed.0 + 1));
-    let mut told = Told::default();
-    if !object.vm.reserve_frames(claim.range().len()) {
-        told.listed |= claim.narrow(alone).listed;
-        if !object.vm.reserve_frames(1) {
-            told.listed |= claim.fail(reason::NO_FRAMES).listed;
-            return Filled { outcome: Err(reason::NO_FRAMES), told };
+    let range = claim.range();
+    frames.count(range.len());
+    account.tally.pages_read += range.len();
+    // The words of the pages, the limit of frames, their count, and the buffer taken and given back.
+    account.tally.shared_atomics += range.len() + 4;
+    // Before others can see the pages: figures are never behind what a thread knows.
+    object.vm.figures.settle(account);
+    told.listed |= claim.publish(range.len(), wanted.mark).listed;
+    Filled { outcome: Ok(range), told }
+}
+
+/// A read of all of `claim` failed: what is left to be tried of it. A bad neighbour does no harm to a page that is needed,
+/// the bad pages of a range that is wanted are found by halves, and what was a guess is left to the touch that needs it.
+pub(crate) fn after_failure(
+    object: &ObjectCore,
+    mut claim: Claim,
+    wanted: Wanted,
+    code: u16,
+    told: &mut Told,
+    account: &mut Account,
+) -> Option<Claim> {
+    let range = claim.range();
+    let keep = match wanted.priority {
+        Priority::Ahead => {
+            object.vm.release_frames(range.len());
+            told.listed |= claim.release().listed;
+            object.vm.figures.settle(account);
+            return None;
         }
+        _ if range.len() == 1 => {
+            object.vm.release_frames(1);
+            account.tally.pages_failed += 1;
+            object.vm.figures.settle(account);
+            told.listed |= claim.fail(code).listed;
+            return None;
+        }
+        Priority::Demand => wanted.alone(),
+        Priority::Wanted => PageRange::new(range.start(), PageIndex(range.start().0 + range.len() / 2)),
+    };
+    object.vm.release_frames(range.len() - keep.len());
+    told.listed |= claim.narrow(keep).listed;
+    Some(claim)
+}
+
+/// Brings in the pages of `claim` of a local file, or of what is left of it after failures. Nothing here allocates or takes
+/// a lock.
+pub(crate) fn fill_local(
+    object: &ObjectCore,
+    frames: &Frames,
+    file: &LocalFile,
+    mut claim: Claim,
+    mut wanted: Wanted,
+    account: &mut Account,
+) -> Filled {
+    let mut told = Told::default();
+    if let Err(code) = reserve(object, &mut claim, wanted, &mut told) {
+        return give_up(object, claim, wanted, code, told, account);
     }
     // A panic on the way leaves the claim failed for this reason.
     claim.will_fail(reason::PANICKED);
     let mut buffer = object.vm.buffers.take();
-    loop {
+    let filled = loop {
         let range = claim.range();
-        match read(object, frames, range, wanted, &mut buffer, tally) {
-            Ok(()) => {
-                tally.pages_read += range.len();
-                // The words of the pages, the limit of frames, their count, and the buffer taken and given back.
-                tally.shared_atomics += range.len() + 4;
-                // Before others can see the pages: figures are never behind what a thread knows.
-                object.vm.figures.add(cpu, &std::mem::take(tally));
-                told.listed |= claim.publish(range.len(), mark).listed;
-                return Filled { outcome: Ok(range), told };
-            }
-            Err(code) => {
-                object.vm.release_frames(range.len() - 1);
-                if range == alone {
-                    object.vm.release_frames(1);
-                    tally.pages_failed += 1;
-                    object.vm.figures.add(cpu, &std::mem::take(tally));
-                    told.listed |= claim.fail(code).listed;
-                    return Filled { outcome: Err(code), told };
-                }
-                told.listed |= claim.narrow(alone).listed;
-            }
+        match read(object, frames, file, range, wanted, &mut buffer) {
+            Ok(()) => break commit(object, frames, claim, wanted, told, account),
+            Err(code) => match after_failure(object, claim, wanted, code, &mut told, account) {
+                Some(rest) => claim = rest,
+                None => break Filled { outcome: Err(code), told },
+            },
         }
+        wanted.needed = wanted.needed_in(claim.range());
+    };
+    object.vm.buffers.give(buffer);
+    filled
+}
+
+/// As [`fill_local`], if all of it is in the page cache, so that nothing waits for a device; else gives the claim back, and
+/// the kernel begins to read.
+pub(crate) fn fill_cached(
+    object: &ObjectCore,
+    frames: &Frames,
+    file: &LocalFile,
+    mut claim: Claim,
+    wanted: Wanted,
+    account: &mut Account,
+) -> Result<Filled, Claim> {
+    let range = claim.range();
+    let valid = valid_bytes(object, range);
+    if file.direct || object.vm.frames.reserve(range.len()) != Reserve::Got {
+        return Err(claim);
     }
+    claim.will_fail(reason::PANICKED);
+    let mut buffer = object.vm.buffers.take();
+    let bytes = buffer.pages(range.len());
+    bytes[valid..].fill(0);
+    let outcome = file.read_cached(range.start().offset_bytes(), &mut bytes[..valid])
+        && frames.verify(range.start(), bytes).and_then(|()| frames.write(range, bytes)).is_ok();
+    object.vm.buffers.give(buffer);
+    if outcome {
+        return Ok(commit(object, frames, claim, wanted, Told::default(), account));
+    }
+    object.vm.release_frames(range.len());
+    Err(claim)
 }
 
 /// Reads `range` into frames.
 fn read(
     object: &ObjectCore,
     frames: &Frames,
+    file: &LocalFile,
     range: PageRange,
     wanted: Wanted,
-    buffer: &mut Buffer<'_>,
-    tally: &mut Tally,
+    buffer: &mut Buffer,
 ) -> Result<(), u16> {
     let bytes = buffer.pages(range.len());
     let offset = range.start().offset_bytes();
-    let valid = (object.len_bytes - offset).min(range.bytes()) as usize;
+    let valid = valid_bytes(object, range);
     // The last page may end beyond the file, and goes by the buffer.
-    let by_view = wanted.urgent && range.len() <= VIEW_PAGES && valid == bytes.len();
-    match &frames.bytes {
-        Bytes::Local(file) => match frames.view.as_ref().filter(|_| by_view && !file.direct) {
-            Some(view) if !file.read_cached(offset, bytes) => {
-                view.fill(file.file(), range, object.vm.options.read_spin)
-                    .inspect_err(|_| abandon(frames, range))?;
-                frames.count(range.len());
-                return Ok(());
-            }
-            Some(_) => {}
-            None => file.read(offset, bytes)?,
-        },
-        Bytes::Custom(source) => {
-            let outcome = read_custom(&**source, offset, &mut bytes[..valid], tally);
-            if let Err((code, words)) = outcome {
-                if let Some(words) = words {
-                    object.remember(wanted.needed, words);
-                }
-                return Err(code);
-            }
+    let short = wanted.priority == Priority::Demand && range.len() <= DIRECT_PAGES;
+    let into_frames = frames.local.as_ref().filter(|_| valid == bytes.len() && (short || file.direct));
+    match into_frames {
+        Some(local) if file.direct || !file.read_cached(offset, bytes) => {
+            let spin = if file.direct { std::time::Duration::ZERO } else { object.vm.options.read_spin };
+            let read = local.fill(file.file(), range, spin);
+            return read
+                .and_then(|()| frames.verify_frames(range, bytes))
+                .inspect_err(|_| frames.abandon(range));
         }
+        Some(_) => {}
+        None => file.read(offset, bytes)?,
     }
     // The rest of the last page, in which an earlier fill may have left its bytes.
     bytes[valid..].fill(0);
     debug_assert!((bytes.len() as u64).is_multiple_of(PAGE_SIZE));
-    frames.write(range.start(), bytes).inspect_err(|_| abandon(frames, range))
+    frames.verify(range.start(), bytes)?;
+    frames.write(range, bytes)
 }
 
-/// What was written of `range` goes; failing leaves frames that the next fill overwrites.
-fn abandon(frames: &Frames, range: PageRange) {
-    let _ = frames.punch(range);
-}
-
-/// Reads from code of others, which may ask for patience, fail and panic.
-fn read_custom(
-    source: &dyn Source,
-    offset_bytes: u64,
-    into: &mut [u8],
-    tally: &mut Tally,
-) -> Result<(), (u16, Option<String>)> {
-    for pause in PAUSES.into_iter().map(Some).chain([None]) {
-        let outcome = catch_unwind(AssertUnwindSafe(|| source.read(offset_bytes, into)));
-        return match outcome {
-            Err(_) => Err((reason::PANICKED, None)),
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(SourceError::Again)) => match pause {
-                Some(pause) => {
-                    tally.retries += 1;
-                    thread::sleep(pause);
-                    continue;
-                }
-                None => Err((reason::AGAIN, None)),
-            },
-            Ok(Err(SourceError::Short { .. })) => Err((reason::SHORT, None)),
-            Ok(Err(SourceError::Io(error))) if error.raw_os_error().is_some() => {
-                Err((reason::of_errno(error.raw_os_error()), None))
-            }
-            Ok(Err(other)) => Err((reason::REFUSED, Some(other.to_string()))),
-        };
-    }
-    unreachable!("the last try has no pause")
+fn valid_bytes(object: &ObjectCore, range: PageRange) -> usize {
+    (object.len_bytes - range.start().offset_bytes()).min(range.bytes()) as usize
 }

@@ -1,47 +1,38 @@
 //! Faults served by the thread that took them, in its SIGBUS handler.
 
-use std::cell::Cell;
-
 use prepage_sys::sigbus::{BusFault, Verdict};
 
-use crate::fault::{Context, Outcome, Touch, now_ns, serve};
-use crate::options::Mode;
-use crate::table;
-
-thread_local! {
-    /// This thread's number, once it is known: asking the kernel at each fault would cost as much as the record of it.
-    static TID: Cell<u32> = const { Cell::new(0) };
-}
+use crate::addresses::Addresses;
+use crate::fault::{Context, Fault, Outcome, Touch, now_ns};
+use crate::statistics::Account;
 
 /// Resolves a fault on a map of any VM of this process.
 pub(crate) fn on_fault(fault: &BusFault) -> Verdict {
+    Addresses::of_process_now().map_or(Verdict::NotOurs, |addresses| serve(addresses, fault))
+}
+
+/// Resolves a fault on one of the maps at `addresses`.
+pub(crate) fn serve(addresses: &'static Addresses, fault: &BusFault) -> Verdict {
     let start_ns = now_ns();
-    let cpu = rustix::thread::sched_getcpu();
-    let Some((map, at)) = table::find(fault.address, cpu) else { return Verdict::NotOurs };
-    if map.mode != Mode::Inline {
-        // Poisoned: the failure was told when it happened.
-        return Verdict::NotOurs;
-    }
+    let account = Account::here();
+    let Some((map, at)) = addresses.find(fault.address, account.cpu) else { return Verdict::NotOurs };
     let touch = Touch {
         page: map.page_at(fault.address),
         address: fault.address,
         ip: fault.ip,
         write: fault.write.unwrap_or(true),
-        tid: tid(),
+        // Asking takes a system call, which records alone are worth.
+        tid: if map.vm.records.is_some() {
+            rustix::thread::gettid().as_raw_nonzero().get() as u32
+        } else {
+            0
+        },
         start_ns,
     };
-    match serve(&map, at, &touch, Context::Signal, cpu) {
-        Outcome::Mapped(..) | Outcome::Repeat(..) => Verdict::Resolved,
+    match (Fault { map: &map, at, touch, context: Context::Signal, account }).serve() {
+        // Where the memory is served no longer, or is being registered anew, the kernel answers the next touch.
+        Outcome::Mapped(..) | Outcome::Repeat(..) | Outcome::Again | Outcome::Gone => Verdict::Resolved,
         Outcome::Failed(_) => Verdict::Failed,
         Outcome::Later => unreachable!("the thread waits for its own page"),
     }
-}
-
-fn tid() -> u32 {
-    TID.with(|known| {
-        if known.get() == 0 {
-            known.set(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-        }
-        known.get()
-    })
 }

@@ -1,317 +1,349 @@
-//! Work for threads in the background: reads ahead, and reads that a fault may not do where it happens.
+//! Work for threads in the background, and the threads: reads ahead, and reads that a fault may not do where it happens.
 //!
-//! Work is pushed from any context, signal handlers too: the queue has no lock and takes no memory. A thread that takes
-//! work while no other is idle starts one more, up to a limit, so that sources that hang hold up no others. Threads that
-//! were idle for long end.
+//! ```text
+//!   urgent   a thread sleeps in a touch    always first, whatever else waits        ┐ prompt threads
+//!   wanted   a thread waits for a range    ┐ so many at once as                     ┘
+//!   ahead    nobody waits                  ┘ VmOptions::fill_threads says,          ─ background threads
+//!                                            in this order; ahead: dropped where there is no room
+//! ```
+//! Urgent work is pushed from any context, signal handlers too: its queue has no lock and takes no memory, and who finds it
+//! full sleeps until there is room. The prompt threads may be more than work for ranges needs, so that sources that hang or
+//! touch other maps hold up nobody. The background threads run at a lower priority: what they do with bytes that came for
+//! nobody delays no thread that somebody waits for.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
-use prepage_core::{PageIndex, PageRange};
-use prepage_sys::slot::Entered;
-use rustix::thread::futex::{self, Flags, Timespec};
 
-use crate::buffers::BUFFER_PAGES;
-use crate::fault::{Outcome, Touch, finish, serve_listed};
-use crate::fill::{Wanted, fill};
-use crate::map::MapCore;
-use crate::neighbours::{map_hard, map_resident};
-use crate::object::{Frames, ObjectCore, clip};
-use crate::pages::Seen;
-use crate::reason;
-use crate::statistics::Tally;
-use crate::table::MapRef;
+use crate::addresses::MapRef;
+use crate::crew::{Crew, Kind, Slept};
+use crate::fault::{Touch, serve_listed};
+use crate::fill::Wanted;
+use crate::object::ObjectCore;
+use crate::pages::Claim;
+use crate::request::{Flight, Reading};
+use crate::statistics::Account;
+use crate::sync::{AtomicU32, Mutex, Ordering, be_patient, priority, spawn, thread_number, wait, wake};
+use crate::work::{Step, Then, read_claim};
 
-/// Work that can wait. Reads in the background beyond it are dropped.
-const QUEUE: usize = 4096;
-/// How long a thread waits for work before it ends.
-const IDLE: Duration = Duration::from_secs(2);
-/// Threads that read one list of runs together: enough requests for a disk to order and join.
-const READERS: usize = 8;
+/// Threads that sleep in a signal handler until their work is queued.
+const URGENT: usize = 1024;
+/// Reads in the background beyond it are dropped.
+const AHEAD: usize = 4096;
+/// Threads beyond those that read ahead, for urgent work.
+const FOR_DEMAND: u32 = 64;
+/// How much later than its deadline a read may fail, in parts of the deadline.
+const DEADLINE_PARTS: u32 = 8;
 
 /// One piece of work.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// Fill what a fault claimed. In handler mode map it too, and end the fault.
-    Fill {
-        object: Arc<ObjectCore>,
-        claimed: PageRange,
-        needed: PageIndex,
-        mark: Option<PageIndex>,
-        map: MapRef,
-        touch: Option<Touch>,
-    },
-    /// Read what is missing of a range; nobody waits for it.
-    Read { object: Arc<ObjectCore>, range: PageRange, mark: Option<PageIndex> },
-    /// Read and map a list of runs, together with others who have the same list.
-    Sweep { sweep: Arc<Sweep>, map: MapRef },
-    /// Serve the listed faults of an object.
-    Listed { object: Arc<ObjectCore> },
+    /// Fill what a fault claimed.
+    Fill { object: Arc<ObjectCore>, claim: Claim, wanted: Wanted, then: Then },
+    /// Ask a source again that asked for patience.
+    Again(Box<Reading>),
+    /// One read of many.
+    Step(Step),
+    /// Serve the listed faults.
+    Listed,
 }
 
-/// Runs of pages to read and map in this order.
-#[derive(Debug)]
-pub(crate) struct Sweep {
-    object: Arc<ObjectCore>,
-    runs: Box<[PageRange]>,
-    next: AtomicUsize,
-}
-
-/// The queue and its threads.
+/// The queues and the threads.
+///
+/// Lock legend: (a) atomic; (c) constant; the queues of `VecDeque` and the lists have a lock each, held for a push, a pop or a
+/// walk and never together, by threads that take no signals meanwhile.
 #[derive(Debug)]
 pub(crate) struct Jobs {
-    queue: ArrayQueue<Job>,
-    /// Changes with every push; idle threads sleep on it.
-    pushed: AtomicU32,
-    idle: AtomicU32,
-    threads: AtomicU32,
+    urgent: ArrayQueue<Job>,
+    /// What threads push that may allocate, and handler threads that may not sleep.
+    urgent_more: Mutex<VecDeque<Job>>,
+    wanted: Mutex<VecDeque<Job>>,
+    ahead: ArrayQueue<Job>,
+    /// Faults of handler mode on pages that somebody fills.
+    pub(crate) listed: Mutex<Vec<(MapRef, Touch)>>,
+    /// (a) Whether listed faults may be ready.
+    listed_due: AtomicU32,
+    /// Reads with a deadline.
+    flights: Mutex<Vec<Arc<Flight>>>,
+    /// Threads for work that somebody waits for.
+    prompt: Crew,
+    /// And for what nobody does.
+    background: Crew,
+    /// (a) Changes with every pop of urgent work; who found no room sleeps on it.
+    popped: AtomicU32,
+    /// (a) Threads at work that is not urgent, of both kinds.
+    busy: AtomicU32,
+    /// (c) The most of these.
     limit: u32,
-    stop: AtomicBool,
+    /// (c) The priority of who made the VM.
+    usual: i32,
+    /// (c) How often deadlines are looked at.
+    tick: Option<Duration>,
+    /// (a)
+    stop: AtomicU32,
 }
 
-impl Job {
-    /// The map of a fault that waits for this.
-    fn enter(&self) -> Option<Entered<'static, MapCore>> {
-        match self {
-            Self::Fill { map, .. } => map.enter(rustix::thread::sched_getcpu()),
-            _ => None,
-        }
-    }
+/// The numbers of all VMs' threads in this process, 0 where there is none. No thread-local word: in a library that is loaded
+/// late, the first use of one allocates.
+static WORKERS: [std::sync::atomic::AtomicU32; 1024] = [const { std::sync::atomic::AtomicU32::new(0) }; 1024];
 
-    /// The job panicked: nobody may sleep for it.
-    fn give_up(&self) {
-        let object = match self {
-            Self::Fill { object, map, touch, .. } => {
-                let cpu = rustix::thread::sched_getcpu();
-                if let (Some(touch), Some(map)) = (touch, map.enter(cpu)) {
-                    finish(&map, touch, Outcome::Failed(reason::PANICKED), cpu, &mut Tally::default());
-                }
-                object
-            }
-            Self::Read { object, .. } | Self::Listed { object } => object,
-            Self::Sweep { sweep, .. } => &sweep.object,
+/// Whether the calling thread is one of a VM's, so that it may not wait for another to be free.
+pub(crate) fn is_worker() -> bool {
+    let number = thread_number();
+    WORKERS.iter().any(|worker| worker.load(Ordering::Relaxed) == number)
+}
+
+/// While this lives, its thread is known as one of a VM's.
+struct AtWork(Option<&'static std::sync::atomic::AtomicU32>);
+
+impl AtWork {
+    fn here() -> Self {
+        let number = thread_number();
+        let enter = |worker: &&std::sync::atomic::AtomicU32| {
+            worker.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        serve_listed(object);
+        Self(WORKERS.iter().find(enter))
     }
 }
 
-impl Sweep {
-    /// Cuts `runs` into pieces of one read, as far as they lie in `window`.
-    pub(crate) fn new(object: Arc<ObjectCore>, runs: &[PageRange], window: PageRange) -> Arc<Self> {
-        let mut pieces = Vec::with_capacity(runs.len());
-        for run in runs {
-            let run = clip(*run, window);
-            let mut start = run.start();
-            while start < run.end() {
-                // Ends at multiples, so that pieces of neighbouring runs do not overlap in blocks.
-                let end = PageIndex((start.0 - start.0 % BUFFER_PAGES + BUFFER_PAGES).min(run.end().0));
-                pieces.push(PageRange::new(start, end));
-                start = end;
-            }
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        if let Some(worker) = self.0 {
+            worker.store(0, Ordering::Relaxed);
         }
-        Arc::new(Self { object, runs: pieces.into(), next: AtomicUsize::new(0) })
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.runs.is_empty()
     }
 }
 
 impl Jobs {
-    /// Starts the first thread; there will be up to `limit`.
-    pub(crate) fn start(limit: u32) -> std::io::Result<Arc<Self>> {
+    /// Starts the first threads; there will be up to `limit` that read in the background.
+    pub(crate) fn start(limit: u32, deadline: Option<Duration>) -> std::io::Result<Arc<Self>> {
         let jobs = Arc::new(Self {
-            queue: ArrayQueue::new(QUEUE),
-            pushed: AtomicU32::new(0),
-            idle: AtomicU32::new(0),
-            threads: AtomicU32::new(0),
+            urgent: ArrayQueue::new(URGENT),
+            urgent_more: Mutex::new(VecDeque::with_capacity(URGENT)),
+            wanted: Mutex::new(VecDeque::new()),
+            ahead: ArrayQueue::new(AHEAD),
+            listed: Mutex::new(Vec::with_capacity(URGENT)),
+            listed_due: AtomicU32::new(0),
+            flights: Mutex::new(Vec::new()),
+            prompt: Crew::new(limit.max(1) + FOR_DEMAND),
+            background: Crew::new(limit),
+            popped: AtomicU32::new(0),
+            busy: AtomicU32::new(0),
             limit: limit.max(1),
-            stop: AtomicBool::new(false),
+            usual: priority(),
+            tick: deadline.map(|deadline| deadline / DEADLINE_PARTS),
+            stop: AtomicU32::new(0),
         });
-        jobs.start_thread()?;
+        for kind in [Kind::Prompt, Kind::Background] {
+            jobs.crew(kind).first();
+            if let Err(error) = jobs.start_thread(kind) {
+                jobs.stop();
+                return Err(error);
+            }
+        }
         Ok(jobs)
     }
 
-    /// Puts `job` into the queue; gives it back when there is no room.
-    pub(crate) fn push(&self, job: Job) -> Result<(), Job> {
-        self.queue.push(job)?;
-        self.pushed.fetch_add(1, Ordering::SeqCst);
-        if self.idle.load(Ordering::SeqCst) > 0 {
-            let _ = futex::wake(&self.pushed, Flags::PRIVATE, 1);
-        }
-        Ok(())
-    }
-
-    /// Has the listed faults of `object` served, here if need be.
-    pub(crate) fn push_listed(&self, object: &Arc<ObjectCore>) {
-        if self.push(Job::Listed { object: Arc::clone(object) }).is_err() {
-            serve_listed(object);
-        }
-    }
-
-    /// Has `sweep` read and mapped into `map`.
-    pub(crate) fn sweep(&self, sweep: &Arc<Sweep>, map: MapRef, tally: &mut Tally) {
-        for _ in 0..READERS.min(sweep.runs.len()) {
-            if self.push(Job::Sweep { sweep: Arc::clone(sweep), map }).is_err() {
-                tally.dropped += 1;
+    /// Has urgent work done, from a signal handler: sleeps until there is room.
+    pub(crate) fn push_from_signal(&self, mut job: Job) {
+        loop {
+            let popped = self.popped.load(Ordering::SeqCst);
+            match self.urgent.push(job) {
+                Ok(()) => return self.prompt.call_one(),
+                Err(back) => job = back,
             }
+            wait(&self.popped, popped);
         }
     }
 
-    /// Lets the threads end when the queue is empty.
-    pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::SeqCst);
-        self.pushed.fetch_add(1, Ordering::SeqCst);
-        let _ = futex::wake(&self.pushed, Flags::PRIVATE, u32::MAX >> 1);
+    /// Has urgent work done. Allocates, and never waits for room.
+    pub(crate) fn push(&self, job: Job) {
+        lock(&self.urgent_more).push_back(job);
+        self.prompt.call_one();
     }
 
-    fn start_thread(self: &Arc<Self>) -> std::io::Result<()> {
+    /// Has work done that somebody waits for, though no touch.
+    pub(crate) fn push_wanted(&self, step: Step) {
+        lock(&self.wanted).push_back(Job::Step(step));
+        self.prompt.call_one();
+    }
+
+    /// Has work done that nobody waits for; false where there is no room for it. From any context.
+    pub(crate) fn push_ahead(&self, step: Step) -> bool {
+        let has_room = self.ahead.push(Job::Step(step)).is_ok();
+        if has_room {
+            self.background.call_one();
+        }
+        has_room
+    }
+
+    /// Has the listed faults served whose pages are there. From any context.
+    pub(crate) fn serve_listed_soon(&self) {
+        self.listed_due.store(1, Ordering::SeqCst);
+        self.prompt.call_one();
+    }
+
+    /// Lets `flight` end when its deadline is over.
+    pub(crate) fn watch(&self, flight: Arc<Flight>) {
+        lock(&self.flights).push(flight);
+    }
+
+    /// Lets the threads end when there is no work left.
+    pub(crate) fn stop(&self) {
+        self.stop.store(1, Ordering::SeqCst);
+        self.prompt.call_all();
+        self.background.call_all();
+    }
+
+    /// Returns when all threads have ended that [`Self::stop`] told to.
+    #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+    pub(crate) fn wait_for_threads(&self) {
+        while self.prompt.threads() + self.background.threads() > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    fn crew(&self, kind: Kind) -> &Crew {
+        match kind {
+            Kind::Prompt => &self.prompt,
+            Kind::Background => &self.background,
+        }
+    }
+
+    /// Starts a thread that its crew counts already. A thread inherits the priority of who starts it: one of its own kind.
+    fn start_thread(self: &Arc<Self>, kind: Kind) -> std::io::Result<()> {
         let jobs = Arc::clone(self);
-        self.threads.fetch_add(1, Ordering::SeqCst);
-        let started = thread::Builder::new().name("prepage-fill".to_owned()).spawn(move || jobs.work());
+        let name = if kind == Kind::Prompt { "prepage-fill" } else { "prepage-ahead" };
+        let started = spawn(name, move || jobs.work(kind));
         if started.is_err() {
-            self.threads.fetch_sub(1, Ordering::SeqCst);
+            self.crew(kind).has_lost_one();
         }
         started.map(drop)
     }
 
-    fn work(self: &Arc<Self>) {
-        while let Some(job) = self.next() {
-            let spare =
-                self.idle.load(Ordering::SeqCst) == 0 && self.threads.load(Ordering::SeqCst) < self.limit;
-            if spare {
-                // Without one more thread work waits for this one; no more is lost.
-                let _ = self.start_thread();
-            }
-            // A map that is dropped waits for this, and so for the job's hold on its object: both go together.
-            let entered = job.enter();
-            // Claims fail when a panic drops them; the thread lives on.
-            if catch_unwind(AssertUnwindSafe(|| run(&job))).is_err() {
-                let _ = catch_unwind(AssertUnwindSafe(|| job.give_up()));
-            }
-            // Whoever drops an object last drops its source, which may panic too.
-            let _ = catch_unwind(AssertUnwindSafe(move || drop(job)));
-            drop(entered);
+    fn work(self: &Arc<Self>, kind: Kind) {
+        let _at_work = AtWork::here();
+        if kind == Kind::Background {
+            be_patient(self.usual);
         }
-        self.threads.fetch_sub(1, Ordering::SeqCst);
+        while let Some((job, is_urgent)) = self.next(kind) {
+            if self.crew(kind).needs_another() {
+                // Without one more thread work waits for this one; no more is lost.
+                let _ = self.start_thread(kind);
+            }
+            // Claims fail when a panic drops them; the thread lives on. Whoever drops an object last drops its source, which
+            // may panic too.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.run(job)));
+            if !is_urgent {
+                self.leave_place(kind);
+            }
+        }
+        self.crew(kind).has_lost_one();
     }
 
-    /// The next piece of work; `None` when this thread has to end.
-    fn next(&self) -> Option<Job> {
-        let idle = Timespec { tv_sec: IDLE.as_secs() as i64, tv_nsec: 0 };
+    fn run(&self, job: Job) {
+        let mut account = Account::here();
+        match job {
+            Job::Fill { object, claim, wanted, then } => {
+                // A map that is dropped waits for this, and so for the job's hold on its object: both go together.
+                let _entered = then.enter(account.cpu);
+                read_claim(&object, claim, wanted, then, &mut account);
+                drop(object);
+            }
+            Job::Again(reading) => reading.try_again(),
+            Job::Step(step) => step.run(&mut account),
+            Job::Listed => serve_listed(self),
+        }
+    }
+
+    /// The next piece of work, and whether it is urgent; `None` when this thread has to end.
+    fn next(&self, kind: Kind) -> Option<(Job, bool)> {
+        let crew = self.crew(kind);
+        // Deadlines are looked at by those who are there for who waits.
+        let tick = self.tick.filter(|_| kind == Kind::Prompt);
         loop {
-            if let Some(job) = self.queue.pop() {
+            let calls = crew.calls();
+            if let Some(job) = self.pop(kind) {
                 return Some(job);
             }
-            let pushed = self.pushed.load(Ordering::SeqCst);
-            self.idle.fetch_add(1, Ordering::SeqCst);
-            let mut waited = Ok(());
-            if self.queue.is_empty() && !self.stop.load(Ordering::SeqCst) {
-                waited = futex::wait(&self.pushed, Flags::PRIVATE, pushed, Some(&idle));
+            if tick.is_some() {
+                self.expire();
             }
-            let idle_before = self.idle.fetch_sub(1, Ordering::SeqCst);
-            if self.queue.is_empty() {
-                let long = waited == Err(rustix::io::Errno::TIMEDOUT) && idle_before > 1;
-                if long || self.stop.load(Ordering::SeqCst) {
-                    return None;
-                }
+            let stopped = self.stop.load(Ordering::SeqCst) != 0;
+            if stopped {
+                return None;
+            }
+            if crew.sleep(calls, tick) == Slept::TooLong {
+                return self.pop(kind);
             }
         }
+    }
+
+    fn pop(&self, kind: Kind) -> Option<(Job, bool)> {
+        if kind == Kind::Prompt
+            && let Some(job) = self.pop_urgent()
+        {
+            return Some((job, true));
+        }
+        if !self.take_place() {
+            return None;
+        }
+        let job = match kind {
+            Kind::Prompt => lock(&self.wanted).pop_front(),
+            Kind::Background if lock(&self.wanted).is_empty() => self.ahead.pop(),
+            Kind::Background => None,
+        };
+        if job.is_none() {
+            self.leave_place(kind);
+        }
+        job.map(|job| (job, false))
+    }
+
+    fn pop_urgent(&self) -> Option<Job> {
+        if self.listed_due.swap(0, Ordering::SeqCst) != 0 {
+            return Some(Job::Listed);
+        }
+        if let Some(job) = self.urgent.pop() {
+            self.popped.fetch_add(1, Ordering::SeqCst);
+            wake(&self.popped, 1);
+            return Some(job);
+        }
+        lock(&self.urgent_more).pop_front()
+    }
+
+    /// One more at work that is not urgent; false where there are as many as there may be.
+    fn take_place(&self) -> bool {
+        let has_room = |busy| (busy < self.limit).then_some(busy + 1);
+        self.busy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, has_room).is_ok()
+    }
+
+    /// One less: the other kind is called where it may have found no place. Threads of this kind need no call: this one
+    /// looks again.
+    fn leave_place(&self, kind: Kind) {
+        self.busy.fetch_sub(1, Ordering::SeqCst);
+        let is_wanted = !lock(&self.wanted).is_empty();
+        match kind {
+            Kind::Background if is_wanted => self.prompt.call_one(),
+            Kind::Prompt if !is_wanted && !self.ahead.is_empty() => self.background.call_one(),
+            _ => {}
+        }
+    }
+
+    /// Ends the reads that are too late.
+    fn expire(&self) {
+        if self.tick.is_none() {
+            return;
+        }
+        let flights = std::mem::take(&mut *lock(&self.flights));
+        let now = Instant::now();
+        let left: Vec<_> = flights.into_iter().filter(|flight| !flight.expire(now)).collect();
+        lock(&self.flights).extend(left);
     }
 }
 
-fn run(job: &Job) {
-    let cpu = rustix::thread::sched_getcpu();
-    let mut tally = Tally::default();
-    match job {
-        Job::Fill { object, claimed, needed, mark, map, touch } => {
-            let frames = object.frames().expect("zeros are never claimed");
-            let claim = frames.pages.taken_over(*claimed);
-            let wanted = Wanted { needed: *needed, mark: *mark, urgent: false };
-            let filled = fill(object, frames, claim, wanted, cpu, &mut tally);
-            match (touch, map.enter(cpu)) {
-                (Some(touch), Some(map)) => {
-                    let outcome = match filled.outcome {
-                        Ok(read) => map_hard(&map, frames, *needed, read, cpu, &mut tally),
-                        Err(code) => Outcome::Failed(code),
-                    };
-                    finish(&map, touch, outcome, cpu, &mut tally);
-                }
-                // The faulting thread maps for itself; or there is nobody to map for.
-                _ => object.vm.figures.add(cpu, &tally),
-            }
-            if filled.told.listed {
-                // Not here: they may take long, and a map that is dropped waits for this job.
-                object.vm.jobs.push_listed(object);
-            }
-        }
-        Job::Read { object, range, mark } => {
-            let frames = object.frames().expect("zeros are never read");
-            // A page that failed is tried again when it is touched.
-            let _ = read_missing(object, frames, *range, *mark, false, cpu, &mut tally);
-            object.vm.figures.add(cpu, &tally);
-        }
-        Job::Sweep { sweep, map } => {
-            let frames = sweep.object.frames().expect("zeros are never read");
-            while let Some(&range) = sweep.runs.get(sweep.next.fetch_add(1, Ordering::Relaxed)) {
-                // Pages that failed, or are gone again, are left to their faults.
-                let _ = read_missing(&sweep.object, frames, range, None, false, cpu, &mut tally);
-                let Some(map) = map.enter(cpu) else { break };
-                let mut page = range.start();
-                while page < range.end() {
-                    let rest = PageRange::new(page, range.end());
-                    let mapped = map_resident(&map, frames, page, rest, cpu, &mut tally);
-                    page.0 += mapped.unwrap_or(0).max(1);
-                }
-            }
-            sweep.object.vm.figures.add(cpu, &tally);
-        }
-        Job::Listed { object } => serve_listed(object),
-    }
-}
-
-/// Reads the missing pages of `range`, for somebody who waits where it is `urgent`; returns the first failure.
-pub(crate) fn read_missing(
-    object: &Arc<ObjectCore>,
-    frames: &Frames,
-    range: PageRange,
-    mark: Option<PageIndex>,
-    urgent: bool,
-    cpu: usize,
-    tally: &mut Tally,
-) -> Result<(), (PageIndex, u16)> {
-    let mut page = range.start();
-    let mut outcome = Ok(());
-    while page < range.end() {
-        let claim = match frames.pages.see(page) {
-            Seen::Absent => frames.pages.claim(page),
-            Seen::Failed(code) => frames.pages.claim_failed(page, code),
-            Seen::Filling | Seen::Resident { .. } => None,
-        };
-        let Some(mut claim) = claim else {
-            page.0 += 1;
-            continue;
-        };
-        let end = range.end().0.min(page.0 + BUFFER_PAGES);
-        claim.extend(PageRange::new(page, PageIndex(end)));
-        object.vm.figures.cluster(cpu, claim.range().len());
-        tally.background_reads += 1;
-        let wanted = Wanted { needed: page, mark, urgent };
-        let filled = fill(object, frames, claim, wanted, cpu, tally);
-        if filled.told.listed {
-            serve_listed(object);
-        }
-        match filled.outcome {
-            Ok(read) => page = read.end(),
-            Err(code) => {
-                outcome = outcome.and(Err((page, code)));
-                page.0 += 1;
-            }
-        }
-    }
-    outcome
+fn lock<T>(lock: &Mutex<T>) -> crate::sync::MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

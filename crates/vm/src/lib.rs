@@ -1,31 +1,35 @@
 //! A virtual memory system in user space: maps objects into this process and serves their page faults itself.
 //!
 //! ```text
-//!            Map ── Backing ──► Object ── page states ── frames (memfd) ◄── Source (file, your own)
-//!             ▲                   one word a page: Absent → Filling → Resident
+//!            Map ── Segment ──► Object ── page states ── frames (memfd) ◄── Source (file, your own)
+//!             ▲                    one word a page: Absent → Filling → Resident
 //!  touch ─────┤
-//!             ├ inline:  SIGBUS ──────────► the faulting thread  ┐
-//!             └ handler: message of uffd ─► a handler thread     ┴► claim → read → publish → map the cluster by one call
+//!             ├ inline:  SIGBUS ──────────► the faulting thread             ┐
+//!             └ handler: message of uffd ─► a thread on the same CPU        ┴► lookup → claim → read → publish → install
 //! ```
 //!
 //! | module        | noun                                                                     |
 //! |---------------|--------------------------------------------------------------------------|
 //! | `vm`          | the VM: limits, threads, figures; makes objects and maps                  |
 //! | `object`      | what is mapped: its frames, its states, its source                        |
-//! | `map`         | an object in memory: slices, populate, advice                             |
+//! | `map`, `piece`, `segment` | objects in memory: which page of which object lies where      |
+//! | `populate`    | pages that are asked for, not touched                                    |
 //! | `options`     | how a VM and its maps are to be                                          |
 //! | `backing`     | who maps an object: one record a map, none a page                         |
 //! | `pages`       | the state words, and who owns a page while it is filled                   |
 //! | `fault`       | one fault from touch to mapped page                                       |
-//! | `neighbours`  | what one fault maps                                                      |
+//! | `install`, `zero` | how pages get into a map                                             |
+//! | `whole`       | maps that are left to the kernel                                         |
 //! | `ahead`       | what one fault has read in the background                                |
-//! | `fill`, `view` | claimed pages get their bytes; from local files straight into the frames |
-//! | `zero`        | memory of zeros, made in clusters                                         |
-//! | `inline`, `handler` | the two ways a fault comes in                                       |
-//! | `table`       | from an address to its map, in signal context                             |
-//! | `jobs`        | work in the background                                                    |
-//! | `grace`       | taking frames away while others map them                                  |
-//! | `statistics`, `histogram`, `record`, `failure` | what happened                            |
+//! | `fill`, `direct_fill`, `request` | claimed pages get their bytes: from files here, from sources by requests |
+//! | `evict`, `refill` | frames go, and come back with the same bytes                         |
+//! | `pool`        | how many frames there may be                                             |
+//! | `space`, `addresses` | a descriptor, and from an address to its map, in signal context   |
+//! | `inline`, `handler`, `stop_pages` | the two ways a fault comes in                         |
+//! | `jobs`, `crew`, `work` | work that waits, the threads for it, and what they do              |
+//! | `statistics`, `histogram`, `record`, `failure`, `names` | what happened                   |
+//! | `poison`      | pages that raise SIGBUS                                                  |
+//! | [`tracking`]  | what it takes to know who maps which page                                |
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,40 +48,59 @@
 //!
 //! **What runs in signal context.** In inline mode the faulting thread reads local files itself, with pread(2) into the
 //! frames, or for what is in memory already into a buffer and with pwrite(2) into the frames. A custom [`Source`] never runs
-//! there: its read goes to a thread of the VM, and the faulting thread sleeps on the page's word. On the way no memory is
-//! allocated and no lock is waited for.
+//! there: its read goes to a thread of the VM, and the faulting thread sleeps on the page's word. (A source that touches
+//! another map is called for that map's source in the place of the touch.) On the way no memory is allocated and no lock is
+//! waited for.
+//!
+//! **Signals and fork.** Threads of the VM take no signals of the program. Its own threads take none while they hold what a
+//! fault may wait for. A child of fork(2) gets errors from all it inherits, and SIGSEGV where it touches a map; it may make a VM
+//! of its own.
 //!
 //! Needs Linux 6.6.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod ahead;
 mod backing;
 mod buffers;
-mod entry;
+mod crew;
+mod direct_fill;
 pub mod error;
+mod evict;
 mod failure;
 mod fault;
 mod fill;
-mod grace;
 mod handler;
 mod histogram;
 mod inline;
+mod install;
 mod jobs;
 mod map;
 #[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
 mod model;
-mod neighbours;
+mod names;
 mod object;
 mod options;
 mod pages;
+mod piece;
+mod poison;
+mod policy_memory;
+mod pool;
+mod populate;
 mod reason;
 mod record;
+mod refill;
+mod request;
+mod segment;
 mod source;
+mod space;
 mod statistics;
+mod stop_pages;
 mod sync;
-mod table;
-mod view;
+pub mod tracking;
 mod vm;
+mod whole;
+mod work;
 mod zero;
 
 pub use backing::Backing;
@@ -86,6 +109,8 @@ pub use failure::Failure;
 pub use map::Map;
 pub use object::Object;
 pub use options::{Advice, MapOptions, Mode, VmOptions};
+pub use piece::Piece;
+pub use request::{Priority, Request};
 pub use source::{Source, SourceError};
 pub use statistics::{Counted, Statistics};
 pub use vm::Vm;

@@ -1,129 +1,158 @@
 //! An object in this process's memory.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use prepage_core::policy::{ClusterPolicy, Neighbours, Policy};
+use prepage_core::policy::{ClusterPolicy, EntryState, Neighbours, Policy};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::huge_blocks::HugeBlocks;
-use prepage_sys::region::{Contents as Shown, Region, try_copy};
-use prepage_sys::userfaultfd::{Progress, Userfaultfd};
+use prepage_sys::region::{Contents as Shown, Region, Span};
+use prepage_sys::signals::Masked;
+use prepage_sys::userfaultfd::Served;
 
-use crate::buffers::BUFFER_PAGES;
-use crate::entry::EntryCell;
+use crate::addresses::MapRef;
 use crate::error::{AccessError, MapError};
-use crate::jobs::{Sweep, read_missing};
-use crate::neighbours::map_resident;
-use crate::object::{Contents, Object, ObjectCore};
-use crate::options::{Advice, MapOptions, Mode};
-use crate::pages::Seen;
-use crate::statistics::Tally;
-use crate::table::{self, MapRef};
+use crate::object::Contents;
+use crate::options::{Advice, MapOptions};
+use crate::piece::Piece;
+use crate::poison::Poison;
+use crate::policy_memory::PolicyMemory;
+use crate::request::Priority;
+use crate::segment::{Install, Place, Segment, lookup, places};
+use crate::space::Space;
+use crate::statistics::{Account, Tally};
+use crate::sync::{AtomicU32, Ordering};
 use crate::vm::{VmCore, next_map_id};
-use crate::zero;
+use crate::whole;
+use crate::work::{READERS, Sweep};
 
 /// An object mapped into this process. Dropping it unmaps it.
 ///
-/// A child of fork(2) does not inherit it: touching it there raises SIGSEGV.
+/// A child of fork(2) does not inherit it: touching it there raises SIGSEGV, and its methods give [`AccessError::Forked`].
 #[derive(Debug)]
 pub struct Map {
-    core: Arc<MapCore>,
+    pub(crate) core: Arc<MapCore>,
     at: MapRef,
-    region: Region,
+    pub(crate) region: Region,
 }
 
 /// What serving a map's faults needs.
+///
+/// Lock legend: (c) constant; (a) atomic; `poison` and policies' memory have legends of their own.
 #[derive(Debug)]
 pub(crate) struct MapCore {
     id: u64,
-    start: u64,
-    pub(crate) object: Arc<ObjectCore>,
-    /// The pages of the object that it shows.
+    /// (c)
+    pub(crate) vm: Arc<VmCore>,
+    /// (c) Where it is.
+    pub(crate) span: Arc<Span>,
+    /// (c) Who serves it.
+    pub(crate) space: Arc<Space>,
+    /// (c) What is behind its pages, in order.
+    pub(crate) segments: Box<[Segment]>,
+    /// (c) Its pages: those of the object, or from 0 on where it is of several pieces.
     pub(crate) window: PageRange,
-    /// Whether it may be written to.
+    /// (c) Whether it may be written to.
     pub(crate) private: bool,
-    pub(crate) mode: Mode,
-    pub(crate) uffd: Arc<Userfaultfd>,
+    /// (c)
     policy: Policy,
-    entry: EntryCell,
-    /// Which policy serves: the map's, or that of an advice.
-    advice: AtomicU8,
+    memory: PolicyMemory,
+    /// (a) Which policy serves: the map's, or that of an advice.
+    advice: AtomicU32,
     /// What the policy of [`Advice::Sequential`] remembers, and that of [`Advice::Random`].
-    advised: [EntryCell; 2],
-    /// Which neighbours to map, where not as the policy says.
+    advised: [PolicyMemory; 2],
+    /// (c) Which neighbours to map, where the program says so.
     pub(crate) neighbours: Option<Neighbours>,
-    /// What the policy reads from the first fault on.
+    /// (c) Whether they are those of the policy.
+    pub(crate) neighbours_of_policy: bool,
+    /// (c) Whether the kernel may not serve it.
+    pub(crate) every_fault: bool,
+    /// (c) What the policy reads from the first fault on.
     opening: Option<Arc<Sweep>>,
-    opened: AtomicBool,
+    /// (a) Whether it does.
+    opened: AtomicU32,
+    /// (c)
     pub(crate) zero_cluster: u64,
-    /// Where the kernel serves what is given to it; of maps of zeros in huge pages.
+    /// (c) Where the kernel serves what is given to it; of maps of zeros in huge pages.
     pub(crate) blocks: Option<Arc<HugeBlocks>>,
-    /// Pages that raise SIGBUS until they are tried again.
-    poisoned: Mutex<Vec<PageIndex>>,
+    pub(crate) poison: Poison,
 }
 
 impl Map {
-    pub(crate) fn new(vm: &Arc<VmCore>, object: &Object, options: &MapOptions) -> Result<Self, MapError> {
-        let object = &object.core;
-        if !Arc::ptr_eq(&object.vm, vm) {
-            return Err(MapError::OtherVm { object: object.name.clone() });
-        }
-        let window = options.window.unwrap_or(object.pages());
-        if window.is_empty() {
-            return Err(MapError::Empty { object: object.name.clone() });
-        }
-        if window.end() > object.pages().end() {
-            return Err(MapError::Beyond {
-                object: object.name.clone(),
-                window,
-                pages: object.pages().len(),
-            });
-        }
-        if options.zero_cluster == 0 {
-            return Err(MapError::NoCluster);
-        }
-        if matches!(options.neighbours, Some(Neighbours::Block(0))) {
-            return Err(MapError::NoCluster);
-        }
-        let uffd = vm.userfaultfd(options.mode)?;
-        let failed = |error| MapError::Memory { len_bytes: window.bytes(), source: error };
-        let offset = window.start().offset_bytes();
-        use std::os::fd::AsFd;
-        let shown = match &object.contents {
-            Contents::Zero if options.huge => vm.zeros.huge(),
-            Contents::Zero => Shown::Anonymous,
-            Contents::Frames(frames) if options.private => Shown::Private(frames.memfd.as_fd(), offset),
-            Contents::Frames(frames) => Shown::Shared(frames.memfd.as_fd(), offset),
+    pub(crate) fn new(vm: &Arc<VmCore>, pieces: &[Piece], options: &MapOptions) -> Result<Self, MapError> {
+        vm.check_process().map_err(|_| MapError::Forked)?;
+        let first = &pieces[0].object;
+        let window = match pieces {
+            [piece] => piece.pages,
+            _ => PageRange::new(PageIndex(0), PageIndex(pieces.iter().map(|piece| piece.pages.len()).sum())),
         };
-        let region = Region::map(window.bytes(), shown).map_err(failed)?;
-        uffd.register(region.start(), region.len(), object.frames().is_some()).map_err(failed)?;
-        let policy = options.policy.clone().unwrap_or_else(|| vm.policy.clone());
-        let opening = Some(Sweep::new(Arc::clone(object), policy.opening(), window));
+        if options.zero_cluster == 0 || matches!(options.neighbours, Some(Neighbours::Block(0))) {
+            return Err(MapError::NoCluster);
+        }
+        let space = vm.space(options.mode)?;
+        let failed = |error| MapError::Memory { len_bytes: window.bytes(), source: error };
+        // A handler would wait for locks that this thread holds.
+        let _masked = Masked::asynchronous();
+        let region = lay(vm, pieces, window, options).map_err(failed)?;
+        let policy = options.policy.clone().unwrap_or_else(|| {
+            if options.executable { vm.options.text_policy.clone() } else { vm.options.policy.clone() }
+        });
+        let opening = first.openings.pieces(first, policy.opening(), window);
+        let opening = (!opening.is_empty() && first.frames().is_some() && pieces.len() == 1)
+            .then(|| Sweep::new(opening, Priority::Ahead));
+        let entry = |policy: &Policy| {
+            let state = EntryState { executable: options.executable, ..policy.entry(window) };
+            PolicyMemory::new(policy.remembers(), state)
+        };
         let core = Arc::new(MapCore {
             id: next_map_id(),
-            start: region.start(),
-            object: Arc::clone(object),
+            vm: Arc::clone(vm),
+            span: Arc::clone(region.span()),
+            space,
+            segments: segments(pieces, window.start()),
             window,
             private: options.private,
-            mode: options.mode,
-            uffd,
-            entry: EntryCell::new(policy.remembers(), policy.entry(window)),
-            advised: [&vm.sequential, &vm.random]
-                .map(|policy| EntryCell::new(policy.remembers(), policy.entry(window))),
+            memory: entry(&policy),
+            advised: [&vm.sequential, &vm.random].map(entry),
             policy,
-            advice: AtomicU8::new(OWN),
+            advice: AtomicU32::new(OWN),
             neighbours: options.neighbours,
-            opening: opening.filter(|opening| !opening.is_empty() && object.frames().is_some()),
-            opened: AtomicBool::new(false),
+            neighbours_of_policy: options.neighbours_of_policy,
+            every_fault: options.every_fault || options.neighbours.is_some() || vm.records.is_some(),
+            opening,
+            opened: AtomicU32::new(0),
             zero_cluster: options.zero_cluster,
             blocks: region.blocks(),
-            poisoned: Mutex::default(),
+            poison: Poison::default(),
         });
-        let at = table::insert(&core).ok_or(MapError::TooMany)?;
-        object.backings.put(crate::Backing { map: core.id, window, start_address: core.start });
-        vm.maps.fetch_add(1, Ordering::AcqRel);
-        vm.figures.add(0, &Tally { backing_operations: 1, ..Tally::default() });
-        Ok(Self { core, at, region })
+        let at = core.space.addresses.insert(&core).ok_or(MapError::TooMany)?;
+        if let Some(opening) = &core.opening {
+            let _ = opening.into.set(at);
+        }
+        // From here on dropping it takes it out of the table again.
+        let map = Self { core, at, region };
+        map.enter_backings();
+        // Served before it can be touched; shown only then, since what can be read would be filled at once under mlockall(2).
+        let registered = match pieces {
+            [piece] => whole::register(&piece.object, &map.core),
+            _ => register_pieces(&map.core),
+        };
+        registered.and_then(|()| map.region.show(options.executable)).map_err(failed)?;
+        Ok(map)
+    }
+
+    fn enter_backings(&self) {
+        let core = &self.core;
+        for (number, segment) in (0..).zip(&core.segments) {
+            let pages = PageRange::new(segment.first, PageIndex(segment.first.0 + segment.pages.len()));
+            let start_address = core.address_of(segment.pages.start());
+            segment
+                .object
+                .backings
+                .put(number, crate::Backing { map: core.id, window: pages, start_address });
+        }
+        core.vm.maps.fetch_add(1, Ordering::AcqRel);
+        let operations = core.segments.len() as u64;
+        core.vm.figures.add(0, &Tally { backing_operations: operations, ..Tally::default() });
     }
 
     /// Unique among all maps that ever were in this process.
@@ -131,19 +160,21 @@ impl Map {
         self.core.id
     }
 
-    /// The pages of the object that it shows.
+    /// The pages of the object that it shows; of a map of several pieces all its pages, counted from 0.
     pub fn window(&self) -> PageRange {
         self.core.window
     }
 
     /// Its first address, a multiple of 2 MiB.
     pub fn address(&self) -> u64 {
-        self.core.start
+        self.core.span.start()
     }
 
     /// How many bytes it shows: to the end of its window or of the object, whichever comes first.
     pub fn len_bytes(&self) -> u64 {
-        (self.core.object.len_bytes - self.core.window.start().offset_bytes()).min(self.core.window.bytes())
+        let last = self.core.segments.last().expect("a map has a segment");
+        let of_last = last.object.len_bytes - last.first.offset_bytes();
+        (last.pages.start().0 - self.core.window.start().0) * PAGE_SIZE + of_last.min(last.pages.bytes())
     }
 
     /// Its bytes. Touching them faults; where a source fails that raises SIGBUS, as with files mapped by the kernel:
@@ -162,122 +193,41 @@ impl Map {
         &mut self.region.as_mut_slice()[..len]
     }
 
-    /// Reads and maps `range` of the object, so that touching it takes no fault, and system calls can be handed it.
-    /// Pages that could not be had before are tried again.
-    ///
-    /// # Errors
-    /// The first page that cannot be had, and why; the others are there.
-    pub fn populate(&self, range: PageRange) -> Result<(), AccessError> {
-        self.inside(range)?;
-        self.forget_poison(range)?;
-        let cpu = rustix::thread::sched_getcpu();
-        let mut tally = Tally::default();
-        let outcome = match &self.core.object.contents {
-            Contents::Zero => zero::populate(&self.core, range, &mut tally)
-                .map_err(|error| (range.start(), crate::reason::of_errno(error.raw_os_error()))),
-            Contents::Frames(frames) => self.populate_frames(frames, range, cpu, &mut tally),
-        };
-        self.core.object.vm.figures.add(cpu, &tally);
-        outcome.map_err(|(page, code)| self.unavailable(page, code))
-    }
-
-    fn populate_frames(
-        &self,
-        frames: &crate::object::Frames,
-        range: PageRange,
-        cpu: usize,
-        tally: &mut Tally,
-    ) -> Result<(), (PageIndex, u16)> {
-        let mut outcome = read_missing(&self.core.object, frames, range, None, true, cpu, tally);
-        let mut page = range.start();
-        while page < range.end() {
-            let rest = PageRange::new(page, range.end());
-            match map_resident(&self.core, frames, page, rest, cpu, tally) {
-                Ok(0) => {}
-                Ok(mapped) => {
-                    page.0 += mapped;
-                    continue;
-                }
-                Err(error) => {
-                    outcome = outcome.and(Err((page, crate::reason::of_errno(error.raw_os_error()))));
-                    page.0 += 1;
-                    continue;
-                }
-            }
-            // Another thread fills it, or it was taken away.
-            if frames.pages.see(page) == Seen::Filling {
-                frames.pages.wait(page);
-                continue;
-            }
-            let one = PageRange::new(page, PageIndex(page.0 + 1));
-            if matches!(outcome, Err((failed, _)) if failed == page) {
-                page.0 += 1;
-            } else if let Err(failed) = read_missing(&self.core.object, frames, one, None, true, cpu, tally) {
-                outcome = outcome.and(Err(failed));
-                page.0 += 1;
-            }
-        }
-        outcome
-    }
-
-    /// Copies the bytes at `offset_bytes` of the map, private changes included. Raises no signal.
-    ///
-    /// # Errors
-    /// The page that cannot be had, and why; or that the range ends beyond the map.
-    pub fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        let end = offset_bytes.checked_add(into.len() as u64).filter(|&end| end <= self.len_bytes());
-        if end.is_none() {
-            return Err(AccessError::Beyond {
-                offset_bytes,
-                wanted_bytes: into.len(),
-                len_bytes: self.len_bytes(),
-            });
-        }
-        let mut done = 0;
-        while done < into.len() {
-            let at = offset_bytes + done as u64;
-            let copied = try_copy(self.core.start + at, &mut into[done..]).map_err(AccessError::System)?;
-            done += copied;
-            if copied == 0 {
-                let page = PageIndex(self.core.window.start().0 + at / PAGE_SIZE);
-                let wanted = PageRange::covering(at, (into.len() - done) as u64).len().min(BUFFER_PAGES);
-                self.populate(PageRange::new(page, PageIndex(page.0 + wanted))).or_else(|_| {
-                    // A later page may be the one that failed.
-                    self.populate(PageRange::new(page, PageIndex(page.0 + 1)))
-                })?;
-            }
-        }
-        Ok(())
-    }
-
     /// Changes how faults are served, or tells what will be touched.
     ///
     /// # Errors
     /// Ranges outside the map; [`Advice::DontNeed`] for a private map, which would lose what was written to it.
     pub fn advise(&self, advice: Advice) -> Result<(), AccessError> {
+        self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
+        let _masked = Masked::asynchronous();
         match advice {
             Advice::Normal => self.core.serve_as(OWN),
             Advice::Sequential => self.core.serve_as(SEQUENTIAL),
             Advice::Random => self.core.serve_as(RANDOM),
             Advice::WillNeed(range) => {
                 self.inside(range)?;
-                if self.core.object.frames().is_some() {
-                    let sweep = Sweep::new(Arc::clone(&self.core.object), &[range], self.core.window);
-                    let mut tally = Tally::default();
-                    self.core.object.vm.jobs.sweep(&sweep, self.at, &mut tally);
-                    self.core.object.vm.figures.add(0, &tally);
+                let mut account = Account::here();
+                for (place, count) in places(&self.core.segments, range) {
+                    if place.frames().is_some() {
+                        let run = PageRange::new(place.page, PageIndex(place.page.0 + count));
+                        let pieces = Sweep::cut(place.object, &[run], place.window);
+                        let sweep = Sweep::new(pieces, Priority::Ahead);
+                        let _ = sweep.into.set(self.at);
+                        sweep.start(place.object, READERS as usize, &mut account);
+                    }
                 }
+                self.core.vm.figures.settle(&mut account);
             }
             Advice::DontNeed(range) => {
                 self.inside(range)?;
                 if self.core.private {
                     return Err(AccessError::Private);
                 }
-                let offset = self.core.address_of(range.start()) - self.core.start;
-                if self.core.object.frames().is_some() {
-                    let mut poisoned = self.core.poisoned();
+                if self.core.segments[0].object.frames().is_some() {
+                    let mut poisoned = self.core.poison.hold();
+                    let offset = self.core.offset_of(range.start());
                     self.region.unmap_shared(offset, range.bytes()).map_err(AccessError::System)?;
-                    poisoned.retain(|&page| !range.contains(page));
+                    poisoned.forget(|page| range.contains(page));
                 }
             }
         }
@@ -289,57 +239,82 @@ impl Map {
     /// # Errors
     /// Ranges outside the map.
     pub fn discard(&mut self, range: PageRange) -> Result<(), AccessError> {
+        self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
         self.inside(range)?;
-        let offset = self.core.address_of(range.start()) - self.core.start;
-        let mut poisoned = self.core.poisoned();
+        let _masked = Masked::asynchronous();
+        let mut poisoned = self.core.poison.hold();
+        let offset = self.core.offset_of(range.start());
         self.region.discard(offset, range.bytes()).map_err(AccessError::System)?;
-        poisoned.retain(|&page| !range.contains(page));
+        poisoned.forget(|page| range.contains(page));
         Ok(())
     }
 
-    fn inside(&self, range: PageRange) -> Result<(), AccessError> {
+    pub(crate) fn inside(&self, range: PageRange) -> Result<(), AccessError> {
         let window = self.core.window;
         if range.start() < window.start() || range.end() > window.end() {
             return Err(AccessError::Outside { range, window });
         }
         Ok(())
     }
-
-    /// Pages of `range` that raise SIGBUS do so no longer.
-    fn forget_poison(&self, range: PageRange) -> Result<(), AccessError> {
-        let mut poisoned = self.core.poisoned();
-        // A page whose neighbours were mapped since may be mapped with them, once another map brought it in. Otherwise
-        // nobody writes to it: writing takes `&mut`.
-        for index in (0..poisoned.len()).rev() {
-            if range.contains(poisoned[index]) {
-                let offset = self.core.address_of(poisoned[index]) - self.core.start;
-                self.region.unpoison(offset).map_err(AccessError::System)?;
-                poisoned.swap_remove(index);
-            }
-        }
-        Ok(())
-    }
-
-    fn unavailable(&self, page: PageIndex, code: u16) -> AccessError {
-        let object = &self.core.object;
-        AccessError::Unavailable { object: object.name.clone(), page, reason: object.reason(page, code) }
-    }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
+        let core = &self.core;
+        if core.vm.check_process().is_err() {
+            // The parent's: nothing of it is here, and who used it at the time of the fork will never end.
+            return;
+        }
+        let _masked = Masked::asynchronous();
         // Faults and work in the background end before the region goes.
-        table::remove(&self.core, self.at);
-        let object = &self.core.object;
-        object.backings.remove(self.core.id);
-        object.vm.maps.fetch_sub(1, Ordering::AcqRel);
-        object.vm.figures.add(0, &Tally { backing_operations: 1, ..Tally::default() });
+        self.at.remove(core);
+        for (number, segment) in (0..).zip(&core.segments) {
+            segment.object.backings.remove(core.id, number);
+        }
+        core.vm.maps.fetch_sub(1, Ordering::AcqRel);
+        let operations = core.segments.len() as u64;
+        core.vm.figures.add(0, &Tally { backing_operations: operations, ..Tally::default() });
     }
 }
 
-const OWN: u8 = 0;
-const SEQUENTIAL: u8 = 1;
-const RANDOM: u8 = 2;
+/// Lays the memfds of `pieces` into address space that nobody can use yet.
+fn lay(vm: &VmCore, pieces: &[Piece], window: PageRange, options: &MapOptions) -> std::io::Result<Region> {
+    if let [piece] = pieces {
+        let offset = piece.pages.start().offset_bytes();
+        let shown = match &piece.object.contents {
+            Contents::Zero if options.huge => vm.zeros.huge(),
+            Contents::Zero => Shown::Anonymous,
+            Contents::Frames(frames) if options.private => Shown::Private(&frames.memfd, offset),
+            Contents::Frames(frames) => Shown::Shared(&frames.memfd, offset),
+        };
+        return Region::map_hidden(window.bytes(), shown);
+    }
+    let mut region = Region::map_hidden(window.bytes(), Shown::Anonymous)?;
+    let mut at = 0;
+    for piece in pieces {
+        if let (Some(frames), Install::Continue) = (piece.object.frames(), piece.install()) {
+            let from = piece.pages.start().offset_bytes();
+            region.lay_private(at, piece.pages.bytes(), &frames.memfd, from)?;
+        }
+        at += piece.pages.bytes();
+    }
+    Ok(region)
+}
+
+fn segments(pieces: &[Piece], start: PageIndex) -> Box<[Segment]> {
+    let mut at = start;
+    let segment = |piece: &Piece| {
+        let pages = PageRange::new(at, PageIndex(at.0 + piece.pages.len()));
+        at = pages.end();
+        let object = Arc::clone(&piece.object);
+        Segment { pages, object, first: piece.pages.start(), install: piece.install() }
+    };
+    pieces.iter().map(segment).collect()
+}
+
+const OWN: u32 = 0;
+const SEQUENTIAL: u32 = 1;
+const RANDOM: u32 = 2;
 
 impl MapCore {
     pub(crate) fn id(&self) -> u64 {
@@ -347,7 +322,7 @@ impl MapCore {
     }
 
     pub(crate) fn addresses(&self) -> (u64, u64) {
-        (self.start, self.start + self.window.bytes())
+        (self.span.start(), self.span.start() + self.span.len())
     }
 
     pub(crate) fn holds(&self, address: u64) -> bool {
@@ -355,56 +330,67 @@ impl MapCore {
         start <= address && address < end
     }
 
+    /// Where the map's page `page` is, in bytes from its start.
+    pub(crate) fn offset_of(&self, page: PageIndex) -> u64 {
+        (page.0 - self.window.start().0) * PAGE_SIZE
+    }
+
     pub(crate) fn address_of(&self, page: PageIndex) -> u64 {
-        self.start + (page.0 - self.window.start().0) * PAGE_SIZE
+        self.span.start() + self.offset_of(page)
     }
 
     pub(crate) fn page_at(&self, address: u64) -> PageIndex {
-        PageIndex(self.window.start().0 + (address - self.start) / PAGE_SIZE)
+        PageIndex(self.window.start().0 + (address - self.span.start()) / PAGE_SIZE)
+    }
+
+    /// What is behind the map's page `page`.
+    pub(crate) fn lookup(&self, page: PageIndex) -> Place<'_> {
+        lookup(&self.segments, page)
     }
 
     /// The policy that serves, and its memory.
-    pub(crate) fn policy(&self) -> (&Policy, &EntryCell) {
+    pub(crate) fn policy(&self) -> (&Policy, &PolicyMemory) {
         match self.advice.load(Ordering::Relaxed) {
-            SEQUENTIAL => (&self.object.vm.sequential, &self.advised[0]),
-            RANDOM => (&self.object.vm.random, &self.advised[1]),
-            _ => (&self.policy, &self.entry),
+            SEQUENTIAL => (&self.vm.sequential, &self.advised[0]),
+            RANDOM => (&self.vm.random, &self.advised[1]),
+            _ => (&self.policy, &self.memory),
         }
     }
 
-    fn serve_as(&self, advice: u8) {
+    /// Whether the program said that pages are touched in order.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.advice.load(Ordering::Relaxed) == SEQUENTIAL
+    }
+
+    fn serve_as(&self, advice: u32) {
         self.advice.store(advice, Ordering::Relaxed);
-        let (policy, entry) = self.policy();
-        entry.with(&mut Tally::default(), |state| *state = policy.entry(self.window));
+        let (policy, memory) = self.policy();
+        memory.with(&mut Tally::default(), |state| *state = policy.entry(self.window));
     }
 
     /// What to read in the background, for the first fault only.
     pub(crate) fn take_opening(&self) -> Option<Arc<Sweep>> {
         let opening = self.opening.as_ref()?;
-        let first = !self.opened.load(Ordering::Relaxed) && !self.opened.swap(true, Ordering::Relaxed);
+        let first = self.opened.load(Ordering::Relaxed) == 0 && self.opened.swap(1, Ordering::Relaxed) == 0;
         first.then(|| Arc::clone(opening))
-    }
-
-    /// The pages that are poisoned; held while poison is laid or taken away.
-    fn poisoned(&self) -> MutexGuard<'_, Vec<PageIndex>> {
-        self.poisoned.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Lets threads that wait for `page`, and those that touch it, get SIGBUS, until it is tried again.
-    pub(crate) fn poison(&self, page: PageIndex) {
-        let address = self.address_of(page);
-        let mut poisoned = self.poisoned();
-        if matches!(self.uffd.poison(address, PAGE_SIZE), Ok(Progress::Done)) {
-            poisoned.push(page);
-        } else {
-            // It is there after all, or going: the touch is repeated.
-            self.wake(page);
-        }
     }
 
     /// Lets threads that wait for `page` repeat their touch.
     pub(crate) fn wake(&self, page: PageIndex) {
-        // Fails only for addresses that are none.
-        let _ = self.uffd.wake(self.address_of(page), PAGE_SIZE);
+        // Fails for addresses that were never mapped alone.
+        let _ = self.space.uffd.wake(self.address_of(page), PAGE_SIZE);
     }
+}
+
+/// A map of several objects: what lies over frames is served for unmapped pages too.
+fn register_pieces(map: &MapCore) -> std::io::Result<()> {
+    for segment in &map.segments {
+        let served = match segment.install {
+            Install::Continue => Served::MissingAndUnmapped,
+            Install::Copy | Install::Zero => Served::Missing,
+        };
+        let offset = map.offset_of(segment.pages.start());
+        map.space.uffd.register_part(&map.span, offset, segment.pages.bytes(), served)?;
+    }
+    Ok(())
 }

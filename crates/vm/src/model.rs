@@ -1,251 +1,325 @@
-//! The fault path under schedulers that try its interleavings: shuttle at random, loom all of a small one.
+//! The fault path under schedulers that try its interleavings: shuttle at random, all of it; loom every schedule of the
+//! words and the sections alone.
 //!
-//! The kernel and the source are modelled: a frame is two words that are written one after the other, so that a frame
-//! seen while it is filled, or after it was taken away, shows.
-
-use std::sync::PoisonError;
-
-use prepage_core::{PageIndex, PageRange};
-
-use crate::grace::Grace;
-use crate::pages::{Pages, Seen};
-use crate::sync::{AtomicU32, Mutex, Ordering};
-
-struct Model {
-    pages: Pages,
-    grace: Grace,
-    frames: Vec<[AtomicU32; 2]>,
-    /// Faults that wait for somebody else's fill.
-    listed: Mutex<Vec<PageIndex>>,
-    served: AtomicU32,
-}
-
-/// What a fault's source does.
-#[derive(Clone, Copy, PartialEq)]
-enum Mood {
-    Fine,
-    Fails,
-}
-
-impl Model {
-    fn new(count: u64) -> Self {
-        Self {
-            pages: Pages::new(count).expect("a few words"),
-            grace: Grace::default(),
-            frames: (0..count).map(|_| [AtomicU32::new(0), AtomicU32::new(0)]).collect(),
-            listed: Mutex::new(Vec::new()),
-            served: AtomicU32::new(0),
-        }
-    }
-
-    fn all(&self) -> PageRange {
-        PageRange::new(PageIndex(0), PageIndex(self.frames.len() as u64))
-    }
-
-    /// As `fault::resolve`; true when the page was seen, false when it failed.
-    fn fault(&self, page: PageIndex, mood: Mood) -> bool {
-        let mut waited = false;
-        loop {
-            match self.pages.see(page) {
-                Seen::Resident { .. } => {
-                    let _section = self.grace.enter(0);
-                    if let Some(run) = self.pages.resident_run(page, self.all()) {
-                        run.iter().for_each(|page| self.look(page));
-                        return true;
-                    }
-                }
-                Seen::Filling => {
-                    waited = true;
-                    if let Seen::Failed(_) = self.pages.wait(page) {
-                        return false;
-                    }
-                }
-                Seen::Failed(_) if waited => return false,
-                Seen::Failed(code) => {
-                    if let Some(claim) = self.pages.claim_failed(page, code) {
-                        self.fill(claim, page, mood);
-                        waited = true;
-                    }
-                }
-                Seen::Absent => {
-                    if let Some(mut claim) = self.pages.claim(page) {
-                        claim.extend(self.all());
-                        self.fill(claim, page, mood);
-                        waited = true;
-                    }
-                }
-            }
-        }
-    }
-
-    /// As a handler thread's: does not wait for others.
-    fn fault_listed(&self, page: PageIndex) {
-        loop {
-            if self.pages.see(page) != Seen::Filling {
-                self.fault(page, Mood::Fine);
-                self.served.fetch_add(1, Ordering::SeqCst);
-                return;
-            }
-            self.listed().push(page);
-            if self.pages.list(page) {
-                return;
-            }
-            let mut listed = self.listed();
-            match listed.iter().position(|&entry| entry == page) {
-                Some(index) => drop(listed.swap_remove(index)),
-                None => return,
-            }
-        }
-    }
-
-    fn serve_listed(&self) {
-        loop {
-            let next = {
-                let mut listed = self.listed();
-                let ready = listed.iter().position(|&page| !self.pages.list(page));
-                ready.map(|index| listed.swap_remove(index))
-            };
-            let Some(page) = next else { return };
-            self.fault_listed(page);
-        }
-    }
-
-    fn fill(&self, mut claim: crate::pages::Claim<'_>, needed: PageIndex, mood: Mood) {
-        let mut told = crate::pages::Told::default();
-        if mood == Mood::Fails {
-            told.listed |= claim.narrow(PageRange::new(needed, PageIndex(needed.0 + 1))).listed;
-            told.listed |= claim.fail(9).listed;
-        } else {
-            let range = claim.range();
-            for page in range.iter() {
-                let frame = &self.frames[page.0 as usize];
-                assert_eq!(frame[1].load(Ordering::SeqCst), 0, "a frame is filled once");
-                frame[0].store(7, Ordering::SeqCst);
-                frame[1].store(7, Ordering::SeqCst);
-            }
-            told.listed |= claim.publish(range.len(), None).listed;
-        }
-        if told.listed {
-            self.serve_listed();
-        }
-    }
-
-    fn evict(&self, range: PageRange) {
-        let Some(mut claim) = self.pages.claim_resident(range.start(), range.end()) else { return };
-        self.grace.wait();
-        let run = claim.range();
-        for page in run.iter() {
-            let frame = &self.frames[page.0 as usize];
-            frame[0].store(0, Ordering::SeqCst);
-            frame[1].store(0, Ordering::SeqCst);
-        }
-        if claim.release(run.len()).listed {
-            self.serve_listed();
-        }
-    }
-
-    /// What a mapping of the frame would show.
-    fn look(&self, page: PageIndex) {
-        let frame = &self.frames[page.0 as usize];
-        let seen = [frame[0].load(Ordering::SeqCst), frame[1].load(Ordering::SeqCst)];
-        assert_eq!(seen, [7, 7], "mapped while it is filled or taken away");
-    }
-
-    fn listed(&self) -> impl std::ops::DerefMut<Target = Vec<PageIndex>> + '_ {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+//! Under shuttle everything is as it is in a program, and on the real kernel, but for who touches: a thread here looks at
+//! the page table and calls what a signal handler or a handler thread would call.
 
 #[cfg(feature = "shuttle")]
-mod shuttle_tests {
+mod whole_path {
+    use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+    use prepage_sys::region::{is_present, try_copy};
+    use prepage_sys::sigbus::{BusFault, Verdict};
+    use prepage_sys::userfaultfd::Message;
     use shuttle::sync::Arc;
+    use shuttle::sync::atomic::{AtomicU32, Ordering};
     use shuttle::thread;
 
-    use super::*;
+    use crate::{Advice, Map, MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions, handler, inline};
 
-    #[test]
-    fn faults_fills_failures_and_evictions_agree() {
-        shuttle::check_random(
-            || {
-                let model = Arc::new(Model::new(3));
-                let start = |work: fn(&Model)| {
-                    let model = Arc::clone(&model);
-                    thread::spawn(move || work(&model))
-                };
-                let threads = [
-                    start(|model| assert!(model.fault(PageIndex(1), Mood::Fine) || model.fails(1))),
-                    start(|model| {
-                        model.fault(PageIndex(1), Mood::Fails);
-                        model.fault(PageIndex(2), Mood::Fine);
-                    }),
-                    start(|model| model.evict(model.all())),
-                    start(|model| model.fault_listed(PageIndex(1))),
-                ];
-                threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-                assert_eq!(model.listed().len(), 0, "a listed fault was forgotten");
-                assert_eq!(model.served.load(Ordering::SeqCst), 1);
-                assert!(model.fault(PageIndex(1), Mood::Fine), "a failed page can be tried again");
-            },
-            20_000,
-        );
+    const PAGES: u64 = 4;
+
+    /// Gives each page its number, a half at a time; fails as often as it is told.
+    struct Halves {
+        failures: AtomicU32,
+    }
+
+    fn byte(page: u64) -> u8 {
+        page as u8 + 1
+    }
+
+    impl Source for Halves {
+        fn len_bytes(&self) -> u64 {
+            PAGES * PAGE_SIZE
+        }
+
+        fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            for (page, bytes) in (offset_bytes / PAGE_SIZE..).zip(into.chunks_mut(PAGE_SIZE as usize)) {
+                let (first, second) = bytes.split_at_mut(2048);
+                first.fill(byte(page));
+                thread::yield_now();
+                second.fill(byte(page));
+            }
+            match self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
+                Ok(_) => Err(SourceError::Other("as it should in this test".to_owned())),
+                Err(_) => Ok(()),
+            }
+        }
+    }
+
+    fn check(address: u64, page: u64) {
+        let mut bytes = [0; PAGE_SIZE as usize];
+        assert_eq!(try_copy(address, &mut bytes).unwrap(), bytes.len());
+        assert!(bytes.iter().all(|&found| found == byte(page)), "page {page} shows {:?}", &bytes[..4]);
+    }
+
+    /// As a program's touch in inline mode; false where it ends in SIGBUS.
+    fn touch_inline(map: &Map, page: u64) -> bool {
+        let address = map.address() + page * PAGE_SIZE;
+        loop {
+            // No other thread of the model runs between this look and the next.
+            if is_present(address).unwrap() {
+                check(address, page);
+                return true;
+            }
+            let fault = BusFault { address, ip: 0, write: Some(false) };
+            match inline::serve(map.core.space.addresses, &fault) {
+                Verdict::Resolved => {}
+                Verdict::Failed => return false,
+                Verdict::NotOurs => panic!("the map is there"),
+            }
+        }
+    }
+
+    /// As a program's touch in handler mode by thread `tid`, which has no other fault.
+    fn touch_by_handler(vm: &Vm, map: &Map, page: u64, tid: u32) -> bool {
+        let address = map.address() + page * PAGE_SIZE;
+        loop {
+            if is_present(address).unwrap() {
+                check(address, page);
+                return true;
+            }
+            handler::serve_message(&map.core.space, &Message { address, tid, write: false });
+            // Until the fault is recorded: nobody may forget it.
+            let recorded = loop {
+                let (faults, _) = vm.core.records.as_ref().expect("asked for").take();
+                match faults.into_iter().find(|fault| fault.tid == tid) {
+                    Some(fault) => break fault,
+                    None => thread::yield_now(),
+                }
+            };
+            if recorded.cluster_pages == 0 {
+                return false;
+            }
+        }
+    }
+
+    fn all() -> PageRange {
+        PageRange::new(PageIndex(0), PageIndex(PAGES))
+    }
+
+    struct Model {
+        vm: Vm,
+        object: Object,
+        inline: Map,
+        by_handler: Map,
     }
 
     impl Model {
-        /// Whether somebody else's failure may have been told to a fault on this page.
-        fn fails(&self, page: u64) -> bool {
-            page == 1
+        fn new(policy: &str, failures: u32) -> Arc<Self> {
+            let options = VmOptions::default().explain(false).fill_threads(1).record_faults(64);
+            let vm = Vm::new(options).unwrap();
+            let object = vm.source("halves", Halves { failures: AtomicU32::new(failures) }).unwrap();
+            let map = |mode| {
+                let options = MapOptions::shared().mode(mode).policy(policy.parse().unwrap());
+                vm.map(&object, &options).unwrap()
+            };
+            let (inline, by_handler) = (map(Mode::Inline), map(Mode::Handler));
+            Arc::new(Self { vm, object, inline, by_handler })
         }
+
+        fn run(self: &Arc<Self>, work: &[fn(&Self)]) {
+            let threads: Vec<_> = work
+                .iter()
+                .map(|&work| {
+                    let model = Arc::clone(self);
+                    thread::spawn(move || work(&model))
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        }
+
+        /// Everything is as it should be once nobody is at work.
+        fn end(self: Arc<Self>) {
+            let vm = self.vm.clone();
+            let Ok(model) = Arc::try_unwrap(self) else { panic!("threads have ended") };
+            assert!(vm.core.jobs.listed.lock().unwrap().is_empty(), "a listed fault was forgotten");
+            drop((model.inline, model.by_handler));
+            while vm.core.frames.reserved() != model.object.resident_pages() {
+                // Reads ahead end.
+                thread::yield_now();
+            }
+            model.object.evict(all()).unwrap();
+            assert_eq!(vm.core.frames.reserved(), 0);
+        }
+    }
+
+    fn random(schedules: usize, body: impl Fn() + Send + Sync + 'static) {
+        let mut config = shuttle::Config::new();
+        config.stack_size = 1 << 20;
+        let scheduler = shuttle::scheduler::RandomScheduler::new(schedules);
+        shuttle::Runner::new(scheduler, config).run(body);
+    }
+
+    #[test]
+    fn model_faults_fills_and_evictions_agree() {
+        random(2_000, || {
+            let model = Model::new("aligned:4", 0);
+            model.run(&[
+                |model| assert!(touch_inline(&model.inline, 1)),
+                |model| assert!(touch_by_handler(&model.vm, &model.by_handler, 1, 7)),
+                |model| drop(model.object.evict(all()).unwrap()),
+                |model| model.inline.populate(all()).unwrap(),
+            ]);
+            model.end();
+        });
+    }
+
+    #[test]
+    fn model_failures_are_told_to_those_who_wait_and_to_no_others() {
+        random(1_500, || {
+            let model = Model::new("none", 1);
+            model.run(&[
+                |model| drop(touch_inline(&model.inline, 1)),
+                |model| drop(touch_by_handler(&model.vm, &model.by_handler, 1, 7)),
+                |model| drop(model.object.evict(all()).unwrap()),
+            ]);
+            assert!(touch_inline(&model.inline, 1), "a failed page can be tried again");
+            assert!(touch_inline(&model.inline, 2));
+            model.end();
+        });
+    }
+
+    #[test]
+    fn model_reads_ahead_agree_with_touches_and_end_with_their_map() {
+        random(1_500, || {
+            let model = Model::new("none", 0);
+            model.run(&[
+                |model| model.inline.advise(Advice::WillNeed(all())).unwrap(),
+                |model| (0..PAGES).for_each(|page| assert!(touch_inline(&model.inline, page))),
+                |model| {
+                    let map = model.vm.map(&model.object, &MapOptions::private()).unwrap();
+                    map.advise(Advice::WillNeed(all())).unwrap();
+                },
+                |model| drop(model.object.evict(all()).unwrap()),
+            ]);
+            model.end();
+        });
+    }
+
+    #[test]
+    fn model_an_object_is_left_to_the_kernel_only_while_it_is_whole() {
+        random(1_500, || {
+            let vm = Vm::new(VmOptions::default().explain(false).fill_threads(1)).unwrap();
+            let object = vm.source("halves", Halves { failures: AtomicU32::new(0) }).unwrap();
+            let first = vm.map(&object, &MapOptions::shared()).unwrap();
+            first.populate(all()).unwrap();
+            let model = Arc::new((object, first));
+            let evicting = Arc::clone(&model);
+            let evictor = thread::spawn(move || drop(evicting.0.evict(all()).unwrap()));
+            let map = vm.map(&model.0, &MapOptions::private()).unwrap();
+            // What the kernel shows by itself is right at every moment.
+            for page in [0, 3, 1] {
+                let mut bytes = [0; PAGE_SIZE as usize];
+                let address = map.address() + page * PAGE_SIZE;
+                if try_copy(address, &mut bytes).unwrap() == 0 {
+                    assert!(touch_inline(&map, page));
+                } else {
+                    check(address, page);
+                }
+            }
+            evictor.join().unwrap();
+        });
     }
 }
 
 #[cfg(all(feature = "loom", not(feature = "shuttle")))]
-mod loom_tests {
+mod words_and_sections {
     use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU32, Ordering};
     use loom::thread;
+    use prepage_core::{PageIndex, PageRange};
+    use prepage_sys::sections::Sections;
 
-    use super::*;
+    use crate::pages::{Pages, Seen};
+
+    const PAGE: PageIndex = PageIndex(0);
+
+    /// One page, and a frame of two words that are written one after the other: one that is seen while it is filled, or
+    /// after it was taken away, shows.
+    struct Model {
+        pages: std::sync::Arc<Pages>,
+        sections: Sections,
+        frame: [AtomicU32; 2],
+    }
+
+    impl Model {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                pages: Pages::new(1).expect("a word"),
+                sections: Sections::default(),
+                frame: [AtomicU32::new(0), AtomicU32::new(0)],
+            })
+        }
+
+        fn touch(&self) {
+            loop {
+                match self.pages.see(PAGE) {
+                    Seen::Resident { .. } => {
+                        let _section = self.sections.enter(0);
+                        if self.pages.resident_run(PAGE, PageRange::new(PAGE, PageIndex(1))).is_some() {
+                            let seen = [0, 1].map(|word: usize| self.frame[word].load(Ordering::SeqCst));
+                            assert_eq!(seen, [7, 7], "mapped while it is filled or taken away");
+                            return;
+                        }
+                    }
+                    Seen::Filling => drop(self.pages.wait(PAGE)),
+                    Seen::Absent | Seen::Failed(_) => {
+                        if let Some(mut claim) = self.pages.claim(PAGE) {
+                            assert_eq!(self.frame[1].load(Ordering::SeqCst), 0, "a frame is filled once");
+                            self.frame.iter().for_each(|word| word.store(7, Ordering::SeqCst));
+                            let _ = claim.publish(1, None);
+                        }
+                    }
+                }
+            }
+        }
+
+        fn evict(&self) {
+            let Some(claim) = self.pages.claim_resident(PAGE, PageIndex(1)) else { return };
+            self.sections.wait();
+            self.frame.iter().for_each(|word| word.store(0, Ordering::SeqCst));
+            let _ = claim.release();
+        }
+    }
 
     #[test]
-    fn one_claims_and_the_other_wakes() {
+    fn model_one_claims_and_the_other_wakes() {
         loom::model(|| {
-            let model = Arc::new(Model::new(1));
+            let model = Model::new();
             let other = Arc::clone(&model);
-            let thread = thread::spawn(move || other.fault(PageIndex(0), Mood::Fine));
-            assert!(model.fault(PageIndex(0), Mood::Fine));
-            assert!(thread.join().expect("no panic"));
+            let thread = thread::spawn(move || other.touch());
+            model.touch();
+            thread.join().expect("no panic");
         });
     }
 
     #[test]
-    fn a_frame_goes_only_when_nobody_maps_it() {
+    fn model_a_frame_goes_only_when_nobody_maps_it() {
         let mut bounded = loom::model::Builder::new();
         bounded.preemption_bound = Some(3);
         bounded.check(|| {
-            let model = Arc::new(Model::new(1));
-            assert!(model.fault(PageIndex(0), Mood::Fine));
+            let model = Model::new();
+            model.touch();
             let other = Arc::clone(&model);
-            let thread = thread::spawn(move || other.fault(PageIndex(0), Mood::Fine));
-            model.evict(model.all());
-            assert!(thread.join().expect("no panic"));
+            let thread = thread::spawn(move || other.touch());
+            model.evict();
+            thread.join().expect("no panic");
         });
     }
 
     #[test]
-    fn a_mark_and_a_listing_have_one_taker() {
+    fn model_a_mark_and_a_listing_have_one_taker() {
         loom::model(|| {
-            let model = Arc::new(Model::new(1));
-            let mut claim = model.pages.claim(PageIndex(0)).expect("absent");
+            let model = Model::new();
+            let mut claim = model.pages.claim(PAGE).expect("absent");
             let other = Arc::clone(&model);
-            let thread = thread::spawn(move || other.pages.list(PageIndex(0)));
-            let told = claim.publish(1, Some(PageIndex(0)));
-            assert_eq!(
-                thread.join().expect("no panic"),
-                told.listed,
-                "told exactly when somebody was listed"
-            );
+            let thread = thread::spawn(move || other.pages.list(PAGE));
+            let told = claim.publish(1, Some(PAGE));
+            let listed = thread.join().expect("no panic");
+            assert_eq!(listed, told.listed, "told exactly when somebody was listed");
             let other = Arc::clone(&model);
-            let thread = thread::spawn(move || other.pages.take_mark(PageIndex(0)));
-            let here = model.pages.take_mark(PageIndex(0));
+            let thread = thread::spawn(move || other.pages.take_mark(PAGE));
+            let here = model.pages.take_mark(PAGE);
             assert!(here != thread.join().expect("no panic"), "one of the two");
         });
     }

@@ -1,27 +1,35 @@
 //! What can be mapped: pages that come from somewhere, in frames that all maps share.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use prepage_sys::memfd::Memfd;
+use prepage_sys::sections::Sections;
 
 use crate::backing::{Backing, Backings};
-use crate::fault::Touch;
-use crate::grace::Grace;
-use crate::pages::{Claim, Pages, Seen};
+use crate::buffers::BUFFER_PAGES;
+use crate::direct_fill::LocalFill;
+use crate::pages::{Pages, Seen};
 use crate::reason::Reason;
+use crate::refill::Sums;
 use crate::source::{LocalFile, Source};
 use crate::statistics::Tally;
-use crate::table::MapRef;
-use crate::view::View;
+use crate::sync::{AtomicU64, Ordering};
 use crate::vm::VmCore;
+use crate::whole::Whole;
+use crate::work::Openings;
 
 /// The most bytes of an object: what x86-64 and arm64 give a process.
 pub(crate) const MAX_BYTES: u64 = 1 << 47;
+/// The most pages of a grain that are heeded: 64 MiB.
+const MAX_GRAIN_PAGES: u64 = 1 << 14;
+/// Pages that are written at once where nobody waits for them.
+const BEHIND_PAGES: u64 = 16;
+/// As many messages of a source are kept.
+const MESSAGES: usize = 64;
 
 /// Something that can be mapped any number of times; its maps share its frames.
 ///
@@ -50,17 +58,27 @@ pub struct Object {
 }
 
 /// Shared by the handles, the maps and the work in the background.
+///
+/// Lock legend: (c) constant; (a) atomic; `messages` has a lock of its own, held for a move, as `backings` and `openings`
+/// have.
 #[derive(Debug)]
 pub(crate) struct ObjectCore {
     pub(crate) vm: Arc<VmCore>,
-    /// Unique in its VM; counted from 0.
+    /// (c) Unique in its VM; counted from 0.
     pub(crate) id: u32,
+    /// (c)
     pub(crate) name: String,
+    /// (c)
     pub(crate) len_bytes: u64,
+    /// (c) Pages that its source is best read by.
+    pub(crate) grain_pages: u64,
     pub(crate) contents: Contents,
     pub(crate) backings: Backings,
-    /// What sources said when they failed, by page.
-    words: Mutex<HashMap<u64, String>>,
+    pub(crate) openings: Openings,
+    /// The last messages of its source, with their pages.
+    messages: Mutex<VecDeque<(PageIndex, String)>>,
+    /// (a) Whether a record names it, see [`crate::vm`].
+    mentioned: AtomicU8,
 }
 
 #[derive(Debug)]
@@ -72,17 +90,26 @@ pub(crate) enum Contents {
 }
 
 /// The frames of an object: a sparse memfd, its pages' states and where their bytes come from.
+///
+/// Lock legend: (c) constant; (a) atomic; (o) set once. The bytes of a frame are written by who holds its page's claim, and
+/// its frame is taken away by them once the sections have ended that began before.
 pub(crate) struct Frames {
-    pub(crate) memfd: OwnedFd,
-    pub(crate) pages: Pages,
-    pub(crate) grace: Grace,
+    pub(crate) memfd: Memfd,
+    /// (a) words
+    pub(crate) pages: Arc<Pages>,
+    /// Mapping a frame.
+    pub(crate) sections: Sections,
+    /// (c)
     pub(crate) bytes: Bytes,
-    /// Where local files are read to; `None` for other sources, and where there was no room for it.
-    pub(crate) view: Option<View>,
-    /// Frames that hold a page. Changed by who holds the claim, before the page's word is.
+    /// (c) Where local files are read to; `None` for other sources, and where there was no room for it.
+    pub(crate) local: Option<LocalFill>,
+    /// Held by who writes what nobody waits for.
+    behind: crate::sync::Mutex<()>,
+    /// (a) Frames that hold a page. Changed by who holds the claim, before the page's word is.
     resident: AtomicU64,
-    /// Faults of handler mode on pages that somebody fills.
-    pub(crate) listed: Mutex<Vec<(MapRef, Touch)>>,
+    /// (o) What evicted pages held.
+    sums: OnceLock<Sums>,
+    pub(crate) whole: Whole,
 }
 
 pub(crate) enum Bytes {
@@ -119,7 +146,7 @@ impl Object {
 
     /// How many of its pages are in memory.
     pub fn resident_pages(&self) -> u64 {
-        self.core.frames().map_or(0, |frames| frames.resident.load(Ordering::Acquire))
+        self.core.frames().map_or(0, Frames::resident)
     }
 
     /// Whether `page` is in memory.
@@ -131,7 +158,7 @@ impl Object {
                 .is_some_and(|frames| matches!(frames.pages.see(page), Seen::Resident { .. }))
     }
 
-    /// The maps of the object: one backing each.
+    /// The maps of the object: one backing each, and one for each piece of a map of several.
     pub fn backings(&self) -> Vec<Backing> {
         self.core.backings.all()
     }
@@ -154,55 +181,6 @@ impl Object {
         }
         Ok(mappings)
     }
-
-    /// Takes the frames of resident pages of `range` away; returns how many pages that were. Maps read them again when
-    /// they are touched; private copies stay.
-    ///
-    /// # Errors
-    /// When the kernel refuses to free frames; those pages stay.
-    pub fn evict(&self, range: PageRange) -> io::Result<u64> {
-        let Some(frames) = self.core.frames() else { return Ok(0) };
-        let range = clip(range, self.pages());
-        let mut claims: Vec<Claim<'_>> = Vec::new();
-        let mut page = range.start();
-        while page < range.end() {
-            match frames.pages.claim_resident(page, range.end()) {
-                Some(claim) => {
-                    page = claim.range().end();
-                    claims.push(claim);
-                }
-                None => page.0 += 1,
-            }
-        }
-        if claims.is_empty() {
-            return Ok(0);
-        }
-        frames.grace.wait();
-        let mut evicted = 0;
-        let mut outcome = Ok(());
-        let mut listed = false;
-        for mut claim in claims {
-            let run = claim.range();
-            // One call a run: each makes the kernel interrupt the CPUs that may know the pages.
-            match frames.punch(run) {
-                Ok(()) => {
-                    frames.resident.fetch_sub(run.len(), Ordering::AcqRel);
-                    self.core.vm.release_frames(run.len());
-                    evicted += run.len();
-                    listed |= claim.release(run.len()).listed;
-                }
-                Err(error) => {
-                    outcome = Err(error);
-                    listed |= claim.publish(run.len(), None).listed;
-                }
-            }
-        }
-        self.core.vm.figures.add(0, &Tally { pages_evicted: evicted, ..Tally::default() });
-        if listed {
-            crate::fault::serve_listed(&self.core);
-        }
-        outcome.map(|()| evicted)
-    }
 }
 
 impl ObjectCore {
@@ -214,14 +192,21 @@ impl ObjectCore {
         contents: Contents,
     ) -> Arc<Self> {
         vm.objects.fetch_add(1, Ordering::AcqRel);
+        let grain_bytes = match &contents {
+            Contents::Frames(frames) => frames.bytes.grain_bytes(),
+            Contents::Zero => PAGE_SIZE,
+        };
         Arc::new(Self {
             vm,
             id,
             name,
             len_bytes,
+            grain_pages: (grain_bytes / PAGE_SIZE).clamp(1, MAX_GRAIN_PAGES),
             contents,
             backings: Backings::default(),
-            words: Mutex::default(),
+            openings: Openings::default(),
+            messages: Mutex::default(),
+            mentioned: AtomicU8::new(0),
         })
     }
 
@@ -236,53 +221,102 @@ impl ObjectCore {
         }
     }
 
+    /// Whether all its pages are in memory.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.frames().is_some_and(|frames| frames.resident() == self.pages().len())
+    }
+
+    /// Pages that are read at once at most: whole grains.
+    pub(crate) fn piece_pages(&self) -> u64 {
+        if self.grain_pages >= BUFFER_PAGES {
+            self.grain_pages
+        } else {
+            BUFFER_PAGES - BUFFER_PAGES % self.grain_pages
+        }
+    }
+
+    /// A record names this object: it stays known after it has gone, until the records are taken.
+    pub(crate) fn mention(&self) {
+        if self.mentioned.load(Ordering::Relaxed) == 0 {
+            self.mentioned.store(1, Ordering::Relaxed);
+        }
+    }
+
     /// Remembers what a source said of `page`.
-    pub(crate) fn remember(&self, page: PageIndex, words: String) {
-        self.words().insert(page.0, words);
+    pub(crate) fn remember(&self, page: PageIndex, message: String) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.retain(|(of, _)| *of != page);
+        if messages.len() == MESSAGES {
+            messages.pop_front();
+        }
+        messages.push_back((page, message));
     }
 
     /// Why `page` failed with `code`.
     pub(crate) fn reason(&self, page: PageIndex, code: u16) -> Reason {
-        Reason::of(code, self.words().get(&page.0).cloned())
+        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_page = messages.iter().find(|(of, _)| *of == page);
+        Reason::of(code, of_page.map(|(_, message)| message.clone()))
     }
+}
 
-    fn words(&self) -> MutexGuard<'_, HashMap<u64, String>> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+impl Bytes {
+    fn grain_bytes(&self) -> u64 {
+        match self {
+            Self::Local(_) => PAGE_SIZE,
+            Self::Custom(source) => source.grain_bytes(),
+        }
     }
 }
 
 impl Frames {
     pub(crate) fn new(len_bytes: u64, bytes: Bytes) -> io::Result<Self> {
         let pages = PageRange::covering(0, len_bytes);
-        let memfd = rustix::fs::memfd_create("prepage", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&memfd, pages.bytes())?;
-        let view = match &bytes {
-            Bytes::Local(_) => View::new(memfd.as_fd(), pages),
+        let memfd = Memfd::create("prepage", pages.bytes())?;
+        let local = match &bytes {
+            Bytes::Local(_) => LocalFill::new(&memfd, pages),
             Bytes::Custom(_) => None,
         };
         Ok(Self {
             memfd,
             pages: Pages::new(pages.len())?,
-            grace: Grace::default(),
+            sections: Sections::default(),
             bytes,
-            view,
+            local,
+            behind: crate::sync::Mutex::new(()),
             resident: AtomicU64::new(0),
-            listed: Mutex::default(),
+            sums: OnceLock::new(),
+            whole: Whole::default(),
         })
     }
 
-    /// Puts whole pages into the frames from `at` on. Allocates nothing here.
-    pub(crate) fn write(&self, at: PageIndex, bytes: &[u8]) -> Result<(), u16> {
-        let mut done = 0;
-        while done < bytes.len() {
-            match rustix::io::pwrite(&self.memfd, &bytes[done..], at.offset_bytes() + done as u64) {
-                Ok(written) => done += written,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(crate::reason::of_errno(Some(error.raw_os_error()))),
-            }
-        }
-        self.count(bytes.len() as u64 / PAGE_SIZE);
-        Ok(())
+    pub(crate) fn resident(&self) -> u64 {
+        self.resident.load(Ordering::Acquire)
+    }
+
+    /// Puts whole pages into the frames of `range`, or nothing. Allocates nothing here.
+    pub(crate) fn write(&self, range: PageRange, bytes: &[u8]) -> Result<(), u16> {
+        self.memfd.write_at(bytes, range.start().offset_bytes()).map_err(|error| {
+            self.abandon(range);
+            crate::reason::of_errno(error.raw_os_error())
+        })
+    }
+
+    /// As [`Self::write`], for a read of a source that nobody waits for: one at a time, and a little each time. The kernel
+    /// lets one write to a memfd at once, in the order in which they come: one that somebody waits for would come behind as
+    /// many as the source serves. (Of local files few are read ahead at once, and this would cost a tenth of their rate.)
+    pub(crate) fn write_behind(&self, range: PageRange, bytes: &[u8]) -> Result<(), u16> {
+        let _one = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
+        let chunk = (BEHIND_PAGES * PAGE_SIZE) as usize;
+        (range.start().0..).step_by(BEHIND_PAGES as usize).zip(bytes.chunks(chunk)).try_for_each(
+            |(page, bytes)| {
+                let written = self.memfd.write_at(bytes, PageIndex(page).offset_bytes());
+                written.map_err(|error| {
+                    self.abandon(range);
+                    crate::reason::of_errno(error.raw_os_error())
+                })
+            },
+        )
     }
 
     /// So many more frames hold a page.
@@ -290,18 +324,50 @@ impl Frames {
         self.resident.fetch_add(pages, Ordering::AcqRel);
     }
 
+    /// So many fewer.
+    pub(crate) fn discount(&self, pages: u64) {
+        self.resident.fetch_sub(pages, Ordering::AcqRel);
+    }
+
     /// Takes the frames of `range` away.
     pub(crate) fn punch(&self, range: PageRange) -> io::Result<()> {
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(&self.memfd, punch, range.start().offset_bytes(), range.bytes())?)
+        self.memfd.punch(range.start().offset_bytes(), range.bytes())
+    }
+
+    /// What was written of `range` goes; failing leaves frames that the next fill overwrites.
+    pub(crate) fn abandon(&self, range: PageRange) {
+        let _ = self.punch(range);
+    }
+
+    /// What evicted pages held; made when the first is evicted.
+    pub(crate) fn make_sums(&self, pages: u64) -> io::Result<&Sums> {
+        if let Some(sums) = self.sums.get() {
+            return Ok(sums);
+        }
+        let made = Sums::new(pages)?;
+        Ok(self.sums.get_or_init(|| made))
+    }
+
+    /// Whether `bytes`, read for the pages from `at` on, are what these pages held when they were evicted.
+    pub(crate) fn verify(&self, at: PageIndex, bytes: &[u8]) -> Result<(), u16> {
+        self.sums.get().map_or(Ok(()), |sums| sums.verify(at, bytes))
+    }
+
+    /// As [`Self::verify`], of what stands in the frames of `range`; `scratch` has room for it.
+    pub(crate) fn verify_frames(&self, range: PageRange, scratch: &mut [u8]) -> Result<(), u16> {
+        let Some(sums) = self.sums.get().filter(|sums| sums.knows(range)) else { return Ok(()) };
+        let read = self.memfd.read_at(scratch, range.start().offset_bytes());
+        read.map_err(|error| crate::reason::of_errno(error.raw_os_error()))?;
+        sums.verify(range.start(), scratch)
     }
 }
 
 impl Drop for ObjectCore {
     fn drop(&mut self) {
         if let Some(frames) = self.frames() {
-            self.vm.release_frames(frames.resident.load(Ordering::Acquire));
+            self.vm.release_frames(frames.resident());
         }
+        self.vm.object_is_gone(self.id, self.mentioned.load(Ordering::Relaxed) != 0);
         self.vm.objects.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -10,10 +10,10 @@ use prepage_core::policy::{Neighbours, Policy};
 pub struct VmOptions {
     pub(crate) frame_limit_bytes: u64,
     pub(crate) policy: Policy,
-    pub(crate) handler_threads: usize,
-    pub(crate) spin: Duration,
+    pub(crate) text_policy: Policy,
     pub(crate) read_spin: Duration,
     pub(crate) fill_threads: u32,
+    pub(crate) read_deadline: Option<Duration>,
     pub(crate) record_faults: usize,
     pub(crate) user_mode_only: bool,
     pub(crate) explain: bool,
@@ -24,10 +24,10 @@ impl Default for VmOptions {
         Self {
             frame_limit_bytes: u64::MAX,
             policy: "aligned:16".parse().expect("a policy"),
-            handler_threads: 2,
-            spin: Duration::from_micros(50),
+            text_policy: "aligned:64".parse().expect("a policy"),
             read_spin: Duration::from_micros(200),
             fill_threads: 64,
+            read_deadline: None,
             record_faults: 0,
             user_mode_only: false,
             explain: true,
@@ -47,15 +47,10 @@ impl VmOptions {
         Self { policy, ..self }
     }
 
-    /// Threads that serve maps of [`Mode::Handler`]; 2 unless given, at least 1.
-    pub fn handler_threads(self, handler_threads: usize) -> Self {
-        Self { handler_threads: handler_threads.max(1), ..self }
-    }
-
-    /// How long the first handler thread looks for the next fault before it sleeps; 50 µs unless given. Spinning takes a
-    /// CPU while faults come, and saves each of them a wake-up.
-    pub fn spin(self, spin: Duration) -> Self {
-        Self { spin, ..self }
+    /// The policy of maps of code ([`MapOptions::executable`]) that name none; `aligned:64` unless given: code is touched in
+    /// larger runs than data.
+    pub fn text_policy(self, text_policy: Policy) -> Self {
+        Self { text_policy, ..self }
     }
 
     /// How long a fault on a page of a local file stays awake while the page is read; 200 µs unless given, zero to sleep
@@ -65,9 +60,16 @@ impl VmOptions {
         Self { read_spin, ..self }
     }
 
-    /// The most threads that read in the background and for custom sources; 64 unless given, at least 1.
+    /// The most threads that read ahead and for [`Map::populate`](crate::Map::populate); 64 unless given, at least 1. Touches
+    /// that wait for a custom source have threads of their own.
     pub fn fill_threads(self, fill_threads: u32) -> Self {
         Self { fill_threads: fill_threads.max(1), ..self }
+    }
+
+    /// How long a source may take for a read before whoever waits for it gets an error; for ever unless given. What comes
+    /// later is thrown away.
+    pub fn read_deadline(self, read_deadline: Duration) -> Self {
+        Self { read_deadline: Some(read_deadline), ..self }
     }
 
     /// Keeps so many faults for each CPU until [`Vm::take_trace`](crate::Vm::take_trace); none unless given. 64 bytes each.
@@ -95,7 +97,7 @@ impl VmOptions {
 ///
 /// use prepage_vm::{MapError, MapOptions, Mode, Vm, VmOptions};
 ///
-/// let vm = Vm::new(VmOptions::default().handler_threads(1))?;
+/// let vm = Vm::new(VmOptions::default())?;
 /// let object = vm.file(std::env::current_exe()?)?;
 /// let map = match vm.map(&object, &MapOptions::shared().mode(Mode::Handler)) {
 ///     // Served by a thread, a fault may come from a system call, which takes a permission.
@@ -116,7 +118,7 @@ pub enum Mode {
     /// By the thread that faults, in a SIGBUS handler: the fastest. A system call that is handed memory of the map which
     /// is not mapped yet gets EFAULT: [`Map::populate`](crate::Map::populate) first. Threads must not block SIGBUS.
     Inline,
-    /// By threads of the VM. System calls wait like any access. Not permitted to every user: the error of the first such
+    /// By threads of the VM, one on each CPU. System calls wait like any access. Not permitted to every user: the error of the first such
     /// map says what would permit it.
     Handler,
 }
@@ -128,6 +130,9 @@ pub struct MapOptions {
     pub(crate) mode: Mode,
     pub(crate) policy: Option<Policy>,
     pub(crate) neighbours: Option<Neighbours>,
+    pub(crate) neighbours_of_policy: bool,
+    pub(crate) every_fault: bool,
+    pub(crate) executable: bool,
     pub(crate) window: Option<PageRange>,
     pub(crate) zero_cluster: u64,
     pub(crate) huge: bool,
@@ -157,6 +162,9 @@ impl MapOptions {
             mode: Mode::Inline,
             policy: None,
             neighbours: None,
+            neighbours_of_policy: false,
+            every_fault: false,
+            executable: false,
             window: None,
             zero_cluster: 64,
             huge: false,
@@ -178,9 +186,26 @@ impl MapOptions {
         Self { policy: Some(policy), ..self }
     }
 
-    /// Which resident pages a fault maps; as the policy says unless given.
+    /// Which resident pages a fault maps, whatever calls of the kernel that takes. Unless given, it maps those of the aligned
+    /// block of 16 that three calls reach, of 256 where pages are touched in order ([`Advice::Sequential`]).
     pub fn neighbours(self, neighbours: Neighbours) -> Self {
         Self { neighbours: Some(neighbours), ..self }
+    }
+
+    /// A fault maps the resident pages that its policy says, as the simulator counts them.
+    pub fn neighbours_of_policy(self) -> Self {
+        Self { neighbours_of_policy: true, neighbours: None, ..self }
+    }
+
+    /// The VM sees every fault. Unless this is asked for, and unless the VM records faults, maps of an object that is wholly in
+    /// memory are left to the kernel, which maps 16 pages a fault faster than any handler and tells nobody.
+    pub fn every_fault(self) -> Self {
+        Self { every_fault: true, ..self }
+    }
+
+    /// The pages may be executed. Their policy is [`VmOptions::text_policy`] unless another is given.
+    pub fn executable(self) -> Self {
+        Self { executable: true, ..self }
     }
 
     /// Which pages of the object to show; all unless given.

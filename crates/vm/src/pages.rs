@@ -4,17 +4,26 @@
 //!            claim                publish
 //!   Absent ────────► Filling ───────────────► Resident
 //!     ▲  ▲              │ │                      │
-//!     │  └── release ───┘ └─ fail ─► Failed      │ begin_evict
+//!     │  └── release ───┘ └─ fail ─► Failed      │ claim_resident
 //!     │                                 │        ▼
 //!     └──────── release ── Filling ◄────┘ ◄── (claimed again, by a retry or by who evicts)
 //! ```
 //!
 //! A word changes hands by compare-and-swap: whoever makes it `Filling` owns the page until it publishes, fails or
 //! releases it. Nobody else writes the frame meanwhile, and threads that need the page sleep on its word.
+//!
+//! ```text
+//!   bits  0-1 state   2 waited   3 listed   4 marked   5-15 flags   16-31 value
+//! ```
+//! Every change of the state keeps the flags, which belong to whoever gives them a meaning, and compares only the bits that
+//! it is about. The value is the reason of a failed page.
+
+use std::sync::Arc;
 
 use prepage_core::policy::Residency;
 use prepage_core::{PageIndex, PageRange};
 
+use crate::reason;
 use crate::sync::{AtomicU32, Ordering, wait, wake};
 
 const STATE: u32 = 0b11;
@@ -24,12 +33,14 @@ const RESIDENT: u32 = 2;
 const FAILED: u32 = 3;
 /// While Filling: threads sleep on the word.
 const WAITED: u32 = 1 << 2;
-/// While Filling: faults of handler mode are kept in the object's list, to be served when the page is there.
+/// While Filling: faults of handler mode are listed, to be served when the page is there.
 const LISTED: u32 = 1 << 3;
 /// While Resident: the first fault on the page asks the policy what to read in the background.
 const MARKED: u32 = 1 << 4;
-/// While Failed: why, above this bit.
-const REASON: u32 = 16;
+/// Kept by every change of the state.
+const FLAGS: u32 = 0xffe0;
+/// The value stands above this bit.
+const VALUE: u32 = 16;
 
 /// What a page's word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,11 +69,11 @@ type Words = prepage_sys::words::Words;
 #[cfg(any(feature = "shuttle", feature = "loom"))]
 type Words = Box<[AtomicU32]>;
 
-/// Pages that one thread has claimed and not yet published. Dropped, it fails what is left, so that no thread sleeps for
-/// ever when a fill panics.
+/// Pages that its holder has claimed and not yet settled. It may change threads. Dropped, it fails what is left, so that
+/// nobody sleeps for ever when a fill panics.
 #[derive(Debug)]
-pub(crate) struct Claim<'a> {
-    pages: &'a Pages,
+pub(crate) struct Claim {
+    pages: Arc<Pages>,
     range: PageRange,
     reason: u16,
 }
@@ -77,52 +88,53 @@ pub(crate) struct Told {
 
 impl Pages {
     #[cfg(not(any(feature = "shuttle", feature = "loom")))]
-    pub(crate) fn new(count: u64) -> std::io::Result<Self> {
-        Ok(Self { words: Words::zeroed(count as usize)? })
+    pub(crate) fn new(count: u64) -> std::io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { words: Words::zeroed(count as usize)? }))
     }
 
     #[cfg(any(feature = "shuttle", feature = "loom"))]
-    pub(crate) fn new(count: u64) -> std::io::Result<Self> {
-        Ok(Self { words: (0..count).map(|_| AtomicU32::new(ABSENT)).collect() })
+    pub(crate) fn new(count: u64) -> std::io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { words: (0..count).map(|_| AtomicU32::new(ABSENT)).collect() }))
     }
 
     pub(crate) fn see(&self, page: PageIndex) -> Seen {
         seen(self.word(page).load(Ordering::Acquire))
     }
 
-    /// Makes `page` the caller's to fill; `None` where it is not absent. A claim may be made only once the page is taken:
-    /// dropping it fails the page.
-    pub(crate) fn claim(&self, page: PageIndex) -> Option<Claim<'_>> {
-        let range = PageRange::new(page, PageIndex(page.0 + 1));
-        self.take(page, ABSENT).then(|| Claim { pages: self, range, reason: 0 })
-    }
-
-    /// As [`Self::claim`], for a page that failed with `reason`.
-    pub(crate) fn claim_failed(&self, page: PageIndex, reason: u16) -> Option<Claim<'_>> {
-        let range = PageRange::new(page, PageIndex(page.0 + 1));
-        self.take(page, FAILED | u32::from(reason) << REASON).then(|| Claim { pages: self, range, reason: 0 })
+    /// Makes `page` the caller's to fill; `None` where it is neither absent nor failed.
+    pub(crate) fn claim(self: &Arc<Self>, page: PageIndex) -> Option<Claim> {
+        let is_missing = |word| word & STATE == ABSENT || word & STATE == FAILED;
+        self.take(page, is_missing).then(|| self.claimed(PageRange::new(page, PageIndex(page.0 + 1))))
     }
 
     /// Makes the run of resident pages that begins at `page` and ends before `end` at the latest the caller's, who is
     /// about to take their frames away; `None` where `page` is not resident.
-    pub(crate) fn claim_resident(&self, page: PageIndex, end: PageIndex) -> Option<Claim<'_>> {
-        let take = |page| self.take(page, RESIDENT) || self.take(page, RESIDENT | MARKED);
+    pub(crate) fn claim_resident(self: &Arc<Self>, page: PageIndex, end: PageIndex) -> Option<Claim> {
         let mut claimed = page;
-        while claimed < end && take(claimed) {
+        while claimed < end && self.take(claimed, |word| word & STATE == RESIDENT) {
             claimed.0 += 1;
         }
         let range = PageRange::new(page, claimed);
-        (!range.is_empty()).then(|| Claim { pages: self, range, reason: 0 })
+        (!range.is_empty()).then(|| self.claimed(range))
     }
 
-    /// Takes over a claim whose owner let it go with [`Claim::hand_over`].
-    pub(crate) fn taken_over(&self, range: PageRange) -> Claim<'_> {
-        Claim { pages: self, range, reason: 0 }
+    /// The pages must be the caller's.
+    fn claimed(self: &Arc<Self>, range: PageRange) -> Claim {
+        Claim { pages: Arc::clone(self), range, reason: reason::ABANDONED }
     }
 
-    fn take(&self, page: PageIndex, from: u32) -> bool {
-        // In one order with the loads of `resident_run` and the counts of `Grace`.
-        self.word(page).compare_exchange(from, FILLING, Ordering::SeqCst, Ordering::Acquire).is_ok()
+    fn take(&self, page: PageIndex, may: impl Fn(u32) -> bool) -> bool {
+        let word = self.word(page);
+        let mut now = word.load(Ordering::Acquire);
+        while may(now) {
+            // In one order with the loads of `resident_run` and the counts of `Sections`.
+            let claimed = now & FLAGS & !MARKED | FILLING;
+            match word.compare_exchange(now, claimed, Ordering::SeqCst, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
     }
 
     /// Sleeps while somebody fills `page`; says what became of it.
@@ -160,9 +172,15 @@ impl Pages {
 
     /// Takes the mark from a resident page; true for the one caller who got it.
     pub(crate) fn take_mark(&self, page: PageIndex) -> bool {
-        self.word(page)
-            .compare_exchange(RESIDENT | MARKED, RESIDENT, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+        let word = self.word(page);
+        let mut now = word.load(Ordering::Acquire);
+        while now & (STATE | MARKED) == RESIDENT | MARKED {
+            match word.compare_exchange(now, now & !MARKED, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
     }
 
     /// The longest run of resident, unmarked pages in `within` that holds `page`, which may be marked itself; `None`
@@ -171,7 +189,8 @@ impl Pages {
         if self.word(page).load(Ordering::SeqCst) & STATE != RESIDENT {
             return None;
         }
-        let plain = |page: u64| self.word(PageIndex(page)).load(Ordering::SeqCst) == RESIDENT;
+        let plain =
+            |page: u64| self.word(PageIndex(page)).load(Ordering::SeqCst) & (STATE | MARKED) == RESIDENT;
         let (mut start, mut end) = (page.0, page.0 + 1);
         while start > within.start().0 && plain(start - 1) {
             start -= 1;
@@ -186,9 +205,15 @@ impl Pages {
         &self.words[page.0 as usize]
     }
 
+    /// Settles a page that the caller has claimed.
     fn set(&self, page: PageIndex, to: u32) -> Told {
         let word = self.word(page);
-        let before = word.swap(to, Ordering::AcqRel);
+        let mut before = word.load(Ordering::Relaxed);
+        while let Err(other) =
+            word.compare_exchange(before, before & FLAGS | to, Ordering::AcqRel, Ordering::Relaxed)
+        {
+            before = other;
+        }
         debug_assert_eq!(before & STATE, FILLING, "only a claimed page changes by force");
         if before & WAITED != 0 {
             wake(word, u32::MAX >> 1);
@@ -205,30 +230,34 @@ impl Residency for Pages {
     }
 
     fn is_marked(&self, page: PageIndex) -> bool {
-        self.words.get(page.0 as usize).is_some_and(|word| word.load(Ordering::Acquire) & MARKED != 0)
+        self.words
+            .get(page.0 as usize)
+            .is_some_and(|word| word.load(Ordering::Acquire) & (STATE | MARKED) == RESIDENT | MARKED)
     }
 }
 
-impl Claim<'_> {
+impl Claim {
     pub(crate) fn range(&self) -> PageRange {
         self.range
     }
 
-    /// Adds absent pages each way as far as `within`, nearest first, ending at the first that is not absent.
+    /// Adds absent pages each way as far as `within`, nearest first, ending at the first that is not absent. Pages that
+    /// failed stay out: they would fail their neighbours.
     pub(crate) fn extend(&mut self, within: PageRange) {
+        let is_absent = |word| word & STATE == ABSENT;
         while self.range.start() > within.start() {
             let page = PageIndex(self.range.start().0 - 1);
-            if !self.pages.take(page, ABSENT) {
+            if !self.pages.take(page, is_absent) {
                 break;
             }
             self.range = PageRange::new(page, self.range.end());
         }
-        while self.range.end() < within.end() && self.pages.take(self.range.end(), ABSENT) {
+        while self.range.end() < within.end() && self.pages.take(self.range.end(), is_absent) {
             self.range = PageRange::new(self.range.start(), PageIndex(self.range.end().0 + 1));
         }
     }
 
-    /// What is left of the claim fails with this reason.
+    /// What is left of the claim when it is dropped fails with this reason.
     pub(crate) fn will_fail(&mut self, reason: u16) {
         self.reason = reason;
     }
@@ -238,14 +267,14 @@ impl Claim<'_> {
         self.settle(count, |page| if mark == Some(page) { RESIDENT | MARKED } else { RESIDENT })
     }
 
-    /// The first `count` pages are absent again.
-    pub(crate) fn release(&mut self, count: u64) -> Told {
-        self.settle(count, |_| ABSENT)
+    /// All pages that are left are absent again.
+    pub(crate) fn release(mut self) -> Told {
+        self.settle(self.range.len(), |_| ABSENT)
     }
 
     /// Keeps `keep` alone, and releases the rest.
     pub(crate) fn narrow(&mut self, keep: PageRange) -> Told {
-        let mut told = self.release(keep.start().0 - self.range.start().0);
+        let mut told = self.settle(keep.start().0 - self.range.start().0, |_| ABSENT);
         while self.range.end() > keep.end() {
             let last = PageIndex(self.range.end().0 - 1);
             self.range = PageRange::new(self.range.start(), last);
@@ -260,15 +289,8 @@ impl Claim<'_> {
         self.settle_all()
     }
 
-    /// Leaves the pages claimed; somebody else will call [`Pages::taken_over`].
-    pub(crate) fn hand_over(mut self) -> PageRange {
-        let range = self.range;
-        self.range = PageRange::default();
-        range
-    }
-
     fn settle_all(&mut self) -> Told {
-        let to = FAILED | u32::from(self.reason) << REASON;
+        let to = FAILED | u32::from(self.reason) << VALUE;
         self.settle(self.range.len(), |_| to)
     }
 
@@ -276,7 +298,7 @@ impl Claim<'_> {
         let mut told = Told::default();
         for _ in 0..count {
             let page = self.range.start();
-            // Given up first: a page that is settled is not this claim's any more, whatever panics.
+            // Given up first: another thread may claim the page as soon as it is settled.
             self.range = PageRange::new(PageIndex(page.0 + 1), self.range.end());
             told.listed |= self.pages.set(page, to(page)).listed;
         }
@@ -284,7 +306,7 @@ impl Claim<'_> {
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for Claim {
     fn drop(&mut self) {
         let _ = self.settle_all();
     }
@@ -295,6 +317,41 @@ fn seen(word: u32) -> Seen {
         ABSENT => Seen::Absent,
         FILLING => Seen::Filling,
         RESIDENT => Seen::Resident { marked: word & MARKED != 0 },
-        _ => Seen::Failed((word >> REASON) as u16),
+        _ => Seen::Failed((word >> VALUE) as u16),
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use super::*;
+
+    const PAGE: PageIndex = PageIndex(0);
+    const FLAG: u32 = 1 << 9;
+
+    #[test]
+    fn flags_of_others_outlive_every_change() {
+        let pages = Pages::new(1).unwrap();
+        let flagged = || pages.word(PAGE).load(Ordering::Relaxed) & FLAGS & !MARKED == FLAG;
+        pages.word(PAGE).fetch_or(FLAG, Ordering::Relaxed);
+        assert_eq!(pages.claim(PAGE).unwrap().fail(9), Told::default());
+        assert!(flagged() && pages.see(PAGE) == Seen::Failed(9));
+        let mut claim = pages.claim(PAGE).unwrap();
+        assert!(pages.list(PAGE) && claim.publish(1, Some(PAGE)).listed);
+        assert!(flagged() && pages.is_marked(PAGE) && pages.take_mark(PAGE) && !pages.take_mark(PAGE));
+        assert_eq!(pages.resident_run(PAGE, PageRange::new(PAGE, PageIndex(1))).unwrap().len(), 1);
+        assert_eq!(pages.claim_resident(PAGE, PageIndex(1)).unwrap().release(), Told::default());
+        assert!(flagged() && pages.see(PAGE) == Seen::Absent);
+    }
+
+    #[test]
+    fn a_claim_changes_threads_and_one_that_is_dropped_fails() {
+        let pages = Pages::new(4).unwrap();
+        let mut claim = pages.claim(PageIndex(1)).unwrap();
+        claim.extend(PageRange::new(PAGE, PageIndex(4)));
+        let thread = std::thread::spawn(move || claim.publish(2, None));
+        assert_eq!(thread.join().unwrap(), Told::default());
+        let seen: Vec<Seen> = (0..4).map(|page| pages.see(PageIndex(page))).collect();
+        let [resident, failed] = [Seen::Resident { marked: false }, Seen::Failed(reason::ABANDONED)];
+        assert_eq!(seen, [resident, resident, failed, failed]);
     }
 }

@@ -10,7 +10,9 @@ pub(crate) const AGAIN: u16 = OWN + 1;
 pub(crate) const PANICKED: u16 = OWN + 2;
 pub(crate) const REFUSED: u16 = OWN + 3;
 pub(crate) const NO_FRAMES: u16 = OWN + 4;
-pub(crate) const BUSY: u16 = OWN + 5;
+pub(crate) const CHANGED: u16 = OWN + 5;
+pub(crate) const TIMED_OUT: u16 = OWN + 6;
+pub(crate) const DROPPED: u16 = OWN + 7;
 /// What a claim is dropped with when nobody says more: its owner panicked.
 pub(crate) const ABANDONED: u16 = 0;
 
@@ -30,19 +32,25 @@ pub enum Reason {
     Refused(Option<String>),
     /// The limit of frames is reached.
     NoFrames,
-    /// Too many reads wait already.
-    Busy,
+    /// The page was evicted, and its bytes are no longer what they were: a map that showed them may not show others.
+    Changed,
+    /// The source took longer than [`VmOptions::read_deadline`](crate::VmOptions::read_deadline).
+    TimedOut,
+    /// The source dropped the request without an answer.
+    Dropped,
 }
 
 impl Reason {
-    pub(crate) fn of(code: u16, words: Option<String>) -> Self {
+    pub(crate) fn of(code: u16, message: Option<String>) -> Self {
         match code {
             SHORT => Self::Short,
             AGAIN => Self::Again,
             PANICKED | ABANDONED => Self::Panicked,
-            REFUSED => Self::Refused(words),
+            REFUSED => Self::Refused(message),
             NO_FRAMES => Self::NoFrames,
-            BUSY => Self::Busy,
+            CHANGED => Self::Changed,
+            TIMED_OUT => Self::TimedOut,
+            DROPPED => Self::Dropped,
             errno => Self::System(errno.into()),
         }
     }
@@ -62,10 +70,14 @@ impl fmt::Display for Reason {
             Self::Short => f.write_str("the source ended early; was its file truncated?"),
             Self::Again => f.write_str("the source asked to try again too often"),
             Self::Panicked => f.write_str("the source panicked"),
-            Self::Refused(Some(words)) => f.write_str(words),
+            Self::Refused(Some(message)) => f.write_str(message),
             Self::Refused(None) => f.write_str("the source failed"),
             Self::NoFrames => f.write_str("the limit of frames is reached; raise it, or evict pages"),
-            Self::Busy => f.write_str("too many reads wait already"),
+            Self::Changed => {
+                f.write_str("its bytes changed since they were first shown; was its file written to?")
+            }
+            Self::TimedOut => f.write_str("the source took longer than VmOptions::read_deadline"),
+            Self::Dropped => f.write_str("the source dropped the request without an answer"),
         }
     }
 }

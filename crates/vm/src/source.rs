@@ -6,10 +6,19 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
+use prepage_core::PAGE_SIZE;
+
+use crate::request::Request;
+
 /// Bytes that can be read at any offset.
 ///
-/// `read` runs on threads of the [`Vm`](crate::Vm), never in the context of a signal: it may allocate, lock and block as
-/// it likes. It may not touch maps of the object it serves. Bytes of one offset are the same whenever they are read.
+/// Most sources implement [`Source::read`], which runs on threads of the [`Vm`](crate::Vm) and may take as long as it likes.
+/// One that can have many reads under way without a thread for each (a network, io_uring) implements [`Source::begin`]
+/// instead.
+///
+/// Neither runs in the context of a signal handler that interrupted something else: they may allocate, lock and block. They
+/// may touch maps, but none of the object that they serve. Bytes of one offset are the same whenever they are read: pages
+/// that come back different from what they were before [`Object::evict`](crate::Object::evict) fail.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,12 +53,30 @@ pub trait Source: Send + Sync + 'static {
     /// How many bytes there are; constant.
     fn len_bytes(&self) -> u64;
 
-    /// Reads the bytes at `offset_bytes`, `into.len()` of them; all lie within the length.
+    /// How many bytes it is best read by at least: a compressed chunk, an object store's part. A fault reads all of the
+    /// aligned grain around its page, up to pages that are in memory. Constant, a multiple of the page size; at most
+    /// 64 MiB are heeded.
+    fn grain_bytes(&self) -> u64 {
+        PAGE_SIZE
+    }
+
+    /// Reads the bytes at `offset_bytes`, `into.len()` of them; all lie within the length. `into` holds zeros before.
     ///
     /// # Errors
     /// [`SourceError::Again`] is tried again a few times, after a pause that grows. Any other error goes to whoever
     /// needs the bytes. A source that panics fails as well.
-    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError>;
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let _ = (offset_bytes, into);
+        Err(SourceError::Other("the source implements neither read nor begin".to_owned()))
+    }
+
+    /// Begins to serve `request`, and may return before it is served: whoever has the bytes, on whichever thread, calls
+    /// [`Request::complete`]. One that is dropped instead fails.
+    fn begin(&self, mut request: Request) {
+        let offset_bytes = request.offset_bytes();
+        let outcome = self.read(offset_bytes, request.bytes());
+        request.complete(outcome);
+    }
 }
 
 /// Why a source gave no bytes.
@@ -97,7 +124,7 @@ pub(crate) const PAUSES: [Duration; 6] = [
 impl LocalFile {
     /// Opens `path`; with `direct`, past the page cache.
     pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Self> {
-        let flags = if direct { libc_o_direct() } else { 0 };
+        let flags = if direct { rustix::fs::OFlags::DIRECT.bits() as i32 } else { 0 };
         let file = File::options().read(true).custom_flags(flags).open(path)?;
         let facts = file.metadata()?;
         if !facts.is_file() {
@@ -131,6 +158,10 @@ impl LocalFile {
             // The whole buffer, past the file's end too: direct reads are of whole blocks.
             match self.file.read_at(&mut into[done..], offset_bytes + done as u64) {
                 Ok(0) => return Err(crate::reason::SHORT),
+                // A direct read goes on at a block alone. What ends within one is the end of the file.
+                Ok(bytes) if self.direct && !(bytes as u64).is_multiple_of(PAGE_SIZE) => {
+                    return if done + bytes >= wanted { Ok(()) } else { Err(crate::reason::SHORT) };
+                }
                 Ok(bytes) => done += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(crate::reason::of_errno(error.raw_os_error())),
@@ -138,8 +169,4 @@ impl LocalFile {
         }
         Ok(())
     }
-}
-
-fn libc_o_direct() -> i32 {
-    rustix::fs::OFlags::DIRECT.bits() as i32
 }

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use hdrhistogram::Histogram;
 use prepage_core::FaultClass;
+use prepage_sys::sections::{Section, Sections};
 
 use crate::histogram::{self, Counts};
+use crate::sync::{Mutex, MutexGuard, TryLockError};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
@@ -56,12 +58,18 @@ counters! {
     pages_zeroed,
     /// Pages of maps of huge pages left to the kernel, which makes those that are touched.
     pages_given,
-    /// Pages that found their frame taken away.
+    /// Pages of which the bytes were copied into a map that does not lie over the object's frames.
+    pages_copied,
+    /// Frames that were taken away.
     pages_evicted,
+    /// Maps of objects that are wholly in memory, left to the kernel, whose faults are not seen.
+    maps_given,
     /// Waits of a fault for another's read.
     waits,
-    /// Waits of a fault for a lock: that of what a map's policy remembers.
+    /// Locks that a fault, or what works for one, found held by another thread and slept for.
     lock_waits,
+    /// Times that a fault found another thread with what the map's policy remembers, and decided without.
+    lock_misses,
     /// Reads repeated because a source asked for it.
     retries,
     /// Pages that a source failed to give.
@@ -70,10 +78,47 @@ counters! {
     backing_operations,
     /// Backings looked at to tell who maps a page.
     backings_scanned,
-    /// Atomic read-modify-write operations of faults on words that other threads may write too.
+    /// Atomic read-modify-write operations of faults on words that other threads may write too, counted by what does
+    /// them.
     shared_atomics,
     /// Background reads dropped because too many waited.
     dropped,
+}
+
+/// What one piece of work counts, and on which CPU.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) cpu: usize,
+    pub(crate) tally: Tally,
+}
+
+impl Account {
+    pub(crate) fn here() -> Self {
+        Self::on(rustix::thread::sched_getcpu())
+    }
+
+    pub(crate) fn on(cpu: usize) -> Self {
+        Self { cpu, tally: Tally::default() }
+    }
+
+    /// Enters a section; leaving it is counted too.
+    pub(crate) fn enter<'a>(&mut self, sections: &'a Sections) -> Section<'a> {
+        self.tally.shared_atomics += 2;
+        sections.enter(self.cpu)
+    }
+
+    /// Takes a lock, and counts whether it was held.
+    pub(crate) fn lock<'a, T>(&mut self, lock: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        self.tally.shared_atomics += 2;
+        match lock.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.tally.lock_waits += 1;
+                lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+            }
+        }
+    }
 }
 
 /// Figures of one CPU's faults.
@@ -103,8 +148,11 @@ pub struct Statistics {
     pub objects: u64,
     /// Maps that exist.
     pub maps: u64,
-    /// Backings that exist: one for each map.
+    /// Backings that exist: one for each map, and for each piece of a map of several.
     pub backings: u64,
+    /// Memory that tells which map shows which pages, in bytes: backings with their tree's nodes, and the table from
+    /// addresses to maps with its counters. The table is that of all VMs of the process, and keeps what it ever took.
+    pub tracking_bytes: u64,
     /// Frames that hold a page, in pages.
     pub frames: u64,
     /// The most frames there may be, in pages.
@@ -114,6 +162,23 @@ pub struct Statistics {
     pub costs_ns: Vec<Histogram<u64>>,
     /// How many pages reads brought in at once.
     pub cluster_pages: Histogram<u64>,
+}
+
+impl Statistics {
+    /// Nothing was done.
+    pub(crate) fn none() -> Self {
+        Self {
+            counted: Counted::default(),
+            objects: 0,
+            maps: 0,
+            backings: 0,
+            tracking_bytes: 0,
+            frames: 0,
+            frame_limit: 0,
+            costs_ns: vec![histogram::empty(); FaultClass::ALL.len()],
+            cluster_pages: histogram::empty(),
+        }
+    }
 }
 
 impl Figures {
@@ -135,6 +200,11 @@ impl Figures {
 
     pub(crate) fn add(&self, cpu: usize, tally: &Tally) {
         self.shard(cpu).counters.add(tally);
+    }
+
+    /// Adds what `account` counted so far.
+    pub(crate) fn settle(&self, account: &mut Account) {
+        self.add(account.cpu, &std::mem::take(&mut account.tally));
     }
 
     pub(crate) fn fault(&self, cpu: usize, class: FaultClass, cost_ns: u64) {

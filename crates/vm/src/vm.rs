@@ -1,114 +1,130 @@
 //! The VM: what all its objects and maps share.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::num::NonZeroU32;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use prepage_core::PAGE_SIZE;
 use prepage_core::policy::Policy;
-use prepage_core::{
-    Fault, ObjectId, PAGE_SIZE, PageIndex, Permissions, Thread, ThreadIndex, Trace, TraceFacts,
-};
-use prepage_sys::sigbus;
+use prepage_sys::signals::Masked;
 use prepage_sys::userfaultfd::{Delivery, Userfaultfd};
+use prepage_sys::{fork, sigbus};
 
+use crate::addresses::Addresses;
 use crate::buffers::Buffers;
 use crate::error::{MakeError, MapError};
-use crate::failure::{Failure, Failures};
+use crate::failure::Failures;
 use crate::fault::now_ns;
 use crate::handler::Handlers;
 use crate::inline;
 use crate::jobs::Jobs;
 use crate::map::Map;
+use crate::names::Names;
 use crate::object::{Bytes, Contents, Frames, MAX_BYTES, Object, ObjectCore};
 use crate::options::{MapOptions, Mode, VmOptions};
+use crate::piece::Piece;
+use crate::pool::FrameCount;
 use crate::record::Records;
 use crate::source::{LocalFile, Source};
+use crate::space::Space;
 use crate::statistics::{Figures, Statistics};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::zero::Zeros;
+
+/// Buffers for the reads that faults do themselves: as many can be under way at once.
+const FAULT_BUFFERS: usize = 64;
+/// Buffers that are kept for other reads.
+const REQUEST_BUFFERS: usize = 128;
 
 /// Maps objects into this process and serves their faults.
 ///
 /// Cloning gives another handle on the same VM. Objects and maps keep it alive.
 #[derive(Clone, Debug)]
 pub struct Vm {
-    core: Arc<VmCore>,
+    pub(crate) core: Arc<VmCore>,
 }
 
 /// Shared by handles, objects, maps and threads.
+///
+/// Lock legend: (c) constant; (a) atomic; `inline` and `handlers` have a lock each, never taken by faults and never together; what is a type of its own has its own legend.
 #[derive(Debug)]
 pub(crate) struct VmCore {
-    pub(crate) policy: Policy,
-    /// The policies of advice.
+    /// (c)
+    pub(crate) options: VmOptions,
+    /// (c) The policies of advice.
     pub(crate) sequential: Policy,
     pub(crate) random: Policy,
-    pub(crate) options: VmOptions,
     /// Opened when the first map of its mode is made.
-    inline: Mutex<Option<Arc<Userfaultfd>>>,
+    inline: Mutex<Option<Arc<Space>>>,
     handlers: Mutex<Option<Handlers>>,
     pub(crate) jobs: Arc<Jobs>,
+    /// For faults, which allocate nothing.
     pub(crate) buffers: Buffers,
+    /// For everything else.
+    pub(crate) request_buffers: Buffers,
     pub(crate) zeros: Zeros,
     pub(crate) figures: Figures,
     pub(crate) failures: Failures,
     pub(crate) records: Option<Records>,
-    /// Pages reserved for frames: those that hold one and those about to.
-    frames: AtomicU64,
-    frame_limit: u64,
+    pub(crate) frames: FrameCount,
+    /// (a)
     pub(crate) objects: AtomicU64,
+    /// (a)
     pub(crate) maps: AtomicU64,
+    /// (a)
     next_object: AtomicU32,
-    /// Every object there ever was, for records that name it.
-    names: Mutex<HashMap<u32, Named>>,
-    started_ns: u64,
+    /// The objects that exist, and those that records name.
+    pub(crate) names: Names,
+    /// (c)
+    pub(crate) started_ns: u64,
+    /// (c) The process that it was made in.
+    generation: u64,
 }
 
-/// What is known of an object after it went.
+/// This is another process than the one that made the VM.
 #[derive(Debug)]
-struct Named {
-    object: prepage_core::Object,
-    core: Weak<ObjectCore>,
-}
+pub(crate) struct OtherProcess;
 
 impl Vm {
     /// Makes a VM.
     ///
     /// # Errors
     /// When no thread or memory is left. Whether userfaultfd is permitted shows when the first map is made.
+    ///
+    /// A child of fork(2) makes a VM of its own: one that it inherits gives errors.
     pub fn new(options: VmOptions) -> Result<Self, MakeError> {
         let system = |what| move |source| MakeError::System { what, source };
         let records = (options.record_faults > 0).then(|| Records::new(options.record_faults));
         Ok(Self {
             core: Arc::new(VmCore {
-                policy: options.policy.clone(),
                 sequential: "linux-data:ra=2048".parse().expect("a policy"),
                 random: "none".parse().expect("a policy"),
                 inline: Mutex::default(),
                 handlers: Mutex::default(),
-                jobs: Jobs::start(options.fill_threads).map_err(system("a thread"))?,
-                buffers: Buffers::new(),
+                jobs: Jobs::start(options.fill_threads, options.read_deadline).map_err(system("a thread"))?,
+                buffers: Buffers::new(FAULT_BUFFERS, FAULT_BUFFERS),
+                request_buffers: Buffers::new(REQUEST_BUFFERS, 0),
                 zeros: Zeros::new().map_err(system("memory for zeros"))?,
                 figures: Figures::new(),
                 failures: Failures::new(options.explain),
                 records,
-                frames: AtomicU64::new(0),
-                frame_limit: options.frame_limit_bytes / PAGE_SIZE,
+                frames: FrameCount::new(options.frame_limit_bytes / PAGE_SIZE),
                 objects: AtomicU64::new(0),
                 maps: AtomicU64::new(0),
                 next_object: AtomicU32::new(0),
-                names: Mutex::default(),
+                names: Names::default(),
                 started_ns: now_ns(),
+                generation: fork::generation(),
                 options,
             }),
         })
     }
 
-    /// An object with the bytes of a local file. Its length is that of now; bytes are read when they are needed, so the
-    /// file must not change.
+    /// An object with the bytes of a local file. Its length is that of now; bytes are read when they are needed. Where the
+    /// file changes, pages that were evicted and come back different fail, and others show what was there when they were
+    /// read first.
     ///
     /// # Errors
     /// When the file cannot be opened, or is no regular file.
@@ -163,6 +179,7 @@ impl Vm {
         inode: Option<(u64, u64)>,
         contents: impl FnOnce(u64) -> io::Result<Contents>,
     ) -> Result<Object, MakeError> {
+        self.core.check_process().map_err(|_| MakeError::Forked)?;
         if len_bytes > MAX_BYTES {
             return Err(MakeError::TooLarge { len_bytes });
         }
@@ -171,13 +188,8 @@ impl Vm {
         let id = self.core.next_object.fetch_add(1, Ordering::Relaxed);
         let object = prepage_core::Object::new(name.clone(), inode);
         let core = ObjectCore::new(Arc::clone(&self.core), id, name, len_bytes, contents);
-        let mut names = self.core.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.core.records.is_none()
-            && names.len() as u64 > 64 + 2 * self.core.objects.load(Ordering::Relaxed)
-        {
-            names.retain(|_, named| named.core.strong_count() > 0);
-        }
-        names.insert(id, Named { object, core: Arc::downgrade(&core) });
+        let _masked = Masked::asynchronous();
+        self.core.names.insert(id, object, &core);
         Ok(Object { core })
     }
 
@@ -186,142 +198,122 @@ impl Vm {
     /// # Errors
     /// See [`MapError`].
     pub fn map(&self, object: &Object, options: &MapOptions) -> Result<Map, MapError> {
-        Map::new(&self.core, object, options)
+        self.own(&object.core)?;
+        let piece = Piece::checked(object, options.window.unwrap_or(object.pages()))?;
+        Map::new(&self.core, &[piece], options)
     }
 
-    /// What the VM did and holds. Exact when no fault or background read is under way.
+    /// Maps pieces of objects, one behind the other, as one private map. Its pages are counted from 0; the window and the
+    /// huge pages of `options` are not heeded.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use prepage_core::{PageIndex, PageRange};
+    /// use prepage_vm::{MapOptions, Piece, Vm, VmOptions};
+    ///
+    /// let vm = Vm::new(VmOptions::default())?;
+    /// let image = vm.file(std::env::current_exe()?)?;
+    /// let zeros = vm.anonymous(8192)?;
+    /// let page = |page| PageRange::new(PageIndex(page), PageIndex(page + 1));
+    /// let pieces = [Piece::new(&zeros, page(0)), Piece::new(&image, page(0)), Piece::new(&image, page(1)).copied()];
+    /// let map = vm.map_pieces(&pieces, &MapOptions::private())?;
+    /// assert_eq!(&map.as_slice()[4095..4100], b"\0\x7fELF");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`MapError`]; all pieces but the last must end with a whole page.
+    pub fn map_pieces(&self, pieces: &[Piece], options: &MapOptions) -> Result<Map, MapError> {
+        if !options.private {
+            return Err(MapError::Pieces);
+        }
+        let checked: Vec<Piece> = pieces.iter().cloned().map(Piece::check).collect::<Result<_, _>>()?;
+        checked.iter().try_for_each(|piece| self.own(&piece.object))?;
+        if checked.is_empty() {
+            return Err(MapError::Empty { object: "nothing".to_owned() });
+        }
+        Map::new(&self.core, &checked, &MapOptions { huge: false, ..options.clone() })
+    }
+
+    fn own(&self, object: &ObjectCore) -> Result<(), MapError> {
+        if Arc::ptr_eq(&object.vm, &self.core) {
+            return Ok(());
+        }
+        Err(MapError::OtherVm { object: object.name.clone() })
+    }
+
+    /// What the VM did and holds. Exact when no fault or background read is under way. Nothing in a child of fork(2).
     pub fn statistics(&self) -> Statistics {
         let core = &self.core;
+        if core.check_process().is_err() {
+            return Statistics::none();
+        }
+        let _masked = Masked::asynchronous();
         let maps = core.maps.load(Ordering::Acquire);
-        let names = core.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let alive: Vec<Arc<ObjectCore>> = names.values().filter_map(|named| named.core.upgrade()).collect();
-        drop(names);
+        let alive = core.names.alive();
+        let table = |space: Option<&Space>| space.map_or(0, |space| space.addresses.bytes());
+        let inline = core.inline.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let handlers = core.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        let handled = handlers.as_ref().map(Handlers::space);
+        drop(handlers);
         Statistics {
             counted: core.figures.counted(),
             objects: core.objects.load(Ordering::Acquire),
             maps,
             backings: alive.iter().map(|object| object.backings.all().len() as u64).sum(),
-            frames: core.frames.load(Ordering::Acquire),
-            frame_limit: core.frame_limit,
+            tracking_bytes: alive.iter().map(|object| object.backings.bytes()).sum::<u64>()
+                + table(inline.as_deref())
+                + table(handled.as_deref()),
+            frames: core.frames.reserved(),
+            frame_limit: core.frames.limit(),
             costs_ns: core.figures.costs_ns(),
             cluster_pages: core.figures.cluster_pages(),
         }
     }
-
-    /// The touches that ended in SIGBUS since the last call, the last 256 of them.
-    pub fn take_failures(&self) -> Vec<Failure> {
-        let names = self.core.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut failures = Vec::new();
-        while let Some(kept) = self.core.failures.take() {
-            let page = PageIndex(kept.page);
-            let named = names.get(&kept.object);
-            let alive = named.and_then(|named| named.core.upgrade());
-            failures.push(Failure {
-                object: named.map_or_else(String::new, |named| named.object.path.clone()),
-                page,
-                address: kept.address,
-                reason: match alive {
-                    Some(object) => object.reason(page, kept.code),
-                    None => crate::reason::Reason::of(kept.code, None),
-                },
-            });
-        }
-        failures
-    }
-
-    /// The faults since the last call, as a trace like the recorder's; empty without [`VmOptions::record_faults`]. Faults
-    /// beyond its room are counted in `facts.lost`.
-    pub fn take_trace(&self) -> Trace {
-        let mut trace = Trace {
-            facts: TraceFacts {
-                kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-                duration_ns: now_ns() - self.core.started_ns,
-                ..TraceFacts::default()
-            },
-            ..Trace::default()
-        };
-        let Some(records) = &self.core.records else { return trace };
-        let (faults, lost) = records.take();
-        trace.facts.lost = lost;
-        let names = self.core.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut objects: HashMap<u32, ObjectId> = HashMap::new();
-        let mut threads: HashMap<u32, ThreadIndex> = HashMap::new();
-        for fault in faults {
-            let object = *objects.entry(fault.object).or_insert_with(|| {
-                let named = names.get(&fault.object).expect("names are kept while faults are");
-                trace.objects.push(named.object.clone());
-                ObjectId(trace.objects.len() as u32 - 1)
-            });
-            let thread = *threads.entry(fault.tid).or_insert_with(|| {
-                trace.threads.push(thread(fault.tid));
-                ThreadIndex(trace.threads.len() as u32 - 1)
-            });
-            let is_file = trace.objects[object.0 as usize].is_file();
-            let start_ns = fault.start_ns.saturating_sub(self.core.started_ns);
-            trace.faults.push(Fault {
-                cost_ns: Some(fault.cost_ns),
-                ip: fault.ip,
-                code_offset: fault.ip,
-                object: Some(object),
-                page: is_file.then_some(PageIndex(fault.page)),
-                permissions: Permissions::READ.with(if fault.private {
-                    Permissions::WRITE.with(Permissions::PRIVATE)
-                } else {
-                    Permissions::SHARED
-                }),
-                cluster_pages: NonZeroU32::new(fault.cluster_pages),
-                ..Fault::new(start_ns, thread, fault.address, fault.class)
-            });
-        }
-        trace
-    }
-}
-
-/// A thread of this process, by its number; without a name where it has ended.
-fn thread(tid: u32) -> Thread {
-    let comm = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
-    Thread { pid: std::process::id(), tid, comm: comm.trim_end().to_owned() }
 }
 
 impl VmCore {
-    /// Makes sure that there may be `pages` more frames.
-    pub(crate) fn reserve_frames(&self, pages: u64) -> bool {
-        let before = self.frames.fetch_add(pages, Ordering::AcqRel);
-        if before + pages <= self.frame_limit {
-            return true;
-        }
-        self.frames.fetch_sub(pages, Ordering::AcqRel);
-        false
+    /// Whether this is the process that made the VM, and not a child of it.
+    pub(crate) fn check_process(&self) -> Result<(), OtherProcess> {
+        if fork::generation() == self.generation { Ok(()) } else { Err(OtherProcess) }
     }
 
     pub(crate) fn release_frames(&self, pages: u64) {
-        self.frames.fetch_sub(pages, Ordering::AcqRel);
+        self.frames.release(pages);
     }
 
     /// Whose faults are served as `mode` says; opened when first asked for.
-    pub(crate) fn userfaultfd(&self, mode: Mode) -> Result<Arc<Userfaultfd>, MapError> {
+    pub(crate) fn space(&self, mode: Mode) -> Result<Arc<Space>, MapError> {
+        let _masked = Masked::asynchronous();
         match mode {
             Mode::Inline => {
                 let mut inline = self.inline.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(uffd) = &*inline {
-                    return Ok(Arc::clone(uffd));
+                if let Some(space) = &*inline {
+                    if !sigbus::is_installed() {
+                        return Err(MapError::SigbusTaken);
+                    }
+                    return Ok(Arc::clone(space));
                 }
-                let uffd = Arc::new(Userfaultfd::open(Delivery::Signal)?);
+                let uffd = Userfaultfd::open(Delivery::Signal)?;
                 sigbus::install(inline::on_fault).map_err(MapError::Prepare)?;
-                *inline = Some(Arc::clone(&uffd));
-                Ok(uffd)
+                if !sigbus::is_installed() {
+                    return Err(MapError::SigbusTaken);
+                }
+                let space = Space::new(uffd, mode, Addresses::of_faults_here());
+                *inline = Some(Arc::clone(&space));
+                Ok(space)
             }
             Mode::Handler => {
                 let mut handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(handlers) = &*handlers {
-                    return Ok(handlers.userfaultfd());
+                    return Ok(handlers.space());
                 }
                 let delivery =
                     if self.options.user_mode_only { Delivery::MessageUserOnly } else { Delivery::Message };
-                let uffd = Arc::new(Userfaultfd::open(delivery)?);
-                let started = Handlers::start(&uffd, self.options.handler_threads, self.options.spin);
-                *handlers = Some(started.map_err(MapError::Prepare)?);
-                Ok(uffd)
+                let space = Space::new(Userfaultfd::open(delivery)?, mode, Addresses::of_descriptor());
+                *handlers = Some(Handlers::start(&space).map_err(MapError::Prepare)?);
+                Ok(space)
             }
         }
     }
@@ -329,13 +321,15 @@ impl VmCore {
 
 impl Drop for VmCore {
     fn drop(&mut self) {
-        self.jobs.stop();
+        if self.check_process().is_ok() {
+            self.jobs.stop();
+        }
     }
 }
 
 /// A number no other map has.
 pub(crate) fn next_map_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 

@@ -1,20 +1,20 @@
 //! Memory of zeros, made in aligned clusters, one fault for a whole cluster; or left to the kernel's huge pages.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 
 use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::huge_blocks::HugeBlocks;
+use prepage_sys::memfd::Memfd;
 use prepage_sys::region::{Contents, REGION_ALIGN, Region};
 use prepage_sys::userfaultfd::Progress;
-use rustix::fs::MemfdFlags;
 
-use crate::fault::{Outcome, Touch};
+use crate::fault::{Fault, Outcome};
+use crate::install::block;
 use crate::map::MapCore;
-use crate::neighbours::block;
 use crate::object::MAX_BYTES;
 use crate::options::Mode;
 use crate::reason;
+use crate::segment::Place;
 use crate::statistics::Tally;
 
 /// Pages that one call of the kernel makes at most: as many as there are zeros to copy.
@@ -26,7 +26,7 @@ pub(crate) struct Zeros {
     /// Never written to: all of it is the kernel's one page of zeros, which stays in the nearest cache.
     pages: Region,
     /// What stands where huge pages will be: holds nothing, as long as any map.
-    stand_in: OwnedFd,
+    stand_in: Memfd,
 }
 
 impl Zeros {
@@ -34,47 +34,58 @@ impl Zeros {
         let pages = Region::map(REGION_ALIGN, Contents::Anonymous)?;
         // Mapped before signal handlers hand it to the kernel.
         assert!(pages.as_slice().iter().step_by(PAGE_SIZE as usize).all(|&byte| byte == 0));
-        let stand_in = rustix::fs::memfd_create("prepage-blocks", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&stand_in, MAX_BYTES)?;
-        Ok(Self { pages, stand_in })
+        Ok(Self { pages, stand_in: Memfd::create("prepage-blocks", MAX_BYTES)? })
     }
 
     /// What a map of zeros in huge pages shows.
     pub(crate) fn huge(&self) -> Contents<'_> {
-        Contents::HugeBlocks(self.stand_in.as_fd())
+        Contents::HugeBlocks(&self.stand_in)
     }
 }
 
-/// Makes zeros where `touch` found nothing.
-pub(crate) fn resolve(map: &MapCore, touch: &Touch, tally: &mut Tally) -> Outcome {
-    let before = tally.pages_zeroed + tally.pages_given;
-    match make(map, touch.page, touch.write, tally) {
-        Ok(()) => {
-            tally.zero += 1;
-            // None but its own where another fault made them meanwhile.
-            let pages = (tally.pages_zeroed + tally.pages_given - before).max(1);
-            Outcome::Mapped(FaultClass::ZeroFill, pages)
+impl Fault<'_> {
+    /// Makes zeros where the touch found nothing.
+    pub(crate) fn make_zeros(&mut self, place: &Place<'_>) -> Outcome {
+        let tally = &mut self.account.tally;
+        let before = tally.pages_zeroed + tally.pages_given;
+        match make(self.map, place, self.touch.page, self.touch.write, tally) {
+            Ok(true) => {
+                tally.zero += 1;
+                // None but its own where another fault made them meanwhile.
+                let pages = (tally.pages_zeroed + tally.pages_given - before).max(1);
+                Outcome::Mapped(FaultClass::ZeroFill, pages)
+            }
+            Ok(false) => Outcome::Gone,
+            Err(error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
         }
-        Err(error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
     }
 }
 
 /// Makes the cluster of `page`: memory where it is to be written to, else views of the page of zeros. In huge blocks the
 /// kernel makes it, when the touch is repeated.
-fn make(map: &MapCore, page: PageIndex, write: bool, tally: &mut Tally) -> io::Result<()> {
+fn make(
+    map: &MapCore,
+    place: &Place<'_>,
+    page: PageIndex,
+    write: bool,
+    tally: &mut Tally,
+) -> io::Result<bool> {
     if let Some(blocks) = huge_blocks(map, page) {
-        give(map, blocks, page, tally)?;
-        return Ok(());
+        return give(map, blocks, page, tally).map(|_| true);
     }
-    make_range(map, block(page, map.zero_cluster, map.window), write, tally)
+    // Clusters are aligned in the object.
+    let cluster = block(place.page, map.zero_cluster, place.window);
+    let start = PageIndex(page.0 - (place.page.0 - cluster.start().0));
+    make_range(map, page, PageRange::new(start, PageIndex(start.0 + cluster.len())), write, tally)
 }
 
-/// Makes memory of what is missing of `range`.
+/// Makes memory of what is missing of the map's pages `range`, which are zeros.
 pub(crate) fn populate(map: &MapCore, range: PageRange, tally: &mut Tally) -> io::Result<()> {
     let mut from = range.start();
     while from < range.end() {
         let Some(blocks) = huge_blocks(map, from) else {
-            return make_range(map, PageRange::new(from, range.end()), true, tally);
+            make_range(map, from, PageRange::new(from, range.end()), true, tally)?;
+            return Ok(());
         };
         let end = give(map, blocks, from, tally)?.min(range.end());
         blocks.populate(map.address_of(from), PageRange::new(from, end).bytes())?;
@@ -94,39 +105,57 @@ fn give(map: &MapCore, blocks: &HugeBlocks, page: PageIndex, tally: &mut Tally) 
     if given.now {
         tally.pages_given += given.len / PAGE_SIZE;
     }
-    if map.mode == Mode::Handler {
+    if map.space.mode == Mode::Handler {
         // Nothing else wakes threads that wait for the piece. Fails only for addresses that are none.
-        let _ = map.uffd.wake(given.start, given.len);
+        let _ = map.space.uffd.wake(given.start, given.len);
     }
     Ok(PageIndex(map.page_at(given.start).0 + given.len / PAGE_SIZE))
 }
 
-/// Makes zeros in what is missing of `range`.
-fn make_range(map: &MapCore, range: PageRange, write: bool, tally: &mut Tally) -> io::Result<()> {
-    let zeros = map.object.vm.zeros.pages.as_slice();
+/// Makes zeros in what is missing of `range`; false where the memory of `page` has gone.
+fn make_range(
+    map: &MapCore,
+    page: PageIndex,
+    range: PageRange,
+    write: bool,
+    tally: &mut Tally,
+) -> io::Result<bool> {
+    let zeros = map.vm.zeros.pages.as_slice();
+    let uffd = &map.space.uffd;
     let mut from = range.start();
     while from < range.end() {
-        let address = map.address_of(from);
+        let offset = map.offset_of(from);
         let pages = (range.end().0 - from.0).min(CALL_PAGES);
-        let progress = if write {
-            map.uffd.copy(address, &zeros[..(pages * PAGE_SIZE) as usize])?
-        } else {
-            map.uffd.map_zero(address, pages * PAGE_SIZE)?
-        };
-        let (made, passed) = match progress {
-            Progress::Done => (pages, 0),
-            Progress::Mapped(bytes) => {
-                // Threads that wait for a page that another call made are not woken by this one.
-                if map.mode == Mode::Handler {
-                    map.wake(map.page_at(address + bytes));
-                }
-                (bytes / PAGE_SIZE, 1)
+        let made = |pages: u64| {
+            if write {
+                uffd.copy(&map.span, offset, &zeros[..(pages * PAGE_SIZE) as usize])
+            } else {
+                uffd.map_zero(&map.span, offset, pages * PAGE_SIZE)
             }
-            Progress::Again(bytes) => (bytes / PAGE_SIZE, 0),
-            Progress::Hole(_) => return Err(rustix::io::Errno::NOMEM.into()),
+        };
+        let (made, passed) = match made(pages)? {
+            Progress::Done => (pages, 0),
+            Progress::Part(bytes) => (bytes / PAGE_SIZE, 0),
+            Progress::Mapped => {
+                // Threads that wait for a page that another call made are not woken by this one.
+                if map.space.mode == Mode::Handler {
+                    map.wake(from);
+                }
+                (0, 1)
+            }
+            Progress::Changing => (0, 0),
+            Progress::Hole => return Err(rustix::io::Errno::NOMEM.into()),
+            // The program split the mapping by an advice of its own: the touched page alone is surely in one.
+            Progress::Split if pages > 1 => match made(1)? {
+                Progress::Done => (1, 0),
+                Progress::Split | Progress::Gone if from == page => return Ok(false),
+                _ => (0, 1),
+            },
+            Progress::Split | Progress::Gone if from == page => return Ok(false),
+            Progress::Split | Progress::Gone => (0, 1),
         };
         tally.pages_zeroed += made;
         from.0 += made + passed;
     }
-    Ok(())
+    Ok(true)
 }

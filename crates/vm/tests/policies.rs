@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use prepage_core::policy::Policy;
 use prepage_core::policy::choice::MOST_AHEAD;
-use prepage_core::simulate::{self, Replay, Touch};
+use prepage_simulate::{Replay, Touch, model};
 use prepage_vm::{MapOptions, Mode, Vm};
 use proptest::prelude::*;
 use serde_json::Value;
 use support::{pages, touch, vm};
 
-const VECTORS: &str = include_str!("../../core/tests/vectors/clustering.json");
+const VECTORS: &str = include_str!("../../simulate/tests/vectors/clustering.json");
 
 /// Faults, and what they read.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,6 +41,7 @@ fn touched(vm: &Vm, case: &Case<'_>, mode: Mode, touches: &[u64], wanted: &Found
         other.populate(pages(page, page + 1)).unwrap();
     }
     let options = MapOptions::shared().mode(mode).policy(case.policy.clone()).window(pages(first, end));
+    let options = options.neighbours_of_policy().every_fault();
     let map = vm.map(&object, &options).unwrap();
     let before = vm.statistics().counted;
     for &page in touches {
@@ -72,7 +73,7 @@ fn every_vector_is_exact_through_real_memory() {
     for mode in support::modes(&vm, &probe) {
         for (name, vector) in vectors.as_object().unwrap() {
             let touches: Vec<u64> = match name.as_str() {
-                "CLANG1" => simulate::model::code_section(1),
+                "CLANG1" => model::code_section(1),
                 _ => vector["touches"].as_array().unwrap().iter().filter_map(Value::as_u64).collect(),
             };
             let option = |name: &str| vector["options"][name].as_u64();
@@ -125,8 +126,8 @@ proptest! {
         let policy: Policy = policy.parse().unwrap();
         let touches: Vec<u64> = touches.into_iter().map(|page| page % (object_pages - first)).collect();
         let mut replay = Replay::new();
-        let simulated = replay.add_object(object_pages, policy.clone());
-        let entry = replay.add_entry(simulated, first, object_pages - first);
+        let simulated = replay.add_object(object_pages);
+        let entry = replay.add_entry(simulated, first, object_pages - first, policy.clone());
         touches.iter().for_each(|&page| replay.touch(Touch::new(entry, page)));
         let outcome = replay.finish();
         let case =

@@ -2,17 +2,22 @@
 //!
 //! This binary is run before every program that `prepage run` starts, from a cold disk too, so it is small, static
 //! and touches little: docs/adr/0002-two-binaries.md.
+//!
+//! Called by another name, through a link that `prepage enable` made, it starts the program of that name: [`stand_in`].
 #![forbid(unsafe_code)]
+
+mod stand_in;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use lexopt::{Arg, ValueExt};
-use prepage_prefetch::launch::{LaunchOptions, prepare};
-use prepage_prefetch::study::{Prepared, Study};
+use prepage_prefetch::config::Config;
+use prepage_prefetch::launch::{LaunchOptions, Prepared, prepare};
+use prepage_profiles::program;
 use prepage_sys::exec::{exec, exec_with};
 
 /// A failure of our own, as env(1), nohup(1) and timeout(1) report it.
@@ -23,6 +28,9 @@ const NOT_FOUND: u8 = 127;
 fn main() -> ExitCode {
     prepage_sys::own_pages::are_read_at_start();
     let args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(name) = stand_in::name(&args) {
+        return stand_in::start(&name, &args);
+    }
     if args.get(1).is_some_and(|verb| verb == "run") {
         match parse(&args[2..]) {
             Ok(Some(run)) => return start(&run),
@@ -39,22 +47,13 @@ fn main() -> ExitCode {
 struct Run {
     options: LaunchOptions,
     quiet: bool,
-    /// Another way of starting than the usual one.
-    study: Study,
-    timing: bool,
     command: Vec<OsString>,
 }
 
 /// The options of `prepage run`; `None` when help is wanted, which the tools give. The first argument that is no
 /// option begins the command.
 fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
-    let mut run = Run {
-        options: LaunchOptions::default(),
-        quiet: false,
-        study: Study::default(),
-        timing: false,
-        command: Vec::new(),
-    };
+    let mut run = Run { options: LaunchOptions::default(), quiet: false, command: Vec::new() };
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
@@ -66,9 +65,6 @@ fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
             Arg::Long("write-interval") => {
                 run.options.write_interval = Duration::from_secs(parser.value()?.parse()?);
             }
-            Arg::Long("mode") => run.study.mode = parser.value()?.parse()?,
-            Arg::Long("early-fault") => run.study.early_fault = true,
-            Arg::Long("timing") => run.timing = true,
             Arg::Short('h') | Arg::Long("help") => return Ok(None),
             Arg::Value(program) => {
                 run.command.push(program);
@@ -84,42 +80,51 @@ fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
 }
 
 fn start(run: &Run) -> ExitCode {
-    if run.study != Study::default() || run.timing {
-        return start_as_studied(run);
+    // What is no program gets its message from the exec that fails.
+    let program = program::find(&run.command[0]).unwrap_or_else(|_| PathBuf::from(&run.command[0]));
+    let mut argv = run.command.clone();
+    if stand_in::is_in_path(&argv[0]) {
+        stand_in::name_by_path(&mut argv, &program);
     }
-    let told = prepare(&run.command, &run.options);
-    if let Some(text) = told.filter(|_| !run.quiet) {
-        say(&text);
-    }
-    not_executed(run, &exec(&run.command[0], &run.command))
+    become_program(&program, &run.command[0], &argv, &Config::load(), run, &[])
 }
 
-/// The program starts in any case: with what could be prepared for it.
-fn start_as_studied(run: &Run) -> ExitCode {
-    let prepared = match run.study.prepare(&run.command) {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            if !run.quiet {
-                say(&format!("no prefetch: {}\n  try: {}", chain(&error), error.remedy()));
-            }
-            Prepared::default()
+/// Starts what `command` needs beside this process, which becomes the executable `program` with these arguments.
+fn become_program(
+    program: &Path,
+    name: &OsStr,
+    argv: &[OsString],
+    config: &Config,
+    run: &Run,
+    variables: &[(OsString, OsString)],
+) -> ExitCode {
+    let mut options = run.options.clone();
+    options.learn &= config.learn;
+    options.hold_out &= config.hold_outs;
+    options.store_bytes_max = config.store_bytes_max;
+    options.verbose = !run.quiet && (options.verbose || config.verbose);
+    if options.verbose {
+        config.mistakes.iter().for_each(|mistake| say(&mistake.to_string()));
+    }
+    // A line on standard error breaks those who compare it, as configure scripts do: only who asks is told.
+    let mut prepared = Prepared::default();
+    if config.wants(name, program) {
+        prepared = prepare(&run.command, &options);
+        if let Some(text) = prepared.message.filter(|_| options.verbose) {
+            say(&text);
         }
-    };
-    if run.timing {
-        let milliseconds = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1e3);
-        let prefetched = prepared.prefetched.map_or("beside the program".into(), milliseconds);
-        say(&format!("profile read: {}; prefetched: {prefetched}", milliseconds(prepared.profile_read)));
+    } else if options.verbose {
+        say(if config.enabled {
+            "excluded by the configuration"
+        } else {
+            "switched off by the configuration"
+        });
     }
-    let mut variables: Vec<_> =
-        prepared.variables.iter().map(|(name, value)| (*name, value.as_os_str())).collect();
-    if run.timing && run.study.early_fault {
-        variables.push(("PREPAGE_EARLY_FAULT_TIMING", OsStr::new("1")));
-    }
-    not_executed(run, &exec_with(&run.command[0], &run.command, &variables))
-}
-
-fn not_executed(run: &Run, error: &io::Error) -> ExitCode {
-    say(&format!("{}: {}", run.command[0].display(), reason(error)));
+    let own = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value.as_os_str())));
+    let observer = prepared.variables.iter().map(|(name, value)| (name.as_str(), value.as_os_str()));
+    let variables: Vec<(&str, &OsStr)> = own.chain(observer).collect();
+    let error = exec_with(program.as_os_str(), argv, &variables);
+    say(&format!("{}: {}", name.display(), reason(&error)));
     if error.kind() == io::ErrorKind::NotFound { NOT_FOUND.into() } else { CANNOT_EXECUTE.into() }
 }
 
@@ -147,13 +152,6 @@ fn tools_places() -> Vec<PathBuf> {
 fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {}", chain(cause)),
-        None => error.to_string(),
-    }
 }
 
 fn say(text: &str) {

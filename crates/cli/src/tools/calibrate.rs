@@ -10,7 +10,7 @@ use prepage_prefetch::calibrate::cache::Cache;
 use prepage_prefetch::calibrate::device::Device;
 use prepage_prefetch::calibrate::{CalibrateError, Calibration, calibrate};
 use prepage_prefetch::clock;
-use prepage_prefetch::store::Store;
+use prepage_profiles::{Layer, Stores};
 
 use crate::table::table;
 
@@ -26,10 +26,10 @@ pub struct Args {
     /// A directory on the device (a file of 64 MB is written there for a moment), or a large file to read [default: what
     /// /usr lies on]
     path: Option<PathBuf>,
-    /// Measure although the device has been measured before
+    /// Measure again, even if the device was measured before
     #[arg(long, conflicts_with = "show")]
     force: bool,
-    /// Only show what was measured before
+    /// Show what was measured before, and measure nothing
     #[arg(long)]
     show: bool,
     /// Print JSON
@@ -86,7 +86,8 @@ fn writable_place(path: &Path, device: &Device) -> Option<PathBuf> {
     if !path.is_dir() || writable(path) {
         return None;
     }
-    let store = Store::of_user().ok().map(|store| store.directory().to_owned());
+    let store =
+        Stores::of_user().ok().and_then(|stores| stores.directory(Layer::User).map(ToOwned::to_owned).ok());
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let places = [store, home, Some("/var/tmp".into()), Some("/tmp".into())];
     places

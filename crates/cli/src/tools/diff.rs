@@ -4,7 +4,7 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use prepage_report::{Diff, Filter, Measure, Options, Report};
 use prepage_trace::parquet::TraceFile;
 
@@ -16,17 +16,22 @@ const WORSE: u8 = 1;
 /// Options of `prepage diff`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The trace to compare with
+    /// The trace from before the change
+    #[arg(value_name = "TRACE")]
     before: PathBuf,
-    /// The trace to judge
+    /// The trace from after it
+    #[arg(value_name = "TRACE")]
     after: PathBuf,
     /// Exit with 1 when AFTER is worse than BEFORE by more than this
     #[arg(long, value_name = "PERCENT")]
     threshold: Option<f64>,
-    /// What the threshold is of: total (ms waited for faults), disk-total (ms waited for the disk), count, disk (faults)
+    /// What the threshold applies to: total (ms waited for faults), disk-total (ms waited for the disk), count, disk (faults)
     #[arg(long, value_name = "WHAT", default_value = "total", value_parser = measure)]
     of: Measure,
-    /// Files in the table
+    /// Compare even though one trace lacks faults that the other may have
+    #[arg(long)]
+    allow_incomplete: bool,
+    /// Rows of the table of files
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
     #[command(flatten)]
@@ -38,15 +43,19 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let options = Options { filter: Filter::from(&args.filter), dearest: 0, ..Options::default() };
+    let options = Options { filter: Filter::from(&args.filter), slowest: 0, ..Options::default() };
     let read = |path| Report::read(&TraceFile::open(path)?, &options);
     let (before, after) = (read(&args.before)?, read(&args.after)?);
     for (path, report) in [(&args.before, &before), (&args.after, &after)] {
-        if report.facts.lost > 0 || report.facts.unsaved > 0 {
-            eprintln!("prepage: {}: {}", path.display(), prepage_report::text::losses(&report.facts));
-        }
+        crate::missing::tell(&report.facts, path);
     }
     let diff = Diff::of(&before, &after);
+    if !diff.unequal.is_empty() && !args.allow_incomplete {
+        bail!(
+            "these traces cannot be compared: one of them lacks what the other may have\n  \
+             try: record both completely and in the same way, or --allow-incomplete"
+        );
+    }
     let worse = args.threshold.is_some_and(|threshold| diff.percent(args.of) > threshold);
     let mut out = BufWriter::new(std::io::stdout().lock());
     if args.json {

@@ -70,7 +70,7 @@ fn print(evicted: &Evicted, out: &mut impl Write) -> Result<()> {
     if unknown > 0 {
         writeln!(
             out,
-            "{unknown} files dropped as far as nobody uses them; what stays is told only to those who may write them"
+            "{unknown} files dropped as far as nobody uses them; what stays is shown only to those who may write them"
         )?;
     }
     let mut stayed: Vec<(&EvictedFile, &Stay)> =
@@ -91,7 +91,7 @@ fn print(evicted: &Evicted, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Why pages stay, as far as the kernel tells.
+/// Why pages stay, as far as the kernel says.
 fn reasons(stay: &Stay) -> String {
     if stay.in_memory_file_system {
         return "kept in memory by its file system".to_owned();

@@ -7,23 +7,23 @@ use std::process::ExitCode;
 use anyhow::Result;
 use prepage_report::Filter;
 use prepage_report::export::{Format, Weight, export};
-use prepage_trace::parquet::TraceFile;
 
+use crate::newest;
 use crate::report::{FilterArgs, one_of};
 
 /// Options of `prepage export`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The trace that `prepage record` wrote
-    #[arg(value_name = "TRACE", default_value = "prepage.parquet")]
-    trace: PathBuf,
+    /// The trace that `prepage record` wrote [default: the newest in this directory]
+    #[arg(value_name = "TRACE")]
+    trace: Option<PathBuf>,
     /// perfetto (ui.perfetto.dev), firefox (profiler.firefox.com), folded (flame graphs), csv
     #[arg(short, long, value_name = "FORMAT", value_parser = format)]
     format: Format,
     /// The file to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// What folded stacks weigh: count (faults) or cost (microseconds)
+    /// Weight of folded stacks: count (faults) or cost (microseconds)
     #[arg(long, value_name = "WHAT", default_value = "count", value_parser = weight)]
     weight: Weight,
     #[command(flatten)]
@@ -32,18 +32,27 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let file = TraceFile::open(&args.trace)?;
+    let file = newest::open(args.trace.as_deref())?;
     let filter = Filter::from(&args.filter);
+    crate::missing::tell(file.facts(), file.path());
+    let mut chosen = Vec::new();
+    let mut write = |out: &mut dyn Write| {
+        chosen = export(&file, &filter, args.format, args.weight, out)?;
+        anyhow::Ok(())
+    };
     match &args.output {
         Some(path) => {
-            crate::output::replace(path, |out| export(&file, &filter, args.format, args.weight, out))?;
+            crate::output::replace(path, write)?;
             eprintln!("prepage: written to {}", path.display());
         }
         None => {
             let mut out = BufWriter::new(std::io::stdout().lock());
-            export(&file, &filter, args.format, args.weight, &mut out)?;
+            write(&mut out)?;
             out.flush()?;
         }
+    }
+    if !chosen.is_empty() {
+        eprintln!("prepage: written are {}: the tool would not open a file with all", chosen.join(", "));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,18 +1,17 @@
-//! `prepage learn`: learns a program exactly, in one slow run.
+//! `prepage learn`: learns a program in one run of it.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use prepage_core::PAGE_SIZE;
-use prepage_core::profile::ProfiledFile;
-use prepage_prefetch::keep::{Origin, keep};
-use prepage_prefetch::learn::{Learned, can_be_exact, learn};
-use prepage_prefetch::program;
-use prepage_prefetch::sightings::Findings;
-use prepage_prefetch::store::{ProfileKey, Store};
+use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_prefetch::learn::learn;
+use prepage_prefetch::persist::{Shown, persist};
+use prepage_profiles::{Layer, ProgramKey};
 
-use crate::child::{exit_code, not_started};
+use crate::child::{exit_code_of, not_started};
+use crate::stores::stores;
 
 /// Options of `prepage learn`.
 #[derive(Debug, clap::Args)]
@@ -20,49 +19,68 @@ pub struct Args {
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
-    /// Learn from faults and system calls alone, as an ordinary user must: caches and read-ahead stay as they are
-    #[arg(long)]
-    approximate: bool,
+    /// For whom to learn: this user, all users of the machine (machine), or a distribution's packages (vendor). The latter two
+    /// take only files that everybody may read
+    #[arg(long, value_enum, default_value_t, value_name = "LAYER")]
+    layer: LayerChoice,
     /// The command to learn
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// Runs the command.
-pub fn run(args: &Args) -> Result<ExitCode> {
-    let key = program::key(&args.command).map_err(|error| not_started(&args.command, error))?;
-    let store = Store::of_user()?;
-    store.create_with_room().context("the profile could not be kept")?;
-    let exact = !args.approximate && can_be_exact();
-    if !exact && !args.approximate && !args.quiet {
-        eprintln!(
-            "prepage: read-ahead and caches are not this user's to change: learning from faults and system calls"
-        );
-    }
-    let learned = learn(&args.command, exact)?;
-    if !args.quiet {
-        tell(&key, &learned);
-    }
-    let origin = if exact { Origin::Exact } else { Origin::Start };
-    keep(&store, &key, &args.command, learned.findings, origin).context("the profile could not be kept")?;
-    Ok(exit_code(learned.status))
+/// A layer of the stores, or the one that suits.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum LayerChoice {
+    /// The machine's for root, the user's for others or where PREPAGE_STORE says where to.
+    #[default]
+    Auto,
+    User,
+    Machine,
+    Vendor,
 }
 
-fn tell(key: &ProfileKey, learned: &Learned) {
-    let Findings { files, lookups, unnamed_pages } = &learned.findings;
-    let pages: u64 = files.iter().map(ProfiledFile::pages).sum();
-    eprintln!(
-        "prepage: learned {}: {pages} pages ({:.1} MB) of {} files, {} names looked up",
-        key.role,
-        pages as f64 * PAGE_SIZE as f64 / 1e6,
-        files.len(),
-        lookups.len(),
-    );
-    if *unnamed_pages > 0 {
-        eprintln!("prepage: {unnamed_pages} pages are of files whose name is not known; left out");
+impl LayerChoice {
+    fn layer(self) -> Layer {
+        let is_root = rustix::process::geteuid().is_root();
+        match self {
+            Self::Auto if is_root && std::env::var_os("PREPAGE_STORE").is_none() => Layer::Machine,
+            Self::Auto | Self::User => Layer::User,
+            Self::Machine => Layer::Machine,
+            Self::Vendor => Layer::Vendor,
+        }
     }
-    if learned.lost > 0 {
-        eprintln!("prepage: the kernel dropped {} records; some pages may be missing", learned.lost);
-        eprintln!("  try: learn again while the machine has less to do");
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let key = ProgramKey::of(&args.command).map_err(|error| not_started(&args.command, error))?;
+    let stores = stores()?;
+    let layer = args.layer.layer();
+    stores.room(layer).context("the profile could not be kept")?;
+    let learned = learn(&args.command)?;
+    if !args.quiet {
+        tell(&key.role, &learned.observation);
+    }
+    let shown = Shown { observation: Some(learned.observation), ..Shown::default() };
+    persist(&stores, &key, layer, &shown).context("the profile could not be kept")?;
+    Ok(exit_code_of(&args.command, learned.how)?)
+}
+
+fn tell(role: &str, observation: &Observation) {
+    let ranges = observation.files.iter().flat_map(|file| &file.pages);
+    let pages: u64 = ranges.map(|used| used.range.len()).sum();
+    let how = match observation.coverage {
+        Coverage::Exact => "exactly",
+        Coverage::Superset => "with neighbours",
+        Coverage::Partial => "in part",
+    };
+    eprintln!(
+        "prepage: learned {role} {how}: {pages} pages ({:.1} MB) of {} files, {} names looked up",
+        pages as f64 * PAGE_SIZE as f64 / 1e6,
+        observation.files.len(),
+        observation.names.len(),
+    );
+    for line in &observation.unseen {
+        eprintln!("prepage: {line}");
     }
 }

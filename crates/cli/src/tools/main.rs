@@ -4,13 +4,21 @@
 mod bench;
 mod calibrate;
 mod child;
+mod completion;
+mod config;
+mod desktop;
 mod diff;
 mod doctor;
+mod enable;
 mod evict;
 mod export;
+mod help;
 mod import;
 mod learn;
+mod man;
 mod measure;
+mod missing;
+mod newest;
 mod output;
 mod profile;
 mod record;
@@ -19,59 +27,75 @@ mod report;
 mod residency;
 mod run;
 mod simulate;
+mod starter;
+mod stores;
 mod table;
 mod targets;
 mod warm;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{FromArgMatches, Parser};
 
 /// See every page fault, predict it, and stop programs waiting for it.
 #[derive(Debug, Parser)]
 #[command(name = "prepage", bin_name = "prepage", version, arg_required_else_help = true)]
 enum Command {
-    /// Start a program with the pages it will need already on their way
+    /// Start a program and prefetch the pages it will need; learn from the start
     Run(run::Args),
-    /// Learn a program exactly, in one slow run of it (root)
+    /// Prefetch programs whenever they are started by name, or from menus
+    Enable(enable::EnableArgs),
+    /// Undo what `enable` did
+    Disable(enable::DisableArgs),
+    /// Show the configuration in force, and which file set it
+    Config(config::Args),
+    /// Learn a program now, in one observed run of it
     Learn(learn::Args),
-    /// Record every page fault of a command, of running processes or of the machine
-    Record(record::Args),
-    /// Make a trace of page faults that perf recorded (perf.data)
-    Import(import::Args),
-    /// Say what a trace tells: classes, files, threads, costs, the dearest faults
-    Report(report::Args),
-    /// Write a trace for other tools: Perfetto, the Firefox Profiler, flame graphs, spreadsheets
-    Export(export::Args),
-    /// Compare two traces: what changed, by class and by file
-    Diff(diff::Args),
     /// Measure what prefetching gains for a command: cold, prefetched, warm
     Measure(measure::Args),
-    /// Replay a trace under other clustering policies and on other devices
-    Simulate(simulate::Args),
-    /// Show which pages of files are in memory
-    Residency(residency::Args),
-    /// Bring pages of files into memory
-    Warm(warm::Args),
-    /// Send pages of files out of memory, and say what stays and why
-    Evict(evict::Args),
-    /// Measure the device that programs lie on: latency, bandwidth, how many reads at once
-    Calibrate(calibrate::Args),
-    /// Experiments with the page cache
-    #[command(subcommand)]
-    Bench(bench::Command),
-    /// What was learned: look at it, remove it, put it into files, carry it to other machines
+    /// List, show and remove what was learned; embed it in files; carry it to other machines
     #[command(subcommand)]
     Profile(profile::Command),
-    /// Say what this kernel and user allow, and what to do about the rest
+    /// Check what this kernel and user allow, and how to get what is missing
     Doctor(doctor::Args),
+    /// Record the page faults of a command, of running processes or of the machine
+    Record(record::Args),
+    /// Summarize a trace: classes, files, threads, costs, the slowest faults
+    Report(report::Args),
+    /// Compare two traces, by class and by file
+    Diff(diff::Args),
+    /// Convert a trace for Perfetto, the Firefox Profiler, flame graphs, spreadsheets
+    Export(export::Args),
+    /// Convert the page faults that perf recorded (perf.data) to a trace
+    Import(import::Args),
+    /// Show which pages of files are in memory
+    Residency(residency::Args),
+    /// Read pages of files into memory
+    Warm(warm::Args),
+    /// Drop pages of files from memory; report what stays and why
+    Evict(evict::Args),
+    /// Replay a trace under other clustering policies and on other devices
+    Simulate(simulate::Args),
+    /// Repeat published experiments with page faults, files and program starts
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Measure a disk: latency, bandwidth, how many concurrent reads make it faster
+    Calibrate(calibrate::Args),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 fn main() -> ExitCode {
-    let result = match Command::parse() {
+    completion::answer();
+    let matches = help::command().get_matches();
+    let result = match Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()) {
         Command::Run(_) => {
             Err(anyhow::anyhow!("`run` is a command of the prepage binary, not of prepage-tools"))
         }
+        Command::Enable(args) => enable::enable(&args),
+        Command::Disable(args) => enable::disable(&args),
+        Command::Config(args) => config::run(&args),
         Command::Learn(args) => learn::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Import(args) => import::run(&args),
@@ -87,6 +111,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => bench::run(&command),
         Command::Profile(command) => profile::run(&command),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Man(args) => man::run(&args),
     };
     result.unwrap_or_else(|error| {
         if is_broken_pipe(&error) {

@@ -1,26 +1,28 @@
 //! `prepage measure`: what prefetching gains for a command, on this machine.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use comfy_table::Table;
-use prepage_core::plan::{PlanOptions, plan};
+use prepage_bench::modes::silently;
 use prepage_core::profile::Profile;
+use prepage_core::profile::plan::{PlanOptions, plan};
 use prepage_prefetch::cold::Chill;
-use prepage_prefetch::keep::{Origin, keep};
-use prepage_prefetch::learn::{Learned, can_be_exact, learn};
+use prepage_prefetch::learn::learn;
 use prepage_prefetch::measure::{
     Comparison, Figures, Measurement, Starts, measure, medians, untouched_bytes,
 };
-use prepage_prefetch::program;
+use prepage_prefetch::persist::{Shown, persist};
 use prepage_prefetch::readahead::{self, ReadAhead};
 use prepage_prefetch::statistics::{Estimate, median_ratio};
-use prepage_prefetch::store::{ProfileKey, Store};
+use prepage_profiles::key::readable;
+use prepage_profiles::{Layer, ProgramKey, Stores};
 use serde::Serialize;
 
 use crate::child::not_started;
+use crate::starter::starter;
 use crate::table::table;
 
 /// Version of the JSON this command prints.
@@ -29,35 +31,33 @@ const SCHEMA_VERSION: u32 = 1;
 /// Options of `prepage measure`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Counted starts of each kind
+    /// Starts of each kind
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Measure warm starts only
     #[arg(long)]
     warm: bool,
-    /// Measure with this read-ahead of the kernel, in KiB, on all disks; restored afterwards (root)
+    /// Read-ahead of all disks, in KiB, during the measurement; restored afterwards (root)
     #[arg(long, value_name = "KIB")]
     read_ahead: Option<u64>,
-    /// Also measure another way to start it from a cold cache: a shell command in which "$@" is the command to measure;
-    /// may be given several times
+    /// Also measure cold starts in another way: by a shell command in which "$@" stands for the command; repeatable
     #[arg(long, value_name = "NAME=SHELL", value_parser = other_way, conflicts_with = "warm")]
     also: Vec<(String, String)>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The command to measure; its output is compared, not shown
+    /// The command to measure; its output is compared between starts, and not shown
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let key = program::key(&args.command).map_err(|error| not_started(&args.command, error))?;
-    let store = Store::of_user()?;
-    let exact = can_be_exact();
-    let profile = match store.load(&key)? {
-        Some(profile) => profile,
-        None => learn_first(args, &store, &key, exact)?,
+    let key = ProgramKey::of(&args.command).map_err(|error| not_started(&args.command, error))?;
+    let stores = Stores::of_user()?;
+    let profile = match stores.find(&key)? {
+        Some(found) => found.profile,
+        None => learn_first(args, &stores, &key)?,
     };
     let chill = Chill::best();
     if chill == Chill::OwnFiles && !args.warm {
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let measurement = Measurement {
         command: args.command.clone(),
-        starter: std::env::current_exe()?.with_file_name("prepage"),
+        starter: starter()?,
         rounds: args.rounds,
         cold: !args.warm,
         chill,
@@ -82,14 +82,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => None,
     };
     let read_ahead_kib = readahead::in_force();
-    let figures = measure(&measurement, &profile);
+    let figures = measure(&measurement, &profile, &mut progress());
     drop(set);
     let figures = figures?;
-    // What was prefetched is what the store holds now; what was touched, one more exact run shows.
-    let planned = store.load(&key)?.unwrap_or(profile);
-    let untouched = if exact && !args.warm { untouched(args, &planned) } else { None };
+    // What was prefetched is what the store holds now; what was touched, one more observed run shows.
+    let planned = stores.find(&key)?.map_or(profile, |found| found.profile);
+    let untouched = if !args.warm { untouched(args, &planned) } else { None };
     let bytes = (planned_bytes(&planned), untouched);
-    let report = Report::new(args, &key, chill, read_ahead_kib, &figures, bytes);
+    let report = Report::new(args, &key, chill, read_ahead_kib, &figures, bytes, measurement.starts());
     let mut out = std::io::stdout().lock();
     let printed = if args.json {
         serde_json::to_writer_pretty(&mut out, &report).map_err(Into::into).and_then(|()| writeln!(out))
@@ -99,6 +99,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match printed {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Says on a terminal which start comes next, in a line that is written over and in the end wiped.
+fn progress() -> impl FnMut(u32, u32) {
+    let is_shown = std::io::stderr().is_terminal();
+    move |start, starts| {
+        if is_shown {
+            eprint!("\r\x1b[Kprepage: start {start} of {starts}");
+            if start == starts {
+                eprint!("\r\x1b[K");
+            }
+        }
     }
 }
 
@@ -115,12 +128,13 @@ fn by_shell(shell: &str, command: &[OsString]) -> Vec<OsString> {
     argv
 }
 
-/// What `planned` has too much, by one more exact run. Its failure is no reason to lose the figures.
+/// What `planned` has too much, by one more observed run. Its failure is no reason to lose the figures.
 fn untouched(args: &Args, planned: &Profile) -> Option<u64> {
-    match learn_silently(&args.command, true) {
+    match silently(|| learn(&args.command)).ok()? {
         Ok(touched) => {
-            let touched = Profile { files: touched.findings.files, ..Profile::default() };
-            Some(untouched_bytes(planned, &touched))
+            let mut profile = Profile::default();
+            profile.observe(&touched.observation);
+            Some(untouched_bytes(planned, &profile))
         }
         Err(error) => {
             eprintln!("prepage: what was never touched could not be found out: {error:#}");
@@ -129,25 +143,13 @@ fn untouched(args: &Args, planned: &Profile) -> Option<u64> {
     }
 }
 
-fn learn_first(args: &Args, store: &Store, key: &ProfileKey, exact: bool) -> Result<Profile> {
+fn learn_first(args: &Args, stores: &Stores, key: &ProgramKey) -> Result<Profile> {
     eprintln!("prepage: no profile of {} yet: learning it first", key.role);
-    let learned = learn_silently(&args.command, exact)?;
-    let origin = if exact { Origin::Exact } else { Origin::Start };
-    keep(store, key, &args.command, learned.findings, origin)?;
-    store.load(key)?.context("the command touched no file that could be prefetched")
-}
-
-/// Learns with the command's streams on /dev/null.
-fn learn_silently(command: &[OsString], exact: bool) -> Result<Learned> {
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-    let saved = [rustix::io::dup(std::io::stdout())?, rustix::io::dup(std::io::stderr())?];
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
-    let learned = learn(command, exact);
-    rustix::stdio::dup2_stdout(&saved[0])?;
-    rustix::stdio::dup2_stderr(&saved[1])?;
-    Ok(learned?)
+    let observation = silently(|| learn(&args.command))??.observation;
+    let shown = Shown { observation: Some(observation), ..Shown::default() };
+    persist(stores, key, Layer::User, &shown)?;
+    let found = stores.find(key)?.context("the command touched no file that could be prefetched")?;
+    Ok(found.profile)
 }
 
 fn planned_bytes(profile: &Profile) -> u64 {
@@ -210,34 +212,31 @@ impl<'a> Pair<'a> {
 impl<'a> Report<'a> {
     fn new(
         args: &Args,
-        key: &'a ProfileKey,
+        key: &'a ProgramKey,
         chill: Chill,
         read_ahead_kib: Vec<u64>,
         figures: &'a Figures,
         (planned_bytes, untouched_bytes): (u64, Option<u64>),
+        starts: u32,
     ) -> Self {
-        let kinds = if figures.cold.is_some() { 4 + figures.others.len() as u32 } else { 2 };
         let others = figures.cold.iter().flat_map(|cold| {
             figures.others.iter().map(|(name, starts)| Other::new(name, starts, &cold.plain))
         });
         Self {
             schema_version: SCHEMA_VERSION,
-            command: program::readable(&args.command),
+            command: readable(&args.command),
             role: &key.role,
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             read_ahead_kib,
-            chill: match chill {
-                Chill::System => "all caches dropped",
-                Chill::OwnFiles => "own files evicted",
-            },
+            chill: chill.in_words(),
             resident_share_after_chill: figures.resident_share,
             cold: figures.cold.as_ref().map(Pair::new),
             others: others.collect(),
             warm: Pair::new(&figures.warm),
             planned_bytes,
             untouched_bytes,
-            starts: kinds * (args.rounds + 1),
+            starts,
             differing_starts: figures.differing_starts,
         }
     }
@@ -254,8 +253,7 @@ impl<'a> Report<'a> {
             self.warm.starts.plain.wall_ms.len(),
             self.chill,
             match self.resident_share_after_chill {
-                Some(share) =>
-                    format!(", {:.0} % of the pages stay (running programs use them)", share * 100.0),
+                Some(share) => format!(", {:.0} % of its own pages stay in memory", share * 100.0),
                 None => String::new(),
             }
         )?;

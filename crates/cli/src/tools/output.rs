@@ -1,7 +1,8 @@
 //! Files that commands write.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -12,22 +13,23 @@ where
     E: Into<anyhow::Error>,
 {
     let context = || format!("{}: cannot be written", path.display());
-    let fill = |file: &Path| -> Result<()> {
-        let mut out = BufWriter::new(File::create(file).with_context(context)?);
+    let fill = |file: &File| -> Result<()> {
+        let mut out = BufWriter::new(file);
         write(&mut out).map_err(Into::into)?;
         out.flush().with_context(context)
     };
     // Pipes and devices are written to as they are.
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-        return fill(path);
+        return fill(&File::create(path).with_context(context)?);
     }
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
-    let written = fill(partial).and_then(|()| std::fs::rename(partial, path).with_context(context));
-    if written.is_err() {
-        // The failure itself is what the user needs to know.
-        let _ = std::fs::remove_file(partial);
-    }
-    written
+    // What a link points to is replaced, not the link.
+    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let mut builder = tempfile::Builder::new();
+    // As any new file, as far as the user's umask allows.
+    builder.permissions(Permissions::from_mode(0o666)).prefix(".prepage-").suffix(".partial");
+    let partial = builder.tempfile_in(directory.unwrap_or(Path::new("."))).with_context(context)?;
+    fill(partial.as_file())?;
+    partial.persist(path).map_err(|failed| failed.error).with_context(context)?;
+    Ok(())
 }

@@ -6,16 +6,21 @@ mod sections;
 mod show;
 mod verify;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
-use prepage_prefetch::store::{Listed as StoreEntry, Store, StoreError};
+use prepage_profiles::room::taken_in;
+use prepage_profiles::store::remove;
+use prepage_profiles::stored::Listed as StoreEntry;
+use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
 use serde::Serialize;
 
+use crate::stores::stores;
 use crate::table::table;
 
 /// Commands of `prepage profile`.
@@ -27,51 +32,81 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show a profile: what it gains, how often it is right, its files and whether they are still the ones that were
-    /// learned
+    /// Show a profile: what it gains, how often it is right, and its files
     Show {
-        /// A file name of `list`, its beginning, or a program's name
-        profile: String,
+        /// A file name or role of `list`, or a program's name
+        #[arg(required_unless_present = "command", value_name = "PROFILE")]
+        profile: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Show the profile that this command would use
+        #[arg(last = true, value_name = "CMD", conflicts_with = "profile")]
+        command: Vec<OsString>,
     },
     /// Remove profiles
     Rm {
-        /// File names of `list`, their beginnings, or programs' names: all that match are removed
-        #[arg(required = true)]
+        /// File names or roles of `list`, or names of programs, which stand for all their roles
+        #[arg(required = true, value_name = "PROFILE")]
         profiles: Vec<String>,
     },
-    /// Put the pages a file is known to need into the file itself, or beside it
+    /// Store the pages that starts need of a file in the file itself, or in a sidecar
     Embed(embed::EmbedArgs),
-    /// Take them out again: the file has then the very bytes it had before
+    /// Undo `embed`: restore the file's original bytes
     Strip(embed::StripArgs),
-    /// Show the headers of an executable or library, and the pages that are in it or beside it
+    /// Show the ELF headers of a file, and the pages embedded in it or in its sidecar
     Sections(sections::Args),
-    /// Say whether profiles, sections and sidecars still speak of the files that are there
+    /// Check whether profiles, embedded pages and sidecars still fit the files on this machine
     Verify(verify::Args),
-    /// Write profiles into one file, to be imported elsewhere
+    /// Write profiles into one file, for `import` on another machine
     Export(carry::ExportArgs),
-    /// Take from a file what fits this machine
+    /// Import the profiles of a file, as far as its files are the same on this machine
     Import(carry::ImportArgs),
-    /// Make one file of several; their order does not matter
+    /// Merge exported files into one
     Merge(carry::MergeArgs),
+}
+
+/// A layer, as an option names it.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub enum LayerName {
+    /// This user's own
+    #[default]
+    User,
+    /// That of all users of this machine (root)
+    Machine,
+    /// That of packages (root)
+    Vendor,
+}
+
+impl From<LayerName> for Layer {
+    fn from(name: LayerName) -> Self {
+        match name {
+            LayerName::User => Self::User,
+            LayerName::Machine => Self::Machine,
+            LayerName::Vendor => Self::Vendor,
+        }
+    }
 }
 
 /// Runs the command.
 pub fn run(command: &Command) -> Result<ExitCode> {
-    let store = Store::of_user()?;
+    let stores = stores()?;
     let mut out = std::io::stdout().lock();
     match command {
-        Command::List { json } => list(&store, *json, &mut out)?,
-        Command::Show { profile, json } => show::show(&store, profile, *json, &mut out)?,
-        Command::Rm { profiles } => remove(&store, profiles, &mut out)?,
-        Command::Embed(args) => return embed::embed(&store, args, &mut out),
+        Command::List { json } => list(&stores, *json, &mut out)?,
+        Command::Show { profile: Some(name), json, .. } => {
+            show::show(&stores, &find(&stores, name)?, *json, &mut out)?
+        }
+        Command::Show { json, command, .. } => {
+            show::show(&stores, &[of_call(&stores, command)?], *json, &mut out)?
+        }
+        Command::Rm { profiles } => rm(&stores, profiles, &mut out)?,
+        Command::Embed(args) => return embed::embed(&stores, args, &mut out),
         Command::Strip(args) => return embed::strip(args, &mut out),
-        Command::Sections(args) => return sections::run(args, &mut out),
-        Command::Verify(args) => return verify::run(&store, args, &mut out),
-        Command::Export(args) => return carry::export(&store, args, &mut out),
-        Command::Import(args) => return carry::import(&store, args, &mut out),
+        Command::Sections(args) => return sections::run(&stores, args, &mut out),
+        Command::Verify(args) => return verify::run(&stores, args, &mut out),
+        Command::Export(args) => return carry::export(&stores, args, &mut out),
+        Command::Import(args) => return carry::import(&stores, args, &mut out),
         Command::Merge(args) => return carry::merge(args, &mut out),
     }
     Ok(ExitCode::SUCCESS)
@@ -80,69 +115,156 @@ pub fn run(command: &Command) -> Result<ExitCode> {
 #[derive(Serialize)]
 struct Listed {
     file: String,
+    layer: &'static str,
     role: String,
     program: String,
     files: usize,
     pages: u64,
     bytes: u64,
     lookups: usize,
-    exact_runs: u32,
-    refining_runs: u32,
+    observations: u8,
+    hosts: usize,
     updated_unix_s: u64,
     error: Option<String>,
 }
 
 impl Listed {
-    fn new(path: &Path, loaded: &Result<Profile, StoreError>) -> Self {
+    fn new(stores: &Stores, path: &Path, loaded: &Result<Profile, StoreError>) -> Self {
         let empty = Profile::default();
         let profile = loaded.as_ref().unwrap_or(&empty);
         Self {
             file: file_name(path),
+            layer: layer_of(stores, path),
             role: profile.role.clone(),
             program: profile.program.clone(),
             files: profile.files.len(),
             pages: profile.pages(),
             bytes: profile.pages() * PAGE_SIZE,
             lookups: profile.lookups.len(),
-            exact_runs: profile.history.exact_runs,
-            refining_runs: profile.history.refining_runs,
+            observations: profile.history.observations,
+            hosts: profile.sources.len(),
             updated_unix_s: profile.history.updated_unix_s,
             error: loaded.as_ref().err().map(what_is_wrong),
         }
     }
 }
 
-fn list(store: &Store, json: bool, out: &mut impl Write) -> Result<()> {
-    let listed: Vec<Listed> = store.list()?.iter().map(|(path, loaded)| Listed::new(path, loaded)).collect();
+/// What the profiles of a layer take.
+#[derive(Serialize)]
+struct Taken {
+    layer: &'static str,
+    directory: String,
+    profiles: usize,
+    bytes: u64,
+    /// What they may take.
+    bytes_max: Option<u64>,
+}
+
+impl Taken {
+    /// By all layers that have any.
+    fn of(stores: &Stores) -> Vec<Self> {
+        let taken = stores.directories().map(|(layer, directory)| Self {
+            layer: name_of(layer),
+            directory: directory.display().to_string(),
+            profiles: taken_in(directory).0,
+            bytes: taken_in(directory).1,
+            bytes_max: stores.bytes_max(layer),
+        });
+        taken.filter(|taken| taken.profiles > 0).collect()
+    }
+
+    fn write(&self, out: &mut impl Write) -> Result<()> {
+        // As the configuration has sizes.
+        let size = |bytes: u64| match bytes {
+            0..0x0010_0000 => format!("{}k", bytes.div_ceil(1 << 10)),
+            _ => format!("{:.1}M", bytes as f64 / f64::from(1 << 20)),
+        };
+        let most = self.bytes_max.map_or(String::new(), |most| format!(" of {}", size(most)));
+        let Self { layer, directory, profiles, bytes, .. } = self;
+        let noun = if *profiles == 1 { "profile" } else { "profiles" };
+        Ok(writeln!(out, "{layer}: {profiles} {noun}, {}{most} in {directory}", size(*bytes))?)
+    }
+}
+
+fn list(stores: &Stores, json: bool, out: &mut impl Write) -> Result<()> {
+    let taken = Taken::of(stores);
+    let listed: Vec<Listed> =
+        all(stores)?.iter().map(|(path, loaded)| Listed::new(stores, path, loaded)).collect();
     if json {
         serde_json::to_writer_pretty(
             &mut *out,
-            &serde_json::json!({ "schema_version": 1, "profiles": listed }),
+            &serde_json::json!({ "schema_version": 1, "profiles": listed, "layers": taken }),
         )?;
         return Ok(writeln!(out)?);
     }
     if listed.is_empty() {
-        return Ok(writeln!(out, "no profiles in {}", store.directory().display())?);
+        return Ok(writeln!(out, "no profiles in {}", places(stores))?);
     }
-    let mut table = table(&["role", "files", "MB", "names", "learned", "profile"], &[1, 2, 3]);
+    let mut table = table(&["role", "files", "MB", "names", "observed", "layer", "profile"], &[1, 2, 3, 4]);
     for one in &listed {
-        let learned = format!("{} exact, {} on the way", one.exact_runs, one.refining_runs);
         let megabytes = format!("{:.1}", one.bytes as f64 / 1e6);
         let row = match &one.error {
             Some(error) => vec![format!("unreadable: {error}"), "".into(), "".into(), "".into(), "".into()],
             None => {
-                vec![one.role.clone(), one.files.to_string(), megabytes, one.lookups.to_string(), learned]
+                vec![
+                    one.role.clone(),
+                    one.files.to_string(),
+                    megabytes,
+                    one.lookups.to_string(),
+                    one.observations.to_string(),
+                ]
             }
         };
-        table.add_row([row, vec![one.file.clone()]].concat());
+        table.add_row([row, vec![one.layer.into(), one.file.clone()]].concat());
     }
-    Ok(writeln!(out, "{}", table.trim_fmt())?)
+    writeln!(out, "{}", table.trim_fmt())?;
+    taken.iter().try_for_each(|taken| taken.write(out))
 }
 
-fn remove(store: &Store, names: &[String], out: &mut impl Write) -> Result<()> {
+/// The profiles of all layers.
+pub fn all(stores: &Stores) -> Result<Vec<StoreEntry>> {
+    let mut all = stores.list(Layer::User)?;
+    for layer in [Layer::Machine, Layer::Vendor] {
+        match stores.list(layer) {
+            Ok(more) => all.extend(more),
+            Err(error) => eprintln!("prepage: passed over: {error}"),
+        }
+    }
+    Ok(all)
+}
+
+fn layer_of(stores: &Stores, path: &Path) -> &'static str {
+    let layer = stores.directories().find(|(_, directory)| path.parent() == Some(directory));
+    layer.map_or("none", |(layer, _)| name_of(layer))
+}
+
+fn name_of(layer: Layer) -> &'static str {
+    match layer {
+        Layer::User => "user",
+        Layer::Machine => "machine",
+        Layer::Vendor => "vendor",
+    }
+}
+
+fn places(stores: &Stores) -> String {
+    let places: Vec<String> = stores.directories().map(|(_, place)| place.display().to_string()).collect();
+    places.join(", ")
+}
+
+/// The profile of a call.
+fn of_call(stores: &Stores, command: &[OsString]) -> Result<StoreEntry> {
+    let context = || command[0].to_string_lossy().into_owned();
+    let key = ProgramKey::of(command).with_context(context)?;
+    let Some(stored) = stores.read(&key)? else {
+        bail!("no profile of {} ({})\n  try: prepage run -- CMD", key.role, key.program);
+    };
+    Ok((stored.path.clone(), stored.decode().map(|(profile, _)| profile)))
+}
+
+fn rm(stores: &Stores, names: &[String], out: &mut impl Write) -> Result<()> {
     for name in names {
-        for (path, _) in find(store, name)? {
-            store.remove(&path)?;
+        for (path, _) in find(stores, name)? {
+            remove(&path)?;
             writeln!(out, "removed {}", file_name(&path))?;
         }
     }
@@ -150,14 +272,14 @@ fn remove(store: &Store, names: &[String], out: &mut impl Write) -> Result<()> {
 }
 
 /// All profiles that `name` may mean; at least one.
-pub fn find(store: &Store, name: &str) -> Result<Vec<StoreEntry>> {
+pub fn find(stores: &Stores, name: &str) -> Result<Vec<StoreEntry>> {
     let means = |(path, loaded): &StoreEntry| {
         let role = loaded.as_ref().map_or("", |profile| profile.role.as_str());
-        file_name(path).starts_with(name) || role == name || role.split(' ').next() == Some(name)
+        file_name(path) == name || role == name || role.split(' ').next() == Some(name)
     };
-    let found: Vec<StoreEntry> = store.list()?.into_iter().filter(means).collect();
+    let found: Vec<StoreEntry> = all(stores)?.into_iter().filter(means).collect();
     if found.is_empty() {
-        bail!("no profile {name} in {}\n  try: prepage profile list", store.directory().display());
+        bail!("no profile {name} in {}\n  try: prepage profile list", places(stores));
     }
     Ok(found)
 }

@@ -1,21 +1,24 @@
 //! `prepage record`: every page fault of a command, of running processes or of the machine, in a file.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use comfy_table::Table;
-use prepage_core::{FaultClass, FilePages, Object, PageCacheFacts, Thread, TraceFacts};
-use prepage_prefetch::exact::Exact;
-use prepage_report::text::shortened;
+use prepage_core::quantity::parse_ns;
+use prepage_core::{ExactFacts, FilePages, Object, PageCacheFacts, Thread, TraceFacts};
+use prepage_display::number::ms;
+use prepage_display::terminal::shortened;
+use prepage_observe::Exact;
+use prepage_profiles::program;
 use prepage_trace::parquet::{Notice, Recording, record};
-use prepage_trace::{Filters, RecordOptions, Subject, Summary};
+use prepage_trace::{Filters, RecordOptions, Scope, Summary};
 
 use crate::child::exit_code_of;
-use crate::table::table;
+use crate::table::{classes, table};
 
 /// How many files the summary names.
 const TOP_FILES: usize = 10;
@@ -24,7 +27,7 @@ const TOP_WAITS: usize = 5;
 
 /// Options of `prepage record`.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("subject").required(true).args(["command", "pid", "all"]))]
+#[command(group = clap::ArgGroup::new("scope").required(true).args(["command", "pid", "all"]))]
 pub struct Args {
     /// Record this running process, and all that it starts, until it ends or Ctrl-C; repeatable
     #[arg(short, long, value_name = "PID", value_delimiter = ',')]
@@ -35,7 +38,7 @@ pub struct Args {
     /// The file to write; an older one becomes FILE.old
     #[arg(short, long, value_name = "FILE", default_value = "prepage.parquet")]
     output: PathBuf,
-    /// End the recording after so long: 10, 1.5s, 200ms, 5m. A command runs on
+    /// End the recording after this time: 10, 1.5s, 200ms, 5m. A command runs on
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Keep faults on this file only; repeatable
@@ -56,8 +59,8 @@ pub struct Args {
     /// Record what becomes of files' pages: read in, asked for by read(), never touched, waited for (root)
     #[arg(long)]
     page_cache: bool,
-    /// Record every first touch of a file's page: with the read-ahead of all disks 0 and all caches dropped (root). Slow;
-    /// for `prepage simulate`
+    /// Record every first touch of a file's page as a fault of its own, for `prepage simulate`; from a warm cache as
+    /// from a cold one
     #[arg(long, requires = "command")]
     exact: bool,
     /// Say nothing but errors and losses
@@ -70,21 +73,28 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let subject = if args.all {
-        Subject::System
+    let scope = if args.all {
+        Scope::System
     } else if args.pid.is_empty() {
-        Subject::Command(args.command.clone())
+        Scope::Command(args.command.clone())
     } else {
-        Subject::Processes(args.pid.clone())
+        Scope::Processes(args.pid.clone())
     };
-    let conditions = args.exact.then(Exact::begin).transpose()?;
     let mut options = options(args)?;
-    options.exact = conditions.as_ref().map(|conditions| conditions.facts.clone());
+    let exact = args.exact.then(Exact::new);
+    if let Some(exact) = &exact {
+        options.exact = Some(ExactFacts::default());
+        options.prepare = Some(exact.prepare(program::find(&args.command[0]).ok()));
+    }
+    let mut progress = Progress::of(args);
     let Recording { recorded, summary, saved, failure } =
-        record(&subject, &options, &args.output, |notice| tell_notice(&notice))?;
-    drop(conditions);
+        record(&scope, &options, &args.output, |notice| progress.tell(&notice))?;
+    progress.end();
+    for line in exact.iter().flat_map(Exact::end) {
+        eprintln!("prepage: not exact: {line}");
+    }
     let how_ended = recorded.how_ended.map(|how| exit_code_of(&args.command, how)).transpose()?;
-    tell_losses(&recorded.facts);
+    crate::missing::tell_new(&recorded.facts);
     if !args.quiet {
         // A closed standard error is no reason to fail.
         let _ = tell(&summary, &recorded.objects, &recorded.facts);
@@ -110,71 +120,64 @@ fn options(args: &Args) -> Result<RecordOptions> {
     args.address.iter().try_for_each(|range| filters.address(range))?;
     args.comm.iter().for_each(|name| filters.comm(name));
     let Args { stacks, frames, page_cache, duration, .. } = *args;
-    Ok(RecordOptions { stacks, frames, page_cache, filters, duration, exact: None })
+    Ok(RecordOptions { stacks, frames, page_cache, filters, duration, exact: None, prepare: None })
 }
 
 /// Seconds, or a number with its unit.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "" | "s" => 1.0,
-        "ms" => 1e-3,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err("a time is a number and s, ms, m or h".into()),
-    };
-    let seconds = digits.parse::<f64>().map_err(|error| error.to_string())? * unit;
-    let duration = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
-    if duration.is_zero() { Err("no time at all".into()) } else { Ok(duration) }
+    let ns = parse_ns(text, "s").ok_or_else(|| format!("`{text}` is not a time; write 10s, 1.5m or 2h"))?;
+    if ns == 0 { Err("no time at all".into()) } else { Ok(Duration::from_nanos(ns)) }
 }
 
-fn tell_notice(notice: &Notice<'_>) {
-    match notice {
-        Notice::Rescued(path) => {
-            eprintln!("prepage: a recording that was killed before its end is kept as {}", path.display());
-        }
-        Notice::Unsaved { error, kept } => {
-            eprintln!("prepage: {error}; the command runs on");
-            if let Some(kept) = kept {
-                eprintln!("  what was saved until then is readable: {}", kept.display());
+/// A line that shows how the recording goes, on a terminal that the recorded command does not write to.
+#[derive(Debug)]
+struct Progress {
+    shown: bool,
+    /// When the line was written last.
+    last: Instant,
+    /// Whether it stands on the terminal.
+    written: bool,
+}
+
+impl Progress {
+    fn of(args: &Args) -> Self {
+        let undisturbed = args.command.is_empty() || !io::stdout().is_terminal();
+        let shown = io::stderr().is_terminal() && !args.quiet && undisturbed;
+        Self { shown, last: Instant::now(), written: false }
+    }
+
+    fn tell(&mut self, notice: &Notice<'_>) {
+        if let Notice::Progress { duration, faults, lost } = notice {
+            if self.shown && self.last.elapsed() >= Duration::from_secs(1) {
+                eprint!("\r\x1b[Kprepage: {} s, {faults} faults, {lost} records lost", duration.as_secs());
+                (self.last, self.written) = (Instant::now(), true);
             }
-            eprintln!("  try: {}", error.remedy());
+            return;
         }
-        _ => {}
+        self.end();
+        match notice {
+            Notice::Rescued(path) => {
+                eprintln!(
+                    "prepage: a recording that was killed before its end is kept as {}",
+                    path.display()
+                );
+            }
+            Notice::Unsaved { error, kept } => {
+                eprintln!("prepage: {error}; the command runs on");
+                if let Some(kept) = kept {
+                    eprintln!("  what was saved until then is readable: {}", kept.display());
+                }
+                eprintln!("  try: {}", error.remedy());
+            }
+            _ => {}
+        }
     }
-}
 
-fn tell_losses(facts: &TraceFacts) {
-    if facts.lost > 0 {
-        let seconds = facts.lost_by_second.iter();
-        let seconds: Vec<String> =
-            seconds.map(|(second, records)| format!("{records} in second {second}")).collect();
-        eprintln!(
-            "prepage: the kernel had no room for {} records ({}): some faults or their costs are missing",
-            facts.lost,
-            seconds.join(", ")
-        );
-        eprintln!("  try: as root, who gets larger rings, or while the machine has less to do");
-    }
-    if facts.unsaved > 0 {
-        eprintln!("prepage: the disk filled: {} of the faults are not in the file", facts.unsaved);
-    }
-    if !facts.unread_maps.is_empty() {
-        let pids: Vec<String> = facts.unread_maps.iter().map(u32::to_string).collect();
-        eprintln!(
-            "prepage: this user may not read what is mapped by process {}: many of its faults name no file",
-            pids.join(", ")
-        );
-    }
-    if facts.system_calls_hidden {
-        eprintln!("prepage: faults taken in system calls are not seen by this user");
-        eprintln!("  try: sudo sysctl kernel.perf_event_paranoid=1, or run as root");
-    }
-    if facts.survivors > 0 && facts.rusage.is_some() {
-        eprintln!(
-            "prepage: {} processes still run; what they do from now on is not recorded",
-            facts.survivors
-        );
+    /// Takes the line away.
+    fn end(&mut self) {
+        if std::mem::take(&mut self.written) {
+            eprint!("\r\x1b[K");
+        }
     }
 }
 
@@ -246,18 +249,14 @@ fn pages(page_cache: &PageCacheFacts) -> Table {
     let headings = ["pages of", "read in", "untouched", "only mapped", "by read()", "waits", "waited ms"];
     let mut table = table(&headings, &[1, 2, 3, 4, 5, 6]);
     for file in page_cache.files.iter().take(TOP_FILES) {
-        let path = match file.path.as_str() {
-            "" => format!("inode {} of device {}:{}", file.inode, file.device >> 20, file.device & 0xf_ffff),
-            path => path.to_owned(),
-        };
         table.add_row([
-            path,
+            file.name(),
             file.pages_read_in.to_string(),
             file.pages_untouched.to_string(),
             file.pages_mapped_nearby.to_string(),
             file.pages_by_read.to_string(),
             file.read_waits.to_string(),
-            format!("{:.2}", file.read_wait_ns as f64 / 1e6),
+            ms(file.read_wait_ns),
         ]);
     }
     let sum = |of: fn(&FilePages) -> u64| page_cache.files.iter().map(of).sum::<u64>();
@@ -268,7 +267,7 @@ fn pages(page_cache: &PageCacheFacts) -> Table {
         sum(|file| file.pages_mapped_nearby).to_string(),
         sum(|file| file.pages_by_read).to_string(),
         sum(|file| file.read_waits).to_string(),
-        format!("{:.2}", sum(|file| file.read_wait_ns) as f64 / 1e6),
+        ms(sum(|file| file.read_wait_ns)),
     ]);
     table
 }
@@ -278,56 +277,21 @@ fn waits(page_cache: &PageCacheFacts) -> Table {
     let name = |thread: &Thread| format!("{} {}", thread.comm, thread.tid);
     for wait in page_cache.waits.iter().take(TOP_WAITS) {
         let reader = if wait.reader == wait.waiter { "itself".into() } else { name(&wait.reader) };
-        table.add_row([
-            name(&wait.waiter),
-            reader,
-            wait.count.to_string(),
-            format!("{:.2}", wait.wait_ns as f64 / 1e6),
-        ]);
+        table.add_row([name(&wait.waiter), reader, wait.count.to_string(), ms(wait.wait_ns)]);
     }
-    table
-}
-
-fn classes(summary: &Summary) -> Table {
-    let mut table = table(&["class", "count", "share %", "mean µs", "total ms"], &[1, 2, 3, 4]);
-    let all = summary.total();
-    let share = |count: u64| format!("{:.1}", 100.0 * count as f64 / all.count.max(1) as f64);
-    for class in FaultClass::ALL {
-        let tally = summary.class(class);
-        if tally.count > 0 {
-            table.add_row([
-                class.name().to_owned(),
-                tally.count.to_string(),
-                share(tally.count),
-                microseconds(tally.mean_ns()),
-                format!("{:.2}", tally.cost_ns as f64 / 1e6),
-            ]);
-        }
-    }
-    table.add_row([
-        "all".to_owned(),
-        all.count.to_string(),
-        share(all.count),
-        microseconds(all.mean_ns()),
-        format!("{:.2}", all.cost_ns as f64 / 1e6),
-    ]);
     table
 }
 
 fn files(summary: &Summary, objects: &[Object]) -> Option<Table> {
-    let top = summary.dearest_objects(TOP_FILES);
+    let top = summary.slowest_objects(TOP_FILES);
     let mut table = table(&["file", "faults", "disk", "total ms"], &[1, 2, 3]);
     for (id, tally) in &top {
         table.add_row([
             shortened(&objects[id.0 as usize].path),
-            tally.all.count.to_string(),
+            tally.count.to_string(),
             tally.disk.to_string(),
-            format!("{:.2}", tally.all.cost_ns as f64 / 1e6),
+            ms(tally.cost_ns),
         ]);
     }
     (!top.is_empty()).then_some(table)
-}
-
-fn microseconds(mean_ns: Option<f64>) -> String {
-    mean_ns.map_or_else(|| "-".to_owned(), |ns| format!("{:.2}", ns / 1e3))
 }

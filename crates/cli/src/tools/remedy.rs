@@ -1,9 +1,9 @@
 //! What to do about an error: the `try:` line below it.
 
-use prepage_prefetch::exact::ExactError;
+use prepage_bench::yardstick::exact::ExactError;
 use prepage_prefetch::learn::LearnError;
 use prepage_prefetch::measure::MeasureError;
-use prepage_prefetch::store::StoreError;
+use prepage_profiles::StoreError;
 use prepage_trace::PerfError;
 use prepage_trace::parquet::{RecordingError, TraceFileError};
 
@@ -25,10 +25,8 @@ pub fn remedy(error: &anyhow::Error) -> Option<&'static str> {
         if let Some(error) = cause.downcast_ref::<TraceFileError>() {
             return Some(error.remedy());
         }
-        match cause.downcast_ref::<LearnError>() {
-            Some(LearnError::Chill(_)) => return Some("prepage learn --approximate -- CMD"),
-            Some(LearnError::Trace(_)) => return Some("as root: sysctl kernel.yama.ptrace_scope=0"),
-            _ => {}
+        if let Some(LearnError::Observe(error)) = cause.downcast_ref::<LearnError>() {
+            return error.remedy();
         }
         match cause.downcast_ref::<MeasureError>() {
             Some(MeasureError::NotCold { .. }) => Some("end the programs that use the same files, or --warm"),

@@ -2,12 +2,13 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use prepage_core::FaultClass;
 use prepage_report::{By, Column, Filter, Options, Report, html, json, text};
-use prepage_trace::parquet::TraceFile;
+
+use crate::newest;
 
 /// Rows of a table, where nothing else is asked for.
 const TOP: usize = 20;
@@ -19,17 +20,17 @@ const TABLE_SLICES: usize = 20;
 /// Options of `prepage report`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The trace that `prepage record` wrote
-    #[arg(value_name = "TRACE", default_value = "prepage.parquet")]
-    trace: PathBuf,
-    /// Only a table by this; may be given more than once or as a list: class, file, mapping, thread, process, comm, time,
-    /// code, symbol, stack, cost, dearest
+    /// The trace that `prepage record` wrote [default: the newest in this directory]
+    #[arg(value_name = "TRACE")]
+    trace: Option<PathBuf>,
+    /// Print only this table (repeatable, or a list): class, file, mapping, thread, process, comm, time, code, symbol, stack,
+    /// cost, slowest
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = what)]
     by: Vec<What>,
-    /// Figures of the tables: count, percent, disk, mean, p50, p90, p99, p999, max, disk-total, total, total-percent
+    /// Columns of the tables: count, percent, disk, mean, cycles, p50, p90, p99, p999, max, disk-total, total, total-percent
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = column)]
     columns: Vec<Column>,
-    /// Rows of a table, dear faults of a list
+    /// Rows of each table
     #[arg(long, value_name = "N")]
     top: Option<usize>,
     /// Slices of the time, for --by time
@@ -43,12 +44,19 @@ pub struct Args {
     /// Write a page for the browser instead: plots and all tables, in one file that needs no network
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "columns", "top", "slices"])]
     html: Option<PathBuf>,
+    /// Show that page in the browser ($BROWSER, else xdg-open); without --html it is written to the temporary directory
+    #[arg(long, conflicts_with_all = ["json", "by", "columns", "top", "slices"])]
+    open: bool,
+    /// Draw at most N faults as single dots; of more, a sample of each class is drawn
+    #[arg(long, value_name = "N", default_value_t = html::POINTS_MAX, value_parser = clap::value_parser!(u64).range(1..=20_000_000))]
+    points: u64,
 }
 
-/// Which faults are of interest.
+/// Which faults to count.
 #[derive(Debug, clap::Args)]
 pub struct FilterArgs {
-    /// Only faults of these classes: disk, short, cached, zero-fill, copy-on-write, failed
+    /// Only faults of these classes: disk, short, cached, zero-fill, copy-on-write, failed,
+    /// unseen
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = class)]
     class: Vec<FaultClass>,
     /// Only faults on files whose path contains this; may be given more than once
@@ -78,13 +86,13 @@ impl From<&FilterArgs> for Filter {
 enum What {
     By(By),
     Cost,
-    Dearest,
+    Slowest,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if let Some(path) = &args.html {
-        return write_html(args, path);
+    if args.open || args.html.is_some() {
+        return page(args);
     }
     let by: Vec<By> =
         args.by.iter().filter_map(|what| if let What::By(by) = what { Some(*by) } else { None }).collect();
@@ -96,9 +104,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         by: by.clone(),
         group_percentiles: args.columns.iter().any(|column| column.is_percentile()),
         slices,
-        dearest: top,
+        slowest: top,
     };
-    let report = Report::read(&TraceFile::open(&args.trace)?, &options)?;
+    let report = Report::read(&newest::open(args.trace.as_deref())?, &options)?;
     tell_replaced(&report);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     if args.json {
@@ -116,12 +124,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
             match what {
                 What::Cost => text::histogram(&report, &mut out)?,
-                What::Dearest => text::dearest_faults(&report, &mut out)?,
+                What::Slowest => text::slowest_faults(&report, &mut out)?,
                 What::By(by) => {
-                    let default: &[Column] =
-                        if *by == By::Class { &text::CLASS_COLUMNS } else { &text::TABLE_COLUMNS };
-                    let columns = if args.columns.is_empty() { default } else { &args.columns };
-                    text::grouped(&report, *by, top, columns, &mut out)?;
+                    let default = || match by {
+                        By::Class => text::class_columns(&report),
+                        _ => text::TABLE_COLUMNS.to_vec(),
+                    };
+                    let columns = if args.columns.is_empty() { default() } else { args.columns.clone() };
+                    text::grouped(&report, *by, top, &columns, &mut out)?;
                 }
             }
         }
@@ -130,14 +140,38 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_html(args: &Args, path: &Path) -> Result<ExitCode> {
-    let file = TraceFile::open(&args.trace)?;
+/// Writes the page for the browser, and shows it where that was asked for.
+fn page(args: &Args) -> Result<ExitCode> {
+    let file = newest::open(args.trace.as_deref())?;
+    let path = args.html.clone().unwrap_or_else(|| {
+        let trace = file.path().file_stem().unwrap_or_default().to_string_lossy();
+        std::env::temp_dir().join(format!("prepage-{trace}-{}.html", std::process::id()))
+    });
     let report = Report::read(&file, &html::options(Filter::from(&args.filter)))?;
-    let points = html::Points::read(&file, &report, html::POINTS_MAX)?;
-    crate::output::replace(path, |out| html::write(&report, &points, out))?;
+    let points = html::Points::read(&file, &report, args.points)?;
+    crate::output::replace(&path, |out| html::write(&report, &points, out))?;
     tell_replaced(&report);
     eprintln!("prepage: written to {}", path.display());
+    if args.open {
+        show(&path)?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens `path` in the user's browser, and does not wait for the browser.
+fn show(path: &Path) -> Result<()> {
+    let browser = std::env::var_os("BROWSER").filter(|browser| !browser.is_empty());
+    let browser = browser.unwrap_or_else(|| "xdg-open".into());
+    let silent = || Stdio::null();
+    let mut command = Command::new(&browser);
+    command.arg(path).stdin(silent()).stdout(silent()).stderr(silent());
+    command.spawn().map(drop).with_context(|| {
+        let name = browser.to_string_lossy();
+        format!(
+            "{name} cannot be started to show {0}\n  try: BROWSER=firefox, or open {0} yourself",
+            path.display()
+        )
+    })
 }
 
 /// Says whose names are missing because the files are no longer those that were recorded.
@@ -149,7 +183,7 @@ fn tell_replaced(report: &Report) {
 
 fn what(name: &str) -> Result<What, String> {
     let by = By::ALL.iter().map(|by| (by.name(), What::By(*by)));
-    one_of(by.chain([("cost", What::Cost), ("dearest", What::Dearest)]), name)
+    one_of(by.chain([("cost", What::Cost), ("slowest", What::Slowest)]), name)
 }
 
 fn column(name: &str) -> Result<Column, String> {

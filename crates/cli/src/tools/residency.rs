@@ -185,7 +185,7 @@ impl Report {
             many => format!(" and {} more", many - 1),
         };
         eprintln!(
-            "prepage: {first}{others}: the kernel tells only a file's owner and those who may write it which \
+            "prepage: {first}{others}: the kernel shows only a file's owner and those who may write it which \
              pages are in memory"
         );
         eprintln!("  try: as root");

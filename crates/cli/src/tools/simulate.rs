@@ -1,6 +1,7 @@
 //! `prepage simulate`: would another clustering policy do better on this trace?
 
 mod arguments;
+mod forks;
 mod json;
 mod text;
 
@@ -12,16 +13,16 @@ use anyhow::{Context, Result, bail};
 use prepage_core::PageRange;
 use prepage_core::policy::Policy;
 use prepage_core::policy::choice::{GRAMMAR, MOST_AHEAD};
+use prepage_core::profile::file::{self as profile_file, PAYLOAD_BYTES_MAX, ProfileFileError};
 use prepage_core::profile::{Extent, Profile};
-use prepage_core::profile_file::{self, PAYLOAD_BYTES_MAX, ProfileFileError};
-use prepage_core::simulate::model::Model;
-use prepage_core::simulate::pages::MOST_PAGES;
-use prepage_core::simulate::{Device, device as devices};
 use prepage_prefetch::calibrate::{self, cache::Cache};
 use prepage_simulate::input::TextOptions;
-use prepage_simulate::memory::MemoryFaults;
+use prepage_simulate::memory::{MemoryFaults, Rule};
+use prepage_simulate::model::Model;
 use prepage_simulate::page::Page;
-use prepage_simulate::{Contender, Input, Options, compare, rows, sweep};
+use prepage_simulate::pages::MOST_PAGES;
+use prepage_simulate::{Contender, CostModel, Input, Options, compare, rows, sweep};
+use prepage_simulate::{Device, device as devices};
 
 /// Policies compared unless others are named; first, for all others are compared with it, what Linux does today.
 const USUAL: [&str; 8] =
@@ -32,7 +33,7 @@ const USUAL: [&str; 8] =
 #[command(after_help = help())]
 pub struct Args {
     /// A trace of `prepage record`; each fault on a file's page counts as a touch of it
-    #[arg(required_unless_present_any = ["touches", "model"], conflicts_with_all = ["touches", "model"])]
+    #[arg(value_name = "TRACE", required_unless_present_any = ["touches", "model", "forks"], conflicts_with_all = ["touches", "model"])]
     trace: Option<PathBuf>,
     /// Touches as text: one page index a line, or `object,page`
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
@@ -41,22 +42,25 @@ pub struct Args {
     /// `file:random:SEED`, `file:stride-4k`, `file:stride-256k`
     #[arg(long, value_name = "MODEL")]
     model: Option<Model>,
-    /// With --touches: pages of each object; unless given, as many as are touched
+    /// Instead of touches: a script of processes that map, fork, write and exit, on shadow chains; see below
+    #[arg(long, value_name = "SCRIPT", conflicts_with_all = ["trace", "touches", "model", "policy", "sweep", "device", "memory", "html"])]
+    forks: Option<PathBuf>,
+    /// With --touches: pages of each object [default: up to the last page touched]
     #[arg(long, value_name = "N", requires = "touches", value_parser = clap::value_parser!(u64).range(1..=MOST_PAGES))]
     object_pages: Option<u64>,
-    /// With --touches: first page of the object that its map entry shows
+    /// With --touches: page of the object at which its map entry begins
     #[arg(long, value_name = "N", requires = "touches", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST_PAGES))]
     entry_offset: u64,
-    /// With --touches: pages of the map entry; unless given, up to the object's end
+    /// With --touches: pages of the map entry [default: up to the object's end]
     #[arg(long, value_name = "N", requires = "touches", value_parser = clap::value_parser!(u64).range(1..=MOST_PAGES))]
     entry_pages: Option<u64>,
     /// With --touches: pages that are resident at the start, as in `3,10,16-31`
     #[arg(long, value_name = "LIST", requires = "touches", value_parser = arguments::pages)]
     resident: Option<arguments::Pages>,
-    /// Most pages that `sequential` and `adaptive` read ahead, unless they name a number themselves
+    /// Most pages that `sequential` and `adaptive` read ahead, where the policy names no number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 18))]
     max_readahead: Option<u32>,
-    /// Let page 0 of every object be resident at the start, as after a look at its ELF header
+    /// Begin with page 0 of every object resident, as after its ELF header was read
     #[arg(long)]
     header_read: bool,
     /// Policies to compare, separated by commas; see below
@@ -65,28 +69,39 @@ pub struct Args {
     /// A policy with sizes that double: `aligned:4..512`
     #[arg(long, value_name = "SWEEP")]
     sweep: Vec<String>,
-    /// What `predicted` knows: another trace, a profile, or touches as text where the touches are text
+    /// What `predicted` has learned from: another trace, a profile, or, with --touches, touches as text
     #[arg(long, value_name = "FILE")]
     train: Vec<PathBuf>,
-    /// Estimate times on these devices, separated by semicolons or named again; see below
+    /// Estimate times on these devices, separated by semicolons; see below
     #[arg(short, long, value_name = "DEVICES", value_delimiter = ';')]
     device: Vec<String>,
-    /// What a fault costs besides waiting, without a read; unless given, the trace's mean, or 700ns
+    /// Cost of a fault that reads nothing [default: the trace's median, else 700ns]
     #[arg(long, value_name = "TIME", value_parser = arguments::time)]
     soft_fault: Option<u64>,
-    /// What a fault costs besides waiting, with a read
+    /// Cost of a fault that reads, without the wait for the read
     #[arg(long, value_name = "TIME", default_value = "2us", value_parser = arguments::time)]
     hard_fault: u64,
-    /// Run the program so often, each run finding in memory what those before left; counts superpage mappings
+    /// Run the program N times, each time with the pages in memory that earlier runs left; counts superpage mappings
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Faults with too little memory (FIFO, LRU, OPT, DPMIN, working set): sizes in pages as in `1-5,100`, or `all`
+    /// Serve the map entries of the file NAME by POLICY under every policy compared, as madvise(2) would:
+    /// `libc.so.6=sequential`, `/usr/lib/big.so=none`
+    #[arg(long, value_name = "NAME=POLICY")]
+    advise: Vec<String>,
+    /// Add a column with the sum of these costs: of each hard fault, each read and each page read, as in
+    /// `fault=2us,io=100us,page=4us`
+    #[arg(long, value_name = "COST")]
+    cost: Option<CostModel>,
+    /// Count faults in memories of these sizes, in pages: `1-5,100`, or `all`
     #[arg(long, value_name = "SIZES", value_parser = arguments::sizes)]
     memory: Option<arguments::Sizes>,
-    /// Show how many reads had which size
+    /// With --memory: replacement rules [default: all] fifo, clock, 2q, s3-fifo, lru, opt, dpmin, ws
+    #[arg(long, value_name = "RULES", requires = "memory", value_delimiter = ',')]
+    replacement: Vec<Rule>,
+    /// Show a histogram of the sizes of reads
     #[arg(long)]
     histogram: bool,
-    /// Show hard faults object by object
+    /// Show hard faults by object
     #[arg(long)]
     by_object: bool,
     /// Print JSON
@@ -102,7 +117,7 @@ fn help() -> String {
         devices::NAMES.iter().map(|(name, meaning)| format!("  {name:<10} {meaning}")).collect();
     let policies: Vec<String> = GRAMMAR.lines().map(|line| format!("  {line}")).collect();
     format!(
-        "Policies:\n{}\n\nDevices:\n{}\n  calibrated what `prepage calibrate` measured of the disk of /usr; calibrated:PATH of another\n  Options after the name: {}",
+        "Policies:\n{}\n\nDevices:\n{}\n  calibrated what `prepage calibrate` measured of the disk of /usr; calibrated:PATH of another\n  Options after the name: {}\n\nSteps of a --forks script, one a line:\n  map NAME PAGES [file]   fork NAME CHILD   write NAME 3,0-7|all   exit NAME   destroy",
         policies.join("\n"),
         devices.join("\n"),
         devices::OPTIONS
@@ -111,9 +126,13 @@ fn help() -> String {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(script) = &args.forks {
+        return forks::run(script, args.json).map(|()| ExitCode::SUCCESS);
+    }
     let names = policies(args)?;
     let devices = args.device.iter().map(|text| device(text)).collect::<Result<Vec<_>>>()?;
-    let input = input(args)?;
+    let mut input = input(args)?;
+    advise(&mut input, &args.advise, args.max_readahead)?;
     let contenders = contenders(&names, &devices, args.max_readahead)?;
     let profile = profile(args)?;
     if profile.is_empty()
@@ -129,7 +148,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Options { runs: args.runs, profile, soft_fault_ns: soft_ns, hard_fault_ns: args.hard_fault };
     let results = compare(&input, &contenders, &options)?;
     let memory = match &args.memory {
-        Some(sizes) => Some(MemoryFaults::of(&input, &sizes.0)?),
+        Some(sizes) => {
+            let rules = if args.replacement.is_empty() { &Rule::ALL } else { args.replacement.as_slice() };
+            Some(MemoryFaults::of(&input, &sizes.0, rules)?)
+        }
         None => None,
     };
     let rows = rows(&names, &devices, &results);
@@ -203,6 +225,21 @@ fn input(args: &Args) -> Result<Input> {
         _ => bail!("no touches: name a trace, --touches or --model"),
     };
     Ok(if args.header_read { input.with_headers_read() } else { input })
+}
+
+/// Gives entries the policies that `--advise` names for them.
+fn advise(input: &mut Input, advice: &[String], most_ahead: Option<u32>) -> Result<()> {
+    for text in advice {
+        // A policy's own options are written with `=` too.
+        let (name, policy) = text.split_once('=').with_context(|| {
+            format!("`{text}` is not advice; write NAME=POLICY, as in libc.so.6=sequential")
+        })?;
+        let policy = Policy::parse(policy, most_ahead.unwrap_or(MOST_AHEAD))?;
+        if input.layout.advise(name, &policy) == 0 {
+            bail!("--advise: no file called {name} is touched");
+        }
+    }
+    Ok(())
 }
 
 fn text_options(args: &Args) -> TextOptions {

@@ -1,15 +1,24 @@
-//! Tables as all commands print them: no lines, numbers to the right.
+//! Tables as all commands print them.
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
+use prepage_core::FaultClass;
+use prepage_display::number::{known, ms, percent};
+pub use prepage_display::terminal::table;
+use prepage_trace::Summary;
 
-/// A table with these headings; the `numbers` columns (from 0) are aligned to the right.
-pub fn table(headings: &[&str], numbers: &[usize]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(headings);
-    for &column in numbers {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+/// How many faults of each class were recorded, and what they cost.
+pub fn classes(summary: &Summary) -> Table {
+    let mut table = table(&["class", "count", "share %", "mean µs", "total ms"], &[1, 2, 3, 4]);
+    let all = summary.total();
+    let classes = FaultClass::ALL.map(|class| (class.name(), summary.class(class)));
+    for (name, tally) in classes.into_iter().filter(|(_, tally)| tally.count > 0).chain([("all", all)]) {
+        table.add_row([
+            name.to_owned(),
+            tally.count.to_string(),
+            percent(tally.count, all.count),
+            known(tally.mean_ns(), |ns| format!("{:.2}", ns / 1e3)),
+            known((tally.timed > 0).then_some(tally.cost_ns), ms),
+        ]);
     }
     table
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use prepage_core::PAGE_SIZE;
-use prepage_prefetch::store::Store;
+use prepage_profiles::Stores;
 use prepage_residency::{ByteRange, Passed, Spot, Walk, parse_size};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ pub struct Targets {
     /// Files, FILE:RANGE, or directories with all regular files below them
     #[arg(value_name = "PATH", required_unless_present = "profile")]
     paths: Vec<PathBuf>,
-    /// The bytes FROM-TO of each file, FROM- or -TO: 4k-100M
+    /// Only these bytes of each file: FROM-TO, FROM- or -TO, as in 4k-100M
     #[arg(
         short,
         long,
@@ -27,7 +27,7 @@ pub struct Targets {
         allow_hyphen_values = true
     )]
     range: ByteRange,
-    /// The pages that a learned program needs (a name of `prepage profile list`)
+    /// The pages that a learned program needs: a name of `prepage profile list`
     #[arg(short, long, value_name = "PROFILE")]
     profile: Vec<String>,
     /// Stay on the file system of each PATH
@@ -50,9 +50,9 @@ impl Targets {
         self.paths.iter().for_each(|path| walk.add(path));
         let Walk { mut spots, passed, directories, .. } = walk;
         if !self.profile.is_empty() {
-            let store = Store::of_user()?;
+            let stores = Stores::of_user()?;
             for name in &self.profile {
-                for (path, loaded) in profile::find(&store, name)? {
+                for (path, loaded) in profile::find(&stores, name)? {
                     match loaded {
                         Ok(profile) => spots.extend(Spot::of_profile(&profile)),
                         Err(error) => bail!("{}: {}", path.display(), profile::what_is_wrong(&error)),

@@ -74,7 +74,7 @@ fn print(warmed: &Warmed<'_>, out: &mut impl Write) -> Result<()> {
         let asked = unknown.iter().map(|file| file.pages).sum();
         writeln!(
             out,
-            "{} of {} files read; whether it stays in memory is told only to those who may write them",
+            "{} of {} files read; whether it stays in memory is shown only to those who may write them",
             pages_as_size(asked),
             unknown.len(),
         )?;

@@ -3,7 +3,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
+
+use prepage_testing::{Doctor, Need, has, skip};
+use rustix::process::Pid;
 
 /// A directory on a disk (the system's temporary one may be in memory) with a profile store in it.
 pub struct Sandbox {
@@ -12,7 +16,14 @@ pub struct Sandbox {
 
 impl Sandbox {
     pub fn new() -> Self {
+        agent();
         Self { directory: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
+    }
+
+    /// The same in a place that is nobody's home, which a build tree often is in: what lies in homes stays there.
+    pub fn outside_homes() -> Self {
+        agent();
+        Self { directory: tempfile::tempdir_in("/var/tmp").unwrap() }
     }
 
     pub fn path(&self) -> &Path {
@@ -36,7 +47,7 @@ impl Sandbox {
     /// `PROGRAM ARGS`, in the same way.
     pub fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
-        command.args(args).env("PREPAGE_STORE", self.store()).stdin(Stdio::null());
+        command.args(args).env("PREPAGE_STORE", self.store()).env("PREPAGE_LAYERS", "").stdin(Stdio::null());
         command
     }
 
@@ -56,9 +67,31 @@ impl Sandbox {
     }
 }
 
+/// The agent, built beside the binaries, as `make install` has it: without it, names are not seen and pages not exactly.
+pub fn agent() -> &'static Path {
+    static AGENT: OnceLock<PathBuf> = OnceLock::new();
+    AGENT.get_or_init(|| {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sys/agent");
+        let agent = Path::new(env!("CARGO_BIN_EXE_prepage")).with_file_name("libprepage-agent.so");
+        let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified());
+        let is_newer = |built| {
+            let mut files = std::fs::read_dir(&sources).unwrap().map(|entry| entry.unwrap().path());
+            files.all(|file| modified(&file).unwrap() < built)
+        };
+        if !modified(&agent).is_ok_and(is_newer) {
+            // Renamed when it is whole: other test binaries do the same meanwhile.
+            let new = agent.with_extension(std::process::id().to_string());
+            let built = Command::new(sources.join("build")).arg(&new).status().unwrap();
+            assert!(built.success(), "the agent does not build");
+            std::fs::rename(&new, &agent).unwrap();
+        }
+        agent
+    })
+}
+
 /// Waits until `look` finds something.
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(found) = look() {
             return found;
@@ -72,29 +105,26 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether page faults can be watched here; says loudly why a test is skipped where not.
-pub fn can_learn(sandbox: &Sandbox) -> bool {
-    can(sandbox, "page faults (record, learning)")
+/// Whether page faults can be watched here; counts a skip where not.
+#[track_caller]
+pub fn can_learn(_: &Sandbox) -> bool {
+    may(Doctor::Faults)
 }
 
-/// Whether the doctor finds `name` to work, fully or with less than it could.
-pub fn can(sandbox: &Sandbox, name: &str) -> bool {
-    let output = sandbox.output(&["doctor", "--json"]);
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let checks = report["checks"].as_array().unwrap();
-    let check = checks.iter().find(|check| check["name"] == name).unwrap();
-    if check["state"] == "missing" {
-        eprintln!("SKIPPED: {name}: {} (try: {})", check["found"], check["remedy"]);
+/// Whether `prepage doctor` finds the facility; counts a skip where it does not.
+#[track_caller]
+pub fn may(facility: Doctor) -> bool {
+    let output = Command::new(env!("CARGO_BIN_EXE_prepage-tools")).args(["doctor", "--json"]).output();
+    let lacks = facility.lacks(&output.unwrap().stdout);
+    if let Some(found) = &lacks {
+        skip(Need::Doctor(facility), found);
     }
-    check["state"] != "missing"
+    lacks.is_none()
 }
 
+#[track_caller]
 pub fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("SKIPPED: needs root");
-    }
-    root
+    has(Need::Root)
 }
 
 /// Dates a file an hour back, and lets the clock of file times go on: what changed in the very moment a program starts
@@ -113,4 +143,18 @@ pub fn evict(file: &std::fs::File) {
 /// What a command printed as JSON.
 pub fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)))
+}
+
+/// What runs beside programs started on this sandbox's store.
+pub fn helpers(sandbox: &Sandbox) -> Vec<Pid> {
+    let starter = std::fs::canonicalize(env!("CARGO_BIN_EXE_prepage")).unwrap();
+    let store = format!("PREPAGE_STORE={}", sandbox.store().display());
+    let is_helper = |process: &PathBuf| {
+        let environment = std::fs::read(process.join("environ")).unwrap_or_default();
+        std::fs::read_link(process.join("exe")).is_ok_and(|exe| exe == starter)
+            && environment.split(|&byte| byte == 0).any(|variable| variable == store.as_bytes())
+    };
+    let processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let pid = |process: PathBuf| Pid::from_raw(process.file_name()?.to_str()?.parse().ok()?);
+    processes.filter(is_helper).filter_map(pid).collect()
 }

@@ -19,13 +19,13 @@ const CLUSTER_PAGES: u32 = 16;
 /// Most pages FreeBSD reads ahead (`VM_FAULT_READ_MAX` − 1).
 pub const MOST_AHEAD: u32 = 31;
 
-/// Linux's read-ahead where nobody changed it: 128 KiB.
+/// Linux's default read-ahead: 128 KiB.
 const READ_AHEAD_PAGES: u32 = 32;
 
 /// Pages that Linux's fault-around maps at once: 64 KiB (`fault_around_bytes`).
 const FAULT_AROUND_PAGES: u32 = 16;
 
-/// Largest number of pages in an option: 1 GiB. More is a slip, or meant to be `slurp`.
+/// Largest number of pages in an option: 1 GiB. More is a mistake, or meant to be `slurp`.
 const MOST_PAGES: u32 = 1 << 18;
 
 /// How strings name policies, one line a policy.
@@ -113,7 +113,7 @@ pub enum PolicyError {
     },
 }
 
-/// Does the same for whichever policy it is.
+/// Calls the same method of whichever policy it is.
 macro_rules! each {
     ($policy:expr, $inner:ident => $result:expr) => {
         match $policy {
@@ -178,7 +178,7 @@ impl Policy {
         let error = |problem: String| PolicyError::Option { policy: text.to_owned(), problem, form };
         let pages = |text: &str, least: u32| match text.parse::<u32>() {
             Ok(pages) if (least..=MOST_PAGES).contains(&pages) => Ok(pages),
-            _ => Err(error(format!("`{text}` is no number of pages from {least} to {MOST_PAGES}"))),
+            _ => Err(error(format!("`{text}` is not a number of pages from {least} to {MOST_PAGES}"))),
         };
         let required = || options.ok_or_else(|| error("a number of pages is missing".to_owned()));
         let optional = |least, or| options.map_or(Ok(or), |text| pages(text, least));
@@ -208,7 +208,7 @@ impl Policy {
                     match option.split_once('=') {
                         Some(("max", value)) => adaptive.max = pages(value, 0)?,
                         Some(("cluster", value)) => adaptive.cluster.pages = pages(value, 1)?,
-                        _ => return Err(error(format!("`{option}` is no option of it"))),
+                        _ => return Err(error(format!("`{option}` is not one of its options"))),
                     }
                 }
                 Ok(Self::Adaptive(adaptive))
@@ -227,10 +227,10 @@ impl Policy {
                         Some(("map", value)) => {
                             linux.fault_around = pages(value, 1)?;
                             if !linux.fault_around.is_power_of_two() {
-                                return Err(error(format!("`{value}` is no power of two")));
+                                return Err(error(format!("`{value}` is not a power of two")));
                             }
                         }
-                        _ => return Err(error(format!("`{option}` is no option of it"))),
+                        _ => return Err(error(format!("`{option}` is not one of its options"))),
                     }
                 }
                 Ok(Self::Linux(linux))
@@ -283,7 +283,7 @@ fn sequential(ahead: u32) -> Around {
     Around { behind: 0, ahead }
 }
 
-/// The line of [`GRAMMAR`] that tells how the policy `name` is written.
+/// The line of [`GRAMMAR`] that says how the policy `name` is written.
 fn form(name: &str) -> &'static str {
     let name = if name == "freebsd" { "adaptive" } else { name };
     let stem = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
@@ -291,7 +291,7 @@ fn form(name: &str) -> &'static str {
     GRAMMAR.lines().map(written).find(|form| form.starts_with(stem)).unwrap_or("without options")
 }
 
-/// The name that `name` is most likely a slip for.
+/// The name that `name` is most likely a misspelling of.
 fn nearest(name: &str) -> Option<&'static str> {
     let distance = |known: &&str| strsim::damerau_levenshtein(name, known);
     NAMES.into_iter().min_by_key(distance).filter(|known| distance(known) <= known.len().div_ceil(2))
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_names_the_nearest() {
+    fn a_mistyped_name_suggests_the_nearest() {
         let error = |text: &str| text.parse::<Policy>().unwrap_err().to_string();
         assert!(error("alinged:16").contains("did you mean `aligned`?"), "{}", error("alinged:16"));
         assert!(error("adaptiv").contains("`adaptive`"));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_make_no_sense_are_told_with_the_form() {
+    fn options_that_make_no_sense_are_reported_with_the_form() {
         let error = |text: &str| text.parse::<Policy>().unwrap_err().to_string();
         assert!(error("aligned").contains("a number of pages is missing; it is written aligned:N"));
         for text in [
@@ -355,7 +355,7 @@ mod tests {
         }
         assert!(error("slurp:3").contains("no options"));
         assert!(error("freebsd:foo").contains("adaptive[:max=M,cluster=N]"));
-        assert!(error("linux-data:map=3").contains("no power of two"));
+        assert!(error("linux-data:map=3").contains("not a power of two"));
         assert!(error("adaptive:most=3").contains("adaptive[:max=M,cluster=N]"));
     }
 }

@@ -22,7 +22,7 @@ const STREAM_MIN: u64 = 8;
 /// blocks beside it are resident and how much of the surroundings is; and where the pages before the fault are resident
 /// and the next block is not, it takes the fault for a stream and reads as far ahead as memory reaches back.
 ///
-/// It remembers nothing: all it goes by is what is resident, so any number of streams in one entry are told apart, and
+/// It remembers nothing: all it goes by is what is resident, so any number of streams in one entry are distinguished, and
 /// entries of one object help each other. The numbers were fitted to some of the recorded traces and tried on others;
 /// `docs/policies.md` has both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -43,7 +43,7 @@ impl ClusterPolicy for Predicted {
     fn hard(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Cluster {
         let after = self.sorted.partition_point(|run| run.start() <= fault.page);
         match after.checked_sub(1).map(|at| self.sorted[at]) {
-            Some(run) if run.contains(fault.page) => Cluster { range: run, holes: Holes::Stop, mark: None },
+            Some(run) if run.contains(fault.page) => Cluster::new(run, Holes::Stop),
             _ => self.others.hard(entry, fault, memory),
         }
     }

@@ -12,6 +12,6 @@ impl ClusterPolicy for Slurp {
     }
 
     fn hard(&self, _: &mut EntryState, fault: &FaultAt, _: &impl Residency) -> Cluster {
-        Cluster { range: fault.window, holes: Holes::Skip, mark: None }
+        Cluster::new(fault.window, Holes::Skip)
     }
 }

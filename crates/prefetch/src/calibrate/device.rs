@@ -36,7 +36,8 @@ impl Device {
     pub fn under(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
         let number = fs::metadata(&path)?.dev();
-        let (system, source) = mount_of(&path).unwrap_or_else(|| ("unknown".into(), "unknown".into()));
+        let mount = prepage_sys::mounts::mount_of(&path).map(|mount| (mount.kind, mount.source));
+        let (system, source) = mount.unwrap_or_else(|| ("unknown".into(), "unknown".into()));
         let mut identity = format!("{system} on {source}");
         let block = PathBuf::from(format!("/sys/dev/block/{}", name_of(number)));
         if let Some(sectors) = word(&block.join("size")) {
@@ -71,20 +72,6 @@ fn name_of(number: u64) -> String {
 fn word(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")).filter(|text| !text.is_empty())
-}
-
-/// Type and source of the file system of `path`.
-fn mount_of(path: &Path) -> Option<(String, String)> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mounts = mounts.lines().filter_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        let point = place.split(' ').nth(4)?;
-        path.starts_with(point).then_some((point, kind))
-    });
-    // Of mounts at the same place, the last one hides the others.
-    let (_, kind) = mounts.max_by_key(|(point, _)| point.len())?;
-    let mut words = kind.split(' ');
-    Some((words.next()?.into(), words.next()?.into()))
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
-use prepage_core::FrameNumber;
-use prepage_trace::parquet::{TraceFile, Wanted};
+use prepage_core::{FrameNumber, Object, ObjectId, StackId, Thread, ThreadIndex};
+use prepage_trace::parquet::{TraceFile, Wanted, stack_text};
+use rustc_hash::FxHashMap;
 
 use super::ExportError;
 use crate::filter::{Filter, Sieve};
 
-const COLUMNS: [&str; 17] = [
+const COLUMNS: [&str; 18] = [
     "start_ns",
     "cost_ns",
     "pid",
@@ -25,6 +26,7 @@ const COLUMNS: [&str; 17] = [
     "code",
     "code_offset",
     "frame",
+    "stack",
     "cluster_pages",
 ];
 
@@ -32,14 +34,25 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(
     let mut rows = csv::Writer::from_writer(out);
     rows.write_record(COLUMNS).map_err(failed)?;
     let mut sieve = Sieve::new(filter);
-    file.for_each::<ExportError>(Wanted { stack: false, ..Wanted::ALL }, |batch| {
-        let (objects, threads) = (batch.names.objects(), batch.names.threads());
-        for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, batch.names)) {
+    // What the numbers mean, once each was met.
+    let mut objects: FxHashMap<ObjectId, Object> = FxHashMap::default();
+    let mut threads: FxHashMap<ThreadIndex, Thread> = FxHashMap::default();
+    let mut stacks: FxHashMap<StackId, String> = FxHashMap::default();
+    file.for_each::<ExportError>(Wanted::ALL, |batch| {
+        let names = batch.names;
+        for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, names)) {
+            for id in fault.object.into_iter().chain(fault.code) {
+                objects.entry(id).or_insert_with(|| names.object(id));
+            }
             let text = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
-            let object = fault.object.map(|id| &objects[id.0 as usize]);
+            let object = fault.object.map(|id| &objects[&id]);
             let inode = object.and_then(|object| object.inode);
-            let thread = &threads[fault.thread.0 as usize];
-            let code = fault.code.map(|id| objects[id.0 as usize].path.as_str());
+            let thread = threads.entry(fault.thread).or_insert_with(|| names.thread(fault.thread));
+            let code = fault.code.map(|id| objects[&id].path.as_str());
+            let stack = fault.stack.map(|id| {
+                let text = || stack_text(&names.stack(id), |id| names.object(id).path);
+                stacks.entry(id).or_insert_with(text).as_str()
+            });
             rows.write_record([
                 fault.start_ns.to_string().as_str(),
                 &text(fault.cost_ns),
@@ -57,6 +70,7 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(
                 code.unwrap_or(""),
                 &text(code.map(|_| fault.code_offset)),
                 &text(fault.frame.map(FrameNumber::get)),
+                stack.unwrap_or(""),
                 &text(fault.cluster_pages.map(|pages| pages.get().into())),
             ])
             .map_err(failed)?;
@@ -66,7 +80,7 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(
     Ok(rows.flush()?)
 }
 
-/// The error of the output itself: its kind tells a reader who left from a full disk.
+/// The error of the output itself, whose kind distinguishes a reader who left from a full disk.
 fn failed(error: csv::Error) -> ExportError {
     ExportError::Output(match error.into_kind() {
         csv::ErrorKind::Io(error) => error,

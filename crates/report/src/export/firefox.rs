@@ -9,20 +9,30 @@ use fxprof_processed_profile::{
     SamplingInterval, StaticSchemaMarker, StaticSchemaMarkerField, StringHandle, ThreadHandle, Timestamp,
 };
 use prepage_core::{Fault, FaultClass};
+use prepage_display::run::shell_words;
 use prepage_trace::parquet::{TraceFile, Wanted};
 use rustc_hash::FxHashMap;
 
 use super::ExportError;
+use crate::choice::Choice;
 use crate::filter::{Filter, Sieve};
-use crate::report::{UNKNOWN, place_path};
+use crate::report::{Options, Report, UNKNOWN, place_path};
 use crate::symbols::{Symbols, nameless};
-use crate::text;
 
-pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(), ExportError> {
+/// Faults in a profile at most. The profiler has all of a profile in memory at once, and so has this.
+const FAULTS_MAX: u64 = 500_000;
+
+/// Writes a profile of at most about [`FAULTS_MAX`] faults. Returns which were chosen, where it was not all.
+pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<Vec<String>, ExportError> {
+    let counted = Options { filter: filter.clone(), slowest: 0, slices: 1, ..Options::default() };
+    let choice = Choice::of(&Report::read(file, &counted)?.classes, FAULTS_MAX);
     let mut sieve = Sieve::new(filter);
     let mut faults: Vec<Fault> = Vec::new();
     let names = file.for_each::<ExportError>(Wanted { frame: false, ..Wanted::ALL }, |batch| {
-        faults.extend(batch.faults.iter().filter(|fault| sieve.passes(fault, batch.names)));
+        let rows = batch.faults.iter().zip(batch.first_row..);
+        let chosen =
+            rows.filter(|(fault, row)| choice.takes(fault.class, *row) && sieve.passes(fault, batch.names));
+        faults.extend(chosen.map(|(fault, _)| fault));
         Ok(())
     })?;
     faults.sort_by_key(|fault| fault.start_ns);
@@ -34,8 +44,10 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(
     let started =
         ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(facts.started_unix_ns));
     // Nothing is sampled by time; the least interval keeps the profiler from widening the samples.
-    let mut profile =
-        Profile::new(&text::shell_words(&facts.command), started, SamplingInterval::from_nanos(1000));
+    let mut product = vec![shell_words(&facts.command)];
+    product.extend(facts.missing().iter().map(|gap| format!("incomplete: {gap}")));
+    product.extend(choice.left_out());
+    let mut profile = Profile::new(&product.join("; "), started, SamplingInterval::from_nanos(1000));
     profile.set_os_name(&format!("Linux {}", facts.kernel));
     profile.set_symbolicated(true);
     let classes = FaultClass::ALL.map(|class| Class {
@@ -90,7 +102,7 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(
         profile.set_marker_stack(track, marker, stack);
     }
     serde_json::to_writer(out, &profile).map_err(io::Error::from)?;
-    Ok(())
+    Ok(choice.left_out())
 }
 
 struct Class {
@@ -159,6 +171,6 @@ fn colour(class: FaultClass) -> CategoryColor {
         FaultClass::Cached => CategoryColor::Blue,
         FaultClass::ZeroFill => CategoryColor::Green,
         FaultClass::CopyOnWrite => CategoryColor::Magenta,
-        FaultClass::Failed => CategoryColor::DarkGray,
+        FaultClass::Failed | FaultClass::Unseen => CategoryColor::DarkGray,
     }
 }

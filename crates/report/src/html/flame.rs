@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use prepage_core::Tally;
 use serde_json::{Value, json};
 
 use crate::report::Report;
-use crate::tally::Tally;
 
 /// Branches with a smaller share of both faults and cost are not drawn: they would be narrower than a pixel.
 const SMALLEST_SHARE: f64 = 0.0003;
@@ -23,19 +23,19 @@ pub fn tree(report: &Report) -> Value {
     let stacked = report.stacks.keys().any(Option::is_some);
     let mut root = Branch::default();
     if stacked {
-        for (stack, tally) in &report.stacks {
+        for (stack, costs) in &report.stacks {
             let names = match stack {
                 None => vec!["[no stack]".to_owned()],
                 Some(id) => report.calls(*id).into_iter().rev().collect(),
             };
-            root.add(names, tally);
+            root.add(names, &costs.tally);
         }
     } else {
-        for (place, tally) in &report.codes {
-            root.add(vec![report.code_path(*place).to_owned(), report.symbol(*place)], tally);
+        for (place, costs) in &report.codes {
+            root.add(vec![report.code_path(*place).to_owned(), report.symbol(*place)], &costs.tally);
         }
     }
-    let total = report.total();
+    let total = report.total().tally;
     let smallest = (total.count as f64 * SMALLEST_SHARE, total.cost_ns as f64 * SMALLEST_SHARE);
     json!({ "stacked": stacked, "root": root.json("all", smallest) })
 }

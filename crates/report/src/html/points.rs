@@ -7,10 +7,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use prepage_core::{Fault, FaultClass, ObjectId, PAGE_SIZE};
+use prepage_core::{Fault, ObjectId, PAGE_SIZE};
 use prepage_trace::parquet::{TraceFile, TraceFileError, Wanted};
 use serde_json::{Value, json};
 
+use crate::choice::Choice;
 use crate::filter::Sieve;
 use crate::report::Report;
 
@@ -23,20 +24,19 @@ const REGION_SPACE_PAGES: u64 = 64;
 #[derive(Debug)]
 pub struct Points {
     faults: Vec<Fault>,
-    /// The place of each among all faults of interest.
+    /// The number of each among all faults that pass the filter.
     numbers: Vec<u32>,
-    /// One in so many is drawn, by class.
-    one_in: [u64; FaultClass::ALL.len()],
+    choice: Choice,
 }
 
 impl Points {
-    /// Takes the faults of interest to `report` from `file`: all of a class, or evenly spread ones where all classes
-    /// together would be more than `limit`.
+    /// Takes the faults that `report` counts from `file`: all of a class, or, where all classes together would be more
+    /// than `limit`, some of it.
     ///
     /// # Errors
     /// What cannot be read or decoded.
     pub fn read(file: &TraceFile, report: &Report, limit: u64) -> Result<Self, TraceFileError> {
-        let one_in = one_in(report, limit);
+        let choice = Choice::of(&report.classes, limit);
         let wanted = Wanted {
             start: true,
             thread: true,
@@ -48,7 +48,7 @@ impl Points {
         let new = || (Sieve::new(&report.filter), Vec::new());
         let (parts, _) = file.fold(wanted, new, |(sieve, kept), batch| {
             for (fault, row) in batch.faults.iter().zip(batch.first_row..) {
-                if row % one_in[fault.class as usize] == 0 && sieve.passes(fault, batch.names) {
+                if choice.takes(fault.class, row) && sieve.passes(fault, batch.names) {
                     kept.push((*fault, row));
                 }
             }
@@ -58,17 +58,16 @@ impl Points {
         let mut numbers: Vec<u64> = kept.iter().map(|(_, row)| *row).collect();
         numbers.sort_unstable();
         kept.sort_unstable_by_key(|(fault, row)| (fault.start_ns, *row));
-        let all = kept.len() as u64 == report.total().count;
+        let all = kept.len() as u64 == report.total().tally.count;
         let number = |(place, row): (usize, u64)| u32::try_from(if all { place as u64 } else { row });
         let numbers =
             numbers.into_iter().enumerate().map(|place| number(place).unwrap_or(u32::MAX)).collect();
-        Ok(Self { faults: kept.into_iter().map(|(fault, _)| fault).collect(), numbers, one_in })
+        Ok(Self { faults: kept.into_iter().map(|(fault, _)| fault).collect(), numbers, choice })
     }
 
     /// What of each class is drawn, where it is not all.
     pub fn left_out(&self) -> Vec<String> {
-        let thinned = FaultClass::ALL.iter().zip(self.one_in).filter(|(_, one_in)| *one_in > 1);
-        thinned.map(|(class, one_in)| format!("one in {one_in} {} faults", class.name())).collect()
+        self.choice.left_out()
     }
 
     /// The faults as the page's script reads them: columns of little-endian numbers, each written as its lowest bytes, then
@@ -106,24 +105,9 @@ impl Points {
     }
 }
 
-/// A cost in 1/1000 of an octave, which is exact to 0.04 %; 0 stands for none.
+/// A cost in 1/1000 of an octave, which is exact to 0.04 %; 0 means that no cost is known.
 fn packed_cost(cost_ns: u64) -> u16 {
     ((cost_ns.max(1) as f64).log2() * 1000.0).round() as u16 + 1
-}
-
-/// How to thin the classes so that at most `limit` faults are left: rare classes stay whole.
-fn one_in(report: &Report, limit: u64) -> [u64; FaultClass::ALL.len()] {
-    let counts: [u64; FaultClass::ALL.len()] = std::array::from_fn(|class| report.classes[class].count);
-    let mut order: Vec<usize> = (0..counts.len()).collect();
-    order.sort_by_key(|&class| counts[class]);
-    let mut left = limit.max(1);
-    let mut one_in = [1; FaultClass::ALL.len()];
-    for (place, &class) in order.iter().enumerate() {
-        let share = (left / (counts.len() - place) as u64).max(1);
-        one_in[class] = counts[class].div_ceil(share).max(1);
-        left = left.saturating_sub(counts[class] / one_in[class]);
-    }
-    one_in
 }
 
 /// One more than the last page touched, by object.
@@ -209,7 +193,7 @@ impl Columns {
         self.planes(&values.map(u32::to_le_bytes).collect::<Vec<_>>());
     }
 
-    /// The lowest byte of all, then the next: alike bytes stand together and compress.
+    /// The lowest byte of all, then the next: similar bytes stand together and compress.
     fn planes<const N: usize>(&mut self, values: &[[u8; N]]) {
         for plane in 0..N {
             self.0.extend(values.iter().map(|bytes| bytes[plane]));
@@ -225,8 +209,9 @@ impl Columns {
 
 #[cfg(test)]
 mod tests {
+    use prepage_core::{FaultClass, ThreadIndex};
+
     use super::*;
-    use prepage_core::ThreadIndex;
 
     #[test]
     fn steps_add_up() {

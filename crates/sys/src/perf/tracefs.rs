@@ -86,7 +86,28 @@ impl Tracepoint {
     }
 }
 
+impl Tracepoint {
+    /// Where the array `name` of characters lies, for [`FieldPlace::text`].
+    ///
+    /// # Errors
+    /// When this kernel's tracepoint has no such field.
+    pub fn text_field(&self, name: &str) -> Result<FieldPlace, PerfError> {
+        let is_it = |field: &str| field.strip_prefix(name).is_some_and(|rest| rest.starts_with('['));
+        let place = self.fields.iter().find(|(field, _)| is_it(field)).map(|(_, place)| *place);
+        place.ok_or_else(|| PerfError::Tracefs {
+            tracepoint: format!("number {}", self.id),
+            source: invalid(format!("it has no text called {name}")),
+        })
+    }
+}
+
 impl FieldPlace {
+    /// The field's text in a sample's raw bytes, up to its first zero; `None` when they are too short.
+    pub fn text(self, raw: &[u8]) -> Option<&[u8]> {
+        let bytes = raw.get(self.offset..self.offset.checked_add(self.len)?)?;
+        bytes.split(|&byte| byte == 0).next()
+    }
+
     /// The field's value in a sample's raw bytes; `None` when they are too short.
     pub fn read(self, raw: &[u8]) -> Option<u64> {
         let bytes = raw.get(self.offset..self.offset.checked_add(self.len)?)?;
@@ -126,6 +147,11 @@ mod tests {
         raw[16] = 7;
         assert_eq!(place.read(&raw), Some(7));
         assert_eq!(place.read(&raw[..20]), None);
+        let (name, place) = parse_field("\tfield:char rwbs[10];\toffset:2;\tsize:10;\tsigned:0;").unwrap();
+        let tracepoint = Tracepoint { id: 1, fields: vec![(name, place)] };
+        let place = tracepoint.text_field("rwbs").unwrap();
+        assert_eq!(place.text(b"  RA\0\0\0\0\0\0\0\0"), Some(&b"RA"[..]));
+        assert_eq!((place.text(b"  RA"), tracepoint.text_field("rw").is_err()), (None, true));
         assert_eq!(parse_field("print fmt: \"dev %d:%d\""), None);
     }
 

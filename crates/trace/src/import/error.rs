@@ -3,10 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The perf command whose file tells most.
+/// The perf command that records all that a trace can hold.
 pub const PERF_COMMAND: &str = "perf record -e page-faults,minor-faults,major-faults -c 1 -d -- CMD";
 
-/// Why it cannot be imported.
+/// A file that perf wrote cannot be imported. [`ImportError::remedy`] says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
@@ -19,12 +19,12 @@ pub enum ImportError {
         source: io::Error,
     },
     /// It is something else.
-    #[error("{} is no perf.data", path.display())]
+    #[error("{} is not a perf.data file", path.display())]
     NotPerfData {
         /// The file.
         path: PathBuf,
     },
-    /// perf wrote it to a pipe. In that form its end cannot be told from a cut.
+    /// perf wrote the file to a pipe. In that form a complete file looks like one that was cut off.
     #[error("{} was written to a pipe (perf record -o -)", path.display())]
     Pipe {
         /// The file.
@@ -54,7 +54,7 @@ pub enum ImportError {
         /// The events it holds samples of.
         events: String,
     },
-    /// Its page-fault samples lack something without which a fault is none.
+    /// The page-fault samples lack a field that every fault needs.
     #[error("the page-fault samples in {} have no {lacking}", path.display())]
     Lacking {
         /// The file.
@@ -63,7 +63,7 @@ pub enum ImportError {
         lacking: &'static str,
     },
     /// It contradicts itself.
-    #[error("{} is damaged, or of a form that is not known", path.display())]
+    #[error("{} is damaged, or of an unknown form", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -78,7 +78,7 @@ impl ImportError {
         match self {
             Self::Io { .. } => None,
             Self::Truncated { .. } | Self::Malformed { .. } => {
-                Some(format!("copy it once more, or record again: {PERF_COMMAND}"))
+                Some(format!("copy the file again, or record again: {PERF_COMMAND}"))
             }
             Self::Unfinished { .. } => Some(format!("end perf by Ctrl-C or SIGINT: {PERF_COMMAND}")),
             Self::Pipe { .. } => Some(format!("perf record -o FILE: {PERF_COMMAND}")),

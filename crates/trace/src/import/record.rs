@@ -65,6 +65,8 @@ fn name(comm: &CommOrExecRecord<'_>) -> Option<Taken> {
 }
 
 fn mapping(pid: i32, tid: i32, mapped: Mapped) -> Option<Taken> {
+    // Offsets beyond 64 bits are of a damaged file: the kernel makes no such mapping.
+    mapped.offset_bytes.checked_add(mapped.end - mapped.start)?;
     let (pid, tid) = ids(pid, tid)?;
     Some(Taken::Event { pid, tid, kind: EventKind::Map(Box::new(mapped)) })
 }

@@ -1,6 +1,5 @@
-//! Samples of page faults, put together.
+//! Samples of page faults, as events.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use linux_perf_data::linux_perf_event_reader::{PerfEventType, SampleFormat, SoftwareCounterType};
@@ -9,7 +8,7 @@ use prepage_core::Fault;
 
 use super::ImportError;
 use crate::event::{Event, EventKind};
-use crate::pairing::Pairing;
+use crate::pairing::{Ends, Pairing};
 
 /// What an event of perf's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,83 +32,41 @@ pub(super) struct Sample {
     pub calls: Option<Box<[u64]>>,
 }
 
-/// Faults that have begun, until it is known how they ended.
-#[derive(Debug)]
-pub(super) struct Samples {
-    /// By thread: each is in one fault at a time.
-    begun: HashMap<u32, (u64, Sample)>,
-}
-
-impl Samples {
-    pub fn new() -> Self {
-        Self { begun: HashMap::new() }
-    }
-
-    /// Takes a sample, and appends the faults that it completes.
-    pub fn take(
-        &mut self,
+impl Sample {
+    /// Hands the sample on to `pairing`. Where no ends of faults are recorded (`ends` is `None`), a fault is over as soon as
+    /// it begins, after an unknown time.
+    pub fn feed(
+        self,
         kind: Kind,
         time_ns: u64,
-        sample: Sample,
+        ends: Option<Ends>,
         pairing: &mut Pairing,
         faults: &mut Vec<Fault>,
     ) {
+        let Self { pid, tid, address, ip, calls } = self;
+        let before = faults.len();
+        let mut feed = |kind| pairing.feed(&Event { time_ns, pid, tid, kind }, faults);
         match kind {
             Kind::Any => {
-                self.settle(sample.tid, pairing, faults);
-                self.begun.insert(sample.tid, (time_ns, sample));
-            }
-            Kind::Minor | Kind::Major => {
-                let disk = kind == Kind::Major;
-                match self.begun.remove(&sample.tid) {
-                    Some((begun_ns, begun)) if begun.address == sample.address => {
-                        feed(begun_ns, begun, Some(time_ns), disk, pairing, faults);
-                    }
-                    other => {
-                        // The thread's earlier fault ended unseen, and this one began unseen.
-                        if let Some((begun_ns, begun)) = other {
-                            feed(begun_ns, begun, None, false, pairing, faults);
-                        }
-                        feed(time_ns, sample, None, disk, pairing, faults);
-                    }
+                feed(EventKind::FaultBegin { address, ip, calls });
+                if ends.is_none() {
+                    feed(EventKind::FaultEnd { address, ip, disk: false });
+                    faults[before..].iter_mut().for_each(|fault| fault.cost_ns = None);
                 }
             }
-        }
-    }
-
-    /// Thread `tid` does something else: its fault is over, how is not known.
-    pub fn settle(&mut self, tid: u32, pairing: &mut Pairing, faults: &mut Vec<Fault>) {
-        if let Some((begun_ns, begun)) = self.begun.remove(&tid) {
-            feed(begun_ns, begun, None, false, pairing, faults);
-        }
-    }
-
-    /// The record ends, and with it every fault.
-    pub fn settle_all(&mut self, pairing: &mut Pairing, faults: &mut Vec<Fault>) {
-        let mut begun: Vec<(u64, Sample)> = self.begun.drain().map(|(_, begun)| begun).collect();
-        begun.sort_by_key(|(begun_ns, _)| *begun_ns);
-        for (begun_ns, sample) in begun {
-            feed(begun_ns, sample, None, false, pairing, faults);
+            Kind::Minor | Kind::Major => feed(EventKind::FaultEnd { address, ip, disk: kind == Kind::Major }),
         }
     }
 }
 
-/// Hands a fault on. Its cost is known where its end was seen.
-fn feed(
-    begun_ns: u64,
-    sample: Sample,
-    ended_ns: Option<u64>,
-    disk: bool,
-    pairing: &mut Pairing,
-    faults: &mut Vec<Fault>,
-) {
-    let Sample { pid, tid, address, ip, calls } = sample;
-    let event = |time_ns, kind| Event { time_ns, pid, tid, kind };
-    let before = faults.len();
-    pairing.feed(&event(begun_ns, EventKind::FaultBegin { address, ip, calls }), faults);
-    pairing.feed(&event(ended_ns.unwrap_or(begun_ns), EventKind::FaultEnd { address, ip, disk }), faults);
-    if ended_ns.is_none() {
-        faults[before..].iter_mut().for_each(|fault| fault.cost_ns = None);
+/// Which ends of faults a file with samples of these `kinds` includes; `None` for only beginnings.
+pub(super) fn ends(kinds: &[Option<Kind>], sampled: bool) -> Option<Ends> {
+    let [minor, major] = [Kind::Minor, Kind::Major].map(|kind| kinds.contains(&Some(kind)));
+    match (minor, major) {
+        (false, false) => None,
+        _ if sampled => Some(Ends::Sample),
+        (true, true) => Some(Ends::All),
+        _ => Some(Ends::Some),
     }
 }
 

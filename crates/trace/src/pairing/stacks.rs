@@ -14,6 +14,7 @@ pub(super) struct Stacks {
     /// By hash; one whose place is taken by another is found under the next number that is free.
     ids: HashMap<u64, StackId>,
     hasher: RandomState,
+    places: usize,
 }
 
 impl Stacks {
@@ -28,9 +29,15 @@ impl Stacks {
             hash = hash.wrapping_add(1);
         }
         let id = StackId::new(u32::try_from(self.all.len()).expect("stacks fit in memory"));
+        self.places += places.len();
         self.all.push(Stack { places });
         self.ids.insert(hash, id);
         id
+    }
+
+    /// What they take in memory, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.places * size_of::<CodePlace>() + self.all.len() * (size_of::<Stack>() + 64)
     }
 
     pub(super) fn all(&self) -> &[Stack] {

@@ -62,6 +62,90 @@ fn a_beginning_without_end_failed() {
 }
 
 #[test]
+fn after_a_loss_an_end_is_unseen_and_a_cost_unknown() {
+    let lost = || EventKind::Lost { records: 1 };
+    let mut pairing = Pairing::new(0);
+    let disk_end = EventKind::FaultEnd { address: 0x3000, ip: 9, disk: true };
+    let mut faults = feed(
+        &mut pairing,
+        vec![
+            (1, 1, begin(0x1000)),
+            (1, 2, begin(0x3000)),
+            (1, 3, begin(0x4000)),
+            (1, 4, begin(0x5000)),
+            (2, 1, lost()),
+            // The end of the first was lost: the thread is in another fault already, or in the same one again.
+            (3, 1, begin(0x2000)),
+            (4, 1, end(0x2000)),
+            (5, 4, begin(0x5000)),
+            (6, 4, end(0x5000)),
+            // It may have ended and begun again unseen: two seconds are not its cost.
+            (2_000_000_000, 2, disk_end),
+        ],
+    );
+    pairing.finish(&mut faults);
+    let seen: Vec<_> = faults.iter().map(|fault| (fault.address, fault.class, fault.cost_ns)).collect();
+    use FaultClass::{Disk, Unseen, ZeroFill};
+    assert_eq!(
+        seen,
+        [
+            (0x1000, Unseen, None),
+            (0x2000, ZeroFill, Some(1)),
+            (0x5000, Unseen, None),
+            (0x5000, ZeroFill, Some(1)),
+            (0x3000, Disk, None),
+            (0x4000, Unseen, None),
+        ]
+    );
+}
+
+#[test]
+fn who_jumps_out_of_a_signal_handler_begins_another_fault() {
+    let other_place = EventKind::FaultBegin { address: 0x1000, ip: 77, calls: None };
+    let other_end = EventKind::FaultEnd { address: 0x1000, ip: 77, disk: false };
+    let later = RESTART_NS_MAX + 50;
+    let faults = feed(
+        &mut Pairing::new(0),
+        vec![
+            (1, 1, begin(0x1000)),
+            (20, 1, other_place),
+            (30, 1, other_end),
+            (40, 1, begin(0x1000)),
+            (later, 1, begin(0x1000)),
+            (later + 9, 1, end(0x1000)),
+        ],
+    );
+    let seen: Vec<_> = faults.iter().map(|fault| (fault.start_ns, fault.class, fault.cost_ns)).collect();
+    use FaultClass::{CopyOnWrite, Failed, ZeroFill};
+    assert_eq!(
+        seen,
+        [(1, Failed, None), (20, ZeroFill, Some(10)), (40, Failed, None), (later, CopyOnWrite, Some(9))]
+    );
+}
+
+#[test]
+fn the_retry_after_a_read_is_short() {
+    let disk = |address| EventKind::FaultEnd { address, ip: 9, disk: true };
+    let mut pairing = Pairing::new(0);
+    let faults = feed(
+        &mut pairing,
+        vec![
+            (1, 1, map(0x1_0000, 0x2_0000, true, 1, 2)),
+            (2, 1, disk(0x1_1000)),
+            (3, 2, end(0x1_1000)),
+            (4, 1, end(0x1_1008)),
+            (5, 1, end(0x1_1000)),
+            (6, 1, disk(0x1_2000)),
+            (7, 1, end(0x1_3000)),
+            (8, 1, end(0x1_2000)),
+        ],
+    );
+    let classes: Vec<_> = faults.iter().map(|fault| fault.class).collect();
+    use FaultClass::{Cached, Disk, Short};
+    assert_eq!(classes, [Disk, Cached, Short, Cached, Disk, Cached, Cached]);
+}
+
+#[test]
 fn an_end_without_beginning_has_no_cost() {
     let faults = feed(&mut Pairing::new(0), vec![(7, 1, end(0x1000))]);
     assert_eq!((faults[0].start_ns, faults[0].cost_ns), (7, None));

@@ -30,7 +30,7 @@ pub(super) struct Prefix {
 
 /// A place in a file, without moving the file's own.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct PrefixReader {
     file: Arc<File>,
     at: u64,
     end: u64,
@@ -89,11 +89,11 @@ impl Length for Prefix {
 }
 
 impl ChunkReader for Prefix {
-    type T = BufReader<Place>;
+    type T = BufReader<PrefixReader>;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
-        let place = Place { file: Arc::clone(&self.file), at: start, end: self.len };
-        Ok(BufReader::new(place))
+        let reader = PrefixReader { file: Arc::clone(&self.file), at: start, end: self.len };
+        Ok(BufReader::new(reader))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
@@ -106,7 +106,7 @@ impl ChunkReader for Prefix {
     }
 }
 
-impl Read for Place {
+impl Read for PrefixReader {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let wanted = bytes.len().min(left);

@@ -21,10 +21,10 @@ const MAGIC: &[u8; 4] = b"PAR1";
 /// Reads the trace in file `path` whole. Faults come in the order they began.
 ///
 /// Of a recording that was killed (`FILE.partial`), what was complete by then is read;
-/// [`TraceFacts::cut_short`] tells.
+/// [`TraceFacts::cut_short`] is then set.
 ///
 /// # Errors
-/// A file that is no trace, is cut short or damaged, lacks a column or comes from a later prepage.
+/// A file that is not a trace, is cut short or damaged, lacks a column or comes from a later prepage.
 pub fn read_trace(path: &Path) -> Result<Trace, TraceFileError> {
     let file = TraceFile::open(path)?;
     let mut faults = Vec::new();

@@ -1,17 +1,20 @@
 //! Recording into a file.
 
 use std::path::Path;
+use std::time::Duration;
 
 use prepage_sys::spawn::HowEnded;
 
 use super::{TraceFileError, TraceWriter};
-use crate::recorder::{RecordError, RecordOptions, Recorded, Recorder, Subject};
+use crate::pairing::Pairing;
+use crate::recorder::{RecordError, RecordOptions, Recorded, Recorder, Scope};
 use crate::summary::Summary;
 
 /// A recording that has ended.
 #[derive(Debug)]
 pub struct Recording {
-    /// The run, with everything that its faults speak of. [`prepage_core::TraceFacts::unsaved`] is right.
+    /// The run. [`prepage_core::TraceFacts::unsaved`] is right; of a long recording the threads and stacks are only the
+    /// last ones.
     pub recorded: Recorded,
     /// Its faults in a few numbers.
     pub summary: Summary,
@@ -21,12 +24,21 @@ pub struct Recording {
     pub failure: Option<RecordError>,
 }
 
-/// Something to tell the user at once.
+/// Something to report to the user immediately.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice<'a> {
     /// A recording that was killed left an unfinished file, which is kept under this name.
     Rescued(&'a Path),
+    /// The recording goes on. Said a few times a second.
+    Progress {
+        /// How long it took so far.
+        duration: Duration,
+        /// Faults until now.
+        faults: u64,
+        /// Records lost until now.
+        lost: u64,
+    },
     /// The file takes no more; recording and command go on.
     Unsaved {
         /// Why.
@@ -58,12 +70,29 @@ impl RecordingError {
     }
 }
 
-/// Records `subject` into file `path`, and tells what happens on the way.
+/// Tables of threads and stacks are begun anew when they take more than this.
+pub(super) const TABLES_BYTES_MAX: usize = 64 << 20;
+
+/// Bounds the memory of `pairing`: once faults are encoded in the file, the tables that their numbers point into are not
+/// needed any more.
+pub(super) fn bound_tables(
+    pairing: &mut Pairing,
+    writer: Option<&mut TraceWriter>,
+) -> Result<(), TraceFileError> {
+    if pairing.table_bytes() <= TABLES_BYTES_MAX {
+        return Ok(());
+    }
+    let settled = writer.map_or(Ok(()), |writer| writer.settle(pairing.tables()));
+    pairing.forget_tables();
+    settled
+}
+
+/// Records `scope` into file `path`. `tell` is called with what happens on the way.
 ///
 /// An error after the beginning does not discard what was recorded: it ends up in the file and in
 /// [`Recording::failure`]. A command that could not be executed leaves no file.
 pub fn record(
-    subject: &Subject,
+    scope: &Scope,
     options: &RecordOptions,
     path: &Path,
     mut tell: impl FnMut(Notice<'_>),
@@ -72,7 +101,7 @@ pub fn record(
     if let Some(kept) = writer.as_ref().and_then(TraceWriter::rescued) {
         tell(Notice::Rescued(kept));
     }
-    let mut recorder = Recorder::start(subject, options)?;
+    let mut recorder = Recorder::start(scope, options)?;
     let mut summary = Summary::default();
     let mut failure = None;
     let mut faults = Vec::new();
@@ -91,6 +120,10 @@ pub fn record(
             }
         }
         faults.clear();
+        let (duration, lost) = recorder.progress();
+        tell(Notice::Progress { duration, faults: summary.total().count, lost });
+        // A file that takes no more needs no tables.
+        let _ = bound_tables(&mut recorder.pairing, writer.as_mut());
         if !more {
             break;
         }

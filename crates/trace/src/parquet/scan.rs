@@ -11,6 +11,7 @@ use ::parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
 use ::parquet::errors::ParquetError;
+use ::parquet::file::metadata::ColumnChunkMetaData;
 use ::parquet::file::statistics::Statistics;
 use arrow_schema::{DataType, Field, Schema};
 use prepage_core::{Fault, TraceFacts};
@@ -95,13 +96,22 @@ impl TraceFile {
     /// Opens the trace in file `path`.
     ///
     /// # Errors
-    /// A file that is no trace, is cut short or damaged, lacks a column or comes from a later prepage.
+    /// A file that is not a trace, is cut short or damaged, lacks a column or comes from a later prepage.
     pub fn open(path: &Path) -> Result<Self, TraceFileError> {
         let file = open(path)?;
         let unreadable = |source| TraceFileError::Unreadable { path: path.into(), source };
         // Types as Parquet has them, so that a file rewritten by other tools reads the same.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let metadata = ArrowReaderMetadata::load(&file, options).map_err(unreadable)?;
+        let columns = metadata.metadata().row_groups().iter().flat_map(|group| group.columns());
+        // The Parquet library panics where it reads a column that begins before the file.
+        let is_before = |column: &ColumnChunkMetaData| {
+            let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
+            start < 0 || column.compressed_size() < 0
+        };
+        if columns.into_iter().any(is_before) {
+            return Err(TraceFileError::Damaged { path: path.into() });
+        }
         let entries = metadata.metadata().file_metadata().key_value_metadata();
         let entries = entries.map_or([].as_slice(), Vec::as_slice);
         let facts = facts(path, entries)?;

@@ -18,11 +18,11 @@ pub(super) const CREATOR: &str = "prepage-trace version ";
 /// What a file's checksum says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seal {
-    /// It is right.
+    /// The checksum is right.
     Whole,
-    /// There is none.
+    /// The file has no checksum.
     Absent,
-    /// It is wrong.
+    /// The checksum is wrong.
     Broken,
 }
 

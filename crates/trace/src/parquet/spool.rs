@@ -7,10 +7,15 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ::parquet::file::reader::Length;
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, fallocate, flock, renameat_with};
 
 use super::prefix::Prefix;
 use super::{TraceFileError, seal};
+
+/// Reserve disk space where the file system cannot.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// Recordings of one name that were killed and are kept at most.
+const KEPT_MAX: u32 = 1000;
 
 /// Writes `PATH.partial`, which becomes `PATH` when it is complete; an older `PATH` becomes `PATH.old`. What is no
 /// regular file (`/dev/null`, a pipe) is written directly.
@@ -26,6 +31,8 @@ pub(super) struct Spool {
     rescued: Option<PathBuf>,
     /// Whether what is written can be read, up to the last footer.
     readable: bool,
+    /// Up to where the disk has room for sure.
+    reserved_bytes: u64,
 }
 
 impl Spool {
@@ -56,7 +63,16 @@ impl Spool {
             file.set_len(0).map_err(|source| TraceFileError::io(target, "empty", source))?;
         }
         let checksum = crc32fast::Hasher::new();
-        Ok(Self { file, written_bytes: 0, checksum, path, partial, rescued, readable: false })
+        Ok(Self {
+            file,
+            written_bytes: 0,
+            checksum,
+            path,
+            partial,
+            rescued,
+            readable: false,
+            reserved_bytes: 0,
+        })
     }
 
     /// Where a recording that was killed is kept, whose unfinished file stood in the way.
@@ -64,7 +80,7 @@ impl Spool {
         self.rescued.as_deref()
     }
 
-    /// Notes that a footer was written: should the file not be completed, it stays as it is.
+    /// Notes that a footer was written: from now on an incomplete file is kept, because it can be read.
     pub(super) fn is_readable(&mut self) {
         self.readable = true;
     }
@@ -75,15 +91,33 @@ impl Spool {
     }
 
     /// Reserves disk space for `bytes` more.
-    pub(super) fn ensure_room(&self, bytes: u64) -> Result<(), TraceFileError> {
-        if self.partial.is_none() {
+    pub(super) fn ensure_room(&mut self, bytes: u64) -> Result<(), TraceFileError> {
+        let end = self.written_bytes + bytes;
+        if self.partial.is_none() || end <= self.reserved_bytes {
             return Ok(());
         }
-        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.written_bytes, bytes) {
-            // A file system that cannot reserve: a full disk then shows when it is written to.
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-            Err(error) => Err(TraceFileError::io(&self.path, "reserve space", error)),
+        let reserved = match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.written_bytes, bytes) {
+            Err(rustix::io::Errno::OPNOTSUPP) => self.fill(end),
+            reserved => reserved.map_err(io::Error::from),
+        };
+        reserved.map_err(|error| TraceFileError::io(&self.path, "reserve space", error))?;
+        self.reserved_bytes = end;
+        Ok(())
+    }
+
+    /// Reserves disk space up to `end` on a file system that cannot do so by itself: by zeros, which are written over
+    /// later.
+    fn fill(&self, end: u64) -> io::Result<()> {
+        let begin = self.reserved_bytes.max(self.written_bytes);
+        let mut at = begin;
+        while at < end {
+            let len = (end - at).min(ZEROS.len() as u64);
+            let filled = self.file.write_all_at(&ZEROS[..len as usize], at);
+            // What was filled in vain is given back.
+            filled.inspect_err(|_| drop(self.file.set_len(begin)))?;
+            at += len;
         }
+        Ok(())
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -137,9 +171,23 @@ impl Drop for Spool {
 fn rescue(file: &File, partial: &Path) -> io::Result<Option<PathBuf>> {
     let Some(readable) = Prefix::readable(file.try_clone()?)? else { return Ok(None) };
     readable.file().set_len(readable.len())?;
-    let kept = with_suffix(partial, ".old");
-    fs::rename(partial, &kept)?;
-    Ok(Some(kept))
+    // An earlier one that was killed is kept too.
+    for number in 1..=KEPT_MAX {
+        let suffix = if number == 1 { ".old".to_owned() } else { format!(".old.{number}") };
+        let kept = with_suffix(partial, &suffix);
+        match renameat_with(CWD, partial, CWD, &kept, RenameFlags::NOREPLACE) {
+            Ok(()) => return Ok(Some(kept)),
+            Err(rustix::io::Errno::EXIST) => {}
+            // A file system that cannot refuse to replace.
+            Err(rustix::io::Errno::INVAL) if kept.exists() => {}
+            Err(rustix::io::Errno::INVAL) => return fs::rename(partial, &kept).map(|()| Some(kept)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::AlreadyExists,
+        "too many recordings that were killed are kept beside it",
+    ))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -6,17 +6,17 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use prepage_core::{CodePlace, Object, ObjectId, Stack};
+use prepage_core::{CodePlace, ObjectId, Stack};
 
-/// The text of `stack`.
-pub(super) fn stack_text(stack: &Stack, objects: &[Object]) -> String {
+/// The text of `stack`, whose objects have the paths that `path` names.
+pub fn stack_text<P: AsRef<str>>(stack: &Stack, path: impl Fn(ObjectId) -> P) -> String {
     let mut text = String::with_capacity(stack.places.len() * 48);
     for (nth, place) in stack.places.iter().enumerate() {
         if nth > 0 {
             text.push(';');
         }
         if let Some(id) = place.object {
-            push_escaped(&mut text, &objects[id.0 as usize].path);
+            push_escaped(&mut text, path(id).as_ref());
             text.push('+');
         }
         write!(text, "{:#x}", place.offset).expect("text can always be written to");
@@ -24,7 +24,7 @@ pub(super) fn stack_text(stack: &Stack, objects: &[Object]) -> String {
     text
 }
 
-/// The stack of which `text` is the text, with its objects numbered by `object_id`. `None` if it is none.
+/// Parses `text` as a stack, whose objects `object_id` numbers by path. `None` if it cannot be parsed.
 pub(super) fn parse_stack(text: &str, mut object_id: impl FnMut(&str) -> Option<ObjectId>) -> Option<Stack> {
     let mut places = Vec::new();
     for place in text.split(';').filter(|_| !text.is_empty()) {
@@ -75,7 +75,6 @@ mod tests {
     #[test]
     fn stacks_are_read_as_they_are_written() {
         let paths = ["/usr/lib/libc.so.6", "/a;b\\c+0x12\n", "[vdso]", "0x12", "", "/ü\\x3b"];
-        let objects: Vec<Object> = paths.iter().map(|path| Object::new(*path, None)).collect();
         let id = |path: &str| paths.iter().position(|known| *known == path).map(|at| ObjectId(at as u32));
         let mut places: Vec<CodePlace> = (0..paths.len() as u32)
             .map(|at| CodePlace { object: Some(ObjectId(at)), offset: 0x12 })
@@ -83,7 +82,7 @@ mod tests {
         places.push(CodePlace { object: None, offset: u64::MAX });
         for len in 0..=places.len() {
             let stack = Stack { places: places[..len].to_vec() };
-            let text = stack_text(&stack, &objects);
+            let text = stack_text(&stack, |id| paths[id.0 as usize]);
             assert_eq!(text.split(';').count(), len.max(1), "{text}");
             assert_eq!(parse_stack(&text, id), Some(stack), "{text}");
         }

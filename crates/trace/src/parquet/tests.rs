@@ -26,6 +26,8 @@ fn trace(faults: u64) -> Trace {
         pids: vec![7],
         unread_maps: vec![7],
         probe_total_ns: Some(300),
+        tsc_hz: Some(2_100_000_000),
+        unnamed_mappings: 4,
         cut_short: false,
         system_wide: true,
         lost_by_second: vec![(3, 2), (9, 1)],
@@ -47,6 +49,7 @@ fn trace(faults: u64) -> Trace {
             file: "perf.data".into(),
             events: vec!["page-faults".into()],
             disk_unknown: true,
+            costs_unknown: true,
             sampled: Some("one fault in 3".into()),
         }),
     };
@@ -73,7 +76,7 @@ fn trace(faults: u64) -> Trace {
         address: 0x7f00_0000_0000 + (at * 7919 % 4096) * 4096,
         object: [Some(ObjectId(0)), Some(ObjectId(1)), None][(at % 3) as usize],
         page: at.is_multiple_of(3).then_some(PageIndex(at)),
-        class: FaultClass::ALL[(at % 6) as usize],
+        class: FaultClass::ALL[(at % 7) as usize],
         permissions: Permissions::all().nth((at % 17) as usize).expect("17 of them"),
         code: at.is_multiple_of(4).then_some(ObjectId((at % 3 / 2) as u32)),
         code_offset: if at.is_multiple_of(4) { at } else { 0xffff_ffff_ffff_0000 + at % 64 },
@@ -109,6 +112,45 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn a_day_of_new_threads_and_stacks_is_written_in_bounded_memory() {
+    use super::recording::{TABLES_BYTES_MAX, bound_tables};
+    use crate::event::{Event, EventKind, Mapped};
+    use crate::pairing::Pairing;
+
+    let (mut pairing, mut faults) = (Pairing::new(0), Vec::new());
+    let mut writer = TraceWriter::create(std::path::Path::new("/dev/null")).expect("created");
+    let (mut most, mut rounds) = (0, 0);
+    for time_ns in 0..70_000u64 {
+        let pid = 1000 + time_ns as u32;
+        let mut feed = |kind| pairing.feed(&Event { time_ns, pid, tid: pid, kind }, &mut faults);
+        feed(EventKind::Fork { parent_pid: 1, parent_tid: 1 });
+        feed(EventKind::Map(Box::new(Mapped {
+            start: 0x1000,
+            end: 0x9000,
+            offset_bytes: 0,
+            inode: Some((1, time_ns % 100)),
+            protection: 5,
+            flags: 2,
+            path: format!("/build/{}.o", time_ns % 100).into(),
+        })));
+        let calls = Some((0..200).map(|call| time_ns << 8 | call).collect());
+        feed(EventKind::FaultBegin { address: 0x2000, ip: 0x3000, calls });
+        feed(EventKind::FaultEnd { address: 0x2000, ip: 0x3000, disk: false });
+        feed(EventKind::Exit);
+        if faults.len() >= 1000 {
+            writer.write(pairing.tables(), &faults, TraceFacts::default).expect("written");
+            faults.clear();
+            most = most.max(pairing.table_bytes());
+            bound_tables(&mut pairing, Some(&mut writer)).expect("written");
+            rounds += usize::from(pairing.table_bytes() == 0);
+        }
+    }
+    // All stacks together would take 224 MB.
+    assert!(rounds >= 2 && most < TABLES_BYTES_MAX + (8 << 20), "{rounds} times, {most} bytes");
+    assert_eq!(pairing.spaces().processes(), 1, "only the parent that never ended");
+}
+
+#[test]
 fn more_than_one_row_group_and_faults_that_ended_out_of_order() {
     let mut trace = trace(300_000);
     for pair in trace.faults.chunks_mut(2) {
@@ -140,6 +182,22 @@ fn two_writers_of_one_file_do_not_mix() {
 }
 
 #[test]
+fn every_recording_that_was_killed_is_kept() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("t.parquet");
+    let partial = dir.path().join("t.parquet.partial");
+    for killed in 1..=3 {
+        // A whole trace is what a killed recorder leaves up to its last footer.
+        write_trace(&partial, &trace(killed)).expect("written");
+        let kept = TraceWriter::create(&path).expect("created").rescued().expect("kept").to_owned();
+        assert_eq!(read_trace(&kept).expect("read").faults.len() as u64, killed);
+    }
+    let kept = ["t.parquet.partial.old", "t.parquet.partial.old.2", "t.parquet.partial.old.3"];
+    let faults = kept.map(|name| read_trace(&dir.path().join(name)).expect("read").faults.len());
+    assert_eq!(faults, [1, 2, 3]);
+}
+
+#[test]
 fn a_file_of_the_first_prepage_is_read() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/format-1-first.trace");
     let trace = read_trace(path.as_ref()).expect("read");
@@ -153,6 +211,62 @@ fn a_file_of_the_first_prepage_is_read() {
         assert_eq!(fault.cluster_pages, None);
         assert!(fault.permissions.is_empty() && fault.stack.is_none());
     }
+}
+
+/// Set for the copy of this program that writes into the full file system.
+const FULL: &str = "PREPAGE_TEST_FULL";
+
+#[test]
+fn a_full_disk_without_fallocate_keeps_what_was_saved() {
+    if let Some(directory) = std::env::var_os(FULL) {
+        return fill_up(&PathBuf::from(directory));
+    }
+    // ext4 without extents cannot reserve space. Mounted where only this test sees it.
+    let script = r#"set -e; cd "$1"; truncate -s 8M image; mkfs.ext4 -q -F -O ^extent,^64bit,^has_journal image
+        mkdir mounted; mount -o loop image mounted
+        ! fallocate -l 4096 mounted/probe 2>/dev/null; rm -f mounted/probe
+        PREPAGE_TEST_FULL="$1/mounted" "$0" --exact parquet::tests::a_full_disk_without_fallocate_keeps_what_was_saved"#;
+    if !prepage_testing::has(prepage_testing::Need::Root) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .arg(std::env::current_exe().expect("this program"))
+        .arg(dir.path())
+        .output()
+        .expect("unshare runs");
+    let said =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).join("");
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+fn fill_up(directory: &std::path::Path) {
+    let path = directory.join("t.parquet");
+    let trace = trace(4096);
+    let mut writer = TraceWriter::create(&path).expect("created");
+    let (mut taken, mut full) = (0, 0);
+    let mut state = 1u64;
+    while full == 0 || taken < 1_000_000 {
+        let mut faults = trace.faults.clone();
+        for fault in &mut faults {
+            // Numbers that no compression makes small.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (fault.cost_ns, fault.address) = (Some(state), state.rotate_left(32));
+        }
+        taken += faults.len() as u64;
+        match writer.write(Tables::from(&trace), &faults, || trace.facts.clone()) {
+            Ok(()) => {}
+            Err(TraceFileError::Full { .. }) => full += 1,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(taken < 10_000_000, "the disk never fills");
+    }
+    assert_eq!(full, 1, "said once");
+    let unsaved = writer.finish(Tables::from(&trace), &trace.facts).expect("finished");
+    let read = read_trace(&path).expect("read");
+    assert_eq!((read.faults.len() as u64 + unsaved, read.facts.unsaved), (taken, unsaved));
+    assert!(unsaved > 0 && !read.faults.is_empty());
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Writing a trace, as it is recorded.
 
-use std::borrow::Cow;
-use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,27 +14,32 @@ use ::parquet::file::metadata::{FileMetaData, KeyValue, ParquetMetaData, Parquet
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::types::ColumnPath;
-use arrow_array::types::UInt32Type;
-use arrow_array::{ArrayRef, DictionaryArray, StringArray, UInt32Array, UInt64Array};
+use arrow_array::ArrayRef;
 use arrow_schema::SchemaRef;
-use prepage_core::{Fault, FaultClass, FrameNumber, PAGE_SIZE, Permissions, StackId, Trace, TraceFacts};
+use prepage_core::{Fault, PAGE_SIZE, Trace, TraceFacts};
 use serde::Serialize;
 
+use super::columns::arrays;
 use super::schema::{
     COLUMNS, FACTS_KEY, FILES_KEY, FORMAT_VERSION, PAGE_BYTES_KEY, STACK, VERSION_KEY, file_entries, schema,
 };
 use super::spool::Spool;
-use super::stack_text::stack_text;
 use super::{TraceFileError, seal};
 use crate::tables::Tables;
 
 /// Rows of a row group. Compressed it stays in memory until it is complete, and a full disk loses it.
 const GROUP_ROWS: usize = 1 << 18;
+/// After so many row groups they become twice as long, and so on: after 268 million faults, after 805 million …
+const GROUPS_OF_A_SIZE: usize = 1 << 10;
+/// How often they double: up to 4 million rows, some 40 MB in memory.
+const LARGER_GROUPS: usize = 4;
 /// Disk space kept for the end of the file while it grows, so that a full disk still leaves room for a last row
 /// group and the footer.
 const RESERVE_BYTES: u64 = 1 << 20;
-/// What a row group adds to the footer, amply.
+/// What a row group adds to the footer at most.
 const FOOTER_GROUP_BYTES: u64 = 4 << 10;
+/// What a file adds to the footer, about.
+const FILE_BYTES: u64 = 128;
 /// How long a row group may take to fill, at the beginning of a recording.
 const GROUP_SECONDS_MIN: Duration = Duration::from_secs(5);
 /// Texts of the stacks of a row group that are stored once each.
@@ -74,7 +77,7 @@ struct Group {
 impl TraceWriter {
     /// Begins the trace file `path`.
     pub fn create(path: &Path) -> Result<Self, TraceFileError> {
-        let spool = Spool::create(path)?;
+        let mut spool = Spool::create(path)?;
         spool.ensure_room(RESERVE_BYTES)?;
         let path = spool.path().to_owned();
         let schema = schema();
@@ -142,6 +145,11 @@ impl TraceWriter {
         Ok(())
     }
 
+    /// Encodes all faults that were handed over, so that what their numbers point into is no longer needed.
+    pub(crate) fn settle(&mut self, tables: Tables<'_>) -> Result<(), TraceFileError> {
+        if self.full { Ok(()) } else { self.encode(tables, self.waiting.len()) }
+    }
+
     /// Puts a footer after the row groups until now, so that they can be read if no more comes; at most an eighth of
     /// the file is given to these.
     fn write_footer(
@@ -150,7 +158,10 @@ impl TraceWriter {
         facts: impl FnOnce() -> TraceFacts,
     ) -> Result<(), TraceFileError> {
         let data_bytes = self.file.bytes_written() as u64 - self.footer_end;
-        if data_bytes == 0 || data_bytes < self.next_group as u64 * FOOTER_GROUP_BYTES {
+        // The files of a usual recording are few enough not to count.
+        let file_bytes = (tables.objects.len() as u64 * FILE_BYTES).saturating_sub(RESERVE_BYTES);
+        let footer_bytes = self.next_group as u64 * FOOTER_GROUP_BYTES / 8 + file_bytes;
+        if data_bytes == 0 || data_bytes < 8 * footer_bytes {
             return Ok(());
         }
         let mut entries: Vec<KeyValue> =
@@ -164,7 +175,7 @@ impl TraceWriter {
         let mut footer = Vec::new();
         let written = ParquetMetaDataWriter::new(&mut footer, &metadata).finish();
         written.map_err(|error| self.failure(error))?;
-        self.file.inner().ensure_room(footer.len() as u64 + RESERVE_BYTES).inspect_err(|error| {
+        self.file.inner_mut().ensure_room(footer.len() as u64 + RESERVE_BYTES).inspect_err(|error| {
             self.full = matches!(error, TraceFileError::Full { .. });
         })?;
         self.file.write_all(&footer).map_err(|error| self.failure(error.into()))?;
@@ -204,7 +215,9 @@ impl TraceWriter {
         // They come in the order they ended. Over the whole file the order by start is only nearly kept.
         batch.sort_by_key(|fault| fault.start_ns);
         self.add(&arrays(&batch, tables)).map_err(|error| self.failure(error))?;
-        if self.group.as_ref().is_some_and(|group| group.rows >= GROUP_ROWS) {
+        // The footer has an entry for each row group: the more there are, the longer they get.
+        let group_rows = GROUP_ROWS << (self.next_group / GROUPS_OF_A_SIZE).min(LARGER_GROUPS);
+        if self.group.as_ref().is_some_and(|group| group.rows >= group_rows) {
             self.close_group(RESERVE_BYTES)?;
         }
         Ok(())
@@ -236,7 +249,7 @@ impl TraceWriter {
         let chunks: Vec<ArrowColumnChunk> =
             chunks.collect::<Result<_, _>>().map_err(|error| self.failure(error))?;
         let bytes: u64 = chunks.iter().map(|chunk| chunk.close().bytes_written).sum();
-        if let Err(error) = self.file.inner().ensure_room(bytes + after_bytes) {
+        if let Err(error) = self.file.inner_mut().ensure_room(bytes + after_bytes) {
             self.full = matches!(error, TraceFileError::Full { .. });
             self.waiting.clear();
             return Err(error);
@@ -295,93 +308,6 @@ fn properties(schema: &SchemaRef) -> WriterProperties {
     // Makes Arrow readers give the text columns as categories.
     add_encoded_arrow_schema_to_metadata(schema, &mut properties);
     properties
-}
-
-/// The columns of `faults`, in the order of [`COLUMNS`].
-fn arrays(faults: &[Fault], tables: Tables<'_>) -> Vec<ArrayRef> {
-    let Tables { objects, threads, stacks } = tables;
-    let object = |fault: &Fault| fault.object.map(|id| &objects[id.0 as usize]);
-    let thread = |fault: &Fault| &threads[fault.thread.0 as usize];
-    let path = |number: usize| Cow::Borrowed(objects[number].path.as_str());
-    let u64s = |value: &dyn Fn(&Fault) -> u64| -> ArrayRef {
-        Arc::new(faults.iter().map(value).collect::<UInt64Array>())
-    };
-    let optional = |value: &dyn Fn(&Fault) -> Option<u64>| -> ArrayRef {
-        Arc::new(faults.iter().map(value).collect::<UInt64Array>())
-    };
-    let u32s = |value: &dyn Fn(&Fault) -> u32| -> ArrayRef {
-        Arc::new(faults.iter().map(value).collect::<UInt32Array>())
-    };
-    let inode = |fault: &Fault| object(fault).and_then(|object| object.inode);
-    let permissions: Vec<Permissions> = Permissions::all().collect();
-    vec![
-        u64s(&|fault| fault.start_ns),
-        optional(&|fault| fault.cost_ns),
-        u32s(&|fault| thread(fault).pid),
-        u32s(&|fault| thread(fault).tid),
-        dictionary(
-            faults,
-            threads.len(),
-            |number| threads[number].comm.as_str().into(),
-            |fault| Some(fault.thread.0 as usize),
-        ),
-        dictionary(
-            faults,
-            FaultClass::ALL.len(),
-            |number| FaultClass::ALL[number].name().into(),
-            |fault| Some(fault.class as usize),
-        ),
-        u64s(&|fault| fault.ip),
-        u64s(&|fault| fault.address),
-        dictionary(faults, objects.len(), path, |fault| fault.object.map(|id| id.0 as usize)),
-        optional(&|fault| inode(fault).map(|(device, _)| device)),
-        optional(&|fault| inode(fault).map(|(_, inode)| inode)),
-        optional(&|fault| fault.page.map(|page| page.0)),
-        dictionary(
-            faults,
-            permissions.len(),
-            |number| permissions[number].text().into(),
-            |fault| match fault.permissions.is_empty() {
-                true => None,
-                false => permissions.iter().position(|known| *known == fault.permissions),
-            },
-        ),
-        dictionary(faults, objects.len(), path, |fault| fault.code.map(|id| id.0 as usize)),
-        optional(&|fault| fault.code.map(|_| fault.code_offset)),
-        optional(&|fault| fault.frame.map(FrameNumber::get)),
-        dictionary(
-            faults,
-            stacks.len(),
-            |number| stack_text(&stacks[number], objects).into(),
-            |fault| fault.stack.map(StackId::index),
-        ),
-        Arc::new(
-            faults.iter().map(|fault| fault.cluster_pages.map(NonZeroU32::get)).collect::<UInt32Array>(),
-        ),
-    ]
-}
-
-/// Text given as numbers into a table of `len`, of which only the entries in use are handed on.
-fn dictionary<'a>(
-    faults: &[Fault],
-    len: usize,
-    text: impl Fn(usize) -> Cow<'a, str>,
-    number: impl Fn(&Fault) -> Option<usize>,
-) -> ArrayRef {
-    let mut places = vec![None; len];
-    let mut used: Vec<Cow<'a, str>> = Vec::new();
-    let keys: UInt32Array = faults
-        .iter()
-        .map(|fault| {
-            let number = number(fault)?;
-            Some(*places[number].get_or_insert_with(|| {
-                used.push(text(number));
-                used.len() as u32 - 1
-            }))
-        })
-        .collect();
-    let values = Arc::new(StringArray::from_iter_values(used));
-    Arc::new(DictionaryArray::<UInt32Type>::new(keys, values))
 }
 
 /// The metadata of a trace, not yet sealed.

@@ -121,3 +121,26 @@ fn this_process_can_be_seeded() {
     let place = spaces.resolve(pid, code).expect("our own code is mapped");
     assert!(place.object.is_file() && place.page.is_some());
 }
+
+#[test]
+fn of_too_many_files_the_later_ones_are_one_object() {
+    let mut spaces = AddressSpaces::new();
+    let mapped = |number: u64| Mapped {
+        start: 0x10_000,
+        end: 0x11_000,
+        offset_bytes: 0,
+        inode: Some((7, number)),
+        protection: READ,
+        flags: MAP_PRIVATE,
+        path: format!("/build/{number}.o").into(),
+    };
+    let files = OBJECTS_MAX as u64 + 10;
+    for number in 0..files {
+        spaces.apply(&event(1, 1, EventKind::Map(Box::new(mapped(number)))));
+    }
+    assert_eq!((spaces.objects().len(), spaces.unnamed_mappings()), (OBJECTS_MAX + 1, 10));
+    assert_eq!(path_and_page(&spaces, 1, 0x10_000), Some((OTHER_FILES.into(), None)));
+    // A file that was met before is known as before.
+    spaces.apply(&event(1, 1, EventKind::Map(Box::new(mapped(3)))));
+    assert_eq!(path_and_page(&spaces, 1, 0x10_000), Some(("/build/3.o".into(), Some(0))));
+}

@@ -7,7 +7,7 @@ use std::io;
 use prepage_sys::perf::{Observed, PerfError, PerfEvent, Ring, Setup, Source, online_cpus};
 
 use super::decode::{Decoder, PageCacheTracepoint};
-use super::{CpuRing, Stream, Tally};
+use super::{CpuRing, Stream, Uncounted};
 use crate::probe::{FaultEvents, Probe, Target};
 
 /// Smallest ring worth having, a CPU.
@@ -57,7 +57,7 @@ impl Stream {
             decoder: Decoder { sources: Vec::new(), tracepoints, stacks: probe.stacks },
             pending: Vec::new(),
             ripe_before_ns: 0,
-            tally: Tally::default(),
+            uncounted: Uncounted::default(),
             sees_system_calls: !setup.exclude_kernel,
             own_pid: (*target == Target::System).then(std::process::id),
         };

@@ -3,7 +3,7 @@
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::perf::{FieldPlace, Mmap2, PerfError, Record, RecordKind, Sample, Source, Tracefs};
 
-use super::Tally;
+use super::Uncounted;
 use crate::event::{EventKind, Mapped};
 use crate::probe::PageCacheEvents;
 
@@ -46,7 +46,7 @@ const TRACEPOINTS: [(&str, &str); 4] = [
 ];
 
 impl PageCacheTracepoint {
-    /// Those that tell of `events`.
+    /// The tracepoints that report `events`.
     pub(super) fn of(events: PageCacheEvents) -> Result<Vec<Self>, PerfError> {
         let names = match events {
             PageCacheEvents::None => return Ok(Vec::new()),
@@ -99,13 +99,13 @@ impl PageCacheTracepoint {
 }
 
 impl Decoder {
-    /// What `record` tells, if anything. Losses are added to `tally`.
-    pub(super) fn event(&self, record: &Record<'_>, tally: &mut Tally) -> Option<EventKind> {
+    /// The event that `record` reports, if any. Losses are added to `uncounted`.
+    pub(super) fn event(&self, record: &Record<'_>, uncounted: &mut Uncounted) -> Option<EventKind> {
         Some(match record.kind {
             RecordKind::Sample(sample) => match self.sample(&sample) {
                 Some(kind) => kind,
                 None => {
-                    tally.malformed += 1;
+                    uncounted.malformed += 1;
                     EventKind::Lost { records: 1 }
                 }
             },
@@ -116,7 +116,7 @@ impl Decoder {
             RecordKind::Fork { parent_pid, parent_tid } => EventKind::Fork { parent_pid, parent_tid },
             RecordKind::Exit => EventKind::Exit,
             RecordKind::Lost { records } => {
-                tally.lost += records;
+                uncounted.lost += records;
                 EventKind::Lost { records }
             }
             RecordKind::Switch { out, preempted } => EventKind::Switch { out, preempted },

@@ -2,14 +2,14 @@
 //!
 //! A process has one SIGBUS handler, and here it is the VM's: this runs in a process of its own.
 
-use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use prepage_sys::memfd::Memfd;
 use prepage_sys::region::{Contents, Region};
 use prepage_sys::sigbus::{self, BusFault, Verdict};
-use prepage_sys::userfaultfd::{Delivery, Userfaultfd};
+use prepage_sys::userfaultfd::{Delivery, Served, Userfaultfd};
 
 use crate::resident::{touch_all, touch_pieces};
 
@@ -18,6 +18,10 @@ pub const CHILD: &str = "bare-child";
 const PAGES: u64 = 1 << 14;
 
 static UFFD: OnceLock<Userfaultfd> = OnceLock::new();
+
+/// One region after the other, and which of them is touched now.
+static REGIONS: [OnceLock<Region>; 8] = [const { OnceLock::new() }; 8];
+static NOW: AtomicUsize = AtomicUsize::new(0);
 
 /// Pages a call maps, in the child.
 static CLUSTER_BYTES: AtomicU64 = AtomicU64::new(4096);
@@ -35,27 +39,32 @@ pub fn child(words: &[String]) {
     CLUSTER_BYTES.store(cluster * 4096, Ordering::Relaxed);
     let uffd = UFFD.get_or_init(|| Userfaultfd::open(Delivery::Signal).expect("permitted"));
     sigbus::install(resolve).expect("a handler");
-    let memfd = rustix::fs::memfd_create("bare", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+    let memfd = Memfd::create("bare", PAGES * 4096).expect("a memfd");
     for page in 0..PAGES {
-        rustix::io::pwrite(&memfd, &[7; 4096], page * 4096).expect("memory");
+        memfd.write_at(&[7; 4096], page * 4096).expect("memory");
     }
-    let rates = [(); 8].map(|()| {
-        let region = Region::map(PAGES * 4096, Contents::Private(memfd.as_fd(), 0)).expect("address space");
-        uffd.register(region.start(), region.len(), true).expect("a memfd");
+    let mut rates = Vec::new();
+    for (now, region) in REGIONS.iter().enumerate() {
+        let region =
+            region.get_or_init(|| Region::map(PAGES * 4096, Contents::Private(&memfd, 0)).expect("space"));
+        uffd.register(region.span(), Served::MissingAndUnmapped).expect("a memfd");
+        NOW.store(now, Ordering::Relaxed);
         // 0 threads: this one, by the median piece.
-        if threads == 0 {
+        rates.push(if threads == 0 {
             touch_pieces(region.as_slice())
         } else {
             touch_all(region.as_slice(), threads as usize)
-        }
-    });
+        });
+    }
     println!("{}", rates.iter().sum::<f64>() / rates.len() as f64);
 }
 
 fn resolve(fault: &BusFault) -> Verdict {
     let uffd = UFFD.get().expect("opened before there are faults");
+    let region = REGIONS[NOW.load(Ordering::Relaxed)].get().expect("set before it is touched");
     let bytes = CLUSTER_BYTES.load(Ordering::Relaxed);
-    match uffd.map_resident(fault.address & !(bytes - 1), bytes) {
+    let offset = (fault.address - region.start()) & !(bytes - 1);
+    match uffd.map_resident(region.span(), offset, bytes) {
         Ok(_) => Verdict::Resolved,
         Err(_) => Verdict::Failed,
     }

@@ -1,9 +1,9 @@
 //! The VM against the kernel doing the same on the same data, and against a plain handler, interleaved in one run.
 //!
-//! `cargo bench -p prepage-vm --bench vm -- [resident] [zeros] [cold] [clones] [records]`; all without arguments. Parts of
-//! `cold` are `sequential`, `random` and `predicted`.
+//! `cargo bench -p prepage-vm --bench vm -- [resident] [zeros] [cold] [waits] [clones] [records]`; all without arguments.
+//! Parts of `cold` are `sequential`, `as-found`, `random`, `cached` and `predicted`.
 //! ROUNDS (default 7) rounds of each measurement, DIRECTORY (default .) for the cold file of FILE_MIB (default 1024),
-//! ONLY for the ways whose names hold its text (to profile one).
+//! UMAP for the sources of LLNL's UMap to compare with, ONLY for the ways whose names hold its text (to profile one).
 
 mod bare;
 mod clones;
@@ -12,6 +12,8 @@ mod plain;
 mod records;
 mod resident;
 mod rounds;
+mod umap;
+mod waits;
 mod zeros;
 
 fn main() {
@@ -22,7 +24,7 @@ fn main() {
     }
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     // Before there are threads: the guardian of the setting is a process beside this one.
-    let parts = ["sequential", "random", "predicted"];
+    let parts = ["sequential", "random", "cached", "predicted"];
     let cold = chosen("cold") || parts.iter().any(|part| chosen(part));
     let read_ahead = cold.then(|| prepage_prefetch::readahead::ReadAhead::set(128));
     println!("{:<58} {:>12} {:>18} {:>8}", "", "median", "spread", "ratio");
@@ -38,6 +40,14 @@ fn main() {
             Ok(_) => aims.extend(cold::measure(|part| chosen("cold") || chosen(part))),
             Err(error) => println!("cold file: skipped, the read-ahead cannot be set: {error}"),
         }
+    }
+    // With the read-ahead as the machine has it.
+    drop(read_ahead);
+    if chosen("cold") || chosen("as-found") {
+        aims.extend(cold::as_found());
+    }
+    if chosen("waits") {
+        aims.extend(waits::measure());
     }
     if chosen("clones") {
         aims.extend(clones::measure());

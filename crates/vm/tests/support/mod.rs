@@ -5,7 +5,8 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_vm::{Map, MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
+use prepage_testing::{Doctor, Need, unless_refused};
+use prepage_vm::{Map, MapError, MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
 
 /// A word that tells where it stands.
 pub fn word(offset_bytes: u64) -> u64 {
@@ -61,20 +62,34 @@ pub fn touch(map: &Map, page: u64) -> u64 {
     u64::from_le_bytes(slice[at..at + 8].try_into().unwrap())
 }
 
-/// Both ways of serving faults; says so where one is not permitted here.
+/// Both ways of serving faults; counts a skip for each that is not permitted here.
 pub fn modes(vm: &Vm, object: &Object) -> Vec<Mode> {
-    [Mode::Inline, Mode::Handler]
-        .into_iter()
-        .filter(|&mode| match vm.map(object, &MapOptions::shared().mode(mode)) {
-            Ok(_) => true,
-            Err(error) => {
-                eprintln!("SKIPPED for {mode:?}: {error}");
-                false
-            }
-        })
-        .collect()
+    let modes = [(Mode::Inline, Doctor::ServedFaults), (Mode::Handler, Doctor::ServedFaultsInSystemCalls)];
+    let permitted = modes.into_iter().filter(|&(mode, facility)| {
+        let map = vm.map(object, &MapOptions::shared().mode(mode));
+        unless_refused(map, Need::Doctor(facility), |error| matches!(error, MapError::Userfaultfd(_)))
+            .is_some()
+    });
+    permitted.map(|(mode, _)| mode).collect()
 }
 
 pub fn vm() -> Vm {
     Vm::new(VmOptions::default()).unwrap()
+}
+
+/// Runs one of a file's tests that act only in a child, with `before` in front of the command line.
+pub fn child(name: &str, before: &[&str]) -> std::process::Output {
+    let itself = std::env::current_exe().unwrap();
+    let mut words: Vec<&std::ffi::OsStr> = before.iter().map(std::ffi::OsStr::new).collect();
+    words.push(itself.as_os_str());
+    std::process::Command::new(words[0])
+        .args(&words[1..])
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env("PREPAGE_TEST_CHILD", name)
+        .output()
+        .unwrap()
+}
+
+pub fn is_child(name: &str) -> bool {
+    std::env::var_os("PREPAGE_TEST_CHILD").is_some_and(|child| child == name)
 }

@@ -1,16 +1,16 @@
 //! `prepage bench file`: the experiments of a page-fault study, side by side with what it published.
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use prepage_bench::experiment::spread;
-use prepage_bench::page::{Facts, Shown, html};
+use prepage_bench::page::{self, Facts, Shown};
 use prepage_bench::{Cache, Experiment, Pattern, STUDY_PAGES, Subject, figure, mapped_pages};
 use prepage_core::PAGE_SIZE;
 use prepage_prefetch::readahead::{self, ReadAhead};
+use prepage_sys::mounts::mount_of;
 
 use super::report;
 use crate::targets::size;
@@ -21,31 +21,31 @@ pub struct Args {
     /// Orders in which the bytes are read: random, sequential, stride-SIZE [default: those of the study]
     #[arg(short, long, value_name = "PATTERN", value_delimiter = ',')]
     pattern: Vec<Pattern>,
-    /// What is in memory when a run begins
+    /// State of the page cache when a run begins
     #[arg(short, long, value_enum, default_value = "both")]
     cache: Caches,
-    /// Size of the file that is made and read [default: 11300 pages, as in the study]
+    /// Size of the file [default: 11300 pages, as in the study]
     #[arg(short, long, value_name = "SIZE", value_parser = size, conflicts_with = "file")]
     size: Option<u64>,
-    /// Where it is made: a directory on the disk to be measured
+    /// Directory for the file, on the disk to be measured
     #[arg(short, long, value_name = "DIR", default_value = "/var/tmp", conflicts_with = "file")]
     directory: PathBuf,
-    /// Read this file instead
+    /// Read this file instead of making one
     #[arg(short, long)]
     file: Option<PathBuf>,
-    /// Set the read-ahead of all disks to SIZE meanwhile (root) [default: as found]
+    /// Read-ahead of all disks during the runs; restored afterwards (root) [default: as found]
     #[arg(short, long, value_name = "SIZE", value_parser = size)]
     read_ahead: Option<u64>,
-    /// Runs of each experiment, each in another random order; the one with the median cost is shown
+    /// Runs of each experiment, each with a random order of its own; the run of median cost is shown
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Also count the pages that each fault maps (one more run of each experiment)
     #[arg(long)]
     fault_around: bool,
-    /// Write tables and figures to one HTML file
+    /// Write tables and figures as one HTML file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write each figure to a file of its own in DIR
+    /// Write each figure as an SVG file into DIR
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
     /// Print JSON
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         probe_cost_ns: shown.first().and_then(|one| one.run.facts.probe_cost_ns),
     };
     if let Some(path) = &args.html {
-        write(path, &html(&facts, &shown))?;
+        crate::output::replace(path, |out| page::write(&facts, &shown, out))?;
     }
     if let Some(directory) = &args.svg {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
@@ -141,7 +141,7 @@ fn set_read_ahead(bytes: u64) -> Result<ReadAhead> {
     })
 }
 
-fn with_remedy(error: prepage_bench::SubjectError) -> anyhow::Error {
+pub(super) fn with_remedy(error: prepage_bench::SubjectError) -> anyhow::Error {
     match error.remedy() {
         Some(remedy) => anyhow!("{:#}\n  try: {remedy}", anyhow!(error)),
         None => error.into(),
@@ -159,18 +159,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// Mount point, type and device of the file system of `path`, as /proc/self/mountinfo has them.
+/// Type and device of the file system of `path`.
 fn file_system(path: &Path) -> String {
-    let Ok(path) = path.canonicalize() else { return String::new() };
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mounts = mounts.lines().filter_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        let point = place.split(' ').nth(4)?;
-        path.starts_with(point).then_some((point, kind))
-    });
-    // Of mounts at the same place, the last one hides the others.
-    let Some((_, kind)) = mounts.max_by_key(|(point, _)| point.len()) else { return String::new() };
-    let mut words = kind.split(' ').take(2).map(OsString::from);
-    let (system, device) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    format!("{} on {}", system.to_string_lossy(), device.to_string_lossy())
+    let mount = path.canonicalize().ok().and_then(|path| mount_of(&path));
+    mount.map_or_else(String::new, |mount| format!("{} on {}", mount.kind, mount.source))
 }

@@ -1,8 +1,18 @@
-//! `prepage bench`: experiments with the page cache.
+//! `prepage bench`: experiments with the page cache and with starts.
 
+mod bench_start;
+mod clusters;
+mod drive_cache;
 mod file;
+mod linux;
+mod maps;
+mod modes;
+mod modes_report;
+mod rates;
 mod report;
+mod sweep;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,15 +24,42 @@ use prepage_bench::{Pattern, access};
 pub enum Command {
     /// Repeat a study of file access: every fault of reading a file byte by byte, in four orders
     File(file::Args),
+    /// Repeat a study of prefetching at exec: cold starts of a program in each of its modes, interleaved
+    Modes(modes::Args),
+    /// Compare cold starts under several numbers of readers, sizes of holes read over, and read-aheads of the kernel
+    Sweep(sweep::Args),
+    /// Learn a program the slow, exact way: read-ahead 0, caches dropped, every system call traced. For benchmarks; disturbs
+    /// the whole machine
+    Yardstick {
+        /// Say nothing but errors
+        #[arg(short, long)]
+        quiet: bool,
+        /// The program and its arguments
+        #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+        command: Vec<OsString>,
+    },
+    /// Compare clustering policies by time: the same touches of a cold file, through the user-space VM and by plain reads
+    Clusters(clusters::Args),
+    /// Compare the faults that `simulate` predicts for Linux's policies with those of this kernel (root)
+    Linux(linux::Args),
+    /// Measure whether the drive is faster for pages it has read before (direct reads)
+    DriveCache(drive_cache::Args),
+    /// Measure the memory that tracks who maps which page, per map and per page
+    Maps(maps::Args),
+    /// Measure rates of the whole machine: starts of programs, new pages, a build
+    Rates(rates::Args),
+    /// Start a program again and again: a worker of `bench rates`
+    #[command(hide = true)]
+    Starts(rates::StartsArgs),
     /// Read every byte of a file once through mmap: what `bench file` records
     Access {
         /// random, sequential or stride-SIZE
         #[arg(long, default_value = "sequential")]
         pattern: Pattern,
-        /// Which random order
+        /// Seed of the random order
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Fail where the bytes do not add up to this
+        /// Fail unless the bytes add up to this
         #[arg(long, value_name = "SUM")]
         expect_sum: Option<u64>,
         /// The file
@@ -34,6 +71,15 @@ pub enum Command {
 pub fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::File(args) => file::run(args),
+        Command::Maps(args) => maps::run(args),
+        Command::Modes(args) => modes::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Yardstick { quiet, command } => bench_start::yardstick(command, *quiet),
+        Command::Clusters(args) => clusters::run(args),
+        Command::Linux(args) => linux::run(args),
+        Command::DriveCache(args) => drive_cache::run(args),
+        Command::Rates(args) => rates::run(args),
+        Command::Starts(args) => rates::count(args),
         Command::Access { pattern, seed, expect_sum, file } => {
             let sum = access(file, *pattern, *seed)?;
             match expect_sum {

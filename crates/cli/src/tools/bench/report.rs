@@ -4,10 +4,9 @@ use std::io::Write;
 
 use anyhow::Result;
 use prepage_bench::page::{Facts, Shown, cells, note, title};
-use prepage_bench::published::{Published, Row, published};
+use prepage_bench::published::{CostRatio, Published, Row, cost_ratios, published};
 use prepage_bench::reasons::reason;
-use prepage_bench::{Class, Tally};
-use prepage_core::PAGE_SIZE;
+use prepage_core::{FaultClass, PAGE_SIZE, Tally};
 use serde_json::{Value, json};
 
 use crate::table::table;
@@ -24,6 +23,11 @@ pub fn print(facts: &Facts, shown: &[Shown]) -> Result<()> {
         }
         writeln!(out, "{}", table.trim_fmt())?;
         writeln!(out, "{}\n", wrapped(&format!("{} {}", note(facts, one), reason(facts, one)), 100))?;
+    }
+    for ratio in ratios(shown) {
+        let CostRatio { of, to, here, study } = ratio;
+        let (of, to) = (of.pattern, to.pattern);
+        writeln!(out, "whole cost of faults, {of} to {to}: {here:.2} here, {study:.2} in the study")?;
     }
     Ok(())
 }
@@ -57,6 +61,7 @@ pub fn json(facts: &Facts, shown: &[Shown]) -> Result<()> {
         "read_ahead_set": facts.read_ahead_set,
         "file_system": facts.file_system,
         "probe_cost_ns": facts.probe_cost_ns,
+        "cost_ratios": ratios(shown).iter().map(ratio_json).collect::<Vec<_>>(),
         "experiments": shown.iter().map(|one| experiment(facts, one)).collect::<Vec<_>>(),
     });
     serde_json::to_writer(&mut out, &report)?;
@@ -67,7 +72,7 @@ fn experiment(facts: &Facts, one: &Shown) -> Value {
     let run = &one.run;
     let tally = |tally: Tally| json!({ "count": tally.count, "mean_us": tally.mean_us(), "total_ms": tally.total_ms() });
     let fault = |fault: &prepage_bench::FileFault| {
-        json!([fault.page.0, u8::from(fault.class == Class::Disk), fault.cost_ns])
+        json!([fault.page.0, u8::from(fault.class == FaultClass::Disk), fault.cost_ns])
     };
     let mapped = one.mapped.map(|mapped| {
         json!({
@@ -75,6 +80,11 @@ fn experiment(facts: &Facts, one: &Shown) -> Value {
             "pages_mapped_by_disk_faults": mapped.disk_pages,
             "cached_faults": mapped.cached_faults,
             "pages_mapped_by_cached_faults": mapped.cached_pages,
+            "sweeps": mapped.sweeps.map(|sweeps| json!({
+                "all": sweeps.all,
+                "until_mapped": sweeps.until_mapped,
+                "later_faults": sweeps.later_faults,
+            })),
         })
     });
     json!({
@@ -83,8 +93,9 @@ fn experiment(facts: &Facts, one: &Shown) -> Value {
         "rounds": one.rounds,
         "disk_faults_min": one.disk_counts.0,
         "disk_faults_max": one.disk_counts.1,
-        "disk": tally(run.tally(Some(Class::Disk))),
-        "cached": tally(run.tally(Some(Class::Cached))),
+        "disk": tally(run.tally(Some(FaultClass::Disk))),
+        "short": tally(run.tally(Some(FaultClass::Short))),
+        "cached": tally(run.tally(Some(FaultClass::Cached))),
         "all": tally(run.tally(None)),
         "faults_of_other_memory": run.other_faults,
         "records_lost": run.facts.lost,
@@ -95,6 +106,15 @@ fn experiment(facts: &Facts, one: &Shown) -> Value {
         "fault_columns": ["page", "disk", "cost_ns"],
         "faults": run.faults.iter().map(fault).collect::<Vec<_>>(),
     })
+}
+
+fn ratios(shown: &[Shown]) -> Vec<CostRatio> {
+    cost_ratios(&shown.iter().map(|one| &one.run).collect::<Vec<_>>())
+}
+
+fn ratio_json(ratio: &CostRatio) -> Value {
+    let name = |experiment: prepage_bench::Experiment| experiment.pattern.to_string();
+    json!({ "of": name(ratio.of), "to": name(ratio.to), "here": ratio.here, "study": ratio.study })
 }
 
 fn table_json(table: Published) -> Value {

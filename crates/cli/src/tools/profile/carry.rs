@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
-use prepage_prefetch::store::Store;
-use prepage_travel::bundle::{self, BUNDLE_BYTES_MAX, for_others};
-use prepage_travel::import::{Imported, Places, import as import_one};
+use prepage_profiles::Stores;
+use prepage_profiles::bundle::{self, BUNDLE_BYTES_MAX};
+use prepage_profiles::import::{Imported, Places, import as import_one};
+use prepage_profiles::public::public;
 use serde_json::json;
 
 use crate::output;
@@ -18,8 +19,8 @@ use crate::output;
 /// What to export.
 #[derive(Debug, clap::Args)]
 pub struct ExportArgs {
-    /// File names of `list`, their beginnings, or programs' names
-    #[arg(required_unless_present = "all")]
+    /// File names or roles of `list`, or programs' names
+    #[arg(required_unless_present = "all", value_name = "PROFILE")]
     profiles: Vec<String>,
     /// All profiles
     #[arg(long, conflicts_with = "profiles")]
@@ -34,7 +35,10 @@ pub struct ExportArgs {
 pub struct ImportArgs {
     /// A file of `prepage profile export` or `merge`, or a profile of a store
     file: PathBuf,
-    /// Say what would be taken, and write nothing
+    /// For whom to import: this user, all users of the machine, or packages
+    #[arg(long, value_enum, default_value_t, value_name = "LAYER")]
+    layer: super::LayerName,
+    /// Report what would be imported, and write nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Print JSON
@@ -63,10 +67,10 @@ pub fn read_bundle(path: &Path) -> Result<Vec<Profile>> {
 }
 
 /// Runs `prepage profile export`.
-pub fn export(store: &Store, args: &ExportArgs, out: &mut impl Write) -> Result<ExitCode> {
+pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Result<ExitCode> {
     let mut found = Vec::new();
     if args.all {
-        for (path, loaded) in store.list()? {
+        for (path, loaded) in super::all(stores)? {
             match loaded {
                 Ok(profile) => found.push(profile),
                 Err(error) => {
@@ -76,17 +80,29 @@ pub fn export(store: &Store, args: &ExportArgs, out: &mut impl Write) -> Result<
         }
     }
     for name in &args.profiles {
-        for (path, loaded) in super::find(store, name)? {
+        for (path, loaded) in super::find(stores, name)? {
             match loaded {
                 Ok(profile) => found.push(profile),
                 Err(error) => bail!("{}: {}", path.display(), super::what_is_wrong(&error)),
             }
         }
     }
-    if found.is_empty() {
-        bail!("no profiles in {}\n  try: prepage learn -- CMD", store.directory().display());
+    let mut given = Vec::new();
+    for profile in found {
+        let role = profile.role.clone();
+        match public(profile) {
+            Some(profile) => given.push(profile),
+            None => eprintln!(
+                "prepage: {role}: left out: the program stands in the call, or below a home directory"
+            ),
+        }
     }
-    let profiles = bundle::merge([found.into_iter().map(for_others).collect()]);
+    if given.is_empty() {
+        bail!(
+            "no profiles that others may have\n  try: prepage learn -- CMD, with a program that is installed"
+        );
+    }
+    let profiles = bundle::merge([given]);
     write_bundle(&args.output, &profiles, out)
 }
 
@@ -97,12 +113,12 @@ pub fn merge(args: &MergeArgs, out: &mut impl Write) -> Result<ExitCode> {
 }
 
 /// Runs `prepage profile import`.
-pub fn import(store: &Store, args: &ImportArgs, out: &mut impl Write) -> Result<ExitCode> {
+pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Result<ExitCode> {
     let profiles = bundle::merge([read_bundle(&args.file)?]);
     let places = Places::of_machine();
     let mut imported = Vec::new();
     for profile in profiles {
-        imported.push(import_one(store, profile, &places, args.dry_run)?);
+        imported.push(import_one(stores, args.layer.into(), profile, &places, args.dry_run)?);
     }
     if args.json {
         let one = |imported: &Imported| {

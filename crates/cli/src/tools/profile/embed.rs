@@ -8,13 +8,12 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
-use prepage_prefetch::elf::Elf;
-use prepage_prefetch::identity::open_to_read;
-use prepage_prefetch::store::Store;
-use prepage_travel::bundle;
-use prepage_travel::embed::{self, Beside, EmbedError, Embedded, Layout};
-use prepage_travel::replacement::ReplaceError;
-use prepage_travel::section::SectionError;
+use prepage_profiles::elf::Elf;
+use prepage_profiles::embed::{self, Beside, EmbedError, Embedded, Layout};
+use prepage_profiles::identity::open_to_read;
+use prepage_profiles::replacement::ReplaceError;
+use prepage_profiles::section::SectionError;
+use prepage_profiles::{Stores, bundle};
 use serde_json::{Value, json};
 
 use crate::targets::{chain, shown};
@@ -31,7 +30,7 @@ pub struct EmbedArgs {
     /// Take the pages from these: names of `prepage profile list`, or files of `prepage profile export`
     #[arg(long, value_name = "PROFILE")]
     from: Vec<String>,
-    /// Leave the files alone: write maps below DIR, named by what the files hold
+    /// Leave the files unchanged: write sidecars below DIR
     #[arg(long, value_name = "DIR")]
     sidecar: Option<PathBuf>,
     /// All executables and libraries that the profiles know (with --sidecar)
@@ -54,8 +53,8 @@ pub struct StripArgs {
 }
 
 /// Runs `prepage profile embed`.
-pub fn embed(store: &Store, args: &EmbedArgs, out: &mut impl Write) -> Result<ExitCode> {
-    let profiles = profiles(store, &args.from)?;
+pub fn embed(stores: &Stores, args: &EmbedArgs, out: &mut impl Write) -> Result<ExitCode> {
+    let profiles = profiles(stores, &args.from)?;
     let files = if args.all { known_files(&profiles) } else { args.files.clone() };
     let mut told = Told::default();
     for path in &files {
@@ -86,11 +85,12 @@ pub fn strip(args: &StripArgs, out: &mut impl Write) -> Result<ExitCode> {
 }
 
 /// The profiles that `names` mean: of the store, or of files; all of the store where there are none.
-fn profiles(store: &Store, names: &[String]) -> Result<Vec<Profile>> {
+fn profiles(stores: &Stores, names: &[String]) -> Result<Vec<Profile>> {
     if names.is_empty() {
-        let loaded: Vec<Profile> = store.list()?.into_iter().filter_map(|(_, loaded)| loaded.ok()).collect();
+        let loaded: Vec<Profile> =
+            super::all(stores)?.into_iter().filter_map(|(_, loaded)| loaded.ok()).collect();
         if loaded.is_empty() {
-            bail!("no profiles in {}\n  try: sudo prepage learn -- CMD", store.directory().display());
+            bail!("no profiles\n  try: prepage learn -- CMD");
         }
         return Ok(loaded);
     }
@@ -100,7 +100,7 @@ fn profiles(store: &Store, names: &[String]) -> Result<Vec<Profile>> {
             found.extend(super::carry::read_bundle(Path::new(name))?);
             continue;
         }
-        for (path, loaded) in super::find(store, name)? {
+        for (path, loaded) in super::find(stores, name)? {
             found.push(loaded.with_context(|| path.display().to_string())?);
         }
     }
@@ -129,12 +129,12 @@ impl Told {
         let path = embedded.path.display();
         let what = match (&embedded.made, &embedded.replaced) {
             (Some(made), None) => {
-                format!("has this map already ({} pages)", made.map.page_count())
+                format!("has this map already ({} pages)", made.file.pages())
             }
             (Some(made), Some(_)) => format!(
                 "{} of {} pages, from {} {}",
-                made.map.page_count(),
-                before.size_bytes.min(made.map.size_bytes).div_ceil(PAGE_SIZE),
+                made.file.pages(),
+                before.size_bytes.min(made.file.identity.size_bytes).div_ceil(PAGE_SIZE),
                 made.profiles,
                 if made.profiles == 1 { "profile" } else { "profiles" }
             ),
@@ -159,7 +159,7 @@ impl Told {
         let layout = |layout: Layout| json!({ "size_bytes": layout.size_bytes, "pieces": layout.pieces });
         self.json.push(json!({
             "path": shown(&embedded.path),
-            "pages": embedded.made.as_ref().map(|made| made.map.page_count()),
+            "pages": embedded.made.as_ref().map(|made| made.file.pages()),
             "profiles": embedded.made.as_ref().map(|made| made.profiles),
             "changed": embedded.replaced.is_some(),
             "before": layout(before),
@@ -170,9 +170,9 @@ impl Told {
     }
 
     fn beside(&mut self, beside: &Beside) {
-        let pages = beside.made.map.page_count();
+        let pages = beside.made.file.pages();
         let how = if beside.unchanged { "is there already: " } else { "" };
-        let of = beside.made.map.size_bytes.div_ceil(PAGE_SIZE);
+        let of = beside.made.file.identity.size_bytes.div_ceil(PAGE_SIZE);
         self.lines.push(format!(
             "{}: {how}{pages} of {of} pages in {}",
             beside.path.display(),
@@ -223,15 +223,16 @@ fn change(before: Layout, after: Layout) -> String {
 
 fn remedy(error: &EmbedError) -> Option<&'static str> {
     Some(match error {
-        EmbedError::Unknown => "sudo prepage learn -- CMD, with a program that uses this file",
-        EmbedError::NoBuildId => "--sidecar /usr/local/lib/prepage",
-        EmbedError::Replace(ReplaceError::Signed(_)) => "--sidecar /usr/local/lib/prepage",
+        EmbedError::Unknown => "prepage learn -- CMD, with a program that uses this file",
+        EmbedError::NoBuildId => "--sidecar /var/lib/prepage",
+        EmbedError::Replace(ReplaceError::Signed(_)) => "--sidecar /var/lib/prepage",
         EmbedError::Section(SectionError::NotOurs) => "objcopy --remove-section .prepage FILE, and again",
         EmbedError::Section(SectionError::Trailing { .. } | SectionError::Unusual(_)) => {
-            "--sidecar /usr/local/lib/prepage"
+            "--sidecar /var/lib/prepage"
         }
+        EmbedError::Secret => "prepage profile embed FILE, into the file itself",
         EmbedError::Replace(ReplaceError::Owner { .. }) => "as the file's owner, or as root",
-        EmbedError::Directory(_) => "a directory that only root or you may write to, below such directories",
+        EmbedError::Directory(_) => "a directory that only root or you may write to",
         _ => return None,
     })
 }

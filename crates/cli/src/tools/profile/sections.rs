@@ -1,17 +1,18 @@
 //! `prepage profile sections`: the headers of an ELF file, and the page map in it or beside it.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use prepage_core::PAGE_SIZE;
-use prepage_core::page_map::PageMap;
-use prepage_prefetch::elf::Elf;
-use prepage_prefetch::embedded::{map_in, map_of};
-use prepage_prefetch::sidecar::Sidecars;
-use prepage_travel::names;
+use prepage_core::profile::ProfiledFile;
+use prepage_core::{PAGE_SIZE, PageRange};
+use prepage_profiles::carried::{MapError, carried_by, carried_in};
+use prepage_profiles::elf::Elf;
+use prepage_profiles::identity::{identity_of, open_to_read};
+use prepage_profiles::sidecar::Sidecars;
+use prepage_profiles::trust::is_trusted;
+use prepage_profiles::{Stores, elf_names as names};
 use serde_json::{Value, json};
 
 use crate::table::table;
@@ -28,25 +29,30 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let context = || args.file.display().to_string();
-    let file = File::open(&args.file).with_context(context)?;
+    let file = args.file.canonicalize().with_context(context)?;
+    let file = open_to_read(&file).map_err(anyhow::Error::from).with_context(context)?;
+    identity_of(&file).map_err(anyhow::Error::from).with_context(context)?;
     let elf = Elf::parse(&file).with_context(context)?;
     let sections = elf.sections(&file).with_context(context)?;
-    let in_file = map_in(&file, &elf);
-    let (sidecars, refused) = Sidecars::of_machine();
+    let in_file = carried_in(&file, &elf);
+    let (sidecars, refused) = Sidecars::of(stores);
     refused.iter().for_each(|refused| eprintln!("prepage: {refused}"));
-    let followed = map_of(&file, &elf, &sidecars);
+    let followed = match is_trusted(&file, stores.uid())? {
+        Ok(()) => carried_by(&file, &elf, &sidecars),
+        Err(by) => Err(MapError::Untrusted(by)),
+    };
     if args.json {
-        let map = |map: &PageMap| {
+        let map = |map: &ProfiledFile| {
             json!({
-                "pages": map.page_count(),
-                "file_pages": map.size_bytes.div_ceil(PAGE_SIZE),
-                "made_unix_s": map.made_unix_s,
-                "ranges": map.pages.iter().map(|run| [run.start().0, run.end().0]).collect::<Vec<_>>(),
+                "pages": map.pages(),
+                "file_pages": map.identity.size_bytes.div_ceil(PAGE_SIZE),
+                "made_unix_s": map.learned_unix_s,
+                "ranges": runs(map).map(|run| [run.start().0, run.end().0]).collect::<Vec<_>>(),
             })
         };
-        let told = |found: &Result<Option<PageMap>, _>| match found {
+        let told = |found: &Result<Option<ProfiledFile>, _>| match found {
             Ok(found) => json!({ "map": found.as_ref().map(map) }),
             Err(error) => json!({ "error": chain(error) }),
         };
@@ -127,17 +133,25 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_map(title: &str, map: &PageMap, out: &mut impl Write) -> Result<()> {
+fn runs(file: &ProfiledFile) -> impl Iterator<Item = PageRange> {
+    file.extents.iter().map(|extent| extent.range)
+}
+
+fn print_map(title: &str, map: &ProfiledFile, out: &mut impl Write) -> Result<()> {
     /// Runs in one line.
     const IN_LINE: usize = 12;
-    let (pages, of) = (map.page_count(), map.size_bytes.div_ceil(PAGE_SIZE));
+    let (pages, of) = (map.pages(), map.identity.size_bytes.div_ceil(PAGE_SIZE));
     let share = crate::targets::percent(pages, of);
-    writeln!(out, "{title}: {pages} of {of} pages ({share:.0} %), made {} ago", super::age(map.made_unix_s))?;
-    let run = |run: &prepage_core::PageRange| match run.len() {
+    writeln!(
+        out,
+        "{title}: {pages} of {of} pages ({share:.0} %), made {} ago",
+        super::age(map.learned_unix_s)
+    )?;
+    let run = |run: PageRange| match run.len() {
         1 => run.start().to_string(),
         _ => format!("{}-{}", run.start(), run.end().0 - 1),
     };
-    let runs: Vec<String> = map.pages.iter().map(run).collect();
+    let runs: Vec<String> = runs(map).map(run).collect();
     for line in runs.chunks(IN_LINE) {
         writeln!(out, "  {}", line.join(" "))?;
     }

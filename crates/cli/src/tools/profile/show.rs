@@ -4,23 +4,22 @@ use std::io::Write;
 
 use anyhow::{Result, anyhow, bail};
 use prepage_core::PAGE_SIZE;
-use prepage_core::cold_start::ColdStart;
-use prepage_core::extent::{Evidence, Extent};
-use prepage_core::gain::{Gain, STARTS_MIN};
-use prepage_core::profile::{Profile, ProfiledFile};
-use prepage_core::trial::{Budget, expected_waste, threshold, worthwhile};
+use prepage_core::profile::gain::{Gain, STARTS_MIN};
+use prepage_core::profile::start::observe_every;
+use prepage_core::profile::worth::{expected_waste, threshold, worthwhile};
+use prepage_core::profile::{ColdStart, Extent, OBSERVATIONS_MAX, Profile, ProfiledFile};
 use prepage_prefetch::engine::device_of;
-use prepage_prefetch::identity::{Skipped, open_if_same};
-use prepage_prefetch::store::Store;
+use prepage_profiles::Stores;
+use prepage_profiles::identity::{Skipped, open_if_same};
+use prepage_profiles::stored::Listed as StoreEntry;
 use serde::Serialize;
 
-use super::{Listed, age, file_name, find, what_is_wrong};
+use super::{Listed, age, file_name, what_is_wrong};
 use crate::table::table;
 
-/// Shows the profile that `name` means.
-pub fn show(store: &Store, name: &str, json: bool, out: &mut impl Write) -> Result<()> {
-    let matching = find(store, name)?;
-    let [(path, loaded)] = matching.as_slice() else {
+/// Shows the profile of `matching`, of which there must be one.
+pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl Write) -> Result<()> {
+    let [(path, loaded)] = matching else {
         let names: Vec<String> = matching
             .iter()
             .map(|(path, loaded)| match loaded {
@@ -28,7 +27,7 @@ pub fn show(store: &Store, name: &str, json: bool, out: &mut impl Write) -> Resu
                 Err(_) => file_name(path),
             })
             .collect();
-        bail!("{name} matches {} profiles:\n  {}\n  try: name one of them", names.len(), names.join("\n  "));
+        bail!("{} profiles match:\n  {}\n  try: name one of them", names.len(), names.join("\n  "));
     };
     let profile = loaded.as_ref().map_err(|error| anyhow!("{}: {}", path.display(), what_is_wrong(error)))?;
     let worth = Worth::of(profile);
@@ -37,21 +36,22 @@ pub fn show(store: &Store, name: &str, json: bool, out: &mut impl Write) -> Resu
     if json {
         let shown = serde_json::json!({
             "schema_version": 1,
-            "profile": Listed::new(path, loaded),
+            "profile": Listed::new(stores, path, loaded),
             "worth": worth,
-            "looks_due": profile.history.looks_due,
+            "observations_due": profile.history.due,
             "cold_starts": profile.starts,
             "files": files,
         });
         serde_json::to_writer_pretty(&mut *out, &shown)?;
         return Ok(writeln!(out)?);
     }
-    writeln!(out, "{}\nprogram  {}\nlast     {}", profile.role, profile.program, profile.command.join(" "))?;
+    writeln!(out, "{}\nprogram  {}\nkept in  {}", profile.role, profile.program, path.display())?;
     writeln!(
         out,
-        "learned  in {} exact runs and {} starts; last changed {} ago",
-        profile.history.exact_runs,
-        profile.history.refining_runs,
+        "learned  from {}{} starts of {} hosts; last changed {} ago",
+        profile.history.observations,
+        if profile.history.observations == OBSERVATIONS_MAX { " or more" } else { "" },
+        profile.sources.len().max(1),
         age(profile.history.updated_unix_s)
     )?;
     writeln!(
@@ -63,17 +63,17 @@ pub fn show(store: &Store, name: &str, json: bool, out: &mut impl Write) -> Resu
         profile.lookups.len()
     )?;
     worth.write(out)?;
-    if profile.history.looks_due > 0 {
-        let looks = profile.history.looks_due;
-        writeln!(
+    match profile.history.due {
+        0 => writeln!(out, "observed 1 start in {}", observe_every(&profile.starts))?,
+        due => writeln!(
             out,
-            "looks    in {looks} more cold starts every fault is watched: the program seems to have changed"
-        )?;
+            "observed the next {due} starts: few are known, or the program seems to have changed"
+        )?,
     }
-    let headings = ["pages", "of", "exact", "seen", "near", "likely", "state", "file"];
-    let mut table = table(&headings, &[0, 1, 2, 3, 4, 5]);
+    let headings = ["pages", "of", "read", "left", "likely", "state", "file"];
+    let mut table = table(&headings, &[0, 1, 2, 3, 4]);
     for file in &files {
-        let counts = [file.pages, file.file_pages, file.exact_pages, file.seen_pages, file.near_pages];
+        let counts = [file.pages, file.file_pages, file.read_pages, file.left_pages];
         let mut row: Vec<String> = counts.iter().map(u64::to_string).collect();
         row.push(percent(file.probability));
         row.extend([file.state.into(), file.path.clone()]);
@@ -97,12 +97,8 @@ struct Worth {
     left_pages: u64,
     /// The probability from which pages are brought in.
     threshold: f64,
-    /// Pages left out to test them, in these starts.
-    tested_pages: u64,
-    /// Of these, pages that were used.
-    tested_used_pages: u64,
-    /// Tests cost at most this share of a cold start, on average.
-    test_budget_share: f64,
+    /// Of the pages brought in ahead in observed starts, the share that was not used.
+    wasted_share: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -122,11 +118,11 @@ impl Worth {
         let planned = worthwhile(profile, &figures);
         let starts: Vec<&ColdStart> = profile.starts.iter().filter(|start| !start.held_out).collect();
         let sum = |count: fn(&ColdStart) -> f64| starts.iter().map(|start| count(start)).sum::<f64>();
-        let used = sum(|start| {
-            f64::from(start.prefetched_pages) * (1.0 - f64::from(start.waste_permille.min(1000)) / 1000.0)
-        });
-        let needed = used + sum(|start| f64::from(start.missed_pages));
-        let tested_used = sum(|start| f64::from(start.tested_used_pages));
+        let brought = sum(|start| start.prefetched_pages.saturating_sub(start.wasted_pages).into());
+        let needed = brought + sum(|start| f64::from(start.missed_pages));
+        let observed = |start: &ColdStart, pages: u32| if start.observed { f64::from(pages) } else { 0.0 };
+        let watched: f64 = starts.iter().map(|start| observed(start, start.prefetched_pages)).sum();
+        let wasted: f64 = starts.iter().map(|start| observed(start, start.wasted_pages)).sum();
         let mut devices: Vec<u64> = Vec::new();
         for start in profile.starts.iter().rev() {
             if !devices.contains(&start.device) {
@@ -136,13 +132,11 @@ impl Worth {
         Self {
             gains: devices.into_iter().map(|device| DeviceGain::new(device, &profile.starts)).collect(),
             prefetched_starts: starts.len(),
-            hit_share: (needed > 0.0).then(|| used / needed),
+            hit_share: (needed > 0.0).then(|| brought / needed),
             waste_share: expected_waste(&planned),
             left_pages: profile.pages() - planned.pages(),
             threshold: threshold(&figures),
-            tested_pages: (tested_used + sum(|start| f64::from(start.tested_unused_pages))) as u64,
-            tested_used_pages: tested_used as u64,
-            test_budget_share: Budget::SHARE,
+            wasted_share: (watched > 0.0).then(|| wasted / watched),
         }
     }
 
@@ -170,12 +164,9 @@ impl Worth {
             let (left, threshold) = (self.left_pages, percent(self.threshold));
             writeln!(out, "left     {left} pages less likely than {threshold}: known, and not brought in")?;
         }
-        let (tested, used) = (self.tested_pages, self.tested_used_pages);
-        let budget = 100.0 * self.test_budget_share;
-        writeln!(
-            out,
-            "tests    {tested} pages left out to test them, {used} of them used; at most {budget} % of a cold start"
-        )?;
+        if let Some(share) = self.wasted_share {
+            writeln!(out, "wasted   {} of the pages brought in in observed cold starts", percent(share))?;
+        }
         Ok(())
     }
 }
@@ -184,7 +175,7 @@ impl DeviceGain {
     fn new(device: u64, starts: &[ColdStart]) -> Self {
         let gain = Gain::on(device, starts);
         Self {
-            device: format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)),
+            device: format!("{device:016x}"),
             prefetched_starts: gain.prefetched_starts,
             held_out_starts: gain.held_out_starts,
             prefetched_us: gain.prefetched_us,
@@ -200,14 +191,14 @@ impl DeviceGain {
         let Some(ratio) = self.ratio else {
             return Ok(writeln!(
                 out,
-                "gain     not known on device {device}: {prefetched_starts} cold starts with prefetch, \
+                "gain     not known on file system {device}: {prefetched_starts} cold starts with prefetch, \
                  {held_out_starts} held out ({STARTS_MIN} of each are needed)"
             )?);
         };
         let off = if self.off { "; switched off, and tried again now and then" } else { "" };
         writeln!(
             out,
-            "gain     {ratio:.2} of the time without on device {device}: {:.0} ms against {:.0} ms \
+            "gain     {ratio:.2} of the time without on file system {device}: {:.0} ms against {:.0} ms \
              (medians of {prefetched_starts} and {held_out_starts} cold starts){off}",
             ms(self.prefetched_us),
             ms(self.held_out_us)
@@ -221,10 +212,8 @@ struct ShownFile {
     path: String,
     pages: u64,
     file_pages: u64,
-    /// Shares of `pages` known exactly, seen in a fault or read, and neighbours of a fault.
-    exact_pages: u64,
-    seen_pages: u64,
-    near_pages: u64,
+    /// Of `pages`, those that read() uses.
+    read_pages: u64,
     /// Of `pages`, those too unlikely to be brought in.
     left_pages: u64,
     /// Mean probability that a page is used.
@@ -243,9 +232,7 @@ impl ShownFile {
             path: file.path.clone(),
             pages: file.pages(),
             file_pages: file.identity.size_bytes.div_ceil(PAGE_SIZE),
-            exact_pages: count(&|extent| extent.evidence == Evidence::Exact),
-            seen_pages: count(&|extent| extent.evidence == Evidence::Seen),
-            near_pages: count(&|extent| extent.evidence == Evidence::Near),
+            read_pages: count(&|extent| extent.by_read),
             left_pages: count(&|extent| extent.counts.probability() < threshold),
             probability: sum / file.pages().max(1) as f64,
             state: match open_if_same(file) {

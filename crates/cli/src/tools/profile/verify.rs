@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use prepage_prefetch::elf::Elf;
-use prepage_prefetch::identity::{fingerprint, open_to_read};
-use prepage_prefetch::sidecar::{SUFFIX, directories, name_of};
-use prepage_prefetch::store::Store;
-use prepage_travel::verify::{self, Verdict, Verified};
+use prepage_profiles::elf::Elf;
+use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::sidecar::name_of;
+use prepage_profiles::stored::Listed;
+use prepage_profiles::verify::{self, Verdict, Verified};
+use prepage_profiles::{Layer, Stores};
 use serde_json::json;
 
 use crate::table::table;
@@ -18,13 +19,13 @@ use crate::targets::shown;
 /// What to verify.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Executables and libraries, sidecars, directories of sidecars, files of `export`, or names of `list`; nothing:
-    /// all profiles and all sidecars
+    /// Executables and libraries, sidecars or directories of them, exported files, or names of `list` [default: all profiles
+    /// and sidecars]
     what: Vec<String>,
-    /// Remove sidecars that speak of no file that is there
+    /// Remove sidecars whose files are gone or have another content
     #[arg(long)]
     prune: bool,
-    /// Show what fits as well
+    /// Also show what fits
     #[arg(short, long)]
     verbose: bool,
     /// Print JSON
@@ -36,11 +37,11 @@ pub struct Args {
 const STALE: u8 = 1;
 
 /// Runs the command.
-pub fn run(store: &Store, args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let mut found = Vec::new();
     if args.what.is_empty() {
-        of_store(store, &store.list()?, &mut found);
-        for directory in directories().iter().filter(|directory| directory.is_dir()) {
+        of_store(&super::all(stores)?, &mut found);
+        for directory in shared(stores).filter(|directory| directory.is_dir()) {
             of_directory(directory, &mut found)?;
         }
     }
@@ -49,16 +50,16 @@ pub fn run(store: &Store, args: &Args, out: &mut impl Write) -> Result<ExitCode>
         if path.is_dir() {
             of_directory(path, &mut found)?;
         } else if path.is_file() {
-            of_file(path, &mut found)?;
+            of_file(stores, path, &mut found)?;
         } else if name.contains('/') {
             bail!("{name}: no such file");
         } else {
-            of_store(store, &super::find(store, name)?, &mut found);
+            of_store(&super::find(stores, name)?, &mut found);
         }
     }
     let mut pruned = Vec::new();
     if args.prune {
-        for one in found.iter().filter(|one| one.kind == "sidecar" && one.verdict != Verdict::Fits) {
+        for one in found.iter().filter(|one| one.may_be_pruned()) {
             std::fs::remove_file(&one.holder).with_context(|| one.holder.display().to_string())?;
             pruned.push(one.holder.clone());
         }
@@ -69,14 +70,19 @@ pub fn run(store: &Store, args: &Args, out: &mut impl Write) -> Result<ExitCode>
     Ok(if stale { STALE.into() } else { ExitCode::SUCCESS })
 }
 
-fn of_store(store: &Store, listed: &[prepage_prefetch::store::Listed], found: &mut Vec<Verified>) {
+/// Directories in which sidecars may lie.
+fn shared(stores: &Stores) -> impl Iterator<Item = &Path> {
+    stores.directories().filter(|(layer, _)| *layer != Layer::User).map(|(_, directory)| directory)
+}
+
+fn of_store(listed: &[Listed], found: &mut Vec<Verified>) {
     for (path, loaded) in listed {
         match loaded {
             Ok(profile) => found.extend(verify::profile(path, profile)),
             Err(error) => found.push(Verified {
                 kind: "profile",
                 holder: path.clone(),
-                file: store.directory().into(),
+                file: path.parent().unwrap_or(Path::new("/")).into(),
                 pages: 0,
                 verdict: Verdict::Damaged(super::what_is_wrong(error)),
             }),
@@ -91,27 +97,26 @@ fn of_directory(directory: &Path, found: &mut Vec<Verified>) -> Result<()> {
 }
 
 /// A sidecar, an ELF file with what is in it and beside it, or profiles.
-fn of_file(path: &Path, found: &mut Vec<Verified>) -> Result<()> {
+fn of_file(stores: &Stores, path: &Path, found: &mut Vec<Verified>) -> Result<()> {
     let context = || path.display().to_string();
-    if path.extension().is_some_and(|end| end == SUFFIX) {
-        found.push(verify::sidecar(path));
-        return Ok(());
-    }
-    let file = std::fs::File::open(path).with_context(context)?;
+    let file = open_to_read(&path.canonicalize()?).map_err(anyhow::Error::from).with_context(context)?;
+    identity_of(&file).map_err(anyhow::Error::from).with_context(context)?;
     let Ok(_) = Elf::parse(&file) else {
         for profile in super::carry::read_bundle(path)? {
-            found.extend(verify::profile(path, &profile));
+            // What is of one file alone names no program.
+            if profile.program.is_empty() {
+                found.push(verify::sidecar(path));
+            } else {
+                found.extend(verify::profile(path, &profile));
+            }
         }
         return Ok(());
     };
     let before = found.len();
     found.extend(verify::section(path).with_context(context)?);
-    if let Ok(file) = open_to_read(&path.canonicalize()?) {
-        let size_bytes = file.metadata()?.len();
-        let name = name_of(&fingerprint(&file, size_bytes)?, size_bytes);
-        let beside = directories().into_iter().map(|directory| directory.join(&name));
-        found.extend(beside.filter(|path| path.is_file()).map(|path: PathBuf| verify::sidecar(&path)));
-    }
+    let name = name_of(&content_of(&file)?);
+    let beside = shared(stores).map(|directory| directory.join(&name));
+    found.extend(beside.filter(|path| path.is_file()).map(|path: PathBuf| verify::sidecar(&path)));
     if found.len() == before {
         eprintln!("prepage: {}: no page map in it or beside it", path.display());
     }
@@ -123,6 +128,7 @@ fn print(args: &Args, found: &[Verified], pruned: &[PathBuf], out: &mut impl Wri
         Verdict::Fits => ("fits", String::new()),
         Verdict::Stale(why) => ("stale", why.clone()),
         Verdict::Damaged(why) => ("damaged", why.clone()),
+        Verdict::Unknown(why) => ("unknown", why.clone()),
     };
     if args.json {
         let one = |one: &Verified| {

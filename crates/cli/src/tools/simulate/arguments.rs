@@ -1,8 +1,8 @@
 //! What the options of `prepage simulate` are written like.
 
-use prepage_core::simulate::device::time_ns;
-use prepage_core::simulate::pages::MOST_PAGES;
+use prepage_core::quantity::parse_ns;
 use prepage_core::{PageIndex, PageRange};
+use prepage_simulate::pages::MOST_PAGES;
 
 /// Most memory sizes in a list.
 const MOST_SIZES: u64 = 10_000;
@@ -17,7 +17,7 @@ pub struct Sizes(pub Vec<u64>);
 
 /// `700ns`, `2us`.
 pub fn time(text: &str) -> Result<u64, String> {
-    time_ns(text).ok_or_else(|| format!("`{text}` is no time; write 700ns, 2us or 1.5ms"))
+    parse_ns(text, "ns").ok_or_else(|| format!("`{text}` is not a time; write 700ns, 2us or 1.5ms"))
 }
 
 /// `3,10,16-31`: pages 3, 10 and 16 to 31.
@@ -63,7 +63,7 @@ pub fn policies(text: &str) -> Vec<String> {
 /// First and last of each part of `1,4-7`.
 fn list(text: &str) -> Result<Vec<(u64, u64)>, String> {
     let number = |digits: &str| {
-        digits.trim().parse::<u64>().map_err(|_| format!("`{digits}` is no number; write 3,10,16-31"))
+        digits.trim().parse::<u64>().map_err(|_| format!("`{digits}` is not a number; write 3,10,16-31"))
     };
     let part = |part: &str| {
         let (first, last) = match part.split_once('-') {
@@ -91,8 +91,8 @@ mod tests {
     fn lists_of_pages_and_sizes_are_read() {
         assert_eq!(sizes("1-3,100").unwrap().0, [1, 2, 3, 100]);
         assert_eq!(pages("10,16-31").unwrap().0[1].len(), 16);
-        for slip in ["x", "5-3", "1-", "99999999999999999999"] {
-            assert!(pages(slip).is_err() && sizes(slip).is_err(), "{slip}");
+        for text in ["x", "5-3", "1-", "99999999999999999999"] {
+            assert!(pages(text).is_err() && sizes(text).is_err(), "{text}");
         }
         assert!(sizes("0-18446744073709551615").is_err() && pages("0-18446744073709551615").is_err());
     }

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 use prepage_core::TraceFacts;
-use prepage_core::simulate::outcome::ObjectOutcome;
 use prepage_simulate::input::Unseen;
 use prepage_simulate::memory::MemoryFaults;
+use prepage_simulate::outcome::ObjectOutcome;
 use prepage_simulate::{Input, Row, Simulated};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -26,9 +26,14 @@ struct Report {
     runs: u32,
     touches: u64,
     touched_pages: u64,
-    /// Touches that may be missing; null where nobody knows.
+    /// Touches that may be missing; null where the trace does not say.
     unseen_pages: Option<u64>,
     shared_memory_faults: u64,
+    /// Of files that are read in a pattern: sweeps until all pages are touched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sweeps: Option<u64>,
+    /// Threads that touched, whose touches are replayed one after the other.
+    threads: usize,
     policies: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<BTreeMap<&'static str, BTreeMap<u64, u64>>>,
@@ -45,8 +50,12 @@ struct Policy<'a> {
     pct: f64,
     full512: u64,
     superpages: u64,
-    /// By pages read: reads of all that was wanted, and reads cut short.
+    /// Reads of hard faults by their number of pages: full ones, truncated ones.
     clusters: BTreeMap<u64, [u64; 2]>,
+    /// Reads in the background by their number of pages.
+    background: &'a BTreeMap<u64, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost_ns: Option<u64>,
     objects: Vec<Object<'a>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     devices: BTreeMap<String, Times>,
@@ -64,17 +73,20 @@ struct Object<'a> {
 #[derive(Serialize)]
 struct Times {
     time_ns: u64,
+    fault_ns: u64,
     stall_ns: u64,
     hard: u64,
     late: u64,
     soft: u64,
+    /// As a log of the kernel's handler counts them: disk, short, cached.
+    logged: [u64; 3],
 }
 
 /// Prints it.
 pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&MemoryFaults>) -> Result<()> {
     let mut policies = Map::new();
     for row in rows {
-        policies.insert(row.name.to_owned(), serde_json::to_value(policy(input, row))?);
+        policies.insert(row.name.to_owned(), serde_json::to_value(policy(args, input, row))?);
     }
     let first = rows.first().map(|row| &row.plain.outcome);
     let report = Report {
@@ -87,6 +99,8 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
             Unseen::Unknown => None,
         },
         shared_memory_faults: input.shared_memory,
+        sweeps: input.sweeps,
+        threads: input.threads,
         touches: first.map_or(0, |outcome| outcome.touches),
         touched_pages: first.map_or(0, |outcome| outcome.touched_pages),
         policies,
@@ -100,21 +114,23 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
     }
 }
 
-fn policy<'a>(input: &'a Input, row: &Row<'_>) -> Policy<'a> {
+fn policy<'a>(args: &Args, input: &'a Input, row: &Row<'a>) -> Policy<'a> {
     let outcome = &row.plain.outcome;
     let objects = input.layout.objects.iter().zip(&outcome.objects);
     let times = |simulated: &Simulated| Times {
         time_ns: simulated.outcome.time_ns,
+        fault_ns: simulated.outcome.fault_ns,
         stall_ns: simulated.outcome.stall_ns,
         hard: simulated.outcome.hard,
         late: simulated.outcome.late,
         soft: simulated.outcome.soft,
+        logged: simulated.outcome.logged(),
     };
     Policy {
         hard: outcome.hard,
         soft: outcome.soft,
         io: outcome.io,
-        background_io: outcome.background_io,
+        background_io: outcome.background.values().sum(),
         read: outcome.read,
         never: outcome.never,
         // To two decimals, ties to the even one, as the published tables are.
@@ -124,8 +140,10 @@ fn policy<'a>(input: &'a Input, row: &Row<'_>) -> Policy<'a> {
         clusters: outcome
             .clusters
             .iter()
-            .map(|(&pages, size)| (pages, [size.full, size.truncated]))
+            .map(|(pages, reads)| (pages, [reads.full, reads.truncated]))
             .collect(),
+        background: &outcome.background,
+        cost_ns: args.cost.map(|cost| cost.of(outcome)),
         objects: objects
             .map(|(object, &ObjectOutcome { hard, read, never })| Object {
                 path: &object.name,

@@ -1,19 +1,19 @@
 //! The results of `prepage simulate` as tables.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use anyhow::Result;
 use comfy_table::Table;
-use prepage_core::simulate::Outcome;
+use prepage_core::TraceFacts;
+use prepage_core::policy::cluster::ClusterCount;
+use prepage_simulate::Outcome;
 use prepage_simulate::input::Unseen;
-use prepage_simulate::memory::{MemoryFaults, RULES};
+use prepage_simulate::memory::MemoryFaults;
 use prepage_simulate::{Input, Row};
 
 use super::Args;
 use crate::table::table;
-
-/// What a trace without losses says of them.
-const NOTHING_LOST: &str = "nothing lost";
 
 /// Objects shown with --by-object.
 const TOP_OBJECTS: usize = 20;
@@ -22,7 +22,10 @@ const TOP_OBJECTS: usize = 20;
 pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&MemoryFaults>) -> Result<()> {
     let mut parts = vec![facts(args, input, rows) + "\n", format!("{}\n", policies(args, rows).trim_fmt())];
     if args.histogram {
-        parts.push(format!("reads by size: all that was wanted + cut short\n\n{}\n", sizes(rows).trim_fmt()));
+        parts.push(format!(
+            "reads by size: full + truncated + in the background\n\n{}\n",
+            sizes(rows).trim_fmt()
+        ));
     }
     if args.by_object {
         parts.push(format!("hard faults by object\n\n{}\n", objects(input, rows).trim_fmt()));
@@ -44,8 +47,8 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
         0 => String::new(),
         faults => format!("; {faults} faults on shared memory left out"),
     };
-    let lacking = input.facts.as_ref().map(prepage_report::text::losses).filter(|text| text != NOTHING_LOST);
-    let lacking = lacking.map(|text| format!("\n{text}")).unwrap_or_default();
+    let gaps = input.facts.as_ref().map(TraceFacts::missing).unwrap_or_default();
+    let lacking: String = gaps.iter().map(|gap| format!("\nincomplete: {gap}")).collect();
     let unseen = match input.unseen {
         Unseen::Nothing => String::new(),
         Unseen::AtMost(0) => "; none unseen".to_owned(),
@@ -54,8 +57,21 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
             "\nnot recorded exactly (record --exact): touches of pages that were mapped along with others are missing".to_owned()
         }
     };
+    let sweeps = match input.sweeps {
+        Some(1) => "; one sweep touches all".to_owned(),
+        Some(sweeps) => format!("; {sweeps} sweeps until all are touched"),
+        None => String::new(),
+    };
+    let threads = match input.threads {
+        threads @ 2.. if !args.device.is_empty() => {
+            format!(
+                "\nfaults of {threads} threads are replayed one after the other: times are of one thread that does all"
+            )
+        }
+        _ => String::new(),
+    };
     format!(
-        "{} touches of {touched} pages, {} objects of {} pages{runs}{shared}{unseen}{lacking}",
+        "{} touches of {touched} pages, {} objects of {} pages{sweeps}{runs}{shared}{unseen}{lacking}{threads}",
         input.count,
         input.layout.objects.len(),
         input.layout.objects.iter().map(|object| object.pages).sum::<u64>()
@@ -63,15 +79,35 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
 }
 
 fn policies(args: &Args, rows: &[Row<'_>]) -> Table {
-    let mut headings: Vec<String> =
-        ["policy", "hard", "±%", "soft", "I/Os", "pages read", "never", "never %", "full", "cut", "2 MiB"]
-            .map(str::to_owned)
-            .to_vec();
+    let mut headings: Vec<String> = [
+        "policy",
+        "hard",
+        "±%",
+        "soft",
+        "I/Os",
+        "pages read",
+        "a read",
+        "never",
+        "never %",
+        "full",
+        "truncated",
+        "2 MiB",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     if args.runs > 1 {
         headings.push("superpages".to_owned());
     }
+    if args.cost.is_some() {
+        headings.push("cost ms".to_owned());
+    }
     for (device, _) in rows.first().into_iter().flat_map(|row| &row.timed) {
-        headings.extend([format!("{device} ms"), "waits ms".to_owned(), "late".to_owned()]);
+        headings.extend([
+            format!("{device} ms"),
+            "faults ms".to_owned(),
+            "waits ms".to_owned(),
+            "late".to_owned(),
+        ]);
     }
     let texts: Vec<&str> = headings.iter().map(String::as_str).collect();
     let mut table = table(&texts, &(1..headings.len()).collect::<Vec<_>>());
@@ -86,6 +122,7 @@ fn policies(args: &Args, rows: &[Row<'_>]) -> Table {
             outcome.soft.to_string(),
             outcome.io.to_string(),
             outcome.read.to_string(),
+            format!("{:.1}", outcome.mean_read_pages()),
             outcome.never.to_string(),
             format!("{:.2}", outcome.never_percent()),
             full.to_string(),
@@ -95,9 +132,11 @@ fn policies(args: &Args, rows: &[Row<'_>]) -> Table {
         if args.runs > 1 {
             cells.push(outcome.superpages.to_string());
         }
+        cells.extend(args.cost.map(|cost| milliseconds(cost.of(outcome))));
         for (_, timed) in &row.timed {
-            let Outcome { time_ns, stall_ns, late, .. } = timed.outcome;
-            cells.extend([milliseconds(time_ns), milliseconds(stall_ns), late.to_string()]);
+            let Outcome { time_ns, fault_ns, stall_ns, late, .. } = timed.outcome;
+            cells.extend([time_ns, fault_ns, stall_ns].map(milliseconds));
+            cells.push(late.to_string());
         }
         table.add_row(cells);
     }
@@ -120,15 +159,20 @@ fn sizes(rows: &[Row<'_>]) -> Table {
     let mut headings = vec!["pages"];
     headings.extend(rows.iter().map(|row| row.name));
     let mut table = table(&headings, &(0..headings.len()).collect::<Vec<_>>());
-    let mut pages: Vec<u64> =
-        rows.iter().flat_map(|row| row.plain.outcome.clusters.keys().copied()).collect();
-    pages.sort_unstable();
-    pages.dedup();
-    for size in pages {
+    let of = |row: &Row<'_>| {
+        let outcome = &row.plain.outcome;
+        let hard = outcome.clusters.iter().map(|(pages, _)| pages);
+        hard.chain(outcome.background.keys().copied()).collect::<Vec<_>>()
+    };
+    for size in rows.iter().flat_map(of).collect::<BTreeSet<_>>() {
         let mut cells = vec![size.to_string()];
-        cells.extend(rows.iter().map(|row| match row.plain.outcome.clusters.get(&size) {
-            Some(reads) => format!("{} + {}", reads.full, reads.truncated),
-            None => "-".to_owned(),
+        cells.extend(rows.iter().map(|row| {
+            let reads = row.plain.outcome.clusters.of(size);
+            match row.plain.outcome.background.get(&size) {
+                Some(background) => format!("{} + {} + {background}", reads.full, reads.truncated),
+                None if reads == ClusterCount::default() => "-".to_owned(),
+                None => format!("{} + {}", reads.full, reads.truncated),
+            }
         }));
         table.add_row(cells);
     }
@@ -153,7 +197,7 @@ fn objects(input: &Input, rows: &[Row<'_>]) -> Table {
 
 fn memory_table(memory: &MemoryFaults) -> Table {
     let mut headings = vec!["pages"];
-    headings.extend(RULES);
+    headings.extend(memory.names());
     let mut table = table(&headings, &(0..headings.len()).collect::<Vec<_>>());
     for (size, faults) in &memory.faults {
         let mut cells = vec![size.to_string()];

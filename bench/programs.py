@@ -1,0 +1,64 @@
+"""The programs whose starts are measured, and what they are given to work on."""
+import os, shutil, subprocess, time
+
+SCIENCE = "import pandas, scipy.stats, matplotlib.pyplot\n"
+HELLO = 'public class Hello { public static void main(String[] a) { System.out.println("hello"); } }\n'
+CHROMIUM = ("chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+            " --disable-component-update --disable-sync").split()
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def commands(work):
+    """Name → command line. The first ten are those of `make bench-start`; no document of prepage names the others."""
+    return {
+        "gcc": ["gcc", "-O2", "-S", "-o", "/dev/null", f"{work}/front.c"],
+        "clang": ["clang", "-O1", "-c", "-o", "/dev/null", f"{work}/front.c"],
+        "emacs": ["emacs", "-batch"],
+        "gdb": ["gdb", "-batch"],
+        "node": ["node", "-e", "1"],
+        "java": ["java", "-cp", work, "Hello"],
+        "javac": ["javac", "-d", f"{work}/home", f"{work}/Hello.java"],
+        "python": ["/usr/bin/python3", f"{work}/science.py"],
+        "chromium": [*CHROMIUM, f"--user-data-dir={work}/chromium", "--dump-dom", "about:blank"],
+        "firefox": ["firefox-esr", "--headless", "--no-remote", "--profile", f"{work}/firefox", "--screenshot",
+                    f"{work}/home/shot.png", "about:blank"],
+        "git": ["git", "-C", f"{work}/repository", "log", "--stat"],
+        "perl": ["perl", "-MPOSIX", "-MEncode", "-MFile::Temp", "-e", "1"],
+        "php": ["php", "-r", "echo json_encode([1, 2]);"],
+        "R": ["Rscript", "-e", "summary(lm(dist ~ speed, cars))"],
+        "gs": ["gs", "-q", "-dNODISPLAY", "-dBATCH", "-c", "1 2 add pop quit"],
+        "ffmpeg": ["ffmpeg", "-hide_banner", "-codecs"],
+        "go": ["go", "env", "GOROOT"],
+        "cmake": ["cmake", "--help-module-list"],
+    }
+
+
+def set_up(work):
+    """Makes what only the measured programs read. To be called as the user who runs them."""
+    shutil.copy(f"{HERE}/front.c", work)
+    for name, text in (("science.py", SCIENCE), ("Hello.java", HELLO)):
+        with open(os.path.join(work, name), "w") as file:
+            file.write(text)
+    for name in ("firefox", "home", "chromium", "repository"):
+        os.makedirs(os.path.join(work, name), exist_ok=True)
+    os.environ.update(HOME=f"{work}/home", MPLCONFIGDIR=f"{work}/home", PYTHONDONTWRITEBYTECODE="1", GOTOOLCHAIN="local",
+                      GIT_CONFIG_NOSYSTEM="1")
+    quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    subprocess.run(["javac", "-d", work, f"{work}/Hello.java"], **quiet)
+    subprocess.run(["/usr/bin/python3", f"{work}/science.py"], **quiet)
+    author = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
+    git = ["git", "-C", f"{work}/repository", *author]
+    subprocess.run([*git, "init", "-q"], **quiet)
+    for at in range(30):
+        with open(f"{work}/repository/file{at}", "w") as file:
+            file.write("line\n" * 200 * (at + 1))
+        subprocess.run([*git, "add", "."], **quiet)
+        subprocess.run([*git, "commit", "-qm", f"file {at}"], **quiet)
+    subprocess.run([*git, "gc", "-q"], **quiet)
+    # Files changed within the last seconds are not told apart by their times.
+    hour_ago = time.time() - 3600
+    for directory, _, files in os.walk(work):
+        for name in files:
+            path = os.path.join(directory, name)
+            if not os.path.islink(path):
+                os.utime(path, (hour_ago, hour_ago))

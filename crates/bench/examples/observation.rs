@@ -1,0 +1,146 @@
+//! What observing a start of a program sees and costs, beside the yardstick (read-ahead 0, caches dropped, every call traced).
+//!
+//! ```text
+//! observation ROUNDS COMMAND…      one line of JSON; as root
+//! ```
+//! AGENT: the agent's library. WITHOUT_PERF=1, WITHOUT_AGENT=1: as where these are not to be had.
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::ffi::OsString;
+use std::fs;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use prepage_bench::yardstick::observe_exactly;
+use prepage_core::profile::observation::Observation;
+use prepage_observe::{ObserveOptions, Observer, Until};
+use prepage_prefetch::cold::drop_caches;
+use prepage_prefetch::statistics::median;
+use prepage_sys::spawn::spawn_waiting;
+use rustix::event::{PollFd, PollFlags, poll};
+
+type Pages = HashSet<(String, u64)>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args_os().skip(1);
+    let rounds: usize =
+        args.next().and_then(|rounds| rounds.to_str()?.parse().ok()).ok_or("how many rounds?")?;
+    let command: Vec<OsString> = args.collect();
+    let (yardstick, ..) = observe_exactly(&command)?;
+    let (mut mapped, mut read) = (Pages::new(), Pages::new());
+    for file in &yardstick.files {
+        for used in &file.pages {
+            let pages = if used.by_read { &mut read } else { &mut mapped };
+            pages.extend(used.range.iter().map(|page| (file.path.clone(), page.0)));
+        }
+    }
+    let names: HashSet<&str> = yardstick.names.iter().map(|name| name.path.as_str()).collect();
+    let held = mapped_by_others();
+
+    let (mut cold, mut warm) = ([vec![], vec![]], [vec![], vec![]]);
+    let mut last = None;
+    for _ in 0..rounds {
+        for observed in [false, true] {
+            drop_caches()?;
+            let (took, observation) = start(&command, observed)?;
+            cold[usize::from(observed)].push(took);
+            last = observation.or(last);
+        }
+    }
+    for _ in 0..rounds {
+        for observed in [false, true] {
+            let (took, observation) = start(&command, observed)?;
+            warm[usize::from(observed)].push(took);
+            last = observation.or(last);
+        }
+    }
+    let observation = last.ok_or("no rounds")?;
+    let (sure, near) = (pages(&observation, true, false), pages(&observation, false, false));
+    let seen_read = pages(&observation, true, true);
+    let seen_names: HashSet<&str> = observation.names.iter().map(|name| name.path.as_str()).collect();
+    let beyond =
+        sure.iter().filter(|page| !mapped.contains(page) && !read.contains(page) && !held.contains(&page.0));
+    let share = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
+    let ratio = |times: [Vec<f64>; 2]| {
+        let [plain, observed] = times.map(|times| median(&times));
+        (plain, observed / plain)
+    };
+    let (cold_ms, cold_ratio) = ratio(cold);
+    let (warm_ms, warm_ratio) = ratio(warm);
+    println!(
+        "{}",
+        serde_json::json!({
+            "yardstick_pages": mapped.len(),
+            "share": share(mapped.iter().filter(|page| sure.contains(page)).count(), mapped.len()),
+            "share_with_near":
+                share(mapped.iter().filter(|page| sure.contains(page) || near.contains(page)).count(), mapped.len()),
+            "beyond": share(beyond.count(), mapped.len()),
+            "near": share(near.len(), mapped.len()),
+            "read_share": share(
+                read.iter().filter(|page| seen_read.contains(page) || sure.contains(page)).count(), read.len()),
+            "read_pages": read.len(),
+            "names_share": share(names.iter().filter(|name| seen_names.contains(*name)).count(), names.len()),
+            "names": names.len(),
+            "cold_ms": cold_ms, "cold_ratio": cold_ratio, "warm_ms": warm_ms, "warm_ratio": warm_ratio,
+            "coverage": format!("{:?}", observation.coverage), "unseen": observation.unseen,
+        })
+    );
+    if let Some(path) = std::env::var_os("MISSES") {
+        let mut missed: Vec<_> = mapped.iter().filter(|page| !sure.contains(page)).collect();
+        missed.sort();
+        let mut names: Vec<_> = names.iter().filter(|name| !seen_names.contains(*name)).collect();
+        names.sort();
+        let more: Vec<_> =
+            sure.iter().filter(|page| !mapped.contains(page) && !held.contains(&page.0)).collect();
+        fs::write(path, format!("missed {missed:#?}\nnames {names:#?}\nmore {more:#?}"))?;
+    }
+    Ok(())
+}
+
+/// One start. Returns how long it took, in milliseconds, with what it waits for observing to begin.
+fn start(command: &[OsString], observed: bool) -> Result<(f64, Option<Observation>), Box<dyn Error>> {
+    let set = |name| std::env::var_os(name).is_some();
+    let options = ObserveOptions {
+        program: (!set("WITHOUT_AGENT")).then(|| command[0].clone().into()),
+        agent: std::env::var_os("AGENT").map(Into::into),
+        without_perf: set("WITHOUT_PERF"),
+        ..ObserveOptions::default()
+    };
+    let waiting = spawn_waiting(command)?;
+    let pid = waiting.pid();
+    let began = Instant::now();
+    let observer = observed.then(|| Observer::attach(pid, &options)).transpose()?;
+    let until = Until::ended_or(pid, Duration::from_secs(60))?;
+    let variables = observer.as_ref().map(Observer::program_arguments).unwrap_or_default();
+    let child = waiting.go_with(&variables)?;
+    // Not waited for meanwhile: that would take away what a visit waits for.
+    let pidfd = child.as_fd().try_clone_to_owned()?;
+    let waiter = std::thread::spawn(move || {
+        while !matches!(poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None), Ok(1)) {}
+        began.elapsed()
+    });
+    let observation = observer.map(|observer| observer.follow(&until));
+    let took = waiter.join().map_err(|_| "the waiter panicked")?;
+    child.wait()?;
+    Ok((took.as_secs_f64() * 1e3, observation))
+}
+
+fn pages(observation: &Observation, is_sure: bool, by_read: bool) -> Pages {
+    let mut pages = Pages::new();
+    for file in &observation.files {
+        let wanted = file.pages.iter().filter(|used| used.is_sure == is_sure && used.by_read == by_read);
+        pages.extend(wanted.flat_map(|used| used.range.iter()).map(|page| (file.path.clone(), page.0)));
+    }
+    pages
+}
+
+/// Files of which running programs may hold pages that the yardstick therefore cannot see.
+fn mapped_by_others() -> HashSet<String> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let maps = processes.filter_map(|process| fs::read_to_string(process.path().join("maps")).ok());
+    maps.flat_map(|maps| {
+        maps.lines().filter_map(|line| Some(line[line.find('/')?..].to_owned())).collect::<Vec<_>>()
+    })
+    .collect()
+}

@@ -1,0 +1,174 @@
+//! How many programs that do nothing can be started and waited for a second.
+
+use std::ffi::{CString, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use prepage_sys::start_ways::StartWay;
+
+/// A program that does nothing.
+const NOTHING: &str = "int main(void) { return 0; }\n";
+
+/// How the program is linked, and how many files there are of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linked {
+    /// Dynamically: all workers start the same file, and share the C library.
+    SharedDynamic,
+    /// Statically: each worker starts a file of its own.
+    OwnStatic,
+}
+
+impl Linked {
+    /// The name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SharedDynamic => "one dynamic program",
+            Self::OwnStatic => "static programs",
+        }
+    }
+}
+
+/// Why starts could not be counted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartsError {
+    /// No program to start could be made.
+    #[error("gcc cannot make a {} that does nothing: {reason}", linked.name())]
+    Compile {
+        /// Which.
+        linked: Linked,
+        /// What gcc printed.
+        reason: String,
+    },
+    /// A file could not be written, or a worker not be started.
+    #[error("workers cannot be started in {}", directory.display())]
+    Work {
+        /// Where.
+        directory: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A worker failed.
+    #[error("a worker that starts programs failed: {reason}")]
+    Worker {
+        /// What it printed.
+        reason: String,
+    },
+}
+
+/// Makes `copies` programs in `directory`: one file for [`Linked::SharedDynamic`].
+///
+/// # Errors
+/// [`StartsError::Compile`] without gcc or its libraries.
+pub fn programs(directory: &Path, linked: Linked, copies: usize) -> Result<Vec<PathBuf>, StartsError> {
+    let work = |source| StartsError::Work { directory: directory.to_owned(), source };
+    let source = directory.join("nothing.c");
+    fs::write(&source, NOTHING).map_err(work)?;
+    let first = directory.join(if linked == Linked::OwnStatic { "static-0" } else { "dynamic" });
+    let mut gcc = Command::new("gcc");
+    gcc.arg("-O2").args((linked == Linked::OwnStatic).then_some("-static"));
+    let failed = |reason: String| StartsError::Compile { linked, reason };
+    let output =
+        gcc.arg("-o").arg(&first).arg(&source).output().map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    let mut programs = vec![first];
+    if linked == Linked::OwnStatic {
+        for copy in 1..copies {
+            let path = directory.join(format!("static-{copy}"));
+            fs::copy(&programs[0], &path).map_err(work)?;
+            programs.push(path);
+        }
+    }
+    Ok(programs)
+}
+
+/// Starts a second of `workers` processes together, each of which starts a program of `programs` again and again for
+/// `duration`. `worker` is a command that calls [`count`]: with the name of the way, the milliseconds and the program
+/// behind it, it prints the starts.
+///
+/// # Errors
+/// A worker that could not be started, or failed.
+pub fn concurrently(
+    worker: &[OsString],
+    way: StartWay,
+    programs: &[PathBuf],
+    workers: usize,
+    duration: Duration,
+) -> Result<f64, StartsError> {
+    let failed = |source| StartsError::Work { directory: programs[0].clone(), source };
+    let start = |number: usize| {
+        Command::new(&worker[0])
+            .args(&worker[1..])
+            .args([way.name(), &duration.as_millis().to_string()])
+            .arg(&programs[number % programs.len()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(failed)
+    };
+    let children = (0..workers).map(start).collect::<Result<Vec<_>, _>>()?;
+    let mut starts = 0;
+    for child in children {
+        let output = child.wait_with_output().map_err(failed)?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        match text.trim().parse::<u64>() {
+            Ok(count) if output.status.success() => starts += count,
+            _ => {
+                let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                return Err(StartsError::Worker { reason });
+            }
+        }
+    }
+    Ok(starts as f64 / duration.as_secs_f64())
+}
+
+/// Starts `program` again and again for `duration`, and returns how often.
+///
+/// # Errors
+/// A program that cannot be started, or does not end with 0.
+pub fn count(way: StartWay, program: PathBuf, duration: Duration) -> io::Result<u64> {
+    let program = CString::new(program.into_os_string().into_vec())?;
+    let begun = Instant::now();
+    let mut starts = 0;
+    while begun.elapsed() < duration {
+        let status = way.run(&program)?;
+        if status != 0 {
+            return Err(io::Error::other(format!("the program ended with status {status:#x}")));
+        }
+        starts += 1;
+    }
+    Ok(starts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_are_counted_and_failures_are_none() {
+        for way in StartWay::ALL {
+            assert!(count(way, "/bin/true".into(), Duration::from_millis(20)).expect("starts") > 0);
+            assert!(count(way, "/bin/false".into(), Duration::from_millis(20)).is_err(), "{}", way.name());
+        }
+    }
+
+    #[test]
+    fn each_worker_has_a_static_program_of_its_own() {
+        if !prepage_testing::has(prepage_testing::Need::Tool("gcc".into())) {
+            return;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let own = programs(directory.path(), Linked::OwnStatic, 3).expect("static programs");
+        let shared = programs(directory.path(), Linked::SharedDynamic, 3).expect("a dynamic program");
+        assert_eq!((own.len(), shared.len()), (3, 1));
+        let bytes = own.iter().chain(&shared).map(|path| fs::metadata(path).expect("a file").len());
+        let bytes: Vec<u64> = bytes.collect();
+        assert!(bytes[0] == bytes[2] && bytes[0] > 10 * bytes[3], "{bytes:?}");
+    }
+}

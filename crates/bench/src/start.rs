@@ -1,0 +1,374 @@
+//! One start of a program, measured: time, processor, memory, faults, what was read from the disk and for whom.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use prepage_prefetch::cold::Chill;
+use prepage_profiles::ProgramKey;
+use prepage_profiles::{Layer, StoreError, Stores};
+use prepage_sys::reap::{Reap, Reaped, reap};
+use prepage_trace::now_ns;
+
+use crate::block_reads::{BlockReads, Seen};
+use crate::early_fault::{EarlyFault, MappedAhead};
+use crate::head_start::{HeadStart, Made, Tuning};
+
+/// Pause between making the cache cold and the start: the kernel has freed memory to sort and to hand back to the host.
+const SETTLING: Duration = Duration::from_millis(200);
+/// How long what a start leaves running is waited for.
+const AFTERMATH: Duration = Duration::from_secs(10);
+
+/// How the program is started.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    /// As it is.
+    Plain,
+    /// By `prepage run`.
+    Run,
+    /// After or with a prefetch; with `early_fault` it maps its pages before its first instruction.
+    Ahead {
+        /// The prefetch.
+        tuning: Tuning,
+        /// Whether pages are mapped ahead.
+        early_fault: bool,
+    },
+}
+
+impl Way {
+    /// The name in tables and JSON.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Plain => "plain".into(),
+            Self::Run => "prepage run".into(),
+            Self::Ahead { tuning, early_fault } => {
+                let with = if *early_fault { ", early fault" } else { "" };
+                format!("{}{with}", tuning.mode.name())
+            }
+        }
+    }
+}
+
+/// The phases the study wanted timed, in nanoseconds. Of `prepage run` they are not known.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Phases {
+    /// Finding and reading the profile, for which the program waits.
+    pub profile_read_ns: u64,
+    /// Starting the reads, for which the program waits: in synchronous modes until all is in memory.
+    pub reads_started_ns: u64,
+    /// From their start until all is in memory, or the program ended before.
+    pub reads_done_ns: u64,
+    /// Mapping pages and filling .bss, for which the program waits.
+    pub mapping_ns: u64,
+}
+
+/// Figures of one start.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Measured {
+    /// From before reading the profile to the end of the program.
+    pub wall_ns: u64,
+    /// Of the program and of what prefetches for it, user and kernel.
+    pub cpu_ns: u64,
+    /// The largest resident set of the program's processes.
+    pub resident_bytes_max: u64,
+    /// Page faults of the program, and of these from disk; those within system calls are counted.
+    pub faults: u64,
+    /// Of these, those that read from a device.
+    pub disk_faults: u64,
+    /// What the disk of /usr was asked to read, by whomever: requests and bytes (diskstats).
+    pub disk_reads: u64,
+    /// The same in bytes.
+    pub disk_read_bytes: u64,
+    /// The phases.
+    pub phases: Phases,
+    /// Pages that the prefetch asked for.
+    pub prefetched_pages: u64,
+    /// What was mapped ahead.
+    pub mapped: MappedAhead,
+    /// Every read of a block device for this start and its phase, where they can be seen (root).
+    #[serde(skip)]
+    pub io: Option<PhasedReads>,
+}
+
+/// Reads of one start, by who asked for them.
+#[derive(Clone, Debug, Default)]
+pub struct PhasedReads {
+    /// When the start began, nanoseconds of CLOCK_MONOTONIC.
+    pub began_ns: u64,
+    /// Process that measures: it reads the profile.
+    pub bench_pid: u32,
+    /// Processes that prefetch.
+    pub prefetch_pids: Vec<u32>,
+    /// What was read.
+    pub seen: Seen,
+}
+
+/// For whom a read was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The profile, and finding the program.
+    Profile,
+    /// Prefetching.
+    Prefetch,
+    /// The program itself.
+    Program,
+}
+
+impl Phase {
+    /// All, in the order of a start.
+    pub const ALL: [Self; 3] = [Self::Profile, Self::Prefetch, Self::Program];
+
+    /// The name in tables and CSV.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Profile => "profile",
+            Self::Prefetch => "prefetch",
+            Self::Program => "program",
+        }
+    }
+}
+
+impl PhasedReads {
+    /// For whom the read by process `pid` was made.
+    pub fn phase_of(&self, pid: u32) -> Phase {
+        if self.prefetch_pids.contains(&pid) {
+            Phase::Prefetch
+        } else if pid == self.bench_pid {
+            Phase::Profile
+        } else {
+            Phase::Program
+        }
+    }
+
+    /// Sizes in bytes of the reads of `phase`; of all for `None`.
+    pub fn sizes(&self, phase: Option<Phase>) -> Vec<u64> {
+        let of_phase = |pid| phase.is_none_or(|phase| self.phase_of(pid) == phase);
+        self.seen.reads.iter().filter(|read| of_phase(read.pid)).map(|read| read.bytes).collect()
+    }
+}
+
+/// A start could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The program could not be started.
+    #[error("cannot start {program}")]
+    Run {
+        /// Its name.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It did not end well, so that its times mean nothing.
+    #[error("{program} ended with {status}")]
+    Failed {
+        /// Its name.
+        program: String,
+        /// How.
+        status: ExitStatus,
+    },
+    /// The cache could not be made cold.
+    #[error("cannot make the cache cold")]
+    Chill(#[source] io::Error),
+    /// The profile cannot be read, or there is none.
+    #[error("the profile cannot be read")]
+    Store(#[from] StoreError),
+    /// There is no profile.
+    #[error("there is no profile of {program}")]
+    NoProfile {
+        /// The program.
+        program: String,
+    },
+    /// No process could be started for the prefetch.
+    #[error("the prefetch cannot be started")]
+    Prefetch(#[source] io::Error),
+    /// What the library reports cannot be read.
+    #[error("the report of what was mapped ahead cannot be read")]
+    Report(#[source] io::Error),
+}
+
+/// A program to be started in many ways.
+#[derive(Debug)]
+pub struct Bench {
+    /// The command.
+    pub command: Vec<OsString>,
+    /// The `prepage` binary, for [`Way::Run`].
+    pub starter: PathBuf,
+    /// Where its profile is.
+    pub stores: Stores,
+    /// How the cache is made cold.
+    pub chill: Chill,
+    /// For ways with early fault.
+    pub early_fault: Option<EarlyFault>,
+    /// Where reads of block devices can be seen.
+    pub block_reads: Option<BlockReads>,
+}
+
+impl Bench {
+    /// Starts the program from a cold cache, its streams at /dev/null, and waits for its end and for what it leaves.
+    ///
+    /// To be called in a process with one thread and no other children, which adopts orphans
+    /// ([`prepage_sys::beside::adopt_orphans`]).
+    pub fn start(&mut self, way: &Way) -> Result<Measured, StartError> {
+        self.make_cold()?;
+        self.block_reads.as_mut().map(BlockReads::take);
+        let (reads_before, bytes_before) = disk_reads();
+        let began_ns = now_ns();
+        let began = Instant::now();
+        let (head_start, mut phases) = self.begin(way, false)?;
+        let argv = self.argv(way);
+        let failed = |source| StartError::Run { program: argv[0].to_string_lossy().into(), source };
+        let mut command = Command::new(&argv[0]);
+        command.args(&argv[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.envs(self.variables(way));
+        let program = command.spawn().map_err(failed)?.id();
+        let (ended, others) = wait_for(program).map_err(failed)?;
+        let mut measured = Measured { wall_ns: began.elapsed().as_nanos() as u64, ..Measured::default() };
+        let made = head_start.and_then(HeadStart::end);
+        let others = others.collect().map_err(failed)?;
+        let cpu = ended.cpu + others.cpu;
+        let (reads, bytes) = disk_reads();
+        if ended.status != 0 {
+            let status = ExitStatus::from_raw(ended.status);
+            return Err(StartError::Failed { program: argv[0].to_string_lossy().into(), status });
+        }
+        measured.cpu_ns = cpu.as_nanos() as u64;
+        measured.resident_bytes_max = ended.resident_bytes_max;
+        measured.faults = ended.minor_faults + ended.major_faults;
+        measured.disk_faults = ended.major_faults;
+        (measured.disk_reads, measured.disk_read_bytes) = (reads - reads_before, bytes - bytes_before);
+        if let Some(early) = self.early_fault.as_ref().filter(|_| way.maps_ahead()) {
+            measured.mapped = early.take_report().map_err(StartError::Report)?;
+            phases.mapping_ns = measured.mapped.took_ns;
+        }
+        if let Some(Made { took_ns, pages, .. }) = made {
+            phases.reads_done_ns = took_ns;
+            measured.prefetched_pages = pages;
+        }
+        measured.phases = phases;
+        measured.io = self.block_reads.as_mut().map(|watch| PhasedReads {
+            began_ns,
+            bench_pid: std::process::id(),
+            // What `prepage run` leaves beside the program is adopted when it ends.
+            prefetch_pids: match way {
+                Way::Run => others.pids,
+                _ => made.iter().map(|made| made.pid).collect(),
+            },
+            seen: watch.take(),
+        });
+        Ok(measured)
+    }
+
+    /// Makes the cache cold and waits until the machine is at rest.
+    pub fn make_cold(&self) -> Result<(), StartError> {
+        let profile = match self.chill {
+            Chill::System => None,
+            Chill::OwnFiles => {
+                ProgramKey::of(&self.command).ok().and_then(|key| Some(self.stores.find(&key).ok()??.profile))
+            }
+        };
+        self.chill.apply(&profile.unwrap_or_default()).map_err(StartError::Chill)?;
+        std::thread::sleep(SETTLING);
+        Ok(())
+    }
+
+    /// The first two phases; the prefetch's system calls are counted where `counts_calls`.
+    pub fn begin(&self, way: &Way, counts_calls: bool) -> Result<(Option<HeadStart>, Phases), StartError> {
+        let Way::Ahead { tuning, .. } = way else { return Ok((None, Phases::default())) };
+        let began = Instant::now();
+        let name = || self.command[0].to_string_lossy().into_owned();
+        let key =
+            ProgramKey::of(&self.command).map_err(|source| StartError::Run { program: name(), source })?;
+        let found = self.stores.find(&key)?.ok_or_else(|| StartError::NoProfile { program: name() })?;
+        let profile_read_ns = began.elapsed().as_nanos() as u64;
+        let began = Instant::now();
+        let head_start =
+            HeadStart::begin(&found.profile, *tuning, counts_calls).map_err(StartError::Prefetch)?;
+        let reads_started_ns = began.elapsed().as_nanos() as u64;
+        Ok((Some(head_start), Phases { profile_read_ns, reads_started_ns, ..Phases::default() }))
+    }
+
+    /// What is executed.
+    pub fn argv(&self, way: &Way) -> Vec<OsString> {
+        let run = ["run", "--no-learn", "--no-hold-out", "--"].map(OsString::from);
+        let before = match way {
+            Way::Run => [vec![self.starter.clone().into_os_string()], run.to_vec()].concat(),
+            _ => Vec::new(),
+        };
+        [before, self.command.clone()].concat()
+    }
+
+    /// What is added to its environment.
+    pub fn variables(&self, way: &Way) -> Vec<(&'static str, OsString)> {
+        let mut variables = match &self.early_fault {
+            Some(early) if way.maps_ahead() => early.variables(),
+            _ => Vec::new(),
+        };
+        if matches!(way, Way::Run)
+            && let Ok(directory) = self.stores.directory(Layer::User)
+        {
+            variables.push(("PREPAGE_STORE", directory.into()));
+        }
+        variables
+    }
+}
+
+impl Way {
+    /// Whether the program maps its pages ahead.
+    pub fn maps_ahead(&self) -> bool {
+        matches!(self, Self::Ahead { early_fault: true, .. })
+    }
+}
+
+/// Children other than the program, adopted ones for the most part.
+#[derive(Default)]
+struct Others {
+    cpu: Duration,
+    pids: Vec<u32>,
+}
+
+impl Others {
+    fn add(&mut self, other: &Reaped) {
+        self.cpu += other.cpu;
+        self.pids.push(other.pid);
+    }
+
+    /// Waits for the rest of them; a program that leaves something running for good is waited for a while.
+    fn collect(mut self) -> io::Result<Self> {
+        let deadline = Instant::now() + AFTERMATH;
+        while Instant::now() < deadline {
+            match reap(false)? {
+                Reap::Ended(other) => self.add(&other),
+                Reap::NotYet => std::thread::sleep(Duration::from_millis(1)),
+                Reap::NoChildren => break,
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn wait_for(program: u32) -> io::Result<(Reaped, Others)> {
+    let mut others = Others::default();
+    loop {
+        match reap(true)? {
+            Reap::Ended(ended) if ended.pid == program => return Ok((ended, others)),
+            Reap::Ended(other) => others.add(&other),
+            Reap::NotYet | Reap::NoChildren => return Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+/// Reads of the disk with /usr so far: requests and bytes (Documentation/block/stat.rst); zeros where the file system has no
+/// disk of its own.
+fn disk_reads() -> (u64, u64) {
+    let device = rustix::fs::stat("/usr").map_or(0, |stat| stat.st_dev);
+    let path = format!("/sys/dev/block/{}:{}/stat", rustix::fs::major(device), rustix::fs::minor(device));
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let mut fields = text.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0));
+    let requests = fields.next().unwrap_or(0);
+    (requests, fields.nth(1).unwrap_or(0) * 512)
+}

@@ -1,0 +1,139 @@
+//! Starts with many numbers of readers, sizes of holes read over and read-aheads of the kernel: how far to prefetch, and
+//! what the kernel's own read-ahead does to it.
+
+use std::io;
+
+use prepage_prefetch::readahead::ReadAhead;
+use serde::Serialize;
+
+use crate::head_start::Tuning;
+use crate::mode::Mode;
+use crate::start::{Bench, StartError, Way};
+
+/// What is tried: every combination.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// Readers at once.
+    pub readers: Vec<u32>,
+    /// Pages of a hole that is read over.
+    pub holes: Vec<u64>,
+    /// The kernel's read-ahead in KiB; `None` as found.
+    pub read_aheads_kib: Vec<Option<u64>>,
+}
+
+/// One combination, and its starts. Without readers and holes: starts as the program is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// The kernel's read-ahead in KiB; `None` as found.
+    pub read_ahead_kib: Option<u64>,
+    /// Readers at once, and pages of a hole that is read over.
+    pub readers_and_holes: Option<(u32, u64)>,
+    /// From before reading the profile to the end of the program, milliseconds; one entry a start.
+    pub wall_ms: Vec<f64>,
+    /// What the disk of /usr was asked to read, bytes.
+    pub disk_read_bytes: Vec<u64>,
+    /// The same, requests.
+    pub disk_reads: Vec<u64>,
+    /// Faults of the program that read from the disk.
+    pub disk_faults: Vec<u64>,
+}
+
+/// A sweep failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SweepError {
+    /// The kernel's read-ahead is not this user's to set.
+    #[error("the read-ahead cannot be set")]
+    ReadAhead(#[source] io::Error),
+    /// A start failed.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+impl Sweep {
+    /// The combinations, the starts without prefetch of each read-ahead first.
+    pub fn points(&self) -> Vec<Point> {
+        let point = |read_ahead_kib, readers_and_holes| Point {
+            read_ahead_kib,
+            readers_and_holes,
+            wall_ms: Vec::new(),
+            disk_read_bytes: Vec::new(),
+            disk_reads: Vec::new(),
+            disk_faults: Vec::new(),
+        };
+        let mut points = Vec::new();
+        for &kib in &self.read_aheads_kib {
+            points.push(point(kib, None));
+            for &readers in &self.readers {
+                points.extend(self.holes.iter().map(|&holes| point(kib, Some((readers, holes)))));
+            }
+        }
+        points
+    }
+
+    /// Starts the program at every point, in an order that changes from round to round; the first round is thrown away.
+    /// `tell` hears before each start what comes.
+    ///
+    /// To be called in a process with one thread, as [`Bench::start`].
+    pub fn run(
+        &self,
+        bench: &mut Bench,
+        rounds: u32,
+        mut tell: impl FnMut(&str),
+    ) -> Result<Vec<Point>, SweepError> {
+        let mut points = self.points();
+        let count = points.len();
+        for round in 0..=rounds as usize {
+            for turn in 0..count {
+                let point = &mut points[(round + turn) % count];
+                tell(&format!("round {round} of {rounds}: {}", point.name()));
+                let way = match point.readers_and_holes {
+                    None => Way::Plain,
+                    readers_and_holes @ Some(_) => Way::Ahead {
+                        tuning: Tuning { mode: Mode::Async, readers_and_holes },
+                        early_fault: false,
+                    },
+                };
+                // In force until the start is over.
+                let _read_ahead = point.read_ahead_kib.map(ReadAhead::set).transpose();
+                let _read_ahead = _read_ahead.map_err(SweepError::ReadAhead)?;
+                let measured = bench.start(&way)?;
+                if round > 0 {
+                    point.wall_ms.push(measured.wall_ns as f64 / 1e6);
+                    point.disk_read_bytes.push(measured.disk_read_bytes);
+                    point.disk_reads.push(measured.disk_reads);
+                    point.disk_faults.push(measured.disk_faults);
+                }
+            }
+        }
+        Ok(points)
+    }
+}
+
+impl Point {
+    /// The name in progress lines.
+    pub fn name(&self) -> String {
+        let read_ahead = self.read_ahead_kib.map_or("as found".into(), |kib| format!("{kib} KiB"));
+        match self.readers_and_holes {
+            None => format!("read-ahead {read_ahead}, no prefetch"),
+            Some((readers, holes)) => {
+                format!("read-ahead {read_ahead}, {readers} readers, holes of {holes} pages")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_is_a_point_and_each_read_ahead_has_one_without_prefetch() {
+        let sweep =
+            Sweep { readers: vec![8, 16], holes: vec![0, 2, 8], read_aheads_kib: vec![Some(0), None] };
+        let points = sweep.points();
+        assert_eq!(points.len(), 2 * (1 + 2 * 3));
+        assert_eq!(points.iter().filter(|point| point.readers_and_holes.is_none()).count(), 2);
+        assert_eq!(points[1].name(), "read-ahead 0 KiB, 8 readers, holes of 0 pages");
+    }
+}

@@ -1,0 +1,199 @@
+//! Learning a program the slow, exact way: what faster ways to learn are measured by.
+//!
+//! As root the read-ahead of all devices is 0, all caches are dropped and every system call is traced, for one run: only
+//! pages that the program touches come in, one by one, each reported by the kernel. It disturbs the whole machine, so that
+//! only benchmarks do it.
+//!
+//! ```text
+//!  spawn, waiting ─► read-ahead 0, caches dropped ─► perf stream attached ─► traced ─► go
+//!        traced calls: names, reads ─┐
+//!        page-cache events, faults ──┴─► Sightings ─► Observation ─► a profile that knows nothing else
+//! ```
+
+pub mod exact;
+mod tracer;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use exact::{Exact, ExactError};
+use prepage_core::profile::Profile;
+use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_core::{PageIndex, PageRange};
+use prepage_observe::sightings::Sightings;
+use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
+use prepage_sys::perf::PerfError;
+use prepage_sys::signals::{ENDING, Signals};
+use prepage_sys::spawn::spawn_waiting;
+use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, Probe, Stream};
+
+use tracer::Tracer;
+
+/// What one run showed.
+#[derive(Clone, Copy, Debug)]
+pub struct Yardstick {
+    /// Pages it touched.
+    pub pages: u64,
+    /// Files they are of.
+    pub files: usize,
+    /// Names it looked up.
+    pub names: usize,
+    /// Records the kernel dropped; each may be a page that is missing.
+    pub lost: u64,
+    /// The program's wait status.
+    pub status: i32,
+}
+
+/// A program could not be learned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum YardstickError {
+    /// It could not be started.
+    #[error("cannot start the program")]
+    Start(#[source] io::Error),
+    /// The read-ahead and the caches are not this user's to change.
+    #[error(transparent)]
+    Exact(#[from] ExactError),
+    /// The kernel does not show page faults.
+    #[error("cannot watch page faults")]
+    Watch(#[from] PerfError),
+    /// It could not be traced.
+    #[error("cannot trace the program's system calls")]
+    Trace(#[source] io::Error),
+    /// The profile could not be kept.
+    #[error("the profile could not be kept")]
+    Store(#[from] StoreError),
+}
+
+/// Runs `command` once and writes what it needed, and nothing else, into the user's store. The program's streams are this
+/// process's.
+///
+/// To be called while the process has one thread.
+pub fn learn_exactly(command: &[OsString], stores: &Stores) -> Result<Yardstick, YardstickError> {
+    let key = ProgramKey::of(command).map_err(YardstickError::Start)?;
+    stores.room(Layer::User)?;
+    let (observation, lost, status) = observe_exactly(command)?;
+    stores.update(&key, Layer::User, |_| {
+        let mut profile =
+            Profile { program: key.program.clone(), role: key.role.clone(), ..Profile::default() };
+        profile.observe(&observation);
+        Some(profile)
+    })?;
+    let ranges = observation.files.iter().flat_map(|file| &file.pages);
+    Ok(Yardstick {
+        pages: ranges.map(|used| used.range.len()).sum(),
+        files: observation.files.len(),
+        names: observation.names.len(),
+        lost,
+        status,
+    })
+}
+
+/// What a run uses, the records lost, and its wait status. To be called while the process has one thread.
+pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), YardstickError> {
+    let waiting = spawn_waiting(command).map_err(YardstickError::Start)?;
+    // Those that ask this process to end go to the program; the read-ahead is restored in any case.
+    let signals = Signals::take_over(&ENDING).map_err(YardstickError::Start)?;
+    let probe = Probe { faults: FaultEvents::Ends, page_cache: PageCacheEvents::Added, ..Probe::default() };
+    let mut stream = Stream::attach(waiting.pid(), &probe)?;
+    let _restored_when_dropped = Exact::begin()?;
+    let sightings = Mutex::new(Sightings::default());
+    let (attached, is_attached) = mpsc::sync_channel(1);
+    let pid = waiting.pid();
+    let (status, lost) = std::thread::scope(|scope| {
+        // A thread of its own: what it traces is let go when it ends, with the program's first process.
+        let tracing = scope.spawn(|| {
+            let (tracer, answer) = match Tracer::attach(pid) {
+                Ok(tracer) => (Some(tracer), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            let _ = attached.send(answer);
+            tracer.map(|tracer| tracer.follow(&sightings))
+        });
+        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+        is_attached.recv().unwrap_or_else(|_| Err(gone())).map_err(YardstickError::Trace)?;
+        let child = waiting.go().map_err(YardstickError::Start)?;
+        let mut reader = Reader {
+            spaces: AddressSpaces::new(),
+            executed: false,
+            sightings: &sightings,
+            disks: HashMap::new(),
+        };
+        while !tracing.is_finished() {
+            let _ = stream.wait(&[signals.as_fd()], Some(Duration::from_millis(20)));
+            while let Ok(Some(arrived)) = signals.next() {
+                // The terminal's own keys reach the program without us.
+                if !arrived.by_kernel {
+                    let _ = child.signal(arrived.signal);
+                }
+            }
+            reader.read(stream.ripe());
+        }
+        reader.read(stream.finish());
+        let lost = stream.counts().map_or(0, |counts| counts.lost);
+        let followed = tracing.join().expect("the tracer does not panic").unwrap_or_else(|| Err(gone()));
+        if let Some(error) = child.not_executed() {
+            return Err(YardstickError::Start(error));
+        }
+        Ok((followed.map_err(YardstickError::Trace)?, lost))
+    })?;
+    let mut observation = sightings.into_inner().unwrap_or_else(PoisonError::into_inner).observation();
+    let coverage = if lost == 0 { Coverage::Exact } else { Coverage::Partial };
+    (observation.coverage, observation.names_coverage) = (coverage, Coverage::Exact);
+    Ok((observation, lost, status))
+}
+
+/// Makes sightings of the kernel's events.
+struct Reader<'a> {
+    spaces: AddressSpaces,
+    /// Whether the program was seen to be executed; what came before is this program's own.
+    executed: bool,
+    sightings: &'a Mutex<Sightings>,
+    /// See [`Reader::is_disk`].
+    disks: HashMap<(u64, u64), bool>,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, events: impl Iterator<Item = Event>) {
+        let mut sightings = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
+        for event in events {
+            self.spaces.apply(&event);
+            match &event.kind {
+                EventKind::Name { exec: true, .. } => self.executed = true,
+                EventKind::FaultEnd { address, .. } if self.executed => {
+                    let Some(place) = self.spaces.resolve(event.pid, *address) else { continue };
+                    // The page may have been in memory for another program's sake: no event tells of it then.
+                    if let Some(page) = place.page {
+                        let inode = place.object.inode.map(as_stat_shows);
+                        sightings.touch(event.time_ns, Path::new(&place.object.path), inode, page);
+                    }
+                }
+                // Directories and inodes, as pages of the disk itself. The lookups bring those in.
+                EventKind::PageCached { device, inode, .. } if self.is_disk(*device, *inode) => {}
+                EventKind::PageCached { device, inode, page, pages } if self.executed => {
+                    let range = PageRange::new(*page, PageIndex(page.0 + u64::from(*pages)));
+                    sightings.read_inode(event.time_ns, as_stat_shows((*device, *inode)), range);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether an inode is a block device's own: it lives on a file system without a device (major number 0), and its
+    /// number is the device's.
+    fn is_disk(&mut self, device: u64, inode: u64) -> bool {
+        let (major, minor) = (inode >> 20, inode & 0xf_ffff);
+        let is_disk = || Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists();
+        device >> 20 == 0 && *self.disks.entry((device, inode)).or_insert_with(is_disk)
+    }
+}
+
+/// A device as the kernel's events number it, numbered as stat(2) does.
+fn as_stat_shows((device, inode): (u64, u64)) -> (u64, u64) {
+    (rustix::fs::makedev((device >> 20) as u32, (device & 0xf_ffff) as u32), inode)
+}

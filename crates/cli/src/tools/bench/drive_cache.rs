@@ -1,0 +1,69 @@
+//! `prepage bench drive-cache`: whether the drive gets faster for what it has read.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use prepage_bench::Subject;
+use prepage_bench::drive_cache::{Pass, passes, verdict};
+use serde_json::json;
+
+use super::file::with_remedy;
+use crate::table::table;
+use crate::targets::size;
+
+/// Options of `prepage bench drive-cache`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Size of the file: larger than the drive's cache
+    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "1G")]
+    size: u64,
+    /// Directory for the file, on the drive to be measured
+    #[arg(short, long, value_name = "DIR", default_value = "/var/tmp")]
+    directory: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let file = Subject::create(&args.directory, args.size).map_err(with_remedy)?;
+    let context = || "direct reads\n  try: --directory DIR on a disk's own file system".to_owned();
+    let passes = passes(file.path(), file.pages()).with_context(context)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let pass = |pass: &Pass| {
+            json!({ "pass": pass.name, "reads": pass.latencies_us.len(), "p10_us": pass.quantile_us(0.1),
+                "p50_us": pass.quantile_us(0.5), "p90_us": pass.quantile_us(0.9), "p50_us_by_tenths": pass.tenths_us() })
+        };
+        let passes_json: Vec<_> = passes.iter().map(pass).collect();
+        serde_json::to_writer(
+            &mut out,
+            &json!({ "schema_version": 1, "file_bytes": args.size, "passes": passes_json, "verdict": verdict(&passes) }),
+        )?;
+        writeln!(out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(
+        out,
+        "direct reads of 4 KiB in random order, µs; \"again\" are the same pages, in turns with \"other\", which nothing had read\n"
+    )?;
+    let mut table = table(&["pass", "reads", "p10", "median", "p90", "medians of its tenths"], &[1, 2, 3, 4]);
+    for pass in &passes {
+        let tenths: Vec<String> = pass.tenths_us().iter().map(|us| format!("{us:.0}")).collect();
+        let quantiles = [0.1, 0.5, 0.9].map(|q| format!("{:.1}", pass.quantile_us(q)));
+        let [low, middle, high] = quantiles;
+        table.add_row([
+            pass.name.to_owned(),
+            pass.latencies_us.len().to_string(),
+            low,
+            middle,
+            high,
+            tenths.join(" "),
+        ]);
+    }
+    writeln!(out, "{}\n\n{}", table.trim_fmt(), verdict(&passes))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,130 @@
+//! `prepage bench sweep`: starts with many numbers of readers, sizes of holes and read-aheads of the kernel.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use prepage_bench::tuning_sweep::{Point, Sweep};
+use prepage_prefetch::readahead;
+use prepage_prefetch::statistics::{median, median_ratio};
+use serde::Serialize;
+
+use super::bench_start::{Prepared, prepare};
+use crate::table::table;
+use crate::targets::size;
+
+/// Version of the JSON this command prints.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Options of `prepage bench sweep`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Starts at each point
+    #[arg(short = 'n', long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Numbers of concurrent readers
+    #[arg(long, value_delimiter = ',', default_value = "8,16,32", value_parser = clap::value_parser!(u32).range(1..=256))]
+    readers: Vec<u32>,
+    /// Largest holes that are read over, in pages
+    #[arg(long, value_delimiter = ',', default_value = "0,2,8", value_parser = clap::value_parser!(u64).range(..=512))]
+    holes: Vec<u64>,
+    /// Read-aheads of all disks; restored afterwards (root) [default: as found]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
+    read_ahead: Vec<u64>,
+    /// Print JSON, with every single start
+    #[arg(long)]
+    json: bool,
+    /// The program and its arguments; its streams are /dev/null
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema_version: u32,
+    command: Vec<String>,
+    kernel: String,
+    processors: usize,
+    missing: &'a [String],
+    points: &'a [Point],
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if !args.read_ahead.is_empty() && !readahead::can_be_set() {
+        bail!("the read-ahead cannot be set\n  try: as root, or without --read-ahead");
+    }
+    let Prepared { mut bench, missing, directory: _directory } = prepare(&args.command, None, false)?;
+    let set = args.read_ahead.iter().map(|bytes| Some(bytes / 1024));
+    let read_aheads_kib = if args.read_ahead.is_empty() { vec![None] } else { set.collect() };
+    let sweep = Sweep { readers: args.readers.clone(), holes: args.holes.clone(), read_aheads_kib };
+    let points = sweep.run(&mut bench, args.rounds, |what| eprintln!("prepage: {what}"))?;
+    let report = Report {
+        schema_version: SCHEMA_VERSION,
+        command: prepage_profiles::key::readable(&args.command),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        processors: std::thread::available_parallelism().map_or(1, usize::from),
+        missing: &missing,
+        points: &points,
+    };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        print(&report, args.rounds, &mut out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(report: &Report<'_>, rounds: u32, out: &mut impl Write) -> std::io::Result<()> {
+    writeln!(out, "{}", report.command.join(" "))?;
+    writeln!(
+        out,
+        "Linux {}, {} CPUs; medians of {rounds} cold starts each, in turns; ratio to the start without prefetch at the same \
+         read-ahead",
+        report.kernel, report.processors
+    )?;
+    for line in report.missing {
+        writeln!(out, "not measured: {line}")?;
+    }
+    let headings = [
+        "read-ahead KiB",
+        "readers",
+        "holes",
+        "wall ms",
+        "ratio",
+        "95 %",
+        "read MB",
+        "reads",
+        "KiB a read",
+        "disk faults",
+    ];
+    let mut table = table(&headings, &(0..headings.len()).collect::<Vec<_>>());
+    for point in report.points {
+        let plain = report
+            .points
+            .iter()
+            .find(|other| other.read_ahead_kib == point.read_ahead_kib && other.readers_and_holes.is_none());
+        let Some(plain) = plain else { continue };
+        let ratio = median_ratio(&point.wall_ms, &plain.wall_ms);
+        let of = |values: &[u64]| median(&values.iter().map(|&value| value as f64).collect::<Vec<_>>());
+        let (bytes, reads) = (of(&point.disk_read_bytes), of(&point.disk_reads));
+        let tuning = point.readers_and_holes;
+        let number = |value: Option<u64>| value.map_or("-".into(), |value| value.to_string());
+        table.add_row([
+            point.read_ahead_kib.map_or("as found".into(), |kib| kib.to_string()),
+            number(tuning.map(|(readers, _)| readers.into())),
+            number(tuning.map(|(_, holes)| holes)),
+            format!("{:.1}", median(&point.wall_ms)),
+            format!("{:.2}", ratio.value),
+            format!("{:.2} to {:.2}", ratio.low, ratio.high),
+            format!("{:.1}", bytes / 1e6),
+            format!("{reads:.0}"),
+            format!("{:.1}", bytes / reads.max(1.0) / 1024.0),
+            format!("{:.0}", of(&point.disk_faults)),
+        ]);
+    }
+    writeln!(out, "{}", table.trim_fmt())
+}

@@ -1,0 +1,80 @@
+//! What shells complete. `COMPLETE=bash prepage` (or zsh, fish, elvish, powershell) prints what a shell must source; the
+//! shell then runs prepage at each press of the tab key, so that traces, profiles and programs are those of the moment.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use clap::builder::ValueHint;
+use clap::{Arg, Command};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
+use clap_complete::env::CompleteEnv;
+use prepage_profiles::{Layer, Stores};
+
+/// Answers a shell and ends the process, if a shell asks (the variable COMPLETE is set).
+pub fn answer() {
+    CompleteEnv::with_factory(|| with_values(crate::help::command()))
+        .bin("prepage")
+        .completer("prepage")
+        .complete();
+}
+
+/// The commands, whose arguments know what can stand for them by the names of their values.
+fn with_values(command: Command) -> Command {
+    command.mut_args(with_value).mut_subcommands(with_values)
+}
+
+fn with_value(arg: Arg) -> Arg {
+    let Some([name, ..]) = arg.get_value_names() else { return arg };
+    match name.as_str() {
+        "TRACE" => arg.add(ArgValueCompleter::new(traces())),
+        "PROFILE" => arg.add(ArgValueCompleter::new(profiles)),
+        "CMD" | "PROGRAM" => arg.add(ArgValueCompleter::new(programs)),
+        "DIR" | "DIRECTORY" => arg.value_hint(ValueHint::DirPath),
+        _ => arg,
+    }
+}
+
+/// Traces, and the directories in which there may be some.
+fn traces() -> PathCompleter {
+    PathCompleter::file().filter(|path| {
+        path.extension().is_some_and(|extension| extension == "parquet")
+            || path.to_string_lossy().ends_with(".partial")
+    })
+}
+
+/// Profiles in the store, by the name of the program and by that of the file.
+fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
+    let listed = Stores::of_user().and_then(|stores| stores.list(Layer::User)).unwrap_or_default();
+    let mut names = BTreeSet::new();
+    for (path, profile) in &listed {
+        names.extend(path.file_stem().map(OsStr::to_owned));
+        let program = profile.as_ref().ok().and_then(|profile| Path::new(&profile.program).file_name());
+        names.extend(program.map(OsStr::to_owned));
+    }
+    beginning_with(current, names)
+}
+
+/// Programs in PATH; where a path is begun, the programs there.
+fn programs(current: &OsStr) -> Vec<CompletionCandidate> {
+    if current.as_encoded_bytes().contains(&b'/') {
+        return PathCompleter::file().complete(current);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let entries =
+        std::env::split_paths(&path).filter_map(|directory| std::fs::read_dir(directory).ok()).flatten();
+    let is_program = |entry: &std::fs::DirEntry| {
+        entry.path().metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    let begun = entries.flatten().filter(|entry| starts_with(&entry.file_name(), current));
+    beginning_with(current, begun.filter(is_program).map(|entry| entry.file_name()).collect())
+}
+
+fn beginning_with(current: &OsStr, names: BTreeSet<std::ffi::OsString>) -> Vec<CompletionCandidate> {
+    names.into_iter().filter(|name| starts_with(name, current)).map(CompletionCandidate::new).collect()
+}
+
+fn starts_with(name: &OsStr, beginning: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(beginning.as_encoded_bytes())
+}

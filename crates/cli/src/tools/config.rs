@@ -1,0 +1,61 @@
+//! `prepage config`: what is in force, and who said so.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use prepage_prefetch::config::{Config, KEYS};
+
+use crate::table::table;
+
+/// Version of the JSON this command prints.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Options of `prepage config`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command. Fails where a file has mistakes.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let config = Config::load();
+    let paths = Config::paths();
+    let origin = |at: usize| config.origins[at].as_ref().map_or("default".into(), ToString::to_string);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let values: serde_json::Map<String, serde_json::Value> = KEYS
+            .iter()
+            .enumerate()
+            .map(|(at, key)| {
+                let value = serde_json::json!({ "value": config.value(at), "origin": origin(at) });
+                ((*key).to_owned(), value)
+            })
+            .collect();
+        let mistakes: Vec<String> = config.mistakes.iter().map(ToString::to_string).collect();
+        let report = serde_json::json!({
+            "schema_version": SCHEMA_VERSION,
+            "files": paths.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+            "values": values,
+            "mistakes": mistakes,
+        });
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        let mut table = table(&["key", "value", "said by"], &[]);
+        for (at, key) in KEYS.iter().enumerate() {
+            table.add_row([(*key).to_owned(), config.value(at), origin(at)]);
+        }
+        writeln!(out, "{}", table.trim_fmt())?;
+        for path in &paths {
+            let state = if path.exists() { "read" } else { "not there" };
+            writeln!(out, "{}: {state}", path.display())?;
+        }
+    }
+    for mistake in &config.mistakes {
+        eprintln!("prepage: {mistake}");
+    }
+    Ok(if config.mistakes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,187 @@
+//! `prepage enable`, `prepage disable`: links that stand in front of programs in PATH, as ccache has them.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use prepage_profiles::program::{find_all, is_stand_in};
+
+use crate::desktop;
+use crate::starter::starter;
+use crate::table::table;
+
+/// Options of `prepage enable`.
+#[derive(Debug, clap::Args)]
+pub struct EnableArgs {
+    /// Also prefetch when they are started from menus or by opening files (copies their .desktop files)
+    #[arg(long)]
+    desktop: bool,
+    /// Show which programs are enabled, and what each link starts
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// Programs, by name
+    #[arg(required_unless_present = "list", value_name = "PROGRAM")]
+    programs: Vec<String>,
+}
+
+/// Options of `prepage disable`.
+#[derive(Debug, clap::Args)]
+pub struct DisableArgs {
+    /// Disable all enabled programs
+    #[arg(long, conflicts_with = "programs")]
+    all: bool,
+    /// Programs, by name
+    #[arg(required_unless_present = "all", value_name = "PROGRAM")]
+    programs: Vec<String>,
+}
+
+/// Runs `prepage enable`.
+pub fn enable(args: &EnableArgs) -> Result<ExitCode> {
+    let links = Links::of_user()?;
+    if args.list {
+        return links.list();
+    }
+    let starter = starter()?;
+    let mut failed = false;
+    for name in &args.programs {
+        let done = links.add(name, &starter).and_then(|()| match args.desktop {
+            true => desktop::enable(name, &starter),
+            false => Ok(()),
+        });
+        if let Err(error) = done {
+            eprintln!("prepage: {name}: {error:#}");
+            failed = true;
+        }
+    }
+    links.tell_path(&args.programs);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Runs `prepage disable`.
+pub fn disable(args: &DisableArgs) -> Result<ExitCode> {
+    let links = Links::of_user()?;
+    let names = if args.all { links.names()? } else { args.programs.clone() };
+    let mut failed = false;
+    for name in &names {
+        let done = links.remove(name).and_then(|was_enabled| {
+            let was_in_menus = desktop::disable(name)?;
+            match was_enabled || was_in_menus {
+                true => Ok(()),
+                false => bail!("is not enabled (prepage enable --list)"),
+            }
+        });
+        if let Err(error) = done {
+            eprintln!("prepage: {name}: {error:#}");
+            failed = true;
+        }
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The directory of links.
+struct Links(PathBuf);
+
+impl Links {
+    /// Root's is everybody's.
+    fn of_user() -> Result<Self> {
+        if rustix::process::geteuid().is_root() {
+            return Ok(Self("/usr/local/lib/prepage/bin".into()));
+        }
+        let home = std::env::var_os("HOME").filter(|home| Path::new(home).is_absolute());
+        let home =
+            home.context("HOME is not set: no place for links\n  try: HOME=/home/you prepage enable …")?;
+        Ok(Self(Path::new(&home).join(".local/lib/prepage/bin")))
+    }
+
+    fn add(&self, name: &str, starter: &Path) -> Result<()> {
+        if name.is_empty() || name.contains('/') {
+            bail!("wanted: the name of a program in PATH, without a directory");
+        }
+        if name.starts_with("prepage") || name.starts_with('-') {
+            bail!("no link of this name can stand for a program");
+        }
+        if find_all(name.as_ref()).is_empty() {
+            bail!("no such program in PATH");
+        }
+        fs::create_dir_all(&self.0).with_context(|| self.0.display().to_string())?;
+        let link = self.0.join(name);
+        if link.symlink_metadata().is_ok() && !is_stand_in(&link) {
+            bail!("{} is not a link to prepage, and stays as it is", link.display());
+        }
+        // Made beside and renamed: who starts the program meanwhile finds the old link or the new one.
+        let new = self.0.join(format!(".{name}.{}", std::process::id()));
+        symlink(starter, &new)
+            .and_then(|()| fs::rename(&new, &link).inspect_err(|_| drop(fs::remove_file(&new))))
+            .with_context(|| link.display().to_string())
+    }
+
+    /// Returns whether there was a link.
+    fn remove(&self, name: &str) -> Result<bool> {
+        let link = self.0.join(name);
+        if name.contains('/') || !is_stand_in(&link) {
+            return Ok(false);
+        }
+        fs::remove_file(&link).with_context(|| link.display().to_string())?;
+        // Stays while there are others.
+        let _ = fs::remove_dir(&self.0);
+        Ok(true)
+    }
+
+    /// The programs with a link, sorted.
+    fn names(&self) -> Result<Vec<String>> {
+        let entries = match fs::read_dir(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.with_context(|| self.0.display().to_string())?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.with_context(|| self.0.display().to_string())?;
+            if is_stand_in(&entry.path()) {
+                names.extend(entry.file_name().into_string());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn list(&self) -> Result<ExitCode> {
+        let names = self.names()?;
+        if names.is_empty() {
+            println!("no program is enabled in {}", self.0.display());
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut table = table(&["program", "starts", "menus"], &[]);
+        for name in &names {
+            let starts = match find_all(name.as_ref()).first() {
+                Some(program) => program.display().to_string(),
+                None => format!("nothing: not in PATH (prepage disable {name})"),
+            };
+            let menus = if desktop::is_enabled(name) { "yes" } else { "" };
+            table.add_row([name, &starts, menus]);
+        }
+        println!("{}", table.trim_fmt());
+        self.tell_path(&names);
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Says what to add to the shell's profile where PATH does not have the links in front of the programs.
+    fn tell_path(&self, names: &[String]) {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
+        let place = |directory: &Path| directories.iter().position(|entry| entry == directory);
+        let own = place(&self.0);
+        let is_behind = |name: &String| {
+            let program = find_all(OsStr::new(name)).into_iter().next();
+            let place = program.as_deref().and_then(Path::parent).and_then(place);
+            place.is_some_and(|place| own.is_none_or(|own| own > place))
+        };
+        if names.iter().any(is_behind) {
+            eprintln!("prepage: the links are not in front of the programs in PATH");
+            eprintln!("  try: echo 'export PATH=\"{}:$PATH\"' >> ~/.profile", self.0.display());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The definition of all commands, and what help and manual pages say of the whole.
+
+use std::fmt::Write;
+
+use clap::CommandFactory;
+
+use crate::Command;
+
+/// The commands by what they are for, in the order in which help lists them.
+const GROUPS: [(&str, &[&str]); 3] = [
+    (
+        "Start programs faster",
+        &["run", "enable", "disable", "config", "learn", "measure", "profile", "doctor"],
+    ),
+    (
+        "Look at page faults and memory",
+        &["record", "report", "diff", "export", "import", "residency", "warm", "evict"],
+    ),
+    ("Experiment", &["simulate", "bench", "calibrate"]),
+];
+
+/// Exit codes, as `prepage --help` and the manual page list them.
+pub const EXIT_CODES: [(&str, &str); 6] = [
+    ("0", "The command succeeded"),
+    (
+        "1",
+        "diff: the threshold is exceeded; doctor: something essential is missing; config: a file has mistakes; others: not all was done",
+    ),
+    ("2", "The command line is wrong"),
+    ("125", "prepage failed, or the command line of `run` is wrong"),
+    ("126, 127", "run, record, measure, learn, bench: the program cannot be executed, or is not found"),
+    (
+        "other",
+        "run, record, learn: the program's own exit code, or 128 and the number of the signal that killed it",
+    ),
+];
+
+/// Environment variables, as `prepage --help` and the manual page list them.
+pub const ENVIRONMENT: [(&str, &str); 6] = [
+    ("PREPAGE", "`off` switches prefetching and learning off for every program started with it"),
+    (
+        "PREPAGE_STORE",
+        "Directory of your own profiles [default: /var/lib/prepage/root for root, else $XDG_STATE_HOME/prepage or ~/.local/state/prepage]",
+    ),
+    (
+        "PREPAGE_CACHE",
+        "Directory of measured devices [default: /var/cache/prepage for root, else $XDG_CACHE_HOME/prepage or ~/.cache/prepage]",
+    ),
+    (
+        "PREPAGE_LAYERS",
+        "Directories of profiles for all users, the machine's first, then packages', separated by colons [default: /var/lib/prepage:/usr/local/share/prepage:/usr/share/prepage]",
+    ),
+    (
+        "XDG_CONFIG_HOME",
+        "Directory of prepage/config, read after /etc/prepage.conf (`prepage config`) [default: ~/.config]",
+    ),
+    ("NO_COLOR", "If not empty, help and errors are printed without colors"),
+];
+
+/// All commands, with a help that groups them.
+pub fn command() -> clap::Command {
+    let command = Command::command();
+    let header = *command.get_styles().get_header();
+    let literal = *command.get_styles().get_literal();
+    let mut groups = String::new();
+    for (title, names) in GROUPS {
+        writeln!(groups, "{header}{title}:{header:#}").expect("a string takes all text");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            writeln!(groups, "  {literal}{name:10}{literal:#} {about}").expect("a string takes all text");
+        }
+        groups.push('\n');
+    }
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{header}Options:{header:#}\n{{options}}{{after-help}}"
+    );
+    let list = |title: &str, of: &[(&str, &str)]| {
+        let line = |(name, text): &(&str, &str)| format!("  {literal}{name}{literal:#}\n          {text}\n");
+        let lines: String = of.iter().map(line).collect();
+        format!("{header}{title}:{header:#}\n{lines}")
+    };
+    let long = format!("{}\n{}", list("Environment", &ENVIRONMENT), list("Exit codes", &EXIT_CODES));
+    command
+        .help_template(template)
+        .after_help("`prepage COMMAND --help` explains a command.")
+        .after_long_help(long)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_stands_in_one_group() {
+        let command = command();
+        let shown = command
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set() && command.get_name() != "help");
+        let mut shown: Vec<&str> = shown.map(clap::Command::get_name).collect();
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        shown.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(shown, grouped);
+    }
+
+    #[test]
+    fn the_definitions_are_sound() {
+        command().debug_assert();
+    }
+}

@@ -1,0 +1,25 @@
+//! What a trace lacks, said by every command that uses it.
+
+use std::path::Path;
+
+use prepage_core::{Missing, TraceFacts};
+
+/// Names each gap of the trace `path` on standard error, with what helps.
+pub fn tell(facts: &TraceFacts, path: &Path) {
+    tell_gaps(&format!("{} is incomplete: ", path.display()), facts.missing());
+}
+
+/// The same of a trace that was just made. What its filters left out, the user asked for.
+pub fn tell_new(facts: &TraceFacts) {
+    let gaps = facts.missing().into_iter().filter(|gap| !matches!(gap, Missing::Filtered { .. }));
+    tell_gaps("", gaps);
+}
+
+fn tell_gaps(of: &str, gaps: impl IntoIterator<Item = Missing>) {
+    for gap in gaps {
+        eprintln!("prepage: {of}{gap}");
+        if let Some(remedy) = gap.remedy() {
+            eprintln!("  try: {remedy}");
+        }
+    }
+}

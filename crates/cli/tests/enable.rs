@@ -1,0 +1,245 @@
+//! Programs that `prepage enable` has started through links, and the configuration files, as their user meets them.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use support::{Sandbox, json, text};
+
+/// A user's home with a directory of programs, and the link directory of `prepage enable` (made by hand where root's is
+/// everybody's).
+struct Home {
+    sandbox: Sandbox,
+    links: PathBuf,
+    programs: PathBuf,
+}
+
+impl Home {
+    fn new() -> Self {
+        let sandbox = Sandbox::new();
+        let (links, programs) = (sandbox.path().join("links"), sandbox.path().join("programs"));
+        fs::create_dir(&links).unwrap();
+        fs::create_dir(&programs).unwrap();
+        Self { sandbox, links, programs }
+    }
+
+    fn script(&self, directory: &Path, name: &str, text: &str) -> PathBuf {
+        let path = directory.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn link(&self, name: &str) -> PathBuf {
+        let link = self.links.join(name);
+        symlink(env!("CARGO_BIN_EXE_prepage"), &link).unwrap();
+        link
+    }
+
+    /// A command in a shell whose PATH has the links in front.
+    fn shell(&self, line: &str) -> Output {
+        let path = format!("{}:{}:/usr/bin:/bin", self.links.display(), self.programs.display());
+        let mut command = self.sandbox.command("/bin/sh", &["-c", line]);
+        command.env("PATH", path).env("XDG_CONFIG_HOME", self.sandbox.path().join("config"));
+        command.output().unwrap()
+    }
+
+    fn config(&self, text: &str) {
+        fs::create_dir_all(self.sandbox.path().join("config/prepage")).unwrap();
+        fs::write(self.sandbox.path().join("config/prepage/config"), text).unwrap();
+    }
+}
+
+#[test]
+fn a_link_starts_the_program_behind_it_with_its_name_arguments_and_exit_code() {
+    let home = Home::new();
+    home.link("tool");
+    home.script(&home.programs, "tool", "echo \"$0\" \"$@\"; env | grep -c PREPAGE_PASSED; exit 7");
+    let output = home.shell("tool 'a b' c");
+    let expected = format!("{} a b c\n0\n", home.programs.join("tool").display());
+    assert_eq!((text(&output.stdout), output.status.code()), (expected, Some(7)), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "", "a program that is enabled says nothing of its own");
+    // Called by the link's path, the program is told its own.
+    home.link("bash");
+    let output = Command::new(home.links.join("bash"))
+        .args(["-c", "echo $0"])
+        .env("PATH", format!("{}:/usr/bin:/bin", home.links.display()))
+        .env("PREPAGE_STORE", home.sandbox.store())
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), "/usr/bin/bash\n");
+}
+
+#[test]
+fn a_compiler_finds_what_lies_beside_it_and_not_beside_the_link() {
+    let home = Home::new();
+    home.link("gcc");
+    fs::write(home.sandbox.path().join("a.c"), "int main(void) { return 0; }\n").unwrap();
+    let source = home.sandbox.path().join("a.c");
+    for how in ["gcc", &format!("{} run -- gcc", env!("CARGO_BIN_EXE_prepage"))] {
+        let output = home.shell(&format!("{how} -S -o /dev/null {}", source.display()));
+        assert!(output.status.success() && output.stderr.is_empty(), "{how}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_link_whose_program_is_gone_says_what_to_do() {
+    let home = Home::new();
+    home.link("gone");
+    let output = home.shell("gone");
+    assert_eq!(output.status.code(), Some(127));
+    assert!(text(&output.stderr).contains("prepage disable gone"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn wrappers_that_look_for_the_program_in_the_path_again_end_at_the_last_one() {
+    let home = Home::new();
+    home.link("tool");
+    // As ccache does: the next in PATH, which is the link again.
+    let wrapper = home.sandbox.path().join("wrappers");
+    fs::create_dir(&wrapper).unwrap();
+    home.script(&wrapper, "tool", "echo wrapper; tool \"$@\"");
+    home.script(&home.programs, "tool", "echo real \"$1\"");
+    let output = home.shell(&format!("PATH=$(echo $PATH | sed 's,:,:{}:,'); tool x", wrapper.display()));
+    assert_eq!(text(&output.stdout), "wrapper\nreal x\n", "{}", text(&output.stderr));
+    // Two installations with links of their own do not lead to each other.
+    let other = home.sandbox.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_prepage"), other.join("prepage")).unwrap();
+    symlink(other.join("prepage"), other.join("tool")).unwrap();
+    let output = home.shell(&format!("PATH={}:$PATH; tool y", other.display()));
+    assert_eq!(text(&output.stdout), "real y\n", "{}", text(&output.stderr));
+    // Nor does `prepage run` take a link for the program.
+    let run = home.shell(&format!("{} run -v tool z", env!("CARGO_BIN_EXE_prepage")));
+    assert_eq!(text(&run.stdout), "real z\n", "{}", text(&run.stderr));
+}
+
+#[test]
+fn what_is_excluded_or_switched_off_is_started_and_nothing_else() {
+    let home = Home::new();
+    home.script(&home.programs, "tool", "cat /etc/passwd | wc -l >/dev/null; echo ran");
+    let run = format!("{} run -v tool", env!("CARGO_BIN_EXE_prepage"));
+    for (config, word) in [("exclude = gdb to*l\n", "excluded"), ("enabled = no\n", "switched off")] {
+        home.config(config);
+        let output = home.shell(&run);
+        assert_eq!(text(&output.stdout), "ran\n");
+        assert!(text(&output.stderr).contains(word), "{config}: {}", text(&output.stderr));
+    }
+    fs::remove_file(home.sandbox.path().join("config/prepage/config")).unwrap();
+    let output = home.shell(&format!("PREPAGE=off {run}"));
+    assert!(text(&output.stdout) == "ran\n" && text(&output.stderr).contains("switched off"));
+    assert!(home.sandbox.profiles().is_empty());
+}
+
+#[test]
+fn mistakes_in_the_configuration_are_told_to_who_asks_and_keep_nothing_from_starting() {
+    let home = Home::new();
+    home.script(&home.programs, "tool", "echo ran");
+    home.config("lern = no\nlearn = no\nhold-outs = perhaps\n");
+    let run = home.shell(&format!("{} run tool", env!("CARGO_BIN_EXE_prepage")));
+    assert_eq!((text(&run.stdout).as_str(), text(&run.stderr).as_str()), ("ran\n", ""));
+    let verbose = home.shell(&format!("{} run -v tool", env!("CARGO_BIN_EXE_prepage")));
+    assert!(text(&verbose.stderr).contains("config:1: no such key: `lern`"), "{}", text(&verbose.stderr));
+    let config = home.shell(&format!("{} config --json", env!("CARGO_BIN_EXE_prepage")));
+    assert_eq!(config.status.code(), Some(1));
+    let report = json(&config);
+    assert_eq!(report["mistakes"].as_array().unwrap().len(), 2, "{report}");
+    assert_eq!(report["values"]["learn"]["value"], "no");
+    assert!(report["values"]["learn"]["origin"].as_str().unwrap().ends_with("prepage/config:2"));
+    assert_eq!(report["values"]["store-max"], serde_json::json!({ "value": "64M", "origin": "default" }));
+}
+
+/// As a user without rights, who has a home of their own.
+fn as_user(home: &Home, line: &str) -> Output {
+    let directory = home.sandbox.path();
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o777)).unwrap();
+    let script = format!(
+        "export HOME={0} PATH={1}:/usr/bin:/bin PREPAGE_STORE={0}/store; unset XDG_CONFIG_HOME XDG_DATA_HOME; {line}",
+        directory.display(),
+        home.programs.display(),
+    );
+    let mut command = match rustix::process::geteuid().is_root() {
+        true => home
+            .sandbox
+            .command("setpriv", &["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", &script]),
+        false => home.sandbox.command("sh", &["-c", &script]),
+    };
+    command.output().unwrap()
+}
+
+#[test]
+fn enable_makes_links_and_copies_for_menus_and_disable_takes_them_back() {
+    let home = Home::new();
+    home.script(&home.programs, "tool", "echo ran");
+    let data = home.sandbox.path().join("data");
+    fs::create_dir_all(data.join("applications")).unwrap();
+    fs::write(
+        data.join("applications/tool.desktop"),
+        "[Desktop Entry]\nName=Tool\nExec=tool %f\n[Desktop Action a]\nExec=other\n",
+    )
+    .unwrap();
+    let prepage = env!("CARGO_BIN_EXE_prepage");
+    let enable = format!("XDG_DATA_DIRS={} {prepage} enable", data.display());
+    let enabled = as_user(&home, &format!("{enable} --desktop tool"));
+    assert!(enabled.status.success(), "{}", text(&enabled.stderr));
+    // PATH does not have the links yet.
+    assert!(text(&enabled.stderr).contains(".local/lib/prepage/bin:$PATH"), "{}", text(&enabled.stderr));
+    let link = home.sandbox.path().join(".local/lib/prepage/bin/tool");
+    assert_eq!(fs::read_link(&link).unwrap(), Path::new(prepage).canonicalize().unwrap());
+    let copy = home.sandbox.path().join(".local/share/applications/tool.desktop");
+    let menu = fs::read_to_string(&copy).unwrap();
+    assert!(menu.contains(" run -- tool %f\n") && menu.contains("\nExec=other\n"), "{menu}");
+    let started = as_user(&home, "PATH=$HOME/.local/lib/prepage/bin:$PATH tool");
+    assert_eq!(text(&started.stdout), "ran\n", "{}", text(&started.stderr));
+    let listed = as_user(&home, &format!("{prepage} enable --list"));
+    assert!(
+        text(&listed.stdout).contains(home.programs.join("tool").to_str().unwrap()),
+        "{}",
+        text(&listed.stdout)
+    );
+    for (wrong, word) in [
+        ("/usr/bin/sh", "without a directory"),
+        ("no-such-program", "no such program"),
+        ("prepage", "no link"),
+    ] {
+        let refused = as_user(&home, &format!("{enable} {wrong}"));
+        assert!(
+            !refused.status.success() && text(&refused.stderr).contains(word),
+            "{}",
+            text(&refused.stderr)
+        );
+    }
+    // What others put there stays.
+    let foreign = link.with_file_name("sh");
+    symlink("/bin/sh", &foreign).unwrap();
+    assert!(!as_user(&home, &format!("{enable} sh")).status.success());
+    assert!(as_user(&home, &format!("{prepage} disable --all")).status.success());
+    assert!(!link.exists() && !copy.exists() && foreign.exists());
+    let again = as_user(&home, &format!("{prepage} disable tool"));
+    assert!(!again.status.success() && text(&again.stderr).contains("is not enabled"));
+}
+
+#[test]
+fn measure_finds_the_starter_where_distributions_put_it() {
+    let home = Home::new();
+    let (bin, libexec) = (home.sandbox.path().join("bin"), home.sandbox.path().join("libexec/prepage"));
+    fs::create_dir_all(&bin).unwrap();
+    fs::create_dir_all(&libexec).unwrap();
+    fs::hard_link(env!("CARGO_BIN_EXE_prepage"), bin.join("prepage"))
+        .or_else(|_| fs::copy(env!("CARGO_BIN_EXE_prepage"), bin.join("prepage")).map(drop))
+        .unwrap();
+    fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), libexec.join("prepage-tools"))
+        .or_else(|_| fs::copy(env!("CARGO_BIN_EXE_prepage-tools"), libexec.join("prepage-tools")).map(drop))
+        .unwrap();
+    if !support::can_learn(&home.sandbox) {
+        return;
+    }
+    let measure = ["measure", "--warm", "-n", "1", "--", "cat", "/etc/passwd"];
+    let output = home.sandbox.command(bin.join("prepage").to_str().unwrap(), &measure).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("warm, prefetched"));
+    assert!(!text(&output.stderr).contains("start 1 of"), "progress is for terminals");
+}

@@ -1,0 +1,194 @@
+//! How what runs beside a program ends: asked to end, killed with the container, called again within the minute. What was
+//! observed is kept.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use prepage_core::profile::{History, Profile};
+use prepage_profiles::{Layer, ProgramKey, Stores};
+use prepage_testing::{Need, has};
+use rustix::process::{Signal, kill_process};
+use support::{Sandbox, can_learn, evict, helpers, make_old, wait_for};
+
+/// A program that touches a page of its first argument's file every 50 ms for 20 seconds, which is no quiet moment, and
+/// says so before. SIGTERM does not end it.
+const RESTLESS: &str = "import mmap, os, signal, sys, time\n\
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
+    fd = os.open(sys.argv[1], os.O_RDONLY)\n\
+    memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)\n\
+    for page in range(400):\n\
+    \x20   memory[page * 4096]\n\
+    \x20   if page == 3: print('up', flush=True)\n\
+    \x20   time.sleep(0.05)\n";
+
+/// A file of `pages` pages, in memory.
+fn data(sandbox: &Sandbox, name: &str, pages: usize) -> PathBuf {
+    let path = sandbox.path().join(name);
+    fs::write(&path, vec![7u8; pages * 4096]).unwrap();
+    make_old(&path);
+    path
+}
+
+/// The file `path` in what is known of python3.
+fn known(sandbox: &Sandbox, path: &Path) -> Option<serde_json::Value> {
+    let shown = sandbox.output(&["profile", "show", "--json", "python3"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).ok()?;
+    shown["files"].as_array()?.iter().find(|file| file["path"] == path.to_str().unwrap()).cloned()
+}
+
+fn observations(sandbox: &Sandbox) -> Option<u64> {
+    let listed = sandbox.output(&["profile", "list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).ok()?;
+    listed["profiles"][0]["observations"].as_u64()
+}
+
+/// Starts `command`, and waits until it says a line.
+fn up(command: &mut Command) -> Child {
+    let mut program = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(program.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "up\n");
+    program
+}
+
+fn ended(mut program: Child) {
+    program.kill().unwrap();
+    program.wait().unwrap();
+}
+
+#[test]
+fn what_was_seen_until_everything_is_asked_to_end_is_kept() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let data = data(&sandbox, "data", 400);
+    let arguments = ["run", "--", "python3", "-c", RESTLESS, data.to_str().unwrap()];
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
+        let program = up(&mut sandbox.prepage(&arguments));
+        // As service managers, containers and CI runners do: everything that a job has left.
+        let beside = helpers(&sandbox);
+        assert_eq!(beside.len(), 1, "one process beside the program");
+        kill_process(beside[0], signal).unwrap();
+        // The program runs on, and is not quiet.
+        let file = wait_for("what was seen so far", || known(&sandbox, &data));
+        let pages = file["pages"].as_u64().unwrap();
+        assert!((4..300).contains(&pages), "{file}");
+        wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+        assert_eq!(observations(&sandbox), Some(1));
+        ended(program);
+        fs::remove_dir_all(sandbox.store()).unwrap();
+    }
+}
+
+#[test]
+fn a_start_cut_short_says_nothing_about_what_it_did_not_come_to() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let [early, late] = ["early", "late"].map(|name| data(&sandbox, name, 64));
+    // The first start comes to both files at once, the second one never to the second.
+    let script = "import mmap, os, sys, time\n\
+        def touch(path):\n\
+        \x20   memory = mmap.mmap(os.open(path, os.O_RDONLY), 0, prot=mmap.PROT_READ)\n\
+        \x20   [memory[page * 4096] for page in range(64)]\n\
+        touch(os.environ['EARLY'])\n\
+        if os.environ['WAIT'] == 'yes':\n\
+        \x20   print('up', flush=True)\n\
+        \x20   time.sleep(60)\n\
+        touch(os.environ['LATE'])\n";
+    let start = |wait: &str| {
+        let mut command = sandbox.prepage(&["run", "--no-hold-out", "--", "python3", "-c", script]);
+        command.env("EARLY", &early).env("LATE", &late).env("WAIT", wait);
+        command
+    };
+    assert!(start("no").status().unwrap().success());
+    wait_for("the first start's profile", || known(&sandbox, &late));
+    wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+    let before = known(&sandbox, &late).unwrap();
+    // The next start is to be observed, however short after the last writing.
+    let key = ProgramKey::of(&["python3", "-c", script].map(Into::into)).unwrap();
+    let owe = |profile: Option<Profile>| {
+        profile.map(|profile| Profile { history: History { due: 1, ..profile.history }, ..profile })
+    };
+    Stores::at(sandbox.store()).update(&key, Layer::User, owe).unwrap();
+    let program = up(&mut start("yes"));
+    for helper in helpers(&sandbox) {
+        kill_process(helper, Signal::TERM).unwrap();
+    }
+    wait_for("the second start", || (observations(&sandbox) == Some(2)).then_some(()));
+    ended(program);
+    assert_eq!(known(&sandbox, &late), Some(before), "not come to is not unused");
+}
+
+#[test]
+fn what_the_first_process_of_a_container_used_is_kept_though_its_end_ends_all() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) || !has(Need::Mounts) {
+        return;
+    }
+    let data = data(&sandbox, "data", 400);
+    let prepage = env!("CARGO_BIN_EXE_prepage");
+    let inside = |program: &[&str]| {
+        let mut command =
+            sandbox.command("unshare", &["-pf", "--kill-child", "--mount-proc", prepage, "run", "--"]);
+        command.args(program);
+        command
+    };
+    let mut container = up(&mut inside(&["python3", "-c", RESTLESS, data.to_str().unwrap()]));
+    // It is never quiet, so this is not its last word.
+    wait_for("what was seen so far", || {
+        known(&sandbox, &data).filter(|file| file["pages"].as_u64() >= Some(4))
+    });
+    container.kill().unwrap();
+    container.wait().unwrap();
+    wait_for("the end of the container", || helpers(&sandbox).is_empty().then_some(()));
+    let file = known(&sandbox, &data).expect("what was seen before the container ended");
+    assert!((4..300).contains(&file["pages"].as_u64().unwrap()), "{file}");
+    assert_eq!(observations(&sandbox), Some(1), "however often it was written");
+    // What comes to its quiet moment there counts as one start, too.
+    let mut quiet = inside(&["python3", "-c", "import decimal, time\ntime.sleep(3)"]);
+    assert!(quiet.status().unwrap().success());
+    assert_eq!(observations(&sandbox), Some(1));
+    let listed = sandbox.output(&["profile", "list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["profiles"].as_array().unwrap().len(), 2, "{listed}");
+    assert_eq!(listed["profiles"][1]["observations"], 1, "{listed}");
+}
+
+#[test]
+fn a_changed_file_has_the_next_start_observed() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) || !has(Need::Eviction(env!("CARGO_TARGET_TMPDIR").into())) {
+        return;
+    }
+    let [data, large] = [data(&sandbox, "data", 64), data(&sandbox, "large", 2048)];
+    fs::File::open(&large).unwrap().sync_all().unwrap();
+    let script = "import os, sys\n\
+        for name in sys.argv[1:]:\n\
+        \x20   fd = os.open(name, os.O_RDONLY)\n\
+        \x20   while os.read(fd, 1 << 17): pass\n";
+    let start = || {
+        let mut command = sandbox.prepage(&["run", "--no-hold-out", "--", "python3", "-c", script]);
+        assert!(command.args([&data, &large]).status().unwrap().success());
+        wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+        let shown = sandbox.output(&["profile", "show", "--json", "python3"]);
+        serde_json::from_slice::<serde_json::Value>(&shown.stdout).unwrap()
+    };
+    let shown = (0..8).map(|_| start()).find(|shown| shown["observations_due"] == 0);
+    assert!(shown.is_some(), "a program that is known");
+    // Another content under the same name; and something to fetch, else nobody looks.
+    fs::write(&data, vec![8u8; 64 * 4096]).unwrap();
+    make_old(&data);
+    evict(&fs::File::open(&large).unwrap());
+    let found = start();
+    assert!(found["observations_due"].as_u64().unwrap() > 0, "one start finds it changed");
+    start();
+    let file = known(&sandbox, &data).expect("the next one learns it");
+    assert_eq!((&file["state"], &file["pages"]), (&"as learned".into(), &64.into()));
+}

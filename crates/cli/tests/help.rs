@@ -1,0 +1,89 @@
+//! Help, manual pages and completion: what a stranger meets first.
+
+mod support;
+
+use std::process::Command;
+
+use support::{Sandbox, text};
+
+/// What bash would offer for the last of `words`, without options.
+fn completed(sandbox: &Sandbox, words: &[&str]) -> Vec<String> {
+    let output = sandbox
+        .command(env!("CARGO_BIN_EXE_prepage"), &[&["--", "prepage"], words].concat())
+        .current_dir(sandbox.path())
+        .env("COMPLETE", "bash")
+        .env("_CLAP_COMPLETE_INDEX", words.len().to_string())
+        .env("_CLAP_IFS", "\n")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).lines().filter(|word| !word.starts_with('-')).map(Into::into).collect()
+}
+
+#[test]
+fn commands_traces_profiles_and_programs_are_completed() {
+    let sandbox = Sandbox::new();
+    for name in ["a.parquet", "b.txt"] {
+        std::fs::write(sandbox.path().join(name), "").unwrap();
+    }
+    assert_eq!(completed(&sandbox, &["re"]), ["record", "report", "residency"]);
+    for verb in [&["report"][..], &["export"], &["diff"], &["diff", "a.parquet"], &["simulate"]] {
+        assert_eq!(completed(&sandbox, &[verb, &[""]].concat()), ["a.parquet"], "{verb:?}");
+    }
+    assert_eq!(completed(&sandbox, &["profile", "show", ""]), Vec::<String>::new());
+    let profile =
+        prepage_core::profile::Profile { program: "/usr/bin/some-program".into(), ..Default::default() };
+    let store = sandbox.store();
+    std::fs::create_dir(&store).unwrap();
+    let bytes = prepage_core::profile::file::encode(&profile);
+    std::fs::write(store.join("some-program-0000000000000000.profile"), bytes).unwrap();
+    for verb in [["profile", "show"], ["profile", "rm"]] {
+        let offered = completed(&sandbox, &[&verb[..], &["some"]].concat());
+        assert_eq!(offered, ["some-program", "some-program-0000000000000000"], "{verb:?}");
+    }
+    let programs = completed(&sandbox, &["run", "--", "set"]);
+    assert!(programs.contains(&"setpriv".to_owned()), "{programs:?}");
+}
+
+#[test]
+fn shells_get_their_script() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_prepage")).env("COMPLETE", shell).output().unwrap();
+        assert!(output.status.success() && text(&output.stdout).contains("prepage"), "{shell}: {output:?}");
+    }
+}
+
+#[test]
+fn every_command_in_the_help_has_a_manual_page() {
+    let sandbox = Sandbox::new();
+    let help = text(&sandbox.output(&["--help"]).stdout);
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| !line.ends_with("faster:"))
+        .take_while(|line| !line.starts_with("Options"))
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .collect();
+    assert!(commands.contains(&"run") && commands.contains(&"calibrate"), "{help}");
+    let pages = sandbox.path().join("man");
+    assert!(sandbox.output(&["man", pages.to_str().unwrap()]).status.success());
+    for command in commands {
+        let page = std::fs::read_to_string(pages.join(format!("prepage-{command}.1"))).unwrap();
+        assert!(page.contains(".SH OPTIONS") || page.contains(".SH SUBCOMMANDS"), "{command}");
+    }
+    let whole = std::fs::read_to_string(pages.join("prepage.1")).unwrap();
+    for part in ["ENVIRONMENT", "PREPAGE_STORE", "EXIT STATUS", "126"] {
+        assert!(
+            whole.contains(part) && (help.contains(part) || part == "EXIT STATUS" || part == "ENVIRONMENT"),
+            "{part}"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_the_documented_code() {
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.output(&["recrod"]).status.code(), Some(2));
+    assert_eq!(sandbox.output(&["run", "--no-such-option"]).status.code(), Some(125));
+    assert_eq!(sandbox.output(&["run", "no-such-program"]).status.code(), Some(127));
+    assert_eq!(sandbox.output(&["run", "/etc/passwd"]).status.code(), Some(126));
+}

@@ -1,0 +1,136 @@
+//! A trace that lacks something says so wherever it is used, and is compared with no complete one.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
+use prepage_testing::{Doctor, Need, has};
+use prepage_trace::Tables;
+use prepage_trace::parquet::{TraceWriter, write_trace};
+
+mod support;
+
+use support::may;
+
+fn tools(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    command.current_dir(dir).args(arguments).output().expect("prepage-tools runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn trace(faults: u64, facts: TraceFacts) -> Trace {
+    let fault = |at: u64| Fault {
+        cost_ns: Some(1000),
+        object: Some(ObjectId(0)),
+        page: Some(PageIndex(at % 500)),
+        ..Fault::new(at * 1000, ThreadIndex(0), at << 12, FaultClass::Cached)
+    };
+    Trace {
+        facts: TraceFacts { command: vec!["cat".into()], ..facts },
+        objects: vec![Object::new("/usr/lib/a.so", Some((1, 1)))],
+        threads: vec![Thread { pid: 7, tid: 7, comm: "cat".into() }],
+        faults: (0..faults).map(fault).collect(),
+        ..Trace::default()
+    }
+}
+
+/// Asserts that `incomplete`, a file in `dir`, says `gap` (in JSON of kind `what`) to everybody who uses it.
+fn says_what_it_lacks(dir: &Path, incomplete: &str, what: &str, gap: &str) {
+    write_trace(&dir.join("complete.parquet"), &trace(1000, TraceFacts::default())).expect("written");
+    let page = |name: &str| std::fs::read_to_string(dir.join(name)).expect("written");
+    let said = |arguments: &[&str]| {
+        let output = tools(dir, arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (out, _) = said(&["report", incomplete]);
+    assert!(out.contains(&format!("incomplete: {gap}")) && !out.contains("nothing lost"), "{out}");
+    let (out, _) = said(&["report", "--json", incomplete]);
+    let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(json["missing"][0]["what"], what, "{}", json["missing"]);
+    assert!(json["missing"][0]["text"].as_str().expect("text").starts_with(gap));
+    said(&["report", "--html", "report.html", incomplete]);
+    // Above the tables and in the footer.
+    assert!(page("report.html").matches(gap).count() >= 2 && !page("report.html").contains("nothing lost"));
+    for format in ["perfetto", "firefox", "folded", "csv"] {
+        let (_, warned) = said(&["export", "-f", format, "-o", "exported", incomplete]);
+        assert!(warned.contains(&format!("is incomplete: {gap}")), "{format}: {warned}");
+    }
+    let (out, _) = said(&["simulate", incomplete]);
+    assert!(out.contains(gap) && !out.contains("nothing lost"), "{out}");
+    said(&["simulate", "--html", "simulate.html", incomplete]);
+    assert!(page("simulate.html").contains(gap));
+
+    for (before, after) in [("complete.parquet", incomplete), (incomplete, "complete.parquet")] {
+        let refused = tools(dir, &["diff", "--of", "count", "--threshold", "1000000", before, after]);
+        let warned = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(125), "{warned}");
+        assert!(warned.contains(gap) && warned.contains("try: ") && refused.stdout.is_empty(), "{warned}");
+        let limit = ["--of", "count", "--threshold", "1000000"];
+        let arguments = [&["diff", "--allow-incomplete"], &limit[..], &["--json", before, after]].concat();
+        let (out, _) = said(&arguments);
+        let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+        let side = if before == incomplete { "before" } else { "after" };
+        assert_eq!((&json["missing"][side][0]["what"], &json["comparable"]), (&what.into(), &false.into()));
+    }
+}
+
+#[test]
+fn a_sampled_perf_data() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    if !has(Need::Tool("perf".into())) || !may(Doctor::Faults) {
+        return;
+    }
+    let events = "page-faults,minor-faults,major-faults";
+    let perf = Command::new("perf")
+        .current_dir(dir.path())
+        .args(["record", "-q", "-o", "perf.data", "-e", events, "-c", "20", "-d", "--"])
+        .args(["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do ls / >/dev/null; done"])
+        .output()
+        .expect("perf runs");
+    assert!(perf.status.success(), "{}", text(&perf.stderr));
+    let output = tools(dir.path(), &["import", "-o", "sampled.parquet"]);
+    assert!(text(&output.stderr).contains("perf recorded only one event in 20"), "{}", text(&output.stderr));
+    says_what_it_lacks(dir.path(), "sampled.parquet", "sampled", "perf recorded only one event in 20");
+    // A sampled beginning has no end, and a sampled end no beginning: nothing is known of one by the other.
+    let trace = prepage_trace::parquet::read_trace(&dir.path().join("sampled.parquet")).expect("read");
+    assert!(!trace.faults.is_empty() && trace.faults.iter().all(|fault| fault.cost_ns.is_none()));
+    assert!(trace.faults.iter().all(|fault| fault.class != FaultClass::Failed));
+}
+
+#[test]
+fn a_filtered_recording() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    if !may(Doctor::Faults) {
+        return;
+    }
+    let output = tools(dir.path(), &["record", "-o", "filtered.parquet", "--comm", "ls", "--", "ls", "/"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let trace = prepage_trace::parquet::read_trace(&dir.path().join("filtered.parquet")).expect("read");
+    let gap = format!("{} faults left out by --comm ls", trace.facts.filtered_out);
+    says_what_it_lacks(dir.path(), "filtered.parquet", "filtered", &gap);
+}
+
+#[test]
+fn a_recording_cut_short() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = trace(1 << 18, TraceFacts::default());
+    let mut writer = TraceWriter::create(&dir.path().join("cut.parquet")).expect("created");
+    writer.write(Tables::from(&trace), &trace.faults, || trace.facts.clone()).expect("written");
+    let left: PathBuf = writer.left_behind().expect("a row group is complete").to_owned();
+    // What a recorder that is killed leaves.
+    drop(writer);
+    let left = left.to_str().expect("text");
+    says_what_it_lacks(dir.path(), left, "cut_short", "the recorder was killed");
+}
+
+#[test]
+fn a_lossy_recording() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let facts = TraceFacts { lost: 7, lost_by_second: vec![(0, 7)], ..TraceFacts::default() };
+    write_trace(&dir.path().join("lossy.parquet"), &trace(1000, facts)).expect("written");
+    says_what_it_lacks(dir.path(), "lossy.parquet", "lost", "7 records lost by the kernel");
+}

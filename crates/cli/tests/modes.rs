@@ -1,0 +1,145 @@
+//! `prepage bench modes`, `sweep` and `yardstick` on a small real program: every way to start it, and the library that maps
+//! pages ahead.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use support::{Sandbox, can_learn, is_root, json, text};
+
+/// Builds `crates/bench/preload/early_fault.c` into the sandbox.
+fn library(sandbox: &Sandbox) -> PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/preload/early_fault.c");
+    let library = sandbox.path().join("early-fault.so");
+    let built = Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
+        .args([library.to_str().unwrap(), source])
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    library
+}
+
+/// A program with pages of .bss that it touches: 64 pages of 1 MiB.
+fn program(sandbox: &Sandbox) -> PathBuf {
+    let source = sandbox.path().join("program.c");
+    let program = sandbox.path().join("program");
+    std::fs::write(
+        &source,
+        "static char zeros[1 << 20];\n\
+         int main(void) { for (int at = 0; at < 1 << 20; at += 1 << 14) zeros[at] = 1; return 0; }\n",
+    )
+    .unwrap();
+    let built = Command::new("cc").arg("-o").args([&program, &source]).output().unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    program
+}
+
+#[test]
+fn the_program_starts_in_every_mode_and_what_is_mapped_ahead_is_no_fault_any_more() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let (library, program) = (library(&sandbox), program(&sandbox));
+    let trace = sandbox.path().join("io.csv");
+    let output = sandbox.output(&[
+        "bench",
+        "modes",
+        "-n",
+        "1",
+        "--json",
+        "--library",
+        library.to_str().unwrap(),
+        "--io-trace",
+        trace.to_str().unwrap(),
+        "--",
+        program.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = json(&output);
+    let ways = report["ways"].as_array().unwrap();
+    let names: Vec<&str> = ways.iter().map(|way| way["name"].as_str().unwrap()).collect();
+    let modes = ["async", "sync", "slurp", "slurp-async"];
+    let early = modes.map(|mode| format!("{mode}, early fault"));
+    let expected: Vec<&str> =
+        ["plain", "prepage run"].into_iter().chain(modes).chain(early.iter().map(String::as_str)).collect();
+    assert_eq!(names, expected);
+    for way in ways {
+        let name = &way["name"];
+        let maps_ahead = name.as_str().unwrap().ends_with("early fault");
+        let start = &way["starts"][0];
+        assert!(start["wall_ns"].as_u64() > Some(0) && start["cpu_ns"].as_u64() > Some(0), "{name}");
+        let phases = &start["phases"];
+        let is_ahead = *name != "plain" && *name != "prepage run";
+        for phase in ["profile_read_ns", "reads_started_ns", "reads_done_ns"] {
+            assert_eq!(phases[phase].as_u64() > Some(0), is_ahead, "{name}: {phase}");
+        }
+        assert_eq!(phases["mapping_ns"].as_u64() > Some(0), maps_ahead, "{name}");
+        // The program touches 64 pages of .bss. Mapped ahead, it takes none of these faults, but some of the library's own.
+        let avoided = way["avoided"]["zero_fill_faults"].as_i64().unwrap();
+        assert_eq!(avoided >= 40, maps_ahead, "{name}: {avoided} zero-fill faults avoided");
+        assert_eq!(start["mapped"]["zero_pages"].as_u64() >= Some(256), maps_ahead, "{name}");
+        assert_eq!(start["mapped"]["file_pages"].as_u64() > Some(0), maps_ahead, "{name}");
+    }
+    if !is_root() {
+        return;
+    }
+    for way in ways {
+        // A page takes several calls at most: one to ask, one to wait, those to open its file and look up names.
+        let counted = &way["counted"];
+        let pages = counted["prefetched_pages"].as_u64().unwrap();
+        let calls = counted["prefetch_system_calls"].as_u64();
+        assert_eq!(calls.is_some(), pages > 0, "{way}");
+        assert!(calls.is_none_or(|calls| calls > 0), "{way}");
+    }
+    let trace = std::fs::read_to_string(trace).unwrap();
+    let of = |way: &str, phase: &str| {
+        trace.lines().filter(|line| line.starts_with(&format!("{way},{phase},"))).count()
+    };
+    assert!(of("plain", "program") > 0 && of("plain", "prefetch") == 0, "{trace}");
+    assert!(of("sync", "prefetch") > 0, "{trace}");
+}
+
+#[test]
+fn a_sweep_tries_every_combination() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let program = program(&sandbox);
+    let options = ["bench", "sweep", "-n", "1", "--json", "--readers", "1,16", "--holes", "0,4", "--"];
+    let output = sandbox.output(&[&options[..], &[program.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = json(&output);
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points.len(), 1 + 2 * 2);
+    assert!(points.iter().all(|point| point["wall_ms"][0].as_f64() > Some(0.0)), "{report}");
+    assert_eq!(points[4]["readers_and_holes"], serde_json::json!([16, 4]));
+}
+
+#[test]
+fn a_program_that_fails_or_is_missing_is_told_and_not_measured() {
+    let sandbox = Sandbox::new();
+    let missing = sandbox.output(&["bench", "modes", "--", "no-such-program"]);
+    assert_eq!(missing.status.code(), Some(127), "{}", text(&missing.stderr));
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let failing = sandbox.output(&["bench", "modes", "-n", "1", "--", "false"]);
+    assert_eq!(failing.status.code(), Some(125));
+    assert!(text(&failing.stderr).contains("failed"), "{}", text(&failing.stderr));
+}
+
+#[test]
+fn the_yardstick_writes_a_profile_and_passes_the_exit_code_on() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let output = sandbox.output(&["bench", "yardstick", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("pages"));
+    assert_eq!(sandbox.profiles().len(), 1);
+}

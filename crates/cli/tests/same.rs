@@ -1,0 +1,393 @@
+//! Programs and surroundings of every odd kind: started by `prepage run`, observed and known, they print, exit, and have the
+//! signals and descriptors that they have without.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use prepage_testing::{Need, has};
+use support::{Sandbox, can_learn, helpers, is_root, text, wait_for};
+
+/// Says what a program can see of the world it was started in.
+const LOOK: &str = "import os, resource, signal, sys\n\
+    fds = sorted(int(fd) for fd in os.listdir('/proc/self/fd'))\n\
+    def target(fd):\n\
+    \x20   try: return os.readlink(f'/proc/self/fd/{fd}').split(':')[0]\n\
+    \x20   except OSError: return None\n\
+    print([(fd, target(fd)) for fd in fds if target(fd)])\n\
+    for line in open('/proc/self/status'):\n\
+    \x20   if line.startswith(('SigBlk', 'SigIgn', 'SigCgt', 'Cap', 'NoNew', 'Seccomp', 'Threads', 'TracerPid', 'Uid', 'Gid', 'Umask')): print(line, end='')\n\
+    print(sorted((k, v) for k, v in os.environ.items() if k not in ('_',)))\n\
+    print(os.getcwd(), os.getpid() == os.getsid(0), os.getpgrp() == os.getpid(), os.nice(0))\n\
+    print([resource.getrlimit(limit) for limit in range(16)], os.sched_getaffinity(0))\n\
+    print(open(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read().split())\n\
+    try: print(os.waitpid(-1, os.WNOHANG))\n\
+    except ChildProcessError: print('no child')\n";
+
+/// What is to be the same.
+fn seen(output: &Output) -> (Option<i32>, Option<i32>, String, String) {
+    // gdb says which process it was.
+    let numbered = |word: &str| word.strip_suffix(')').is_some_and(|word| word.parse::<u32>().is_ok());
+    let words = text(&output.stdout).split(' ').filter(|word| !numbered(word)).collect::<Vec<_>>().join(" ");
+    (output.status.code(), output.status.signal(), words, text(&output.stderr))
+}
+
+/// Where programs are started: with `prefix` in front of them and `prepage` alike.
+struct Place {
+    sandbox: Sandbox,
+    prefix: Vec<String>,
+    prepage: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { sandbox: Sandbox::new(), prefix: Vec::new(), prepage: env!("CARGO_BIN_EXE_prepage").into() }
+    }
+
+    /// The same behind words that start what follows them.
+    fn behind(self, prefix: &[&str]) -> Self {
+        Self { prefix: prefix.iter().map(ToString::to_string).collect(), ..self }
+    }
+
+    /// The same in a shell, which does something before: `exec "$@"` starts the program.
+    fn after(self, script: &str) -> Self {
+        let script = format!("{script}\nexec \"$@\"");
+        self.behind(&["sh", "-c", &script, "sh"])
+    }
+
+    fn start(&self, words: &[&str]) -> Command {
+        let all: Vec<&str> = self.prefix.iter().map(String::as_str).chain(words.iter().copied()).collect();
+        self.sandbox.command(all[0], &all[1..])
+    }
+
+    fn output(&self, words: &[&str]) -> Output {
+        self.start(words).output().unwrap()
+    }
+
+    /// Starts `program` without, for the first time, when it is known, and from then on: always the same. Returns what the
+    /// first start said with -v, where it is the program's streams and one line more.
+    fn same(&self, program: &[&str]) {
+        let plain = seen(&self.output(program));
+        let prepage = self.prepage.to_str().unwrap();
+        for start in 0..3 {
+            let started = seen(&self.output(&[&[prepage, "run", "--"], program].concat()));
+            assert_eq!(started, plain, "start {start} of {program:?}");
+            wait_for("the end of what ran beside", || helpers(&self.sandbox).is_empty().then_some(()));
+        }
+        let unlearned = seen(&self.output(&[&[prepage, "run", "--no-learn", "--"], program].concat()));
+        assert_eq!(unlearned, plain, "{program:?}");
+    }
+
+    /// What a first start says with -v.
+    fn told(&self, program: &[&str]) -> String {
+        let prepage = self.prepage.to_str().unwrap();
+        text(&self.output(&[&[prepage, "run", "-v", "--"], program].concat()).stderr)
+    }
+}
+
+fn built(place: &Place, compiler: &[&str], name: &str, source: &str) -> Option<String> {
+    if !has(Need::Tool(compiler[0].into())) {
+        return None;
+    }
+    let (from, to) = (place.sandbox.path().join(format!("{name}.c")), place.sandbox.path().join(name));
+    fs::write(&from, source).unwrap();
+    let status =
+        Command::new(compiler[0]).args(&compiler[1..]).arg(&from).arg("-o").arg(&to).status().unwrap();
+    assert!(status.success(), "{compiler:?}");
+    Some(to.to_str().unwrap().into())
+}
+
+/// Refuses system calls by a filter, as containers do.
+fn denying(calls: &[&str]) -> Option<Place> {
+    let place = Place::new();
+    let deny = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/deny.c");
+    let deny = built(&place, &["cc"], "deny", &fs::read_to_string(deny).unwrap())?;
+    let prefix = [&[deny.as_str()], calls, &["--"]].concat();
+    Some(place.behind(&prefix))
+}
+
+#[test]
+fn a_program_finds_its_world_as_it_is() {
+    let place = Place::new();
+    place.same(&["/usr/bin/python3", "-c", LOOK]);
+    // With what it may have been given.
+    let given =
+        "ulimit -n 64; umask 027; trap '' HUP USR1; exec 7</etc/hostname; cd /tmp; export LD_AUDIT= X='a\nb'";
+    Place::new().after(given).same(&["/usr/bin/python3", "-c", LOOK]);
+}
+
+#[test]
+fn programs_end_as_they_end() {
+    let place = Place::new();
+    for script in
+        ["exit 3", "kill -TERM $$", "kill -SEGV $$", "kill -KILL $$", "echo out; echo err >&2; false"]
+    {
+        place.same(&["sh", "-c", script]);
+    }
+}
+
+#[test]
+fn where_the_kernel_refuses_to_show_anything() {
+    for calls in [
+        &["userfaultfd"][..],
+        &["perf_event_open"],
+        &["ptrace"],
+        &["perf_event_open", "userfaultfd"],
+        &["perf_event_open", "ptrace", "userfaultfd"],
+    ] {
+        let Some(place) = denying(calls) else { return };
+        place.same(&["/usr/bin/python3", "-c", LOOK]);
+        place.same(&["sh", "-c", "cat /etc/hostname; ls /usr/lib | wc -l; exit 5"]);
+        let told = place.told(&["ls", "/"]);
+        // Without ptrace the agent goes in all the same, and without perf page tables tell.
+        assert!(told.contains("not seen: ") || !calls.contains(&"userfaultfd"), "{calls:?}: {told}");
+    }
+}
+
+#[test]
+fn static_programs() {
+    let source = "#include <stdio.h>\n#include <unistd.h>\nint main(int c, char **v, char **e) { while (*e) puts(*e++); return 5; }\n";
+    for compiler in
+        [&["gcc", "-static"][..], &["musl-gcc", "-static"], &["musl-gcc"], &["gcc", "-static-pie"]]
+    {
+        let place = Place::new();
+        if let Some(program) = built(&place, compiler, "program", source) {
+            place.same(&[&program]);
+            place.same(&["sh", "-c", &format!("{program}; {program}; exit 4")]);
+        }
+    }
+}
+
+#[test]
+fn a_go_program() {
+    let place = Place::new();
+    if !has(Need::Tool("go".into())) {
+        return;
+    }
+    let source = place.sandbox.path().join("main.go");
+    let text = "package main\nimport (\"fmt\"; \"os\")\nfunc main() { b, _ := os.ReadFile(\"/etc/hostname\"); fmt.Print(string(b)); os.Exit(6) }\n";
+    fs::write(&source, text).unwrap();
+    let program = place.sandbox.path().join("program");
+    let cache = place.sandbox.path().join("cache");
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(&source).env("GOCACHE", cache).env("GOFLAGS", "-mod=mod");
+    assert!(build.status().unwrap().success());
+    place.same(&[program.to_str().unwrap()]);
+}
+
+#[test]
+fn debuggers_and_tracers_as_the_program() {
+    let place = Place::new();
+    if has(Need::Tool("gdb".into())) {
+        let quit = "quit $_exitcode";
+        place.same(&[
+            "gdb",
+            "-nx",
+            "-batch",
+            "-ex",
+            "run",
+            "-ex",
+            quit,
+            "--args",
+            "/bin/sh",
+            "-c",
+            "echo in; exit 11",
+        ]);
+    }
+    if has(Need::Tool("strace".into())) {
+        place.same(&[
+            "strace",
+            "-f",
+            "-qq",
+            "-e",
+            "trace=execve,exit_group",
+            "-o",
+            "/dev/null",
+            "sh",
+            "-c",
+            "/bin/true; exit 10",
+        ]);
+        // The calls themselves are those that the program makes.
+        let of_true = [
+            "strace",
+            "-qq",
+            "-e",
+            "trace=!brk,mmap,munmap",
+            "-e",
+            "abbrev=all",
+            "-o",
+            "|cut -d'(' -f1",
+            "/bin/true",
+        ];
+        place.same(&of_true);
+    }
+}
+
+#[test]
+fn hundreds_of_execs_closed_descriptors_and_an_empty_environment() {
+    let place = Place::new();
+    place.same(&["sh", "-c", "for i in $(seq 300); do /bin/true || exit 1; done; echo done; exit 4"]);
+    let close = "import os, sys\n\
+        os.write(1, b'before')\n\
+        os.closerange(0, 4096)\n\
+        import json, email, decimal\n\
+        fd = os.open('/', os.O_RDONLY)\n\
+        os._exit(fd * 8 + len(os.listdir('/proc/self/fd')))\n";
+    place.same(&["/usr/bin/python3", "-c", close]);
+    place.same(&["/usr/bin/env", "-i", "/bin/sh", "-c", "/usr/bin/env; exit 6"]);
+    let clear = "import os, ctypes\n\
+        ctypes.CDLL(None).clearenv()\n\
+        os.execve('/usr/bin/env', ['env'], {})\n";
+    place.same(&["/usr/bin/python3", "-c", clear]);
+    // Every descriptor is taken.
+    let all = "import os, resource\n\
+        resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))\n\
+        fds = []\n\
+        try:\n\
+        \x20   while True: fds.append(os.open('/', os.O_RDONLY))\n\
+        except OSError as error: print(len(fds), error.errno)\n";
+    place.same(&["/usr/bin/python3", "-c", all]);
+}
+
+#[test]
+fn what_outlives_its_start() {
+    let place = Place::new();
+    // Its own output comes after a quiet second, and that of what it left behind, too.
+    place.same(&["sh", "-c", "echo first; sleep 1.5; echo later; exit 2"]);
+    place.same(&["sh", "-c", "(sleep 1.3; echo orphan) & echo parent; exit 9"]);
+}
+
+#[test]
+fn signals_that_come_all_the_time() {
+    let ticks = "import signal, sys, time\n\
+        count = 0\n\
+        def tick(*_):\n\
+        \x20   global count\n\
+        \x20   count += 1\n\
+        signal.signal(signal.SIGALRM, tick)\n\
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\n\
+        import json, email, decimal, http.client\n\
+        while count < 50: time.sleep(0.001)\n\
+        print('all', flush=True)\n\
+        raise SystemExit(8)\n";
+    Place::new().same(&["/usr/bin/python3", "-c", ticks]);
+}
+
+#[test]
+fn rights_of_programs_in_the_tree_stay_theirs() {
+    let place = Place::new();
+    if !is_root() {
+        return;
+    }
+    // Where nobody may reach it; in a directory of the build tree they may not.
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let id = directory.path().join("id");
+    fs::copy("/usr/bin/id", &id).unwrap();
+    fs::set_permissions(&id, fs::Permissions::from_mode(0o4755)).unwrap();
+    let own = directory.path().join("own");
+    for binary in ["prepage", "prepage-tools"] {
+        fs::copy(
+            Path::new(env!("CARGO_BIN_EXE_prepage")).with_file_name(binary),
+            directory.path().join(binary),
+        )
+        .unwrap();
+    }
+    fs::copy(support::agent(), directory.path().join("libprepage-agent.so")).unwrap();
+    fs::create_dir(&own).unwrap();
+    std::os::unix::fs::chown(&own, Some(65534), Some(65534)).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+    let id = id.to_str().unwrap();
+    let as_nobody = |words: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command
+            .args(&words[1..])
+            .env("PREPAGE_STORE", own.join("store"))
+            .uid(65534)
+            .gid(65534)
+            .current_dir("/");
+        command.output().unwrap()
+    };
+    let prepage = directory.path().join("prepage");
+    for program in [vec![id], vec!["sh", "-c", "\"$0\"; \"$0\" -u; exit 3", id]] {
+        let plain = as_nobody(&program);
+        assert!(text(&plain.stdout).contains("euid=0"), "{}", text(&plain.stdout));
+        for start in 0..3 {
+            let started = as_nobody(&[&[prepage.to_str().unwrap(), "run", "--"], &program[..]].concat());
+            assert_eq!(seen(&started), seen(&plain), "start {start} of {program:?}");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+    drop(place);
+}
+
+#[test]
+fn places_that_cannot_be_written_or_executed() {
+    if !has(Need::Root) || !has(Need::Mounts) {
+        return;
+    }
+    let look = ["/usr/bin/python3", "-c", LOOK];
+    let place = Place::new();
+    let temporary = place.sandbox.path().join("temporary");
+    fs::create_dir(&temporary).unwrap();
+    let noexec = format!("mount -t tmpfs -o noexec none '{0}'; export TMPDIR='{0}'", temporary.display());
+    place.behind(&["unshare", "-m", "sh", "-c", &format!("{noexec}; exec \"$@\""), "sh"]).same(&look);
+    let place = Place::new();
+    fs::create_dir(place.sandbox.store()).unwrap();
+    let read_only = format!("mount -t tmpfs -o ro,mode=700 none '{}'", place.sandbox.store().display());
+    let place = place.behind(&["unshare", "-m", "sh", "-c", &format!("{read_only}; exec \"$@\""), "sh"]);
+    place.same(&look);
+    assert!(place.told(&look).contains("not learning"), "{}", place.told(&look));
+    let place = Place::new();
+    fs::create_dir(place.sandbox.store()).unwrap();
+    let full = format!("mount -t tmpfs -o size=64k,mode=700 none '{}'", place.sandbox.store().display());
+    let place = place.behind(&["unshare", "-m", "sh", "-c", &format!("{full}; exec \"$@\""), "sh"]);
+    place.same(&look);
+    assert!(place.told(&look).contains("not learning"), "{}", place.told(&look));
+}
+
+#[test]
+fn under_each_setting_of_yama() {
+    const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+    if !has(Need::Root) || !has(Need::Path(SCOPE.into())) {
+        return;
+    }
+    /// Puts back what was there, unless it was 3, which stays.
+    struct Restored(String);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            let _ = fs::write(SCOPE, &self.0);
+        }
+    }
+    let before = Restored(fs::read_to_string(SCOPE).unwrap());
+    // Once it is 3 it stays so until the machine is started again: only where it is already.
+    let scopes = if before.0.trim() == "3" { 3..=3 } else { 0..=2 };
+    for scope in scopes {
+        fs::write(SCOPE, scope.to_string()).unwrap();
+        Place::new().same(&["/usr/bin/python3", "-c", LOOK]);
+        Place::new().same(&["sh", "-c", "/bin/true; ls /; exit 3"]);
+    }
+}
+
+#[test]
+fn as_the_first_process_of_a_container() {
+    let place = Place::new();
+    if !has(Need::Mounts) || !can_learn(&place.sandbox) {
+        return;
+    }
+    let place = place.behind(&["unshare", "-pf", "--kill-child", "--mount-proc"]);
+    // It sees what runs beside among its children, and may not meet it where it waits for one.
+    let look: String =
+        LOOK.lines().filter(|line| !line.contains("children")).map(|line| format!("{line}\n")).collect();
+    place.same(&["/usr/bin/python3", "-c", &look]);
+    let wait_for_all = "import os\n\
+        pid = os.fork() or os._exit(7)\n\
+        print(os.wait()[1])\n\
+        try: os.wait()\n\
+        except ChildProcessError: print('no child')\n";
+    place.same(&["/usr/bin/python3", "-c", wait_for_all]);
+}

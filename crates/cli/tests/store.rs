@@ -1,0 +1,79 @@
+//! What all profiles may take together: `store-max` of the configuration.
+
+mod support;
+
+use std::fs;
+
+use prepage_core::profile::{History, Profile};
+use prepage_profiles::{Layer, ProgramKey, Stores};
+use support::{Sandbox, can_learn, helpers, json, text, wait_for};
+
+#[test]
+fn steady_profiles_stay_within_the_cap_and_those_of_single_starts_make_room() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let config = sandbox.path().join("prepage");
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("config"), "store-max = 64k\n").unwrap();
+    let configured = |args: &[&str]| {
+        let mut command = sandbox.prepage(args);
+        command.env("XDG_CONFIG_HOME", sandbox.path());
+        command.output().unwrap()
+    };
+    let listed = || json(&configured(&["profile", "list", "--json"]));
+    let of = |name: &str| {
+        let listed = listed();
+        let one = listed["profiles"].as_array().unwrap().iter().find(|one| one["role"] == name).cloned();
+        one.map(|one| one["observations"].as_u64().unwrap())
+    };
+    let cat = ["cat", "/etc/hostname"];
+    assert!(configured(&[&["run", "--"], &cat[..]].concat()).status.success());
+    wait_for("a start to be learned", || of("cat").or(of("cat FILE")));
+    // Known for long.
+    let key = ProgramKey::of(&cat.map(Into::into)).unwrap();
+    let known = |profile: Option<Profile>| {
+        profile.map(|profile| Profile { history: History { observations: 3, ..profile.history }, ..profile })
+    };
+    wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+    Stores::at(sandbox.store()).update(&key, Layer::User, known).unwrap();
+    // Programs that somebody tries once, each with a profile of some kilobytes.
+    for at in 0..40 {
+        let program = sandbox.path().join(format!("tried{at}"));
+        fs::copy("/bin/ls", &program).unwrap();
+        let name = program.to_str().unwrap();
+        wait_for("a program that nobody has open for writing", || {
+            configured(&["run", "--", name, "/usr/lib"]).status.success().then_some(())
+        });
+        wait_for("its profile", || {
+            let files: Vec<String> = fs::read_dir(sandbox.store())
+                .unwrap()
+                .map(|f| f.unwrap().file_name().into_string().unwrap())
+                .collect();
+            files.iter().any(|file| file.starts_with(&format!("tried{at}-"))).then_some(())
+        });
+    }
+    let listed = listed();
+    let layer = &listed["layers"][0];
+    assert_eq!((&layer["layer"], &layer["bytes_max"]), (&"user".into(), &(64 << 10).into()), "{layer}");
+    assert!((32 << 10..=64 << 10).contains(&layer["bytes"].as_u64().unwrap()), "{layer}");
+    assert!(layer["profiles"].as_u64().unwrap() < 41, "{layer}");
+    assert!(of("cat").or(of("cat FILE")).is_some(), "what is started again and again stays");
+    let shown = text(&configured(&["profile", "list"]).stdout);
+    assert!(shown.lines().last().unwrap().starts_with("user: "), "{shown}");
+    assert!(shown.contains("k of 64k in "), "{shown}");
+}
+
+#[test]
+fn a_cap_without_room_for_a_profile_is_told() {
+    let sandbox = Sandbox::new();
+    let config = sandbox.path().join("prepage");
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("config"), "store-max = 1k\n").unwrap();
+    let mut command = sandbox.prepage(&["run", "-v", "--", "echo", "ran"]);
+    let output = command.env("XDG_CONFIG_HOME", sandbox.path()).output().unwrap();
+    assert_eq!(text(&output.stdout), "ran\n");
+    let told = text(&output.stderr);
+    assert!(told.contains("not learning") && told.contains("try: a larger store-max"), "{told}");
+}

@@ -1,0 +1,216 @@
+//! What a trace lacks.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::trace::TraceFacts;
+
+/// One reason why a trace does not show the whole of its run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Missing {
+    /// Only some faults were recorded, by this rule.
+    Sampled {
+        /// The rule: `one event in 20`.
+        rule: String,
+    },
+    /// Filters excluded faults.
+    Filtered {
+        /// The filters, as the command line had them.
+        filters: Vec<String>,
+        /// How many faults they excluded.
+        faults: u64,
+    },
+    /// The recorder was killed: what came after the last complete part of the file is not there.
+    CutShort,
+    /// The kernel dropped records because a ring was full.
+    Lost {
+        /// How many.
+        records: u64,
+    },
+    /// The disk was full.
+    Unsaved {
+        /// How many faults the file had no room for.
+        faults: u64,
+    },
+    /// Faults that system calls took on the program's memory were hidden from the user.
+    SystemCalls,
+    /// Processes of the command ran on after the recording had ended.
+    StillRunning {
+        /// How many.
+        processes: u64,
+    },
+    /// Disk faults are indistinguishable from others, and have their classes.
+    DiskFaults,
+    /// No fault has a cost.
+    Costs,
+    /// What processes had mapped before the recording is unknown, and so are the files of many of their faults.
+    Mappings {
+        /// The processes.
+        pids: Vec<u32>,
+    },
+    /// The recording met more files than the recorder keeps apart: the later ones are one object.
+    Files {
+        /// How many mappings are of files that were not kept apart.
+        mappings: u64,
+    },
+}
+
+impl Missing {
+    /// Whether `other` describes the same gap, so that two traces with these gaps can be compared.
+    ///
+    /// What was lost by chance, or cut off, is never the same twice.
+    pub fn is_same_gap(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::CutShort, _) | (Self::Lost { .. }, _) | (Self::Unsaved { .. }, _) => false,
+            (Self::Filtered { filters, .. }, Self::Filtered { filters: others, .. }) => filters == others,
+            (Self::Sampled { rule }, Self::Sampled { rule: other }) => rule == other,
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+
+    /// How to record without this gap, as one line; `None` where the gap was asked for or nothing helps.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Sampled { .. } | Self::DiskFaults | Self::Costs => {
+                Some("perf record -e page-faults,minor-faults,major-faults -c 1 -d -- CMD")
+            }
+            Self::Lost { .. } => {
+                Some("record as root, who gets larger rings, or while the machine has less to do")
+            }
+            Self::Unsaved { .. } => Some("free some space, or write to another disk with -o"),
+            Self::SystemCalls => Some("sudo sysctl kernel.perf_event_paranoid=1, or record as root"),
+            Self::Mappings { .. } => Some("record as root, or as the user whose processes they are"),
+            Self::Filtered { .. } | Self::CutShort | Self::StillRunning { .. } | Self::Files { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sampled { rule } => write!(f, "perf recorded only {rule}"),
+            Self::Filtered { filters, faults } => {
+                write!(f, "{faults} faults left out by {}", filters.join(" "))
+            }
+            Self::CutShort => write!(f, "the recorder was killed: what it had saved by then is all there is"),
+            Self::Lost { records } => {
+                write!(f, "{records} records lost by the kernel: some faults or their costs are missing")
+            }
+            Self::Unsaved { faults } => write!(f, "{faults} faults not saved because the disk was full"),
+            Self::SystemCalls => write!(f, "faults taken in system calls were hidden from this user"),
+            Self::StillRunning { processes } => {
+                write!(f, "{processes} processes ran on after the recording had ended")
+            }
+            Self::DiskFaults => {
+                write!(f, "disk faults stand among the others: perf did not record which read from disk")
+            }
+            Self::Costs => {
+                write!(f, "no costs: perf did not record both the beginning and the end of faults")
+            }
+            Self::Mappings { pids } => {
+                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+                write!(f, "the files that process {} had mapped before are unknown", pids.join(", "))
+            }
+            Self::Files { mappings } => {
+                write!(f, "{mappings} mappings are of files beyond those the recorder keeps apart")
+            }
+        }
+    }
+}
+
+impl TraceFacts {
+    /// What the trace lacks; empty where it is complete.
+    pub fn missing(&self) -> Vec<Missing> {
+        let imported = self.imported.as_ref();
+        let some = |count: u64, missing: Missing| (count > 0).then_some(missing);
+        // Who records running processes ends the recording when he likes.
+        let of_command = self.pids.is_empty() && !self.system_wide;
+        [
+            imported.and_then(|from| from.sampled.clone()).map(|rule| Missing::Sampled { rule }),
+            (!self.filters.is_empty())
+                .then(|| Missing::Filtered { filters: self.filters.clone(), faults: self.filtered_out }),
+            self.cut_short.then_some(Missing::CutShort),
+            some(self.lost, Missing::Lost { records: self.lost }),
+            some(self.unsaved, Missing::Unsaved { faults: self.unsaved }),
+            self.system_calls_hidden.then_some(Missing::SystemCalls),
+            some(self.survivors, Missing::StillRunning { processes: self.survivors }).filter(|_| of_command),
+            imported.filter(|from| from.disk_unknown).map(|_| Missing::DiskFaults),
+            imported.filter(|from| from.costs_unknown).map(|_| Missing::Costs),
+            (!self.unread_maps.is_empty()).then(|| Missing::Mappings { pids: self.unread_maps.clone() }),
+            some(self.unnamed_mappings, Missing::Files { mappings: self.unnamed_mappings }),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    /// What the trace lacks, in one line; "nothing lost" where it is complete.
+    pub fn completeness(&self) -> String {
+        let missing: Vec<String> = self.missing().iter().map(Missing::to_string).collect();
+        if missing.is_empty() {
+            "nothing lost".to_owned()
+        } else {
+            format!("incomplete: {}", missing.join("; "))
+        }
+    }
+
+    /// The gaps that only one of two traces has, which makes them incomparable; empty where they can be compared.
+    pub fn unequal_gaps(&self, other: &Self) -> Vec<Missing> {
+        let (ours, theirs) = (self.missing(), other.missing());
+        let without = |gaps: &[Missing], others: &[Missing]| -> Vec<Missing> {
+            gaps.iter().filter(|gap| !others.iter().any(|other| gap.is_same_gap(other))).cloned().collect()
+        };
+        [without(&ours, &theirs), without(&theirs, &ours)].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::ImportFacts;
+
+    /// Facts with one gap each.
+    fn incomplete() -> Vec<TraceFacts> {
+        let imported = |imported| TraceFacts { imported: Some(imported), ..TraceFacts::default() };
+        vec![
+            imported(ImportFacts { sampled: Some("one event in 20".into()), ..ImportFacts::default() }),
+            imported(ImportFacts { disk_unknown: true, ..ImportFacts::default() }),
+            imported(ImportFacts { costs_unknown: true, ..ImportFacts::default() }),
+            TraceFacts { filters: vec!["--comm a".into()], ..TraceFacts::default() },
+            TraceFacts { cut_short: true, ..TraceFacts::default() },
+            TraceFacts { lost: 1, ..TraceFacts::default() },
+            TraceFacts { unsaved: 1, ..TraceFacts::default() },
+            TraceFacts { system_calls_hidden: true, ..TraceFacts::default() },
+            TraceFacts { survivors: 1, ..TraceFacts::default() },
+            TraceFacts { unread_maps: vec![7], pids: vec![7], ..TraceFacts::default() },
+            TraceFacts { unnamed_mappings: 1, ..TraceFacts::default() },
+        ]
+    }
+
+    #[test]
+    fn every_gap_is_named_and_makes_a_trace_incomparable_with_a_complete_one() {
+        let complete = TraceFacts::default();
+        assert_eq!((complete.missing(), complete.completeness().as_str()), (vec![], "nothing lost"));
+        for facts in incomplete() {
+            let [gap] = facts.missing().try_into().expect("one gap");
+            assert!(facts.completeness().contains(&gap.to_string()), "{facts:?}");
+            assert_eq!(facts.unequal_gaps(&complete), std::slice::from_ref(&gap));
+            assert_eq!(complete.unequal_gaps(&facts), [gap]);
+        }
+        let running = TraceFacts { survivors: 3, pids: vec![7], ..TraceFacts::default() };
+        assert_eq!(running.missing(), []);
+    }
+
+    #[test]
+    fn equal_rules_can_be_compared_and_losses_cannot() {
+        for facts in incomplete() {
+            let by_chance = facts.lost + facts.unsaved > 0 || facts.cut_short;
+            assert_eq!(facts.unequal_gaps(&facts).is_empty(), !by_chance, "{facts:?}");
+        }
+        let filtered = |comm: &str| TraceFacts { filters: vec![comm.into()], ..TraceFacts::default() };
+        assert_eq!(filtered("--comm a").unequal_gaps(&filtered("--comm b")).len(), 2);
+    }
+}

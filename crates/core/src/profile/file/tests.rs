@@ -1,0 +1,170 @@
+use proptest::prelude::*;
+
+use super::super::{ColdStart, FileIdentity, Fingerprint, History, ProfiledFile};
+use super::*;
+
+pub(in super::super) fn profiles() -> impl Strategy<Value = Profile> {
+    let extent = (1u64..9, 1u64..40, any::<u32>(), any::<(u8, u8, bool)>());
+    let extents = (prop::collection::vec(extent, 0..20), any::<bool>()).prop_map(|(raw, is_map)| {
+        let mut end = 0;
+        let mut extent = |(gap, len, rank, (used, observed, by_read))| {
+            let range = PageRange::new(PageIndex(end + gap), PageIndex(end + gap + len));
+            end = range.end().0;
+            let known = Extent { range, rank, counts: Counts::from_sixteenths(used, observed), by_read };
+            if is_map { Extent::new(range, 0) } else { known }
+        };
+        raw.into_iter().map(&mut extent).collect::<Vec<_>>()
+    });
+    let file = ("[/a-zé]{1,20}", any::<(u64, u64, u64, i64, i64)>(), any::<u32>(), extents).prop_map(
+        |(path, (device, inode, size_bytes, mtime_ns, ctime_ns), crc, extents)| ProfiledFile {
+            path,
+            identity: FileIdentity { device, inode, size_bytes, mtime_ns, ctime_ns },
+            fingerprint: if crc % 2 == 0 {
+                Fingerprint::Ends { crc, size_bytes }
+            } else {
+                Fingerprint::BuildId(crc.to_le_bytes().to_vec())
+            },
+            learned_unix_s: u64::from(crc),
+            extents,
+        },
+    );
+    let lookup = ("/usr/(lib/)?[a-zéß]{0,9}", any::<bool>(), any::<(u8, u8)>()).prop_map(
+        |(path, list, (used, observed))| Lookup {
+            path,
+            list,
+            counts: Counts::from_sixteenths(used, observed),
+        },
+    );
+    let start = any::<(u64, u64, bool, u32)>().prop_map(|(unix_s, device, held_out, took_us)| ColdStart {
+        unix_s,
+        device,
+        held_out,
+        took_us,
+        ..ColdStart::default()
+    });
+    let [files, lookups, starts] = [0..6, 0..30, 0..5];
+    let lists = (
+        prop::collection::vec(file, files),
+        prop::collection::vec(lookup, lookups),
+        prop::collection::vec(start, starts),
+        prop::collection::vec(any::<u64>(), 0..3),
+    );
+    lists.prop_map(|(files, lookups, starts, sources)| Profile {
+        program: "/usr/bin/gcc".into(),
+        role: "gcc -O -S".into(),
+        history: History { created_unix_s: 1, updated_unix_s: 2, observations: 3, due: 4, rest: 5 },
+        files,
+        lookups,
+        starts,
+        sources,
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_again(profile in profiles()) {
+        prop_assert_eq!(decode(&encode(&profile)), Ok(profile));
+    }
+
+    #[test]
+    fn one_flipped_bit_never_goes_unnoticed(profile in profiles(), at in any::<prop::sample::Index>(), bit in 0..8) {
+        let mut bytes = encode(&profile);
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1u8 << bit;
+        prop_assert!(decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_cut_file_is_an_error(profile in profiles(), keep in any::<prop::sample::Index>()) {
+        let bytes = encode(&profile);
+        prop_assert!(decode(&bytes[..keep.index(bytes.len())]).is_err());
+    }
+
+    #[test]
+    fn any_payload_with_a_right_checksum_is_read_or_refused(payload in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = decode(&enclose(FORMAT_VERSION, &payload));
+    }
+}
+
+/// Bytes of a profile with these fields, made by hand.
+fn made(write: impl FnOnce(&mut Encoder<&mut Vec<u8>>)) -> Vec<u8> {
+    let mut payload = Vec::new();
+    write(&mut Encoder::new(&mut payload));
+    enclose(FORMAT_VERSION, &payload)
+}
+
+#[test]
+fn fields_of_other_versions_are_skipped_and_missing_ones_are_empty() {
+    let bytes = made(|e| {
+        e.map(3).unwrap().u8(0).unwrap().str("/bin/x").unwrap();
+        e.u8(200).unwrap().array(2).unwrap().str("from the future").unwrap().bool(true).unwrap();
+        let file = e.u8(3).unwrap().array(1).unwrap().map(4).unwrap();
+        file.u8(0).unwrap().str("/lib/y").unwrap().u8(2).unwrap();
+        file.encode(Fingerprint::BuildId(vec![7])).unwrap().u8(99).unwrap().null().unwrap();
+        // One number more an extent than this version knows.
+        let numbers = file.u8(4).unwrap().array(15).unwrap().u8(7).unwrap();
+        for number in [2, 1, 5, 16, 16, 1, 9, 3, 2, 1, 16, 16, 0, 9] {
+            numbers.u8(number).unwrap();
+        }
+    });
+    let profile = decode(&bytes).unwrap();
+    assert_eq!((profile.program.as_str(), profile.role.as_str()), ("/bin/x", ""));
+    let shape = |e: &Extent| (e.range.start().0, e.range.end().0, e.rank, e.by_read);
+    let extents: Vec<_> = profile.files[0].extents.iter().map(shape).collect();
+    assert_eq!(extents, [(2, 3, 5, true), (6, 8, 6, false)]);
+}
+
+#[test]
+fn a_few_bytes_that_ask_for_gigabytes_are_refused() {
+    let strings = made(|e| {
+        let names = e.map(1).unwrap().u8(4).unwrap().array(8 << 20).unwrap();
+        (0..8 << 20).for_each(|_| {
+            let name = names.array(4).unwrap().u8(0).unwrap().str("").unwrap();
+            name.bool(false).unwrap().array(2).unwrap().u8(0).unwrap().u8(0).map(drop).unwrap();
+        });
+    });
+    let every_other = made(|e| {
+        let file = e.map(1).unwrap().u8(3).unwrap().array(1).unwrap().map(1).unwrap();
+        file.u8(4).unwrap().bytes(&vec![0x55; 60 << 20]).map(drop).unwrap();
+    });
+    let long = made(|e| {
+        let names = e.map(1).unwrap().u8(4).unwrap().array(1 << 20).unwrap();
+        let text = "x".repeat(4000);
+        (0..1 << 20).for_each(|at| {
+            let (shared, rest) = if at == 0 { (0, text.as_str()) } else { (4000, "") };
+            let name = names.array(4).unwrap().u16(shared).unwrap().str(rest).unwrap();
+            name.bool(false).unwrap().array(2).unwrap().u8(0).unwrap().u8(0).map(drop).unwrap();
+        });
+    });
+    for bytes in [strings, every_other, long] {
+        assert!(bytes.len() <= PAYLOAD_BYTES_MAX as usize + HEADER_BYTES);
+        let refused = decode(&bytes).map(|profile| profile.lookups.len()).unwrap_err().to_string();
+        assert!(refused.contains("larger than any profile"), "{refused}");
+    }
+}
+
+#[test]
+fn a_mebibyte_of_file_takes_at_most_32_bytes() {
+    let profile = |mebibytes: u64| {
+        let page = |page| Extent::new(PageRange::new(PageIndex(page), PageIndex(page + 1)), 0);
+        let file = ProfiledFile {
+            path: String::new(),
+            identity: FileIdentity { device: 0, inode: 0, size_bytes: 0, mtime_ns: 0, ctime_ns: 0 },
+            fingerprint: Fingerprint::BuildId(vec![7; 20]),
+            learned_unix_s: 0,
+            extents: (0..mebibytes * 128).map(|half| page(2 * half + 1)).collect(),
+        };
+        Profile { files: vec![file], ..Profile::default() }
+    };
+    let [small, large] = [1, 181].map(|mebibytes| encode(&profile(mebibytes)).len());
+    assert!((32 * 180..32 * 180 + 4).contains(&(large - small)), "{}", large - small);
+    assert!(small < 32 + 128, "{small}");
+}
+
+#[test]
+fn other_versions_are_named() {
+    let mut bytes = encode(&Profile::default());
+    bytes[8] = FORMAT_VERSION as u8 + 1;
+    assert_eq!(decode(&bytes), Err(ProfileFileError::Version { found: FORMAT_VERSION + 1 }));
+    assert_eq!(decode(b"#!/bin/sh\n"), Err(ProfileFileError::Foreign));
+}

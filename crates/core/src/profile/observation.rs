@@ -1,0 +1,77 @@
+//! What one start of a program used, as far as it was seen: the only thing a profile learns from.
+//!
+//! ```text
+//!  faults of armed mappings, page tables ─┐
+//!  names and reads that the agent logged ─┼─► Observation ─► counters of a profile
+//!  windows of faults, stalled calls ──────┘
+//! ```
+//! An observation says nothing about prefetching: a page is in it because the program touched it, whether somebody had
+//! brought it in before or not.
+
+use super::{FileIdentity, Fingerprint};
+use crate::page::PageRange;
+
+/// How much of a start, or of one file in it, was seen. It decides what the absence of a page means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Coverage {
+    /// Every page used is listed and every page listed was used: a page that is absent was not used.
+    Exact,
+    /// Every page used is listed, besides neighbours that fault-around hides: a page that is absent was not used.
+    Superset,
+    /// Pages used may be missing: absence says nothing.
+    Partial,
+}
+
+/// Pages of one file that a start used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsedPages {
+    /// The pages.
+    pub range: PageRange,
+    /// Position in the order of first use among all pages of the observation; smaller is earlier.
+    pub rank: u32,
+    /// Whether read() used them rather than a mapping.
+    pub by_read: bool,
+    /// Whether each of the pages was used; false for the neighbours of a fault, of which some may have been.
+    pub is_sure: bool,
+}
+
+/// One file that a start used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedFile {
+    /// Absolute path, free of symbolic links.
+    pub path: String,
+    /// Which file it was.
+    pub identity: FileIdentity,
+    /// What it held.
+    pub content: Fingerprint,
+    /// How much of its use was seen.
+    pub coverage: Coverage,
+    /// Sorted by page, apart from one another.
+    pub pages: Vec<UsedPages>,
+}
+
+/// A name that a start looked up, found or not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObservedName {
+    /// Absolute path as the program gave it, symbolic links and all.
+    pub path: String,
+    /// Whether the program went on to list it as a directory.
+    pub list: bool,
+}
+
+/// What one start used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// When it ended, seconds since 1970.
+    pub unix_s: u64,
+    /// In order of first use.
+    pub files: Vec<ObservedFile>,
+    /// In order of first use, each path once.
+    pub names: Vec<ObservedName>,
+    /// How much of the start was seen: whether a file that is not listed was unused.
+    pub coverage: Coverage,
+    /// How many of the names were seen: whether a name that is not listed was not looked up.
+    pub names_coverage: Coverage,
+    /// What could not be seen and why, a line each, for `-v`.
+    pub unseen: Vec<String>,
+}

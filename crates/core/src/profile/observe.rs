@@ -1,0 +1,206 @@
+//! Learning: what a profile becomes by the observation of one start.
+//!
+//! What was seen is counted as used. What was not seen is counted as unused where its absence means something: a page of
+//! a file whose use was seen whole, a file of a start that was seen whole. All else stays as it is.
+
+use std::collections::HashMap;
+
+use super::bounds::bound;
+use super::counts::{Counts, Use};
+use super::extent::{overlay, simplified};
+use super::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
+use super::start::{ColdStart, newest, observe_every};
+use super::{Extent, Lookup, Profile, ProfiledFile};
+
+/// Starts observed after a sign of change: as many as it takes to drop what is no longer used.
+const DUE_AFTER_CHANGE: u8 = 5;
+/// Observed starts after those in which a sign of change is not followed: programs that need other pages in each start
+/// are not worth observing each time.
+const REST: u8 = 4;
+/// Pages that are a sign of change when they are new, missed or unexpectedly unused: one in this many.
+const CHANGE_SHARE: u64 = 10;
+/// Pages that one wait for the device stands for: the kernel's read-ahead brings 32, of which some are used.
+const PAGES_A_MISS: u64 = 8;
+/// Fewer pages than these are not one.
+const CHANGE_PAGES_MIN: u64 = 8;
+/// Probability from which a page is believed in.
+const BELIEVED: f64 = 0.5;
+/// Observations are counted up to this: a program that never changes has a profile that never changes.
+pub const OBSERVATIONS_MAX: u8 = 8;
+
+impl Profile {
+    /// Learns from one start.
+    pub fn observe(&mut self, seen: &Observation) {
+        let is_first = self.history.observations == 0;
+        let before = (self.files.clone(), self.lookups.clone());
+        let known_pages = self.pages();
+        let mut surprise = Surprise::default();
+        let by_path: HashMap<&str, &ObservedFile> =
+            seen.files.iter().map(|file| (file.path.as_str(), file)).collect();
+        let mut learned: HashMap<&str, bool> = HashMap::new();
+        for file in &mut self.files {
+            let Some(&observed) = by_path.get(file.path.as_str()) else {
+                file.absent(seen.coverage, &mut surprise);
+                continue;
+            };
+            // Another content of the path is not there any more.
+            let is_it = file.fingerprint == observed.content;
+            *learned.entry(&observed.path).or_default() |= is_it;
+            if is_it {
+                file.observe(observed, seen.unix_s, &mut surprise);
+            } else {
+                file.extents.clear();
+            }
+        }
+        for file in
+            seen.files.iter().filter(|file| !learned.get(file.path.as_str()).is_some_and(|known| *known))
+        {
+            self.files.push(ProfiledFile::new(file, seen.unix_s));
+            surprise.new += self.files.last().map_or(0, ProfiledFile::pages);
+        }
+        self.files.retain(|file| !file.extents.is_empty());
+        self.observe_names(&seen.names, seen.names_coverage);
+        bound(self);
+        if (&before.0, &before.1) != (&self.files, &self.lookups) {
+            self.history.updated_unix_s = seen.unix_s;
+        }
+        self.history.observations = (self.history.observations + 1).min(OBSERVATIONS_MAX);
+        self.history.due = self.history.due.saturating_sub(1);
+        self.history.rest = self.history.rest.saturating_sub(1);
+        if is_first {
+            self.history.created_unix_s = seen.unix_s;
+        } else {
+            self.expect_change(surprise.pages(), known_pages);
+        }
+    }
+
+    /// Remembers a cold start. The pages an unobserved one waited for may be a sign of change.
+    pub fn record(&mut self, mut start: ColdStart) {
+        if !start.observed && !start.held_out && start.prefetched_pages > 0 {
+            self.expect_change(PAGES_A_MISS * u64::from(start.missed_pages), self.pages());
+        }
+        let last = self.starts.last().map_or(0, |last| last.unix_s);
+        start.unix_s = start.unix_s.max(last.saturating_add(1));
+        self.starts = newest(&self.starts, &[start]);
+    }
+
+    /// Has the next starts observed: files of the profile are not there as they were learned.
+    pub fn expect_changed_files(&mut self) {
+        self.expect_change(u64::MAX, 0);
+    }
+
+    /// Whether the next start is to be observed. `random` is a uniform number, `None` where no sample is to be taken: then
+    /// only what is new or has changed is observed.
+    ///
+    /// A program is observed in its first start, in five after a sign of change, and else in so many that observing takes
+    /// 0.5 % of its time ([`observe_every`]).
+    pub fn observation_due(&self, random: Option<u64>) -> bool {
+        self.history.observations == 0
+            || self.history.due > 0
+            || random.is_some_and(|random| random.is_multiple_of(observe_every(&self.starts)))
+    }
+
+    fn expect_change(&mut self, surprise: u64, known_pages: u64) {
+        if surprise >= CHANGE_PAGES_MIN.max(known_pages / CHANGE_SHARE) && self.history.rest == 0 {
+            self.history.due = DUE_AFTER_CHANGE;
+            self.history.rest = DUE_AFTER_CHANGE + REST;
+        }
+    }
+
+    fn observe_names(&mut self, seen: &[ObservedName], coverage: Coverage) {
+        let mut unknown: HashMap<&str, bool> =
+            seen.iter().map(|name| (name.path.as_str(), name.list)).collect();
+        for name in &mut self.lookups {
+            match unknown.remove(name.path.as_str()) {
+                Some(list) => {
+                    name.list |= list;
+                    name.counts = name.counts.after(Use::Sure);
+                }
+                None if coverage != Coverage::Partial => name.counts = name.counts.after(Use::None),
+                None => {}
+            }
+        }
+        self.lookups.retain(|name| !name.counts.is_forgotten());
+        for name in seen {
+            if let Some(list) = unknown.remove(name.path.as_str()) {
+                self.lookups.push(Lookup { path: name.path.clone(), list, counts: Counts::once(Use::Sure) });
+            }
+        }
+    }
+}
+
+/// How far a start was other than was to be expected, in pages.
+#[derive(Debug, Default)]
+struct Surprise {
+    /// Used, and not known.
+    new: u64,
+    /// Believed in and unused, less what is unused by chance.
+    unused: f64,
+}
+
+impl Surprise {
+    /// Compares `pages` of an extent that were used, or not, with what is believed of it.
+    fn judge(&mut self, known: &Extent, pages: u64, used: bool) {
+        let probability = known.counts.probability();
+        if probability >= BELIEVED {
+            self.unused += (probability - f64::from(u8::from(used))) * pages as f64;
+        }
+    }
+
+    fn pages(&self) -> u64 {
+        self.new + self.unused.max(0.0) as u64
+    }
+}
+
+impl ProfiledFile {
+    fn new(seen: &ObservedFile, unix_s: u64) -> Self {
+        Self {
+            path: seen.path.clone(),
+            identity: seen.identity,
+            fingerprint: seen.content.clone(),
+            learned_unix_s: unix_s,
+            extents: simplified(&seen.pages.iter().map(Extent::from).collect::<Vec<_>>()),
+        }
+    }
+
+    /// Counts a start that used `seen` of the file.
+    fn observe(&mut self, seen: &ObservedFile, unix_s: u64, surprise: &mut Surprise) {
+        let ranges = (|extent: &Extent| extent.range, |used: &UsedPages| used.range);
+        let extents =
+            overlay(&self.extents, &seen.pages, &ranges, |range, known, used| match (known, used) {
+                (Some(known), Some(used)) => {
+                    let how = if used.is_sure { Use::Sure } else { Use::Half };
+                    let by_read = known.by_read || used.by_read;
+                    surprise.judge(&known, range.len(), true);
+                    Some(Extent { range, counts: known.counts.after(how), by_read, ..known })
+                }
+                (None, Some(used)) => {
+                    surprise.new += if used.is_sure { range.len() } else { 0 };
+                    Some(Extent { range, ..Extent::from(&used) })
+                }
+                (known, None) if seen.coverage == Coverage::Partial => {
+                    known.map(|known| Extent { range, ..known })
+                }
+                (known, None) => known.and_then(|known| unused(Extent { range, ..known }, surprise)),
+            });
+        let extents = simplified(&extents);
+        if extents != self.extents || self.identity != seen.identity {
+            self.learned_unix_s = unix_s;
+        }
+        (self.extents, self.identity) = (extents, seen.identity);
+    }
+
+    /// Counts a start, of which `coverage` was seen, that did not use the file.
+    fn absent(&mut self, coverage: Coverage, surprise: &mut Surprise) {
+        if coverage != Coverage::Partial {
+            self.extents = self.extents.drain(..).filter_map(|known| unused(known, surprise)).collect();
+        }
+    }
+}
+
+/// What is left of an extent that a start did not use.
+fn unused(known: Extent, surprise: &mut Surprise) -> Option<Extent> {
+    surprise.judge(&known, known.range.len(), false);
+    let counts = known.counts.after(Use::None);
+    (!counts.is_forgotten()).then_some(Extent { counts, ..known })
+}

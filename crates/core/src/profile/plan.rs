@@ -1,0 +1,171 @@
+//! A profile turned into reads: what to ask the device for, and in which order.
+//!
+//! Reads follow the order of first use, so that the page needed next is the page asked for next. Runs that lie
+//! close together are read as one where the bytes between them cost less than another operation, and no read is
+//! longer than what one POSIX_FADV_WILLNEED is sure to load. Which pages are worth it is decided before
+//! ([`super::worth::worthwhile`]).
+
+use super::Profile;
+use crate::device_figures::DeviceFigures;
+use crate::page::{PAGE_SIZE, PageIndex, PageRange};
+
+/// The longest single read, in pages. The kernel silently caps one WILLNEED at the larger of the device's
+/// max_sectors_kb and read_ahead_kb, which is never below 128 KiB; and short reads keep the queue fair to the
+/// program's own faults.
+pub const READ_PAGES_MAX: u64 = 32;
+
+/// The largest hole that is read over, whatever the device: beyond, what is read in vain fills memory.
+pub const GAP_PAGES_MAX: u64 = 8;
+
+/// How reads are formed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Read over holes of up to this many pages.
+    pub gap_pages_max: u64,
+}
+
+impl PlanOptions {
+    /// Every page of the profile, and no other.
+    pub const EXACT: Self = Self { gap_pages_max: 0 };
+
+    /// What suits a device.
+    ///
+    /// A hole is read over where its bytes take at most half of what another read takes: they also take memory, and the
+    /// processor's time to fill it.
+    pub fn for_device(figures: &DeviceFigures) -> Self {
+        let gap_pages = figures.bytes_per_read() / PAGE_SIZE / 2;
+        Self { gap_pages_max: gap_pages.min(GAP_PAGES_MAX) }
+    }
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        Self::for_device(&DeviceFigures::default())
+    }
+}
+
+/// One read of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Index into the profile's files.
+    pub file: usize,
+    /// The pages: 1 to [`READ_PAGES_MAX`].
+    pub range: PageRange,
+}
+
+/// The reads of `profile`, in the order in which they should be made.
+pub fn plan(profile: &Profile, options: PlanOptions) -> Vec<Read> {
+    let mut ranked: Vec<(u32, Read)> = Vec::new();
+    for (file, profiled) in profile.files.iter().enumerate() {
+        let mut open: Option<(u32, PageRange)> = None;
+        for extent in &profiled.extents {
+            let mut start = extent.range.start().0;
+            while start < extent.range.end().0 {
+                // What is under way goes on where the hole is small and there is room behind it.
+                let (rank, first) = match open {
+                    Some((rank, range))
+                        if start - range.end().0 <= options.gap_pages_max
+                            && start - range.start().0 < READ_PAGES_MAX =>
+                    {
+                        (rank.min(extent.rank), range.start().0)
+                    }
+                    _ => {
+                        ranked.extend(open.map(|(rank, range)| (rank, Read { file, range })));
+                        (extent.rank, start)
+                    }
+                };
+                let end = extent.range.end().0.min(first + READ_PAGES_MAX);
+                open = Some((rank, PageRange::new(PageIndex(first), PageIndex(end))));
+                start = end;
+            }
+        }
+        ranked.extend(open.map(|(rank, range)| (rank, Read { file, range })));
+    }
+    ranked.sort_by_key(|&(rank, read)| (rank, read.file, read.range.start()));
+    ranked.into_iter().map(|(_, read)| read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::super::{FileIdentity, Fingerprint, ProfiledFile, Touches};
+    use super::*;
+
+    fn profile(files: &[Vec<(u64, u32)>]) -> Profile {
+        let files = files
+            .iter()
+            .enumerate()
+            .map(|(at, touched)| {
+                let mut touches = Touches::default();
+                for &(page, rank) in touched {
+                    touches.touch(PageIndex(page), rank);
+                }
+                ProfiledFile {
+                    path: format!("/{at}"),
+                    identity: FileIdentity::default(),
+                    fingerprint: Fingerprint::default(),
+                    learned_unix_s: 0,
+                    extents: touches.extents(),
+                }
+            })
+            .collect();
+        Profile { files, ..Default::default() }
+    }
+
+    #[test]
+    fn close_runs_join_and_the_first_used_comes_first() {
+        let profile = profile(&[vec![(0, 5), (3, 6), (40, 1)], vec![(7, 0)]]);
+        let reads = plan(&profile, PlanOptions { gap_pages_max: 2 });
+        let shape: Vec<_> = reads.iter().map(|r| (r.file, r.range.start().0, r.range.end().0)).collect();
+        assert_eq!(shape, [(1, 7, 8), (0, 40, 41), (0, 0, 4)]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_touched_page_is_read_once_and_holes_stay_small(
+            touched in prop::collection::vec((0u64..300, any::<u32>()), 1..120),
+            gap_pages_max in 0u64..5,
+        ) {
+            let profile = profile(std::slice::from_ref(&touched));
+            let wanted: BTreeSet<u64> = touched.iter().map(|&(page, _)| page).collect();
+            let mut read = BTreeSet::new();
+            for r in plan(&profile, PlanOptions { gap_pages_max }) {
+                prop_assert!((1..=READ_PAGES_MAX).contains(&r.range.len()));
+                for page in r.range.iter() {
+                    prop_assert!(read.insert(page.0), "page {} is read twice", page.0);
+                }
+            }
+            prop_assert!(wanted.is_subset(&read));
+            for page in read.difference(&wanted) {
+                let before = wanted.range(..page).next_back().expect("a hole has an edge");
+                let after = wanted.range(page..).next().expect("a hole has an edge");
+                prop_assert!(after - before - 1 <= gap_pages_max);
+            }
+        }
+    }
+
+    #[test]
+    fn slower_devices_are_read_in_larger_pieces() {
+        let fast = DeviceFigures::default();
+        let far = DeviceFigures { latency_ns: 1_000_000, depth: 32, operations_per_second: None, ..fast };
+        let counted = DeviceFigures {
+            latency_ns: 500_000,
+            bytes_per_second: 125_000_000,
+            operations_per_second: Some(3_000),
+            ..fast
+        };
+        let gaps = [fast, far, counted].map(|figures| PlanOptions::for_device(&figures).gap_pages_max);
+        assert_eq!(gaps, [2, 3, 5]);
+    }
+
+    #[test]
+    fn a_chain_of_small_holes_does_not_bring_what_is_used_last_to_the_front() {
+        let profile = profile(&[(0..40).map(|at| (at * 2, 1000 - at as u32)).collect()]);
+        let reads = plan(&profile, PlanOptions { gap_pages_max: 2 });
+        let starts: Vec<u64> = reads.iter().map(|read| read.range.start().0).collect();
+        assert_eq!(starts, [64, 32, 0]);
+    }
+}

@@ -1,0 +1,275 @@
+//! Roles: one executable, several ways of being called, several working sets.
+//!
+//! The role is a short line of text made from the command line and the places of the files it names. Calls that need the
+//! same pages should get the same role, or every call would start unlearned; calls that need others should get another:
+//!
+//! - a **tool** is told by its name, its subcommand where it has such, and the *kinds* of its options and of the files it is
+//!   given: `gcc -O2 -Iinclude -c a.c -o a.o` is `gcc -I -O -c -o *.c *.o`, whatever it compiles; `git -C x status` is
+//!   `git status -C`;
+//! - an **interpreter** is told by the program it interprets, and that by its name and place: `python3 main.py` in two projects
+//!   is `python3 main.py@1f0c2b7a` and another; `java -cp LONG Main` is `java -cp @5b1d40c2 Main`. A program that stands in the
+//!   call itself is told by a checksum of its text, and settings by their names, for texts and values may be secrets:
+//!   `python3 -c 'print(1)'` is `python3 -c #ed90a708`, which never leaves its user's store ([`is_private`]);
+//! - a **wrapper** (`env`, `sudo`, `nice`, `timeout` …) is looked through ([`called`]): the call is what it runs.
+
+mod programs;
+
+use super::file::checksum;
+use programs::{INTERPRETERS, Interpreter, RUNNERS, SUBCOMMANDS, Value, WRAPPERS};
+
+/// Longest role kept. Of a longer one a checksum stands for the rest, so that what differs there still differs.
+const ROLE_BYTES_MAX: usize = 400;
+/// Calls with more kinds of files than this are told by their options alone.
+const FILE_KINDS_MAX: usize = 4;
+/// The longest ending of a file name that counts as its kind; longer ones are names.
+const FILE_KIND_BYTES_MAX: usize = 5;
+
+/// Says where a file is: its absolute path, free of links, or `None` where there is none.
+pub type Place<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The role of a call, from its arguments (the program's own name first). `place` looks names up from the directory in which
+/// the call is made.
+///
+/// ```
+/// use prepage_core::profile::role;
+/// let role = |call: &[&str]| role::role(call, &|_| None);
+/// assert_eq!(role(&["/usr/bin/gcc", "-O2", "-DX=1", "-S", "a.c"]), "gcc -D -O -S *.c");
+/// assert_eq!(role(&["gcc", "-S", "-O3", "-DY", "b.c"]), "gcc -D -O -S *.c");
+/// assert_eq!(role(&["gcc", "-S", "-O3", "-DY", "b.cc"]), "gcc -D -O -S *.cc");
+/// assert_eq!(role(&["clang", "--std=c17", "--version"]), "clang --std --version");
+/// assert_eq!(role(&["git", "-C", "/x", "log", "--oneline"]), "git log --oneline -C");
+/// assert_eq!(role(&["python3.11", "-X", "dev", "tool.py", "x"]), "python3.11 -X dev tool.py");
+/// assert_eq!(role(&["python3", "-c", "print(1)"]), "python3 -c #ed90a708");
+/// assert_eq!(role(&["node", "-e", "1", "x"]), "node -e #83dcefb7");
+/// ```
+pub fn role<S: AsRef<str>>(argv: &[S], place: Place<'_>) -> String {
+    let mut args = argv.iter().map(AsRef::as_ref).peekable();
+    let name = args.next().map_or("", base_name);
+    let mut role = String::from(name);
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    if let Some(interpreter) = INTERPRETERS.iter().find(|interpreter| interpreter.name == stem) {
+        for arg in interpreted(interpreter, args, place) {
+            role.push(' ');
+            role.push_str(&arg);
+        }
+    } else {
+        let mut options: Vec<&str> = Vec::new();
+        let mut files: Vec<&str> = Vec::new();
+        let mut past_options = false;
+        // Operands to come that say which program it is.
+        let subcommand = SUBCOMMANDS.iter().find(|(tool, _)| *tool == stem);
+        let mut words = usize::from(subcommand.is_some());
+        while let Some(arg) = args.next() {
+            match option_kind(arg).filter(|_| !past_options) {
+                Some(kind) => {
+                    options.push(kind);
+                    let takes_value =
+                        arg.len() == 2 && subcommand.is_some_and(|(_, letters)| letters.contains(&arg[1..]));
+                    if words > 0 && takes_value {
+                        args.next();
+                    }
+                }
+                None if arg == "--" => past_options = true,
+                None if words > 0 && !arg.starts_with('+') => {
+                    role.extend([" ", arg]);
+                    words -= 1;
+                    // The name that a runner is given.
+                    words += usize::from(
+                        role.split(' ').count() == 2 && RUNNERS.contains(&stem) && arg.starts_with("run"),
+                    );
+                }
+                None => files.extend(file_kind(arg)),
+            }
+        }
+        for kinds in [&mut options, &mut files] {
+            kinds.sort_unstable();
+            kinds.dedup();
+        }
+        if files.len() > FILE_KINDS_MAX {
+            files.clear();
+        }
+        options.iter().for_each(|kind| role.extend([" ", kind]));
+        files.iter().for_each(|kind| role.extend([" *.", kind]));
+    }
+    shortened(role)
+}
+
+/// Where in `argv` the command stands that it is about: behind `sudo -u x`, `env A=b`, `nice -n 5`, `timeout 5` and their
+/// like, one behind the other.
+pub fn called<S: AsRef<str>>(argv: &[S]) -> usize {
+    let mut start = 0;
+    while let Some(within) = wrapped(&argv[start..]) {
+        start += within;
+    }
+    start
+}
+
+/// Where the command stands that the wrapper at the beginning of `argv` runs; `None` where that is not one, or runs none.
+fn wrapped<S: AsRef<str>>(argv: &[S]) -> Option<usize> {
+    let arg = |at: usize| argv.get(at).map(AsRef::as_ref);
+    let (name, values, operands, none) =
+        WRAPPERS.iter().find(|wrapper| Some(wrapper.0) == arg(0).map(base_name))?;
+    let (mut at, mut operands) = (1, *operands);
+    loop {
+        let next = arg(at)?;
+        at += 1;
+        if next == "--" {
+            at += operands;
+            break;
+        }
+        match next.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+            Some(long) if long.starts_with('-') => {}
+            Some(letters) => {
+                if letters.chars().any(|letter| none.contains(letter)) {
+                    return None;
+                }
+                let last = letters.chars().next_back().filter(|letter| values.contains(*letter));
+                at += usize::from(last.is_some() && letters.len() == 1);
+            }
+            None if next.contains('=') && matches!(*name, "env" | "sudo") => {}
+            None if operands > 0 => operands -= 1,
+            None => {
+                at -= 1;
+                break;
+            }
+        }
+    }
+    (at < argv.len()).then_some(at)
+}
+
+/// Whether a role holds what is nobody else's to know: a checksum of a text can be tried against guesses.
+pub fn is_private(role: &str) -> bool {
+    role.split(' ').any(|word| word.starts_with('#'))
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// `role`, or its beginning and a checksum of all of it.
+fn shortened(mut role: String) -> String {
+    const CHECKSUM_BYTES: usize = 10;
+    if role.len() <= ROLE_BYTES_MAX {
+        return role;
+    }
+    let mark = if is_private(&role) { '#' } else { '~' };
+    let checksum = format!(" {mark}{:08x}", checksum(&[role.as_bytes()]));
+    let mut end = ROLE_BYTES_MAX - CHECKSUM_BYTES;
+    while !role.is_char_boundary(end) {
+        end -= 1;
+    }
+    role.truncate(end);
+    role + &checksum
+}
+
+/// The arguments up to and with the interpreted program.
+fn interpreted<'a>(
+    interpreter: &Interpreter,
+    mut args: impl Iterator<Item = &'a str>,
+    place: Place<'_>,
+) -> Vec<String> {
+    let mut kept = Vec::new();
+    while let Some(arg) = args.next() {
+        let Some((option, attached, value)) = option_with_value(interpreter, arg) else {
+            if !arg.starts_with('-') || arg == "-" {
+                // What busybox is given names a program of its own.
+                kept.push(if interpreter.name == "busybox" { arg.into() } else { with_place(arg, place) });
+                break;
+            }
+            kept.push(name_alone(arg).into());
+            continue;
+        };
+        kept.push(option.into());
+        if let Some(text) = attached.or_else(|| args.next()) {
+            kept.push(match value {
+                Value::Text => format!("#{:08x}", checksum(&[text.as_bytes()])),
+                Value::Program => with_place(text, place),
+                Value::Places => {
+                    let places = text.split(':').map(|one| place(one).unwrap_or_else(|| one.into()));
+                    format!("@{:08x}", checksum(&[places.collect::<Vec<_>>().join(":").as_bytes()]))
+                }
+                Value::Other => name_alone(text).into(),
+            });
+        }
+        if !matches!(value, Value::Other | Value::Places) {
+            break;
+        }
+    }
+    kept
+}
+
+/// A program by its name and a checksum of where it is; a module (`package.main`) is looked for as a file.
+fn with_place(program: &str, place: Place<'_>) -> String {
+    let module = program.replace('.', "/");
+    match place(program).or_else(|| place(&format!("{module}.py"))).or_else(|| place(&module)) {
+        Some(path) => format!("{}@{:08x}", base_name(program), checksum(&[path.as_bytes()])),
+        None => program.into(),
+    }
+}
+
+/// A setting without what it is set to.
+fn name_alone(arg: &str) -> &str {
+    arg.find('=').map_or(arg, |at| &arg[..=at])
+}
+
+/// An option, its value where that stands in the same argument, and what the value is; `None` for what takes none.
+fn option_with_value<'a>(
+    interpreter: &Interpreter,
+    arg: &'a str,
+) -> Option<(&'a str, Option<&'a str>, Value)> {
+    let (word, attached) = match arg.split_once('=') {
+        Some((word, attached)) => (word, Some(attached)),
+        None => (arg, None),
+    };
+    if let Some(&(_, value)) = interpreter.words.iter().find(|(known, _)| *known == word) {
+        return Some((word, attached, value));
+    }
+    let letters = arg.strip_prefix('-').filter(|letters| !letters.starts_with('-'))?;
+    for (at, letter) in letters.char_indices() {
+        let (option, rest) = arg.split_at(1 + at + letter.len_utf8());
+        let value = if interpreter.text.contains(letter) {
+            // More letters of options, and not yet the text: `sh -cx TEXT`, `node -pe TEXT`.
+            let is_option = |letter: char| {
+                interpreter.text.contains(letter) || interpreter.is_shell && letter.is_ascii_alphabetic()
+            };
+            if rest.chars().all(is_option) {
+                return Some((arg, None, Value::Text));
+            }
+            Value::Text
+        } else if interpreter.program.contains(letter) {
+            Value::Program
+        } else if interpreter.value.contains(letter) {
+            return rest.is_empty().then_some((option, None, Value::Other));
+        } else if interpreter.attached.contains(letter) {
+            return None;
+        } else {
+            continue;
+        };
+        return Some((option, Some(rest).filter(|rest| !rest.is_empty()), value));
+    }
+    None
+}
+
+/// What kind of option it is, its value left out: `-O2` is `-O`, `--std=c17` is `--std`. `None` for operands.
+fn option_kind(arg: &str) -> Option<&str> {
+    let letters = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')).filter(|rest| !rest.is_empty())?;
+    if arg.starts_with("--") {
+        return arg.split('=').next();
+    }
+    // One dash: either a letter with its value attached (-O2, -Iinclude, -DX=1) or a long word (-batch, -static).
+    // They cannot be told apart without knowing the program, so the first letter stands for both.
+    let first = letters.chars().next()?;
+    Some(&arg[..1 + first.len_utf8()])
+}
+
+/// What kind of file an operand names: the ending of its name. `None` where it has none that looks like one.
+fn file_kind(arg: &str) -> Option<&str> {
+    let (stem, kind) = arg.rsplit('/').next()?.rsplit_once('.')?;
+    let is_kind = (1..=FILE_KIND_BYTES_MAX).contains(&kind.len())
+        && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
+        && kind.bytes().any(|byte| byte.is_ascii_alphabetic());
+    (is_kind && !stem.is_empty()).then_some(kind)
+}
+
+#[cfg(test)]
+mod tests;

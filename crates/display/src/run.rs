@@ -1,0 +1,37 @@
+//! The run that results come from.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use prepage_core::{PAGE_SIZE, TraceFacts};
+
+/// A command line that a shell would read as these arguments.
+pub fn shell_words(arguments: &[String]) -> String {
+    let word = |argument: &String| {
+        let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%^".contains(c);
+        if !argument.is_empty() && argument.chars().all(plain) {
+            argument.clone()
+        } else {
+            format!("'{}'", argument.replace('\'', r"'\''"))
+        }
+    };
+    arguments.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// When the run began, in UTC; `None` where the trace does not say.
+pub fn started(facts: &TraceFacts) -> Option<String> {
+    let since = Duration::from_nanos(facts.started_unix_ns);
+    (facts.started_unix_ns > 0).then(|| humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string())
+}
+
+/// What the footer of a page says of the run: the command, the kernel, the page size, what the trace lacks.
+pub fn footer(facts: &TraceFacts) -> Vec<String> {
+    let kernel = if facts.kernel.is_empty() { "unknown" } else { &facts.kernel };
+    let mut parts =
+        vec![shell_words(&facts.command), format!("Linux {kernel}"), format!("pages of {PAGE_SIZE} bytes")];
+    parts.retain(|part| !part.is_empty());
+    parts.extend(started(facts).map(|started| format!("recorded {started}")));
+    parts.extend(facts.probe_cost_ns.map(|ns| format!("cost of observing, taken off each fault: {ns} ns")));
+    parts.push(facts.completeness());
+    parts.push(format!("prepage {}", env!("CARGO_PKG_VERSION")));
+    parts
+}

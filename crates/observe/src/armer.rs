@@ -1,0 +1,430 @@
+//! Arming each address space of a process tree, and each mapping in it, as it appears.
+//!
+//! Most programs bring a userfaultfd with them, by the agent. Those that the agent cannot enter are visited once after their
+//! exec ([`prepage_sys::arm::Visit`]). Either way the mappings made later are armed from outside, with that
+//! descriptor. All of it ends when the [`Armer`] is dropped, or its process ends.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent, may_arm};
+#[cfg(target_arch = "x86_64")]
+use prepage_sys::arm::{Visit, VisitError};
+use prepage_trace::space::parse_maps_line;
+use prepage_trace::{Mapped, now_ns};
+use rustix::io::Errno;
+
+use crate::elsewhere::Elsewhere;
+
+/// How long what was armed in a process that has ended is remembered: its last faults are read a little later.
+const REMEMBERED_NS: u64 = 5_000_000_000;
+
+/// A program that is not loaded after this long is left alone.
+const LOADING_MAX: Duration = Duration::from_millis(200);
+
+/// An environment that is empty for this long after the program's auxiliary vector is there is empty.
+const EMPTY_ENVIRONMENT_WAIT: Duration = Duration::from_millis(1);
+
+/// Which mappings were armed when.
+#[derive(Debug, Default)]
+pub struct ArmedRanges {
+    /// By process, oldest program first.
+    programs: HashMap<u32, Vec<Program>>,
+    /// Processes that have ended, and when.
+    ended: VecDeque<(u64, u32)>,
+    /// Why programs were not armed, and how many.
+    refusals: BTreeMap<String, u32>,
+    is_blind: bool,
+    /// Looked at when the kernel tells of an exec: the process may soon be gone.
+    elsewhere: Elsewhere,
+}
+
+#[derive(Debug)]
+struct Program {
+    executed_ns: u64,
+    /// By start: end, and since when.
+    ranges: BTreeMap<u64, (u64, u64)>,
+}
+
+impl ArmedRanges {
+    /// Whether what process `pid` maps at `address` was armed at `time_ns`.
+    pub fn contains(&self, pid: u32, address: u64, time_ns: u64) -> bool {
+        let Some(programs) = self.programs.get(&pid) else { return false };
+        let program = programs.iter().rev().find(|program| program.executed_ns <= time_ns);
+        let range = program.and_then(|program| program.ranges.range(..=address).next_back());
+        range.is_some_and(|(_, &(end, since_ns))| address < end && since_ns <= time_ns)
+    }
+
+    /// Why programs were not armed, and how many, a line each.
+    pub fn refusals(&self) -> Vec<String> {
+        let line = |(why, count): (&String, &u32)| format!("programs seen approximately: {count} ({why})");
+        self.refusals.iter().map(line).collect()
+    }
+
+    /// Whether there was a program of which nothing may have been seen.
+    pub fn is_blind(&self) -> bool {
+        self.is_blind
+    }
+
+    /// Processes for which a name means another file than here.
+    pub fn elsewhere(&mut self) -> &mut Elsewhere {
+        &mut self.elsewhere
+    }
+
+    fn executed(&mut self, pid: u32, executed_ns: u64) {
+        self.elsewhere.executed(pid);
+        self.programs.entry(pid).or_default().push(Program { executed_ns, ranges: BTreeMap::new() });
+    }
+
+    fn armed(&mut self, pid: u32, mapped: &Mapped, since: Since) {
+        let Some(program) = self.programs.get_mut(&pid).and_then(|programs| programs.last_mut()) else {
+            return;
+        };
+        let since_ns = match since {
+            Since::Exec => program.executed_ns,
+            Since::Now => now_ns(),
+        };
+        // Armed once more is armed since the first time, if it is the same mapping.
+        let known =
+            program.ranges.get(&mapped.start).filter(|known| known.0 == mapped.end).map(|known| known.1);
+        program
+            .ranges
+            .insert(mapped.start, (mapped.end, known.map_or(since_ns, |known| known.min(since_ns))));
+    }
+
+    fn ended(&mut self, pid: u32) {
+        let now = now_ns();
+        self.ended.push_back((now, pid));
+        while let Some(&(ended_ns, pid)) = self.ended.front().filter(|(at, _)| at + REMEMBERED_NS < now) {
+            self.ended.pop_front();
+            // Its number may be another process's by now.
+            if self
+                .programs
+                .get(&pid)
+                .and_then(|programs| programs.last())
+                .is_some_and(|last| last.executed_ns < ended_ns)
+            {
+                self.programs.remove(&pid);
+            }
+        }
+    }
+}
+
+/// Since when a mapping found armed was so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Since {
+    /// The agent arms what ld.so maps before it is used.
+    Exec,
+    Now,
+}
+
+/// Arms a process tree.
+#[derive(Debug)]
+pub struct Armer {
+    ranges: Arc<Mutex<ArmedRanges>>,
+    receiver: Option<Receiver>,
+    /// Why programs are not visited; `None` where they are.
+    no_visits: Option<String>,
+    #[cfg(target_arch = "x86_64")]
+    visits: Vec<Visit>,
+    spaces: HashMap<u32, Vec<FirstTouches>>,
+    /// Processes that wait at their end to be looked at.
+    endings: Vec<Ending>,
+    /// What processes without any mapped, and when: start, end, time. What they mapped after the agent sent its
+    /// descriptor is not registered by it, though it is there when that is received.
+    mapped_at: HashMap<u32, Vec<(u64, u64, u64)>>,
+    /// Whether it is told when something is mapped.
+    knows_times: bool,
+    /// Programs whose execution was reported while the kernel still loads them, and since when.
+    loading: Vec<(u32, Instant)>,
+    /// Processes visited at their exec of which that, or perf's report of the exec, is still to come: either may be first.
+    half_entered: HashSet<u32>,
+}
+
+impl Armer {
+    /// One that takes what agents send to `receiver`, and visits where no agent goes along.
+    pub fn new(receiver: Option<Receiver>) -> Self {
+        // Where a filter might kill a program for the call, it is not made to call.
+        let no_visits = may_arm().err().map(|error| error.to_string());
+        Self {
+            ranges: Arc::default(),
+            receiver,
+            no_visits,
+            #[cfg(target_arch = "x86_64")]
+            visits: Vec::new(),
+            spaces: HashMap::new(),
+            endings: Vec::new(),
+            mapped_at: HashMap::new(),
+            knows_times: false,
+            loading: Vec::new(),
+            half_entered: HashSet::new(),
+        }
+    }
+
+    /// What is armed, to be looked at from another thread.
+    pub fn ranges(&self) -> SharedRanges {
+        SharedRanges(Arc::clone(&self.ranges))
+    }
+
+    /// Readable when an agent sent something: [`Self::go_on`].
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.receiver.as_ref().map(Receiver::as_fd)
+    }
+
+    /// The processes that wait at their end. They go on when these are dropped.
+    pub fn take_endings(&mut self) -> Vec<Ending> {
+        std::mem::take(&mut self.endings)
+    }
+
+    /// Whether processes wait at their end.
+    pub fn has_endings(&self) -> bool {
+        !self.endings.is_empty()
+    }
+
+    /// Whether a program is not loaded yet, or a visited process has not stopped: [`Self::go_on`] soon.
+    pub fn is_waiting(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let is_visiting = !self.visits.is_empty();
+        #[cfg(not(target_arch = "x86_64"))]
+        let is_visiting = false;
+        is_visiting || !self.loading.is_empty()
+    }
+
+    /// Visits process `pid` when it has executed its next program, before that runs. For one without rights of its own, which
+    /// no agent enters.
+    #[cfg(target_arch = "x86_64")]
+    pub fn visit_at_exec(&mut self, pid: u32) {
+        if self.no_visits.is_none() {
+            // Where it may not be, it is visited afterwards.
+            self.visits.extend(Visit::at_exec(pid));
+        }
+    }
+
+    /// Not on this architecture.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn visit_at_exec(&mut self, _: u32) {}
+
+    /// Process `pid` executed a program at `time_ns`: whatever was armed in it is gone.
+    pub fn executed(&mut self, pid: u32, time_ns: u64) {
+        #[cfg(target_arch = "x86_64")]
+        let is_visited = self.visits.iter().any(|visit| visit.pid() == pid);
+        #[cfg(not(target_arch = "x86_64"))]
+        let is_visited = false;
+        // It was entered at this exec, before perf's report was read.
+        if !is_visited && self.half_entered.remove(&pid) {
+            return;
+        }
+        lock(&self.ranges).executed(pid, time_ns);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(visit) = self.visits.iter().find(|visit| visit.pid() == pid) {
+            if visit.is_at_exec() {
+                self.half_entered.insert(pid);
+            }
+            return;
+        }
+        self.spaces.remove(&pid);
+        self.mapped_at.remove(&pid);
+        self.loading.retain(|&(loading, _)| loading != pid);
+        self.loading.push((pid, Instant::now()));
+        self.look_at_loading();
+    }
+
+    /// Waits for the agent of each program that is loaded by now, or visits it.
+    fn look_at_loading(&mut self) {
+        for (pid, since) in std::mem::take(&mut self.loading) {
+            if !is_loaded(pid, since.elapsed()) {
+                self.loading.push((pid, since));
+            } else if self.receiver.is_none() || !carries_agent(pid) {
+                match &self.no_visits {
+                    Some(why) => lock(&self.ranges).refused(why.clone()),
+                    None => self.visit(pid),
+                }
+            }
+        }
+    }
+
+    /// Process `pid` mapped something at `time_ns`; 0 where that is not known.
+    pub fn mapped(&mut self, pid: u32, mapped: &Mapped, time_ns: u64) {
+        self.knows_times |= time_ns > 0;
+        if time_ns > 0 && !self.spaces.contains_key(&pid) {
+            self.mapped_at.entry(pid).or_default().push((mapped.start, mapped.end, time_ns));
+        }
+        self.arm(pid, mapped, Since::Now);
+    }
+
+    /// Process `pid` has ended.
+    pub fn ended(&mut self, pid: u32) {
+        self.mapped_at.remove(&pid);
+        if self.spaces.remove(&pid).is_some() {
+            lock(&self.ranges).ended(pid);
+        }
+    }
+
+    /// Takes what agents sent, and ends visits.
+    pub fn go_on(&mut self) {
+        while let Some(Ok(Some(sent))) = self.receiver.as_ref().map(Receiver::receive) {
+            let touches = match sent {
+                Sent::FirstTouches(touches) => touches,
+                Sent::Ending(ending) => {
+                    self.endings.push(ending);
+                    continue;
+                }
+            };
+            let pid = touches.pid();
+            let is_first = !self.spaces.contains_key(&pid);
+            let sent_ns = touches.sent_ns();
+            self.spaces.entry(pid).or_default().push(touches);
+            // A mapping that was not reported yet came after all that the agent registers.
+            let known_ns = if self.knows_times { 1 } else { 0 };
+            self.arm_all(pid, |mapped_ns| {
+                if is_first && (known_ns..=sent_ns).contains(&mapped_ns) { Since::Exec } else { Since::Now }
+            });
+        }
+        self.look_at_loading();
+        self.end_visits();
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn visit(&mut self, pid: u32) {
+        match Visit::begin(pid) {
+            Ok(visit) => self.visits.push(visit),
+            Err(error) => self.refused(&error),
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn visit(&mut self, _: u32) {
+        lock(&self.ranges).refused("not on this architecture".into());
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn end_visits(&mut self) {
+        for mut visit in std::mem::take(&mut self.visits) {
+            let pid = visit.pid();
+            let at_exec = visit.is_at_exec();
+            let ended = visit.end(|touches| {
+                if at_exec {
+                    if !self.half_entered.remove(&pid) {
+                        self.half_entered.insert(pid);
+                    }
+                    lock(&self.ranges).executed(pid, now_ns());
+                }
+                self.spaces.entry(pid).or_default().push(touches);
+                self.arm_all(pid, |_| Since::Now);
+            });
+            match ended {
+                None => self.visits.push(visit),
+                Some(Ok(())) => {}
+                Some(Err(error)) => self.refused(&error),
+            }
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn end_visits(&mut self) {}
+
+    /// Waits for the visits that have begun, for as long as programs are given to load, and gives up the others: no process
+    /// stays stopped.
+    #[cfg(target_arch = "x86_64")]
+    pub fn end_all_visits(&mut self) {
+        let until = Instant::now() + LOADING_MAX;
+        while !self.visits.is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(50));
+            self.end_visits();
+        }
+        self.visits.clear();
+    }
+
+    /// There are none on this architecture.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn end_all_visits(&mut self) {}
+
+    #[cfg(target_arch = "x86_64")]
+    fn refused(&self, error: &VisitError) {
+        if !matches!(error, VisitError::Gone) {
+            let mut ranges = lock(&self.ranges);
+            // Of a program with rights of its own perf tells nothing either.
+            ranges.is_blind |= matches!(error, VisitError::Refused(_));
+            ranges.refused(error.to_string());
+        }
+    }
+
+    /// Arms what a process has mapped by now; `since` when follows from when it was mapped, 0 where that is not known.
+    fn arm_all(&mut self, pid: u32, since: impl Fn(u64) -> Since) {
+        let mapped_at = self.mapped_at.remove(&pid).unwrap_or_default();
+        let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        for line in String::from_utf8_lossy(&maps).lines() {
+            if let Some(mapped) = parse_maps_line(line) {
+                let times =
+                    mapped_at.iter().filter(|(start, end, _)| *start < mapped.end && mapped.start < *end);
+                let mapped_ns = times.map(|(.., time_ns)| *time_ns).max().unwrap_or(0);
+                self.arm(pid, &mapped, since(mapped_ns));
+            }
+        }
+    }
+
+    fn arm(&mut self, pid: u32, mapped: &Mapped, since: Since) {
+        let Some(touches) = self.spaces.get(&pid).and_then(|spaces| spaces.first()) else { return };
+        if mapped.inode.is_none() || !is_of_a_file(&mapped.path) {
+            return;
+        }
+        match touches.register(mapped.start, mapped.end - mapped.start) {
+            Ok(()) => lock(&self.ranges).armed(pid, mapped, since),
+            // By another userfaultfd of the agent's.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {
+                lock(&self.ranges).armed(pid, mapped, since);
+            }
+            // Shared mappings of files that are not open for writing are seen by windows. Others are gone already.
+            Err(_) => {}
+        }
+    }
+}
+
+impl ArmedRanges {
+    fn refused(&mut self, why: String) {
+        *self.refusals.entry(why).or_default() += 1;
+    }
+}
+
+/// [`ArmedRanges`] that one thread extends while others look.
+#[derive(Clone, Debug)]
+pub struct SharedRanges(Arc<Mutex<ArmedRanges>>);
+
+impl SharedRanges {
+    /// As they are now.
+    pub fn now(&self) -> MutexGuard<'_, ArmedRanges> {
+        lock(&self.0)
+    }
+}
+
+fn lock(ranges: &Mutex<ArmedRanges>) -> MutexGuard<'_, ArmedRanges> {
+    ranges.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the kernel has set up the program that `pid` executes: perf reports an exec `since` before.
+fn is_loaded(pid: u32, since: Duration) -> bool {
+    let read = |file| std::fs::read(format!("/proc/{pid}/{file}"));
+    // The environment comes last, and may be empty.
+    let (Ok(auxv), Ok(environ)) = (read("auxv"), read("environ")) else { return true };
+    let is_set_up = auxv.len() > 16 && (!environ.is_empty() || since > EMPTY_ENVIRONMENT_WAIT);
+    is_set_up || since > LOADING_MAX
+}
+
+/// Whether `pid`, which has just executed a program, was given the agent, which will send its userfaultfd.
+fn carries_agent(pid: u32) -> bool {
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    if environ.split(|&byte| byte == 0).any(|variable| variable.starts_with(b"PREPAGE_AGENT=")) {
+        return true;
+    }
+    // It takes its variable out of the environment once ld.so has mapped it.
+    std::fs::read_to_string(format!("/proc/{pid}/maps"))
+        .is_ok_and(|maps| maps.contains("/libprepage-agent.so"))
+}
+
+/// Whether a mapping is of a file that may lie on a device.
+pub(crate) fn is_of_a_file(path: &str) -> bool {
+    const OTHERS: [&str; 5] = ["/dev/", "/memfd:", "/SYSV", "/proc/", "/sys/"];
+    path.starts_with('/') && !OTHERS.iter().any(|other| path.starts_with(other))
+}

@@ -1,0 +1,122 @@
+//! The thread that arms a process tree, where perf tells of execs and mappings.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::MutexGuard;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use prepage_sys::perf::PerfError;
+use prepage_trace::{EventKind, FaultEvents, Probe, Stream, Target};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::armer::{ArmedRanges, Armer, SharedRanges};
+
+/// Holds the execs and mappings of some milliseconds.
+const RING_BYTES: usize = 64 << 10;
+/// How long to wait before looking again whether a program is loaded, or a visited process has stopped, which may wait
+/// for the device.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// How the first process of a tree is entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// It runs its program already.
+    Executed,
+    /// It is stopped before its program's first instruction: one without rights of its own, which no agent enters.
+    AtExec,
+    /// By the agent, or by a visit as soon as its exec is reported.
+    AfterExec,
+    /// It is armed already.
+    Armed,
+}
+
+/// A process tree that is being armed, until this is dropped.
+///
+/// A thread waits for execs and mappings as perf reports them, one by one: what is touched between a mapping and its arming
+/// is seen by windows only.
+#[derive(Debug)]
+pub struct Arming {
+    ranges: SharedRanges,
+    thread: Option<(OwnedFd, JoinHandle<()>)>,
+}
+
+impl Arming {
+    /// The execs and mappings of the processes `pids`, and of all that they start, for [`Self::begin`].
+    ///
+    /// # Errors
+    /// When perf does not tell of them.
+    pub fn listen(pids: Vec<u32>) -> Result<Stream, PerfError> {
+        let probe = Probe {
+            faults: FaultEvents::None,
+            ring_bytes: RING_BYTES,
+            wakeup_bytes: Some(1),
+            ..Probe::default()
+        };
+        Stream::attach_to(&Target::Processes(pids), &probe)
+    }
+
+    /// Arms process `pid` and all that it starts, of which `stream` tells.
+    ///
+    /// # Errors
+    /// When no thread can be had.
+    pub fn begin(mut stream: Stream, pid: u32, when: Entry, mut armer: Armer) -> Result<Self, PerfError> {
+        let failed = |source| PerfError::Other { action: "starting a thread", source };
+        let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let ranges = armer.ranges();
+        let (is_ready, ready) = std::sync::mpsc::channel::<()>();
+        let work = move || {
+            drop(armer.take_endings());
+            match when {
+                Entry::Executed => armer.executed(pid, 0),
+                Entry::AtExec => armer.visit_at_exec(pid),
+                Entry::AfterExec | Entry::Armed => {}
+            }
+            drop(is_ready);
+            loop {
+                let pause = armer.is_waiting().then_some(PAUSE);
+                let mut others = vec![stopped.as_fd()];
+                others.extend(armer.descriptor());
+                match stream.wait(&others, pause) {
+                    Ok(ready) if !ready[0] => {}
+                    _ => return,
+                }
+                for event in stream.finish() {
+                    match &event.kind {
+                        EventKind::Name { exec: true, .. } => armer.executed(event.pid, event.time_ns),
+                        EventKind::Map(mapped) => armer.mapped(event.pid, mapped, event.time_ns),
+                        EventKind::Exit if event.pid == event.tid => armer.ended(event.pid),
+                        _ => {}
+                    }
+                }
+                armer.go_on();
+                // Perf tells of their last faults.
+                drop(armer.take_endings());
+            }
+        };
+        let thread = std::thread::Builder::new().spawn(work).map_err(failed)?;
+        // Its sender is dropped: the program may go on.
+        let _ = ready.recv();
+        Ok(Self { ranges, thread: Some((stop, thread)) })
+    }
+
+    /// What is armed until now.
+    pub fn ranges(&self) -> MutexGuard<'_, ArmedRanges> {
+        self.ranges.now()
+    }
+
+    /// Disarms everything. Returns why programs were not armed.
+    pub fn end(&mut self) -> Vec<String> {
+        if let Some((stop, thread)) = self.thread.take() {
+            // The other end of its pipe tells the thread to end.
+            drop(stop);
+            let _ = thread.join();
+        }
+        self.ranges().refusals()
+    }
+}
+
+impl Drop for Arming {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,197 @@
+//! The faults of a process tree, where perf is allowed: which pages are used, as they are used.
+
+use std::path::Path;
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::perf::PerfError;
+use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target};
+
+use crate::armer::{ArmedRanges, Armer};
+use crate::arming::{Arming, Entry};
+use crate::page_tables::PageTables;
+use crate::sightings::{Inode, Sightings};
+use crate::until::Until;
+
+/// Pages that one fault maps at most where they are in memory (`fault_around_bytes`, 64 KiB): an aligned window.
+const FAULT_AROUND_PAGES: u64 = 16;
+
+/// A ring is cleared page by page before it can be used, while the program is starting: no larger than needed. This
+/// holds the faults of 20 ms at a rate no cold start has.
+const RING_BYTES: usize = 512 << 10;
+
+/// Faults, and what makes them exact.
+#[derive(Debug)]
+pub struct Faults {
+    stream: Stream,
+    spaces: AddressSpaces,
+    /// Whether the program was seen to be executed; what came before is this program's own.
+    executed: bool,
+    has_windows: bool,
+    /// Whether processes may have been missed.
+    is_partial: bool,
+    arming: Arming,
+}
+
+/// How often a process tree is listed again that grew while perf was attached to it.
+const ROUNDS_MAX: usize = 8;
+
+impl Faults {
+    /// Watches process `pid`, which is entered as `entry` says.
+    pub fn attach(pid: u32, entry: Entry, armer: impl FnOnce() -> Armer) -> Result<Self, PerfError> {
+        let stream = listen(vec![pid])?;
+        let arming = Arming::begin(Arming::listen(vec![pid])?, pid, entry, armer())?;
+        let mut spaces = AddressSpaces::new();
+        // Of one that has ended already there is nothing to learn.
+        let _ = spaces.seed(pid);
+        let executed = entry == Entry::Executed;
+        Ok(Self { stream, spaces, executed, has_windows: false, is_partial: false, arming })
+    }
+
+    /// Goes on where `tables`, which show what was used until now, have looked.
+    ///
+    /// # Errors
+    /// When perf is refused; `tables` go on then.
+    pub fn take_over(
+        tables: &mut PageTables,
+        sightings: &mut Sightings,
+        last_touch_ns: &mut u64,
+    ) -> Result<Self, PerfError> {
+        let mut pids = tables.pids();
+        let mut rounds = 1..=ROUNDS_MAX;
+        let (stream, mapped) = loop {
+            let streams = listen(pids.clone()).and_then(|faults| Ok((faults, Arming::listen(pids.clone())?)));
+            let now = tables.pids();
+            // Whoever was started meanwhile may be attached to by its parent, or not.
+            if now == pids || rounds.next().is_none() {
+                break streams?;
+            }
+            pids = now;
+        };
+        // From here on the kernel notes what is touched.
+        tables.look(sightings, last_touch_ns);
+        let mut spaces = AddressSpaces::new();
+        for &pid in &pids {
+            let _ = spaces.seed(pid);
+        }
+        let arming = Arming::begin(mapped, pids[0], Entry::Armed, tables.take_armer())?;
+        let (has_windows, is_partial) = (tables.has_windows(), rounds.is_empty() || tables.has_missed());
+        Ok(Self { stream, spaces, executed: true, has_windows, is_partial, arming })
+    }
+
+    /// Whether the program was seen to be executed.
+    pub fn executed(&self) -> bool {
+        self.executed
+    }
+
+    /// Waits for faults, at most for `timeout`. Returns whether `until` is over.
+    pub fn wait(&mut self, until: &Until, timeout: Duration) -> bool {
+        let ends = until.descriptors();
+        match self.stream.wait(&ends, Some(timeout.min(until.remaining()))) {
+            Ok(ready) => until.note(&ready),
+            Err(_) => true,
+        }
+    }
+
+    /// Notes faults, `all` of them or those whose order is certain. `last_touch_ns` is that of a file's page.
+    pub fn look(&mut self, all: bool, sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        let events: Vec<Event> =
+            if all { self.stream.finish().collect() } else { self.stream.ripe().collect() };
+        events.iter().for_each(|event| self.see(event, sightings, last_touch_ns));
+    }
+
+    fn see(&mut self, event: &Event, sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        self.spaces.apply(event);
+        match &event.kind {
+            EventKind::Name { exec: true, .. } if !self.executed => {
+                self.executed = true;
+                *last_touch_ns = event.time_ns;
+            }
+            EventKind::FaultEnd { address, .. } if self.executed => {
+                let Some(place) = self.spaces.resolve(event.pid, *address) else { return };
+                let Some(page) = place.page else { return };
+                *last_touch_ns = event.time_ns.max(*last_touch_ns);
+                let path = Path::new(&place.object.path);
+                let inode = place.object.inode.map(as_stat_shows);
+                sightings.touch(event.time_ns, path, inode, page);
+                if !self.arming.ranges().contains(event.pid, *address, event.time_ns) {
+                    sightings.window(event.time_ns, path, inode, window(&place, *address));
+                    self.has_windows = true;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether some faults told windows of pages only.
+    pub fn has_windows(&self) -> bool {
+        self.has_windows
+    }
+
+    /// Whether there was a program of which nothing may have been seen.
+    pub fn is_blind(&self) -> bool {
+        self.is_partial || self.arming.ranges().is_blind()
+    }
+
+    /// Records that the kernel dropped.
+    pub fn lost(&self) -> u64 {
+        self.stream.counts().map_or(u64::MAX, |counts| counts.lost)
+    }
+
+    /// What is armed until now.
+    pub fn ranges(&self) -> MutexGuard<'_, ArmedRanges> {
+        self.arming.ranges()
+    }
+
+    /// Disarms everything. Returns why programs were not armed.
+    pub fn end(&mut self) -> Vec<String> {
+        self.arming.end()
+    }
+}
+
+/// The faults of the processes `pids` and of all that they start.
+fn listen(pids: Vec<u32>) -> Result<Stream, PerfError> {
+    let probe = Probe { faults: FaultEvents::Ends, ring_bytes: RING_BYTES, ..Probe::default() };
+    Stream::attach_to(&Target::Processes(pids), &probe)
+}
+
+/// The pages that one fault at `address` can map (do_fault_around of mm/memory.c).
+fn window(place: &Resolved<'_>, address: u64) -> PageRange {
+    let first = PageIndex::containing(place.mapping.offset_bytes).0;
+    let at = place.page.map_or(first, |page| page.0);
+    let pages_before = at.saturating_sub(first);
+    let pages_left = (place.mapping.end - address).div_ceil(PAGE_SIZE);
+    let (before, after) = around(PageIndex::containing(address).0, pages_before, pages_left);
+    PageRange::new(PageIndex(at - before), PageIndex(at + after))
+}
+
+/// How many pages before that at `place` (of the address space), and from it on, a fault can map, where the mapping has so many.
+fn around(place: u64, pages_before: u64, pages_left: u64) -> (u64, u64) {
+    /// One page table: a fault maps nothing beyond.
+    const TABLE_PAGES: u64 = 512;
+    // The window begins at a multiple of its length in the address space, or where the mapping begins; it is as long either way.
+    let before = (place % FAULT_AROUND_PAGES).min(pages_before);
+    let after = (FAULT_AROUND_PAGES - before).min(TABLE_PAGES - place % TABLE_PAGES).min(pages_left);
+    (before, after)
+}
+
+/// The kernel's events encode a device as `major << 20 | minor`.
+pub(crate) fn as_stat_shows((device, inode): Inode) -> Inode {
+    (rustix::fs::makedev((device >> 20) as u32, (device & 0xf_ffff) as u32), inode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_clipped_to_its_mapping_and_its_page_table() {
+        assert_eq!(around(37, 1000, 1000), (5, 11));
+        // A mapping that begins inside a window moves it.
+        assert_eq!(around(37, 2, 1000), (2, 14));
+        assert_eq!(around(37, 0, 1000), (0, 16));
+        assert_eq!(around(37, 1000, 3), (5, 3));
+        assert_eq!(around(511, 1, 1000), (1, 1));
+    }
+}

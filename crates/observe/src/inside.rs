@@ -1,0 +1,151 @@
+//! What agents tell from inside the programs: names looked up, and bytes read.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use prepage_core::PageRange;
+use prepage_core::profile::observation::Coverage;
+use prepage_sys::agent::{
+    Arming, Carrying, Event, Log, Lookup, Receiver, Record, find_library, may_arm, variables, would_load,
+};
+use prepage_trace::now_ns;
+
+use crate::arming::Entry;
+use crate::elsewhere::Elsewhere;
+use crate::observer::ObserveOptions;
+use crate::sightings::Sightings;
+
+/// Room for some 300,000 records; memory is used as they come.
+const LOG_BYTES: u64 = 32 << 20;
+
+/// How a program that has not been executed yet is entered; `with_agent`: there is an [`Inside`] for it.
+pub fn entry(options: &ObserveOptions, with_agent: bool) -> Entry {
+    let carrying = options.program.as_deref().map(|program| would_load(program, program));
+    match carrying {
+        Some(Carrying::NotDynamic) if !with_agent => Entry::AtExec,
+        _ => Entry::AfterExec,
+    }
+}
+
+/// The log of the agents in a process tree.
+#[derive(Debug)]
+pub struct Inside {
+    log: Log,
+    /// The agent's file.
+    library: PathBuf,
+    variables: Vec<(&'static str, OsString)>,
+    /// Programs that no agent went into.
+    without: u32,
+    /// Programs whose pages' first touches are not seen.
+    approximate: u32,
+    /// Names left out, for they mean other files here.
+    elsewhere: u32,
+}
+
+impl Inside {
+    /// A log, and where agents send their userfaultfds. `Err` says why no agent goes into the program.
+    pub fn open(options: &ObserveOptions) -> Result<(Self, Receiver), String> {
+        let program = options.program.as_deref().ok_or("the program is not known beforehand")?;
+        let library =
+            options.agent.clone().or_else(find_library).ok_or("libprepage-agent.so is not installed")?;
+        match would_load(program, &library) {
+            Carrying::Carried => {}
+            Carrying::NotDynamic => return Err("a static program".into()),
+            Carrying::Rights => return Err("the program has rights of its own".into()),
+            other => return Err(format!("{other:?}")),
+        }
+        let said = |error: io::Error| error.to_string();
+        let log = Log::create(LOG_BYTES).map_err(said)?;
+        let receiver = Receiver::bind(&log).map_err(said)?;
+        let variable = log.variable(may_arm().is_ok());
+        let variables = variables(&library, &variable, options.own_audit.as_deref());
+        let library = library.canonicalize().map_err(said)?;
+        Ok((Self { log, library, variables, without: 0, approximate: 0, elsewhere: 0 }, receiver))
+    }
+
+    /// The agent.
+    pub fn library(&self) -> &Path {
+        &self.library
+    }
+
+    /// What to set in the program's environment.
+    pub fn variables(&self) -> &[(&'static str, OsString)] {
+        &self.variables
+    }
+
+    /// Notes what came since the last look, but for the names of those `elsewhere`; `last`: no more will come. Returns when pages
+    /// not read before were read last, if any were.
+    pub fn look(&mut self, last: bool, elsewhere: &mut Elsewhere, sightings: &mut Sightings) -> Option<u64> {
+        let records = if last { self.log.read_last() } else { self.log.read() };
+        let mut last_read_ns = None;
+        for record in records.unwrap_or_default() {
+            let is_name = !matches!(record.event, Event::Read { .. });
+            if is_name && elsewhere.contains(record.pid) {
+                self.elsewhere += 1;
+            } else if let Some(read_ns) = self.see(&record, sightings) {
+                last_read_ns = last_read_ns.max(Some(read_ns));
+            }
+        }
+        last_read_ns
+    }
+
+    /// Returns the time where pages were read that had not been before.
+    fn see(&mut self, record: &Record, sightings: &mut Sightings) -> Option<u64> {
+        let time_ns = if record.time_ns == 0 { now_ns() } else { record.time_ns };
+        match &record.event {
+            Event::Name { path, lookup } => {
+                sightings.lookup(time_ns, path, *lookup == Lookup::List);
+                if matches!(lookup, Lookup::Open | Lookup::Stream) {
+                    sightings.opened(path);
+                }
+            }
+            Event::Read { device, inode, offset, len } => {
+                let pages = PageRange::covering(*offset, *len);
+                return sightings.read_inode(time_ns, (*device, *inode), pages).then_some(time_ns);
+            }
+            Event::Executed { path, carrying } => {
+                sightings.lookup(time_ns, path, false);
+                if !matches!(carrying, Carrying::Carried | Carrying::NotFound) {
+                    self.without += 1;
+                }
+            }
+            Event::Started { path, arming } => {
+                self.approximate += u32::from(*arming != Arming::Armed);
+                sightings.lookup(time_ns, Path::new(path), false);
+            }
+        }
+        None
+    }
+
+    /// Whether processes are to wait at their exit until they were looked at.
+    pub fn ask_for_endings(&self, wanted: bool) {
+        // Where that fails, they do not wait, or no longer than 20 ms.
+        let _ = self.log.ask_for_endings(wanted);
+    }
+
+    /// Tells the agents that nobody listens any more. Returns how much of the names was seen, and what was not.
+    pub fn end(&self) -> (Coverage, Vec<String>) {
+        let _ = self.log.end();
+        let lost = self.log.lost().unwrap_or_default();
+        let mut unseen = Vec::new();
+        if self.without > 0 {
+            unseen.push(format!("programs whose names and reads are not seen: {}", self.without));
+        }
+        if self.elsewhere > 0 {
+            unseen.push(format!("names looked up in another mount namespace: {}", self.elsewhere));
+        }
+        let missing = lost.dropped + lost.torn;
+        if missing > 0 {
+            unseen.push(format!("names and reads for which the log had no room: {missing}"));
+        }
+        let coverage = if unseen.is_empty() { Coverage::Exact } else { Coverage::Partial };
+        if self.approximate > 0 {
+            unseen.push(format!(
+                "programs whose pages are seen with their neighbours only: {}",
+                self.approximate
+            ));
+        }
+        (coverage, unseen)
+    }
+}

@@ -1,0 +1,61 @@
+//! What one start of a program uses, observed in passing: exactly, from a cold or a warm cache, by any user.
+//!
+//! ```text
+//!  agent, visit ─► Armer ─ arms mappings from outside ─┐ which were armed when
+//!  perf: faults ────────────► Faults ──────────────────┤
+//!  page tables ─────────────► PageTables ──────────────┼─► Sightings ─► Observation
+//!  the agent's log ─────────► Inside (names, reads) ───┤
+//!  stalled calls, where no agent goes ─► Stalls ───────┘
+//! ```
+//! An armed mapping ([`prepage_sys::agent`], [`prepage_sys::arm`]) takes one fault for each page's first touch, so that its
+//! faults are the pages used, in order. Where a process may not be armed (setuid, sandboxed, traced), its faults name
+//! windows of pages, and the observation says so.
+//!
+//! No program waits for perf, which takes up to 20 ms to be ready (`primer`): until then, and where it is forbidden for good,
+//! page tables show what was touched, a last time as each process ends. Then the faults take over.
+//!
+//! | module          | noun                                                                    |
+//! |-----------------|-------------------------------------------------------------------------|
+//! | [`observer`]    | a start under observation                                               |
+//! | [`until`]       | when it is over                                                         |
+//! | [`armer`]       | arming each address space and mapping as it appears                     |
+//! | [`arming`]      | the thread that does it, where perf tells of mappings                   |
+//! | [`faults`]      | pages in use, as perf tells them                                        |
+//! | `primer`        | the wait for perf                                                       |
+//! | [`page_tables`] | pages in use, until perf is ready and where it is forbidden             |
+//! | [`inside`]      | names and reads, as the agent tells them                                |
+//! | [`stalls`], [`calls`] | names and reads that threads are found asleep in                  |
+//! | [`elsewhere`]   | processes for which a name means another file                             |
+//! | [`sightings`]   | all of it, made into an [`prepage_core::profile::observation::Observation`]      |
+//! | [`exact`]       | a command whose every first touch is a fault, for recorders             |
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use prepage_observe::{ObserveOptions, Observer, Until};
+//!
+//! let pid = 1234; // waits for leave to execute its program
+//! let observer = Observer::attach(pid, &ObserveOptions::default())?;
+//! let until = Until::ended_or(pid, Duration::from_secs(30))?;
+//! let observation = observer.follow(&until);
+//! println!("{} files, {:?}", observation.files.len(), observation.coverage);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod armer;
+pub mod arming;
+pub mod calls;
+pub mod elsewhere;
+pub mod exact;
+pub mod faults;
+pub mod inside;
+pub mod observer;
+pub mod page_tables;
+mod primer;
+pub mod sightings;
+pub mod stalls;
+pub mod until;
+
+pub use exact::Exact;
+pub use observer::{ObserveError, ObserveOptions, Observer};
+pub use until::Until;

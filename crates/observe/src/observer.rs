@@ -1,0 +1,286 @@
+//! A start under observation.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_sys::perf::PerfError;
+use prepage_trace::now_ns;
+
+use crate::armer::Armer;
+use crate::arming::Entry;
+use crate::faults::Faults;
+use crate::inside::{Inside, entry};
+use crate::page_tables::PageTables;
+use crate::primer::Primer;
+use crate::sightings::Sightings;
+use crate::stalls::{STALL_PERIOD, Stalls};
+use crate::until::Until;
+
+/// The start is over when no file was touched for this long.
+const QUIET_NS: u64 = 1_000_000_000;
+
+/// How long to wait at most before what there is is read.
+const ROUND: Duration = Duration::from_millis(50);
+
+/// When the first observation is handed out early, where the last may never come. The next follow at twice the time each.
+const FIRST_EARLY_NS: u64 = 50_000_000;
+
+/// The namespace of process ids that no container has (PROC_PID_INIT_INO of include/linux/proc_ns.h).
+const FIRST_NAMESPACE: &str = "pid:[4026531836]";
+
+/// How to observe.
+#[derive(Clone, Debug, Default)]
+pub struct ObserveOptions {
+    /// The program that is executed. The agent goes into a program that is known beforehand only.
+    pub program: Option<PathBuf>,
+    /// The user's own LD_AUDIT, which is kept.
+    pub own_audit: Option<OsString>,
+    /// The agent; where there is none, the installed one ([`prepage_sys::agent::find_library`]).
+    pub agent: Option<PathBuf>,
+    /// Whether to do as where perf is forbidden.
+    pub without_perf: bool,
+    /// Whether the program may wait until perf is ready, up to 20 ms: then also what a program touches last that ends before
+    /// is seen, and the order of all pages.
+    pub is_patient: bool,
+}
+
+/// Nothing of a start can be observed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObserveError {
+    /// The process is gone, or another user's.
+    #[error("process {pid} cannot be looked at")]
+    Process {
+        /// Which.
+        pid: u32,
+        /// The kernel's reason.
+        source: std::io::Error,
+    },
+}
+
+impl ObserveError {
+    /// What to change so that it works, as one line; `None` where nothing helps.
+    pub fn remedy(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+/// A start under observation.
+#[derive(Debug)]
+pub struct Observer {
+    pid: u32,
+    pages: Pages,
+    stalls: Option<Stalls>,
+    inside: Option<Inside>,
+    sightings: Sightings,
+    /// The last touch of a file in the start; before the first, when observing began.
+    last_touch_ns: u64,
+    unseen: Vec<String>,
+}
+
+/// Where pages in use are seen.
+#[derive(Debug)]
+enum Pages {
+    Faults(Box<Faults>),
+    /// Until perf is ready, or for good.
+    Tables(Box<PageTables>, Option<Primer>),
+}
+
+impl Observer {
+    /// Observes process `pid`, which executes its program about now or runs it already, and all that it starts.
+    ///
+    /// # Errors
+    /// When nothing can be seen. What can be seen only in part is told in [`Observation::unseen`].
+    pub fn attach(pid: u32, options: &ObserveOptions) -> Result<Self, ObserveError> {
+        let mut unseen = Vec::new();
+        let (inside, receiver) = match Inside::open(options) {
+            Ok((inside, receiver)) => (Some(inside), Some(receiver)),
+            Err(why) => {
+                unseen.push(format!("names and reads, but for those that waited for the device: {why}"));
+                (None, None)
+            }
+        };
+        // A known program did not wait for us. An exec from now on is reported.
+        let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe"));
+        let of_pid = program(&pid.to_string()).map_err(|source| ObserveError::Process { pid, source })?;
+        let executed = program("self").is_ok_and(|own| own != of_pid);
+        let receiver = std::cell::Cell::new(receiver);
+        let entry = if executed { Entry::Executed } else { entry(options, inside.is_some()) };
+        let tables = || Box::new(PageTables::attach(pid, entry, Armer::new(receiver.take())));
+        let pages = if options.without_perf {
+            Err(PerfError::Unavailable { filtered: false })
+        } else if !options.is_patient && (inside.is_some() || entry == Entry::AtExec) {
+            // The program is armed from its beginning: what it touches meanwhile shows in its page tables.
+            Primer::begin().map(|primer| Pages::Tables(tables(), Some(primer)))
+        } else {
+            Faults::attach(pid, entry, || Armer::new(receiver.take()))
+                .map(|faults| Pages::Faults(Box::new(faults)))
+        };
+        let pages = pages.unwrap_or_else(|error| {
+            unseen.push(without_perf(&error));
+            Pages::Tables(tables(), None)
+        });
+        if let Some(inside) = &inside {
+            // Page tables end with the process.
+            inside.ask_for_endings(matches!(pages, Pages::Tables(..)));
+        }
+        let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
+        let stalls = if with_stalls { Stalls::attach(pid).ok() } else { None };
+        let sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
+        Ok(Self { pid, pages, stalls, inside, sightings, last_touch_ns: now_ns(), unseen })
+    }
+
+    /// Environment variables to be set for the program when it is executed, last and in this order
+    /// ([`prepage_sys::exec::exec_with`] does so), so that more of it is seen. It does not see them itself.
+    pub fn program_arguments(&self) -> Vec<(&'static str, OsString)> {
+        self.inside.as_ref().map_or_else(Vec::new, |inside| inside.variables().to_vec())
+    }
+
+    /// Observes until the start is over: the process has ended, no file was touched for a second, or `until` is over.
+    /// Everything that was set for observing is undone then, and descendants run on.
+    pub fn follow(self, until: &Until) -> Observation {
+        self.follow_with(until, &mut |_| {})
+    }
+
+    /// The same. In a container, whose first process takes all others with it when it ends, what was seen so far is handed to
+    /// `early` at doubling moments. What a start that was cut short did not come to is not told to be unused.
+    pub fn follow_with(mut self, until: &Until, early: &mut dyn FnMut(&Observation)) -> Observation {
+        let began_ns = now_ns();
+        let mut next_early_ns = is_in_a_container().then_some(FIRST_EARLY_NS);
+        loop {
+            let ended = self.wait(until);
+            self.look(ended);
+            if ended || self.is_quiet() || self.sightings.is_full() {
+                return self.finish(until.was_stopped());
+            }
+            if let Some(next_ns) = next_early_ns.filter(|next| now_ns().saturating_sub(began_ns) >= *next) {
+                early(&cut_short(self.sightings.observation()));
+                next_early_ns = Some(2 * next_ns);
+            }
+        }
+    }
+
+    /// Waits for something to look at. Returns whether `until` is over.
+    fn wait(&mut self, until: &Until) -> bool {
+        let timeout = if self.stalls.is_some() { STALL_PERIOD } else { ROUND };
+        match &mut self.pages {
+            Pages::Faults(faults) => faults.wait(until, timeout),
+            Pages::Tables(tables, _) => tables.wait(until),
+        }
+    }
+
+    fn look(&mut self, last: bool) {
+        let (sightings, last_touch_ns) = (&mut self.sightings, &mut self.last_touch_ns);
+        let executed = match &mut self.pages {
+            Pages::Faults(faults) => {
+                faults.look(last, sightings, last_touch_ns);
+                faults.executed()
+            }
+            Pages::Tables(tables, primer) => {
+                tables.look(sightings, last_touch_ns);
+                if primer.as_ref().is_some_and(Primer::is_ready) && tables.executed() && !tables.is_arming() {
+                    let primed = primer.take().expect("it is ready").stream();
+                    match primed.and_then(|_kept| Faults::take_over(tables, sightings, last_touch_ns)) {
+                        Ok(faults) => {
+                            self.pages = Pages::Faults(Box::new(faults));
+                            match &self.inside {
+                                Some(inside) => inside.ask_for_endings(false),
+                                None => self.stalls = Stalls::attach(self.pid).ok(),
+                            }
+                        }
+                        Err(error) => self.unseen.push(without_perf(&error)),
+                    }
+                    true
+                } else {
+                    tables.executed()
+                }
+            }
+        };
+        if let Some(stalls) = &mut self.stalls
+            && !stalls.look(executed, sightings)
+        {
+            self.stalls = None;
+        }
+        if let Some(inside) = &mut self.inside {
+            let read_ns = match &self.pages {
+                Pages::Faults(faults) => inside.look(last, faults.ranges().elsewhere(), sightings),
+                Pages::Tables(tables, _) => inside.look(last, tables.ranges().now().elsewhere(), sightings),
+            };
+            *last_touch_ns = read_ns.unwrap_or(0).max(*last_touch_ns);
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        // Faults are read a round late.
+        now_ns().saturating_sub(self.last_touch_ns) > QUIET_NS + ROUND.as_nanos() as u64
+    }
+
+    fn finish(mut self, was_stopped: bool) -> Observation {
+        let (mapped, lost) = match self.pages {
+            Pages::Faults(mut faults) => {
+                self.unseen.extend(faults.end());
+                let lost = faults.lost();
+                let seen = match (lost > 0 || faults.is_blind(), faults.has_windows()) {
+                    (true, _) => Coverage::Partial,
+                    (false, true) => Coverage::Superset,
+                    (false, false) => Coverage::Exact,
+                };
+                (seen, lost)
+            }
+            Pages::Tables(tables, _) => {
+                let seen = tables.coverage();
+                self.unseen.extend(tables.end());
+                (seen, 0)
+            }
+        };
+        // What a program does later, with files that it will not be given again, is no part of its start.
+        self.sightings.forget_after(self.last_touch_ns.saturating_add(QUIET_NS));
+        let is_full = self.sightings.is_full();
+        let mut observation = self.sightings.observation();
+        observation.coverage = if is_full { Coverage::Partial } else { mapped };
+        if lost > 0 {
+            self.unseen.push(format!("the kernel had no room for {lost} records of faults"));
+        }
+        if is_full {
+            self.unseen.push("the start uses more pages or names than are noted".into());
+        }
+        for file in &mut observation.files {
+            // What may be missing in the whole may be missing in each file.
+            if observation.coverage == Coverage::Partial {
+                file.coverage = Coverage::Partial;
+            }
+        }
+        if let Some(inside) = &self.inside {
+            let (coverage, unseen) = inside.end();
+            observation.names_coverage = coverage;
+            self.unseen.extend(unseen);
+        }
+        if observation.names_coverage == Coverage::Partial {
+            for file in observation.files.iter_mut().filter(|file| file.pages.iter().any(|used| used.by_read))
+            {
+                file.coverage = Coverage::Partial;
+            }
+        }
+        observation.unseen.append(&mut self.unseen);
+        if was_stopped { cut_short(observation) } else { observation }
+    }
+}
+
+fn without_perf(error: &PerfError) -> String {
+    format!("the order of pages, and those touched last: {error}")
+}
+
+/// The observation of a start that has not come to its end: absence says nothing.
+fn cut_short(mut observation: Observation) -> Observation {
+    observation.coverage = Coverage::Partial;
+    observation.names_coverage = Coverage::Partial;
+    observation.files.iter_mut().for_each(|file| file.coverage = Coverage::Partial);
+    observation
+}
+
+/// Whether this process ends with the first one of its namespace of process ids.
+fn is_in_a_container() -> bool {
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|namespace| namespace.as_os_str() != FIRST_NAMESPACE)
+}

@@ -1,0 +1,264 @@
+//! The page tables of a process tree, where perf is forbidden: which pages are there, looked at in growing intervals.
+//!
+//! In an armed mapping only pages that were touched are there. Order is known as far as the intervals tell, and what is
+//! touched between the last look and the end of a process is not seen.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use prepage_core::profile::observation::Coverage;
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::pagemap::PageMap;
+use prepage_trace::space::parse_maps_line;
+use prepage_trace::{Mapped, now_ns};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::armer::{Armer, SharedRanges, is_of_a_file};
+use crate::arming::Entry;
+use crate::faults::as_stat_shows;
+use crate::sightings::Sightings;
+use crate::until::Until;
+
+/// Shortest and longest interval between looks; between these, a tenth of the time since the beginning.
+const INTERVAL_MIN: Duration = Duration::from_micros(500);
+const INTERVAL_MAX: Duration = Duration::from_millis(50);
+
+/// Page tables, and what was seen in them.
+#[derive(Debug)]
+pub struct PageTables {
+    root: u32,
+    armer: Armer,
+    executed: bool,
+    began_ns: u64,
+    processes: HashMap<u32, Process>,
+    has_windows: bool,
+    /// Whether a program has ended: what it touched since the last look was not seen.
+    has_ended: bool,
+    unreadable: u32,
+}
+
+#[derive(Debug)]
+struct Process {
+    /// What tells one program of a process from the next: its auxiliary vector.
+    program: Vec<u8>,
+    map: PageMap,
+    /// Runs of pages that were there at some look: nothing new in them.
+    seen: HashSet<(u64, u64)>,
+    /// Whether it was looked at as it ended.
+    was_seen_last: bool,
+    /// Addresses of pages that were there before their mapping was armed: they, or neighbours of theirs, were touched.
+    before: HashSet<u64>,
+}
+
+impl PageTables {
+    /// Looks at process `pid`, which is entered as `entry` says, and all that it starts. To be used by this thread alone.
+    pub fn attach(pid: u32, entry: Entry, mut armer: Armer) -> Self {
+        if entry == Entry::AtExec {
+            armer.visit_at_exec(pid);
+        }
+        Self {
+            root: pid,
+            armer,
+            executed: entry == Entry::Executed,
+            began_ns: now_ns(),
+            processes: HashMap::new(),
+            has_windows: false,
+            has_ended: false,
+            unreadable: 0,
+        }
+    }
+
+    /// Waits for the next look. Returns whether `until` is over.
+    pub fn wait(&mut self, until: &Until) -> bool {
+        let since = Duration::from_nanos(now_ns().saturating_sub(self.began_ns));
+        let interval = (since / 10).clamp(INTERVAL_MIN, INTERVAL_MAX).min(until.remaining());
+        let ends = until.descriptors();
+        let all = ends.iter().copied().chain(self.armer.descriptor());
+        let mut fds: Vec<PollFd<'_>> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let _ = poll(&mut fds, Timespec::try_from(interval).ok().as_ref());
+        let ready: Vec<bool> = fds[..ends.len()].iter().map(|fd| !fd.revents().is_empty()).collect();
+        until.note(&ready)
+    }
+
+    /// Looks at every process there is.
+    pub fn look(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        self.armer.go_on();
+        loop {
+            let endings = self.armer.take_endings();
+            for (pid, parent) in tree(self.root) {
+                self.look_at(pid, parent, sightings, last_touch_ns);
+            }
+            for ending in &endings {
+                if let Some(process) = self.processes.get_mut(&ending.pid()) {
+                    process.was_seen_last = true;
+                }
+            }
+            self.processes.retain(|&pid, process| {
+                let lives = process.map.is_alive();
+                if !lives {
+                    self.has_ended |= !process.was_seen_last;
+                    self.armer.ended(pid);
+                }
+                lives
+            });
+            drop(endings);
+            self.armer.go_on();
+            if !self.armer.has_endings() {
+                return;
+            }
+        }
+    }
+
+    fn look_at(&mut self, pid: u32, parent: u32, sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        let Ok(program) = fs::read(format!("/proc/{pid}/auxv")) else { return };
+        if program.is_empty() {
+            return;
+        }
+        if !self.executed {
+            // The starter, as long as it is what this process is.
+            self.executed =
+                fs::read(format!("/proc/{}/auxv", std::process::id())).is_ok_and(|own| own != program);
+            if !self.executed {
+                return;
+            }
+            *last_touch_ns = now_ns();
+        }
+        let is_known = self.processes.get(&pid).is_some_and(|known| known.program == program);
+        // A child that has not executed anything uses what its parent uses, but is not armed.
+        let is_fork =
+            pid != self.root && self.processes.get(&parent).is_some_and(|known| known.program == program);
+        if !is_known {
+            let Ok(map) = PageMap::of(pid) else {
+                self.unreadable += 1;
+                return;
+            };
+            self.processes.insert(
+                pid,
+                Process { program, map, seen: HashSet::new(), was_seen_last: false, before: HashSet::new() },
+            );
+            if !is_fork {
+                self.armer.executed(pid, now_ns());
+            }
+        }
+        let mappings = mappings(pid);
+        self.see(pid, &mappings, sightings, last_touch_ns);
+        for mapped in &mappings {
+            self.armer.mapped(pid, mapped, 0);
+        }
+    }
+
+    /// Notes the pages that are there now and were not at the last look.
+    fn see(&mut self, pid: u32, mappings: &[Mapped], sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        let now = now_ns();
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        let Ok(present) = process.map.present() else { return };
+        let ranges = self.armer.ranges();
+        let ranges = ranges.now();
+        for mapped in mappings {
+            let from = present.partition_point(|run| run.1 <= mapped.start);
+            for &(start, end) in present[from..].iter().take_while(|run| run.0 < mapped.end) {
+                let (start, end) = (start.max(mapped.start), end.min(mapped.end));
+                let is_armed = ranges.contains(pid, start, now);
+                if is_armed && !process.seen.insert((start, end)) {
+                    continue;
+                }
+                let path = Path::new(&*mapped.path);
+                let inode = mapped.inode.map(as_stat_shows);
+                for address in (start..end).step_by(PAGE_SIZE as usize) {
+                    let page = PageIndex::containing(mapped.offset_bytes + (address - mapped.start));
+                    let is_new = if is_armed {
+                        !process.before.contains(&address) && sightings.touch(now, path, inode, page)
+                    } else {
+                        let pages = PageRange::new(page, PageIndex(page.0 + 1));
+                        self.has_windows = true;
+                        process.before.insert(address) && sightings.window(now, path, inode, pages)
+                    };
+                    if is_new {
+                        *last_touch_ns = now;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The process and its descendants, itself first.
+    pub fn pids(&self) -> Vec<u32> {
+        tree(self.root).into_iter().map(|(pid, _)| pid).collect()
+    }
+
+    /// Whether some program is not armed yet that will be.
+    pub fn is_arming(&self) -> bool {
+        self.armer.is_waiting()
+    }
+
+    /// Hands over what arms; nothing is armed from here any more. Visits end before: only the thread that began one can.
+    pub fn take_armer(&mut self) -> Armer {
+        self.armer.end_all_visits();
+        std::mem::replace(&mut self.armer, Armer::new(None))
+    }
+
+    /// Whether neighbours of pages are taken for used.
+    pub fn has_windows(&self) -> bool {
+        self.has_windows
+    }
+
+    /// Whether pages may have been used that were not seen, in processes that have ended or may not be looked at.
+    pub fn has_missed(&self) -> bool {
+        let is_known = |process: &Process| process.was_seen_last || process.map.is_alive();
+        self.has_ended || !self.processes.values().all(is_known) || self.unreadable > 0
+    }
+
+    /// Whether the program was seen to be executed.
+    pub fn executed(&self) -> bool {
+        self.executed
+    }
+
+    /// What the absence of a page means.
+    pub fn coverage(&self) -> Coverage {
+        match (self.has_missed(), self.has_windows) {
+            (true, _) => Coverage::Partial,
+            (false, true) => Coverage::Superset,
+            (false, false) => Coverage::Exact,
+        }
+    }
+
+    /// What is armed until now.
+    pub fn ranges(&self) -> SharedRanges {
+        self.armer.ranges()
+    }
+
+    /// Disarms everything. Returns what could not be seen.
+    pub fn end(self) -> Vec<String> {
+        let mut unseen = self.armer.ranges().now().refusals();
+        if self.unreadable > 0 {
+            unseen.push(format!("processes whose page tables this user may not read: {}", self.unreadable));
+        }
+        unseen
+    }
+}
+
+/// `root` and its descendants, each with its parent.
+fn tree(root: u32) -> Vec<(u32, u32)> {
+    let mut found = vec![(root, 0)];
+    let mut at = 0;
+    while let Some(&(pid, _)) = found.get(at) {
+        at += 1;
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for thread in threads {
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            found.extend(
+                children.split_ascii_whitespace().filter_map(|child| Some((child.parse().ok()?, pid))),
+            );
+        }
+    }
+    found
+}
+
+fn mappings(pid: u32) -> Vec<Mapped> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
+    let mapped = maps.lines().filter_map(parse_maps_line);
+    mapped.filter(|mapped| mapped.inode.is_some() && is_of_a_file(&mapped.path)).collect()
+}

@@ -1,0 +1,377 @@
+//! What was seen of a program's needs while it ran, however it was seen, made into an [`Observation`].
+//!
+//! ```text
+//!  faults, page tables ───────┐
+//!  the agent's log, stalls ───┴─► Sightings (file, page, first use) ─► by time ─► ranks ─► ObservedFile, ObservedName
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use rustix::time::{ClockId, clock_gettime};
+
+use prepage_profiles::identity::{content_of, identity_at, identity_of, open_to_read};
+
+/// Places whose contents are made up by the kernel or live in memory: nothing there comes from a device.
+const NOT_ON_A_DEVICE: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
+
+/// File systems that live in memory (statfs magic numbers, include/uapi/linux/magic.h).
+const MEMORY_FILE_SYSTEMS: [u64; 4] = [
+    0x0102_1994, /* tmpfs */
+    0x8584_58f6, /* ramfs */
+    0x9fa0,      /* proc */
+    0x6265_6572, /* sysfs */
+];
+/// Stacked file systems show a device of their own to stat, while the kernel's events name the one below.
+const OVERLAYFS: u64 = 0x794c_7630;
+/// Subvolumes show a device of their own to stat, while the kernel's events name the file system's.
+const BTRFS: u64 = 0x9123_683e;
+
+/// Device (as [`rustix::fs::makedev`] encodes it) and inode, as the kernel's events tell them.
+pub type Inode = (u64, u64);
+
+/// Pages noted at most, 2 GiB of files, in some 30 MB of memory. A start that uses more reads its files as a whole.
+pub const PAGES_MAX: usize = 1 << 19;
+/// Names noted at most.
+pub const NAMES_MAX: usize = 1 << 16;
+
+/// A file, as it was seen: by the path it was mapped or read by, and by its inode where that is known.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Seen {
+    path: PathBuf,
+    inode: Option<Inode>,
+}
+
+/// First use of a page.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    time_ns: u64,
+    by_read: bool,
+    is_sure: bool,
+}
+
+/// By page: rank and first use.
+type RankedUses = HashMap<u64, (u32, Use)>;
+
+/// Pages of one file in use.
+#[derive(Debug, Default)]
+struct Uses {
+    pages: HashMap<u64, Use>,
+    /// Whether some of them were used where neighbours of a fault do not fault.
+    has_windows: bool,
+}
+
+/// Pages and names seen in use, in any order.
+#[derive(Debug)]
+pub struct Sightings {
+    /// As file times are stamped, nanoseconds since 1970.
+    began_ns: i64,
+    places: HashMap<Seen, usize>,
+    files: Vec<Uses>,
+    pages: usize,
+    names: HashMap<String, Name>,
+    /// Files that were opened to be read, by name.
+    opened: HashSet<PathBuf>,
+    /// A file that only observed starts use.
+    agent: Option<PathBuf>,
+    is_full: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    time_ns: u64,
+    list: bool,
+}
+
+impl Default for Sightings {
+    fn default() -> Self {
+        Self {
+            began_ns: file_time_ns(),
+            places: HashMap::new(),
+            files: Vec::new(),
+            pages: 0,
+            names: HashMap::new(),
+            opened: HashSet::new(),
+            agent: None,
+            is_full: false,
+        }
+    }
+}
+
+impl Sightings {
+    /// Nothing yet, and never anything of the file `agent`.
+    pub fn without(agent: Option<PathBuf>) -> Self {
+        Self { agent, ..Self::default() }
+    }
+
+    /// Notes that at `time_ns` the page `page` of the file mapped as `path` was touched.
+    /// Returns whether that is news.
+    pub fn touch(&mut self, time_ns: u64, path: &Path, inode: Option<Inode>, page: PageIndex) -> bool {
+        let Some(at) = self.place(path, inode) else { return false };
+        self.note(at, page.0, Use { time_ns, by_read: false, is_sure: true })
+    }
+
+    /// Notes that at `time_ns` some of `pages` may have been touched, for a fault maps them together.
+    /// Returns whether one of these is new.
+    pub fn window(&mut self, time_ns: u64, path: &Path, inode: Option<Inode>, pages: PageRange) -> bool {
+        let Some(at) = self.place(path, inode) else { return false };
+        self.files[at].has_windows = true;
+        let used = Use { time_ns, by_read: false, is_sure: false };
+        pages.iter().fold(false, |is_new, page| self.note(at, page.0, used) | is_new)
+    }
+
+    /// Notes that at `time_ns` a read() used `pages` of the file called `path` with this `inode`.
+    pub fn read(&mut self, time_ns: u64, path: &Path, inode: Inode, pages: PageRange) {
+        if let Some(at) = self.place(path, Some(inode)) {
+            self.note_read(at, time_ns, pages);
+        }
+    }
+
+    /// The same of a file of which only the inode is known; [`Self::opened`] or a mapping tells its path. Returns whether one of
+    /// the pages is new.
+    pub fn read_inode(&mut self, time_ns: u64, inode: Inode, pages: PageRange) -> bool {
+        let at = self.at(Seen { path: PathBuf::new(), inode: Some(inode) });
+        self.note_read(at, time_ns, pages)
+    }
+
+    /// Notes that the file `path` was opened.
+    pub fn opened(&mut self, path: &Path) {
+        if self.opened.len() < NAMES_MAX && is_on_a_device(path) {
+            self.opened.insert(path.into());
+        }
+    }
+
+    fn note_read(&mut self, at: usize, time_ns: u64, pages: PageRange) -> bool {
+        let used = Use { time_ns, by_read: true, is_sure: true };
+        // No more than can be kept, whatever length a program asked for.
+        pages.iter().take(PAGES_MAX).fold(false, |is_new, page| self.note(at, page.0, used) | is_new)
+    }
+
+    /// Notes that at `time_ns` the kernel was asked for `path`, or for the entries of the directory `path`.
+    pub fn lookup(&mut self, time_ns: u64, path: &Path, list: bool) {
+        let Some(path) = path.to_str().filter(|path| is_on_a_device(Path::new(path))) else { return };
+        let is_full = self.names.len() == NAMES_MAX;
+        match self.names.get_mut(path) {
+            Some(name) => {
+                name.time_ns = name.time_ns.min(time_ns);
+                name.list |= list;
+            }
+            None if is_full => self.is_full = true,
+            None => drop(self.names.insert(path.into(), Name { time_ns, list })),
+        }
+    }
+
+    /// Whether no more could be noted than was: see [`PAGES_MAX`] and [`NAMES_MAX`].
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Forgets what was seen later than `time_ns`.
+    pub fn forget_after(&mut self, time_ns: u64) {
+        for file in &mut self.files {
+            file.pages.retain(|_, used| used.time_ns <= time_ns);
+        }
+        self.names.retain(|_, name| name.time_ns <= time_ns);
+    }
+
+    /// Everything seen, in order of first use; coverage and reasons are the caller's to tell. Files that are gone, not
+    /// regular, unreadable, in memory only, other ones than were mapped (in another mount namespace), or written to or
+    /// replaced since the sightings began are left out: they are not there for the next start, or not the same.
+    pub fn observation(&self) -> Observation {
+        let began_ns = self.began_ns;
+        let mut order: Vec<(u64, usize, u64)> = Vec::with_capacity(self.pages);
+        for (at, file) in self.files.iter().enumerate() {
+            order.extend(file.pages.iter().map(|(&page, used)| (used.time_ns, at, page)));
+        }
+        order.sort_unstable();
+        let mut ranks: Vec<HashMap<u64, u32>> = self.files.iter().map(|_| HashMap::new()).collect();
+        for (rank, (_, at, page)) in order.into_iter().enumerate() {
+            ranks[at].insert(page, u32::try_from(rank).unwrap_or(u32::MAX));
+        }
+        let mut merged: HashMap<String, (ObservedFile, RankedUses)> = HashMap::new();
+        let mut unseen = Vec::new();
+        let paths = self.paths_of_inodes();
+        for (seen, at) in &self.places {
+            let path = match seen.inode {
+                Some(inode) if seen.path.as_os_str().is_empty() => paths.get(&inode),
+                _ => Some(&seen.path),
+            };
+            let Some(file) = path.and_then(|path| observed(path, seen.inode, began_ns, &mut unseen)) else {
+                continue;
+            };
+            let uses = &self.files[*at];
+            let (file, pages) = merged.entry(file.path.clone()).or_insert_with(|| (file, HashMap::new()));
+            if uses.has_windows {
+                file.coverage = Coverage::Superset;
+            }
+            for (&page, &used) in &uses.pages {
+                let rank = ranks[*at][&page];
+                let (first, known) = pages.entry(page).or_insert((rank, used));
+                *first = rank.min(*first);
+                known.by_read &= used.by_read;
+                known.is_sure |= used.is_sure;
+            }
+        }
+        let mut files: Vec<ObservedFile> =
+            merged.into_values().filter_map(|(file, pages)| with_pages(file, pages)).collect();
+        files.sort_by_key(|file| file.pages.iter().map(|used| used.rank).min());
+        let mut names: Vec<(u64, ObservedName)> = self
+            .names
+            .iter()
+            .filter(|(path, _)| !is_of_this_run_only(Path::new(path), began_ns))
+            .map(|(path, name)| (name.time_ns, ObservedName { path: path.clone(), list: name.list }))
+            .collect();
+        names.sort();
+        unseen.sort();
+        Observation {
+            unix_s: clock_gettime(ClockId::Realtime).tv_sec as u64,
+            files,
+            names: names.into_iter().map(|(_, name)| name).collect(),
+            coverage: Coverage::Exact,
+            names_coverage: Coverage::Partial,
+            unseen,
+        }
+    }
+
+    fn place(&mut self, path: &Path, inode: Option<Inode>) -> Option<usize> {
+        let is_noted = is_on_a_device(path) && self.agent.as_deref() != Some(path);
+        is_noted.then(|| self.at(Seen { path: path.into(), inode }))
+    }
+
+    fn at(&mut self, seen: Seen) -> usize {
+        let next = self.files.len();
+        let at = *self.places.entry(seen).or_insert(next);
+        if at == next {
+            self.files.push(Uses::default());
+        }
+        at
+    }
+
+    /// What files that were opened or mapped are called.
+    fn paths_of_inodes(&self) -> HashMap<Inode, PathBuf> {
+        let mapped = self.places.keys().map(|seen| &seen.path).filter(|path| !path.as_os_str().is_empty());
+        let with_inode = |path: &PathBuf| {
+            let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+            Some(((metadata.dev(), metadata.ino()), path.clone()))
+        };
+        mapped.chain(&self.opened).filter_map(with_inode).collect()
+    }
+
+    /// Returns whether the page is new, or sure for the first time.
+    fn note(&mut self, at: usize, page: u64, used: Use) -> bool {
+        let pages = &mut self.files[at].pages;
+        match pages.get_mut(&page) {
+            Some(known) => {
+                let is_news = used.is_sure && !known.is_sure;
+                known.time_ns = known.time_ns.min(used.time_ns);
+                known.by_read &= used.by_read;
+                known.is_sure |= used.is_sure;
+                is_news
+            }
+            None if self.pages == PAGES_MAX => {
+                self.is_full = true;
+                false
+            }
+            None => {
+                self.pages += 1;
+                pages.insert(page, used);
+                true
+            }
+        }
+    }
+}
+
+/// The file that was seen, without its pages; `None`, with a line in `unseen` where it is worth one, if it is of no use.
+fn observed(
+    path: &Path,
+    inode: Option<Inode>,
+    began_ns: i64,
+    unseen: &mut Vec<String>,
+) -> Option<ObservedFile> {
+    let path = path.canonicalize().ok()?;
+    // Before it is opened: opening a pipe lets go whoever waits at its other end.
+    identity_at(&path).ok()?;
+    let file = open_to_read(&path).ok()?;
+    let identity = identity_of(&file).ok()?;
+    let kind = rustix::fs::fstatfs(&file).map_or(0, |statfs| statfs.f_type as u64);
+    // The time of the inode's change, which no program sets, tells of a file moved into the place of the one seen, too.
+    if MEMORY_FILE_SYSTEMS.contains(&kind) || identity.mtime_ns.max(identity.ctime_ns) >= began_ns {
+        return None;
+    }
+    if let Some((device, inode)) = inode {
+        let same_device = device == identity.device || kind == OVERLAYFS || kind == BTRFS;
+        if !same_device || inode != identity.inode {
+            unseen.push(format!(
+                "{}: another file than was mapped is there (a mount namespace?)",
+                path.display()
+            ));
+            return None;
+        }
+    }
+    let content = content_of(&file).ok()?;
+    Some(ObservedFile {
+        path: path.to_str()?.into(),
+        identity,
+        content,
+        coverage: Coverage::Exact,
+        pages: Vec::new(),
+    })
+}
+
+fn with_pages(mut file: ObservedFile, pages: RankedUses) -> Option<ObservedFile> {
+    let pages_in_file = file.identity.size_bytes.div_ceil(PAGE_SIZE);
+    let mut pages: Vec<(u64, (u32, Use))> =
+        pages.into_iter().filter(|(page, _)| *page < pages_in_file).collect();
+    pages.sort_unstable_by_key(|(page, _)| *page);
+    for (page, (rank, used)) in pages {
+        match file.pages.last_mut() {
+            Some(last)
+                if last.range.end().0 == page
+                    && last.by_read == used.by_read
+                    && last.is_sure == used.is_sure =>
+            {
+                last.range = PageRange::new(last.range.start(), PageIndex(page + 1));
+                last.rank = last.rank.min(rank);
+            }
+            _ => file.pages.push(UsedPages {
+                range: PageRange::new(PageIndex(page), PageIndex(page + 1)),
+                rank,
+                by_read: used.by_read,
+                is_sure: used.is_sure,
+            }),
+        }
+    }
+    (!file.pages.is_empty()).then_some(file)
+}
+
+/// Nanoseconds since 1970 by the clock that stamps files: a few milliseconds coarse, and so never ahead of a file
+/// written later.
+fn file_time_ns() -> i64 {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// Whether a name was made during the run, or looks like one that was and is gone: temporary files have another name
+/// in each run.
+fn is_of_this_run_only(path: &Path, began_ns: i64) -> bool {
+    let changed_ns = |path: &Path| {
+        let metadata = std::fs::symlink_metadata(path).ok()?;
+        let ns = |s: i64, ns: i64| s * 1_000_000_000 + ns;
+        Some((ns(metadata.ctime(), metadata.ctime_nsec()), ns(metadata.mtime(), metadata.mtime_nsec())))
+    };
+    match (changed_ns(path), path.parent().and_then(changed_ns)) {
+        (Some((changed, _)), _) if path.is_dir() => {
+            changed >= began_ns && path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
+        }
+        (Some((changed, _)), _) => changed >= began_ns,
+        (None, Some((_, parent_modified))) => parent_modified >= began_ns,
+        (None, None) => false,
+    }
+}
+
+fn is_on_a_device(path: &Path) -> bool {
+    path.is_absolute() && !NOT_ON_A_DEVICE.iter().any(|place| path.starts_with(place))
+}

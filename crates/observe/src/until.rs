@@ -1,0 +1,128 @@
+//! When observing ends.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use prepage_trace::now_ns;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// The end of a process, or a while.
+#[derive(Debug)]
+pub struct Until {
+    pidfd: OwnedFd,
+    stop: Option<OwnedFd>,
+    /// Whether `stop` was seen to be readable.
+    stopped: AtomicBool,
+    deadline: Instant,
+    /// When the process was first seen to have ended, on the clock of [`now_ns`].
+    ended_ns: OnceLock<u64>,
+}
+
+impl Until {
+    /// Until the process of `pidfd` has ended, at most for `window`.
+    pub fn new(pidfd: OwnedFd, window: Duration) -> Self {
+        let deadline = Instant::now() + window;
+        Self { pidfd, stop: None, stopped: AtomicBool::new(false), deadline, ended_ns: OnceLock::new() }
+    }
+
+    /// Until process `pid` has ended, at most for `window`.
+    ///
+    /// # Errors
+    /// ESRCH when it is gone.
+    pub fn ended_or(pid: u32, window: Duration) -> io::Result<Self> {
+        let pid = Pid::from_raw(pid as i32).ok_or(rustix::io::Errno::SRCH)?;
+        Ok(Self::new(pidfd_open(pid, PidfdFlags::empty())?, window))
+    }
+
+    /// Or until `stop` is readable, such as a signalfd or a pipe.
+    pub fn or_readable(self, stop: OwnedFd) -> Self {
+        Self { stop: Some(stop), ..self }
+    }
+
+    /// Waits for it.
+    pub fn wait(&self) {
+        while !self.wait_for(self.remaining()) {}
+    }
+
+    /// Waits for it, but no longer than `pause`. Returns whether it has come.
+    pub fn wait_for(&self, pause: Duration) -> bool {
+        let pause = Timespec::try_from(pause.min(self.remaining())).expect("a window fits an i64 of seconds");
+        let ends = self.descriptors();
+        let mut fds: Vec<PollFd<'_>> =
+            ends.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        let _ = poll(&mut fds, Some(&pause));
+        self.note(&fds.iter().map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>())
+    }
+
+    /// When the process was seen to have ended by somebody who waited here for it; `None` while nobody has seen that.
+    pub fn ended_ns(&self) -> Option<u64> {
+        self.ended_ns.get().copied()
+    }
+
+    /// Whether what was given to [`Self::or_readable`] was seen to be readable by somebody who waited here: then the start was
+    /// cut short.
+    pub fn was_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// What becomes readable when it comes: first the process, then what else was given.
+    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        std::iter::once(&self.pidfd).chain(&self.stop).map(OwnedFd::as_fd).collect()
+    }
+
+    /// Notes which of [`Self::descriptors`] are `ready`. Returns whether it has come.
+    pub(crate) fn note(&self, ready: &[bool]) -> bool {
+        if ready.first() == Some(&true) {
+            self.ended_ns.get_or_init(now_ns);
+        }
+        if ready.get(1) == Some(&true) {
+            self.stopped.store(true, Ordering::Relaxed);
+        }
+        ready.contains(&true) || self.remaining().is_zero()
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn the_end_is_dated_when_it_comes_not_when_it_is_asked_for() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let until = Until::ended_or(child.id(), Duration::from_secs(10)).unwrap();
+        assert!(!until.wait_for(Duration::ZERO) && until.ended_ns().is_none());
+        drop(child.stdin.take());
+        until.wait();
+        let seen_ns = now_ns();
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(until.wait_for(Duration::ZERO));
+        assert!(until.ended_ns().is_some_and(|ended_ns| ended_ns <= seen_ns));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_ends_a_wait_is_told() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let (stop, stopper) = std::io::pipe().unwrap();
+        let until = Until::ended_or(child.id(), Duration::from_secs(10)).unwrap().or_readable(stop.into());
+        assert!(!until.wait_for(Duration::ZERO) && !until.was_stopped());
+        drop(stopper);
+        until.wait();
+        assert!(until.was_stopped() && until.ended_ns().is_none());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        let until = Until::ended_or(std::process::id(), Duration::ZERO).unwrap();
+        until.wait();
+        assert!(!until.was_stopped());
+    }
+}

@@ -1,0 +1,402 @@
+//! Real starts, observed on the real kernel.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use prepage_core::PageIndex;
+use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
+use prepage_observe::{ObserveOptions, Observer, Until};
+use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
+use prepage_testing::{Need, has};
+
+/// Maps a file privately, waits until the mapping is armed (VmFlags of /proc/self/smaps) and touches some pages.
+const MAP_AND_TOUCH: &str = r"
+import mmap, sys, time
+file = open(sys.argv[1], 'rb')
+mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+def is_armed():
+    found = False
+    for line in open('/proc/self/smaps'):
+        found = sys.argv[1] in line if '-' in line.split()[0] else found
+        if found and line.startswith('VmFlags:'):
+            return ' uw' in line
+while not is_armed():
+    time.sleep(0.001)
+for page in sys.argv[2:]:
+    mapped[int(page) * 4096]
+# Page tables are looked at while they are there.
+time.sleep(0.3)
+";
+
+/// A file in a directory of the build tree, for the system's temporary directory may be in memory; older than the start.
+fn data(dir: &Path, pages: usize) -> PathBuf {
+    let path = dir.join("data");
+    fs::write(&path, vec![1; pages * 4096]).unwrap();
+    // What changed in the very moment in which observing begins counts as changed since.
+    std::thread::sleep(Duration::from_millis(20));
+    path
+}
+
+/// A fork while another test's thread holds a lock of the allocator would wait for ever.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The agent, built once for this test binary.
+fn agent() -> PathBuf {
+    static AGENT: OnceLock<PathBuf> = OnceLock::new();
+    let agent = AGENT.get_or_init(|| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("agent-{}.so", std::process::id()));
+        let build = concat!(env!("CARGO_MANIFEST_DIR"), "/../sys/agent/build");
+        assert!(Command::new(build).arg(&path).status().unwrap().success(), "the agent does not build");
+        path
+    });
+    agent.clone()
+}
+
+/// The ways in which a start can be seen.
+fn ways(program: &str) -> [ObserveOptions; 4] {
+    let with_agent = ObserveOptions {
+        program: Some(program.into()),
+        agent: Some(agent()),
+        is_patient: true,
+        ..ObserveOptions::default()
+    };
+    let by_visits = ObserveOptions::default();
+    [false, true]
+        .map(|without_perf| {
+            [&with_agent, &by_visits].map(|options| ObserveOptions { without_perf, ..options.clone() })
+        })
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .try_into()
+        .expect("four")
+}
+
+/// Observes a command. Returns how it ended, too: its exit code, or the negative signal.
+fn observe(command: &[&str], options: &ObserveOptions) -> (Observation, i32) {
+    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let command: Vec<_> = command.iter().map(Into::into).collect();
+    let waiting = spawn_waiting(&command).unwrap();
+    let observer = Observer::attach(waiting.pid(), options).unwrap();
+    let until = Until::ended_or(waiting.pid(), Duration::from_secs(30)).unwrap();
+    let child = waiting.go_with(&observer.program_arguments()).unwrap();
+    let observation = observer.follow(&until);
+    (observation, end_of(child))
+}
+
+/// Runs a command without observing it. Returns how it ended.
+fn unobserved(command: &[&str]) -> i32 {
+    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let command: Vec<_> = command.iter().map(Into::into).collect();
+    end_of(spawn_waiting(&command).unwrap().go().unwrap())
+}
+
+fn end_of(child: Child) -> i32 {
+    match child.wait().unwrap().how {
+        HowEnded::Exited(code) => code,
+        HowEnded::Killed(signal) => -signal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn file<'a>(observation: &'a Observation, path: &Path) -> &'a ObservedFile {
+    let path = path.canonicalize().unwrap();
+    let found = observation.files.iter().find(|file| Path::new(&file.path) == path);
+    found.unwrap_or_else(|| panic!("{} is not in {observation:#?}", path.display()))
+}
+
+#[test]
+fn pages_touched_are_told_from_their_neighbours_in_memory() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64);
+    let touched = ["40", "3", "4", "17", "63"];
+    for options in ways("/usr/bin/python3") {
+        let mut command = vec!["/usr/bin/python3", "-c", MAP_AND_TOUCH, data.to_str().unwrap()];
+        command.extend(touched);
+        let (observation, code) = observe(&command, &options);
+        assert_eq!(code, 0, "{options:?}");
+        let mut used: Vec<_> = file(&observation, &data).pages.clone();
+        assert!(used.iter().all(|used| used.is_sure && !used.by_read), "{options:?}: {used:?}");
+        let ranges = |used: &[UsedPages]| -> Vec<_> {
+            used.iter().map(|used| (used.range.start().0, used.range.end().0)).collect()
+        };
+        assert_eq!(ranges(&used), [(3, 5), (17, 18), (40, 41), (63, 64)], "{options:?}");
+        // Page tables tell no order within a look.
+        if !options.without_perf {
+            used.sort_by_key(|used| used.rank);
+            assert_eq!(ranges(&used), [(40, 41), (3, 5), (17, 18), (63, 64)], "{options:?}");
+        }
+    }
+}
+
+/// Touches a page and ends at once.
+const TOUCH_AND_END: &str = r"
+import ctypes, mmap, sys
+file = open(sys.argv[1], 'rb')
+mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+# Never unmapped.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(mapped))
+mapped[50 * 4096]
+";
+
+#[test]
+fn where_page_tables_end_with_the_program_they_are_looked_at_before() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64);
+    let [with_agent, ..] = ways("/usr/bin/python3");
+    // Perf is ready about when the program ends.
+    let for_once = ObserveOptions { is_patient: false, ..with_agent.clone() };
+    let for_good = ObserveOptions { without_perf: true, ..with_agent };
+    let command = ["/usr/bin/python3", "-c", TOUCH_AND_END, data.to_str().unwrap()];
+    for options in std::iter::repeat_n([for_good, for_once], 10).flatten() {
+        let (observation, code) = observe(&command, &options);
+        assert_eq!(code, 0);
+        assert!(file(&observation, &data).pages.iter().any(|used| used.range.contains(PageIndex(50))));
+        assert_ne!(observation.coverage, Coverage::Partial, "{observation:#?}");
+    }
+}
+
+/// Touches a page at once and others a while later, when perf is ready.
+const TOUCH_EARLY_AND_LATE: &str = r"
+import mmap, sys, time
+file = open(sys.argv[1], 'rb')
+mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+mapped[40 * 4096]
+time.sleep(0.5)
+mapped[3 * 4096]
+mapped[20 * 4096]
+";
+
+#[test]
+fn a_program_that_waits_for_nothing_is_seen_from_its_beginning() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64);
+    let [with_agent, ..] = ways("/usr/bin/python3");
+    let options = ObserveOptions { is_patient: false, ..with_agent };
+    let command = ["/usr/bin/python3", "-c", TOUCH_EARLY_AND_LATE, data.to_str().unwrap()];
+    let (observation, code) = observe(&command, &options);
+    assert_eq!(code, 0);
+    let rank = |page| {
+        let used = &file(&observation, &data).pages;
+        used.iter().find(|used| used.range.contains(PageIndex(page))).map(|used| used.rank)
+    };
+    assert!(rank(40).is_some() && rank(40) < rank(3) && rank(3) < rank(20), "{observation:#?}");
+    assert_ne!(observation.coverage, Coverage::Partial, "{observation:#?}");
+    assert!(!observation.files.iter().any(|file| Path::new(&file.path) == agent()), "{observation:#?}");
+    // libc's pages were touched in the first milliseconds.
+    let libc = observation.files.iter().find(|file| file.path.contains("libc.so")).unwrap();
+    assert!(libc.pages.iter().any(|used| used.is_sure), "{libc:#?}");
+}
+
+/// The observer is late by as long as it likes: what is touched before a mapping is armed comes with its neighbours, and what was
+/// touched is among these.
+#[test]
+fn pages_touched_at_once_are_all_told() {
+    if !has(Need::Tool("cc".into())) {
+        return;
+    }
+    let source = r"
+#include <fcntl.h>
+#include <sys/mman.h>
+int main(int argc, char **argv) {
+    volatile char *memory = mmap(0, 512 * 4096, PROT_READ, MAP_PRIVATE, open(argv[1], O_RDONLY), 0);
+    for (int page = 0; page < 512; page++) memory[page * 4096];
+    return memory == MAP_FAILED;
+}
+";
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = dir.path().join("data");
+    // Page by page: of a single write the kernel may make one folio, which one fault maps as a whole.
+    let mut file_of_pages = fs::File::create(&data).unwrap();
+    (0..512).for_each(|_| file_of_pages.write_all(&[1; 4096]).unwrap());
+    std::thread::sleep(Duration::from_millis(20));
+    let [from, program] = ["touch.c", "touch"].map(|name| dir.path().join(name));
+    fs::write(&from, source).unwrap();
+    assert!(Command::new("cc").arg(&from).arg("-o").arg(&program).status().unwrap().success());
+    let program = program.to_str().unwrap();
+    for options in ways(program).into_iter().filter(|options| !options.without_perf) {
+        for _ in 0..10 {
+            let (observation, code) = observe(&[program, data.to_str().unwrap()], &options);
+            let pages: u64 = file(&observation, &data).pages.iter().map(|used| used.range.len()).sum();
+            assert_eq!((code, pages), (0, 512), "{options:?} {:?}", observation.unseen);
+        }
+    }
+}
+
+/// Programs that behave oddly.
+fn odd_programs(dir: &Path) -> Vec<Vec<String>> {
+    let command = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let shell = |script: &str| command(&["/bin/sh", "-c", script]);
+    let python = |script: &str| command(&["/usr/bin/python3", "-c", script]);
+    let musl = dir.join("musl");
+    let source = dir.join("musl.c");
+    fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"static\"); return 5; }\n").unwrap();
+    let built = Command::new("musl-gcc").arg("-static").arg(&source).arg("-o").arg(&musl).status();
+    let mut programs = vec![
+        shell("exit 3"),
+        shell("for i in $(seq 300); do /bin/true || exit 1; done; exit 4"),
+        command(&["/usr/bin/env", "-i", "/bin/sh", "-c", "exit 6"]),
+        // Says by its exit code which descriptor is the first free one, and how many are open.
+        python("import os; os._exit(os.open('/', os.O_RDONLY) * 8 + len(os.listdir('/proc/self/fd')))"),
+        python("import os; os.closerange(0, 4096); import json, email; os._exit(7)"),
+        python(TICKS),
+        // A signal that kills is the program's own end.
+        shell("kill -TERM $$; exit 1"),
+        // Its descendants live on.
+        shell("sleep 0.5 & exit 9"),
+    ];
+    if built.is_ok_and(|status| status.success()) {
+        programs.push(vec![musl.to_str().unwrap().into()]);
+    }
+    if Path::new("/usr/bin/strace").exists() {
+        let traced = ["/usr/bin/strace", "-f", "-o", "/dev/null", "/bin/sh", "-c", "/bin/true; exit 10"];
+        programs.push(command(&traced));
+    }
+    if Path::new("/usr/bin/gdb").exists() {
+        let run = [
+            "/usr/bin/gdb",
+            "-nx",
+            "-batch",
+            "-ex",
+            "run",
+            "-ex",
+            "quit $_exitcode",
+            "--args",
+            "/bin/sh",
+            "-c",
+            "exit 11",
+        ];
+        programs.push(command(&run));
+    }
+    programs
+}
+
+/// Gets a signal each millisecond while it sleeps.
+const TICKS: &str = r"
+import signal, time
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+for _ in range(50):
+    time.sleep(0.001)
+raise SystemExit(8)
+";
+
+#[test]
+fn odd_programs_end_as_without_being_observed() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    for command in odd_programs(dir.path()) {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let plain = unobserved(&words);
+        for options in ways(words[0]) {
+            let (observation, found) = observe(&words, &options);
+            assert_eq!(found, plain, "{words:?} {options:?} {:?}", observation.unseen);
+        }
+    }
+}
+
+#[test]
+fn names_and_reads_are_seen_from_inside() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 8);
+    let [options, ..] = ways("/usr/bin/head");
+    let (observation, code) = observe(&["/usr/bin/head", "-c", "9000", data.to_str().unwrap()], &options);
+    assert_eq!((code, observation.names_coverage), (0, Coverage::Exact), "{:?}", observation.unseen);
+    assert!(observation.names.iter().any(|name| Path::new(&name.path) == data));
+    let used = &file(&observation, &data).pages;
+    assert!(used[0].by_read && used[0].range.start().0 == 0 && used[0].range.end().0 >= 3, "{used:?}");
+}
+
+/// As flatpak, bwrap and containers do: another directory in the place of one of the host's.
+#[test]
+fn files_in_another_mount_namespace_are_not_taken_for_those_of_the_same_name_here() {
+    if !has(Need::Root) || !has(Need::Mounts) {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let [host, inside] = ["host", "inside"].map(|name| {
+        let directory = dir.path().join(name);
+        fs::create_dir(&directory).unwrap();
+        directory
+    });
+    let (at_host, shared) = (data(&host, 64), data(dir.path(), 64));
+    data(&inside, 64);
+    fs::write(host.join("read"), vec![1; 8 * 4096]).unwrap();
+    fs::write(inside.join("read"), vec![2; 8 * 4096]).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    let touch = format!(
+        "{MAP_AND_TOUCH}\n\
+         assert open('{host}/read', 'rb').read()[0] == 2\n\
+         import os\n\
+         os.path.exists('{host}/only-inside')\n\
+         sys.argv[1] = '{shared}'\n{MAP_AND_TOUCH}\n",
+        host = host.display(),
+        shared = shared.display(),
+    );
+    let script = format!(
+        "mount --bind '{}' '{}' && /usr/bin/python3 -c \"$0\" '{}' 3 40",
+        inside.display(),
+        host.display(),
+        at_host.display()
+    );
+    let command = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", &script, &touch];
+    for options in ways("/usr/bin/unshare") {
+        let (observation, code) = observe(&command, &options);
+        assert_eq!(code, 0, "{options:?}");
+        let here = |path: &str| Path::new(path).starts_with(&host);
+        assert!(!observation.files.iter().any(|file| here(&file.path)), "{options:?} {observation:#?}");
+        assert!(!observation.names.iter().any(|name| here(&name.path)), "{options:?} {observation:#?}");
+        let told = |line: &String| line.contains("mount namespace");
+        assert!(observation.unseen.iter().any(told), "{options:?} {:?}", observation.unseen);
+        // What is the same there is learned.
+        let pages = &file(&observation, &shared).pages;
+        assert!(
+            pages.iter().any(|used| used.range.contains(prepage_core::PageIndex(40))),
+            "{options:?} {pages:?}"
+        );
+    }
+}
+
+#[test]
+fn a_filter_on_system_calls_is_not_provoked() {
+    // Any userfaultfd kills a program under this filter; the program says by its code that it lives.
+    const FILTERED: &str = r"
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+USERFAULTFD = 323
+kill, allow = 0x80000000, 0x7fff0000
+program = [(0x20, 0, 0, 0), (0x15, 0, 1, USERFAULTFD), (0x06, 0, 0, kill), (0x06, 0, 0, allow)]
+code = b''.join(struct.pack('HBBI', *line) for line in program)
+buffer = ctypes.create_string_buffer(code)
+fprog = struct.pack('HxxxxxxQ', len(program), ctypes.addressof(buffer))
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, fprog, 0, 0) == 0, ctypes.get_errno()
+os.execv('/bin/sh', ['sh', '-c', '/bin/true; exit 12'])
+";
+    for options in ways("/usr/bin/python3") {
+        let (observation, code) = observe(&["/usr/bin/python3", "-c", FILTERED], &options);
+        assert_eq!(code, 12, "{options:?}");
+        assert!(observation.coverage != Coverage::Exact, "{options:?}: {:?}", observation.unseen);
+    }
+}
+
+#[test]
+fn the_start_is_over_when_no_file_is_touched_any_more() {
+    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let [options, ..] = ways("/bin/sleep");
+    let command: Vec<_> = ["/bin/sleep", "60"].map(Into::into).into();
+    let waiting = spawn_waiting(&command).unwrap();
+    let observer = Observer::attach(waiting.pid(), &options).unwrap();
+    let until = Until::ended_or(waiting.pid(), Duration::from_secs(50)).unwrap();
+    let child = waiting.go_with(&observer.program_arguments()).unwrap();
+    let observation = observer.follow(&until);
+    assert!(until.ended_ns().is_none() && !until.wait_for(Duration::ZERO), "it waited for the end");
+    assert!(observation.files.iter().any(|file| file.path.ends_with("/sleep")));
+    let status = fs::read_to_string(format!("/proc/{}/status", child.pid())).unwrap();
+    assert!(status.contains("TracerPid:\t0"), "{status}");
+    child.signal(9).unwrap();
+    child.wait().unwrap();
+}

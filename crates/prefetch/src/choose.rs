@@ -1,0 +1,76 @@
+//! The first of the four steps of a start: what to fetch for it, and whether to observe it.
+
+use std::collections::HashMap;
+
+use prepage_core::DeviceFigures;
+use prepage_core::profile::gain::{self, Turn};
+use prepage_core::profile::observation::{Coverage, Observation, ObservedFile};
+use prepage_core::profile::worth::worthwhile;
+use prepage_core::profile::{Profile, ProfiledFile};
+
+use crate::engine::device_of;
+use crate::launch::{LaunchOptions, random};
+
+/// What one start does with the profile it has.
+#[derive(Debug)]
+pub struct Choice {
+    /// `st_dev` of the file system with the executable: gains are kept by device.
+    pub device: u64,
+    /// What the device with most of the pages can do.
+    pub figures: DeviceFigures,
+    /// Whether it is prefetched.
+    pub turn: Turn,
+    /// The part of the profile that is worth its reads.
+    pub planned: Profile,
+}
+
+impl Choice {
+    /// Chooses for a start with `profile`. Only a start whose outcome is kept may be held out.
+    pub fn new(profile: &Profile, options: &LaunchOptions, is_kept: bool) -> Self {
+        let device = home(profile);
+        let figures = device_of(profile);
+        let turn = if options.prefetch {
+            let tries = is_kept && options.hold_out;
+            gain::turn(device, &profile.starts, tries.then(random))
+        } else {
+            Turn::Off
+        };
+        Self { device, figures, turn, planned: worthwhile(profile, &figures) }
+    }
+
+    /// How many of the pages to be prefetched a start did not use, as far as it was seen.
+    pub fn pages_unused_in(&self, observation: &Observation) -> u32 {
+        let used: HashMap<&str, &ObservedFile> =
+            observation.files.iter().map(|file| (file.path.as_str(), file)).collect();
+        let unused = |file: &ProfiledFile| -> u64 {
+            let seen = used.get(file.path.as_str()).copied();
+            if seen.map_or(observation.coverage, |seen| seen.coverage) == Coverage::Partial {
+                return 0;
+            }
+            let seen = seen.map_or(&[][..], |seen| &seen.pages);
+            let is_used = |page| {
+                seen[..seen.partition_point(|used| used.range.start() <= page)]
+                    .last()
+                    .is_some_and(|used| used.range.contains(page))
+            };
+            file.extents.iter().flat_map(|extent| extent.range.iter()).filter(|&page| !is_used(page)).count()
+                as u64
+        };
+        self.planned.files.iter().map(unused).sum::<u64>().try_into().unwrap_or(u32::MAX)
+    }
+
+    /// Why nothing is prefetched, for a user who wants to hear.
+    pub fn turn_in_words(&self) -> &'static str {
+        match self.turn {
+            Turn::Prefetch => "prefetched",
+            Turn::HoldOut => "nothing prefetched: this start is held out, to see what prefetching is worth",
+            Turn::Off => "nothing prefetched: it gains nothing here, or was not wanted",
+        }
+    }
+}
+
+/// The device of the file system that holds the executable.
+fn home(profile: &Profile) -> u64 {
+    let executable = profile.files.iter().find(|file| file.path == profile.program);
+    executable.or(profile.files.first()).map_or(0, |file| file.identity.device)
+}

@@ -1,0 +1,337 @@
+//! What the machine's administrator and the user want of prepage, from two small files.
+//!
+//! `/etc/prepage.conf`, then `$XDG_CONFIG_HOME/prepage/config` (`~/.config/prepage/config`): lines of `key = value`; `#` begins a
+//! comment. What is said later counts, but patterns of `exclude` add up. `$PREPAGE=off` then switches everything off. A start
+//! reads the files in one open each, and mistakes in them never keep a program from starting: they are kept as
+//! [`Mistake`]s for `run -v` and `prepage config`.
+//!
+//! The starter asks [`Config::load`] once before it prepares a start, leaves the program alone where [`Config::wants`] says no, and
+//! takes `learn`, `hold_outs` and `verbose` for what the command line does not say. Who writes into a store bounds it by
+//! [`Config::store_bytes_max`].
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use prepage_core::quantity::parse_size;
+use prepage_profiles::room;
+
+/// The machine's file.
+const OF_MACHINE: &str = "/etc/prepage.conf";
+/// Longer ones are cut off: nobody writes them by hand.
+const BYTES_MAX: u64 = 64 << 10;
+
+/// The keys, as files and `prepage config` name them.
+pub const KEYS: [&str; 6] = ["enabled", "exclude", "store-max", "hold-outs", "learn", "verbose"];
+
+/// What is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Whether anything is done at all: without, `prepage run` only becomes the program.
+    pub enabled: bool,
+    /// Programs that are left alone: by name, or with a slash by path; `*` and `?` stand for any text and character.
+    pub exclude: Vec<String>,
+    /// Bytes that all profiles of a user may take together, and those of the machine.
+    pub store_bytes_max: u64,
+    /// Whether a few starts go without prefetch, to see what it gains.
+    pub hold_outs: bool,
+    /// Whether starts are learned from.
+    pub learn: bool,
+    /// Whether `run` says what it does.
+    pub verbose: bool,
+    /// Where each of [`KEYS`] was said last; `None` for what nobody said.
+    pub origins: [Option<Origin>; KEYS.len()],
+    /// What could not be understood.
+    pub mistakes: Vec<Mistake>,
+}
+
+/// Where something was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// In a file, at this line (from 1).
+    File(PathBuf, usize),
+    /// In the environment variable of this name.
+    Variable(&'static str),
+}
+
+/// Something in a file that makes no sense. It is passed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, from 1; `None` where it is the file itself.
+    pub line: Option<usize>,
+    /// What is wrong, and what would be right.
+    pub text: String,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::Variable(name) => write!(f, "${name}"),
+        }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.path.display(), self.text),
+            None => write!(f, "{}: {}", self.path.display(), self.text),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            exclude: Vec::new(),
+            store_bytes_max: room::BYTES_MAX,
+            hold_outs: true,
+            learn: true,
+            verbose: false,
+            origins: Default::default(),
+            mistakes: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// What is in force for this process.
+    pub fn load() -> Self {
+        let mut config = Self::default();
+        for path in Self::paths() {
+            config.read(&path);
+        }
+        if std::env::var_os("PREPAGE")
+            .is_some_and(|value| parse_switch(&value.to_string_lossy()) == Some(false))
+        {
+            config.enabled = false;
+            config.origins[0] = Some(Origin::Variable("PREPAGE"));
+        }
+        config
+    }
+
+    /// The files that are looked for, in this order.
+    pub fn paths() -> Vec<PathBuf> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let of_user = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
+        let of_user = of_user.filter(|directory| directory.is_absolute());
+        [Some(OF_MACHINE.into()), of_user.map(|directory| directory.join("prepage/config"))]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Whether `program`, called as `name`, is to be prefetched and learned.
+    pub fn wants(&self, name: &OsStr, program: &Path) -> bool {
+        let (name, path) = (name.to_string_lossy(), program.to_string_lossy());
+        let name = name.rsplit('/').next().unwrap_or_default();
+        let is_meant = |pattern: &String| match pattern.contains('/') {
+            true => matches(pattern.as_bytes(), path.as_bytes()),
+            false => matches(pattern.as_bytes(), name.as_bytes()),
+        };
+        self.enabled && !self.exclude.iter().any(is_meant)
+    }
+
+    /// The value of the key at `at` in [`KEYS`], as a file would have it.
+    pub fn value(&self, at: usize) -> String {
+        let switch = |on: bool| if on { "yes".into() } else { "no".into() };
+        match at {
+            0 => switch(self.enabled),
+            1 => self.exclude.join(" "),
+            2 => bytes_text(self.store_bytes_max),
+            3 => switch(self.hold_outs),
+            4 => switch(self.learn),
+            _ => switch(self.verbose),
+        }
+    }
+
+    fn read(&mut self, path: &Path) {
+        match content(path) {
+            Ok(Some(text)) => self.parse(path, &text),
+            Ok(None) => {}
+            Err(error) => self.mistakes.push(Mistake {
+                path: path.into(),
+                line: None,
+                text: format!("cannot be read: {error}"),
+            }),
+        }
+    }
+
+    fn parse(&mut self, path: &Path, text: &str) {
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() {
+                continue;
+            }
+            let said = match line.split_once('=') {
+                Some((key, value)) => self.set(key.trim(), value.trim()),
+                None => Err("wanted: key = value".into()),
+            };
+            match said {
+                Ok(key) => self.origins[key] = Some(Origin::File(path.into(), number)),
+                Err(text) => {
+                    self.mistakes.push(Mistake { path: path.into(), line: Some(number), text });
+                }
+            }
+        }
+    }
+
+    /// Returns the key's place in [`KEYS`], or what is wrong.
+    fn set(&mut self, key: &str, value: &str) -> Result<usize, String> {
+        let switch = || parse_switch(value).ok_or_else(|| format!("{key}: wanted yes or no, not `{value}`"));
+        match key {
+            "enabled" => self.enabled = switch()?,
+            "hold-outs" => self.hold_outs = switch()?,
+            "learn" => self.learn = switch()?,
+            "verbose" => self.verbose = switch()?,
+            "exclude" => self.exclude.extend(value.split_ascii_whitespace().map(str::to_owned)),
+            "store-max" => {
+                let bytes = parse_size(value);
+                self.store_bytes_max =
+                    bytes.ok_or_else(|| format!("store-max: wanted a size such as 64M, not `{value}`"))?;
+            }
+            _ => return Err(format!("no such key: `{key}`; there are {}", KEYS.join(", "))),
+        }
+        Ok(KEYS.iter().position(|known| *known == key).expect("each key that is set is one of them"))
+    }
+}
+
+/// The file's text; `None` where there is none.
+fn content(path: &Path) -> io::Result<Option<String>> {
+    // A pipe in its place would never be written to.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let file = match File::options().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+fn parse_switch(value: &str) -> Option<bool> {
+    match value {
+        "yes" | "on" | "true" | "1" => Some(true),
+        "no" | "off" | "false" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+fn bytes_text(bytes: u64) -> String {
+    let units = [(30, "G"), (20, "M"), (10, "k")];
+    let unit = units.iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+/// Whether `text` is what `pattern` describes: `*` any text, `?` any byte. Linear in both but for the last `*`.
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p + 1, t));
+                p += 1;
+            }
+            Some(&byte) if byte == b'?' || byte == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            _ => {
+                let Some((after, from)) = star else { return false };
+                star = Some((after, from + 1));
+                (p, t) = (after, from + 1);
+            }
+        }
+    }
+    pattern[p..].iter().all(|&byte| byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(texts: &[&str]) -> Config {
+        let mut config = Config::default();
+        for (at, text) in texts.iter().enumerate() {
+            config.parse(Path::new(&format!("/{at}")), text);
+        }
+        config
+    }
+
+    #[test]
+    fn what_is_said_later_counts_and_exclusions_add_up() {
+        let machine = "# ours\nenabled = no\nexclude = gdb vim*\nstore-max=8M\n";
+        let user = "enabled = yes # mine\n\nexclude = /opt/*\nlearn = off\nverbose=1\nhold-outs = no";
+        let config = parsed(&[machine, user]);
+        assert!(config.enabled && !config.learn && config.verbose && !config.hold_outs);
+        assert_eq!(
+            (config.store_bytes_max, &config.exclude[..]),
+            (8 << 20, &["gdb", "vim*", "/opt/*"].map(String::from)[..])
+        );
+        assert_eq!(config.origins[0], Some(Origin::File("/1".into(), 1)));
+        assert_eq!(config.origins[2].as_ref().unwrap().to_string(), "/0:4");
+        assert!(config.mistakes.is_empty());
+        let values: Vec<String> = (0..KEYS.len()).map(|at| config.value(at)).collect();
+        assert_eq!(values, ["yes", "gdb vim* /opt/*", "8M", "no", "no", "yes"]);
+        for (name, path, wanted) in [
+            ("gcc", "/usr/bin/gcc", true),
+            ("/bin/gdb", "/usr/bin/gdb", false),
+            ("vimdiff", "/usr/bin/vim.basic", false),
+            ("tool", "/opt/x/bin/tool", false),
+        ] {
+            assert_eq!(config.wants(name.as_ref(), path.as_ref()), wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn mistakes_name_file_and_line_and_change_nothing() {
+        let config =
+            parsed(&["learn = maybe\nno sense\nfoo = 1\nstore-max = 99999999999G\nstore-max =\nlearn = no"]);
+        let told: Vec<String> = config.mistakes.iter().map(Mistake::to_string).collect();
+        assert_eq!(told.len(), 5, "{told:?}");
+        assert!(told[0].starts_with("/0:1: learn: wanted yes or no"), "{told:?}");
+        assert!(told[1].starts_with("/0:2: ") && told[2].contains("no such key: `foo`; there are enabled"));
+        assert!(!config.learn, "what comes after a mistake counts");
+        assert_eq!(config.store_bytes_max, Config::default().store_bytes_max);
+    }
+
+    #[test]
+    fn absent_files_say_nothing_and_pipes_do_not_hold_anybody_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.read(&dir.path().join("absent"));
+        assert_eq!(config, Config::default());
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        config.read(&pipe);
+        assert_eq!(config, Config::default());
+        config.read(dir.path());
+        assert_eq!(config.mistakes.len(), 1, "a directory cannot be read");
+    }
+
+    #[test]
+    fn patterns_stand_for_any_text() {
+        for (pattern, text, wanted) in [
+            ("a*b?c", "axxbyc", true),
+            ("a*b?c", "axxbc", false),
+            ("*", "", true),
+            ("?", "", false),
+            ("**x", "abx", true),
+            ("*ab*ab", "abab", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), wanted, "{pattern} {text}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What the threads of a prefetch share, and what each of them does.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+
+use prepage_core::profile::plan::Read;
+use prepage_core::profile::{Lookup, Profile};
+use prepage_core::{PAGE_SIZE, PageRange};
+use prepage_profiles::identity::{Skipped, open_if_same};
+use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, StatxFlags};
+
+use super::{LISTING_BYTES, MEMORY_CHECK_BYTES, PROBES};
+use crate::memory::Budget;
+use crate::resident::is_resident;
+
+/// What the threads of a prefetch share.
+pub(super) struct State {
+    pub(super) profile: Arc<Profile>,
+    pub(super) reads: Vec<Read>,
+    pub(super) readers: u32,
+    /// Whether each reader waits for its read before it takes the next.
+    pub(super) waits: bool,
+    pub(super) name_threads: u32,
+    pub(super) budget: Option<Budget>,
+    pub(super) files: Vec<OnceLock<Result<File, Skipped>>>,
+    pub(super) next_read: AtomicUsize,
+    pub(super) next_file: AtomicUsize,
+    pub(super) next_lookup: AtomicUsize,
+    pub(super) requested_bytes: AtomicU64,
+    pub(super) cancelled: AtomicBool,
+    pub(super) memory_was_short: AtomicBool,
+    /// Threads at work.
+    pub(super) at_work: Mutex<u32>,
+    /// A thread has ended.
+    pub(super) ended: Condvar,
+}
+
+impl State {
+    pub(super) fn planned_bytes(&self) -> u64 {
+        self.reads.iter().map(|read| read.range.bytes()).sum()
+    }
+
+    pub(super) fn limit_bytes(&mut self, limit: u64) {
+        let mut left = limit;
+        let kept = self.reads.iter().take_while(|read| {
+            let fits = read.range.bytes() <= left;
+            left = left.saturating_sub(read.range.bytes());
+            fits
+        });
+        let kept = kept.count();
+        self.reads.truncate(kept);
+    }
+
+    pub(super) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+        // Whoever waits holds the lock between its look at `cancelled` and its sleep.
+        drop(self.at_work.lock());
+        self.ended.notify_all();
+    }
+
+    pub(super) fn end_one(&self) {
+        *self.at_work.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.ended.notify_all();
+    }
+
+    pub(super) fn sample(&self) -> impl Iterator<Item = &Read> {
+        self.reads.iter().step_by((self.reads.len() / PROBES).max(1))
+    }
+
+    pub(super) fn is_first_resident(&self, read: &Read) -> bool {
+        match self.file(read.file) {
+            Ok(file) => is_resident(file, read.range.start()),
+            Err(_) => true,
+        }
+    }
+
+    pub(super) fn read_pages(&self) {
+        while !self.cancelled.load(Ordering::Relaxed) {
+            let Some(read) = self.reads.get(self.next_read.fetch_add(1, Ordering::Relaxed)) else { break };
+            let Ok(file) = self.file(read.file) else { continue };
+            let before = self.requested_bytes.fetch_add(read.range.bytes(), Ordering::Relaxed);
+            // One reader looks, the one that passes the mark; the others go on meanwhile.
+            if (before + read.range.bytes()) / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES {
+                self.look_at_memory();
+            }
+            bring_in(file, read.range, self.waits);
+        }
+    }
+
+    fn look_at_memory(&self) {
+        if self.budget.as_ref().is_some_and(|budget| budget.is_short_for(MEMORY_CHECK_BYTES)) {
+            self.memory_was_short.store(true, Ordering::Relaxed);
+            self.cancel();
+        }
+    }
+
+    /// Repeats lookups, in order of first use.
+    pub(super) fn look_up_names(&self) {
+        while !self.cancelled.load(Ordering::Relaxed) {
+            let at = self.next_lookup.fetch_add(1, Ordering::Relaxed);
+            let Some(lookup) = self.profile.lookups.get(at) else { break };
+            self.look_up(lookup);
+        }
+    }
+
+    /// Makes the kernel read the directories and the inode that answer for a name.
+    fn look_up(&self, lookup: &Lookup) {
+        let path = Path::new(&lookup.path);
+        if !lookup.list {
+            let _ = rustix::fs::statx(CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE);
+            return;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let Ok(directory) = rustix::fs::open(path, flags, Mode::empty()) else { return };
+        let mut buffer = [std::mem::MaybeUninit::uninit(); LISTING_BYTES];
+        let mut entries = rustix::fs::RawDir::new(directory, &mut buffer);
+        while !self.cancelled.load(Ordering::Relaxed)
+            && let Some(Ok(_)) = entries.next()
+        {
+            // What was listed fills memory with names: a large directory counts as the pages it takes.
+            if entries.is_buffer_empty() {
+                let listed = self.requested_bytes.fetch_add(LISTING_BYTES as u64, Ordering::Relaxed);
+                if listed / MEMORY_CHECK_BYTES < (listed + LISTING_BYTES as u64) / MEMORY_CHECK_BYTES {
+                    self.look_at_memory();
+                }
+            }
+        }
+    }
+
+    /// Opens files, in order of first use.
+    pub(super) fn open_files(&self) {
+        while !self.cancelled.load(Ordering::Relaxed) {
+            let at = self.next_file.fetch_add(1, Ordering::Relaxed);
+            if at >= self.files.len() {
+                break;
+            }
+            let _ = self.file(at);
+        }
+    }
+
+    pub(super) fn file(&self, at: usize) -> Result<&File, Skipped> {
+        let opened = self.files[at].get_or_init(|| {
+            let file = open_if_same(&self.profile.files[at])?;
+            // Our reads name exactly what is wanted: no read-ahead of the kernel's on top.
+            let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+            Ok(file)
+        });
+        opened.as_ref().map_err(|skipped| *skipped)
+    }
+
+    pub(super) fn skipped(&self) -> Vec<(usize, Skipped)> {
+        let failed = |(at, slot): (usize, &OnceLock<Result<File, Skipped>>)| match slot.get() {
+            Some(Err(skipped)) => Some((at, *skipped)),
+            _ => None,
+        };
+        self.files.iter().enumerate().filter_map(failed).collect()
+    }
+}
+
+/// Has `range` read into memory, and waits for it where it `waits`.
+fn bring_in(file: &File, range: PageRange, waits: bool) {
+    let len = std::num::NonZeroU64::new(range.bytes());
+    // Failure means that the file system does not know WILLNEED; the read below then brings in its one page,
+    // and the program faults on the rest as it would have without us.
+    let _ = rustix::fs::fadvise(file, range.start().offset_bytes(), len, Advice::WillNeed);
+    if waits {
+        let _ = rustix::io::pread(file, &mut [0u8; 1], range.end().offset_bytes() - PAGE_SIZE);
+    }
+}

@@ -1,0 +1,133 @@
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use prepage_core::profile::{Counts, Lookup, ProfiledFile, Touches};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_testing::{Need, has};
+
+use super::*;
+
+const PAGES: u64 = 512;
+
+fn file_of_pages(dir: &Path) -> std::path::PathBuf {
+    let path = dir.join("object");
+    std::fs::write(&path, vec![1u8; (PAGES * PAGE_SIZE) as usize]).unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    path
+}
+
+fn profile(path: &Path, pages: &[u64]) -> Profile {
+    let mut touches = Touches::default();
+    for (rank, &page) in pages.iter().enumerate() {
+        touches.touch(PageIndex(page), rank as u32);
+    }
+    let file = open_to_read(path).unwrap();
+    let identity = identity_of(&file).unwrap();
+    let fingerprint = content_of(&file).unwrap();
+    let path = path.to_str().unwrap().into();
+    Profile {
+        files: vec![ProfiledFile {
+            path,
+            identity,
+            fingerprint,
+            learned_unix_s: 0,
+            extents: touches.extents(),
+        }],
+        ..Default::default()
+    }
+}
+
+/// Evicts the file, prefetches `pages` of it, and says which pages are in memory then.
+fn resident_after(pages: &[u64]) -> Vec<u64> {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let profile = profile(&path, pages);
+    let file = File::open(&path).unwrap();
+    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+    let cached = |page| {
+        let one = PageRange::new(PageIndex(page), PageIndex(page + 1));
+        prepage_sys::cachestat::cached_pages(file.as_fd(), one).unwrap() > 0
+    };
+    assert!(!cached(PAGES / 2), "it was evicted");
+    let engine = Engine::with(profile, PlanOptions::EXACT, 16);
+    assert!(!engine.is_warm());
+    let outcome = engine.run();
+    assert!(outcome.skipped.is_empty());
+    assert_eq!(outcome.requested_bytes, pages.len() as u64 * PAGE_SIZE);
+    assert!(engine.is_warm(), "a second prefetch would find everything in memory");
+    (0..PAGES).filter(|&page| cached(page)).collect()
+}
+
+#[test]
+fn exactly_the_pages_of_the_profile_come_in() {
+    let pages: Vec<u64> = (0..PAGES).filter(|page| page % 37 == 3 || (100..180).contains(page)).collect();
+    if has(Need::Eviction(env!("CARGO_MANIFEST_DIR").into())) {
+        assert_eq!(resident_after(&pages), pages);
+    }
+}
+
+#[test]
+fn what_is_used_last_is_left_out_when_memory_is_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let profile = profile(&file_of_pages(dir.path()), &[400, 10, 200]);
+    let mut engine = Engine::with(profile, PlanOptions::EXACT, 16);
+    let limit_bytes = engine.planned_bytes() - 1;
+    engine.prepared().limit_bytes(limit_bytes);
+    let first_pages: Vec<u64> = engine.state.reads.iter().map(|read| read.range.start().0).collect();
+    assert_eq!(first_pages, [400, 10]);
+}
+
+#[test]
+fn threads_are_kept_within_what_there_is_to_spare() {
+    let profile = Profile::default();
+    let threads = |to_spare| {
+        let mut engine = Engine::new(profile.clone(), &DeviceFigures::default());
+        engine.keep_within(Budget::of_threads(to_spare));
+        (engine.state.readers, engine.state.name_threads)
+    };
+    assert_eq!(threads(u32::MAX), threads(1000));
+    for (to_spare, expected) in [(0, (1, 0)), (1, (2, 0)), (5, (4, 2))] {
+        assert_eq!(threads(to_spare), expected);
+    }
+}
+
+#[test]
+fn a_prefetch_ends_where_memory_gets_short_and_when_it_is_cancelled() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("object");
+    let pages = 16 * MEMORY_CHECK_BYTES / PAGE_SIZE;
+    File::create(&path).unwrap().set_len(pages * PAGE_SIZE).unwrap();
+    let profile = profile(&path, &(0..pages).collect::<Vec<_>>());
+    std::fs::write(dir.path().join("memory.max"), "1000000000").unwrap();
+    std::fs::write(dir.path().join("memory.current"), "0").unwrap();
+    let mut engine = Engine::new(profile.clone(), &DeviceFigures::default());
+    engine.keep_within(Budget::in_directory(dir.path()));
+    assert_eq!(engine.planned_bytes(), pages * PAGE_SIZE);
+    // Another program takes what there was.
+    std::fs::write(dir.path().join("memory.current"), "999000000").unwrap();
+    let outcome = engine.run();
+    assert!(outcome.memory_was_short);
+    // Each reader may be at a read when the first of them sees it.
+    let most = MEMORY_CHECK_BYTES + (32 + 1) * prepage_core::profile::plan::READ_PAGES_MAX * PAGE_SIZE;
+    assert!((MEMORY_CHECK_BYTES..=most).contains(&outcome.requested_bytes), "{}", outcome.requested_bytes);
+    let engine = Engine::new(profile, &DeviceFigures::default());
+    engine.cancel();
+    assert_eq!(engine.run().requested_bytes, 0);
+}
+
+#[test]
+fn a_missing_file_and_a_missing_name_are_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file_of_pages(dir.path());
+    let mut profile = profile(&path, &[1, 2]);
+    profile.lookups = vec![
+        Lookup { path: "/no/such/name".into(), list: false, counts: Counts::default() },
+        Lookup { path: "/no/such/directory".into(), list: true, counts: Counts::default() },
+        Lookup { path: "/".into(), list: true, counts: Counts::default() },
+    ];
+    std::fs::remove_file(&path).unwrap();
+    let engine = Engine::new(profile, &DeviceFigures::default());
+    assert_eq!(engine.run().skipped, [(0, Skipped::Missing)]);
+}

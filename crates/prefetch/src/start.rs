@@ -1,0 +1,43 @@
+//! A start of a program, as every step from choosing to persisting knows it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use prepage_profiles::{ProgramKey, program};
+use prepage_trace::now_ns;
+
+/// A start. `prepage run` makes one of the process that is about to become the program; a service makes them of the execs
+/// it sees.
+#[derive(Clone, Debug)]
+pub struct StartContext {
+    /// Process id of the program.
+    pub pid: u32,
+    /// The user whose rights decide what may be read for it, and whose profiles are believed.
+    pub uid: u32,
+    /// The program and its arguments.
+    pub argv: Vec<OsString>,
+    /// The program's file, absolute: what runs beside it works in another directory.
+    pub executable: Option<PathBuf>,
+    /// Whose profile it is.
+    pub key: ProgramKey,
+    /// About when it is executed, on the clock of [`now_ns`].
+    pub began_ns: u64,
+}
+
+impl StartContext {
+    /// Of this process, which is about to execute `argv`.
+    ///
+    /// # Errors
+    ///
+    /// NotFound or PermissionDenied where there is no such program.
+    pub fn of_this_process(argv: &[OsString]) -> std::io::Result<Self> {
+        Ok(Self {
+            pid: std::process::id(),
+            uid: rustix::process::geteuid().as_raw(),
+            argv: argv.to_vec(),
+            executable: argv.first().and_then(|name| program::find(name).ok()?.canonicalize().ok()),
+            key: ProgramKey::of(argv)?,
+            began_ns: now_ns(),
+        })
+    }
+}

@@ -1,0 +1,208 @@
+//! Telling whether a file is still the one a profile speaks of.
+//!
+//! The usual case costs one statx: inode, size, mtime and ctime are all as they were, so nothing about the file changed
+//! (the device's number may have). Where one differs (installed again, copied into an image, another mount) the content
+//! decides: the build-id of an ELF file, else size and checksum of the first and last page.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use prepage_core::PAGE_SIZE;
+use prepage_core::profile::file::checksum;
+use prepage_core::profile::{FileIdentity, Fingerprint, ProfiledFile};
+use prepage_trace::build_id;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags};
+
+/// Why a file of a profile is not prefetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Skipped {
+    /// There is no such file any more.
+    #[error("there is no such file")]
+    Missing,
+    /// Its content is another than the one that was learned.
+    #[error("its content is another than the one that was learned")]
+    Changed,
+    /// The user may not read it.
+    #[error("may not be read")]
+    Denied,
+    /// A directory, device, pipe or socket stands in its place.
+    #[error("no regular file")]
+    NotRegular,
+    /// It cannot be opened at present (too many open files, no memory, a device that fails).
+    #[error("cannot be opened at present")]
+    Failed,
+}
+
+/// Identity of the file called `path`, which must be a regular file. Symbolic links are not followed: profiles
+/// hold resolved paths.
+pub fn identity_at(path: &Path) -> Result<FileIdentity, Skipped> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    regular(&rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS).map_err(skipped)?)
+}
+
+/// Identity of an open file.
+pub fn identity_of(file: &File) -> Result<FileIdentity, Skipped> {
+    let statx = rustix::fs::statx(file.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS);
+    regular(&statx.map_err(skipped)?)
+}
+
+/// Opens a file to read from, without waiting for whatever may stand in its place. See [`identity_of`] for what it is.
+pub fn open_to_read(path: &Path) -> Result<File, Skipped> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(skipped)?;
+    Ok(File::from(fd))
+}
+
+/// Opens the file of a profile, if it still is that file.
+///
+/// # Errors
+/// Why it is not, or cannot be opened.
+pub fn open_if_same(profiled: &ProfiledFile) -> Result<File, Skipped> {
+    let path = Path::new(&profiled.path);
+    let now = identity_at(path)?;
+    if let Fingerprint::Ends { size_bytes, .. } = profiled.fingerprint
+        && size_bytes != now.size_bytes
+    {
+        return Err(Skipped::Changed);
+    }
+    let file = open_to_read(path)?;
+    // What was looked at by name may have been replaced before it was opened.
+    if identity_of(&file)? != now {
+        return Err(Skipped::Changed);
+    }
+    if now.is_same(&profiled.identity) {
+        return Ok(file);
+    }
+    // The pages that tell the content, and no read-ahead: what else is in memory is still to be found out.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
+    match content_of(&file) {
+        Ok(found) if found == profiled.fingerprint => Ok(file),
+        _ => Err(Skipped::Changed),
+    }
+}
+
+/// What an open file holds: everywhere in prepage, this says whether two files are the same.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn content_of(file: &File) -> io::Result<Fingerprint> {
+    let mut first = [0; PAGE_SIZE as usize];
+    let first = read_page(file, 0, &mut first)?;
+    if let Some(build_id) = build_id(first) {
+        return Ok(Fingerprint::BuildId(build_id.to_vec()));
+    }
+    let size_bytes = file.metadata()?.len();
+    let mut last = [0; PAGE_SIZE as usize];
+    let last = read_page(file, size_bytes.saturating_sub(1) / PAGE_SIZE * PAGE_SIZE, &mut last)?;
+    Ok(Fingerprint::Ends { crc: checksum(&[first, last]), size_bytes })
+}
+
+/// Which file system an open file is on: a number that stays the same when the machine gives the device another one, as far
+/// as the file system has an id of its own. For [`prepage_core::profile::ColdStart::device`].
+///
+/// # Errors
+/// As fstatfs(2).
+pub fn file_system_of(file: &File) -> io::Result<u64> {
+    let statvfs = rustix::fs::fstatvfs(file)?;
+    if statvfs.f_fsid != 0 { Ok(statvfs.f_fsid) } else { Ok(rustix::fs::fstat(file)?.st_dev) }
+}
+
+fn read_page<'a>(file: &File, offset_bytes: u64, into: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match file.read_at(&mut into[filled..], offset_bytes + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(&into[..filled])
+}
+
+fn regular(statx: &Statx) -> Result<FileIdentity, Skipped> {
+    if FileType::from_raw_mode(statx.stx_mode.into()) != FileType::RegularFile {
+        return Err(Skipped::NotRegular);
+    }
+    let nanoseconds = |time: rustix::fs::StatxTimestamp| {
+        time.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(time.tv_nsec))
+    };
+    Ok(FileIdentity {
+        device: rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor),
+        inode: statx.stx_ino,
+        size_bytes: statx.stx_size,
+        mtime_ns: nanoseconds(statx.stx_mtime),
+        ctime_ns: nanoseconds(statx.stx_ctime),
+    })
+}
+
+fn skipped(error: rustix::io::Errno) -> Skipped {
+    match error {
+        rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => Skipped::Denied,
+        rustix::io::Errno::LOOP => Skipped::NotRegular,
+        rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::STALE => Skipped::Missing,
+        _ => Skipped::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn profiled(path: &Path) -> ProfiledFile {
+        let file = open_to_read(path).unwrap();
+        let identity = identity_of(&file).unwrap();
+        let fingerprint = content_of(&file).unwrap();
+        let path = path.to_str().unwrap().into();
+        ProfiledFile { path, identity, fingerprint, learned_unix_s: 0, extents: vec![] }
+    }
+
+    #[test]
+    fn an_elf_file_is_known_by_its_build_id_even_as_a_copy() {
+        let elf = fs::canonicalize("/bin/sh").unwrap();
+        let mut known = profiled(&elf);
+        assert!(matches!(&known.fingerprint, Fingerprint::BuildId(id) if id.len() >= 8));
+        let dir = tempfile::tempdir().unwrap();
+        let copy = dir.path().join("copy");
+        fs::copy(&elf, &copy).unwrap();
+        known.path = copy.to_str().unwrap().into();
+        assert!(open_if_same(&known).is_ok());
+    }
+
+    /// overlayfs, btrfs and NVMe disks give the same file another device number after a remount or a boot.
+    #[test]
+    fn a_file_is_the_same_when_its_device_gets_another_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        fs::write(&path, "content").unwrap();
+        let mut known = profiled(&path);
+        known.identity.device += 1;
+        known.fingerprint = Fingerprint::BuildId(b"would have to be read".to_vec());
+        assert!(open_if_same(&known).is_ok());
+        let file = open_to_read(&path).unwrap();
+        assert_eq!(file_system_of(&file).unwrap(), file_system_of(&open_to_read(&path).unwrap()).unwrap());
+    }
+
+    #[test]
+    fn a_replaced_file_is_noticed_even_with_equal_size_and_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        fs::write(&path, "one content").unwrap();
+        let known = profiled(&path);
+        assert!(open_if_same(&known).is_ok());
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "two content").unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        assert_eq!(open_if_same(&known).unwrap_err(), Skipped::Changed);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(open_if_same(&known).unwrap_err(), Skipped::Missing);
+        fs::create_dir(&path).unwrap();
+        assert_eq!(open_if_same(&known).unwrap_err(), Skipped::NotRegular);
+    }
+}

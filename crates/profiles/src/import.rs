@@ -1,0 +1,250 @@
+//! Profiles from elsewhere, made to fit this machine.
+//!
+//! Device, inode and times of a file differ from machine to machine; what it holds decides. A file that holds something
+//! else here, or that is not here, is left out, and its pages with it.
+
+use std::path::{Path, PathBuf};
+
+use prepage_core::profile::bounds::bound;
+use prepage_core::profile::merge::merge;
+use prepage_core::profile::{Profile, ProfiledFile};
+
+use crate::identity::{Skipped, identity_of, open_if_same};
+use crate::key::ProgramKey;
+use crate::layer::Layer;
+use crate::store::Stores;
+use crate::store_error::StoreError;
+
+/// Something that was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// A file or name; empty for a part of the profile that has none.
+    pub path: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What came of one profile.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// The profile that fits this machine.
+    pub profile: Profile,
+    /// What was left out.
+    pub left: Vec<Left>,
+    /// Whether the store knows more than before.
+    pub news: bool,
+}
+
+/// Looks at the files of `profile` and keeps what fits this machine.
+pub fn fit(profile: Profile, places: &Places) -> Imported {
+    let mut profile = profile;
+    // What it was worth on other devices.
+    profile.starts.clear();
+    (profile.history.due, profile.history.rest) = (0, 0);
+    let mut left: Vec<Left> = bound(&mut profile)
+        .into_iter()
+        .map(|cut| Left { path: cut.path, reason: cut.reason.into() })
+        .collect();
+    let mut leave = |path: &str, reason: String| left.push(Left { path: path.into(), reason });
+    let files = std::mem::take(&mut profile.files);
+    if !Path::new(&profile.program).is_absolute() {
+        leave(&profile.program, "no absolute path of a program".into());
+        return Imported { profile: Profile { lookups: Vec::new(), ..profile }, left, news: false };
+    }
+    for file in files {
+        if places.wait(&file.path) {
+            leave(&file.path, "would be mounted by being looked at".into());
+            continue;
+        }
+        let path = file.path.clone();
+        match here(file) {
+            Ok(file) => profile.files.push(file),
+            Err(skipped) => leave(&path, skipped.to_string()),
+        }
+    }
+    profile.lookups.retain(|lookup| {
+        let waits = places.wait(&lookup.path);
+        if waits {
+            leave(&lookup.path, "would be mounted by being looked at".into());
+        }
+        !waits
+    });
+    Imported { profile, left, news: false }
+}
+
+/// Adds what fits this machine to a layer of `stores`; or, in a `dry_run`, finds out what would be added.
+///
+/// # Errors
+/// When the store cannot be read or written.
+pub fn import(
+    stores: &Stores,
+    layer: Layer,
+    profile: Profile,
+    places: &Places,
+    dry_run: bool,
+) -> Result<Imported, StoreError> {
+    let mut imported = fit(profile, places);
+    if imported.profile.files.is_empty() {
+        return Ok(imported);
+    }
+    let key = ProgramKey { program: imported.profile.program.clone(), role: imported.profile.role.clone() };
+    let added = |before: Option<Profile>| {
+        let both: Vec<&Profile> = before.iter().chain([&imported.profile]).collect();
+        let after = merge(&both);
+        let is_news = before.as_ref().is_none_or(|before| !before.knows_as(&after));
+        is_news.then_some(after)
+    };
+    imported.news = if dry_run {
+        let before = stores.list(layer)?.into_iter().filter_map(|(_, loaded)| loaded.ok());
+        added(before.into_iter().find(|profile| key.is_of(profile))).is_some()
+    } else {
+        let mut news = false;
+        stores.update(&key, layer, |before| {
+            let after = added(before);
+            news = after.is_some();
+            after
+        })?;
+        news
+    };
+    Ok(imported)
+}
+
+/// The file as it is on this machine.
+fn here(mut file: ProfiledFile) -> Result<ProfiledFile, Skipped> {
+    let open = match open_if_same(&file) {
+        // Where /lib is a link to /usr/lib, or the other way round, the same file has another plain path.
+        Err(Skipped::Missing | Skipped::NotRegular) => {
+            let path = Path::new(&file.path).canonicalize().map_err(|_| Skipped::Missing)?;
+            file.path = path.to_str().ok_or(Skipped::Missing)?.into();
+            open_if_same(&file)?
+        }
+        other => other?,
+    };
+    file.identity = identity_of(&open)?;
+    Ok(file)
+}
+
+/// Places where a look has consequences: directories that an automounter watches.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    watched: Vec<PathBuf>,
+}
+
+impl Places {
+    /// Those of this machine.
+    pub fn of_machine() -> Self {
+        Self::parse(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+    }
+
+    /// From lines of /proc/PID/mountinfo (proc_pid_mountinfo(5)).
+    fn parse(mountinfo: &str) -> Self {
+        let watched = mountinfo.lines().filter_map(|line| {
+            let (mount, file_system) = line.split_once(" - ")?;
+            let point = mount.split(' ').nth(4)?;
+            (file_system.split(' ').next()? == "autofs").then(|| PathBuf::from(point))
+        });
+        Self { watched: watched.collect() }
+    }
+
+    fn wait(&self, path: &str) -> bool {
+        self.watched.iter().any(|point| Path::new(path).starts_with(point))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use prepage_core::profile::{Counts, Extent, FileIdentity, Lookup};
+    use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+
+    use crate::identity::{content_of, open_to_read};
+
+    use super::*;
+
+    /// The file at `path` as another machine knows it.
+    fn elsewhere(path: &Path, pages: u64) -> ProfiledFile {
+        let file = open_to_read(path).unwrap();
+        let size_bytes = identity_of(&file).unwrap().size_bytes;
+        ProfiledFile {
+            path: path.to_str().unwrap().into(),
+            identity: FileIdentity { device: 99, inode: 98, size_bytes, mtime_ns: 97, ctime_ns: 96 },
+            fingerprint: content_of(&file).unwrap(),
+            learned_unix_s: 5,
+            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(pages)), 0)],
+        }
+    }
+
+    fn place() -> (tempfile::TempDir, Profile) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        for name in ["same", "other", "gone"] {
+            fs::write(root.join(name), vec![name.len() as u8; 3 * PAGE_SIZE as usize]).unwrap();
+        }
+        std::os::unix::fs::symlink(&root, root.join("link")).unwrap();
+        let mut files: Vec<ProfiledFile> =
+            ["same", "other", "gone"].iter().map(|name| elsewhere(&root.join(name), 9)).collect();
+        let linked = ProfiledFile {
+            path: format!("{}/link/same", root.display()),
+            extents: vec![],
+            ..files[0].clone()
+        };
+        files.push(linked);
+        fs::write(root.join("other"), vec![0xee; 3 * PAGE_SIZE as usize]).unwrap();
+        fs::remove_file(root.join("gone")).unwrap();
+        let profile = Profile {
+            program: "/usr/bin/x".into(),
+            role: "x -c".into(),
+            files,
+            lookups: vec![Lookup { path: "/net/host/x".into(), list: true, counts: Counts::default() }],
+            sources: vec![7],
+            ..Profile::default()
+        };
+        (dir, profile)
+    }
+
+    #[test]
+    fn what_fits_is_taken_and_the_rest_is_told() {
+        let (dir, profile) = place();
+        let root = dir.path().canonicalize().unwrap();
+        let places = Places { watched: vec!["/net".into()] };
+        let fitted = fit(profile, &places);
+        let paths: Vec<&str> = fitted.profile.files.iter().map(|file| file.path.as_str()).collect();
+        let same = root.join("same");
+        assert!(paths.contains(&same.to_str().unwrap()), "{paths:?}");
+        let file = &fitted.profile.files[0];
+        assert_eq!(file.pages(), 3, "no page past the end");
+        assert_eq!(file.identity, identity_of(&open_to_read(&same).unwrap()).unwrap());
+        let reason = |name: &str| {
+            let found = fitted.left.iter().rfind(|left| left.path.ends_with(name));
+            found.map(|left| left.reason.as_str()).unwrap_or_default()
+        };
+        assert!(reason("/other").contains("another"), "{:?}", fitted.left);
+        assert!(reason("/gone").contains("no such file"));
+        assert!(reason("/net/host/x").contains("mounted"));
+    }
+
+    #[test]
+    fn importing_again_is_no_news_and_a_dry_run_writes_nothing() {
+        let (dir, profile) = place();
+        let stores = Stores::at(dir.path().join("store"));
+        let places = Places::default();
+        let taken = |dry_run| import(&stores, Layer::User, profile.clone(), &places, dry_run).unwrap().news;
+        assert!(taken(true));
+        assert!(stores.list(Layer::User).unwrap().is_empty());
+        assert!(taken(false));
+        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let first = stores.find(&key).unwrap().unwrap().profile;
+        assert!(!taken(false) && !taken(true));
+        assert_eq!(stores.find(&key).unwrap().unwrap().profile, first);
+    }
+
+    #[test]
+    fn automounted_places_are_known() {
+        let mountinfo = "22 1 0:5 / /proc rw - proc proc rw\n\
+            30 1 0:33 / /net rw,relatime shared:7 - autofs /etc/auto.net rw,fd=6\n";
+        let places = Places::parse(mountinfo);
+        assert!(places.wait("/net/host/x") && places.wait("/net"));
+        assert!(!places.wait("/network") && !places.wait("/proc/1"));
+    }
+}

@@ -1,0 +1,68 @@
+//! Where profiles lie, who is believed, and how they travel.
+//!
+//! ```text
+//!  observed starts ─ update ─► store: a user's ─┐ find, relatives   ProgramKey::of(command)
+//!  learn, packages ─ update ─► the machine's ───┼─► Profile ─► prefetch
+//!                              the vendors' ────┘
+//!  profiles ─ embed ─► section or note of an ELF file (a new file, renamed) ─┐ carried: of a program that nobody learned
+//!           └ embed ─► sidecar in a layer, named by the file's content ──────┘
+//!  profiles ─ bundle ─► one file ─► another machine ─ import ─► what fits there ─► its store
+//! ```
+//! All of these are one artefact, a [`prepage_core::profile::Profile`], in one format, followed by one rule.
+//!
+//! | module          | noun                                                                |
+//! |-----------------|---------------------------------------------------------------------|
+//! | [`store`], [`stored`], [`store_error`] | the stores a user sees; what is found there; what goes wrong |
+//! | [`layer`], [`room`] | whose knowledge it is, and where; what makes room for more          |
+//! | [`key`]         | which profile a command means                                       |
+//! | [`program`]     | which executable a command means                                    |
+//! | [`identity`]    | whether a file is still the one that was learned                    |
+//! | [`trust`]       | whose word is followed                                              |
+//! | [`public`]      | what of a profile is for others to have                             |
+//! | [`carried`], [`libraries`] | what came with a program's files                         |
+//! | [`mod@embed`], [`sidecar`] | pages into files and beside them                         |
+//! | [`bytes`], [`elf`], [`elf_names`], [`note`], [`section`] | bytes of files; ELF headers, their names; room and sections for pages |
+//! | [`replacement`] | a file replaced as a whole                                          |
+//! | [`bundle`], [`mod@import`] | several profiles in one file; made to fit this machine   |
+//! | [`verify`]      | whether all this still speaks of the files that are there           |
+//!
+//! ```no_run
+//! use prepage_profiles::{ProgramKey, Stores};
+//!
+//! let key = ProgramKey::of(&["gcc".into(), "-c".into(), "a.c".into()])?;
+//! if let Some(found) = Stores::of_user()?.find(&key)? {
+//!     println!("{} pages, from the {:?} layer", found.profile.pages(), found.layer);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod bundle;
+pub mod bytes;
+pub mod carried;
+pub mod elf;
+pub mod elf_names;
+pub mod embed;
+pub mod identity;
+pub mod import;
+pub mod key;
+pub mod layer;
+pub mod libraries;
+pub mod note;
+pub mod program;
+pub mod public;
+pub mod replacement;
+pub mod room;
+pub mod section;
+pub mod sidecar;
+pub mod store;
+pub mod store_error;
+pub mod stored;
+pub mod trust;
+pub mod verify;
+
+pub use key::ProgramKey;
+pub use layer::{Layer, StartContextPaths};
+pub use store::Stores;
+pub use store_error::StoreError;
+pub use stored::{Found, Stored};

@@ -1,0 +1,121 @@
+//! The shared libraries of a program before its loader asks for them.
+//!
+//! Looked for where ld.so(8) looks: the directories that the file itself names, the loader's cache, the usual
+//! directories. What LD_LIBRARY_PATH and dlopen(3) bring in is not known beforehand. A wrong guess costs a read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::elf::Links;
+
+/// The cache that ldconfig(8) writes. Every dynamic program reads it.
+const CACHE: &str = "/etc/ld.so.cache";
+/// A cache of this size holds 100,000 libraries.
+const CACHE_BYTES_MAX: u64 = 16 << 20;
+const DIRECTORIES: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
+
+/// Magic of the only format that glibc writes since 2.32 (sysdeps/generic/dl-cache.h).
+const MAGIC: &[u8; 20] = b"glibc-ld.so.cache1.1";
+const HEADER_BYTES: usize = 48;
+const ENTRY_BYTES: usize = 24;
+
+/// The loader's cache.
+#[derive(Debug, Default)]
+pub struct Cache {
+    bytes: Vec<u8>,
+}
+
+impl Cache {
+    /// Reads it; empty where there is none, as with other C libraries.
+    pub fn read() -> Self {
+        let small = fs::metadata(CACHE).is_ok_and(|metadata| metadata.len() <= CACHE_BYTES_MAX);
+        Self { bytes: if small { fs::read(CACHE).unwrap_or_default() } else { Vec::new() } }
+    }
+
+    /// The files that may be meant by the library `name`, the loader's first choice first. They may be of other
+    /// architectures.
+    fn paths<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
+        let word = |at: usize| {
+            self.bytes.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+        };
+        let count = if self.bytes.starts_with(MAGIC) { word(20).unwrap_or_default() as usize } else { 0 };
+        let fitting = count.min(self.bytes.len() / ENTRY_BYTES);
+        (0..fitting).filter_map(move |at| {
+            let entry = HEADER_BYTES + at * ENTRY_BYTES;
+            // Builds for newer processors come first and may not run on this one.
+            let plain = self.bytes.get(entry + 16..entry + 24)? == [0; 8];
+            let (key, value) = (self.text(word(entry + 4)?)?, self.text(word(entry + 8)?)?);
+            (plain && key == name).then(|| PathBuf::from(value))
+        })
+    }
+
+    fn text(&self, at: u32) -> Option<&str> {
+        let from = self.bytes.get(at as usize..)?;
+        let end = from.iter().position(|&byte| byte == 0)?;
+        std::str::from_utf8(&from[..end]).ok()
+    }
+}
+
+/// The files that may be meant by the libraries `links` of the file in `directory`, one list a library, best first.
+pub fn candidates(links: &Links, directory: &Path, cache: &Cache) -> Vec<Vec<PathBuf>> {
+    let run_path: Vec<PathBuf> = links
+        .run_path
+        .iter()
+        .flat_map(|path| path.split(':'))
+        .map(|part| part.replace("${ORIGIN}", "$ORIGIN"))
+        .map(|part| match part.strip_prefix("$ORIGIN") {
+            Some(rest) => directory.join(rest.trim_start_matches('/')),
+            None => PathBuf::from(part),
+        })
+        .filter(|path| path.is_absolute())
+        .collect();
+    let of_name = |name: &String| -> Vec<PathBuf> {
+        if name.contains('/') {
+            return vec![PathBuf::from(name)];
+        }
+        let named = run_path.iter().map(|directory| directory.join(name));
+        let usual = DIRECTORIES.iter().map(|directory| Path::new(directory).join(name));
+        named.chain(cache.paths(name)).chain(usual).filter(|path| path.is_absolute()).collect()
+    };
+    let interpreter = links.interpreter.iter().map(|path| vec![PathBuf::from(path)]);
+    interpreter.chain(links.needed.iter().map(of_name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loaders_cache_knows_libc() {
+        if !prepage_testing::has(prepage_testing::Need::Path(CACHE.into())) {
+            return;
+        }
+        let cache = Cache::read();
+        let found: Vec<_> = cache.paths("libc.so.6").collect();
+        assert!(found.iter().any(|path| path.is_file()), "{found:?}");
+        assert_eq!(cache.paths("no-such-library.so").count(), 0);
+    }
+
+    #[test]
+    fn directories_the_file_names_come_first() {
+        let links = Links {
+            interpreter: Some("/lib/ld.so".into()),
+            needed: vec!["liba.so".into(), "/opt/b/libb.so".into()],
+            run_path: Some("$ORIGIN/../lib:/opt/lib:relative".into()),
+            ..Links::default()
+        };
+        let found = candidates(&links, Path::new("/opt/bin"), &Cache::default());
+        assert_eq!(found[0], [Path::new("/lib/ld.so")]);
+        assert_eq!(found[1][..2], [Path::new("/opt/bin/../lib/liba.so"), Path::new("/opt/lib/liba.so")]);
+        assert_eq!(found[2], [Path::new("/opt/b/libb.so")]);
+    }
+
+    #[test]
+    fn a_cache_that_lies_is_no_trouble() {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&u32::MAX.to_le_bytes());
+        bytes.extend_from_slice(&[0xff; 100]);
+        let cache = Cache { bytes };
+        assert_eq!(cache.paths("libc.so.6").count(), 0);
+    }
+}

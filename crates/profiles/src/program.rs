@@ -1,0 +1,100 @@
+//! Which executable a command means.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD};
+
+/// The executable that execvp(3) would run for `name`: the name itself where it has a slash, else the first
+/// executable file of that name in PATH. Links that `prepage enable` made are passed over: they stand for what comes
+/// behind them.
+///
+/// # Errors
+/// NotFound, or PermissionDenied where there is such a file but none may be executed.
+pub fn find(name: &OsStr) -> io::Result<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        if is_stand_in(&path) {
+            return find(path.file_name().unwrap_or_default());
+        }
+        return executable(&path).map(|()| path);
+    }
+    let mut reason = io::ErrorKind::NotFound.into();
+    for candidate in candidates(name) {
+        match executable(&candidate) {
+            Ok(()) if is_stand_in(&candidate) => {}
+            Ok(()) => return Ok(candidate),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => reason = error,
+            Err(_) => {}
+        }
+    }
+    Err(reason)
+}
+
+/// All executables called `name` in PATH that [`find`] would take if those before were not there; each file once.
+pub fn find_all(name: &OsStr) -> Vec<PathBuf> {
+    let mut found: Vec<((u64, u64), PathBuf)> = Vec::new();
+    for candidate in candidates(name).filter(|path| executable(path).is_ok() && !is_stand_in(path)) {
+        let Ok(file) = rustix::fs::stat(&candidate) else { continue };
+        let file = (file.st_dev, file.st_ino);
+        if found.iter().all(|(known, _)| *known != file) {
+            found.push((file, candidate));
+        }
+    }
+    found.into_iter().map(|(_, path)| path).collect()
+}
+
+/// Whether `path` is a link to a file called `prepage`, as `prepage enable` makes them.
+pub fn is_stand_in(path: &Path) -> bool {
+    let target = std::fs::read_link(path);
+    target.is_ok_and(|target| target.file_name() == Some("prepage".as_ref()))
+        && path.file_name() != Some("prepage".as_ref())
+}
+
+/// Where PATH says that `name` may be, always with a slash in it.
+fn candidates(name: &OsStr) -> impl Iterator<Item = PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let name = name.to_owned();
+    directories.into_iter().map(move |directory| match directory.as_os_str().is_empty() {
+        true => Path::new(".").join(&name),
+        false => directory.join(&name),
+    })
+}
+
+fn executable(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_the_shell_finds_them() {
+        assert!(find("sh".as_ref()).unwrap().is_absolute());
+        assert_eq!(find("/bin/sh".as_ref()).unwrap(), Path::new("/bin/sh"));
+        assert_eq!(find("no-such-program".as_ref()).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(find("/etc".as_ref()).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn links_to_prepage_stand_for_programs_and_are_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = |name: &str, target: &str| {
+            let link = dir.path().join(name);
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            link
+        };
+        assert!(is_stand_in(&link("gcc", "/usr/local/bin/prepage")));
+        assert!(!is_stand_in(&link("prepage", "/opt/prepage/bin/prepage")));
+        assert!(!is_stand_in(&link("cc", "/usr/bin/gcc")) && !is_stand_in(Path::new("/bin/sh")));
+        assert_eq!(find_all("sh".as_ref())[0], find("sh".as_ref()).unwrap());
+        assert!(find_all("no-such-program".as_ref()).is_empty());
+    }
+}

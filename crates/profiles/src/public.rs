@@ -1,0 +1,105 @@
+//! What of a profile is for others to have: for exports, and for the layers that all users read.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use prepage_core::profile::Profile;
+use prepage_core::profile::role::is_private;
+
+/// What of `profile` says nothing about its user: files that everybody may read, names outside of home directories, and
+/// nothing of what prefetching was worth on this machine's devices. `None` where the role itself is private: a program
+/// that stands in the call.
+pub fn public(profile: Profile) -> Option<Profile> {
+    public_besides(profile, &homes())
+}
+
+fn public_besides(mut profile: Profile, homes: &[String]) -> Option<Profile> {
+    if is_private(&profile.role) {
+        return None;
+    }
+    let is_at_home = |path: &str| homes.iter().any(|home| Path::new(path).starts_with(home));
+    if is_at_home(&profile.program) {
+        return None;
+    }
+    profile.lookups.retain(|name| !is_at_home(&name.path));
+    profile.files.retain(|file| !is_at_home(&file.path) && may_be_read_by_all(Path::new(&file.path)));
+    profile.starts.clear();
+    (profile.history.due, profile.history.rest) = (0, 0);
+    Some(profile)
+}
+
+/// Whether everybody may read the file at `path`. One that is not there is no secret of this machine.
+pub fn may_be_read_by_all(path: &Path) -> bool {
+    let allows = |path: &Path, bits: u32| match fs::metadata(path) {
+        Ok(metadata) => metadata.mode() & bits == bits,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    allows(path, 0o004) && path.ancestors().skip(1).all(|directory| allows(directory, 0o001))
+}
+
+/// Home directories: those of people in /etc/passwd, the usual places of them, and this process's own.
+fn homes() -> Vec<String> {
+    let mut homes = vec!["/home".to_owned(), "/root".into(), "/run/user".into()];
+    homes.extend(std::env::var("HOME"));
+    for line in fs::read_to_string("/etc/passwd").unwrap_or_default().lines() {
+        let mut fields = line.split(':').skip(2);
+        let person = fields.next().and_then(|uid| uid.parse::<u32>().ok()).is_some_and(|uid| uid >= 1000);
+        homes.extend(fields.nth(2).filter(|_| person).map(str::to_owned));
+    }
+    homes.retain(|home| home.len() > 1 && home.starts_with('/'));
+    homes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use prepage_core::profile::{ColdStart, Counts, Lookup, ProfiledFile};
+
+    use super::*;
+
+    #[test]
+    fn what_belongs_to_a_user_stays_there() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = |name: &str, mode| {
+            let path = dir.path().join(name);
+            fs::write(&path, "x").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let file = |path: String| ProfiledFile { path, ..ProfiledFile::default() };
+        let name = |path: &str| Lookup { path: path.into(), list: false, counts: Counts::default() };
+        let profile = Profile {
+            program: "/usr/bin/x".into(),
+            role: "x *.c".into(),
+            files: vec![
+                file(path("open", 0o644)),
+                file(path("secret", 0o640)),
+                file("/home/ann/diary".into()),
+            ],
+            lookups: vec![name("/usr/share/x"), name("/home/ann/plans/merger.c"), name("/root/.x")],
+            starts: vec![ColdStart::default()],
+            ..Profile::default()
+        };
+        let given = public(profile.clone()).unwrap();
+        let paths: Vec<_> = given.files.iter().map(|file| file.path.rsplit('/').next().unwrap()).collect();
+        assert_eq!(paths, ["open"]);
+        assert_eq!(given.lookups, [name("/usr/share/x")]);
+        assert!(given.starts.is_empty());
+        assert_eq!(public(Profile { role: "sh -c #0badcafe".into(), ..profile.clone() }), None);
+        assert_eq!(public(Profile { program: "/home/ann/bin/x".into(), ..profile }), None);
+    }
+
+    #[test]
+    fn a_directory_that_others_may_not_enter_hides_what_is_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        fs::write(&path, "x").unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(!may_be_read_by_all(&path));
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        assert!(may_be_read_by_all(&path));
+    }
+}

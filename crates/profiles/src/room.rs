@@ -1,0 +1,118 @@
+//! Room in a layer: what its profiles take, when each was last used, and which go first when there are too many.
+//!
+//! A profile's time of modification says when it was last used, to the day. Where a layer is full, those go first whose program
+//! was started once only, then those not used for the longest time: however many programs somebody tries or builds in a day, what
+//! is used day by day stays.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use prepage_core::profile::file::{PAYLOAD_BYTES_MAX, decode_past};
+use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
+
+/// The end of the name of each profile.
+pub const SUFFIX: &str = "profile";
+/// Profiles of one name that are kept: more than the roles that anybody calls a program in day by day.
+pub const PROFILES_OF_A_NAME_MAX: usize = 32;
+/// What the profiles of a layer take at most where nobody says otherwise: some thousand programs.
+pub const BYTES_MAX: u64 = 64 << 20;
+
+/// A used profile is marked as such once in this time.
+const MARK_EVERY: Duration = Duration::from_secs(24 * 3600);
+/// A layer that takes too much is brought this share below what it may take: else each new profile would have all looked at.
+const ROOM_SHARE: u64 = 16;
+
+/// A file of a layer.
+pub(crate) struct StoreFile {
+    pub(crate) path: PathBuf,
+    used: SystemTime,
+    bytes: u64,
+}
+
+impl StoreFile {
+    /// Whether its program was started once, as far as is known: no start was observed or measured since the one that it was learned
+    /// from, and on no later day was it marked as used.
+    fn was_started_once(&self, directory: BorrowedFd<'_>) -> bool {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let name = self.path.file_name().unwrap_or_default();
+        let Ok(file) = rustix::fs::openat(directory, name, flags, Mode::empty()) else { return true };
+        let mut bytes = Vec::new();
+        let read = File::from(file).take(PAYLOAD_BYTES_MAX).read_to_end(&mut bytes);
+        // What makes no sense is of use to nobody.
+        let Some(past) = read.ok().and_then(|_| decode_past(&bytes).ok()) else { return true };
+        let learned = SystemTime::UNIX_EPOCH + Duration::from_secs(past.history.updated_unix_s);
+        let is_used_later = self.used.duration_since(learned).is_ok_and(|later| later > MARK_EVERY / 2);
+        past.history.observations <= 1 && past.starts.is_empty() && !is_used_later
+    }
+
+    /// Whether the name is the same but for the checksum.
+    pub(crate) fn is_named_like(&self, name: &str) -> bool {
+        fn stem(name: &str) -> Option<&str> {
+            name.strip_suffix(SUFFIX)?.rsplit_once('-').map(|(stem, _checksum)| stem)
+        }
+        stem(&self.path.to_string_lossy())
+            .is_some_and(|own| stem(name).is_some_and(|stem| own.rsplit('/').next() == Some(stem)))
+    }
+}
+
+/// The files in a layer's directory, those used last first.
+pub(crate) fn files_of(directory: &Path) -> Vec<StoreFile> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let file = |entry: fs::DirEntry| {
+        let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+        Some(StoreFile { path: entry.path(), used: metadata.modified().ok()?, bytes: metadata.len() })
+    };
+    let is_profile =
+        |entry: &fs::DirEntry| Path::new(&entry.file_name()).extension().is_some_and(|end| end == SUFFIX);
+    let mut files: Vec<StoreFile> = entries.filter(is_profile).filter_map(file).collect();
+    files.sort_by(|a, b| (b.used, &b.path).cmp(&(a.used, &a.path)));
+    files
+}
+
+/// How many profiles lie in a layer's directory, and how many bytes they take.
+pub fn taken_in(directory: &Path) -> (usize, u64) {
+    let files = files_of(directory);
+    (files.len(), files.iter().map(|file| file.bytes).sum())
+}
+
+/// Removes profiles until those left take at most `bytes_max`, and those named like `written` are at most
+/// [`PROFILES_OF_A_NAME_MAX`]. `written`, which was just written, goes only where it is larger than that by itself.
+pub(crate) fn make_room(path: &Path, directory: BorrowedFd<'_>, written: &str, bytes_max: u64) {
+    let mut files = files_of(path);
+    let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
+    let mut alike = files.iter().filter(|file| file.is_named_like(written)).count();
+    if bytes <= bytes_max && alike <= PROFILES_OF_A_NAME_MAX {
+        return;
+    }
+    let wanted_bytes = if bytes > bytes_max { bytes_max - bytes_max / ROOM_SHARE } else { bytes_max };
+    let is_written = |file: &StoreFile| file.path.file_name().is_some_and(|name| name == written);
+    // Sorted by use already; the least useful come last.
+    files.sort_by_cached_key(|file| (!is_written(file), file.was_started_once(directory)));
+    for file in files.iter().rev() {
+        let is_alike = file.is_named_like(written);
+        let is_too_much = if is_written(file) { bytes > bytes_max } else { bytes > wanted_bytes };
+        if is_too_much || (is_alike && alike > PROFILES_OF_A_NAME_MAX) {
+            // What cannot be removed is one too many, and tried again with the next.
+            let _ =
+                rustix::fs::unlinkat(directory, file.path.file_name().unwrap_or_default(), AtFlags::empty());
+            bytes -= file.bytes;
+            alike -= usize::from(is_alike);
+        }
+    }
+}
+
+/// Sets the time of modification, once a day, without writing the profile. Returns what it was.
+pub(crate) fn mark_as_used(directory: BorrowedFd<'_>, name: &Path) -> Option<SystemTime> {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(stat.st_mtime.try_into().unwrap_or(0));
+    if modified.elapsed().is_ok_and(|age| age > MARK_EVERY) {
+        // On a read-only store nothing is evicted either.
+        let _ = rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW);
+    }
+    Some(modified)
+}

@@ -1,0 +1,341 @@
+//! The stores of profiles: layers of directories, one small file a program and role.
+//!
+//! | layer | directory | who writes it | who reads it |
+//! |---|---|---|---|
+//! | user | `$PREPAGE_STORE`, else `$XDG_STATE_HOME/prepage` (`~/.local/state/prepage`; root's: `/var/lib/prepage/root`) | its user, by each observed start | its user |
+//! | machine | `/var/lib/prepage` | root: `sudo prepage learn`, package scripts | all |
+//! | vendor | `/usr/local/share/prepage`, `/usr/share/prepage` | packages | all |
+//!
+//! The first layer that has a profile of a call decides; `PREPAGE_LAYERS` names other directories than the machine's and
+//! the vendors'. What lies in them is followed by one rule ([`crate::trust`]) and holds nothing private
+//! ([`crate::public`]). Sidecars ([`crate::sidecar`]) lie below the same directories.
+//!
+//! Files are replaced as a whole, so a reader, a crash or a full disk never sees half a profile. Two runs that learn at
+//! once take turns at a lock; the later one adds to what the earlier one wrote. What the layers of users and machines take has a
+//! bound ([`crate::room`]); what is in the vendors' is the packages' to say.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use prepage_core::profile::Profile;
+use prepage_core::profile::file::{self, FORMAT_VERSION, HEADER_BYTES, PAYLOAD_BYTES_MAX, ProfileFileError};
+use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::key::ProgramKey;
+use crate::layer::{Layer, StartContextPaths};
+use crate::public::public;
+use crate::replacement::write_at;
+use crate::room::{BYTES_MAX, files_of, make_room, mark_as_used};
+use crate::store_error::StoreError;
+use crate::stored::{Found, Listed, Stored};
+use crate::trust;
+
+/// How long a writer waits for others: longer than any write takes, and not for ever where one of them hangs.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// The layers that one user sees.
+#[derive(Clone, Debug)]
+pub struct Stores {
+    uid: u32,
+    layers: Vec<(Layer, PathBuf)>,
+    /// What the profiles of the user's or the machine's layer may take.
+    bytes_max: u64,
+}
+
+impl Stores {
+    /// Those of the user this process runs as. Nothing is created yet.
+    ///
+    /// # Errors
+    /// [`StoreError::Nowhere`].
+    pub fn of_user() -> Result<Self, StoreError> {
+        Self::for_uid(rustix::process::geteuid().as_raw(), &StartContextPaths::of_environment())
+    }
+
+    /// Those of the user `uid`, where `paths` say.
+    ///
+    /// # Errors
+    /// [`StoreError::Nowhere`].
+    pub fn for_uid(uid: u32, paths: &StartContextPaths) -> Result<Self, StoreError> {
+        let own = match (&paths.store, &paths.state_home, &paths.home) {
+            (Some(store), ..) => store.clone(),
+            _ if uid == 0 => PathBuf::from("/var/lib/prepage/root"),
+            (_, Some(state), _) => state.join("prepage"),
+            (.., Some(home)) => home.join(".local/state/prepage"),
+            _ => return Err(StoreError::Nowhere),
+        };
+        let usual = || {
+            ["/var/lib/prepage", "/usr/local/share/prepage", "/usr/share/prepage"].map(PathBuf::from).into()
+        };
+        let others: Vec<PathBuf> = paths.layers.clone().unwrap_or_else(usual);
+        let kinds = std::iter::once(Layer::Machine).chain(std::iter::repeat(Layer::Vendor));
+        let layers = std::iter::once((Layer::User, own)).chain(kinds.zip(others)).collect();
+        Ok(Self { uid, layers, bytes_max: BYTES_MAX })
+    }
+
+    /// A user's store in `directory`, and nothing else.
+    pub fn at(directory: PathBuf) -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        Self { uid, layers: vec![(Layer::User, directory)], bytes_max: BYTES_MAX }
+    }
+
+    /// Lets the profiles of the user's layer, and those of the machine's, take so many bytes.
+    #[must_use]
+    pub fn keeping(self, bytes_max: u64) -> Self {
+        Self { bytes_max, ..self }
+    }
+
+    /// What the profiles of a layer may take; `None` where nothing limits them.
+    pub fn bytes_max(&self, layer: Layer) -> Option<u64> {
+        (layer != Layer::Vendor).then_some(self.bytes_max)
+    }
+
+    /// The user.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Directories of the layers, in the order in which they are read.
+    pub fn directories(&self) -> impl Iterator<Item = (Layer, &Path)> {
+        self.layers.iter().map(|(layer, directory)| (*layer, directory.as_path()))
+    }
+
+    /// The directory that a layer is written to.
+    ///
+    /// # Errors
+    /// [`StoreError::Nowhere`] where there is none.
+    pub fn directory(&self, layer: Layer) -> Result<&Path, StoreError> {
+        self.directories().find(|one| one.0 == layer).map(|one| one.1).ok_or(StoreError::Nowhere)
+    }
+
+    /// Where the profile of `key` is, or would be.
+    pub fn path_of(&self, key: &ProgramKey, layer: Layer) -> Result<PathBuf, StoreError> {
+        Ok(self.directory(layer)?.join(key.file_name()))
+    }
+
+    /// The profile of `key` in the first layer that has one, checked but not decoded. A user's own is marked as used.
+    /// Layers of others that cannot be followed are passed over: [`crate::sidecar::Sidecars::of`] says which.
+    ///
+    /// # Errors
+    /// Why the user's own is not followed.
+    pub fn read(&self, key: &ProgramKey) -> Result<Option<Stored>, StoreError> {
+        for (layer, directory) in self.directories() {
+            let stored = match trust::open_directory(directory, self.uid) {
+                Ok(Some(opened)) => self.read_file(opened.as_fd(), layer, &directory.join(key.file_name())),
+                Ok(None) => Ok(None),
+                Err(refused) => Err(refused.into()),
+            };
+            match stored {
+                Ok(None) => {}
+                Err(_) if layer != Layer::User => {}
+                stored => return stored,
+            }
+        }
+        Ok(None)
+    }
+
+    /// The profile of `key` in the first layer that has one.
+    ///
+    /// # Errors
+    /// Why that one is not followed.
+    pub fn find(&self, key: &ProgramKey) -> Result<Option<Found>, StoreError> {
+        let Some(stored) = self.read(key)? else { return Ok(None) };
+        let (profile, _) = stored.decode()?;
+        Ok(key.is_of(&profile).then_some(Found { profile, layer: stored.layer }))
+    }
+
+    fn read_file(
+        &self,
+        directory: BorrowedFd<'_>,
+        layer: Layer,
+        path: &Path,
+    ) -> Result<Option<Stored>, StoreError> {
+        let name = Path::new(path.file_name().unwrap_or_default());
+        let limit = PAYLOAD_BYTES_MAX + HEADER_BYTES as u64;
+        let bytes =
+            trust::read_below(directory, name, limit, self.uid).map_err(|refused| refused.at(path))?;
+        let Some(bytes) = bytes else { return Ok(None) };
+        match file::check(&bytes) {
+            Ok(_) => {
+                let written = if layer == Layer::User { mark_as_used(directory, name) } else { None };
+                Ok(Some(Stored { path: path.into(), layer, bytes, written }))
+            }
+            Err(ProfileFileError::Version { found }) if found > FORMAT_VERSION => {
+                Err(StoreError::Newer { path: path.into(), version: found })
+            }
+            Err(source) => Err(StoreError::Unreadable { path: path.into(), source }),
+        }
+    }
+
+    /// Reads the profile of `key` in `layer`, lets `change` alter it (`None`: there is none, or it cannot be read) and
+    /// writes what it returns, unless that is what is there. Others that do the same wait. Into layers that all read goes
+    /// only what is [`public`].
+    ///
+    /// # Errors
+    /// When the layer cannot be read or written. What was there stays.
+    pub fn update(
+        &self,
+        key: &ProgramKey,
+        layer: Layer,
+        change: impl FnOnce(Option<Profile>) -> Option<Profile>,
+    ) -> Result<(), StoreError> {
+        let directory = self.create(layer)?;
+        let path = self.path_of(key, layer)?;
+        let _lock = self.lock(directory.as_fd(), layer)?;
+        let decoded = |stored: Stored| Ok(stored.decode()?.0);
+        let before = match self
+            .read_file(directory.as_fd(), layer, &path)
+            .and_then(|one| one.map(decoded).transpose())
+        {
+            // A damaged or foreign file is of no use to anybody, and the run that learns now is: replaced. One that could
+            // not be read this time, or that a newer prepage wrote, stays.
+            Err(StoreError::Unreadable { .. }) => None,
+            before => before?,
+        };
+        let before = before.filter(|profile| key.is_of(profile));
+        let unchanged = before.clone();
+        let Some(mut after) = change(before) else { return Ok(()) };
+        if after.sources.is_empty() {
+            after.sources.push(random());
+        }
+        let mode = if layer == Layer::User { 0o600 } else { 0o644 };
+        if layer != Layer::User {
+            after = public(after).ok_or_else(|| StoreError::Private { role: key.role.clone() })?;
+        }
+        if Some(&after) == unchanged.as_ref() {
+            return Ok(());
+        }
+        let name = key.file_name();
+        let io = |source| StoreError::Io { path: path.clone(), source };
+        write_at(directory.as_fd(), Path::new(&name), mode, &file::encode(&after)).map_err(io)?;
+        if let Some(bytes_max) = self.bytes_max(layer) {
+            make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max);
+        }
+        Ok(())
+    }
+
+    fn lock(&self, directory: BorrowedFd<'_>, layer: Layer) -> Result<OwnedFd, StoreError> {
+        let path = self.directory(layer)?.to_owned();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let io = |error: Errno| StoreError::Io { path: path.join("lock"), source: error.into() };
+        let lock = rustix::fs::openat(directory, "lock", flags, Mode::from_raw_mode(0o600)).map_err(io)?;
+        let until = Instant::now() + LOCK_WAIT;
+        loop {
+            match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(lock),
+                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(Errno::WOULDBLOCK | Errno::INTR) => return Err(StoreError::Busy { path }),
+                Err(error) => return Err(io(error)),
+            }
+        }
+    }
+
+    /// Every profile of a layer, sorted by name.
+    ///
+    /// # Errors
+    /// When its directory cannot be read.
+    pub fn list(&self, layer: Layer) -> Result<Vec<Listed>, StoreError> {
+        let mut listed = Vec::new();
+        for (_, directory) in self.directories().filter(|one| one.0 == layer) {
+            let Some(opened) = trust::open_directory(directory, self.uid)? else { continue };
+            let mut names: Vec<_> = files_of(directory).into_iter().map(|file| file.path).collect();
+            names.sort();
+            for path in names {
+                let loaded = self.read_file(opened.as_fd(), Layer::Vendor, &path).transpose();
+                listed.extend(loaded.map(|loaded| {
+                    let profile = loaded.and_then(|stored| Ok(stored.decode()?.0));
+                    (path, profile)
+                }));
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Profiles of the same executable in other roles, at most `most`, those used last first. Only files named like that of
+    /// `key` are looked at; what cannot be read is passed over.
+    pub fn relatives(&self, key: &ProgramKey, most: usize) -> Vec<Profile> {
+        let mut profiles = Vec::new();
+        for (_, directory) in self.directories() {
+            let Ok(Some(opened)) = trust::open_directory(directory, self.uid) else { continue };
+            for file in files_of(directory).into_iter().filter(|file| file.is_named_like(&key.file_name())) {
+                if profiles.len() == most {
+                    return profiles;
+                }
+                let read = self.read_file(opened.as_fd(), Layer::Vendor, &file.path).ok().flatten();
+                profiles.extend(
+                    read.and_then(|stored| stored.decode().ok())
+                        .map(|(profile, _)| profile)
+                        .filter(|profile| profile.program == key.program && profile.role != key.role),
+                );
+            }
+        }
+        profiles
+    }
+
+    /// Makes the directory of a layer where it is missing, and checks that nobody else may write to it.
+    ///
+    /// # Errors
+    /// When it cannot be made, or others could write to it.
+    pub fn create(&self, layer: Layer) -> Result<OwnedFd, StoreError> {
+        let directory = self.directory(layer)?;
+        let io = |source| StoreError::Io { path: directory.into(), source };
+        let mode = if layer == Layer::User { 0o700 } else { 0o755 };
+        // Root's own lies in the machine's, which all may read.
+        let parents = if layer == Layer::User && self.uid != 0 { 0o700 } else { 0o755 };
+        if let Some(parent) = directory.parent() {
+            DirBuilder::new().recursive(true).mode(parents).create(parent).map_err(io)?;
+        }
+        DirBuilder::new().recursive(true).mode(mode).create(directory).map_err(io)?;
+        trust::open_directory(directory, self.uid)?.ok_or_else(|| io(io::ErrorKind::NotFound.into()))
+    }
+
+    /// Checks that a profile could be written, and changes nothing: where the directory is missing, the one in which
+    /// it would be made is looked at. For those who will only know later, when nobody is left to tell, what to write.
+    ///
+    /// # Errors
+    /// Why none could.
+    pub fn room(&self, layer: Layer) -> Result<(), StoreError> {
+        /// More than the profile of any program measured so far takes.
+        const PROFILE_BYTES: u64 = 1 << 20;
+        /// The profiles of most programs are smaller.
+        const BYTES_MAX_LEAST: u64 = 64 << 10;
+        let wanted = self.directory(layer)?;
+        if self.bytes_max(layer).is_some_and(|bytes_max| bytes_max < BYTES_MAX_LEAST) {
+            return Err(StoreError::Capped { bytes_max: self.bytes_max });
+        }
+        let directory = wanted.ancestors().find(|directory| directory.exists()).unwrap_or(wanted);
+        let io = |error: Errno| StoreError::Io { path: directory.into(), source: error.into() };
+        if directory == wanted {
+            trust::open_directory(directory, self.uid)?;
+        }
+        rustix::fs::accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+            .map_err(io)?;
+        let space = rustix::fs::statvfs(directory).map_err(io)?;
+        if space.f_bavail.saturating_mul(space.f_frsize) < PROFILE_BYTES {
+            return Err(io(Errno::NOSPC));
+        }
+        Ok(())
+    }
+}
+
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // Without random numbers (early in a boot), the clock is as good: it only tells hosts apart.
+    match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::NONBLOCK) {
+        Ok(8) => u64::from_ne_bytes(bytes),
+        _ => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64),
+    }
+}
+
+/// Removes the file of a profile.
+///
+/// # Errors
+/// As the file system says.
+pub fn remove(path: &Path) -> Result<(), StoreError> {
+    fs::remove_file(path).map_err(|source| StoreError::Io { path: path.into(), source })
+}

@@ -1,0 +1,78 @@
+//! What can go wrong with a store of profiles.
+
+use std::io;
+use std::path::PathBuf;
+
+use prepage_core::profile::file::ProfileFileError;
+
+use crate::trust::Refused;
+
+/// Why a store could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Neither `$PREPAGE_STORE`, `$XDG_STATE_HOME` nor `$HOME` says where.
+    #[error("no place for profiles: none of PREPAGE_STORE, XDG_STATE_HOME and HOME is set")]
+    Nowhere,
+    /// A directory or file belongs to somebody else or is open to others.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// A file in the store is not a profile that this version reads.
+    #[error("{}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ProfileFileError,
+    },
+    /// A newer prepage wrote it. It is neither used nor replaced.
+    #[error("{} was written by a newer prepage (profile format {version})", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format version.
+        version: u32,
+    },
+    /// What is private to a user has no place where all may read it.
+    #[error("{role}: the program stands in the call itself, and may hold what is nobody else's to know")]
+    Private {
+        /// The role.
+        role: String,
+    },
+    /// Another writer holds the lock.
+    #[error("{}: another prepage has been writing for too long", path.display())]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The configuration leaves no room for profiles.
+    #[error("the configuration lets all profiles take {bytes_max} bytes together: none fits")]
+    Capped {
+        /// `store-max`.
+        bytes_max: u64,
+    },
+    /// The operating system refused.
+    #[error("{}", path.display())]
+    Io {
+        /// What it was about.
+        path: PathBuf,
+        /// Its reason.
+        source: io::Error,
+    },
+}
+
+impl StoreError {
+    /// What helps, as one line.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Unreadable { .. } => "prepage learn -- CMD, which replaces it",
+            Self::Newer { .. } => "prepage profile rm, or the newer prepage",
+            Self::Private { .. } => "a script in a file of its own, or without --layer",
+            Self::Busy { .. } => "end the prepage that holds the lock (fuser DIRECTORY/lock)",
+            Self::Capped { .. } => "a larger store-max, or learn = no (prepage config says where it stands)",
+            Self::Nowhere | Self::Refused(_) | Self::Io { .. } => {
+                "set PREPAGE_STORE to a directory of your own (mode 0700) on a disk with room"
+            }
+        }
+    }
+}

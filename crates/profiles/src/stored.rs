@@ -1,0 +1,60 @@
+//! A profile in a store, as those who start programs and those who list profiles get it.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use prepage_core::profile::Profile;
+use prepage_core::profile::bounds::{LeftOut, bound};
+use prepage_core::profile::file;
+
+use crate::layer::Layer;
+use crate::store_error::StoreError;
+
+/// A profile as it was found, not decoded yet: what a start can afford to wait for.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Where it is.
+    pub path: PathBuf,
+    /// In which layer.
+    pub layer: Layer,
+    pub(crate) bytes: Vec<u8>,
+    /// When a user's own was written or marked as used, before it was read.
+    pub(crate) written: Option<SystemTime>,
+}
+
+impl Stored {
+    /// Whether the start it was read for is to be observed; see [`Profile::observation_due`]. Where the bytes make no sense,
+    /// the start is learned from in any case.
+    pub fn is_observation_due(&self, random: Option<u64>) -> bool {
+        file::decode_past(&self.bytes).map_or(true, |past| past.observation_due(random))
+    }
+
+    /// Whether the user's own profile was written less than `interval` before it was read. A file from the future is of a
+    /// clock that was set back, and says nothing.
+    pub fn was_just_written(&self, interval: Duration) -> bool {
+        self.written.is_some_and(|written| written.elapsed().is_ok_and(|age| age < interval))
+    }
+
+    /// The profile, cut to what any profile may ask for, and what was cut off.
+    ///
+    /// # Errors
+    /// When the bytes make no sense.
+    pub fn decode(&self) -> Result<(Profile, Vec<LeftOut>), StoreError> {
+        let unreadable = |source| StoreError::Unreadable { path: self.path.clone(), source };
+        let mut profile = file::decode(&self.bytes).map_err(unreadable)?;
+        let cut = bound(&mut profile);
+        Ok((profile, cut))
+    }
+}
+
+/// A profile that was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The profile.
+    pub profile: Profile,
+    /// In which layer.
+    pub layer: Layer,
+}
+
+/// A file of a store: the profile in it, or what is wrong with it.
+pub type Listed = (PathBuf, Result<Profile, StoreError>);

@@ -1,0 +1,244 @@
+//! Whose word is followed: that of root and of the user in whose name is read. One rule for stores, sidecars and ELF files.
+//!
+//! A profile steers reads made in its user's name. What it can do is little: bring pages of files into memory that this
+//! user may read anyway. Still nobody else should decide that. So a file is followed that belongs to root or the user and
+//! that nobody else may write, and of a directory the same: who puts another directory in its place cannot make it
+//! root's or the user's own.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+/// A file or directory that somebody else could have written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untrusted {
+    /// Its owner's user id.
+    pub owner: u32,
+    /// Its permission bits.
+    pub mode: u32,
+}
+
+impl fmt::Display for Untrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "could have been written by others (owner {}, mode {:04o})", self.owner, self.mode)
+    }
+}
+
+/// Why a file is not read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// It, or the directory it lies in, could have been written by others.
+    #[error("{} {by}", path.display())]
+    Untrusted {
+        /// The file or directory.
+        path: PathBuf,
+        /// By whom.
+        by: Untrusted,
+    },
+    /// A symbolic link stands on the way, or something other than a file at its end.
+    #[error("{} is no regular file, or is reached through a symbolic link", path.display())]
+    NotRegular {
+        /// Where.
+        path: PathBuf,
+    },
+    /// It is larger than what is read of such files.
+    #[error("{} is larger than any such file", path.display())]
+    TooLarge {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("{} cannot be read", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Its reason.
+        source: io::Error,
+    },
+}
+
+impl Refused {
+    /// The same of a file whose path is `full`, of which only the name was known.
+    #[must_use]
+    pub fn at(mut self, full: &Path) -> Self {
+        match &mut self {
+            Self::Untrusted { path, .. }
+            | Self::NotRegular { path }
+            | Self::TooLarge { path }
+            | Self::Io { path, .. } => {
+                *path = full.into();
+            }
+        }
+        self
+    }
+}
+
+/// Whether only root and the user `uid` could have written what is open as `fd`.
+///
+/// # Errors
+/// Who else could.
+pub fn is_trusted(fd: impl AsFd, uid: u32) -> io::Result<Result<(), Untrusted>> {
+    Ok(judge(&rustix::fs::fstat(fd)?, uid))
+}
+
+fn judge(stat: &Stat, uid: u32) -> Result<(), Untrusted> {
+    let (owner, mode) = (stat.st_uid, stat.st_mode & 0o7777);
+    let is_ours = owner == 0 || owner == uid;
+    if is_ours && mode & 0o022 == 0 { Ok(()) } else { Err(Untrusted { owner, mode }) }
+}
+
+/// Opens `directory` for the user `uid`.
+///
+/// # Errors
+/// When others may write to it; `Ok(None)` where it does not exist.
+pub fn open_directory(directory: &Path, uid: u32) -> Result<Option<OwnedFd>, Refused> {
+    let path = || directory.to_owned();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = match rustix::fs::open(directory, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(error) => return Err(Refused::Io { path: path(), source: error.into() }),
+    };
+    let trusted = is_trusted(&fd, uid).map_err(|source| Refused::Io { path: path(), source })?;
+    trusted.map_err(|by| Refused::Untrusted { path: path(), by })?;
+    Ok(Some(fd))
+}
+
+/// Opens the regular file `name` below `directory`, through no symbolic link, if only root and the user `uid` could have
+/// written it. Never waits for a pipe or a device.
+///
+/// # Errors
+/// Why not; `Ok(None)` where it does not exist.
+pub fn open_below(directory: BorrowedFd<'_>, name: &Path, uid: u32) -> Result<Option<File>, Refused> {
+    let path = || name.to_owned();
+    let io = |error: Errno| Refused::Io { path: path(), source: error.into() };
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::BENEATH;
+    let fd = match rustix::fs::openat2(directory, name, flags, Mode::empty(), resolve) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(Errno::LOOP | Errno::NXIO) => return Err(Refused::NotRegular { path: path() }),
+        Err(error) => return Err(io(error)),
+    };
+    let stat = rustix::fs::fstat(&fd).map_err(io)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Refused::NotRegular { path: path() });
+    }
+    judge(&stat, uid).map_err(|by| Refused::Untrusted { path: path(), by })?;
+    Ok(Some(File::from(fd)))
+}
+
+/// Reads what [`open_below`] opens, at most `limit_bytes`.
+///
+/// # Errors
+/// As there, and where the file is larger.
+pub fn read_below(
+    directory: BorrowedFd<'_>,
+    name: &Path,
+    limit_bytes: u64,
+    uid: u32,
+) -> Result<Option<Vec<u8>>, Refused> {
+    let Some(mut file) = open_below(directory, name, uid)? else { return Ok(None) };
+    let io = |source: io::Error| Refused::Io { path: name.into(), source };
+    let len_bytes = file.metadata().map_err(io)?.len();
+    if len_bytes > limit_bytes {
+        return Err(Refused::TooLarge { path: name.into() });
+    }
+    // One read of the whole: in pieces, each would wait for the disk by itself. A file that grows is not read for ever.
+    let mut bytes = vec![0; len_bytes as usize];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match io::Read::read(&mut file, &mut bytes[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(io(error)),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use rustix::fs::CWD;
+
+    use super::*;
+
+    fn mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// A private directory with a file `a/f` in it.
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let maps = dir.path().join("maps");
+        fs::create_dir_all(maps.join("a")).unwrap();
+        fs::write(maps.join("a/f"), "content").unwrap();
+        mode(&maps, 0o755);
+        mode(&maps.join("a/f"), 0o644);
+        (dir, maps)
+    }
+
+    fn read_as(maps: &Path, name: &str, uid: u32) -> Result<Option<Vec<u8>>, Refused> {
+        let directory = open_directory(maps, uid)?.expect("it exists");
+        read_below(directory.as_fd(), Path::new(name), 100, uid)
+    }
+
+    fn read(maps: &Path, name: &str) -> Result<Option<Vec<u8>>, Refused> {
+        read_as(maps, name, rustix::process::geteuid().as_raw())
+    }
+
+    #[test]
+    fn a_file_in_a_safe_directory_is_read() {
+        let (_dir, maps) = place();
+        assert_eq!(read(&maps, "a/f").unwrap().unwrap(), b"content");
+        assert!(read(&maps, "a/g").unwrap().is_none());
+        assert!(read(&maps, "b/f").unwrap().is_none());
+        assert!(open_directory(&maps.join("none"), 0).unwrap().is_none());
+        for unsafe_mode in [0o777, 0o1777, 0o775] {
+            mode(&maps, unsafe_mode);
+            assert!(matches!(read(&maps, "a/f"), Err(Refused::Untrusted { path, .. }) if path == maps));
+        }
+    }
+
+    #[test]
+    fn links_pipes_writable_and_large_files_are_refused() {
+        let (_dir, maps) = place();
+        symlink("f", maps.join("a/link")).unwrap();
+        symlink("a", maps.join("b")).unwrap();
+        rustix::fs::mkfifoat(CWD, maps.join("a/fifo"), Mode::RUSR).unwrap();
+        for name in ["a/link", "b/f", "a/fifo", "a"] {
+            assert!(matches!(read(&maps, name), Err(Refused::NotRegular { .. })), "{name}");
+        }
+        for name in ["../maps/a/f", "/etc/passwd"] {
+            assert!(matches!(read(&maps, name), Err(Refused::Io { .. })), "{name}");
+        }
+        fs::write(maps.join("a/large"), [7; 101]).unwrap();
+        assert!(matches!(read(&maps, "a/large"), Err(Refused::TooLarge { .. })));
+        mode(&maps.join("a/f"), 0o664);
+        assert!(matches!(read(&maps, "a/f"), Err(Refused::Untrusted { .. })));
+    }
+
+    /// The rule is that of the user asked about, whoever asks: a service of root's reads for many.
+    #[test]
+    fn ours_is_what_belongs_to_the_user_that_is_asked_about() {
+        let (_dir, maps) = place();
+        if !prepage_testing::has(prepage_testing::Need::Root) {
+            return;
+        }
+        chown(maps.join("a/f"), Some(65534), Some(65534)).unwrap();
+        assert!(matches!(read_as(&maps, "a/f", 0), Err(Refused::Untrusted { by, .. }) if by.owner == 65534));
+        assert!(matches!(read_as(&maps, "a/f", 1000), Err(Refused::Untrusted { .. })));
+        assert_eq!(read_as(&maps, "a/f", 65534).unwrap().unwrap(), b"content");
+    }
+}

@@ -1,0 +1,318 @@
+//! Layers of stores on a real file system: who is read first, what is followed, what makes room, what others may see.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use prepage_core::profile::file::{FORMAT_VERSION, decode, encode};
+use prepage_core::profile::{History, Profile};
+use prepage_profiles::room::{PROFILES_OF_A_NAME_MAX, taken_in};
+use prepage_profiles::trust::Refused;
+use prepage_profiles::verify::{Verdict, sidecar, sidecars_below};
+use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
+
+fn key(role: &str) -> ProgramKey {
+    ProgramKey { program: format!("/usr/bin/{}", role.split(' ').next().unwrap()), role: role.into() }
+}
+
+fn profile(key: &ProgramKey) -> Profile {
+    Profile { program: key.program.clone(), role: key.role.clone(), sources: vec![1], ..Profile::default() }
+}
+
+/// A user's, a machine's and a vendor's layer.
+fn place() -> (tempfile::TempDir, Stores) {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = StartContextPaths {
+        store: Some(dir.path().join("user")),
+        layers: Some(vec![dir.path().join("machine"), dir.path().join("vendor")]),
+        ..StartContextPaths::default()
+    };
+    let stores = Stores::for_uid(rustix::process::geteuid().as_raw(), &paths).unwrap();
+    (dir, stores)
+}
+
+fn write(stores: &Stores, key: &ProgramKey, layer: Layer) {
+    stores.update(key, layer, |_| Some(profile(key))).unwrap();
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != "lock");
+    names.sort();
+    names
+}
+
+fn set_age(path: &Path, hours: u64) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(3600 * hours)).unwrap();
+}
+
+#[test]
+fn the_first_layer_that_has_a_profile_decides() {
+    let (dir, stores) = place();
+    let key = key("x");
+    let mut found = Vec::new();
+    for layer in [Layer::Vendor, Layer::Machine, Layer::User] {
+        assert!(stores.room(layer).is_ok());
+        write(&stores, &key, layer);
+        found.push(stores.find(&key).unwrap().unwrap().layer);
+    }
+    assert_eq!(found, [Layer::Vendor, Layer::Machine, Layer::User]);
+    let mode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("user"), mode("machine")), (0o700, 0o755));
+    let file = |layer| fs::metadata(stores.path_of(&key, layer).unwrap()).unwrap().mode() & 0o777;
+    assert_eq!((file(Layer::User), file(Layer::Machine)), (0o600, 0o644));
+    assert_eq!(stores.list(Layer::Machine).unwrap().len(), 1);
+}
+
+/// What `sudo prepage learn` writes, other users read; what is private does not get there.
+#[test]
+fn the_machines_layer_helps_other_users_and_holds_nothing_private() {
+    let (dir, stores) = place();
+    write(&stores, &key("x"), Layer::Machine);
+    let paths = StartContextPaths {
+        home: Some(dir.path().join("home/ann")),
+        layers: Some(vec![dir.path().join("machine")]),
+        ..StartContextPaths::default()
+    };
+    let uid = rustix::process::geteuid().as_raw();
+    let ann = Stores::for_uid(if uid == 0 { 4242 } else { uid }, &paths).unwrap();
+    assert_eq!(ann.find(&key("x")).unwrap().map(|found| found.layer), Some(Layer::Machine));
+    let text = key("sh -c #0badcafe");
+    let refused = stores.update(&text, Layer::Machine, |_| Some(profile(&text)));
+    assert!(matches!(refused, Err(StoreError::Private { .. })));
+    assert_eq!(names(&dir.path().join("machine")).len(), 1);
+}
+
+#[test]
+fn what_others_could_have_written_is_not_followed_and_a_pipe_not_waited_for() {
+    let (_dir, stores) = place();
+    let key = key("x");
+    write(&stores, &key, Layer::User);
+    let path = stores.path_of(&key, Layer::User).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).unwrap();
+    assert!(matches!(stores.find(&key), Err(StoreError::Refused(Refused::Untrusted { .. }))));
+    fs::remove_file(&path).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+    assert!(matches!(stores.find(&key), Err(StoreError::Refused(Refused::NotRegular { .. }))));
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+    assert!(matches!(stores.find(&key), Err(StoreError::Refused(Refused::NotRegular { .. }))));
+}
+
+#[test]
+fn a_damaged_profile_is_learned_anew_and_a_newer_one_is_left_alone() {
+    let (_dir, stores) = place();
+    let key = key("x");
+    write(&stores, &key, Layer::User);
+    let path = stores.path_of(&key, Layer::User).unwrap();
+    fs::write(&path, "damaged").unwrap();
+    assert!(matches!(stores.find(&key), Err(StoreError::Unreadable { .. })));
+    write(&stores, &key, Layer::User);
+    assert!(stores.find(&key).unwrap().is_some());
+    let mut newer = encode(&profile(&key));
+    newer[8] = FORMAT_VERSION as u8 + 1;
+    fs::write(&path, &newer).unwrap();
+    let refused = stores.update(&key, Layer::User, |_| panic!("nothing to change"));
+    assert!(matches!(refused, Err(StoreError::Newer { version, .. }) if version == FORMAT_VERSION + 1));
+    assert_eq!(fs::read(&path).unwrap(), newer);
+}
+
+#[test]
+fn what_is_the_same_is_not_written_again_and_writers_leave_no_litter() {
+    let (dir, stores) = place();
+    let key = key("x");
+    write(&stores, &key, Layer::User);
+    let path = stores.path_of(&key, Layer::User).unwrap();
+    let first = fs::metadata(&path).unwrap().ino();
+    stores.update(&key, Layer::User, |before| before).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().ino(), first, "each write makes a file");
+    // A writer that was killed leaves its file; the next one takes its place.
+    let left = path.with_file_name(format!(".{}.new", path.file_name().unwrap().to_str().unwrap()));
+    fs::write(&left, "half a profile").unwrap();
+    let change = |before: Option<Profile>| before.map(|one| Profile { sources: vec![1, 2], ..one });
+    stores.update(&key, Layer::User, change).unwrap();
+    assert_ne!(fs::metadata(&path).unwrap().ino(), first);
+    assert_eq!(names(&dir.path().join("user")), [path.file_name().unwrap().to_str().unwrap()]);
+}
+
+#[test]
+fn those_that_learn_at_once_add_to_one_another() {
+    let (_dir, stores) = place();
+    let key = key("x");
+    std::thread::scope(|scope| {
+        for source in 0..8 {
+            let (stores, key) = (&stores, &key);
+            scope.spawn(move || {
+                let add = |before: Option<Profile>| {
+                    let mut profile = before.unwrap_or_else(|| Profile { sources: vec![], ..profile(key) });
+                    profile.sources.push(source);
+                    Some(profile)
+                };
+                stores.update(key, Layer::User, add).unwrap();
+            });
+        }
+    });
+    assert_eq!(stores.find(&key).unwrap().unwrap().profile.sources.len(), 8);
+}
+
+#[test]
+fn a_lock_that_is_never_let_go_is_not_waited_for() {
+    let (_dir, stores) = place();
+    write(&stores, &key("x"), Layer::User);
+    let lock = File::open(stores.directory(Layer::User).unwrap().join("lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let refused = stores.update(&key("x"), Layer::User, |_| None);
+    assert!(matches!(refused, Err(StoreError::Busy { .. })));
+}
+
+/// The steadiest profile is not written for years, and used every day.
+#[test]
+fn what_was_not_used_for_the_longest_time_makes_room() {
+    let (_dir, stores) = place();
+    let keys: Vec<ProgramKey> =
+        (0..PROFILES_OF_A_NAME_MAX).map(|at| key(&format!("sh -c #{at:08x}"))).collect();
+    let others = [key("bash -c #0"), key("sh-x -c")];
+    let path = |key: &ProgramKey| stores.path_of(key, Layer::User).unwrap();
+    for (at, key) in keys.iter().chain(&others).enumerate() {
+        write(&stores, key, Layer::User);
+        set_age(&path(key), 1000 - at as u64);
+    }
+    let size = fs::metadata(path(&keys[0])).unwrap().len();
+    let inode = fs::metadata(path(&keys[0])).unwrap().ino();
+    assert!(stores.find(&keys[0]).unwrap().is_some());
+    let after = fs::metadata(path(&keys[0])).unwrap();
+    assert!(after.modified().unwrap().elapsed().unwrap() < Duration::from_secs(3600), "it was used");
+    assert_eq!((after.len(), after.ino()), (size, inode), "and not written");
+    write(&stores, &key("sh -c #new"), Layer::User);
+    let gone: Vec<&ProgramKey> = keys.iter().chain(&others).filter(|key| !path(key).exists()).collect();
+    assert_eq!(gone, [&keys[1]]);
+}
+
+/// Somebody builds and tries programs all day: what is used day by day stays, though its last use was yesterday.
+#[test]
+fn a_cap_lets_steady_profiles_stay_and_those_of_single_starts_go() {
+    let (_dir, stores) = place();
+    for layer in [Layer::User, Layer::Machine] {
+        let add = |stores: &Stores, name: String, observations| {
+            let key = key(&name);
+            let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+            let history = History { observations, updated_unix_s: now, ..History::default() };
+            // Some 4 KiB each.
+            let sources = (0..500).map(|at| u64::MAX - at).collect();
+            stores.update(&key, layer, |_| Some(Profile { history, sources, ..profile(&key) })).unwrap();
+            stores.path_of(&key, layer).unwrap()
+        };
+        let steady: Vec<_> = (0..10).map(|at| add(&stores, format!("steady{at}"), 5)).collect();
+        steady.iter().for_each(|path| set_age(path, 40));
+        // Learned in one start long ago, and used since without a word.
+        let silent = add(&stores, "silent".into(), 1);
+        let bytes = fs::read(&silent).unwrap();
+        let mut old = decode(&bytes).unwrap();
+        old.history.updated_unix_s -= 1_000_000;
+        fs::write(&silent, encode(&old)).unwrap();
+        set_age(&silent, 40);
+        let forgotten = add(&stores, "forgotten".into(), 5);
+        set_age(&forgotten, 4000);
+        let size = fs::metadata(&forgotten).unwrap().len();
+        let capped = stores.clone().keeping(20 * size);
+        let tried: Vec<_> = (0..60).map(|at| add(&capped, format!("tried{at:02}"), 1)).collect();
+        let (_, bytes) = taken_in(stores.directory(layer).unwrap());
+        assert!((15 * size..=20 * size).contains(&bytes), "{bytes} of {}", 20 * size);
+        assert!(steady.iter().chain([&forgotten, &silent]).all(|path| path.exists()), "{layer:?}");
+        assert!(tried.last().unwrap().exists() && !tried[0].exists(), "{layer:?}");
+        // Where only steady ones are left, those not used for long.
+        let narrow = stores.clone().keeping(8 * size);
+        let last = add(&narrow, "last".into(), 1);
+        assert!(last.exists() && !forgotten.exists(), "{layer:?}");
+        // A cap that one does not fit under.
+        let least = add(&stores.clone().keeping(size / 2), "least".into(), 1);
+        assert!(!least.exists() && taken_in(stores.directory(layer).unwrap()) == (0, 0));
+    }
+    let capped = stores.keeping(1000);
+    assert!(matches!(capped.room(Layer::User), Err(StoreError::Capped { bytes_max: 1000 })));
+    assert!(capped.room(Layer::Vendor).is_ok(), "what packages bring is theirs to say");
+}
+
+#[test]
+fn relatives_are_other_roles_of_the_program_and_those_used_last_come_first() {
+    let (_dir, stores) = place();
+    for (hours, role) in [(3, "x -a"), (2, "x -b"), (1, "x -q"), (0, "y -a")] {
+        write(&stores, &key(role), Layer::User);
+        set_age(&stores.path_of(&key(role), Layer::User).unwrap(), hours);
+    }
+    write(&stores, &key("x -m"), Layer::Machine);
+    let roles =
+        |most| stores.relatives(&key("x -q"), most).into_iter().map(|one| one.role).collect::<Vec<_>>();
+    assert_eq!(roles(9), ["x -b", "x -a", "x -m"]);
+    assert_eq!(roles(1), ["x -b"]);
+}
+
+#[test]
+fn a_profile_is_just_written_until_the_interval_is_over() {
+    let (_dir, stores) = place();
+    let key = key("x");
+    let just = || {
+        let stored = stores.read(&key).unwrap();
+        stored.is_some_and(|stored| stored.was_just_written(Duration::from_secs(3600)))
+    };
+    assert!(!just());
+    let history = History { observations: 1, ..History::default() };
+    stores.update(&key, Layer::User, |_| Some(Profile { history, ..profile(&key) })).unwrap();
+    assert!(just());
+    set_age(&stores.path_of(&key, Layer::User).unwrap(), 2);
+    assert!(!just());
+    // The first start of a day is marked as a use, which is no writing: else a program that is started once a day would
+    // never be learned from.
+    set_age(&stores.path_of(&key, Layer::User).unwrap(), 48);
+    assert!(!just());
+}
+
+#[test]
+fn only_what_is_surely_ours_and_surely_stale_may_be_pruned() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("build-id/ab")).unwrap();
+    fs::create_dir_all(dir.path().join("static/js")).unwrap();
+    let put = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
+    let of = |path: &str, version: u8| {
+        let file = prepage_core::profile::ProfiledFile {
+            path: path.into(),
+            fingerprint: prepage_core::profile::Fingerprint::BuildId(vec![0xab, 0xcd]),
+            ..Default::default()
+        };
+        let mut bytes = encode(&Profile { files: vec![file], ..Profile::default() });
+        bytes[8] = version;
+        bytes
+    };
+    let version = FORMAT_VERSION as u8;
+    put("build-id/ab/cd.profile", &of("/gone/for/good", version));
+    put("build-id/ab/ce.profile", &of("/gone/for/good", version));
+    put("build-id/ab/newer.profile", &of("/gone/for/good", version + 1));
+    put("build-id/ab/damaged.profile", b"PREPAGE\nno profile at all, of any version");
+    put("static/js/app.js.map", b"{\"version\":3}");
+    put("static/js/app.profile", b"somebody's");
+    put("some.profile", b"somebody's");
+    rustix::fs::mkfifoat(
+        rustix::fs::CWD,
+        dir.path().join("build-id/ab/pipe.profile"),
+        rustix::fs::Mode::RWXU,
+    )
+    .unwrap();
+    // A pipe in the place of the file that a sidecar speaks of is not waited for either.
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    put("elsewhere", &of(fifo.to_str().unwrap(), version));
+    fs::create_dir_all(dir.path().join("other/build-id/ab")).unwrap();
+    fs::rename(dir.path().join("elsewhere"), dir.path().join("other/build-id/ab/cd.profile")).unwrap();
+    let verdict = sidecar(&dir.path().join("other/build-id/ab/cd.profile")).verdict;
+    assert_eq!(verdict, Verdict::Stale("no regular file".into()));
+    let found: Vec<PathBuf> = sidecars_below(dir.path()).unwrap();
+    assert_eq!(found.len(), 4, "{found:?}");
+    let pruned: Vec<&PathBuf> = found.iter().filter(|path| sidecar(path).may_be_pruned()).collect();
+    assert_eq!(pruned, [&dir.path().join("build-id/ab/cd.profile")]);
+    let verdict = |name: &str| sidecar(&dir.path().join(name)).verdict;
+    assert!(matches!(verdict("build-id/ab/newer.profile"), Verdict::Unknown(_)));
+    assert!(matches!(verdict("build-id/ab/pipe.profile"), Verdict::Unknown(_)), "it is not waited for");
+}

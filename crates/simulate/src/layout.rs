@@ -1,0 +1,85 @@
+//! What is touched: objects, the entries that map them, and what is resident at the start.
+
+use prepage_core::policy::Policy;
+use prepage_core::{PageIndex, PageRange};
+
+use crate::pages::MOST_PAGES;
+use crate::replay::Replay;
+
+/// Objects and entries.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// The objects.
+    pub objects: Vec<ObjectLayout>,
+    /// The entries that map them; touches name these.
+    pub entries: Vec<EntryLayout>,
+    /// Pages resident before the first touch, by object.
+    pub resident: Vec<(usize, PageRange)>,
+}
+
+/// One object.
+#[derive(Clone, Debug)]
+pub struct ObjectLayout {
+    /// A file's path, or what the text calls it.
+    pub name: String,
+    /// How long it is.
+    pub pages: u64,
+}
+
+/// One map entry.
+#[derive(Clone, Debug)]
+pub struct EntryLayout {
+    /// Its place in [`Layout::objects`].
+    pub object: usize,
+    /// First page of the object that it shows.
+    pub offset: u64,
+    /// How many pages it shows.
+    pub pages: u64,
+    /// Whether they may be executed.
+    pub executable: bool,
+    /// The policy that serves its faults whichever policy is tried on the others, as madvise(2) would choose one.
+    pub advised: Option<Policy>,
+}
+
+impl EntryLayout {
+    /// An entry that shows all of an object, which may not be executed.
+    pub fn whole(object: usize) -> Self {
+        Self { object, offset: 0, pages: MOST_PAGES, executable: false, advised: None }
+    }
+}
+
+impl Layout {
+    /// An object of `pages` pages with an entry that shows all of it.
+    pub fn of_one(name: &str, pages: u64) -> Self {
+        let objects = vec![ObjectLayout { name: name.to_owned(), pages }];
+        Self { objects, entries: vec![EntryLayout::whole(0)], resident: Vec::new() }
+    }
+
+    /// Lets `policy` serve the entries of the objects called `name`, or whose path ends in `/name`; returns how many
+    /// entries there are.
+    pub fn advise(&mut self, name: &str, policy: &Policy) -> usize {
+        let objects = &self.objects;
+        let meant = |object: &ObjectLayout| {
+            let directory = object.name.strip_suffix(name);
+            directory.is_some_and(|directory| directory.is_empty() || directory.ends_with('/'))
+        };
+        let entries = self.entries.iter_mut().filter(|entry| meant(&objects[entry.object]));
+        entries.map(|entry| entry.advised = Some(policy.clone())).count()
+    }
+
+    /// Adds these objects and entries to `replay`. An entry without advice is served by the policy that `policy` gives
+    /// for its object.
+    pub fn build(&self, mut replay: Replay, policy: impl Fn(&ObjectLayout) -> Policy) -> Replay {
+        let objects: Vec<_> = self.objects.iter().map(|object| replay.add_object(object.pages)).collect();
+        for &(object, range) in &self.resident {
+            let end = range.end().min(PageIndex(self.objects[object].pages));
+            replay.give(objects[object], PageRange::new(range.start().min(end), end));
+        }
+        for entry in &self.entries {
+            let policy = entry.advised.clone().unwrap_or_else(|| policy(&self.objects[entry.object]));
+            let add = if entry.executable { Replay::add_executable_entry } else { Replay::add_entry };
+            add(&mut replay, objects[entry.object], entry.offset, entry.pages, policy);
+        }
+        replay
+    }
+}

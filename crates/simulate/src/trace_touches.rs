@@ -1,0 +1,158 @@
+//! Touches in a trace: the faults on files' pages, read from its file as often as they are replayed.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use hdrhistogram::Histogram;
+use prepage_core::{Fault, FaultClass, PageIndex, PageRange, Permissions};
+use prepage_trace::parquet::{Names, TraceFile, Wanted};
+
+use crate::input::{InputError, Unseen};
+use crate::layout::{EntryLayout, Layout, ObjectLayout};
+use crate::pages::{MOST_PAGES, Pages, bit};
+use crate::replay::{EntryIndex, Touch};
+
+/// What of each fault is read.
+const WANTED: Wanted = Wanted {
+    start: true,
+    thread: true,
+    object: true,
+    page: true,
+    permissions: true,
+    ip: false,
+    address: false,
+    code: false,
+    stack: false,
+    frame: false,
+    cluster: false,
+};
+
+/// Calls `each` for each fault that is a touch of a file's page, in the order of the file, with the number of the object
+/// and the touch, which names the object's page.
+pub(crate) fn each_touch(
+    file: &TraceFile,
+    mut each: impl FnMut(&Fault, usize, Touch) -> Result<(), InputError>,
+) -> Result<Numbering, InputError> {
+    let mut numbering = Numbering::default();
+    file.for_each(WANTED, |batch| {
+        for fault in batch.faults {
+            if let Some((object, touch)) = numbering.touch(fault, batch.names) {
+                each(fault, object, touch)?;
+            }
+        }
+        Ok::<_, InputError>(())
+    })?;
+    Ok(numbering)
+}
+
+/// Objects and entries, numbered in the order in which a trace's faults name them.
+#[derive(Debug, Default)]
+pub(crate) struct Numbering {
+    pub layout: Layout,
+    /// Faults on memory that no disk holds.
+    pub shared_memory: u64,
+    /// By the trace's number of the object; `None` for memory that no disk holds.
+    objects: HashMap<u32, Option<usize>>,
+    /// By process, object, and whether it may be executed.
+    entries: HashMap<(u32, usize, bool), u32>,
+    /// Processes, by the trace's number of the thread.
+    processes: HashMap<u32, u32>,
+    /// When all faults until now were over.
+    over_ns: u64,
+}
+
+impl Numbering {
+    fn touch(&mut self, fault: &Fault, names: &Names) -> Option<(usize, Touch)> {
+        let (id, page) = (fault.object?, fault.page?);
+        if fault.class == FaultClass::Failed || page.0 >= MOST_PAGES {
+            return None;
+        }
+        let object = *self.objects.entry(id.0).or_insert_with(|| {
+            let object = names.object(id);
+            if is_shared_memory(&object.path) {
+                return None;
+            }
+            let pages = object.size_bytes.map_or(0, |bytes| PageRange::covering(0, bytes).len());
+            self.layout.objects.push(ObjectLayout { name: object.path, pages: pages.min(MOST_PAGES) });
+            Some(self.layout.objects.len() - 1)
+        });
+        let Some(object) = object else {
+            self.shared_memory += 1;
+            return None;
+        };
+        let think_ns = fault.start_ns.saturating_sub(self.over_ns);
+        let end_ns = fault.start_ns.saturating_add(fault.cost_ns.unwrap_or(0));
+        self.over_ns = self.over_ns.max(end_ns);
+        let pages = &mut self.layout.objects[object].pages;
+        *pages = (*pages).max(page.0 + 1);
+        let process = *self.processes.entry(fault.thread.0).or_insert_with(|| names.thread(fault.thread).pid);
+        let executable = fault.permissions.contains(Permissions::EXECUTE);
+        let entry = *self.entries.entry((process, object, executable)).or_insert_with(|| {
+            self.layout.entries.push(EntryLayout { executable, ..EntryLayout::whole(object) });
+            self.layout.entries.len() as u32 - 1
+        });
+        let think_ns = u32::try_from(think_ns).unwrap_or(u32::MAX);
+        Some((object, Touch { page: page.0, entry: EntryIndex(entry), think_ns }))
+    }
+
+    /// Threads that touched.
+    pub fn threads(&self) -> usize {
+        self.processes.len()
+    }
+}
+
+/// What one pass over a trace finds.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    pub numbering: Numbering,
+    pub count: u64,
+    /// The median cost of faults on resident pages. Not the mean: faults that waited for a read under way are among
+    /// them, and the replay adds such waits itself.
+    pub soft_fault_ns: Option<u64>,
+    pub unseen: Unseen,
+}
+
+/// Looks through the trace in file `path`.
+pub(crate) fn survey(path: &Path) -> Result<(TraceFile, Survey), InputError> {
+    let file = TraceFile::open(path)?;
+    let mut count = 0;
+    let mut costs = Histogram::<u64>::new(3).expect("three digits are a precision there is");
+    // By object: the pages touched, and how many of them were resident when they were first touched.
+    let mut touched: Vec<(Pages<u64>, u64)> = Vec::new();
+    let numbering = each_touch(&file, |fault, object, touch| {
+        count += 1;
+        if let (FaultClass::Cached, Some(cost_ns)) = (fault.class, fault.cost_ns) {
+            costs.saturating_record(cost_ns);
+        }
+        if object == touched.len() {
+            touched.push(Default::default());
+        }
+        let (pages, found_resident) = &mut touched[object];
+        let group = pages.get_mut(PageIndex(touch.page));
+        let mark = bit(PageIndex(touch.page));
+        if *group & mark == 0 {
+            *group |= mark;
+            *found_resident += u64::from(fault.class != FaultClass::Disk);
+        }
+        Ok(())
+    })?;
+    let soft_fault_ns = (!costs.is_empty()).then(|| costs.value_at_quantile(0.5));
+    let unseen = match &file.facts().exact {
+        None => Unseen::Unknown,
+        Some(exact) => {
+            let resident: HashMap<&str, u64> =
+                exact.resident_pages.iter().map(|(path, pages)| (path.as_str(), *pages)).collect();
+            let objects = numbering.layout.objects.iter().zip(&touched);
+            let hidden = objects.map(|(object, (_, found_resident))| {
+                resident.get(object.name.as_str()).copied().unwrap_or(0).saturating_sub(*found_resident)
+            });
+            Unseen::AtMost(hidden.fold(0, u64::saturating_add))
+        }
+    };
+    Ok((file, Survey { numbering, count, soft_fault_ns, unseen }))
+}
+
+/// Whether a path is that of memory, not of a file: memfd_create, shmget, MAP_SHARED|MAP_ANONYMOUS, shm_open.
+fn is_shared_memory(path: &str) -> bool {
+    ["/memfd:", "/SYSV", "/dev/zero", "/dev/shm/"].iter().any(|prefix| path.starts_with(prefix))
+}

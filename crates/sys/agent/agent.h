@@ -1,0 +1,182 @@
+/* What the files of the agent share. See audit.c for what the agent is. */
+#pragma once
+#include <elf.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "raw.h"
+
+#define AT_PATH_MAX 4096
+#define HIDDEN __attribute__((visibility("hidden")))
+#define EXPORT __attribute__((visibility("default")))
+
+/* ---- log.c: records in memory shared with the observer; crates/sys/src/agent/record.rs reads them ---- */
+
+enum kind {
+    STARTED = 1, /* the program; detail: enum arming */
+    LOOKED_UP,   /* stat, access, readlink, chdir … */
+    OPENED,
+    STREAMED, /* fopen: what is read of it is told at fclose and exit */
+    LISTED,   /* opendir */
+    SOUGHT,   /* a place where ld.so looks for a library */
+    EXECUTED, /* detail: enum carrying */
+    READ,     /* device, inode, offset, bytes */
+};
+
+/* Whether the agent goes along with an exec. record.rs knows the order. */
+enum carrying {
+    CARRIED,
+    NOT_FOUND,
+    RIGHTS,
+    NOT_DYNAMIC,
+    OTHER_LOADER,
+    LIBRARY_OUT_OF_REACH,
+    TRACED,
+    SANDBOXED,
+    TOO_LARGE
+};
+
+/* Whether the mappings of a program are registered. */
+enum arming { ARMED, REFUSED_BY_KERNEL, NOT_ASKED };
+
+/* 1:PID:FD:TOKEN:FILTERS:ARM, see crates/sys/src/agent/log.rs. Says whether to register mappings. */
+HIDDEN int log_open(const char *variable, int *arms);
+/* Whether somebody still reads and there is room: otherwise nothing is worth doing. Counts what is dropped for want of room. */
+HIDDEN int log_is_read(void);
+/* Whether the observer wants to look at the process before it ends. */
+HIDDEN int log_looks_last(void);
+HIDDEN void log_path(enum kind kind, unsigned detail, const char *dir, const char *path);
+HIDDEN void log_read(const uint64_t read[4]);
+HIDDEN void log_missed(void);
+/* Marks what cannot be passed on to another process: the value of the variable. */
+HIDDEN const char *log_variable(void);
+
+/* ---- world.c: what process this is ---- */
+
+struct world {
+    int sandboxed; /* the process id, once it installed a seccomp filter of its own: no call from then on that it did not make */
+    int filters;   /* seccomp filters that the observer has, and with it this process */
+    int64_t observer;
+    const char *execfn;
+    const char *single_threaded; /* libc's own note of it */
+    uintptr_t phdr, phdrs; /* of the program */
+    long (*clock)(int, long *);
+};
+extern HIDDEN struct world world;
+HIDDEN void world_read(const uintptr_t *auxv);
+HIDDEN uint64_t world_now(void);
+HIDDEN int world_has_one_thread(void);
+/* Whether a debugger or strace looks on, and how many seccomp filters there are. */
+struct onlookers {
+    int traced, filters;
+};
+HIDDEN struct onlookers world_onlookers(void);
+/* The directory that `fd` (AT_FDCWD: the current one) names, or NULL. Release with world_release. */
+HIDDEN const char *world_directory(int fd);
+HIDDEN void world_release(int fd);
+HIDDEN void world_directory_changes(void);
+
+/* ---- object.c: loaded objects ---- */
+
+struct link_map { /* the public part, <link.h> */
+    uintptr_t l_addr;
+    char *l_name;
+    Elf64_Dyn *l_ld;
+    struct link_map *l_next, *l_prev;
+};
+struct extent {
+    uintptr_t start, end;
+};
+HIDDEN int object_extent(const struct link_map *map, int is_program, struct extent *extent);
+HIDDEN uintptr_t object_symbol(const struct link_map *map, const char *name);
+HIDDEN uintptr_t object_variable(const struct link_map *program, const struct link_map *libc, const char *name);
+/* Makes everybody who binds a function of `map` get another: ld.so finds it in the symbol table, which is this process's
+ * own copy. Between begin, which says where that table is, and end. Returns the function, 0 where there is none. */
+HIDDEN int object_redirect_begin(const struct link_map *map, struct extent *table);
+HIDDEN uintptr_t object_redirect(const struct link_map *map, const struct extent *table, const char *name, uintptr_t to);
+HIDDEN void object_redirect_end(const struct extent *table);
+
+/* ---- arm.c: exact first touches ---- */
+
+HIDDEN void arm_allow(const char *receiver, int arms);
+HIDDEN enum arming arm_begin(void);
+HIDDEN void arm(const struct extent *extent);
+HIDDEN void arm_end(void);
+HIDDEN void arm_last_look(void);
+
+/* ---- calls.c, reads.c, exec.c, target.c: what stands before functions of libc ---- */
+
+HIDDEN void calls_install(const struct link_map *libc, const struct extent *table);
+HIDDEN void reads_at(int fd, int64_t offset, uint64_t bytes);
+HIDDEN void reads_stream(const char *file);
+HIDDEN void reads_all_streams(const struct link_map *libc);
+/* `library` is the agent's own path, by which children load it. */
+HIDDEN int target_prepare(const struct link_map *program, const char *library);
+/* `path`, or NULL for the file `fd`. */
+HIDDEN enum carrying target_takes(const char *path, int fd);
+HIDDEN void exec_install(const struct link_map *program, const struct link_map *libc, const struct extent *table,
+                         const char *library);
+
+/* ---- small pieces ---- */
+
+static inline size_t length(const char *text)
+{
+    size_t len = 0;
+    while (text[len])
+        len++;
+    return len;
+}
+
+static inline int starts(const char *text, const char *with)
+{
+    while (*with)
+        if (*text++ != *with++)
+            return 0;
+    return 1;
+}
+
+static inline int same(const char *one, const char *other)
+{
+    while (*one && *one == *other)
+        one++, other++;
+    return *one == *other;
+}
+
+/* Whether a pointer that the program passes may be looked at: a null pointer gets its EFAULT from the kernel. */
+static inline int plausible(const void *pointer)
+{
+    return (uintptr_t)pointer >= 65536 && (uintptr_t)pointer >> 56 == 0;
+}
+
+static inline uint64_t number(const char **text, unsigned base)
+{
+    uint64_t value = 0;
+    for (;; (*text)++) {
+        char c = **text;
+        unsigned digit = c >= '0' && c <= '9' ? (unsigned)(c - '0') : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10 : 99;
+        if (digit >= base)
+            return value;
+        value = value * base + digit;
+    }
+}
+
+static inline char *append(char *to, const char *text)
+{
+    while (*text)
+        *to++ = *text++;
+    *to = 0;
+    return to;
+}
+
+static inline char *append_number(char *to, uint64_t value)
+{
+    char digits[24];
+    int at = 0;
+    do
+        digits[at++] = (char)('0' + value % 10);
+    while (value /= 10);
+    while (at)
+        *to++ = digits[--at];
+    *to = 0;
+    return to;
+}

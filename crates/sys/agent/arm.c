@@ -1,0 +1,127 @@
+/* Exact first touches: a file mapping registered with userfaultfd in mode WP under WP_ASYNC protects nothing and sends no
+ * message, but the kernel switches fault-around off for it, so that each page's first touch is a fault of its own.
+ *
+ * The registration lives as long as the userfaultfd. The program must not see a descriptor that it did not open, so
+ * the descriptor goes to the observer over a socket before the program's own code runs. The observer closes it when
+ * it has seen enough, and can register later mappings of the process with it, from outside. One is made for
+ * the start, and one for each dlopen. */
+#include "agent.h"
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+#include <linux/userfaultfd.h>
+
+enum { FEATURE_WP_ASYNC = 1 << 15, USER_MODE_ONLY = 1, AF_LOCAL = 1, STREAM = 1 };
+
+static int descriptor = -1, may_arm;
+static char receiver[64];
+
+/* A sandbox may kill who calls userfaultfd: it is called only where the observer, under the same filters, called it and lived. */
+void arm_allow(const char *name, int arms)
+{
+    append(receiver, name);
+    may_arm = arms;
+}
+
+enum arming arm_begin(void)
+{
+    struct uffdio_api api = {.api = UFFD_API, .features = FEATURE_WP_ASYNC};
+    if (world.sandboxed || !may_arm)
+        return NOT_ASKED;
+    if (descriptor >= 0)
+        return ARMED;
+    descriptor = (int)RAW1(__NR_userfaultfd, RAW_O_CLOEXEC | RAW_O_NONBLOCK | USER_MODE_ONLY);
+    if (descriptor < 0)
+        return REFUSED_BY_KERNEL;
+    if (RAW3(__NR_ioctl, descriptor, UFFDIO_API, &api)) {
+        RAW1(__NR_close, descriptor);
+        descriptor = -1;
+        return REFUSED_BY_KERNEL;
+    }
+    return ARMED;
+}
+
+void arm(const struct extent *extent)
+{
+    if (descriptor < 0)
+        return;
+    struct uffdio_register registered = {
+        .range = {.start = extent->start, .len = extent->end - extent->start},
+        .mode = UFFDIO_REGISTER_MODE_WP,
+    };
+    RAW3(__NR_ioctl, descriptor, UFFDIO_REGISTER, &registered);
+}
+
+/* Sends the time, and the descriptor `fd` unless that is -1, to the observer: what was mapped by now is registered, what is
+ * mapped later is the observer's to register. Returns the connection, or less than 0. */
+static long tell_observer(int fd)
+{
+    uint64_t now = world_now();
+    struct {
+        uint16_t family;
+        char name[108];
+    } address = {AF_LOCAL, {0}};
+    struct {
+        size_t len;
+        int level, type, fd, pad;
+    } rights = {.len = 20, .level = 1 /* SOL_SOCKET */, .type = 1 /* SCM_RIGHTS */, .fd = fd};
+    struct {
+        void *base;
+        size_t len;
+    } bytes = {&now, sizeof now};
+    struct {
+        void *name;
+        uint32_t name_len, pad;
+        void *bytes;
+        size_t count;
+        void *control;
+        size_t control_len;
+        int flags;
+    } message = {.bytes = &bytes, .count = 1};
+    if (fd >= 0) {
+        message.control = &rights;
+        message.control_len = sizeof rights;
+    }
+    /* An abstract name: behind a zero, no file. */
+    size_t len = (size_t)(append(address.name + 1, receiver) - (char *)&address);
+    long to = RAW3(__NR_socket, AF_LOCAL, STREAM | RAW_O_CLOEXEC | RAW_O_NONBLOCK, 0);
+    if (to < 0)
+        return to;
+    if (RAW3(__NR_connect, to, &address, len) ||
+        RAW3(__NR_sendmsg, to, &message, 0x4000 /* MSG_NOSIGNAL */) != sizeof now) {
+        RAW1(__NR_close, to);
+        return -1;
+    }
+    return to;
+}
+
+/* Hands the descriptor to the observer. If nobody takes it, it is closed and nothing is exact. */
+void arm_end(void)
+{
+    if (descriptor < 0)
+        return;
+    long told = tell_observer(descriptor);
+    if (told >= 0)
+        RAW1(__NR_close, told);
+    RAW1(__NR_close, descriptor);
+    descriptor = -1;
+}
+
+/* An observer without perf sees page tables, which end with the process: it says so in the log, and is waited for at
+ * exit until it has looked once more and hangs up, 20 ms at most. */
+void arm_last_look(void)
+{
+    struct {
+        int fd;
+        short events, revents;
+    } hung_up = {.events = 0};
+    long patience[2] = {0, 20 * 1000 * 1000};
+    if (world.sandboxed || !receiver[0] || !log_looks_last())
+        return;
+    long told = tell_observer(-1);
+    if (told < 0)
+        return;
+    hung_up.fd = (int)told;
+    RAW6(__NR_ppoll, &hung_up, 1, patience, 0, 0, 0);
+    RAW1(__NR_close, told);
+}

@@ -1,0 +1,224 @@
+/* libprepage-agent.so: what enters an observed program.
+ *
+ * ld.so loads it before all else (LD_AUDIT, rtld-audit(7)) and tells it of every library before that is relocated. It logs
+ * the names that the program looks up and the files that it reads (calls.c, reads.c, log.c), registers mappings so that each
+ * page's first touch can be seen (arm.c), and goes along with execs (exec.c). It has no libc, no thread-local data, allocates
+ * nothing, and leaves errno alone.
+ *
+ * The program is to find nothing changed. The variables that brought the agent are taken out of the environment before the
+ * program's own code runs. No descriptor stays open. Where anything is unusual (no log, another debugger, a sandbox), it
+ * steps back in silence and the program runs as without it. */
+#include "agent.h"
+
+enum { LAV = 2, LA_ACT_CONSISTENT = 0, BASE = 0 };
+
+static int begun, ready, running, too_old;
+static const struct link_map *program, *libc;
+static char library[AT_PATH_MAX];
+
+/* ---- the environment ---- */
+
+static void wipe(char *text)
+{
+    while (*text)
+        *text++ = 0;
+}
+
+/* Whether `audit`, the value of LD_AUDIT, ends with the agent; cuts it off there and keeps it. */
+static int cut_agent(char *audit)
+{
+    size_t len = length(audit), at = len;
+    while (at && audit[at - 1] != ':')
+        at--;
+    if (len - at >= sizeof library)
+        return 0;
+    append(library, audit + at);
+    wipe(audit + (at ? at - 1 : 0));
+    return at != 0;
+}
+
+/* Takes what was added out of the environment at `envp`: two strings always, so that the freed places make one entry of
+ * the auxiliary vector behind it. Some programs look for that vector behind the environment's end, and ld.so's
+ * pointer to its old beginning stays right. */
+static void clean(char **envp)
+{
+    char **to = envp, **from = envp;
+    for (; *from; from++) {
+        if (starts(*from, "PREPAGE_AGENT=") || starts(*from, "PREPAGE_AGENT_EVEN=")) {
+            wipe(*from);
+            continue;
+        }
+        if (starts(*from, "LD_AUDIT=") && !cut_agent(*from + 9)) {
+            wipe(*from);
+            continue;
+        }
+        *to++ = *from;
+    }
+    if (from - to != 2) /* not what prepage made: leave no gap in the middle, at least */
+        while (to < from)
+            *to++ = NULL;
+    else {
+        to[0] = NULL;
+        to[1] = (char *)AT_IGNORE;
+        to[2] = NULL;
+    }
+}
+
+/* The receiver of descriptors has the log's secret for a name: the fourth part of the variable. */
+static void find_receiver(const char *variable, int arms)
+{
+    char name[64], *to = append(name, "prepage-");
+    for (int colons = 0; colons < 3; variable++)
+        colons += *variable == ':';
+    while (*variable != ':' && to < name + sizeof name - 1)
+        *to++ = *variable++;
+    *to = 0;
+    arm_allow(name, arms);
+}
+
+/* Reads and cleans the stack that the kernel made, which ld.so knows. */
+static void begin(const struct link_map *maps)
+{
+    uintptr_t *stack = NULL;
+    begun = 1;
+    /* A program may hold a copy of this variable (node does), which has no value yet. */
+    for (; maps && !stack; maps = maps->l_next) {
+        uintptr_t end = object_symbol(maps, "__libc_stack_end");
+        stack = end ? *(uintptr_t **)end : NULL;
+    }
+    if (!stack || stack[0] > 1 << 24 || stack[stack[0] + 1])
+        return;
+    char **envp = (char **)stack + stack[0] + 2, **auxv = envp;
+    const char *variable = NULL;
+    for (; *auxv; auxv++)
+        if (starts(*auxv, "PREPAGE_AGENT="))
+            variable = *auxv + 14;
+    int arms = 0;
+    ready = variable && !too_old && log_open(variable, &arms) && log_is_read();
+    if (ready)
+        find_receiver(variable, arms);
+    clean(envp);
+    world_read((uintptr_t *)(auxv + 1));
+    if (ready)
+        log_path(STARTED, arm_begin(), NULL, world.execfn ? world.execfn : "?");
+}
+
+/* ---- what ld.so calls ---- */
+
+EXPORT unsigned la_version(unsigned version)
+{
+    /* Before glibc 2.35 it was 1, and some of the functions were in libpthread: there the agent only cleans up. */
+    too_old = version < LAV;
+    return too_old ? version : LAV;
+}
+
+EXPORT char *la_objsearch(const char *name, uintptr_t *cookie, unsigned flag)
+{
+    (void)cookie, (void)flag;
+    if (ready && log_is_read())
+        for (const char *at = name; *at; at++)
+            if (*at == '/') {
+                const char *dir = *name == '/' ? NULL : world_directory(RAW_AT_FDCWD);
+                if (dir || *name == '/')
+                    log_path(SOUGHT, 0, dir, name);
+                if (dir)
+                    world_release(RAW_AT_FDCWD);
+                break;
+            }
+    return (char *)name;
+}
+
+EXPORT void la_activity(uintptr_t *cookie, unsigned activity)
+{
+    (void)cookie;
+    if (running && activity == LA_ACT_CONSISTENT)
+        arm_end();
+}
+
+static int is_libc(const char *path)
+{
+    const char *name = path;
+    for (const char *at = path; *at; at++)
+        if (*at == '/')
+            name = at + 1;
+    return same(name, "libc.so.6");
+}
+
+EXPORT unsigned la_objopen(struct link_map *map, long lmid, uintptr_t *cookie)
+{
+    struct extent extent;
+    (void)cookie;
+    if (!begun) {
+        program = map;
+        begin(map);
+    }
+    if (!ready)
+        return 0;
+    if (lmid == BASE && !libc && is_libc(map->l_name)) {
+        struct extent table;
+        libc = map;
+        world.single_threaded = (const char *)object_variable(program, libc, "__libc_single_threaded");
+        if (object_redirect_begin(libc, &table)) {
+            exec_install(program, libc, &table, library);
+            calls_install(libc, &table);
+            object_redirect_end(&table);
+        }
+    }
+    /* After that, which goes all over libc's symbols. */
+    if (log_is_read() && object_extent(map, map == program, &extent)) {
+        if (running)
+            arm_begin(); /* la_activity ends it */
+        arm(&extent);
+    }
+    /* No function is asked for (la_symbind): where one auditing library is, ld.so 2.36 calls malloc before libc is ready for
+     * it, and the heap never grows by brk. */
+    return 0;
+}
+
+/* Before the first constructor runs. */
+EXPORT void la_preinit(uintptr_t *cookie)
+{
+    (void)cookie;
+    arm_end();
+    running = ready;
+}
+
+/* At exit, each object is closed. */
+EXPORT unsigned la_objclose(uintptr_t *cookie)
+{
+    struct link_map *closed = (struct link_map *)*cookie;
+    /* Other threads might close streams meanwhile. */
+    if (ready && libc && closed == program && world_has_one_thread() && log_is_read())
+        reads_all_streams(libc);
+    if (ready && closed == program)
+        arm_last_look();
+    return 0;
+}
+
+/* ---- what the compiler may call ---- */
+
+HIDDEN void *memcpy(void *to, const void *from, size_t len)
+{
+    char *t = to;
+    const char *f = from;
+    while (len--)
+        *t++ = *f++;
+    return to;
+}
+
+HIDDEN void *memset(void *to, int value, size_t len)
+{
+    char *t = to;
+    while (len--)
+        *t++ = (char)value;
+    return to;
+}
+
+HIDDEN int memcmp(const void *one, const void *other, size_t len)
+{
+    const unsigned char *a = one, *b = other;
+    for (; len; len--, a++, b++)
+        if (*a != *b)
+            return *a - *b;
+    return 0;
+}

@@ -1,0 +1,351 @@
+/* What stands before functions of libc that take names or read files.
+ *
+ * Whoever binds such a function, at the start or by dlsym, gets a stub (object_redirect). The stub saves the arguments,
+ * calls `calls_before`, and jumps to the function: no frame stays on the stack while the function runs, so that threads can be
+ * cancelled in it, and backtraces are the program's own. What comes of the call is not waited for: a name that does
+ * not exist was looked up as well, and how many bytes there are to read is known before. */
+#include "agent.h"
+
+enum act {
+    NAME,      /* argument `path` is a name, relative to the descriptor `dir` if that is not NONE */
+    CHANGES,   /* so is it, and relative names mean something else afterwards */
+    LIST,      /* the directory `path` is a descriptor of */
+    READS,     /* fd, buffer, count */
+    READS_AT,  /* fd, buffer, count, offset */
+    VECTOR,    /* fd, iovec, count */
+    VECTOR_AT, /* fd, iovec, count, offset */
+    SENDS,     /* out, in, offset or NULL, count */
+    COPIES,    /* in, offset or NULL, out, offset, count */
+    CLOSES,    /* a stream */
+    SYSCALL,
+    PRCTL,
+};
+enum { NONE = -1 };
+
+struct call {
+    char name[24];
+    uint8_t act, kind;
+    int8_t path, dir;
+};
+
+static const struct call calls[] = {
+    {"open", NAME, OPENED, 0, NONE},
+    {"open64", NAME, OPENED, 0, NONE},
+    {"__open", NAME, OPENED, 0, NONE},
+    {"__open64", NAME, OPENED, 0, NONE},
+    {"__open_2", NAME, OPENED, 0, NONE},
+    {"__open64_2", NAME, OPENED, 0, NONE},
+    {"creat", NAME, LOOKED_UP, 0, NONE},
+    {"creat64", NAME, LOOKED_UP, 0, NONE},
+    {"openat", NAME, OPENED, 1, 0},
+    {"openat64", NAME, OPENED, 1, 0},
+    {"__openat_2", NAME, OPENED, 1, 0},
+    {"__openat64_2", NAME, OPENED, 1, 0},
+    {"fopen", NAME, STREAMED, 0, NONE},
+    {"fopen64", NAME, STREAMED, 0, NONE},
+    {"freopen", NAME, STREAMED, 0, NONE},
+    {"freopen64", NAME, STREAMED, 0, NONE},
+    {"fclose", CLOSES, READ, 0, NONE},
+    {"stat", NAME, LOOKED_UP, 0, NONE},
+    {"stat64", NAME, LOOKED_UP, 0, NONE},
+    {"lstat", NAME, LOOKED_UP, 0, NONE},
+    {"lstat64", NAME, LOOKED_UP, 0, NONE},
+    {"fstatat", NAME, LOOKED_UP, 1, 0},
+    {"fstatat64", NAME, LOOKED_UP, 1, 0},
+    {"__xstat", NAME, LOOKED_UP, 1, NONE},
+    {"__xstat64", NAME, LOOKED_UP, 1, NONE},
+    {"__lxstat", NAME, LOOKED_UP, 1, NONE},
+    {"__lxstat64", NAME, LOOKED_UP, 1, NONE},
+    {"__fxstatat", NAME, LOOKED_UP, 2, 1},
+    {"__fxstatat64", NAME, LOOKED_UP, 2, 1},
+    {"statx", NAME, LOOKED_UP, 1, 0},
+    {"statfs", NAME, LOOKED_UP, 0, NONE},
+    {"statfs64", NAME, LOOKED_UP, 0, NONE},
+    {"statvfs", NAME, LOOKED_UP, 0, NONE},
+    {"statvfs64", NAME, LOOKED_UP, 0, NONE},
+    {"access", NAME, LOOKED_UP, 0, NONE},
+    {"eaccess", NAME, LOOKED_UP, 0, NONE},
+    {"euidaccess", NAME, LOOKED_UP, 0, NONE},
+    {"faccessat", NAME, LOOKED_UP, 1, 0},
+    {"readlink", NAME, LOOKED_UP, 0, NONE},
+    {"__readlink_chk", NAME, LOOKED_UP, 0, NONE},
+    {"readlinkat", NAME, LOOKED_UP, 1, 0},
+    {"__readlinkat_chk", NAME, LOOKED_UP, 1, 0},
+    {"realpath", NAME, LOOKED_UP, 0, NONE},
+    {"__realpath_chk", NAME, LOOKED_UP, 0, NONE},
+    {"canonicalize_file_name", NAME, LOOKED_UP, 0, NONE},
+    {"getxattr", NAME, LOOKED_UP, 0, NONE},
+    {"lgetxattr", NAME, LOOKED_UP, 0, NONE},
+    {"listxattr", NAME, LOOKED_UP, 0, NONE},
+    {"llistxattr", NAME, LOOKED_UP, 0, NONE},
+    {"inotify_add_watch", NAME, LOOKED_UP, 1, NONE},
+    {"mkdir", NAME, LOOKED_UP, 0, NONE},
+    {"mkdirat", NAME, LOOKED_UP, 1, 0},
+    {"rmdir", NAME, LOOKED_UP, 0, NONE},
+    {"unlink", NAME, LOOKED_UP, 0, NONE},
+    {"unlinkat", NAME, LOOKED_UP, 1, 0},
+    {"remove", NAME, LOOKED_UP, 0, NONE},
+    {"chmod", NAME, LOOKED_UP, 0, NONE},
+    {"utimensat", NAME, LOOKED_UP, 1, 0},
+    {"chdir", CHANGES, LOOKED_UP, 0, NONE},
+    {"fchdir", CHANGES, LOOKED_UP, NONE, NONE},
+    {"chroot", CHANGES, LOOKED_UP, 0, NONE},
+    {"opendir", NAME, LISTED, 0, NONE},
+    {"scandir", NAME, LISTED, 0, NONE},
+    {"scandir64", NAME, LISTED, 0, NONE},
+    {"fdopendir", LIST, LISTED, 0, NONE},
+    {"getdents64", LIST, LISTED, 0, NONE},
+    {"read", READS, READ, NONE, NONE},
+    {"__read", READS, READ, NONE, NONE},
+    {"__read_chk", READS, READ, NONE, NONE},
+    {"pread", READS_AT, READ, NONE, NONE},
+    {"pread64", READS_AT, READ, NONE, NONE},
+    {"__pread64", READS_AT, READ, NONE, NONE},
+    {"__pread_chk", READS_AT, READ, NONE, NONE},
+    {"__pread64_chk", READS_AT, READ, NONE, NONE},
+    {"readv", VECTOR, READ, NONE, NONE},
+    {"preadv", VECTOR_AT, READ, NONE, NONE},
+    {"preadv64", VECTOR_AT, READ, NONE, NONE},
+    {"sendfile", SENDS, READ, NONE, NONE},
+    {"sendfile64", SENDS, READ, NONE, NONE},
+    {"copy_file_range", COPIES, READ, NONE, NONE},
+    {"syscall", SYSCALL, 0, NONE, NONE},
+    {"prctl", PRCTL, 0, NONE, NONE},
+};
+enum { CALLS = sizeof calls / sizeof *calls, STUBS = 96, STUB_BYTES = 16 };
+_Static_assert(CALLS <= STUBS, "a stub for each");
+
+static uintptr_t functions[STUBS];
+extern HIDDEN char calls_stubs[];
+
+#if defined(__x86_64__)
+__asm__(".pushsection .text\n"
+        ".hidden calls_stubs\n"
+        ".balign 16\n"
+        "calls_stubs:\n"
+        ".set stub, 0\n"
+        ".rept 96\n"
+        ".balign 16\n"
+        "endbr64\n"
+        "pushq $stub\n"
+        "jmp calls_common\n"
+        ".set stub, stub + 1\n"
+        ".endr\n"
+        "calls_common:\n"
+        ".cfi_startproc\n"
+        ".cfi_def_cfa_offset 16\n"
+        "push %r10; push %rax; push %r9; push %r8; push %rcx; push %rdx; push %rsi; push %rdi\n"
+        ".cfi_adjust_cfa_offset 64\n"
+        "mov 64(%rsp), %rdi\n"
+        "mov %rsp, %rsi\n"
+        "call calls_before\n"
+        "mov %rax, 64(%rsp)\n"
+        "pop %rdi; pop %rsi; pop %rdx; pop %rcx; pop %r8; pop %r9; pop %rax; pop %r10\n"
+        ".cfi_adjust_cfa_offset -64\n"
+        "pop %r11\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "jmp *%r11\n"
+        ".cfi_endproc\n"
+        ".popsection\n");
+#else
+__asm__(".pushsection .text\n"
+        ".hidden calls_stubs\n"
+        ".balign 16\n"
+        "calls_stubs:\n"
+        ".set stub, 0\n"
+        ".rept 96\n"
+        ".balign 16\n"
+        "hint #34\n" /* bti c */
+        "mov x16, #stub\n"
+        "b calls_common\n"
+        ".set stub, stub + 1\n"
+        ".endr\n"
+        "calls_common:\n"
+        ".cfi_startproc\n"
+        "stp x29, x30, [sp, #-96]!\n"
+        ".cfi_def_cfa_offset 96\n"
+        ".cfi_offset 29, -96\n"
+        ".cfi_offset 30, -88\n"
+        "stp x0, x1, [sp, #16]\n"
+        "stp x2, x3, [sp, #32]\n"
+        "stp x4, x5, [sp, #48]\n"
+        "stp x6, x7, [sp, #64]\n"
+        "str x8, [sp, #80]\n"
+        "mov x0, x16\n"
+        "add x1, sp, #16\n"
+        "bl calls_before\n"
+        "mov x16, x0\n"
+        "ldp x0, x1, [sp, #16]\n"
+        "ldp x2, x3, [sp, #32]\n"
+        "ldp x4, x5, [sp, #48]\n"
+        "ldp x6, x7, [sp, #64]\n"
+        "ldr x8, [sp, #80]\n"
+        "ldp x29, x30, [sp], #96\n"
+        ".cfi_def_cfa_offset 0\n"
+        "br x16\n"
+        ".cfi_endproc\n"
+        ".popsection\n");
+#endif
+
+static void log_descriptor(enum kind kind, int fd)
+{
+    const char *path = fd >= 0 ? world_directory(fd) : NULL;
+    if (!path) {
+        log_missed();
+        return;
+    }
+    log_path(kind, 0, NULL, path);
+    world_release(fd);
+}
+
+static void log_name(enum kind kind, int fd, const char *path)
+{
+    if (!plausible(path) || !*path)
+        return;
+    if (*path == '/') {
+        log_path(kind, 0, NULL, path);
+        return;
+    }
+    const char *dir = world_directory(fd);
+    if (!dir) {
+        log_missed();
+        return;
+    }
+    log_path(kind, 0, dir[1] ? dir : "", path);
+    world_release(fd);
+}
+
+static uint64_t vector_bytes(const uintptr_t *vector, uint64_t count)
+{
+    uint64_t bytes = 0;
+    if (!plausible(vector) || count > 1024)
+        return 0;
+    for (uint64_t i = 0; i < count; i++)
+        bytes += vector[2 * i + 1];
+    return bytes;
+}
+
+static int64_t offset_at(const long *pointer)
+{
+    return plausible(pointer) ? *pointer : -1;
+}
+
+enum { MODE_FILTER = 2, SET_SECCOMP = 22 };
+
+/* The filter does not stand yet: this is the last moment to ask. */
+static void sandbox_begins(void)
+{
+    world.sandboxed = (int)RAW1(__NR_getpid, 0);
+}
+
+static void log_syscall(const long *args)
+{
+    switch (args[0]) {
+    case __NR_openat:
+#ifdef __NR_openat2
+    case __NR_openat2:
+#endif
+        log_name(OPENED, (int)args[1], (const char *)args[2]);
+        break;
+#ifdef __NR_open
+    case __NR_open:
+        log_name(OPENED, RAW_AT_FDCWD, (const char *)args[1]);
+        break;
+    case __NR_stat:
+    case __NR_lstat:
+    case __NR_access:
+    case __NR_readlink:
+        log_name(LOOKED_UP, RAW_AT_FDCWD, (const char *)args[1]);
+        break;
+#endif
+    case __NR_newfstatat:
+    case __NR_statx:
+    case __NR_faccessat:
+#ifdef __NR_faccessat2
+    case __NR_faccessat2:
+#endif
+    case __NR_readlinkat:
+        log_name(LOOKED_UP, (int)args[1], (const char *)args[2]);
+        break;
+    case __NR_getdents64:
+        log_descriptor(LISTED, (int)args[1]);
+        break;
+    case __NR_read:
+        reads_at((int)args[1], -1, (uint64_t)args[3]);
+        break;
+    case __NR_pread64:
+        reads_at((int)args[1], args[4], (uint64_t)args[3]);
+        break;
+    case __NR_chdir:
+    case __NR_fchdir:
+        world_directory_changes();
+        break;
+    case __NR_seccomp:
+        sandbox_begins();
+        break;
+    case __NR_prctl:
+        if (args[1] == SET_SECCOMP)
+            sandbox_begins();
+        break;
+    }
+}
+
+/* Called by the stubs. Returns where to go on. */
+__attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *args)
+{
+    const struct call *call = &calls[stub];
+    uintptr_t function = functions[stub];
+    if (call->act == PRCTL && args[0] == SET_SECCOMP)
+        sandbox_begins();
+    if (!log_is_read()) {
+        if (call->act == SYSCALL && (args[0] == __NR_seccomp || (args[0] == __NR_prctl && args[1] == SET_SECCOMP)))
+            sandbox_begins();
+        return function;
+    }
+    switch ((enum act)call->act) {
+    case CHANGES:
+        if (call->path != NONE)
+            log_name(call->kind, RAW_AT_FDCWD, (const char *)args[call->path]);
+        world_directory_changes();
+        break;
+    case NAME:
+        log_name(call->kind, call->dir == NONE ? RAW_AT_FDCWD : (int)args[call->dir], (const char *)args[call->path]);
+        break;
+    case LIST:
+        log_descriptor(call->kind, (int)args[call->path]);
+        break;
+    case READS:
+        reads_at((int)args[0], -1, (uint64_t)args[2]);
+        break;
+    case READS_AT:
+        reads_at((int)args[0], args[3], (uint64_t)args[2]);
+        break;
+    case VECTOR:
+        reads_at((int)args[0], -1, vector_bytes((const uintptr_t *)args[1], (uint64_t)args[2]));
+        break;
+    case VECTOR_AT:
+        reads_at((int)args[0], args[3], vector_bytes((const uintptr_t *)args[1], (uint64_t)args[2]));
+        break;
+    case SENDS:
+        reads_at((int)args[1], offset_at((const long *)args[2]), (uint64_t)args[3]);
+        break;
+    case COPIES:
+        reads_at((int)args[0], offset_at((const long *)args[1]), (uint64_t)args[4]);
+        break;
+    case CLOSES:
+        reads_stream((const char *)args[0]);
+        break;
+    case SYSCALL:
+        log_syscall(args);
+        break;
+    case PRCTL:
+        break;
+    }
+    return function;
+}
+
+void calls_install(const struct link_map *libc, const struct extent *table)
+{
+    for (unsigned i = 0; i < CALLS; i++)
+        functions[i] = object_redirect(libc, table, calls[i].name, (uintptr_t)calls_stubs + i * STUB_BYTES);
+}

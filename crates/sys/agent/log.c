@@ -1,0 +1,211 @@
+/* The log: a memfd of the observer's, mapped shared. Any number of processes and threads append to it.
+ *
+ *   page 0   struct header
+ *   then     slots of 64 bytes, taken by adding to the cursor and never taken twice
+ *
+ * A record is one or more slots in a row. Each slot begins with a tag, so that a reader finds the next record behind one
+ * whose writer was killed. The first slot's tag is written last: it publishes the record. When no slot is left, or the
+ * observer has marked the log as ended, records are counted and dropped.
+ *
+ * The agent finds the memfd as /proc/OBSERVER/fd/N, so the program inherits no descriptor, and keeps none. A secret
+ * word in the header tells the log from whatever else may have this name by now: nothing is written before it was seen. */
+#include "agent.h"
+
+enum { SLOT = 64, SLOTS_AT = 4096, FIRST_TEXT = SLOT - 20, MORE_TEXT = SLOT - 4, TOKEN = 16 };
+enum { TAG_FIRST = 0x51, TAG_MORE = 0x52 }; /* 0: not written yet */
+
+struct header {
+    char magic[8];
+    uint32_t version, ended;
+    unsigned char token[TOKEN];
+    uint64_t slots;
+    uint32_t looks_last, unused_half;
+    uint64_t unused[2];
+    uint64_t cursor, dropped, missed;
+};
+_Static_assert(offsetof(struct header, cursor) == 64, "a cache line of its own; record.rs says the same");
+
+union slot {
+    uint32_t tag; /* byte 0: TAG_*; of a first slot byte 1: kind, bytes 2 and 3: slots */
+    struct {
+        uint32_t tag, pid;
+        uint64_t time;
+        union {
+            struct {
+                uint16_t len, detail;
+                char text[FIRST_TEXT];
+            };
+            uint64_t numbers[4];
+        };
+    } first;
+    struct {
+        uint32_t tag;
+        char text[MORE_TEXT];
+    } more;
+};
+_Static_assert(sizeof(union slot) == SLOT, "slots are 64 bytes");
+
+static struct header *header;
+static char variable_copy[128];
+/* Hashes of what this process logged already: most names come often. A collision overwrites. */
+static uint64_t seen[1024];
+
+int log_open(const char *variable, int *arms)
+{
+    const char *at = variable;
+    unsigned char token[TOKEN];
+    char path[64];
+    struct raw_stat stat;
+    uint64_t limit[2];
+    if (length(variable) >= sizeof variable_copy || number(&at, 10) != 1 || *at++ != ':')
+        return 0;
+    uint64_t pid = number(&at, 10);
+    if (*at++ != ':')
+        return 0;
+    uint64_t fd = number(&at, 10);
+    if (*at++ != ':')
+        return 0;
+    for (int i = 0; i < TOKEN; i++) {
+        char pair[3] = {at[0], at[0] ? at[1] : 0, 0};
+        const char *digits = pair;
+        token[i] = (unsigned char)number(&digits, 16);
+        if (digits != pair + 2)
+            return 0;
+        at += 2;
+    }
+    if (*at++ != ':')
+        return 0;
+    world.filters = (int)number(&at, 10);
+    *arms = at[0] == ':' && at[1] == '1';
+    /* Whoever limits its address space counts every mapping. */
+    if (RAW4(__NR_prlimit64, 0, RAW_RLIMIT_AS, 0, limit) || limit[0] != UINT64_MAX)
+        return 0;
+    append_number(append(append_number(append(path, "/proc/"), pid), "/fd/"), fd);
+    long log = RAW4(__NR_openat, RAW_AT_FDCWD, path, RAW_O_RDWR | RAW_O_CLOEXEC | RAW_O_NONBLOCK | RAW_O_NOCTTY, 0);
+    if (log < 0)
+        return 0;
+    long mapped = -1;
+    if (!raw_stat_of((int)log, "", RAW_AT_EMPTY_PATH, &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG &&
+        stat.size > SLOTS_AT)
+        mapped = RAW6(__NR_mmap, 0, stat.size, RAW_PROT_READ | RAW_PROT_WRITE, RAW_MAP_SHARED, log, 0);
+    RAW1(__NR_close, log);
+    if (mapped < 0 && mapped > -4096)
+        return 0;
+    struct header *found = (struct header *)mapped;
+    int ours = !__builtin_memcmp(found->magic, "prepage", 8) && found->version == 1 &&
+               !__builtin_memcmp(found->token, token, TOKEN) && found->slots == (uint64_t)(stat.size - SLOTS_AT) / SLOT;
+    if (!ours) {
+        RAW2(__NR_munmap, mapped, stat.size);
+        return 0;
+    }
+    RAW3(__NR_madvise, mapped, stat.size, RAW_MADV_DONTDUMP);
+    append(variable_copy, variable);
+    world.observer = (int64_t)pid;
+    header = found;
+    return 1;
+}
+
+const char *log_variable(void)
+{
+    return variable_copy;
+}
+
+int log_is_read(void)
+{
+    if (!header || __atomic_load_n(&header->ended, __ATOMIC_RELAXED))
+        return 0;
+    if (__atomic_load_n(&header->cursor, __ATOMIC_RELAXED) < header->slots)
+        return 1;
+    __atomic_fetch_add(&header->dropped, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+
+int log_looks_last(void)
+{
+    return log_is_read() && __atomic_load_n(&header->looks_last, __ATOMIC_RELAXED);
+}
+
+void log_missed(void)
+{
+    __atomic_fetch_add(&header->missed, 1, __ATOMIC_RELAXED);
+}
+
+/* `count` slots in a row, or NULL. */
+static union slot *take(uint64_t count)
+{
+    uint64_t first = __atomic_fetch_add(&header->cursor, count, __ATOMIC_RELAXED);
+    if (first + count > header->slots || first + count < first) {
+        __atomic_fetch_add(&header->dropped, 1, __ATOMIC_RELAXED);
+        return NULL;
+    }
+    return (union slot *)((char *)header + SLOTS_AT) + first;
+}
+
+static void publish(union slot *slot, enum kind kind, uint64_t count)
+{
+    slot->first.pid = (uint32_t)(world.sandboxed ? world.sandboxed : RAW1(__NR_getpid, 0));
+    slot->first.time = world_now();
+    __atomic_store_n(&slot->tag, TAG_FIRST | (uint32_t)kind << 8 | (uint32_t)count << 16, __ATOMIC_RELEASE);
+}
+
+static uint64_t hash(uint64_t hash, const char *text)
+{
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3;
+    return hash;
+}
+
+struct writer {
+    union slot *slot;
+    size_t at, room;
+};
+
+static void write_text(struct writer *to, const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (to->at == to->room) {
+            to->slot++;
+            to->at = 0;
+            to->room = MORE_TEXT;
+            to->slot->tag = TAG_MORE;
+        }
+        char *line = to->room == MORE_TEXT ? to->slot->more.text : to->slot->first.text;
+        line[to->at++] = text[i];
+    }
+}
+
+/* Logs `dir`/`path`, or `path` alone where `dir` is NULL. */
+void log_path(enum kind kind, unsigned detail, const char *dir, const char *path)
+{
+    uint64_t name = hash(hash(0xcbf29ce484222325 + kind, dir ? dir : ""), path);
+    uint64_t *place = &seen[name % (sizeof seen / sizeof *seen)];
+    if (kind < EXECUTED && kind > STARTED && *place == name)
+        return;
+    *place = name;
+    size_t dir_len = dir ? length(dir) : 0, path_len = length(path), len = dir_len + (dir != NULL) + path_len;
+    if (!len || len > 2 * AT_PATH_MAX)
+        return;
+    uint64_t count = 1 + (len > FIRST_TEXT ? (len - FIRST_TEXT + MORE_TEXT - 1) / MORE_TEXT : 0);
+    union slot *slot = take(count);
+    if (!slot)
+        return;
+    slot->first.len = (uint16_t)len;
+    slot->first.detail = (uint16_t)detail;
+    struct writer to = {slot, 0, FIRST_TEXT};
+    if (dir) {
+        write_text(&to, dir, dir_len);
+        write_text(&to, "/", 1);
+    }
+    write_text(&to, path, path_len);
+    publish(slot, kind, count);
+}
+
+void log_read(const uint64_t read[4])
+{
+    union slot *slot = take(1);
+    if (!slot)
+        return;
+    for (int i = 0; i < 4; i++)
+        slot->first.numbers[i] = read[i];
+    publish(slot, READ, 1);
+}

@@ -1,0 +1,155 @@
+/* Loaded objects: where their file mappings lie, and their symbols. */
+#include "agent.h"
+
+static uintptr_t page_down(uintptr_t address)
+{
+    return address & ~(uintptr_t)4095;
+}
+
+static uintptr_t page_up(uintptr_t address)
+{
+    return page_down(address + 4095);
+}
+
+/* From the first to the last page that is mapped from the file, read from the program headers. */
+int object_extent(const struct link_map *map, int is_program, struct extent *extent)
+{
+    const Elf64_Phdr *phdr = (const Elf64_Phdr *)world.phdr;
+    uintptr_t phdrs = world.phdrs, dynamic = 0;
+    if (!is_program) {
+        /* An object's first page is its ELF header, unless it asked for another address: then nothing may be mapped there. */
+        unsigned char resident;
+        const Elf64_Ehdr *elf = (const Elf64_Ehdr *)map->l_addr;
+        if (!map->l_addr || page_down(map->l_addr) != map->l_addr || RAW3(__NR_mincore, map->l_addr, 4096, &resident))
+            return 0;
+        if (__builtin_memcmp(elf->e_ident, ELFMAG, SELFMAG) || elf->e_phentsize != sizeof *phdr ||
+            elf->e_phoff + elf->e_phnum * sizeof *phdr > 4096)
+            return 0;
+        phdr = (const Elf64_Phdr *)(map->l_addr + elf->e_phoff);
+        phdrs = elf->e_phnum;
+    }
+    extent->start = UINTPTR_MAX;
+    extent->end = 0;
+    for (uintptr_t i = 0; phdr && i < phdrs; i++) {
+        if (phdr[i].p_type == PT_DYNAMIC)
+            dynamic = map->l_addr + phdr[i].p_vaddr;
+        if (phdr[i].p_type != PT_LOAD || !phdr[i].p_filesz)
+            continue;
+        uintptr_t start = page_down(map->l_addr + phdr[i].p_vaddr);
+        uintptr_t end = page_up(map->l_addr + phdr[i].p_vaddr + phdr[i].p_filesz);
+        if (start < extent->start)
+            extent->start = start;
+        if (end > extent->end)
+            extent->end = end;
+    }
+    return extent->start < extent->end && (is_program || dynamic == (uintptr_t)map->l_ld);
+}
+
+struct tables {
+    const uint32_t *hash;
+    const Elf64_Sym *symbols;
+    const char *strings;
+    const uint16_t *versions;
+};
+
+static int find_tables(const struct link_map *map, struct tables *found)
+{
+    *found = (struct tables){0};
+    for (const Elf64_Dyn *dyn = map->l_ld; dyn && dyn->d_tag != DT_NULL; dyn++) {
+        /* ld.so makes these addresses, but not in every object (the vDSO's section is read-only). */
+        uintptr_t address = dyn->d_un.d_ptr < map->l_addr ? dyn->d_un.d_ptr + map->l_addr : dyn->d_un.d_ptr;
+        switch (dyn->d_tag) {
+        case DT_GNU_HASH:
+            found->hash = (const uint32_t *)address;
+            break;
+        case DT_SYMTAB:
+            found->symbols = (const Elf64_Sym *)address;
+            break;
+        case DT_STRTAB:
+            found->strings = (const char *)address;
+            break;
+        case DT_VERSYM:
+            found->versions = (const uint16_t *)address;
+            break;
+        }
+    }
+    return found->hash && found->symbols && found->strings;
+}
+
+/* The entry of a symbol that `map` defines, in its default version; NULL where it defines none. */
+static const Elf64_Sym *find(const struct link_map *map, const char *name)
+{
+    struct tables tables;
+    if (!find_tables(map, &tables))
+        return NULL;
+    const uint32_t *table = tables.hash;
+    const uint16_t *versions = tables.versions;
+    uint32_t hash = 5381, buckets = table[0], first = table[1];
+    for (const char *at = name; *at; at++)
+        hash = hash * 33 + (unsigned char)*at;
+    const uint32_t *bucket = table + 4 + table[2] * 2, *chain = bucket + buckets;
+    uint32_t at = buckets ? bucket[hash % buckets] : 0;
+    for (; at >= first && at; at++) {
+        const Elf64_Sym *symbol = &tables.symbols[at];
+        uint32_t entry = chain[at - first];
+        if ((entry | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF && same(tables.strings + symbol->st_name, name) &&
+            !(versions && versions[at] & 0x8000) && ELF64_ST_TYPE(symbol->st_info) != STT_GNU_IFUNC)
+            return symbol;
+        if (entry & 1)
+            break;
+    }
+    return NULL;
+}
+
+/* Its address; 0 where `map` defines none. */
+uintptr_t object_symbol(const struct link_map *map, const char *name)
+{
+    const Elf64_Sym *symbol = find(map, name);
+    return symbol ? map->l_addr + symbol->st_value : 0;
+}
+
+/* A program that names a variable of libc has it in its own data, as ld.so's order of search goes. */
+uintptr_t object_variable(const struct link_map *program, const struct link_map *libc, const char *name)
+{
+    uintptr_t own = object_symbol(program, name);
+    return own ? own : object_symbol(libc, name);
+}
+
+static long protect(const struct extent *extent, int protection)
+{
+    return RAW3(__NR_mprotect, extent->start, extent->end - extent->start, protection);
+}
+
+int object_redirect_begin(const struct link_map *map, struct extent *table)
+{
+    const Elf64_Ehdr *elf = (const Elf64_Ehdr *)map->l_addr;
+    const Elf64_Phdr *phdr = (const Elf64_Phdr *)(map->l_addr + elf->e_phoff);
+    struct tables tables;
+    if (!find_tables(map, &tables) || (uintptr_t)tables.strings < (uintptr_t)tables.symbols)
+        return 0;
+    /* Alone, for what lies there may be mapped together with code. */
+    table->start = page_down((uintptr_t)tables.symbols);
+    table->end = page_up((uintptr_t)tables.strings);
+    /* Else with all that has its protection, so that the mapping is not split. */
+    for (int i = 0; i < elf->e_phnum; i++)
+        if (phdr[i].p_type == PT_LOAD && phdr[i].p_flags == PF_R && !phdr[i].p_offset) {
+            table->start = map->l_addr;
+            table->end = page_up(map->l_addr + phdr[i].p_filesz);
+        }
+    return !protect(table, RAW_PROT_READ | RAW_PROT_WRITE);
+}
+
+uintptr_t object_redirect(const struct link_map *map, const struct extent *table, const char *name, uintptr_t to)
+{
+    Elf64_Sym *symbol = (Elf64_Sym *)find(map, name);
+    if ((uintptr_t)symbol < table->start || (uintptr_t)symbol >= table->end || ELF64_ST_TYPE(symbol->st_info) != STT_FUNC)
+        return 0;
+    uintptr_t function = map->l_addr + symbol->st_value;
+    symbol->st_value = to - map->l_addr;
+    return function;
+}
+
+void object_redirect_end(const struct extent *table)
+{
+    protect(table, RAW_PROT_READ);
+}

@@ -1,0 +1,120 @@
+/* Which programs take the agent.
+ *
+ * ld.so complains on stderr about an auditing library that it cannot load. So the agent goes along only with a program that
+ * surely loads it: an ELF file for this machine with this process's own ld.so, or a script for one, without rights of its
+ * own, from where the same library can be reached and executed, that no debugger watches, under the observer's own seccomp
+ * filters. */
+#include "agent.h"
+
+static const char *loader, *library;
+static struct raw_stat library_stat;
+
+int target_prepare(const struct link_map *program, const char *path)
+{
+    const Elf64_Phdr *phdr = (const Elf64_Phdr *)world.phdr;
+    for (uintptr_t i = 0; phdr && i < world.phdrs; i++)
+        if (phdr[i].p_type == PT_INTERP)
+            loader = (const char *)(program->l_addr + phdr[i].p_vaddr);
+    library = path;
+    return loader && *path == '/' && !raw_stat_of(RAW_AT_FDCWD, path, 0, &library_stat);
+}
+
+static int library_in_reach(void)
+{
+    struct raw_stat stat;
+    long filesystem[15]; /* struct statfs: flags are word 10 */
+    if (raw_stat_of(RAW_AT_FDCWD, library, 0, &stat) || stat.device != library_stat.device ||
+        stat.inode != library_stat.inode || RAW2(__NR_statfs, library, filesystem))
+        return 0;
+    return !(filesystem[10] & 8 /* ST_NOEXEC */);
+}
+
+static enum carrying look_at(long fd, int depth);
+
+static enum carrying look_at_path(const char *path, int depth)
+{
+    long fd = raw_open(path);
+    if (fd < 0)
+        return NOT_FOUND;
+    enum carrying found = look_at(fd, depth);
+    RAW1(__NR_close, fd);
+    return found;
+}
+
+static enum carrying look_at_script(char *line, int depth)
+{
+    while (*line == ' ' || *line == '\t')
+        line++;
+    char *end = line;
+    while (*end && *end != ' ' && *end != '\t' && *end != '\n')
+        end++;
+    *end = 0;
+    return depth < 4 ? look_at_path(line, depth + 1) : NOT_DYNAMIC;
+}
+
+/* Other formats, which an interpreter may be registered for, have some zero in their first bytes. */
+static int is_text(const char *head, long len)
+{
+    for (long i = 0; i < len && i < 128; i++)
+        if (!head[i])
+            return 0;
+    return 1;
+}
+
+static enum carrying look_at(long fd, int depth)
+{
+    struct raw_stat stat;
+    char head[512], interpreter[128];
+    if (raw_stat_of((int)fd, "", RAW_AT_EMPTY_PATH, &stat) || (stat.mode & RAW_S_IFMT) != RAW_S_IFREG)
+        return NOT_FOUND;
+    if (stat.mode & (RAW_S_ISUID | RAW_S_ISGID) ||
+        RAW4(__NR_fgetxattr, fd, "security.capability", 0, 0) >= 0)
+        return RIGHTS;
+    long got = RAW4(__NR_pread64, fd, head, sizeof head - 1, 0);
+    if (got < 4)
+        return NOT_DYNAMIC;
+    head[got] = 0;
+    if (head[0] == '#' && head[1] == '!')
+        return look_at_script(head + 2, depth);
+    const Elf64_Ehdr *elf = (const Elf64_Ehdr *)head;
+    if (!depth && is_text(head, got))
+        /* execvp, posix_spawnp and shells hand it to the shell. */
+        return look_at_path("/bin/sh", 1);
+    if (got < (long)sizeof *elf || __builtin_memcmp(head, ELFMAG, SELFMAG))
+        return NOT_DYNAMIC;
+#if defined(__x86_64__)
+    enum { MACHINE = EM_X86_64 };
+#else
+    enum { MACHINE = EM_AARCH64 };
+#endif
+    if (elf->e_ident[EI_CLASS] != ELFCLASS64 || elf->e_machine != MACHINE || elf->e_phentsize != sizeof(Elf64_Phdr))
+        return OTHER_LOADER;
+    for (int i = 0; i < elf->e_phnum && i < 64; i++) {
+        Elf64_Phdr phdr;
+        if (RAW4(__NR_pread64, fd, &phdr, sizeof phdr, elf->e_phoff + (uint64_t)i * sizeof phdr) != sizeof phdr)
+            return NOT_DYNAMIC;
+        if (phdr.p_type != PT_INTERP)
+            continue;
+        if (phdr.p_filesz > sizeof interpreter ||
+            RAW4(__NR_pread64, fd, interpreter, phdr.p_filesz, phdr.p_offset) != (long)phdr.p_filesz)
+            return OTHER_LOADER;
+        interpreter[phdr.p_filesz - 1] = 0;
+        return same(interpreter, loader) ? CARRIED : OTHER_LOADER;
+    }
+    return NOT_DYNAMIC;
+}
+
+enum carrying target_takes(const char *path, int fd)
+{
+    enum carrying found = path ? look_at_path(path, 0) : look_at(fd, 0);
+    if (found == CARRIED && !library_in_reach())
+        found = LIBRARY_OUT_OF_REACH;
+    if (found == CARRIED) {
+        struct onlookers onlookers = world_onlookers();
+        if (onlookers.traced)
+            found = TRACED;
+        else if (onlookers.filters != world.filters)
+            found = SANDBOXED;
+    }
+    return found;
+}

@@ -1,0 +1,147 @@
+/* What the agent knows of its process, and how it finds out without asking twice. */
+#include "agent.h"
+
+struct world world;
+
+static long status_number(const char *status, const char *name)
+{
+    for (const char *at = status; *at; at++)
+        if ((at == status || at[-1] == '\n') && starts(at, name)) {
+            at += length(name);
+            while (*at == '\t' || *at == ' ')
+                at++;
+            return (long)number(&at, 10);
+        }
+    return 0;
+}
+
+struct onlookers world_onlookers(void)
+{
+    struct onlookers found = {0, 0};
+    char status[2048], path[64];
+    long fd = raw_open("/proc/self/status"), got = 0;
+    if (fd >= 0) {
+        got = RAW3(__NR_read, fd, status, sizeof status - 1);
+        RAW1(__NR_close, fd);
+    }
+    status[got > 0 ? got : 0] = 0;
+    found.filters = (int)status_number(status, "Seccomp_filters:");
+    if (!found.filters && status_number(status, "Seccomp:"))
+        found.filters = 1;
+    long tracer = status_number(status, "TracerPid:");
+    if (tracer) {
+        /* The observer's own visit is no debugger. */
+        char *end = append_number(append(path, "/proc/"), (uint64_t)world.observer);
+        append_number(append(end, "/task/"), (uint64_t)tracer);
+        found.traced = RAW3(__NR_faccessat, RAW_AT_FDCWD, path, 0) != 0;
+    }
+    return found;
+}
+
+/* The vDSO's clock: no system call. */
+static uintptr_t vdso_clock(uintptr_t base)
+{
+    const Elf64_Ehdr *elf = (const Elf64_Ehdr *)base;
+    const Elf64_Phdr *phdr = (const Elf64_Phdr *)(base + elf->e_phoff);
+    struct link_map map = {.l_addr = base, .l_name = "", .l_ld = NULL};
+    for (int i = 0; i < elf->e_phnum; i++) {
+        if (phdr[i].p_type == PT_LOAD && !phdr[i].p_offset)
+            map.l_addr = base - phdr[i].p_vaddr;
+        if (phdr[i].p_type == PT_DYNAMIC)
+            map.l_ld = (Elf64_Dyn *)(base + phdr[i].p_offset);
+    }
+#if defined(__x86_64__)
+    return map.l_ld ? object_symbol(&map, "__vdso_clock_gettime") : 0;
+#else
+    return map.l_ld ? object_symbol(&map, "__kernel_clock_gettime") : 0;
+#endif
+}
+
+void world_read(const uintptr_t *auxv)
+{
+    for (; auxv[0] != AT_NULL; auxv += 2)
+        switch (auxv[0]) {
+        case AT_SYSINFO_EHDR:
+            world.clock = (long (*)(int, long *))vdso_clock(auxv[1]);
+            break;
+        case AT_EXECFN:
+            world.execfn = (const char *)auxv[1];
+            break;
+        case AT_PHDR:
+            world.phdr = auxv[1];
+            break;
+        case AT_PHNUM:
+            world.phdrs = auxv[1];
+            break;
+        }
+}
+
+int world_has_one_thread(void)
+{
+    return world.single_threaded && *world.single_threaded;
+}
+
+/* Nanoseconds of CLOCK_MONOTONIC. */
+uint64_t world_now(void)
+{
+    long now[2] = {0, 0};
+    if (world.clock)
+        world.clock(1, now);
+    else if (!world.sandboxed)
+        RAW2(__NR_clock_gettime, 1, now);
+    return (uint64_t)now[0] * 1000000000 + (uint64_t)now[1];
+}
+
+/* Directories that relative names were last looked up in: [0] the current one, [1] one given by descriptor. A lock that
+ * is taken means that the name is counted as missed, not that anybody waits: the holder may be the code that a signal
+ * interrupted, or a child of vfork that was killed. */
+static struct directory {
+    int busy, pid, fd;
+    uint64_t device, inode;
+    char path[AT_PATH_MAX];
+} directories[2];
+
+const char *world_directory(int fd)
+{
+    struct directory *dir = &directories[fd != RAW_AT_FDCWD];
+    struct raw_stat stat = {0};
+    if (world.sandboxed || __atomic_exchange_n(&dir->busy, 1, __ATOMIC_ACQUIRE))
+        return NULL;
+    int pid = (int)RAW1(__NR_getpid, 0);
+    if (fd != RAW_AT_FDCWD && raw_stat_of(fd, "", RAW_AT_EMPTY_PATH, &stat))
+        goto nothing;
+    if (dir->pid == pid && dir->fd == fd && dir->device == stat.device && dir->inode == stat.inode)
+        return dir->path;
+    dir->pid = 0;
+    if (fd == RAW_AT_FDCWD) {
+        if (RAW2(__NR_getcwd, dir->path, sizeof dir->path) <= 0)
+            goto nothing;
+    } else {
+        char link[40];
+        append_number(append(link, "/proc/self/fd/"), (uint64_t)fd);
+        long len = RAW4(__NR_readlinkat, RAW_AT_FDCWD, link, dir->path, sizeof dir->path - 1);
+        if (len <= 0)
+            goto nothing;
+        dir->path[len] = 0;
+    }
+    if (dir->path[0] != '/')
+        goto nothing;
+    dir->pid = pid;
+    dir->fd = fd;
+    dir->device = stat.device;
+    dir->inode = stat.inode;
+    return dir->path;
+nothing:
+    world_release(fd);
+    return NULL;
+}
+
+void world_release(int fd)
+{
+    __atomic_store_n(&directories[fd != RAW_AT_FDCWD].busy, 0, __ATOMIC_RELEASE);
+}
+
+void world_directory_changes(void)
+{
+    directories[0].pid = 0;
+}

@@ -1,0 +1,230 @@
+//! Records of the log, and how they lie in its slots (crates/sys/agent/log.c).
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+pub(super) const SLOT_BYTES: u64 = 64;
+const SLOT: usize = SLOT_BYTES as usize;
+const TAG_FIRST: u8 = 0x51;
+const TAG_MORE: u8 = 0x52;
+const FIRST_TEXT_AT: usize = 20;
+const MORE_TEXT_AT: usize = 4;
+
+/// Files that libc uses by itself, and directories below which it does, for setlocale, getpwuid, localtime and the like: no
+/// agent sees their names. Which of them a program uses depends on LANG and TZ as well.
+pub const NAMES_OF_LIBC: [&str; 11] = [
+    "/etc/group",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.preload",
+    "/etc/locale.alias",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/usr/lib/locale",
+    "/usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache",
+    "/usr/share/locale/locale.alias",
+    "/usr/share/zoneinfo",
+];
+
+/// What an agent saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// CLOCK_MONOTONIC; 0 where a sandboxed program has no vDSO.
+    pub time_ns: u64,
+    /// The process, by the number it has for itself.
+    pub pid: u32,
+    /// What.
+    pub event: Event,
+}
+
+/// See [`Record`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An agent was loaded with this program, named as the kernel was asked to execute it.
+    Started {
+        /// As given to execve(2); for a script, its interpreter.
+        path: PathBuf,
+        /// Whether its pages' first touches can be seen.
+        arming: Arming,
+    },
+    /// A name was looked up, whether it exists or not.
+    Name {
+        /// Absolute, otherwise as the program wrote it (`..` and symbolic links as they are).
+        path: PathBuf,
+        /// What for.
+        lookup: Lookup,
+    },
+    /// A program is about to be executed, by this process or a child of its.
+    Executed {
+        /// Absolute, else as written.
+        path: PathBuf,
+        /// Whether an agent went along.
+        carrying: Carrying,
+    },
+    /// Bytes of a regular file were asked for by read(2) or its like.
+    Read {
+        /// st_dev of the open file.
+        device: u64,
+        /// st_ino.
+        inode: u64,
+        /// The first byte.
+        offset: u64,
+        /// How many; they ended within the file then.
+        len: u64,
+    },
+}
+
+/// What a name was looked up for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lookup {
+    /// stat, access, readlink, chdir and the like.
+    Metadata,
+    /// To be opened. What is read of it comes as [`Event::Read`].
+    Open,
+    /// fopen. What is read of it comes as one [`Event::Read`] when the stream is closed or the program ends in order.
+    Stream,
+    /// To list a directory.
+    List,
+    /// ld.so looks for a library here.
+    Library,
+}
+
+/// Whether first touches of a program can be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arming {
+    /// Its objects were registered before they were relocated, and the userfaultfd was sent.
+    Armed,
+    /// The kernel has no userfaultfd for this user, or not the feature.
+    RefusedByKernel,
+    /// The variable did not ask for it, or the program is in a sandbox of its own.
+    NotAsked,
+}
+
+/// Whether an agent goes along with an exec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrying {
+    /// It does.
+    Carried,
+    /// There is no such file, or it cannot be read.
+    NotFound,
+    /// The file has rights of its own: set-user-id, set-group-id or capabilities. ld.so ignores LD_AUDIT for it.
+    Rights,
+    /// A static program, or no program.
+    NotDynamic,
+    /// Another machine's program, or another C library's.
+    OtherLoader,
+    /// The agent cannot be loaded from there: other root or mounts, or one without exec.
+    LibraryOutOfReach,
+    /// A debugger or tracer watches the process.
+    Traced,
+    /// The process has other seccomp filters than the observer.
+    Sandboxed,
+    /// Its environment is too large to copy.
+    TooLarge,
+}
+
+/// Takes records out of a run of slots.
+#[derive(Debug)]
+pub(super) struct Slots<'a> {
+    tags: &'a [u8],
+    bytes: Vec<u8>,
+    at: usize,
+    torn: u64,
+    stopped: bool,
+}
+
+impl<'a> Slots<'a> {
+    /// `tags` are the same slots as `bytes`, as they were a moment earlier.
+    pub(super) fn new(tags: &'a [u8], bytes: Vec<u8>) -> Self {
+        Self { tags, bytes, at: 0, torn: 0, stopped: false }
+    }
+
+    /// The next record; `Some(None)` where one makes no sense; `None` at the end, or where one is not finished.
+    pub(super) fn next(&mut self) -> Option<Option<Record>> {
+        let tag = self.tags.get(self.at * SLOT..self.at * SLOT + 4)?;
+        if tag[0] == 0 {
+            self.stopped = true;
+            return None;
+        }
+        let count = usize::from(u16::from_ne_bytes([tag[2], tag[3]])).max(1);
+        let (kind, first) = (tag[1], tag[0] == TAG_FIRST);
+        // The rest of a record whose beginning was passed over, or bytes that no agent wrote.
+        if !first {
+            self.at += 1;
+            self.torn += 1;
+            return Some(None);
+        }
+        // It goes on in the next batch, which begins with it.
+        let slots = self.bytes.get(self.at * SLOT..(self.at + count) * SLOT)?;
+        let record = decode(kind, slots);
+        self.at += if record.is_some() { count } else { 1 };
+        self.torn += u64::from(record.is_none());
+        Some(record)
+    }
+
+    /// Slots that are done with.
+    pub(super) fn taken(&self) -> u64 {
+        self.at as u64
+    }
+
+    /// Slots among them that are no records'.
+    pub(super) fn torn(&self) -> u64 {
+        self.torn
+    }
+
+    /// Whether the first slot not taken has no tag.
+    pub(super) fn stopped(&self) -> bool {
+        self.stopped
+    }
+}
+
+fn decode(kind: u8, slots: &[u8]) -> Option<Record> {
+    let half = |at: usize| u16::from_ne_bytes(slots[at..at + 2].try_into().expect("two bytes"));
+    let word = |at: usize| u64::from_ne_bytes(slots[at..at + 8].try_into().expect("eight bytes"));
+    let pid = u32::from_ne_bytes(slots[4..8].try_into().expect("four bytes"));
+    let event = if kind == 8 {
+        Event::Read { device: word(16), inode: word(24), offset: word(32), len: word(40) }
+    } else {
+        let (path, detail) = (path(slots, half(16).into())?, half(18));
+        let name = |lookup| Some(Event::Name { path: path.clone(), lookup });
+        match kind {
+            1 => Event::Started { arming: arming(detail)?, path },
+            2 => name(Lookup::Metadata)?,
+            3 => name(Lookup::Open)?,
+            4 => name(Lookup::Stream)?,
+            5 => name(Lookup::List)?,
+            6 => name(Lookup::Library)?,
+            7 => Event::Executed { carrying: carrying(detail)?, path },
+            _ => return None,
+        }
+    };
+    Some(Record { time_ns: word(8), pid, event })
+}
+
+fn path(slots: &[u8], len: usize) -> Option<PathBuf> {
+    let mut text = slots[FIRST_TEXT_AT..SLOT].to_vec();
+    for slot in slots[SLOT..].chunks_exact(SLOT) {
+        if slot[0] != TAG_MORE {
+            return None;
+        }
+        text.extend_from_slice(&slot[MORE_TEXT_AT..]);
+    }
+    if len == 0 || len > text.len() || text[..len].contains(&0) {
+        return None;
+    }
+    text.truncate(len);
+    Some(OsString::from_vec(text).into())
+}
+
+fn arming(detail: u16) -> Option<Arming> {
+    use Arming::*;
+    [Armed, RefusedByKernel, NotAsked].get(usize::from(detail)).copied()
+}
+
+fn carrying(detail: u16) -> Option<Carrying> {
+    use Carrying::*;
+    let all =
+        [Carried, NotFound, Rights, NotDynamic, OtherLoader, LibraryOutOfReach, Traced, Sandboxed, TooLarge];
+    all.get(usize::from(detail)).copied()
+}

@@ -1,0 +1,352 @@
+//! A visit to another process: stopped, made to open a userfaultfd and close it again, and let go.
+//!
+//! A mapping registered with userfaultfd for asynchronous write protection (Linux 6.7) is protected nowhere and delivers
+//! no message, but the kernel maps one page a fault in it, so that each first touch of a page is a fault. A userfaultfd
+//! belongs to the address space that opened it, not to its holder: a [`Visit`] stops a process for some tens of
+//! microseconds, has it open one and close it again, and takes a duplicate out in between (pidfd_getfd(2)). From then on
+//! [`FirstTouches::register`] works from outside, and the process is not stopped again. Nothing stays in the process: no
+//! descriptor, no page, no tracer. This is for programs that the agent ([`crate::agent`]) cannot enter.
+//!
+//! ```text
+//!  seize ─ interrupt ─► stop ─► [signals blocked] userfaultfd ─ pidfd_getfd ─ close ─► registers, mask restored ─► detach
+//! ```
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::agent::FirstTouches;
+use crate::first_touches::agree_on_first_touches;
+use crate::ptrace::{self, Registers, Stop};
+use crate::userfaultfd::OpenError;
+use crate::userfaultfd_abi::USER_MODE_ONLY;
+
+/// Why a process was not armed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VisitError {
+    /// It ended.
+    #[error("the process has ended")]
+    Gone,
+    /// It is another user's or has other rights than we, is being traced, or the system forbids ptrace (Yama, seccomp).
+    #[error("the process may not be stopped: it has other rights, is being traced, or ptrace is forbidden")]
+    Refused(#[source] io::Error),
+    /// Its system calls are filtered (seccomp), and the filter may kill it for one it does not know.
+    #[error("the process is in a sandbox")]
+    Sandboxed,
+    /// A 32-bit program, or one without a vDSO.
+    #[error("the process is of another architecture, or has no vDSO")]
+    Foreign,
+    /// It is stopped, or at a place where it must not be disturbed; a later visit may be welcome.
+    #[error("the process cannot be disturbed now")]
+    Busy,
+    /// It got no userfaultfd.
+    #[error("the process got no userfaultfd")]
+    NoUserfaultfd(#[source] io::Error),
+    /// The kernel lacks something.
+    #[error("the kernel cannot do it")]
+    Kernel(#[source] OpenError),
+}
+
+/// A process asked to stop that may not have done so yet.
+///
+/// The thread that began a visit must be the one that ends or drops it. Dropped before it could end, it waits until the process
+/// has stopped, and lets it go.
+#[derive(Debug)]
+pub struct Visit {
+    pid: u32,
+    pidfd: OwnedFd,
+    /// Whether it stops by itself, when it has executed a program.
+    at_exec: bool,
+    /// Whether it was asked to stop and not let go yet.
+    is_held: bool,
+}
+
+const SYSCALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
+
+impl Visit {
+    /// Asks the first thread of `pid` to stop, which must not be a child of this process that it waits for elsewhere.
+    ///
+    /// # Errors
+    /// [`VisitError`], before the process noticed anything.
+    pub fn begin(pid: u32) -> Result<Self, VisitError> {
+        let mut visit = Self::of(pid, false)?;
+        if fails_when_interrupted(pid) {
+            return Err(VisitError::Busy);
+        }
+        ptrace::seize_alone(pid).map_err(|error| refused(pid, error))?;
+        visit.is_held = true;
+        ptrace::interrupt(pid).map_err(|error| refused(pid, error))?;
+        Ok(visit)
+    }
+
+    /// The same when `pid` has executed its next program, before that runs. Only for a program without rights of its own:
+    /// it would not get them. The process goes on meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn at_exec(pid: u32) -> Result<Self, VisitError> {
+        let mut visit = Self::of(pid, true)?;
+        ptrace::seize_until_exec(pid).map_err(|error| refused(pid, error))?;
+        visit.is_held = true;
+        Ok(visit)
+    }
+
+    fn of(pid: u32, at_exec: bool) -> Result<Self, VisitError> {
+        let raw = Pid::from_raw(pid as i32).ok_or(VisitError::Gone)?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|_| VisitError::Gone)?;
+        if has_ended(pid) {
+            return Err(VisitError::Gone);
+        }
+        if filters_of("self") != filters_of(&pid.to_string()) {
+            return Err(VisitError::Sandboxed);
+        }
+        Ok(Self { pid, pidfd, at_exec, is_held: false })
+    }
+
+    /// The process visited.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether it was begun by [`Self::at_exec`].
+    pub fn is_at_exec(&self) -> bool {
+        self.at_exec
+    }
+
+    /// Ends the visit, if the process has stopped by now: `None` if not. `arm` gets the process's userfaultfd while it
+    /// stands still. It runs on when this returns a result.
+    pub fn end<T>(&mut self, arm: impl FnOnce(FirstTouches) -> T) -> Option<Result<T, VisitError>> {
+        let ended = self.end_if_stopped(arm);
+        self.is_held &= ended.is_none();
+        ended
+    }
+
+    fn end_if_stopped<T>(&self, arm: impl FnOnce(FirstTouches) -> T) -> Option<Result<T, VisitError>> {
+        loop {
+            let stop = match ptrace::stop_of(self.pid, false) {
+                Ok(None) => return None,
+                Ok(Some(stop)) => stop,
+                Err(_) => return Some(Err(VisitError::Gone)),
+            };
+            let went_on = match stop {
+                Stop::Gone(_) => return Some(Err(VisitError::Gone)),
+                // Out of the exec first: the kernel still sets its result.
+                Stop::Event if self.at_exec => ptrace::resume(self.pid, 0),
+                Stop::Syscall | Stop::Event => return Some(self.at_stop(arm)),
+                Stop::Signal(signal) if self.at_exec => ptrace::go_on(self.pid, signal),
+                Stop::Group if self.at_exec => ptrace::leave_stopped(self.pid),
+                Stop::Signal(signal) => return Some(self.leave(signal, VisitError::Busy)),
+                Stop::Group => return Some(self.leave(0, VisitError::Busy)),
+            };
+            if went_on.is_err() {
+                return Some(Err(VisitError::Gone));
+            }
+        }
+    }
+
+    fn leave<T>(&self, signal: i32, why: VisitError) -> Result<T, VisitError> {
+        let _ = ptrace::detach_with(self.pid, signal);
+        Err(why)
+    }
+
+    fn at_stop<T>(&self, arm: impl FnOnce(FirstTouches) -> T) -> Result<T, VisitError> {
+        let registers = match Registers::of(self.pid) {
+            Ok(Some(registers)) => registers,
+            Ok(None) => return self.leave(0, VisitError::Foreign),
+            Err(_) => return self.leave(0, VisitError::Gone),
+        };
+        match ptrace::is_in_rseq(self.pid) {
+            Ok(false) => {}
+            _ => return self.leave(0, VisitError::Busy),
+        }
+        let instruction = OWN_OFFSET.as_ref().and_then(|offset| vdso_of(self.pid)?.checked_add(*offset));
+        let Some(instruction) = instruction else { return self.leave(0, VisitError::Foreign) };
+        // No signal may meet the registers of the calls below: they wait until the process is as it was.
+        let Ok(mask) = ptrace::block_signals(self.pid) else { return self.leave(0, VisitError::Gone) };
+        let made = self.make(&registers, instruction);
+        let armed = made.and_then(|uffd| {
+            agree_on_first_touches(uffd.as_fd()).map_err(VisitError::Kernel)?;
+            Ok(arm(FirstTouches::of(uffd, self.pid)))
+        });
+        self.restore(&registers, mask)?;
+        armed
+    }
+
+    fn make(&self, registers: &Registers, instruction: u64) -> Result<OwnedFd, VisitError> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+        let fd = self.call(registers, instruction, libc::SYS_userfaultfd, flags as u64)?;
+        if fd < 0 {
+            return Err(VisitError::NoUserfaultfd(io::Error::from_raw_os_error(-fd as i32)));
+        }
+        // SAFETY: takes numbers only.
+        let ours = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.pidfd.as_raw_fd(), fd, 0) };
+        let taken = if ours < 0 {
+            Err(VisitError::Refused(io::Error::last_os_error()))
+        } else {
+            // SAFETY: the kernel just returned this descriptor and nothing else owns it.
+            Ok(unsafe { OwnedFd::from_raw_fd(ours as i32) })
+        };
+        self.call(registers, instruction, libc::SYS_close, fd as u64)?;
+        taken
+    }
+
+    /// Has the process make system call `number` with one argument by the instruction at `instruction`. Returns the result.
+    fn call(
+        &self,
+        registers: &Registers,
+        instruction: u64,
+        number: libc::c_long,
+        argument: u64,
+    ) -> Result<i64, VisitError> {
+        let gone = |_| VisitError::Gone;
+        registers.calling(instruction, number as u64, argument).set(self.pid).map_err(gone)?;
+        for _entry_then_exit in 0..2 {
+            let mut signal = 0;
+            loop {
+                ptrace::resume(self.pid, signal).map_err(gone)?;
+                match ptrace::stop_of(self.pid, true).map_err(gone)? {
+                    Some(Stop::Syscall) => break,
+                    Some(Stop::Gone(_)) => return Err(VisitError::Gone),
+                    // SIGSTOP, which cannot be blocked. It takes effect when the process is let go.
+                    Some(Stop::Signal(other)) => signal = other,
+                    Some(Stop::Group | Stop::Event) | None => signal = 0,
+                }
+            }
+        }
+        Ok(Registers::of(self.pid).map_err(gone)?.ok_or(VisitError::Foreign)?.result())
+    }
+
+    /// Makes the process what it was and lets it go.
+    fn restore(&self, registers: &Registers, mask: u64) -> Result<(), VisitError> {
+        let gone = |_| VisitError::Gone;
+        if registers.is_to_restart() {
+            // The interrupted call is restarted, or fails for a signal, on the way out of a stop like the first only.
+            ptrace::interrupt(self.pid).map_err(gone)?;
+            loop {
+                ptrace::go_on(self.pid, 0).map_err(gone)?;
+                match ptrace::stop_of(self.pid, true).map_err(gone)? {
+                    Some(Stop::Event | Stop::Group) => break,
+                    Some(Stop::Gone(_)) => return Err(VisitError::Gone),
+                    Some(Stop::Signal(_) | Stop::Syscall) | None => {}
+                }
+            }
+        }
+        registers.set(self.pid).map_err(gone)?;
+        ptrace::set_signal_mask(self.pid, mask).map_err(gone)?;
+        ptrace::detach(self.pid).map_err(gone)
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if !self.is_held {
+            return;
+        }
+        // A process is let go only when it stands still. It fails only for one that has ended.
+        let _ = ptrace::interrupt(self.pid);
+        let signal = match ptrace::stop_of(self.pid, true) {
+            Ok(Some(Stop::Signal(signal))) => signal,
+            _ => 0,
+        };
+        let _ = ptrace::detach_with(self.pid, signal);
+    }
+}
+
+/// How the system calls of a process are filtered: mode and number of filters. Children of one sandbox are alike.
+fn filters_of(pid: &str) -> Option<(String, String)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field =
+        |name| status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned());
+    Some((field("Seccomp:")?, field("Seccomp_filters:").unwrap_or_default()))
+}
+
+fn refused(pid: u32, error: io::Error) -> VisitError {
+    match error.raw_os_error() {
+        Some(libc::ESRCH) => VisitError::Gone,
+        // The kernel's answer for one that has ended, as long as nobody has taken note of its end.
+        Some(libc::EPERM) if has_ended(pid) => VisitError::Gone,
+        _ => VisitError::Refused(error),
+    }
+}
+
+/// Whether process `pid` is a zombie, or not even that any more.
+fn has_ended(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or_default();
+    state.trim_start().starts_with(['Z', 'X']) || state.is_empty()
+}
+
+/// Whether the first thread of `pid` waits in a system call that fails with EINTR when the thread is stopped, even though no
+/// signal comes (signal(7)).
+fn fails_when_interrupted(pid: u32) -> bool {
+    const CALLS: [libc::c_long; 9] = [
+        libc::SYS_epoll_wait,
+        libc::SYS_epoll_pwait,
+        libc::SYS_epoll_pwait2,
+        libc::SYS_semop,
+        libc::SYS_semtimedop,
+        libc::SYS_msgrcv,
+        libc::SYS_msgsnd,
+        libc::SYS_rt_sigtimedwait,
+        libc::SYS_io_getevents,
+    ];
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let number = call.split_ascii_whitespace().next().and_then(|number| number.parse().ok());
+    number.is_some_and(|number| CALLS.contains(&number))
+}
+
+/// Where the vDSO of `pid` lies (proc_pid_auxv(5)); `None` where it has none, or the process is a 32-bit one, whose entries are
+/// half as wide and make no sense so.
+fn vdso_of(pid: u32) -> Option<u64> {
+    let mut auxv = [0; 1024];
+    let read = File::open(format!("/proc/{pid}/auxv")).and_then(|file| file.read_at(&mut auxv, 0)).ok()?;
+    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+    let entries = auxv[..read].chunks_exact(16).map(|entry| (word(&entry[..8]), word(&entry[8..])));
+    let mut entries = entries.take_while(|&(kind, _)| kind != 0);
+    let (_, address) = entries.find(|&(kind, _)| kind == libc::AT_SYSINFO_EHDR)?;
+    (address % 4096 == 0).then_some(address)
+}
+
+/// How far into the vDSO a system call instruction stands. The kernel maps the same one into all 64-bit processes.
+static OWN_OFFSET: std::sync::LazyLock<Option<u64>> = std::sync::LazyLock::new(|| {
+    let base = vdso_of(std::process::id())?;
+    let mut code = [0; 4096];
+    let memory = File::open("/proc/self/mem").ok()?;
+    let read = memory.read_at(&mut code, base).ok()?;
+    let at = code[..read].windows(2).position(|bytes| bytes == SYSCALL_INSTRUCTION)?;
+    Some(at as u64)
+});
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_visit_that_is_given_up_leaves_the_process_running() {
+        let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        for begin in [Visit::begin, Visit::at_exec] {
+            drop(begin(child.id()).unwrap());
+        }
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// Programs that end at once are common, and nobody refused anything.
+    #[test]
+    fn a_process_that_has_ended_is_gone_and_not_refused() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let how = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(rustix::process::WaitId::Pid(pid), how).unwrap();
+        assert!(matches!(Visit::begin(child.id()), Err(VisitError::Gone)));
+        assert!(matches!(refused(child.id(), io::Error::from_raw_os_error(libc::EPERM)), VisitError::Gone));
+        child.wait().unwrap();
+        assert!(matches!(Visit::begin(child.id()), Err(VisitError::Gone)));
+    }
+}

@@ -1,0 +1,126 @@
+//! Telling a process from the parent that it was forked from, and keeping a child away from its parent's regions.
+//!
+//! A child of fork(2) inherits the VM's values and descriptors, but none of its regions and threads: what a value says of
+//! memory is wrong there, and a call on an inherited userfaultfd reaches into the parent. One word that the kernel wipes in
+//! children tells; it holds however the child was made. Where fork(3) made it, nothing can come to lie where a region of
+//! the parent was: a touch dies of SIGSEGV as long as the child lives.
+
+use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::thread::futex::{self, Flags};
+
+use crate::signals::Masked;
+
+/// A number of this process that no ancestor had; the same at each call until the process forks, when it stays that of the
+/// parent and the child gets another. Takes one load.
+pub fn generation() -> u64 {
+    /// Ordinary memory: a child goes on counting where its parent was.
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let word = word();
+    let now = word.load(Ordering::Relaxed);
+    if now != 0 {
+        return now;
+    }
+    let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
+    match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => fresh,
+        Err(other) => other,
+    }
+}
+
+/// The word that is 0 in a new child.
+fn word() -> &'static AtomicU64 {
+    static WORD: OnceLock<&'static AtomicU64> = OnceLock::new();
+    WORD.get_or_init(|| {
+        // SAFETY: a new mapping of a page, which stays for good; zeros are a valid word.
+        unsafe {
+            let page = libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert!(page != libc::MAP_FAILED, "no memory for one page");
+            assert_eq!(libc::madvise(page, 4096, libc::MADV_WIPEONFORK), 0, "Linux 4.14 has it");
+            libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
+            &*page.cast::<AtomicU64>()
+        }
+    })
+}
+
+/// The regions that children do not inherit, by address, under a lock that fork(3) takes.
+struct Kept {
+    /// 0 free, 1 held, 2 held and waited for.
+    lock: AtomicU32,
+    /// Changed under `lock`.
+    lengths: UnsafeCell<BTreeMap<usize, usize>>,
+}
+
+// SAFETY: the map is reached under the lock alone.
+unsafe impl Sync for Kept {}
+
+static KEPT: Kept = Kept { lock: AtomicU32::new(0), lengths: UnsafeCell::new(BTreeMap::new()) };
+
+impl Kept {
+    fn lock(&self) {
+        if self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            while self.lock.swap(2, Ordering::Acquire) != 0 {
+                let _ = futex::wait(&self.lock, Flags::PRIVATE, 2, None);
+            }
+        }
+    }
+
+    fn unlock(&self) {
+        if self.lock.swap(0, Ordering::Release) == 2 {
+            let _ = futex::wake(&self.lock, Flags::PRIVATE, 1);
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<usize, usize>)) {
+        // A handler that maps or forks would wait for its own thread.
+        let _masked = Masked::asynchronous();
+        self.lock();
+        // SAFETY: this thread holds the lock.
+        change(unsafe { &mut *self.lengths.get() });
+        self.unlock();
+    }
+}
+
+/// Keeps the place of a region that children do not inherit free of anything else in them.
+pub(crate) fn keep(start: usize, len: usize) {
+    word();
+    KEPT.change(|lengths| {
+        lengths.insert(start, len);
+    });
+}
+
+/// The region is about to go.
+pub(crate) fn let_go(start: usize) {
+    KEPT.change(|lengths| {
+        lengths.remove(&start);
+    });
+}
+
+extern "C" fn before_fork() {
+    KEPT.lock();
+}
+
+extern "C" fn after_fork_in_parent() {
+    KEPT.unlock();
+}
+
+extern "C" fn after_fork_in_child() {
+    // SAFETY: the lock is held by the thread that forked, which is the only one here.
+    let lengths = unsafe { &*KEPT.lengths.get() };
+    for (&start, &len) in lengths {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: replaces nothing: the parent's region is not mapped here, and what else may lie there stays.
+        unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
+    }
+    KEPT.unlock();
+}

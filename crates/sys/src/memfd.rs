@@ -1,0 +1,69 @@
+//! Memory without a name in any file system, which any number of regions can show.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{FallocateFlags, MemfdFlags};
+
+/// A sparse memfd: pages that nobody wrote take no memory.
+///
+/// Regions that show it are plain memory to whoever borrows their bytes. So nothing outside this crate can truncate it, and
+/// whoever writes to it or takes pages away owns those pages at the time: in `prepage-vm` the one who holds their claim.
+#[derive(Debug)]
+pub struct Memfd {
+    fd: OwnedFd,
+}
+
+impl Memfd {
+    /// Makes one of `len_bytes`, called `name` in /proc/PID/maps. It can never be executed as a file, which systems under
+    /// vm.memfd_noexec=2 demand. Needs Linux 6.3.
+    ///
+    /// # Errors
+    /// EMFILE where no descriptor is left.
+    pub fn create(name: &str, len_bytes: u64) -> io::Result<Self> {
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)?;
+        rustix::fs::ftruncate(&fd, len_bytes)?;
+        Ok(Self { fd })
+    }
+
+    /// Writes all of `bytes` at `offset`. May be called in signal handlers.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(&self.fd, &bytes[done..], offset + done as u64) {
+                Ok(written) => done += written,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads `into.len()` bytes at `offset`, all of which lie within the length. May be called in signal handlers.
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            match rustix::io::pread(&self.fd, &mut into[done..], offset + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => done += read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the pages of `[offset, offset + len)` away, out of all regions that show them; private copies stay.
+    pub fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(
+            &self.fd,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            offset,
+            len,
+        )?)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,88 @@
+//! What /proc/PID/stat counts of a process.
+
+use std::{fs, io};
+
+/// Counts of a process, from its start until now (proc_pid_stat(5)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessStat {
+    /// Faults without a read from a device.
+    pub minor_faults: u64,
+    /// Faults that read from a device.
+    pub major_faults: u64,
+    /// Faults that read from a device, of children that were waited for.
+    pub children_major_faults: u64,
+    /// Time in its own code, in clock ticks (`sysconf(_SC_CLK_TCK)`).
+    pub user_ticks: u64,
+    /// Time in the kernel, in clock ticks.
+    pub system_ticks: u64,
+    /// Time in their own code, in clock ticks, of children that were waited for.
+    pub children_user_ticks: u64,
+    /// Time in the kernel, in clock ticks, of children that were waited for.
+    pub children_system_ticks: u64,
+    /// When it was started, in clock ticks since the machine was.
+    pub started_ticks: u64,
+}
+
+impl ProcessStat {
+    /// The counts of process `pid`.
+    ///
+    /// # Errors
+    /// When there is no such process, or its line is not understood.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        Self::read(&format!("/proc/{pid}/stat"))
+    }
+
+    /// The counts of the calling thread.
+    ///
+    /// # Errors
+    /// When /proc is not mounted.
+    pub fn of_this_thread() -> io::Result<Self> {
+        Self::read("/proc/thread-self/stat")
+    }
+
+    fn read(path: &str) -> io::Result<Self> {
+        let stat = fs::read(path)?;
+        let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("{path} has an unknown form"));
+        Self::parse(&String::from_utf8_lossy(&stat)).ok_or_else(invalid)
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        // The name in parentheses may hold anything, so fields are counted from its end: the next one is the third.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse().ok();
+        Some(Self {
+            minor_faults: field(10)?,
+            major_faults: field(12)?,
+            children_major_faults: field(13)?,
+            user_ticks: field(14)?,
+            system_ticks: field(15)?,
+            children_user_ticks: field(16)?,
+            children_system_ticks: field(17)?,
+            started_ticks: field(22)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let stat = "7 (a) b (c)) R 1 2 3 4 5 6 70 8 90 10 11 12 13 14 15 16 17 18 1900 20";
+        let expected = ProcessStat {
+            minor_faults: 70,
+            major_faults: 90,
+            children_major_faults: 10,
+            user_ticks: 11,
+            system_ticks: 12,
+            children_user_ticks: 13,
+            children_system_ticks: 14,
+            started_ticks: 1900,
+        };
+        assert_eq!(ProcessStat::parse(stat), Some(expected));
+        assert_eq!(ProcessStat::parse("7 (a) R 1"), None);
+        assert!(ProcessStat::of(std::process::id()).expect("this process").minor_faults > 0);
+    }
+}

@@ -1,0 +1,222 @@
+//! The agent in real programs: they do and print what they do without it, and it sees what they use.
+
+mod support;
+
+use std::path::Path;
+use std::process::Stdio;
+
+use prepage_sys::agent::{Arming, Carrying, Event, Lookup};
+use prepage_testing::{Need, has};
+
+use support::{Observation, command, compile, library, observe, same_with_and_without, tool};
+
+#[test]
+fn programs_find_their_environment_as_it_was() {
+    same_with_and_without("/usr/bin/env", &[]);
+    same_with_and_without("/usr/bin/printenv", &["LD_AUDIT", "PREPAGE_AGENT", "PREPAGE_TEST"]);
+    same_with_and_without("/bin/sh", &["-c", "env; exit 7"]);
+    same_with_and_without("/usr/bin/env", &["-i", "/bin/sh", "-c", "/usr/bin/env"]);
+}
+
+#[test]
+fn environments_cleared_on_the_way_keep_the_agent_in_children() {
+    let observed =
+        same_with_and_without("/usr/bin/env", &["-i", "/bin/sh", "-c", "/usr/bin/env; ls /; true"]);
+    let started = observed.started();
+    for program in ["/bin/sh", "/usr/bin/env"] {
+        assert!(started.contains(&Path::new(program)), "{program} is not among {started:?}");
+    }
+    assert!(observed.has("/", Lookup::List));
+}
+
+#[test]
+fn the_auxiliary_vector_is_found_behind_the_environment() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #include <stdio.h>
+        #include <sys/auxv.h>
+        int main(int argc, char **argv, char **envp) {
+            while (*envp) puts(*envp++);
+            unsigned long *entry = (unsigned long *)(envp + 1), pages = 0;
+            for (; entry[0]; entry += 2) if (entry[0] == AT_PAGESZ) pages = entry[1];
+            printf("%lu %lu\n", pages, getauxval(AT_PAGESZ));
+        }"#,
+    );
+    let observed = same_with_and_without(program.to_str().unwrap(), &[]);
+    assert!(String::from_utf8_lossy(&observed.output.stdout).contains("4096 4096"));
+}
+
+#[test]
+fn a_program_with_its_own_copy_of_the_stacks_end_is_entered() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &["-no-pie"],
+        "extern void *__libc_stack_end; int main(void) { return __libc_stack_end == 0; }",
+    );
+    same_with_and_without(program.to_str().unwrap(), &[]);
+}
+
+#[test]
+fn descriptors_are_as_without() {
+    same_with_and_without("/bin/ls", &["/proc/self/fd"]);
+}
+
+#[test]
+fn the_users_own_auditing_library_is_kept() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let own = compile(dir.path(), &["-shared", "-fPIC"], "unsigned la_version(unsigned v) { return v; }");
+    let run = |with_agent: bool| {
+        let mut command = command("/bin/sh", &["-c", "printenv LD_AUDIT; grep -c /test$ /proc/self/maps"]);
+        command.env("LD_AUDIT", &own);
+        if with_agent { observe(&mut command).output } else { command.output().unwrap() }
+    };
+    assert_eq!(run(true), run(false));
+    assert!(run(true).stdout.starts_with(own.as_os_str().as_encoded_bytes()));
+}
+
+#[test]
+fn names_of_python_are_seen_and_what_it_reads() {
+    if !tool("python3") {
+        return;
+    }
+    let observed = same_with_and_without(
+        "/usr/bin/python3",
+        &["-c", "import json; print(open('/etc/hostname').read())"],
+    );
+    assert!(observed.has("/etc/hostname", Lookup::Open));
+    let json = Path::new("json/__pycache__");
+    let names = observed.names();
+    assert!(names.iter().any(|name| name.to_string_lossy().contains(json.to_str().unwrap())), "{names:?}");
+    use std::os::unix::fs::MetadataExt;
+    let hostname = std::fs::metadata("/etc/hostname").unwrap();
+    let read = Event::Read { device: hostname.dev(), inode: hostname.ino(), offset: 0, len: hostname.size() };
+    assert!(observed.records.iter().any(|record| record.event == read));
+}
+
+#[test]
+fn a_compiler_and_what_it_starts_are_seen() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("a.c");
+    std::fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"x\"); }\n").unwrap();
+    let observed = same_with_and_without("gcc", &["-O2", "-S", "-o", "-", source.to_str().unwrap()]);
+    assert!(observed.started().iter().any(|path| path.ends_with("cc1")));
+    assert!(observed.has("/usr/include/stdio.h", Lookup::Open));
+    assert_eq!(observed.received.len(), observed.started().len(), "each program sends its userfaultfd");
+    assert!(observed.records.iter().all(|record| !matches!(
+        record.event,
+        Event::Started { arming: Arming::RefusedByKernel | Arming::NotAsked, .. }
+    )));
+}
+
+#[test]
+fn the_agent_goes_along_only_where_it_is_taken() {
+    let observed =
+        same_with_and_without("/bin/sh", &["-c", "/nowhere; su --version; ls / >/dev/null; exit 3"]);
+    let carried = |name: &str| {
+        observed.records.iter().find_map(|record| match &record.event {
+            Event::Executed { path, carrying } if path.ends_with(name) => Some(*carrying),
+            _ => None,
+        })
+    };
+    assert_eq!(carried("nowhere"), Some(Carrying::NotFound));
+    assert_eq!(carried("su"), Some(Carrying::Rights));
+    assert_eq!(carried("ls"), Some(Carrying::Carried));
+    assert_eq!(observed.started().len(), 2);
+}
+
+#[test]
+fn nothing_is_logged_once_the_observation_has_ended() {
+    let mut observation = Observation::new();
+    observation.log().end().unwrap();
+    let mut command = command("/bin/sh", &["-c", "ls / >/dev/null; env"]);
+    let output = observation.enter(&mut command).output().unwrap();
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("PREPAGE_AGENT"));
+    let observed = observation.take(output);
+    assert!(observed.records.is_empty() && observed.received.is_empty());
+}
+
+#[test]
+fn an_observer_that_is_gone_disturbs_nothing() {
+    let mut plain = command("/bin/sh", &["-c", "env; ls /"]);
+    let expected = plain.output().unwrap();
+    let mut command = command("/bin/sh", &["-c", "env; ls /"]);
+    let observation = Observation::new();
+    observation.enter(&mut command);
+    drop(observation);
+    assert_eq!(command.output().unwrap(), expected);
+    // Its number and descriptor may be another's by now: a file that is no log is left as it is.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), vec![7; 8192]).unwrap();
+    use std::os::fd::AsRawFd;
+    let mut command = self::command("/bin/sh", &["-c", "env; ls /"]);
+    let log = format!("1:{}:{}:{}:0:1", std::process::id(), file.as_file().as_raw_fd(), "07".repeat(16));
+    command.env("PREPAGE_AGENT", log).env("LD_AUDIT", library());
+    assert_eq!(command.output().unwrap(), expected);
+    assert_eq!(std::fs::read(file.path()).unwrap(), vec![7; 8192]);
+}
+
+#[test]
+fn later_mappings_are_registered_from_outside() {
+    if !tool("python3") {
+        return;
+    }
+    // Not through huge folios, which come in whole: a file read in small pieces.
+    let file = "/usr/bin/python3.11";
+    if !has(Need::Path(file.into())) {
+        return;
+    }
+    let script = format!(
+        "import mmap, resource, sys\n\
+         f = open('{file}', 'rb'); m = mmap.mmap(f.fileno(), 2 << 20, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)\n\
+         m[0]; import ctypes\n\
+         print(open('/proc/self/maps').read(), flush=True); print('.', flush=True)\n\
+         sys.stdin.readline(); before = resource.getrusage(0).ru_minflt\n\
+         for at in range(0, 2 << 20, 4096): m[at]\n\
+         print(resource.getrusage(0).ru_minflt - before, flush=True)"
+    );
+    let faults = |register: bool| -> u64 {
+        use std::io::{BufRead, BufReader, Write};
+        let observation = Observation::new();
+        let mut command = command("/usr/bin/python3", &["-c", &script]);
+        observation.enter(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let maps: Vec<String> = lines.by_ref().take_while(|line| line != ".").collect();
+        let two_megabytes = |line: &&String| {
+            let (range, rest) = line.split_once(' ').unwrap();
+            let (start, end) = range.split_once('-').unwrap();
+            let number = |text| u64::from_str_radix(text, 16).unwrap();
+            rest.ends_with(file) && number(end) - number(start) == 2 << 20
+        };
+        let line = maps.iter().find(two_megabytes).expect("the mapping");
+        let start = u64::from_str_radix(line.split_once('-').unwrap().0, 16).unwrap();
+        let touches = observation.receive().expect("python sends one before it runs");
+        assert_eq!(touches.pid(), child.id());
+        if register {
+            touches.register(start, 2 << 20).unwrap();
+        }
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let count = lines.next().unwrap().parse().unwrap();
+        assert!(child.wait().unwrap().success());
+        count
+    };
+    let (plain, exact) = (faults(false), faults(true));
+    // All but the pages that the first touch brought in.
+    assert!(exact >= 480 && plain <= 128, "{plain} faults, {exact} when registered");
+}

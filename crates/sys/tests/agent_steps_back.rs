@@ -1,0 +1,417 @@
+//! Where the agent must not be, or must not be noticed: sandboxes, debuggers, other roots, static programs, small limits.
+
+mod support;
+
+use std::path::Path;
+use std::process::Stdio;
+
+use prepage_sys::agent::{Carrying, Event, Log, Lookup, Record, would_load};
+use prepage_testing::{Need, has};
+
+use support::{Observed, command, compile, library, observe, same_with_and_without, tool};
+
+fn carried(observed: &Observed, name: &str) -> Option<Carrying> {
+    observed.records.iter().find_map(|record| match &record.event {
+        Event::Executed { path, carrying } if path.ends_with(name) => Some(*carrying),
+        _ => None,
+    })
+}
+
+#[test]
+fn programs_that_do_not_take_it_get_none() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dynamic = compile(dir.path(), &[], "int main(void) { return 5; }");
+    let look = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = std::fs::read(&dynamic).unwrap();
+        change(&mut bytes);
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        would_load(&path, library())
+    };
+    let interpreter = b"/lib64/ld-linux-x86-64.so.2";
+    let musl = |bytes: &mut Vec<u8>| {
+        let at = bytes.windows(interpreter.len()).position(|part| part == interpreter);
+        if let Some(at) = at {
+            bytes[at..at + interpreter.len()].copy_from_slice(b"/lib/ld-musl-x86_64.so.1\0\0\0");
+        }
+    };
+    assert_eq!(would_load(&dynamic, library()), Carrying::Carried);
+    assert_eq!(look("musl", &musl), Carrying::OtherLoader);
+    assert_eq!(look("32 bit", &|bytes| bytes[4] = 1), Carrying::OtherLoader);
+    assert_eq!(look("short", &|bytes| bytes.truncate(70)), Carrying::NotDynamic);
+    assert_eq!(look("text", &|bytes| *bytes = b"#!/bin/sh\n".to_vec()), Carrying::Carried);
+    assert_eq!(
+        look("loop", &|bytes| *bytes = format!("#!{}\n", dir.path().join("loop").display()).into()),
+        Carrying::NotDynamic
+    );
+    assert_eq!(would_load(Path::new("/nowhere"), library()), Carrying::NotFound);
+    assert_eq!(would_load(&dynamic, Path::new("/nowhere")), Carrying::LibraryOutOfReach);
+    assert_eq!(would_load(dir.path(), library()), Carrying::NotFound);
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&dynamic, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    assert_eq!(would_load(&dynamic, library()), Carrying::Rights);
+}
+
+#[test]
+fn a_static_program_is_started_as_it_is() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source =
+        "#include <stdio.h>\nint main(int c, char **v, char **e) { while (*e) puts(*e++); return 5; }";
+    let program = compile(dir.path(), &["-static"], source);
+    let script = format!("{}; echo $?", program.display());
+    let observed = same_with_and_without("/bin/sh", &["-c", &script]);
+    assert_eq!(carried(&observed, "test"), Some(Carrying::NotDynamic));
+}
+
+#[test]
+fn another_root_without_the_agent_gets_no_word_of_it() {
+    if !has(Need::Root) {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    for file in ["/bin/sh", "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"] {
+        if !has(Need::Path(file.into())) {
+            return;
+        }
+        let to = root.path().join(&file[1..]);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::copy(file, to).unwrap();
+    }
+    let root = root.path().to_str().unwrap();
+    let observed = same_with_and_without("chroot", &[root, "/bin/sh", "-c", "echo inside; export"]);
+    assert_eq!(carried(&observed, "sh"), Some(Carrying::LibraryOutOfReach));
+}
+
+#[test]
+fn a_mount_without_exec_is_not_tried() {
+    if !has(Need::Root) || !has(Need::Mounts) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().display().to_string();
+    let copy = dir.path().join("libprepage-agent.so").display().to_string();
+    let run = |agent: &str| {
+        let script = format!(
+            "mount -t tmpfs none {place} && cp {library} {copy} && {agent} exec sh -c '\
+             mount -o remount,noexec {place}; /bin/sh -c \"echo child; export\"; true'",
+            library = library().display(),
+        );
+        command("unshare", &["-m", "sh", "-c", &script]).output().unwrap()
+    };
+    let mut log = Log::create(1 << 20).unwrap();
+    // The agent was loaded before its mount lost exec: its children are not given it.
+    let with = run(&format!("LD_AUDIT={copy} PREPAGE_AGENT={}", log.variable(true)));
+    assert_eq!(with, run(""));
+    let records = log.read_last().unwrap();
+    let told = |record: &Record| {
+        matches!(record.event, Event::Executed { carrying: Carrying::LibraryOutOfReach, .. })
+    };
+    assert!(records.iter().any(told), "{records:#?}");
+    let unmounted = dir.path().join("libprepage-agent.so");
+    assert_eq!(would_load(Path::new("/bin/sh"), &unmounted), Carrying::LibraryOutOfReach);
+}
+
+#[test]
+fn a_sandboxed_program_makes_only_its_own_calls() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Kills whoever calls anything but what this program does afterwards.
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #include <fcntl.h>
+        #include <linux/filter.h>
+        #include <linux/seccomp.h>
+        #include <stddef.h>
+        #include <stdio.h>
+        #include <sys/prctl.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        #define ALLOW(nr) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+        int main(int argc, char **argv) {
+            struct sock_filter filter[] = {
+                BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                ALLOW(SYS_openat), ALLOW(SYS_read), ALLOW(SYS_write), ALLOW(SYS_exit_group),
+                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+            };
+            struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            if (argc > 1) syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+            else prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+            char text[8] = "";
+            int fd = open("/etc/hostname", O_RDONLY), here = open("relative", O_RDONLY);
+            write(1, text, read(fd, text, 4));
+            execl("/bin/true", "true", NULL);
+            _exit(here < 0 ? 9 : 8);
+        }"#,
+    );
+    // The exec is not allowed: it ends there, with and without the agent.
+    for args in [&[][..], &["syscall"]] {
+        let observed = same_with_and_without(program.to_str().unwrap(), args);
+        assert!(observed.has("/etc/hostname", Lookup::Open));
+        assert!(!observed.output.stdout.is_empty(), "{:?}", observed.output);
+        assert!(observed.lost.missed > 0, "the relative name is counted");
+    }
+}
+
+#[test]
+fn programs_under_other_filters_than_the_observer_get_none() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Installed past libc, as a program without it does; harmless, and inherited.
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #include <linux/filter.h>
+        #include <linux/seccomp.h>
+        #include <sys/prctl.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        int main(void) {
+            struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+            struct sock_fprog program = {1, &allow};
+            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            long result;
+            __asm__ volatile("syscall" : "=a"(result) : "a"((long)SYS_seccomp), "D"((long)SECCOMP_SET_MODE_FILTER), "S"(0l), "d"(&program) : "rcx", "r11", "memory");
+            if (result) return 7;
+            return execl("/usr/bin/env", "env", (char *)0);
+        }"#,
+    );
+    let observed = same_with_and_without(program.to_str().unwrap(), &[]);
+    assert_eq!(carried(&observed, "env"), Some(Carrying::Sandboxed));
+    assert_eq!(observed.started().len(), 1);
+}
+
+#[test]
+fn a_tracer_in_the_tree_shows_what_it_shows_without() {
+    if !tool("strace") {
+        return;
+    }
+    let script = "strace -f -qq -e trace=openat,execve -e signal=none /bin/sh -c '/bin/true; /bin/true' 2>&1 | sed 's/0x[0-9a-f]*//g; s/[0-9]* vars//; s/^.pid *[0-9]*. //'";
+    let observed = same_with_and_without("/bin/sh", &["-c", script]);
+    assert_eq!(carried(&observed, "strace"), Some(Carrying::Carried));
+    assert!(observed.started().iter().filter(|path| path.ends_with("true")).count() == 0);
+}
+
+#[test]
+fn a_debugger_finds_its_program_as_it_is() {
+    if !tool("gdb") {
+        return;
+    }
+    let script = "gdb -batch -nx -ex run -ex 'info sharedlibrary' /bin/true 2>&1 | sed 's/process [0-9]*//'; \
+                  gdb -batch -nx -ex 'break exit' -ex run -ex 'info sharedlibrary' -ex bt /bin/true 2>&1 | sed 's/process [0-9]*//'";
+    same_with_and_without("/bin/sh", &["-c", script]);
+}
+
+#[test]
+fn small_limits_are_left_to_the_program() {
+    let observed = observe(&mut command(
+        "/bin/sh",
+        &["-c", "ulimit -v 200000; /bin/ls /; ulimit -n 10; /bin/ls / | /bin/cat"],
+    ));
+    let plain =
+        command("/bin/sh", &["-c", "ulimit -v 200000; /bin/ls /; ulimit -n 10; /bin/ls / | /bin/cat"])
+            .output()
+            .unwrap();
+    assert_eq!(observed.output, plain);
+    assert!(plain.status.success());
+    assert_eq!(observed.started().len(), 1, "a limited address space has no room for a log");
+}
+
+#[test]
+fn arguments_as_long_as_they_may_be_fit() {
+    if !tool("python3") {
+        return;
+    }
+    // Finds the longest argument list that the kernel takes, in steps smaller than what the agent adds.
+    let script = "import os, subprocess\n\
+        def fits(n, run):\n\
+        \x20 try: return run(['/bin/true'] + ['x' * 50] * n, {'A': '1'})\n\
+        \x20 except OSError as error: return error.errno\n\
+        def spawn(args, env): return os.waitpid(os.posix_spawn(args[0], args, env), 0)[1]\n\
+        def execute(args, env): return subprocess.run(args, env=env).returncode\n\
+        for run in spawn, execute:\n\
+        \x20 low, high = 0, 1 << 17\n\
+        \x20 while high - low > 1:\n\
+        \x20   middle = (low + high) // 2\n\
+        \x20   low, high = (middle, high) if fits(middle, run) == 0 else (low, middle)\n\
+        \x20 print(low, fits(high, run))";
+    same_with_and_without("/usr/bin/python3", &["-c", script]);
+}
+
+#[test]
+fn other_namespaces_and_interposers_keep_their_own_functions() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = r#"
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <errno.h>
+        #include <fcntl.h>
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        static void *blocked(void *fd) { char byte; read(*(int *)fd, &byte, 1); return NULL; }
+        int main(void) {
+            void *libc = dlmopen(LM_ID_NEWLM, "libc.so.6", RTLD_NOW);
+            int (*other)(const char *, int) = (int (*)(const char *, int))dlsym(libc, "open");
+            int *(*error)(void) = (int *(*)(void))dlsym(libc, "__errno_location");
+            errno = 0;
+            printf("%d %d %d\n", other("/nowhere", 0), *error(), errno);
+            printf("%d %d\n", open("/nowhere", 0), errno);
+            printf("%d\n", dlsym(RTLD_DEFAULT, "open") == (void *)open);
+            printf("%d %d\n", open(NULL, 0), errno);
+            int ends[2];
+            pthread_t thread;
+            void *result;
+            pipe(ends);
+            pthread_create(&thread, NULL, blocked, ends);
+            pthread_cancel(thread);
+            pthread_join(thread, &result);
+            printf("%d\n", result == PTHREAD_CANCELED);
+            fflush(stdout);
+            setenv("ADDED", "1", 1);
+            system("echo $ADDED; env | grep -c PREPAGE_AGENT");
+            FILE *out = popen("echo popen; exit 3", "r");
+            char line[64];
+            while (fgets(line, sizeof line, out)) fputs(line, stdout);
+            printf("%d\n", pclose(out));
+            fflush(stdout);
+            clearenv();
+            return execlp("env", "env", (char *)0);
+        }"#;
+    let program = compile(dir.path(), &["-pthread"], source);
+    let observed = same_with_and_without(program.to_str().unwrap(), &[]);
+    assert!(observed.has("/nowhere", Lookup::Open));
+    std::fs::rename(&program, dir.path().join("program")).unwrap();
+    let interposer = compile(
+        dir.path(),
+        &["-shared", "-fPIC"],
+        r#"
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <unistd.h>
+        int open(const char *path, int flags, int mode) {
+            write(1, "interposed\n", 11);
+            return ((int (*)(const char *, int, int))dlsym(RTLD_NEXT, "open"))(path, flags, mode);
+        }"#,
+    );
+    let run = |with: bool| {
+        let mut command = command(dir.path().join("program").to_str().unwrap(), &[]);
+        command.env("LD_PRELOAD", &interposer).stdin(Stdio::null());
+        if with { observe(&mut command).output } else { command.output().unwrap() }
+    };
+    assert_eq!(run(true), run(false));
+}
+
+#[test]
+fn programs_without_a_plt_are_seen_too() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source =
+        "#include <fcntl.h>\nint main(void) { return open(\"/nowhere/at/all\", O_RDONLY) == -1 ? 0 : 1; }";
+    let program = compile(dir.path(), &["-fno-plt", "-Wl,-z,now"], source);
+    let observed = same_with_and_without(program.to_str().unwrap(), &[]);
+    assert!(observed.has("/nowhere/at/all", Lookup::Open));
+}
+
+#[test]
+fn children_that_only_fork_are_seen() {
+    if !tool("python3") {
+        return;
+    }
+    let script = "import os\nfor n in range(3):\n  if os.fork() == 0:\n    os.path.exists('/nowhere/%d' % n); os._exit(0)\n  os.wait()\nos.closerange(3, 4096)\nprint(os.open('/etc/hostname', os.O_RDONLY))";
+    let observed = same_with_and_without("/usr/bin/python3", &["-c", script]);
+    for n in 0..3 {
+        assert!(observed.has(&format!("/nowhere/{n}"), Lookup::Metadata));
+    }
+    let pids: std::collections::BTreeSet<u32> = observed.records.iter().map(|record| record.pid).collect();
+    assert_eq!(pids.len(), 4);
+}
+
+#[test]
+fn real_programs_print_what_they_print_without() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        std::fs::write(dir.path().join(format!("{name}.c")), format!("int {name}(void) {{ return 1; }}\n"))
+            .unwrap();
+    }
+    let makefile = "all: a.o b.o c.o\n\tar t all.a 2>&1 || true\n%.o: %.c\n\tgcc -c $< -o $@\n\techo $@ $(shell echo shell)\n.PHONY: a.o b.o c.o\n";
+    std::fs::write(dir.path().join("Makefile"), makefile).unwrap();
+    let make = ["-j2", "-O", "-C", dir.path().to_str().unwrap()];
+    let all: [(&str, &[&str]); 7] = [
+        ("make", &make),
+        (
+            "perl",
+            &[
+                "-e",
+                "print join ',', map { \"$_=$ENV{$_}\" } sort keys %ENV; print `env`, -e '/etc/passwd'; exit 4",
+            ],
+        ),
+        (
+            "/usr/bin/python3",
+            &[
+                "-c",
+                "import os, subprocess, sys; print(dict(os.environ), subprocess.run(['env'], env={'A': '1'}, capture_output=True), os.listdir('/proc/self/fd')); sys.exit(5)",
+            ],
+        ),
+        (
+            "node",
+            &[
+                "-e",
+                "console.log(process.env, require('child_process').execSync('env').toString(), require('fs').readdirSync('/'))",
+            ],
+        ),
+        ("java", &["-XshowSettings:properties", "-version"]),
+        (
+            "emacs",
+            &[
+                "-Q",
+                "--batch",
+                "--eval",
+                "(progn (print process-environment) (print (shell-command-to-string \"env; ls /\")))",
+            ],
+        ),
+        ("php", &["-r", "echo json_encode(getenv()), shell_exec('env'); exit(6);"]),
+    ];
+    for (program, args) in all {
+        if tool(program) {
+            let settled = |text: &[u8]| {
+                String::from_utf8_lossy(text)
+                    .lines()
+                    .filter(|line| !line.contains("[pid "))
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            };
+            let plain = command(program, args).stdin(Stdio::null()).output().unwrap();
+            let observed = observe(&mut command(program, args));
+            assert_eq!(observed.output.status, plain.status, "{program}");
+            let [with, without] = [&observed.output, &plain].map(|output| {
+                let mut lines = settled(&output.stdout);
+                lines.extend(settled(&output.stderr));
+                // Jobs of make -j end in any order.
+                lines.sort();
+                lines
+            });
+            assert_eq!(with, without, "{program}");
+            assert!(!observed.started().is_empty(), "{program}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! How tests of this workspace skip: counted, with a reason, and never where the machine allows the test.
+//!
+//! A test that needs something a machine may lack (root, perf events, a program) names it as a [`Need`] and calls
+//! [`skip`], which appends one line to `target/skips`. After the tests, the program `skips` (`make test` runs it) lists
+//! these lines by need, probes each need again, and asks `prepage doctor` about the kernel's facilities. It fails when
+//! the machine has what a test said was missing: then it is the test, or the code it tests, that is broken.
+//!
+//! An error is a reason to skip only when its type says "not permitted" or "not there". Any other error fails the test:
+//!
+//! ```
+//! use prepage_testing::{Need, unless_refused};
+//! use std::io::{Error, ErrorKind};
+//!
+//! let read = |path| std::fs::read(path);
+//! let refused = |error: &Error| error.kind() == ErrorKind::PermissionDenied;
+//! let bytes = unless_refused(read("/proc/self/stat"), Need::Root, refused);
+//! assert!(bytes.is_some());
+//! ```
+
+mod caches;
+mod need;
+mod skipped;
+
+use std::error::Error;
+use std::fmt::Display;
+use std::panic::Location;
+
+pub use caches::unless_caches_dropped;
+pub use need::{Doctor, Need, python, task_groups};
+pub use skipped::{Skipped, log_path};
+
+/// Records that the calling test goes no further, because the machine lacks `need`; `found` says what showed it.
+///
+/// # Panics
+/// When the skip cannot be recorded: a skip that nobody can count fails the test.
+#[track_caller]
+pub fn skip(need: Need, found: impl Display) {
+    let skipped = Skipped::here(need, found.to_string(), Location::caller());
+    eprintln!("skipped: {skipped}");
+    let log = log_path();
+    skipped.append_to(&log).unwrap_or_else(|error| panic!("cannot record in {}: {error}", log.display()));
+}
+
+/// Whether the machine has `need`; records a skip where it does not.
+#[track_caller]
+pub fn has(need: Need) -> bool {
+    match need.probe() {
+        Ok(()) => true,
+        Err(found) => {
+            skip(need, found);
+            false
+        }
+    }
+}
+
+/// The value of `result`. Records a skip and returns `None` for an error that `refused` finds to be one of permission
+/// or absence.
+///
+/// # Panics
+/// For every other error.
+#[track_caller]
+pub fn unless_refused<T, E: Error>(
+    result: Result<T, E>,
+    need: Need,
+    refused: impl FnOnce(&E) -> bool,
+) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) if refused(&error) => {
+            skip(need, chain(&error));
+            None
+        }
+        Err(error) => panic!("{}", chain(&error)),
+    }
+}
+
+/// An error and its causes, on one line.
+fn chain(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |&error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

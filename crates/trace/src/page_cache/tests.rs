@@ -1,0 +1,138 @@
+//! The watch fed with events.
+
+use prepage_core::PAGE_SIZE;
+
+use super::*;
+use crate::event::Mapped;
+
+const FILE: Inode = (1, 2);
+
+/// Feeds events (time, thread, what) of process 1, which has [`FILE`] mapped at 0x10000.
+fn facts(events: Vec<(u64, u32, EventKind)>) -> PageCacheFacts {
+    let (mut pairing, mut watch) = (Pairing::new(0), PageCacheWatch::new(0));
+    let map = Mapped {
+        start: 0x1_0000,
+        end: 0x9_0000,
+        offset_bytes: 0,
+        inode: Some(FILE),
+        protection: 1,
+        flags: 2,
+        path: "/f".into(),
+    };
+    let map = (0, 1, EventKind::Map(Box::new(map)));
+    for (time_ns, tid, kind) in std::iter::once(map).chain(events) {
+        let event = Event { time_ns, pid: 1, tid, kind };
+        pairing.feed(&event, &mut Vec::new());
+        watch.apply(&event, &pairing);
+    }
+    watch.into_facts(|inode| (inode == FILE).then(|| "/f".into()))
+}
+
+fn added(page: u64, pages: u32) -> EventKind {
+    EventKind::PageCached { device: FILE.0, inode: FILE.1, page: PageIndex(page), pages }
+}
+
+fn pages(start: u64, end: u64) -> PageRange {
+    PageRange::new(PageIndex(start), PageIndex(end))
+}
+
+fn read(start: u64, end: u64) -> EventKind {
+    EventKind::PagesRead { device: FILE.0, inode: FILE.1, pages: pages(start, end) }
+}
+
+fn begin(page: u64) -> EventKind {
+    EventKind::FaultBegin { address: 0x1_0000 + page * PAGE_SIZE, ip: 0, calls: None }
+}
+
+fn end(page: u64, disk: bool) -> EventKind {
+    EventKind::FaultEnd { address: 0x1_0000 + page * PAGE_SIZE, ip: 0, disk }
+}
+
+fn asleep() -> EventKind {
+    EventKind::Switch { out: true, preempted: false }
+}
+
+#[test]
+fn pages_are_touched_by_faults_and_reads_and_mapped_by_faults_nearby() {
+    let mapped = EventKind::PagesMapped { device: FILE.0, inode: FILE.1, pages: pages(0, 6) };
+    let facts = facts(vec![
+        (1, 1, begin(0)),
+        (2, 1, added(0, 16)),
+        (3, 1, end(0, true)),
+        (4, 1, mapped),
+        // One read in two portions, then another.
+        (5, 1, read(8, 12)),
+        (6, 1, read(10, 12)),
+        (7, 1, read(8, 10)),
+    ]);
+    let file = &facts.files[0];
+    assert_eq!((file.path.as_str(), file.pages_read_in, file.pages_by_read), ("/f", 16, 6));
+    assert_eq!((file.pages_mapped_nearby, file.pages_untouched, file.read_waits), (5, 6, 0));
+}
+
+#[test]
+fn who_sleeps_on_a_page_that_another_reads_waits_for_it() {
+    let facts = facts(vec![
+        (10, 1, begin(0)),
+        (11, 1, added(0, 4)),
+        (20, 2, begin(1)),
+        (21, 2, asleep()),
+        (30, 3, begin(2)),
+        (31, 3, end(2, false)),
+        (50, 1, end(0, true)),
+        (60, 2, end(1, false)),
+    ]);
+    let [wait] = facts.waits.as_slice() else { panic!("{:?}", facts.waits) };
+    assert_eq!((wait.waiter.tid, wait.reader.tid, wait.count, wait.wait_ns), (2, 1, 1, 40));
+    assert_eq!((facts.files[0].read_waits, facts.files[0].read_wait_ns), (1, 40));
+}
+
+#[test]
+fn a_day_of_reading_is_watched_in_bounded_memory() {
+    let (pairing, mut watch) = (Pairing::new(0), PageCacheWatch::new(0));
+    let mut apply = |time_ns, tid, inode, kind: fn(u64) -> EventKind| {
+        watch.apply(&Event { time_ns, pid: tid, tid, kind: kind(inode) }, &pairing);
+    };
+    const PAGES: u64 = 1 << 8;
+    let files = 2 * FILES_MAX as u64;
+    for file in 0..files {
+        let tid = 1 + file as u32;
+        apply(file, tid, file, |inode| EventKind::PageCached {
+            device: 1 << 20,
+            inode,
+            page: PageIndex(0),
+            pages: PAGES as u32,
+        });
+        apply(file, tid, file, |inode| EventKind::PagesRead {
+            device: 1 << 20,
+            inode,
+            pages: PageRange::new(PageIndex(0), PageIndex(1)),
+        });
+    }
+    assert!(watch.pages <= PAGES_MAX && watch.pages > PAGES_MAX / 2, "{}", watch.pages);
+    assert_eq!(watch.pages, watch.files.values().map(|file| file.pages.len()).sum::<usize>());
+    assert!(watch.files.len() <= FILES_MAX + 1 && watch.readers.len() <= READERS_MAX);
+    assert!(watch.threads.len() <= THREADS_MAX + 1);
+    let facts = watch.into_facts(|_| None);
+    let sum = |of: fn(&FilePages) -> u64| facts.files.iter().map(of).sum::<u64>();
+    assert_eq!(sum(|file| file.pages_read_in), files * PAGES);
+    let untouched = sum(|file| file.pages_untouched);
+    assert!(untouched > 0 && untouched < PAGES_MAX as u64);
+    // Whatever was not read is untouched or no longer known.
+    let forgotten = sum(|file| file.pages_forgotten);
+    assert!(
+        (files * (PAGES - 1)..=files * PAGES).contains(&(untouched + forgotten)),
+        "{untouched} {forgotten}"
+    );
+}
+
+#[test]
+fn what_is_written_was_not_read_in() {
+    let dirtied = |page| EventKind::PageDirtied { inode: FILE.1, page: PageIndex(page) };
+    let written =
+        facts(vec![(1, 1, added(0, 2)), (2, 1, dirtied(0)), (3, 1, added(2, 2)), (4, 1, dirtied(2))]);
+    assert!(written.files.is_empty(), "{written:?}");
+    let by_fault =
+        facts(vec![(1, 1, begin(0)), (2, 1, added(0, 2)), (3, 1, dirtied(0)), (4, 1, end(0, true))]);
+    assert_eq!(by_fault.files[0].pages_read_in, 2);
+}

@@ -1,0 +1,205 @@
+//! Which map an address belongs to, asked from signal handlers: no lock, no allocation, two loads and two counts.
+//!
+//! Regions begin at multiples of 2 MiB, so each 2 MiB of address space belongs to one map at most and has one word. Words
+//! lie in leaves of 16 GiB each, made when first needed and kept.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use prepage_sys::fork;
+use prepage_sys::region::REGION_ALIGN;
+use prepage_sys::slot::{Entered, Slot};
+
+use crate::map::MapCore;
+
+const LEAF_WORDS: usize = 1 << 13;
+const LEAF_BYTES: u64 = LEAF_WORDS as u64 * REGION_ALIGN;
+/// 48 bits of address.
+const LEAVES: usize = (1 << 48) / LEAF_BYTES as usize;
+
+const CHUNK_SLOTS: usize = 64;
+/// There may be so many maps: four times what vm.max_map_count allows by default.
+const CHUNKS: usize = 4096;
+
+/// Slots that are made together.
+type Chunk = Box<[Slot<MapCore>]>;
+
+/// The maps of one address space that one kind of fault can happen in.
+///
+/// Lock legend: (o) set once; (a) atomic; `free` is a lock of its own, never taken by faults.
+pub(crate) struct Addresses {
+    /// (o), words (a): 0 where nothing is mapped, else one more than the number of the slot.
+    top: Box<[OnceLock<Box<[AtomicU32]>>]>,
+    /// (o)
+    slots: Box<[OnceLock<Chunk>]>,
+    free: Mutex<Free>,
+    /// (a) Bytes of slots and leaves.
+    bytes: AtomicU64,
+}
+
+/// Slots that hold no map.
+struct Free {
+    returned: Vec<u32>,
+    /// The first slot never used.
+    next: u32,
+}
+
+/// A map that may be gone: a slot and the map it held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MapRef {
+    addresses: &'static Addresses,
+    slot: u32,
+    map: u64,
+}
+
+/// So many processes may come from one another by fork alone, and have maps each.
+const DESCENDANTS: usize = 64;
+
+/// The tables of this process and of those it was forked from, with the generation of each.
+static OF_PROCESSES: [OnceLock<(u64, &'static Addresses)>; DESCENDANTS] =
+    [const { OnceLock::new() }; DESCENDANTS];
+/// Which of them is this process's.
+static DEPTH: AtomicUsize = AtomicUsize::new(0);
+
+/// Tables that no descriptor uses. They are kept for good, so that a [`MapRef`] is a plain value.
+static SPARE: Mutex<Vec<&'static Addresses>> = Mutex::new(Vec::new());
+
+impl Addresses {
+    fn new() -> &'static Self {
+        Box::leak(Box::new(Self {
+            top: (0..LEAVES).map(|_| OnceLock::new()).collect(),
+            slots: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
+            free: Mutex::new(Free { returned: Vec::new(), next: 0 }),
+            bytes: AtomicU64::new(0),
+        }))
+    }
+
+    /// A table for one descriptor.
+    pub(crate) fn of_descriptor() -> &'static Self {
+        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(Self::new)
+    }
+
+    /// The descriptor has gone, and all its maps.
+    pub(crate) fn give_back(&'static self) {
+        SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+    }
+
+    /// The table for maps whose faults the touching threads serve: that of the process, but in a model, whose runs may not
+    /// know of one another.
+    pub(crate) fn of_faults_here() -> &'static Self {
+        if cfg!(any(feature = "shuttle", feature = "loom")) {
+            Self::of_descriptor()
+        } else {
+            Self::of_process()
+        }
+    }
+
+    /// The one table of all maps whose faults the touching threads of this process serve; made where there is none yet.
+    pub(crate) fn of_process() -> &'static Self {
+        let generation = fork::generation();
+        for (depth, table) in OF_PROCESSES.iter().enumerate() {
+            let (of, table) = table.get_or_init(|| (generation, Self::new()));
+            if *of == generation {
+                DEPTH.store(depth, Ordering::Relaxed);
+                return table;
+            }
+        }
+        panic!(
+            "a process that is the {}th descendant by fork of one with maps cannot have its own",
+            DESCENDANTS
+        );
+    }
+
+    /// As [`Self::of_process`], in signal handlers: `None` where there is none.
+    pub(crate) fn of_process_now() -> Option<&'static Self> {
+        let (generation, table) = OF_PROCESSES[DEPTH.load(Ordering::Relaxed)].get()?;
+        (*generation == fork::generation()).then_some(table)
+    }
+
+    /// Makes `map` findable; `None` when there are too many.
+    pub(crate) fn insert(&'static self, map: &Arc<MapCore>) -> Option<MapRef> {
+        let slot = {
+            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            free.returned.pop().or_else(|| {
+                let fresh = free.next;
+                free.next += u32::from((fresh as usize) < CHUNKS * CHUNK_SLOTS);
+                (fresh < free.next).then_some(fresh)
+            })?
+        };
+        let chunk = self.slots[slot as usize / CHUNK_SLOTS].get_or_init(|| {
+            let slots: Chunk = (0..CHUNK_SLOTS).map(|_| Slot::default()).collect();
+            self.bytes.fetch_add(slots.iter().map(Slot::bytes).sum(), Ordering::Relaxed);
+            slots
+        });
+        chunk[slot as usize % CHUNK_SLOTS].put(Arc::clone(map));
+        self.words(map, |word| word.store(slot + 1, Ordering::Release));
+        Some(MapRef { addresses: self, slot, map: map.id() })
+    }
+
+    /// The map at `address`.
+    pub(crate) fn find(
+        &'static self,
+        address: u64,
+        hint: usize,
+    ) -> Option<(Entered<'static, MapCore>, MapRef)> {
+        let leaf = self.top.get((address / LEAF_BYTES) as usize)?.get()?;
+        let number =
+            leaf[(address / REGION_ALIGN) as usize % LEAF_WORDS].load(Ordering::Acquire).checked_sub(1)?;
+        let map = self.slot(number)?.enter(hint)?;
+        // The slot may hold another map already.
+        if !map.holds(address) {
+            return None;
+        }
+        let at = MapRef { addresses: self, slot: number, map: map.id() };
+        Some((map, at))
+    }
+
+    /// What the table takes in memory for the maps it ever held at once, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn slot(&self, number: u32) -> Option<&Slot<MapCore>> {
+        Some(&self.slots[number as usize / CHUNK_SLOTS].get()?[number as usize % CHUNK_SLOTS])
+    }
+
+    fn words(&self, map: &MapCore, each: impl Fn(&AtomicU32)) {
+        let (start, end) = map.addresses();
+        for chunk in (start..end).step_by(REGION_ALIGN as usize) {
+            let leaf = self.top[(chunk / LEAF_BYTES) as usize].get_or_init(|| {
+                self.bytes.fetch_add((LEAF_WORDS * size_of::<AtomicU32>()) as u64, Ordering::Relaxed);
+                (0..LEAF_WORDS).map(|_| AtomicU32::new(0)).collect()
+            });
+            each(&leaf[(chunk / REGION_ALIGN) as usize % LEAF_WORDS]);
+        }
+    }
+}
+
+impl MapRef {
+    /// The map, if it still exists.
+    pub(crate) fn enter(self, hint: usize) -> Option<Entered<'static, MapCore>> {
+        self.addresses.slot(self.slot)?.enter(hint).filter(|map| map.id() == self.map)
+    }
+
+    /// The number of the map.
+    pub(crate) fn map_id(self) -> u64 {
+        self.map
+    }
+
+    /// Takes `map` away and returns when nobody uses it any more.
+    pub(crate) fn remove(self, map: &MapCore) {
+        self.addresses.words(map, |word| word.store(0, Ordering::Release));
+        if let Some(slot) = self.addresses.slot(self.slot) {
+            slot.take();
+        }
+        let mut free = self.addresses.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.returned.push(self.slot);
+    }
+}
+
+impl std::fmt::Debug for Addresses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Addresses").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}

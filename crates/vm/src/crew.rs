@@ -1,0 +1,145 @@
+//! Threads that do work of one kind: how they sleep until there is some, and how many there are.
+//!
+//! A thread that takes work while no other of its crew is idle starts one more, up to the crew's limit. Threads that were
+//! idle for long end, but for one.
+
+use std::time::Duration;
+
+use crate::sync::{AtomicU32, Ordering, wait_for, wake};
+
+/// How long a thread waits for work before it ends.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// What a crew is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Somebody waits for what it does.
+    Prompt,
+    /// Nobody does: its threads leave the CPU to all others of the process.
+    Background,
+}
+
+/// The threads of one kind.
+///
+/// Lock legend: (a) atomic; (c) constant.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    /// (a) Changes with every push of work; idle threads sleep on it.
+    pushed: AtomicU32,
+    /// (a)
+    idle: AtomicU32,
+    /// (a)
+    threads: AtomicU32,
+    /// (c) The most threads.
+    most: u32,
+}
+
+/// How a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slept {
+    /// There may be work.
+    Woken,
+    /// There was none for long, and others of the crew are idle.
+    TooLong,
+}
+
+impl Crew {
+    pub(crate) fn new(most: u32) -> Self {
+        Self {
+            pushed: AtomicU32::new(0),
+            idle: AtomicU32::new(0),
+            threads: AtomicU32::new(0),
+            most: most.max(1),
+        }
+    }
+
+    /// There is work for one thread more. From any context.
+    pub(crate) fn call_one(&self) {
+        self.pushed.fetch_add(1, Ordering::SeqCst);
+        if self.idle.load(Ordering::SeqCst) > 0 {
+            wake(&self.pushed, 1);
+        }
+    }
+
+    /// Something changed that all threads have to see.
+    pub(crate) fn call_all(&self) {
+        self.pushed.fetch_add(1, Ordering::SeqCst);
+        wake(&self.pushed, u32::MAX >> 1);
+    }
+
+    /// What changes with every call: taken before a thread looks for work.
+    pub(crate) fn calls(&self) -> u32 {
+        self.pushed.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until somebody calls, unless that happened since `calls` was taken; every `tick` ends it too.
+    pub(crate) fn sleep(&self, calls: u32, tick: Option<Duration>) -> Slept {
+        self.idle.fetch_add(1, Ordering::SeqCst);
+        let timed_out = wait_for(&self.pushed, calls, tick.map_or(IDLE, |tick| tick.min(IDLE)));
+        // Those that look after something at each tick stay. The last that is idle does too: whoever took work while it was
+        // there has started no other.
+        let others_are_idle = |idle| (idle > 1).then_some(idle - 1);
+        if timed_out
+            && tick.is_none()
+            && self.idle.fetch_update(Ordering::SeqCst, Ordering::SeqCst, others_are_idle).is_ok()
+        {
+            return Slept::TooLong;
+        }
+        self.idle.fetch_sub(1, Ordering::SeqCst);
+        Slept::Woken
+    }
+
+    /// Whether a thread that takes work has to start another first. Who is told so counts as having started it.
+    pub(crate) fn needs_another(&self) -> bool {
+        let has_room = |threads| (threads < self.most).then_some(threads + 1);
+        self.idle.load(Ordering::SeqCst) == 0
+            && self.threads.fetch_update(Ordering::SeqCst, Ordering::SeqCst, has_room).is_ok()
+    }
+
+    #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+    pub(crate) fn threads(&self) -> u32 {
+        self.threads.load(Ordering::SeqCst)
+    }
+
+    /// The first thread is about to be started.
+    pub(crate) fn first(&self) {
+        self.threads.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A thread ended, or could not be started.
+    pub(crate) fn has_lost_one(&self) {
+        self.threads.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn the_last_idle_thread_stays() {
+        let crew = Crew::new(4);
+        let idle = || crew.idle.load(Ordering::SeqCst);
+        thread::scope(|scope| {
+            let (crew, calls) = (&crew, crew.calls());
+            let first = scope.spawn(move || crew.sleep(calls, None));
+            while idle() < 1 {
+                thread::yield_now();
+            }
+            let second = scope.spawn(move || crew.sleep(calls, None));
+            while idle() < 2 {
+                thread::yield_now();
+            }
+            // Asleep, by then.
+            thread::sleep(Duration::from_millis(50));
+            crew.call_one();
+            assert_eq!(first.join().unwrap(), Slept::Woken);
+            // It takes work, and starts nobody: the other is idle.
+            assert!(!crew.needs_another());
+            assert_eq!(second.join().unwrap(), Slept::Woken, "nobody is left to take the next work");
+        });
+        assert!(crew.needs_another());
+    }
+}

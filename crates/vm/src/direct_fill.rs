@@ -1,0 +1,118 @@
+//! Reads of local files straight into frames.
+//!
+//! What a page costs beyond its read is done while the device is busy with it: the first try starts the read, then the
+//! frames are made. When the bytes are there one copy is left to do; direct reads leave none.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use prepage_core::{PageIndex, PageRange};
+use prepage_sys::direct_fill::{Cached, DirectFill};
+use prepage_sys::memfd::Memfd;
+
+use crate::reason;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// After a read for which staying awake was in vain, so many are not tried: it costs a thirtieth of the reads at most.
+const SLOW_READS: u32 = 30;
+
+/// An object's frames as a place to read to.
+///
+/// Lock legend: (a) atomic hints; what two threads make of one at once does no harm.
+#[derive(Debug)]
+pub(crate) struct LocalFill {
+    frames: DirectFill,
+    /// (a) The pages that the last fill left in the page table, as `start << 16 | len`; 0 for none. The next fill takes
+    /// them out, so that frames do not count twice in the process's resident set.
+    left: AtomicU64,
+    /// (a) Reads for which it is not worth a try to stay awake, as the device is too slow for that.
+    slow: AtomicU32,
+}
+
+impl LocalFill {
+    /// `None` where the address space has no room: frames are written through their descriptor then.
+    pub(crate) fn new(memfd: &Memfd, pages: PageRange) -> Option<Self> {
+        let frames = DirectFill::map(memfd, pages.bytes()).ok()?;
+        Some(Self { frames, left: AtomicU64::new(0), slow: AtomicU32::new(0) })
+    }
+
+    /// Reads `range` of `file`, all of which lies before the file's end. Stays awake for `spin` before it
+    /// sleeps. Allocates nothing.
+    pub(crate) fn fill(&self, file: &File, range: PageRange, spin: Duration) -> Result<(), u16> {
+        let offset = range.start().offset_bytes();
+        self.clear(self.left.swap(0, Ordering::Relaxed));
+        self.frames.populate(offset, range.bytes()).map_err(code)?;
+        let mut done = 0;
+        if !spin.is_zero() && !self.is_slow() {
+            done = self.stay_awake(file, range, spin);
+        }
+        while done < range.bytes() {
+            let at = offset + done;
+            match self.frames.read(file.as_fd(), at, at, range.bytes() - done) {
+                Ok(0) => return Err(reason::SHORT),
+                Ok(bytes) => done += bytes as u64,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // A direct read goes on at a block alone; the rest of a page says that the file was truncated.
+                Err(error) if error.raw_os_error() == Some(INVALID) && done > 0 => return Err(reason::SHORT),
+                Err(error) => return Err(code(error)),
+            }
+        }
+        self.clear(self.left.swap(packed(range), Ordering::Relaxed));
+        Ok(())
+    }
+
+    /// Asks for `range` until it is there, for as long as `spin`; returns how many bytes of it were read.
+    fn stay_awake(&self, file: &File, range: PageRange, spin: Duration) -> u64 {
+        let offset = range.start().offset_bytes();
+        let began = Instant::now();
+        let mut done = 0;
+        while done < range.bytes() {
+            let at = offset + done;
+            match self.frames.read_cached(file.as_fd(), at, at, range.bytes() - done) {
+                Ok(Cached::Read(bytes)) if bytes > 0 => done += bytes as u64,
+                Ok(Cached::NotYet) if began.elapsed() < spin => {
+                    // Whoever else has work for this CPU gets it; else this returns at once.
+                    rustix::thread::sched_yield();
+                }
+                // Too late; or a file system that cannot tell, or a file that was truncated.
+                _ => {
+                    self.slow.store(SLOW_READS, Ordering::Relaxed);
+                    break;
+                }
+            }
+        }
+        done
+    }
+
+    fn is_slow(&self) -> bool {
+        let slow = self.slow.load(Ordering::Relaxed);
+        if slow > 0 {
+            // Counts that another thread's store overwrites do no harm.
+            self.slow.store(slow - 1, Ordering::Relaxed);
+        }
+        slow > 0
+    }
+
+    fn clear(&self, left: u64) {
+        if left != 0 {
+            let start = PageIndex(left >> 16);
+            let range = PageRange::new(start, PageIndex(start.0 + (left & 0xffff)));
+            // What stays in the page table does no harm.
+            let _ = self.frames.forget(range.start().offset_bytes(), range.bytes());
+        }
+    }
+}
+
+/// EINVAL.
+const INVALID: i32 = 22;
+
+/// Reads are of a buffer's length at most, and objects of 2^35 pages.
+fn packed(range: PageRange) -> u64 {
+    range.start().0 << 16 | range.len()
+}
+
+#[allow(clippy::needless_pass_by_value)]
+fn code(error: std::io::Error) -> u16 {
+    reason::of_errno(error.raw_os_error())
+}

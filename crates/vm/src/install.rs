@@ -1,0 +1,366 @@
+//! Pages get into a map: the touched one, and resident neighbours by the same calls of the kernel.
+//!
+//! A call begins at the touched page and goes on from there, since programs do; what lies before it follows. So a scan in
+//! order takes one call a fault.
+
+use std::io;
+
+use prepage_core::policy::{ClusterPolicy, Neighbours};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::userfaultfd::Progress;
+
+use crate::map::MapCore;
+use crate::object::{Frames, ObjectCore, clip};
+use crate::options::Mode;
+use crate::pages::Seen;
+use crate::segment::{Install, Place, places};
+use crate::statistics::Account;
+
+/// What came of mapping a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// So many pages are there now, the touched one among them.
+    Pages(u64),
+    /// The page is not resident.
+    Away,
+    /// Events wait to be read first.
+    Changing,
+    /// The memory or its process has gone.
+    Gone,
+}
+
+/// How a fault's neighbours are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Around {
+    /// All of them, whatever calls it takes, as the policy or the program says.
+    Exactly(Neighbours),
+    /// Those of the block of so many pages that three calls reach.
+    Near(u64),
+}
+
+/// What is mapped around a touch unless the program says otherwise: as much as the kernel maps of files.
+const NEAR: u64 = 16;
+/// And where pages are touched in order.
+const NEAR_IN_ORDER: u64 = 256;
+/// Pages that are copied into a map at once.
+const COPY_PAGES: u64 = 16;
+
+/// How far a run of calls came.
+enum Reached {
+    /// Up to here pages are there.
+    To(PageIndex),
+    /// Nothing, for this reason.
+    No(Shown),
+}
+
+impl MapCore {
+    fn around(&self) -> Around {
+        match self.neighbours {
+            Some(neighbours) => Around::Exactly(neighbours),
+            None if self.neighbours_of_policy => Around::Exactly(self.policy().0.neighbours()),
+            None if self.is_in_order() => Around::Near(NEAR_IN_ORDER),
+            None => Around::Near(NEAR),
+        }
+    }
+
+    /// Maps the pages `read` for a fault.
+    pub(crate) fn show_read(
+        &self,
+        place: &Place<'_>,
+        frames: &Frames,
+        read: PageRange,
+        account: &mut Account,
+    ) -> io::Result<Shown> {
+        let around = match self.around() {
+            Around::Exactly(Neighbours::Spiral(_)) => read,
+            Around::Exactly(Neighbours::Block(pages)) => block(place.page, pages, place.window),
+            Around::Near(pages) => {
+                let near = block(place.page, pages, place.window);
+                PageRange::new(near.start().min(read.start()), near.end().max(read.end()))
+            }
+        };
+        self.show_and_remember(place, frames, clip(around, place.window), account)
+    }
+
+    /// Maps the page of a fault, which is resident, and neighbours.
+    pub(crate) fn show_soft(
+        &self,
+        place: &Place<'_>,
+        frames: &Frames,
+        account: &mut Account,
+    ) -> io::Result<Shown> {
+        let around = match self.around() {
+            Around::Exactly(Neighbours::Spiral(each_way)) => {
+                spiral(frames, place.page, each_way, place.window)
+            }
+            Around::Exactly(Neighbours::Block(pages)) | Around::Near(pages) => {
+                block(place.page, pages, place.window)
+            }
+        };
+        self.show_and_remember(place, frames, around, account)
+    }
+
+    fn show_and_remember(
+        &self,
+        place: &Place<'_>,
+        frames: &Frames,
+        around: PageRange,
+        account: &mut Account,
+    ) -> io::Result<Shown> {
+        let exactly = matches!(self.around(), Around::Exactly(_));
+        let shown = self.show(place, frames, around, exactly, account)?;
+        if let Shown::Pages(pages) = shown {
+            let (policy, memory) = self.policy();
+            memory.with(&mut account.tally, |state| policy.mapped(state, pages));
+        }
+        Ok(shown)
+    }
+
+    /// Maps the run of resident pages in `around` that holds the page of `place`, all of it where `exactly`.
+    pub(crate) fn show(
+        &self,
+        place: &Place<'_>,
+        frames: &Frames,
+        around: PageRange,
+        exactly: bool,
+        account: &mut Account,
+    ) -> io::Result<Shown> {
+        let section = account.enter(&frames.sections);
+        let Some(run) = frames.pages.resident_run(place.page, around) else { return Ok(Shown::Away) };
+        let shown = match place.install {
+            Install::Copy => self.copy_run(place, frames, run, account),
+            _ => self.map_run(place, run, exactly, account),
+        };
+        drop(section);
+        shown
+    }
+
+    /// Maps `run`, of which the frames are there, from the touched page on and then what lies before it.
+    fn map_run(
+        &self,
+        place: &Place<'_>,
+        run: PageRange,
+        exactly: bool,
+        account: &mut Account,
+    ) -> io::Result<Shown> {
+        let page = place.page;
+        let before = PageRange::new(run.start(), page);
+        let mut shown = 0;
+        // The thread goes on as soon as its page is there. Where figures have to be exact, all else is there first.
+        let waits = exactly && self.space.mode == Mode::Handler;
+        if waits {
+            shown += self.map_before(place, before, exactly, account);
+        }
+        let end = match self.map_from(place, PageRange::new(page, run.end()), exactly, account)? {
+            Reached::To(end) => end,
+            Reached::No(shown) => return Ok(shown),
+        };
+        if !waits {
+            shown += self.map_before(place, before, exactly, account);
+        }
+        self.forget_poisoned(place, PageRange::new(run.start(), end));
+        Ok(Shown::Pages(shown + (end.0 - page.0)))
+    }
+
+    /// Maps `run`, which lies before a touched page, all of it where `exactly`, else what two calls reach.
+    fn map_before(&self, place: &Place<'_>, run: PageRange, exactly: bool, account: &mut Account) -> u64 {
+        let mut start = run.start();
+        let mut calls = 0;
+        while start < run.end() && (exactly || calls < 2) {
+            // Neighbours that cannot be had do no harm.
+            let Ok(Reached::To(reached)) =
+                self.map_from(place, PageRange::new(start, run.end()), exactly, account)
+            else {
+                break;
+            };
+            start = reached;
+            calls += 1;
+        }
+        start.0 - run.start().0
+    }
+
+    /// Maps `run` from its first page on, passing over pages that are mapped; where that need not be all, over the first.
+    fn map_from(
+        &self,
+        place: &Place<'_>,
+        run: PageRange,
+        exactly: bool,
+        account: &mut Account,
+    ) -> io::Result<Reached> {
+        let mut from = run.start();
+        let mut end = run.end();
+        while from < end {
+            let len = (end.0 - from.0) * PAGE_SIZE;
+            match self.space.uffd.map_resident(&self.span, place.offset_of(from), len)? {
+                Progress::Done => {
+                    account.tally.pages_mapped += end.0 - from.0;
+                    from = end;
+                }
+                Progress::Part(bytes) => {
+                    let mapped = bytes / PAGE_SIZE;
+                    account.tally.pages_mapped += mapped;
+                    from.0 += mapped;
+                    if !exactly {
+                        break;
+                    }
+                }
+                Progress::Mapped => {
+                    // Threads that wait for a page that another call mapped are not woken by this one.
+                    if self.space.mode == Mode::Handler {
+                        self.wake_at(place.offset_of(from));
+                    }
+                    from.0 += 1;
+                    if !exactly {
+                        break;
+                    }
+                }
+                // The program split the mapping by an advice of its own: the page alone is in one.
+                Progress::Split if from == run.start() && end.0 - from.0 > 1 => end.0 = from.0 + 1,
+                other if from == run.start() => {
+                    return match other {
+                        Progress::Changing => Ok(Reached::No(Shown::Changing)),
+                        Progress::Hole => Err(io::Error::from_raw_os_error(NOMEM)),
+                        _ => Ok(Reached::No(Shown::Gone)),
+                    };
+                }
+                // What lies behind is left to its own faults.
+                _ => break,
+            }
+        }
+        Ok(Reached::To(from))
+    }
+
+    /// Copies the bytes of the page of `place`, and of the next ones of `run`, into the map.
+    fn copy_run(
+        &self,
+        place: &Place<'_>,
+        frames: &Frames,
+        run: PageRange,
+        account: &mut Account,
+    ) -> io::Result<Shown> {
+        let count = (run.end().0 - place.page.0).min(COPY_PAGES);
+        let mut buffer = self.vm.buffers.take();
+        let bytes = buffer.pages(count);
+        let read = frames.memfd.read_at(bytes, place.page.offset_bytes());
+        let copied = read.and_then(|()| self.space.uffd.copy(&self.span, place.offset_of(place.page), bytes));
+        self.vm.buffers.give(buffer);
+        let pages = match copied? {
+            Progress::Done => count,
+            Progress::Part(bytes) => bytes / PAGE_SIZE,
+            Progress::Mapped => {
+                if self.space.mode == Mode::Handler {
+                    self.wake_at(place.offset_of(place.page));
+                }
+                return Ok(Shown::Pages(1));
+            }
+            Progress::Changing => return Ok(Shown::Changing),
+            Progress::Hole => return Err(io::Error::from_raw_os_error(NOMEM)),
+            Progress::Split | Progress::Gone => return Ok(Shown::Gone),
+        };
+        account.tally.pages_copied += pages;
+        self.forget_poisoned(place, PageRange::new(place.page, PageIndex(place.page.0 + pages)));
+        Ok(Shown::Pages(pages))
+    }
+
+    /// Maps what is resident of `range` of `object`, wherever the map shows it.
+    pub(crate) fn show_pages_of(
+        &self,
+        object: &std::sync::Arc<ObjectCore>,
+        range: PageRange,
+        account: &mut Account,
+    ) {
+        for segment in &self.segments {
+            if !std::sync::Arc::ptr_eq(&segment.object, object) {
+                continue;
+            }
+            let shown = PageRange::new(segment.first, PageIndex(segment.first.0 + segment.pages.len()));
+            let range = clip(range, shown);
+            let start = PageIndex(segment.pages.start().0 + (range.start().0 - segment.first.0));
+            let end = PageIndex(start.0 + range.len());
+            let mut at = start;
+            while at < end {
+                let place = self.lookup(at);
+                let Some(frames) = place.frames() else { break };
+                match self.show(&place, frames, range, true, account) {
+                    Ok(Shown::Pages(pages)) => at.0 += pages.max(1),
+                    Ok(Shown::Away) => at.0 += 1,
+                    Ok(Shown::Changing | Shown::Gone) | Err(_) => return,
+                }
+            }
+        }
+    }
+
+    /// Maps all of the map's pages `range` that are resident or come meanwhile; `missing` is asked for each that is not.
+    pub(crate) fn show_all(
+        &self,
+        range: PageRange,
+        account: &mut Account,
+        mut missing: impl FnMut(&Place<'_>, PageIndex, &mut Account) -> bool,
+    ) -> Result<(), (PageIndex, io::Error)> {
+        let mut outcome = Ok(());
+        for (first, count) in places(&self.segments, range) {
+            let Some(frames) = first.frames() else { continue };
+            let end = PageIndex(first.page.0 + count);
+            let mut place = first;
+            while place.page < end {
+                let rest = PageRange::new(place.page, end);
+                match self.show(&place, frames, rest, true, account) {
+                    Ok(Shown::Pages(pages)) => {
+                        place.page.0 += pages.max(1);
+                        continue;
+                    }
+                    Ok(Shown::Changing) => continue,
+                    Ok(Shown::Gone) => return outcome,
+                    Ok(Shown::Away) => {}
+                    Err(error) => {
+                        outcome = outcome.and(Err((place.page, error)));
+                        place.page.0 += 1;
+                        continue;
+                    }
+                }
+                // Another thread fills it, or it was taken away.
+                if frames.pages.see(place.page) == Seen::Filling {
+                    frames.pages.wait(place.page);
+                } else if !missing(&place, place.page, account) {
+                    place.page.0 += 1;
+                }
+            }
+        }
+        outcome
+    }
+
+    fn wake_at(&self, offset: u64) {
+        // Fails for addresses that were never mapped alone.
+        let _ = self.space.uffd.wake(self.span.start() + offset, PAGE_SIZE);
+    }
+}
+
+/// ENOMEM: the kernel had no memory for a page table.
+const NOMEM: i32 = 12;
+
+/// The aligned block of `pages` pages that holds `page`, as far as it lies in `window`.
+pub(crate) fn block(page: PageIndex, pages: u64, window: PageRange) -> PageRange {
+    let start = page.0 - page.0 % pages;
+    clip(PageRange::new(PageIndex(start), PageIndex(start.saturating_add(pages))), window)
+}
+
+/// Up to `each_way` resident pages on each side, nearest first, ending at the first missing one.
+fn spiral(frames: &Frames, page: PageIndex, each_way: u64, window: PageRange) -> PageRange {
+    let resident = |page| matches!(frames.pages.see(page), Seen::Resident { marked: false });
+    let (mut start, mut end) = (page, PageIndex(page.0 + 1));
+    for _ in 0..each_way {
+        if start > window.start() {
+            if !resident(PageIndex(start.0 - 1)) {
+                break;
+            }
+            start.0 -= 1;
+        }
+        if end < window.end() {
+            if !resident(end) {
+                break;
+            }
+            end.0 += 1;
+        }
+    }
+    PageRange::new(start, end)
+}

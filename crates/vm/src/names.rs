@@ -1,0 +1,168 @@
+//! Names of objects, kept for as long as lists of failures and faults may name them; and those lists, with names.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::{Arc, PoisonError, Weak};
+
+use prepage_core::{Fault, ObjectId, PageIndex, Permissions, Thread, ThreadIndex, Trace, TraceFacts};
+use prepage_sys::signals::Masked;
+
+use crate::failure::Failure;
+use crate::fault::now_ns;
+use crate::object::ObjectCore;
+use crate::sync::{Mutex, MutexGuard};
+use crate::vm::{Vm, VmCore};
+
+/// The objects that exist, and those that lists name, by their numbers.
+///
+/// Lock legend: one lock for all, held for a look or to take a list; never taken by faults.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    named: Mutex<HashMap<u32, Named>>,
+}
+
+/// What is known of an object, also after it went.
+#[derive(Debug)]
+struct Named {
+    object: prepage_core::Object,
+    core: Weak<ObjectCore>,
+    /// Whether the object is gone, and which lists may name it still.
+    gone: Option<Unread>,
+}
+
+/// Lists that were not taken since an object went.
+#[derive(Clone, Copy, Debug)]
+struct Unread {
+    failures: bool,
+    trace: bool,
+}
+
+impl Names {
+    pub(crate) fn insert(&self, id: u32, object: prepage_core::Object, core: &Arc<ObjectCore>) {
+        let named = Named { object, core: Arc::downgrade(core), gone: None };
+        self.lock().insert(id, named);
+    }
+
+    /// The objects that exist. Whoever drops an object last takes the lock: it is free again while these live.
+    pub(crate) fn alive(&self) -> Vec<Arc<ObjectCore>> {
+        self.lock().values().filter_map(|named| named.core.upgrade()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Named>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl VmCore {
+    /// An object has gone, which records may name.
+    pub(crate) fn object_is_gone(&self, id: u32, mentioned: bool) {
+        if self.check_process().is_err() {
+            return;
+        }
+        let _masked = Masked::asynchronous();
+        let mut names = self.names.lock();
+        if !mentioned {
+            names.remove(&id);
+        } else if let Some(named) = names.get_mut(&id) {
+            named.gone = Some(Unread { failures: true, trace: self.records.is_some() });
+        }
+    }
+}
+
+impl Vm {
+    /// The touches that ended in SIGBUS since the last call, the last 256 of them. None in a child of fork(2).
+    pub fn take_failures(&self) -> Vec<Failure> {
+        if self.core.check_process().is_err() {
+            return Vec::new();
+        }
+        let _masked = Masked::asynchronous();
+        // Whoever drops an object last takes the lock: these live until it is free again.
+        let mut alive = Vec::new();
+        let mut names = self.core.names.lock();
+        let mut failures = Vec::new();
+        while let Some(kept) = self.core.failures.take() {
+            let page = PageIndex(kept.page);
+            let named = names.get(&kept.object);
+            let object = named.and_then(|named| named.core.upgrade());
+            failures.push(Failure {
+                object: named.map_or_else(String::new, |named| named.object.path.clone()),
+                page,
+                address: kept.address,
+                reason: match &object {
+                    Some(object) => object.reason(page, kept.code),
+                    None => crate::reason::Reason::of(kept.code, None),
+                },
+            });
+            alive.extend(object);
+        }
+        forget_read(&mut names, |unread| unread.failures = false);
+        drop(names);
+        failures
+    }
+
+    /// The faults since the last call, as a trace like the recorder's; empty without [`VmOptions::record_faults`](crate::VmOptions::record_faults). Faults
+    /// beyond its room are counted in `facts.lost`.
+    pub fn take_trace(&self) -> Trace {
+        let mut trace = Trace {
+            facts: TraceFacts {
+                kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+                duration_ns: now_ns() - self.core.started_ns,
+                ..TraceFacts::default()
+            },
+            ..Trace::default()
+        };
+        let Some(records) = self.core.records.as_ref().filter(|_| self.core.check_process().is_ok()) else {
+            return trace;
+        };
+        let _masked = Masked::asynchronous();
+        let mut names = self.core.names.lock();
+        let (faults, lost) = records.take();
+        trace.facts.lost = lost;
+        let mut objects: HashMap<u32, ObjectId> = HashMap::new();
+        let mut threads: HashMap<u32, ThreadIndex> = HashMap::new();
+        for fault in faults {
+            let object = *objects.entry(fault.object).or_insert_with(|| {
+                let named = names.get(&fault.object).expect("names are kept while faults are");
+                trace.objects.push(named.object.clone());
+                ObjectId(trace.objects.len() as u32 - 1)
+            });
+            let thread = *threads.entry(fault.tid).or_insert_with(|| {
+                trace.threads.push(thread(fault.tid));
+                ThreadIndex(trace.threads.len() as u32 - 1)
+            });
+            let is_file = trace.objects[object.0 as usize].is_file();
+            let start_ns = fault.start_ns.saturating_sub(self.core.started_ns);
+            trace.faults.push(Fault {
+                cost_ns: Some(fault.cost_ns),
+                ip: fault.ip,
+                code_offset: fault.ip,
+                object: Some(object),
+                page: is_file.then_some(PageIndex(fault.page)),
+                permissions: Permissions::READ.with(if fault.private {
+                    Permissions::WRITE.with(Permissions::PRIVATE)
+                } else {
+                    Permissions::SHARED
+                }),
+                cluster_pages: NonZeroU32::new(fault.cluster_pages),
+                ..Fault::new(start_ns, thread, fault.address, fault.class)
+            });
+        }
+        forget_read(&mut names, |unread| unread.trace = false);
+        trace
+    }
+}
+
+/// A thread of this process, by its number; without a name where it has ended.
+fn thread(tid: u32) -> Thread {
+    let comm = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
+    Thread { pid: std::process::id(), tid, comm: comm.trim_end().to_owned() }
+}
+
+/// A list was taken: objects that are gone and that no list names any more are forgotten.
+fn forget_read(names: &mut HashMap<u32, Named>, read: impl Fn(&mut Unread)) {
+    names.retain(|_, named| {
+        let Some(unread) = &mut named.gone else { return true };
+        read(unread);
+        unread.failures || unread.trace
+    });
+}

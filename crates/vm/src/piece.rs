@@ -1,0 +1,53 @@
+//! A part of an object, as maps of several are put together from.
+
+use std::sync::Arc;
+
+use prepage_core::PageRange;
+
+use crate::error::MapError;
+use crate::object::{Contents, Object, ObjectCore};
+use crate::segment::Install;
+
+/// Pages of an object, to be a part of a map: see [`Vm::map_pieces`](crate::Vm::map_pieces).
+#[derive(Clone, Debug)]
+pub struct Piece {
+    pub(crate) object: Arc<ObjectCore>,
+    pub(crate) pages: PageRange,
+    copied: bool,
+}
+
+impl Piece {
+    /// `pages` of `object`. Where the map touches them it shows the object's frames.
+    pub fn new(object: &Object, pages: PageRange) -> Self {
+        Self { object: Arc::clone(&object.core), pages, copied: false }
+    }
+
+    /// The pages are copied when they are touched: they take memory of the map's own, but no mapping (vm.max_map_count).
+    pub fn copied(self) -> Self {
+        Self { copied: true, ..self }
+    }
+
+    /// A piece that lies within its object.
+    pub(crate) fn checked(object: &Object, pages: PageRange) -> Result<Self, MapError> {
+        Self::new(object, pages).check()
+    }
+
+    pub(crate) fn check(self) -> Result<Self, MapError> {
+        let (name, all) = (&self.object.name, self.object.pages());
+        if self.pages.is_empty() {
+            return Err(MapError::Empty { object: name.clone() });
+        }
+        if self.pages.end() > all.end() {
+            return Err(MapError::Beyond { object: name.clone(), window: self.pages, pages: all.len() });
+        }
+        Ok(self)
+    }
+
+    pub(crate) fn install(&self) -> Install {
+        match &self.object.contents {
+            Contents::Zero => Install::Zero,
+            Contents::Frames(_) if self.copied => Install::Copy,
+            Contents::Frames(_) => Install::Continue,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Pages that a program asks for before it touches them, or instead of touching them.
+
+use std::sync::Arc;
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::region::try_copy;
+use prepage_sys::signals::Masked;
+
+use crate::error::AccessError;
+use crate::jobs::is_worker;
+use crate::map::Map;
+use crate::object::{Bytes, ObjectCore};
+use crate::reason;
+use crate::request::Priority;
+use crate::segment::{Place, places};
+use crate::statistics::Account;
+use crate::whole;
+use crate::work::Sweep;
+use crate::zero;
+
+/// Pages that [`Map::read_at`] brings in at once.
+const READ_AT_PAGES: u64 = 1 << 14;
+
+/// A page of an object that cannot be had, and why.
+type Unavailable = (Arc<ObjectCore>, PageIndex, u16);
+
+impl Map {
+    /// Reads and maps `range` of the object, so that touching it takes no fault, and system calls can be handed it. Many
+    /// reads are under way at once, up to [`VmOptions::fill_threads`](crate::VmOptions::fill_threads). Pages that could not
+    /// be had before are tried again.
+    ///
+    /// # Errors
+    /// A page that cannot be had, and why; the others are there.
+    pub fn populate(&self, range: PageRange) -> Result<(), AccessError> {
+        self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
+        self.inside(range)?;
+        let mut account = Account::here();
+        let outcome = {
+            let _masked = Masked::asynchronous();
+            self.forget_poison(range)?;
+            self.bring(range, &mut account)
+        };
+        self.core.vm.figures.settle(&mut account);
+        outcome.map_err(|(object, page, code)| unavailable(&object, page, code))
+    }
+
+    fn bring(&self, range: PageRange, account: &mut Account) -> Result<(), Unavailable> {
+        let mut outcome = Ok(());
+        let mut at = range.start();
+        for (place, count) in places(&self.core.segments, range) {
+            let run = PageRange::new(at, PageIndex(at.0 + count));
+            at = run.end();
+            let failed = match place.frames() {
+                None => zero::populate(&self.core, run, &mut account.tally)
+                    .map_err(|error| (place.page, reason::of_errno(error.raw_os_error()))),
+                Some(_) => read_all(&place, count, account),
+            };
+            outcome = outcome.and(failed.map_err(|(page, code)| (Arc::clone(place.object), page, code)));
+        }
+        // Whoever else brought pages meanwhile, and whoever took some away: what is missing now is read here.
+        let mut unread = Ok(());
+        let shown = self.core.show_all(range, account, |place, page, account| {
+            let known = |outcome: &Result<(), Unavailable>| {
+                matches!(outcome, Err((object, failed, _)) if *failed == page && Arc::ptr_eq(object, place.object))
+            };
+            if known(&outcome) || known(&unread) {
+                return false;
+            }
+            let single = Place { page, ..*place };
+            match read_all(&single, 1, account) {
+                Ok(()) => true,
+                Err((page, code)) => {
+                    if unread.is_ok() {
+                        unread = Err((Arc::clone(place.object), page, code));
+                    }
+                    false
+                }
+            }
+        });
+        if range == self.core.window {
+            let _ = whole::give(&self.core.segments[0].object, &self.core);
+        }
+        let shown = shown.map_err(|(page, error)| {
+            (Arc::clone(&self.core.segments[0].object), page, reason::of_errno(error.raw_os_error()))
+        });
+        outcome.and(unread).and(shown)
+    }
+
+    /// Copies the bytes at `offset_bytes` of the map, private changes included. Raises no signal.
+    ///
+    /// # Errors
+    /// The page that cannot be had, and why; or that the range ends beyond the map.
+    pub fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
+        let end = offset_bytes.checked_add(into.len() as u64).filter(|&end| end <= self.len_bytes());
+        if end.is_none() {
+            return Err(AccessError::Beyond {
+                offset_bytes,
+                wanted_bytes: into.len(),
+                len_bytes: self.len_bytes(),
+            });
+        }
+        let mut done = 0;
+        while done < into.len() {
+            let at = offset_bytes + done as u64;
+            let copied = try_copy(self.address() + at, &mut into[done..]).map_err(AccessError::System)?;
+            done += copied;
+            if copied == 0 {
+                let page = PageIndex(self.core.window.start().0 + at / PAGE_SIZE);
+                let wanted = PageRange::covering(at, (into.len() - done) as u64).len().min(READ_AT_PAGES);
+                self.populate(PageRange::new(page, PageIndex(page.0 + wanted))).or_else(|_| {
+                    // A later page may be the one that failed.
+                    self.populate(PageRange::new(page, PageIndex(page.0 + 1)))
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads what is missing of the `count` pages from that of `place` on; returns the first that cannot be had.
+fn read_all(place: &Place<'_>, count: u64, account: &mut Account) -> Result<(), (PageIndex, u16)> {
+    let object = place.object;
+    let run = PageRange::new(place.page, PageIndex(place.page.0 + count));
+    let pieces = Sweep::cut(object, &[run], object.pages());
+    let is_short = pieces.len() == 1;
+    let sweep = Sweep::new(pieces, Priority::Wanted);
+    let by_this_thread = match object.frames().map(|frames| &frames.bytes) {
+        // Local reads take a CPU, of which this thread has one.
+        Some(Bytes::Local(_)) => true,
+        _ => is_short,
+    };
+    if !is_worker() && !is_short {
+        sweep.start(object, object.vm.options.fill_threads as usize, account);
+    }
+    if by_this_thread || is_worker() {
+        sweep.work(object, account);
+    }
+    sweep.wait()
+}
+
+fn unavailable(object: &ObjectCore, page: PageIndex, code: u16) -> AccessError {
+    AccessError::Unavailable { object: object.name.clone(), page, reason: object.reason(page, code) }
+}

@@ -1,0 +1,325 @@
+//! One read of a source, from its beginning to its completion on whichever thread that happens.
+//!
+//! ```text
+//!   begin ─► Source::begin(Request) ─► … ─► Request::complete ─► frames ─► published ─► whoever waited
+//!              └─ dropped, or panicked: fails ─┘   └─ Again: once more, later   └─ a run that failed: a part of it
+//! ```
+//! Who settles the claim is whoever takes the [`Pending`] first: the completion, or the deadline.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::signals::Masked;
+
+use crate::buffers::Buffer;
+use crate::fault::finish_read;
+use crate::fill::{self, Filled, Wanted};
+use crate::jobs::Job;
+use crate::object::{Bytes, Frames, ObjectCore};
+use crate::pages::{Claim, Told};
+use crate::reason;
+use crate::source::{PAUSES, Source, SourceError};
+use crate::statistics::Account;
+use crate::sync::Mutex;
+use crate::work::Then;
+
+/// How soon a read is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// A guess: nobody asked for it yet.
+    Ahead,
+    /// Somebody asked for all of it and waits, such as [`Map::populate`](crate::Map::populate).
+    Wanted,
+    /// A thread touched the page and sleeps until it is there.
+    Demand,
+}
+
+/// A read that a [`Source`] is to serve: bytes to put in place, then [`Request::complete`].
+#[derive(Debug)]
+pub struct Request {
+    /// Taken by who completes it.
+    reading: Option<Box<Reading>>,
+}
+
+/// What a request is about.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    object: Arc<ObjectCore>,
+    flight: Arc<Flight>,
+    range: PageRange,
+    buffer: Buffer,
+    /// How often the source asked to try again.
+    tries: usize,
+}
+
+/// A read under way, as far as a deadline needs to know.
+///
+/// Lock legend: `pending` is a lock of its own, held for a move; the rest is constant.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    object: Arc<ObjectCore>,
+    pending: Mutex<Option<Pending>>,
+    priority: Priority,
+    deadline: Option<Instant>,
+}
+
+/// What has to be settled when a read ends.
+#[derive(Debug)]
+struct Pending {
+    claim: Claim,
+    wanted: Wanted,
+    then: Then,
+}
+
+impl Request {
+    /// The first byte.
+    pub fn offset_bytes(&self) -> u64 {
+        self.reading().range.start().offset_bytes()
+    }
+
+    /// Where the bytes go, as many as are wanted: zeros until something is written here.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let reading = self.reading.as_mut().expect("until it is completed");
+        let valid = valid_bytes(&reading.object, reading.range);
+        &mut reading.buffer.pages(reading.range.len())[..valid]
+    }
+
+    /// How soon it is needed.
+    pub fn priority(&self) -> Priority {
+        self.reading().flight.priority
+    }
+
+    /// When it is too late: who waits gets an error then.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.reading().flight.deadline
+    }
+
+    /// Whether nobody waits for it any more, so that work on it is lost: its deadline is over, or it was read ahead for a
+    /// map that has gone.
+    pub fn is_cancelled(&self) -> bool {
+        let pending = self.reading().flight.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.as_ref().is_none_or(|pending| pending.then.is_void())
+    }
+
+    /// The bytes are in place, or cannot be had.
+    pub fn complete(mut self, outcome: Result<(), SourceError>) {
+        let reading = self.reading.take().expect("completed once");
+        reading.complete(outcome.map_err(|error| match error {
+            SourceError::Again => (reason::AGAIN, None),
+            SourceError::Short { .. } => (reason::SHORT, None),
+            SourceError::Io(error) if error.raw_os_error().is_some() => {
+                (reason::of_errno(error.raw_os_error()), None)
+            }
+            other => (reason::REFUSED, Some(other.to_string())),
+        }));
+    }
+
+    fn reading(&self) -> &Reading {
+        self.reading.as_ref().expect("until it is completed")
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(reading) = self.reading.take() {
+            let code = if thread::panicking() { reason::PANICKED } else { reason::DROPPED };
+            reading.complete(Err((code, None)));
+        }
+    }
+}
+
+/// Has the source of `object` begin to read what `claim` holds. Runs code of others.
+pub(crate) fn begin(
+    object: &Arc<ObjectCore>,
+    mut claim: Claim,
+    wanted: Wanted,
+    then: Then,
+    account: &mut Account,
+) {
+    let mut told = Told::default();
+    if let Err(code) = fill::reserve(object, &mut claim, wanted, &mut told) {
+        let failed = fill::give_up(object, claim, wanted, code, told, account);
+        return end(object, failed, wanted, then, account);
+    }
+    if told.listed {
+        object.vm.jobs.serve_listed_soon();
+    }
+    // A panic on the way leaves the claim failed for this reason.
+    claim.will_fail(reason::PANICKED);
+    let range = claim.range();
+    let buffer = object.vm.request_buffers.take_or_make(range.len());
+    let flight = Arc::new(Flight {
+        object: Arc::clone(object),
+        priority: wanted.priority,
+        deadline: object.vm.options.read_deadline.map(|limit| Instant::now() + limit),
+        pending: Mutex::new(Some(Pending { claim, wanted, then })),
+    });
+    if flight.deadline.is_some() {
+        object.vm.jobs.watch(Arc::clone(&flight));
+    }
+    Box::new(Reading { object: Arc::clone(object), flight, range, buffer, tries: 0 }).start();
+}
+
+impl Reading {
+    /// Asks the source.
+    fn start(mut self: Box<Self>) {
+        // What the buffer held belongs to another object: a source that fills less than all publishes zeros.
+        self.buffer.pages(self.range.len()).fill(0);
+        let object = Arc::clone(&self.object);
+        let Some(Bytes::Custom(source)) = object.frames().map(|frames| &frames.bytes) else {
+            unreachable!("local files are read without requests")
+        };
+        let source: &dyn Source = &**source;
+        // The request that a panic drops fails.
+        let request = Request { reading: Some(self) };
+        let _ = catch_unwind(AssertUnwindSafe(|| source.begin(request)));
+    }
+
+    /// A source asked for patience; asks it again.
+    pub(crate) fn try_again(mut self: Box<Self>) {
+        thread::sleep(PAUSES[self.tries]);
+        self.tries += 1;
+        self.start();
+    }
+
+    fn complete(mut self: Box<Self>, outcome: Result<(), (u16, Option<String>)>) {
+        // This may be a thread of the program: it holds a claim.
+        let _masked = Masked::asynchronous();
+        let object = Arc::clone(&self.object);
+        let frames = object.frames().expect("zeros are never read");
+        let mut account = Account::here();
+        let Some(mut pending) = self.flight.take() else {
+            object.vm.request_buffers.give(self.buffer);
+            return;
+        };
+        if matches!(outcome, Err((reason::AGAIN, _))) && self.tries < PAUSES.len() {
+            object
+                .vm
+                .figures
+                .add(account.cpu, &crate::statistics::Tally { retries: 1, ..Default::default() });
+            *self.flight.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(pending);
+            return object.vm.jobs.push(Job::Again(self));
+        }
+        let range = pending.claim.range();
+        let outcome = outcome.and_then(|()| {
+            let valid = valid_bytes(&object, range);
+            let bytes = self.buffer.pages(range.len());
+            bytes[valid..].fill(0);
+            write(frames, range, bytes, pending.wanted.priority).map_err(|code| (code, None))
+        });
+        object.vm.request_buffers.give(self.buffer);
+        let told = Told::default();
+        let filled = match outcome {
+            Ok(()) => fill::commit(&object, frames, pending.claim, pending.wanted, told, &mut account),
+            Err((code, message)) => {
+                if let Some(message) = message {
+                    object.remember(pending.wanted.needed, message);
+                }
+                let mut told = told;
+                match fill::after_failure(
+                    &object,
+                    pending.claim,
+                    pending.wanted,
+                    code,
+                    &mut told,
+                    &mut account,
+                ) {
+                    // A part of it may be had. Its frames are reserved anew.
+                    Some(claim) => {
+                        object.vm.release_frames(claim.range().len());
+                        pending.wanted.needed = pending.wanted.needed_in(claim.range());
+                        if told.listed {
+                            object.vm.jobs.serve_listed_soon();
+                        }
+                        object.vm.figures.settle(&mut account);
+                        return begin(&object, claim, pending.wanted, pending.then, &mut account);
+                    }
+                    None => Filled { outcome: Err(code), told },
+                }
+            }
+        };
+        end(&object, filled, pending.wanted, pending.then, &mut account);
+    }
+}
+
+impl Flight {
+    fn take(&self) -> Option<Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether it has ended; one that is too late ends now.
+    pub(crate) fn expire(&self, now: Instant) -> bool {
+        let late = self.deadline.is_some_and(|deadline| deadline <= now);
+        if !late {
+            return self.pending.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+        }
+        if let Some(mut pending) = self.take() {
+            let mut account = Account::here();
+            let (object, wanted) = (&self.object, pending.wanted);
+            object.vm.release_frames(pending.claim.range().len() - 1);
+            let mut told = pending.claim.narrow(wanted.alone());
+            // The frame of the page itself is given back with the failure.
+            let failed = fill::after_failure(
+                object,
+                pending.claim,
+                wanted,
+                reason::TIMED_OUT,
+                &mut told,
+                &mut account,
+            );
+            debug_assert!(failed.is_none(), "one page fails or is released");
+            let filled = Filled { outcome: Err(reason::TIMED_OUT), told };
+            end(object, filled, wanted, pending.then, &mut account);
+        }
+        true
+    }
+}
+
+/// A read has ended: whoever waits for it goes on.
+pub(crate) fn end(
+    object: &Arc<ObjectCore>,
+    filled: Filled,
+    wanted: Wanted,
+    then: Then,
+    account: &mut Account,
+) {
+    if filled.told.listed {
+        object.vm.jobs.serve_listed_soon();
+    }
+    match then {
+        Then::Wake => {}
+        Then::Map { at, touch } => {
+            if let Some(map) = at.enter(account.cpu) {
+                account.tally.shared_atomics += 2;
+                return finish_read(&map, at, &touch, filled.outcome, account);
+            }
+        }
+        Then::Step(step) => {
+            let failed = match filled.outcome {
+                Ok(_) => None,
+                Err(code) => Some((wanted.needed, code)),
+            };
+            let reached = filled.outcome.map_or(PageIndex(wanted.needed.0 + 1), |read| read.end());
+            object.vm.figures.settle(account);
+            return step.go_on(reached, failed);
+        }
+    }
+    object.vm.figures.settle(account);
+}
+
+fn write(frames: &Frames, range: PageRange, bytes: &[u8], priority: Priority) -> Result<(), u16> {
+    debug_assert!((bytes.len() as u64).is_multiple_of(PAGE_SIZE));
+    frames.verify(range.start(), bytes)?;
+    match priority {
+        Priority::Ahead => frames.write_behind(range, bytes),
+        Priority::Wanted | Priority::Demand => frames.write(range, bytes),
+    }
+}
+
+/// How many bytes of `range` lie before the object's end.
+fn valid_bytes(object: &ObjectCore, range: PageRange) -> usize {
+    (object.len_bytes - range.start().offset_bytes()).min(range.bytes()) as usize
+}

@@ -1,0 +1,108 @@
+//! Objects that are wholly in memory: their maps are left to the kernel, which maps 16 pages a fault without asking.
+//!
+//! A map that is not served for unmapped pages (UFFD's MINOR mode) shows whatever page the memfd holds. That is right while
+//! every page is resident, and must end before one is taken away: its frame is filled again, and the kernel would show it
+//! while it is.
+
+use std::io;
+use std::sync::{Arc, PoisonError, Weak};
+
+use prepage_sys::userfaultfd::Served;
+
+use crate::map::MapCore;
+use crate::object::ObjectCore;
+use crate::statistics::Tally;
+use crate::sync::{Mutex, MutexGuard};
+
+/// Which maps of an object are the kernel's.
+///
+/// Lock legend: `given` is held while a map is registered, so that none is given while pages are taken away.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    given: Mutex<Given>,
+}
+
+#[derive(Debug, Default)]
+struct Given {
+    maps: Vec<Weak<MapCore>>,
+    /// Who takes pages away now.
+    takers: u32,
+}
+
+/// While this lives no map is given to the kernel.
+#[derive(Debug)]
+pub(crate) struct Taking<'a>(&'a Whole);
+
+impl Default for Whole {
+    fn default() -> Self {
+        Self { given: Mutex::new(Given::default()) }
+    }
+}
+
+impl Whole {
+    /// Takes all maps back, before pages are taken away.
+    pub(crate) fn take_from_kernel(&self) -> io::Result<Taking<'_>> {
+        let mut given = self.lock();
+        while let Some(map) = given.maps.last() {
+            if let Some(map) = map.upgrade() {
+                // More can be registered at any time; a fault that began before has ended when this returns.
+                map.space.uffd.register(&map.span, Served::MissingAndUnmapped)?;
+            }
+            given.maps.pop();
+        }
+        given.takers += 1;
+        Ok(Taking(self))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Given> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.0.lock().takers -= 1;
+    }
+}
+
+/// Has the faults of a new map of one object served, by the kernel where all of it is there.
+pub(crate) fn register(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()> {
+    let Some(frames) = object.frames() else { return map.space.uffd.register(&map.span, Served::Missing) };
+    let mut given = frames.whole.lock();
+    let is_kernels = !map.every_fault && given.takers == 0 && object.is_whole();
+    let served = if is_kernels { Served::Missing } else { Served::MissingAndUnmapped };
+    map.space.uffd.register(&map.span, served)?;
+    if is_kernels {
+        given.keep(object, map);
+    }
+    Ok(())
+}
+
+/// Leaves a map to the kernel if all of its object is there now.
+pub(crate) fn give(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()> {
+    let Some(frames) = object.frames() else { return Ok(()) };
+    if map.every_fault || map.segments.len() > 1 || !object.is_whole() {
+        return Ok(());
+    }
+    let mut given = frames.whole.lock();
+    let is_given = given.maps.iter().any(|other| other.as_ptr() == Arc::as_ptr(map));
+    if is_given || given.takers > 0 || !object.is_whole() {
+        return Ok(());
+    }
+    // Fewer modes take effect on a range that is registered anew alone. Nothing can be missed between the two calls: no page
+    // is missing, and those that are unmapped are shown as they are.
+    map.space.uffd.unregister(&map.span)?;
+    map.space.uffd.register(&map.span, Served::Missing)?;
+    given.keep(object, map);
+    Ok(())
+}
+
+impl Given {
+    fn keep(&mut self, object: &ObjectCore, map: &Arc<MapCore>) {
+        if self.maps.len() == self.maps.capacity() {
+            self.maps.retain(|map| map.strong_count() > 0);
+        }
+        self.maps.push(Arc::downgrade(map));
+        object.vm.figures.add(0, &Tally { maps_given: 1, ..Tally::default() });
+    }
+}

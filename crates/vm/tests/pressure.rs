@@ -1,0 +1,427 @@
+//! A touch is served whatever else waits: reads ahead without number, sources that touch other maps, full queues.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use prepage_core::PageIndex;
+use prepage_vm::{
+    AccessError, Advice, Map, MapOptions, Mode, Priority, Reason, Request, Source, SourceError, Vm, VmOptions,
+};
+use support::{Words, modes, pages, touch, vm, word};
+
+/// Longer than any of this takes; shorter than for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Does `work` on another thread; panics where it never ends.
+fn within_patience<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    ended.recv_timeout(PATIENCE).expect("nobody sleeps for ever")
+}
+
+/// A gate that reads ahead stop at until it opens.
+#[derive(Default)]
+struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut open = self.open.lock().unwrap();
+        while !*open {
+            open = self.opened.wait(open).unwrap();
+        }
+    }
+
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+}
+
+/// Lets demand through, and has everything else wait.
+struct Gated {
+    len_bytes: u64,
+    gate: Arc<Gate>,
+    demanded: Arc<AtomicU64>,
+}
+
+impl Source for Gated {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn begin(&self, mut request: Request) {
+        if request.priority() == Priority::Demand {
+            self.demanded.fetch_add(1, Ordering::SeqCst);
+        } else {
+            self.gate.pass();
+        }
+        let page = request.offset_bytes() / 4096;
+        for (page, bytes) in (page..).zip(request.bytes().chunks_mut(4096)) {
+            bytes[..8].copy_from_slice(&word(page * 4096).to_le_bytes());
+        }
+        request.complete(Ok(()));
+    }
+}
+
+#[test]
+fn a_touch_goes_before_any_number_of_reads_ahead() {
+    let vm = Vm::new(VmOptions::default().fill_threads(2)).unwrap();
+    let (gate, demanded) = (Arc::new(Gate::default()), Arc::new(AtomicU64::new(0)));
+    // Twice as many pieces of 1 MiB as any queue ever held.
+    let source = Gated { len_bytes: 8 << 30, gate: Arc::clone(&gate), demanded: Arc::clone(&demanded) };
+    let object = vm.source("gated", source).unwrap();
+    for (number, mode) in modes(&vm, &object).into_iter().enumerate() {
+        let options = MapOptions::shared().mode(mode).policy("slurp".parse().unwrap());
+        let map = Arc::new(vm.map(&object, &options).unwrap());
+        let toucher = Arc::clone(&map);
+        // Each far from where the reads ahead of the others wait at the gate.
+        let first = 1_000_000 + number as u64 * 500_000;
+        within_patience(move || {
+            for page in [first, first + 100_000, first + 200_000] {
+                assert_eq!(touch(&toucher, page), word(page * 4096));
+            }
+        });
+        assert_eq!(vm.take_failures(), []);
+        // Many more are asked for, all at once.
+        for start in (0..10_000).map(|number| number * 100) {
+            map.advise(Advice::WillNeed(pages(start, start + 1))).unwrap();
+        }
+        let toucher = Arc::clone(&map);
+        within_patience(move || assert_eq!(touch(&toucher, first + 300_000), word((first + 300_000) * 4096)));
+    }
+    assert!(demanded.load(Ordering::SeqCst) >= 4);
+    gate.open();
+}
+
+/// Counts reads by their priority and that of the thread they came on, against a thread of the program.
+#[derive(Default)]
+struct Niceness {
+    seen: Arc<Mutex<Vec<(Priority, i32)>>>,
+}
+
+fn niceness() -> i32 {
+    // SAFETY: asks for a number of the calling thread.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+impl Source for Niceness {
+    fn len_bytes(&self) -> u64 {
+        64 << 20
+    }
+
+    fn begin(&self, request: Request) {
+        self.seen.lock().unwrap().push((request.priority(), niceness()));
+        request.complete(Ok(()));
+    }
+}
+
+#[test]
+fn reads_ahead_leave_the_cpu_to_those_that_somebody_waits_for() {
+    let vm = vm();
+    let source = Niceness::default();
+    let seen = Arc::clone(&source.seen);
+    let object = vm.source("nice", source).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    map.advise(Advice::WillNeed(pages(0, 1024))).unwrap();
+    map.populate(pages(4096, 8192)).unwrap();
+    touch(&map, 12_000);
+    let count = |priority| seen.lock().unwrap().iter().filter(|(of, _)| *of == priority).count();
+    within_patience(move || {
+        while object.resident_pages() < 1024 + 4096 + 1 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    assert!(count(Priority::Ahead) > 0 && count(Priority::Wanted) > 0 && count(Priority::Demand) > 0);
+    for (priority, nice) in seen.lock().unwrap().iter() {
+        let expected = if *priority == Priority::Ahead { (niceness() + 10).min(19) } else { niceness() };
+        assert_eq!(*nice, expected, "of {priority:?}");
+    }
+}
+
+/// Reads pages by touching another map.
+struct Nested {
+    inner: OnceLock<Map>,
+}
+
+impl Source for Nested {
+    fn len_bytes(&self) -> u64 {
+        64 * 4096
+    }
+
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let inner = self.inner.get().expect("set before it is read");
+        into.copy_from_slice(&inner.as_slice()[offset_bytes as usize..][..into.len()]);
+        Ok(())
+    }
+}
+
+fn nested(vm: &Vm, mode: Mode, depth: u32) -> Map {
+    let source = Words { len_bytes: 64 * 4096, ..Default::default() };
+    let options = MapOptions::shared().mode(mode).policy("aligned:4".parse().unwrap());
+    let mut map = vm.map(&vm.source("words", source).unwrap(), &options).unwrap();
+    for _ in 0..depth {
+        let inner = OnceLock::new();
+        inner.set(map).unwrap();
+        map = vm.map(&vm.source("nested", Nested { inner }).unwrap(), &options).unwrap();
+    }
+    map
+}
+
+#[test]
+fn sources_that_touch_maps_need_no_thread_to_be_free() {
+    let vm = Vm::new(VmOptions::default().fill_threads(1)).unwrap();
+    let probe = vm.anonymous(4096).unwrap();
+    for mode in modes(&vm, &probe) {
+        let map = nested(&vm, mode, 3);
+        within_patience(move || {
+            (0..32).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+            map.populate(pages(32, 64)).unwrap();
+            assert_eq!(touch(&map, 63), word(63 * 4096));
+        });
+    }
+}
+
+#[test]
+fn a_background_read_that_fails_is_read_once_and_fails_nobody() {
+    struct Dead(Arc<AtomicU64>);
+    impl Source for Dead {
+        fn len_bytes(&self) -> u64 {
+            1 << 30
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Err(SourceError::Other("gone".to_owned()))
+        }
+    }
+    let vm = vm();
+    let reads = Arc::new(AtomicU64::new(0));
+    let object = vm.source("dead", Dead(Arc::clone(&reads))).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    map.advise(Advice::WillNeed(map.window())).unwrap();
+    let background = || vm.statistics().counted.background_reads;
+    (0..1000).take_while(|_| background() == 0).for_each(|_| thread::sleep(Duration::from_millis(1)));
+    // What was under way when the first failed, and no more of 1024 pieces.
+    drop(map);
+    assert!((1..=64).contains(&reads.load(Ordering::SeqCst)), "{reads:?}");
+    assert_eq!(vm.statistics().counted.pages_failed, 0, "nobody needed them");
+}
+
+#[test]
+fn a_page_that_failed_comes_back_with_its_cluster() {
+    struct Recovers(Arc<AtomicBool>);
+    impl Source for Recovers {
+        fn len_bytes(&self) -> u64 {
+            16 * 4096
+        }
+        fn read(&self, _: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            if self.0.load(Ordering::SeqCst) {
+                into.fill(1);
+                return Ok(());
+            }
+            Err(SourceError::Other("not yet".to_owned()))
+        }
+    }
+    let vm = vm();
+    let well = Arc::new(AtomicBool::new(false));
+    let object = vm.source("recovers", Recovers(Arc::clone(&well))).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    assert!(map.populate(pages(5, 6)).is_err());
+    well.store(true, Ordering::SeqCst);
+    assert_eq!(touch(&map, 5), 0x0101_0101_0101_0101);
+    assert_eq!(object.resident_pages(), 16, "by the policy, as a first touch");
+}
+
+#[test]
+fn a_demand_that_fits_gets_its_frames_while_another_does_not_fit() {
+    // Of 64 frames each populate asks for many at once, most of which do not fit; one page always does.
+    let vm = Vm::new(VmOptions::default().frame_limit_bytes(64 * 4096)).unwrap();
+    let large = vm.source("large", Words { len_bytes: 4096 * 4096, ..Default::default() }).unwrap();
+    let small = vm.source("small", Words { len_bytes: 32 * 4096, ..Default::default() }).unwrap();
+    let greedy = vm.map(&large, &MapOptions::shared()).unwrap();
+    let options = MapOptions::shared().policy("none".parse().unwrap());
+    let modest = vm.map(&small, &options).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    // At most 32 frames, by pages that fail for want of more.
+                    let _ = greedy.populate(pages(0, 16));
+                    let _ = greedy.advise(Advice::WillNeed(pages(1024, 4096)));
+                    large.evict(large.pages()).unwrap();
+                }
+            });
+        }
+        for _ in 0..200 {
+            for page in 0..8 {
+                modest.populate(pages(page, page + 1)).unwrap_or_else(|error| match error {
+                    // The limit was truly reached by reads ahead.
+                    AccessError::Unavailable { reason: Reason::NoFrames, .. } => {}
+                    other => panic!("{other}"),
+                });
+            }
+            small.evict(small.pages()).unwrap();
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    drop((greedy, modest));
+    large.evict(large.pages()).unwrap();
+    small.evict(small.pages()).unwrap();
+}
+
+/// Keeps requests, and completes them when it is told.
+#[derive(Default)]
+struct Later {
+    waiting: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Source for Later {
+    fn len_bytes(&self) -> u64 {
+        1024 * 4096
+    }
+
+    fn grain_bytes(&self) -> u64 {
+        64 * 4096
+    }
+
+    fn begin(&self, request: Request) {
+        self.waiting.lock().unwrap().push(request);
+    }
+}
+
+fn answer(mut request: Request) {
+    let page = request.offset_bytes() / 4096;
+    for (page, bytes) in (page..).zip(request.bytes().chunks_mut(4096)) {
+        bytes[..8].copy_from_slice(&word(page * 4096).to_le_bytes());
+    }
+    request.complete(Ok(()));
+}
+
+#[test]
+fn a_source_that_works_by_completion_reads_whole_grains_from_any_thread() {
+    let vm = Vm::new(VmOptions::default().fill_threads(1)).unwrap();
+    let waiting = Arc::new(Mutex::new(Vec::new()));
+    let object = vm.source("later", Later { waiting: Arc::clone(&waiting) }).unwrap();
+    for mode in modes(&vm, &object) {
+        let map = Arc::new(vm.map(&object, &MapOptions::shared().mode(mode)).unwrap());
+        let touchers: Vec<_> = [70, 200, 900]
+            .map(|page| {
+                let map = Arc::clone(&map);
+                thread::spawn(move || assert_eq!(touch(&map, page), word(page * 4096)))
+            })
+            .into();
+        // All at once, with one thread of the VM.
+        let wait_for = |count| {
+            (0..60_000).take_while(|_| waiting.lock().unwrap().len() < count).for_each(|_| {
+                thread::sleep(Duration::from_millis(1));
+            });
+        };
+        wait_for(3);
+        let requests = std::mem::take(&mut *waiting.lock().unwrap());
+        let mut ranges: Vec<_> = requests.iter().map(Request::offset_bytes).collect();
+        ranges.sort_unstable();
+        assert_eq!(ranges, [64 * 4096, 192 * 4096, 896 * 4096]);
+        assert!(
+            requests.iter().all(|request| request.priority() == Priority::Demand && !request.is_cancelled())
+        );
+        requests.into_iter().for_each(answer);
+        touchers.into_iter().for_each(|toucher| within_patience(move || toucher.join().unwrap()));
+        assert_eq!(object.resident_pages(), 3 * 64, "each grain was read once, and all of it is there");
+        object.evict(object.pages()).unwrap();
+    }
+    // A request that is thrown away fails, and says so.
+    let map = Arc::new(vm.map(&object, &MapOptions::shared()).unwrap());
+    let populates = Arc::clone(&map);
+    let populate = thread::spawn(move || populates.populate(pages(0, 1)));
+    (0..60_000).take_while(|_| !populate.is_finished()).for_each(|_| {
+        waiting.lock().unwrap().clear();
+        thread::sleep(Duration::from_millis(1));
+    });
+    let error = populate.join().unwrap().unwrap_err();
+    assert!(matches!(error, AccessError::Unavailable { reason: Reason::Dropped, .. }), "{error}");
+}
+
+#[test]
+fn a_read_that_is_too_late_fails_and_what_comes_then_is_thrown_away() {
+    let vm = Vm::new(VmOptions::default().read_deadline(Duration::from_millis(50))).unwrap();
+    let waiting = Arc::new(Mutex::new(Vec::new()));
+    let object = vm.source("later", Later { waiting: Arc::clone(&waiting) }).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    let error = map.populate(pages(3, 4)).unwrap_err();
+    assert!(
+        matches!(error, AccessError::Unavailable { page: PageIndex(3), reason: Reason::TimedOut, .. }),
+        "{error}"
+    );
+    let requests = std::mem::take(&mut *waiting.lock().unwrap());
+    assert!(
+        !requests.is_empty() && requests.iter().all(|late| late.is_cancelled() && late.deadline().is_some())
+    );
+    requests.into_iter().for_each(answer);
+    assert_eq!((object.resident_pages(), vm.statistics().frames), (0, 0));
+}
+
+#[test]
+fn a_source_that_fills_nothing_shows_zeros_not_what_another_left() {
+    struct Lazy;
+    impl Source for Lazy {
+        fn len_bytes(&self) -> u64 {
+            16 * 4096
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            Ok(())
+        }
+    }
+    let vm = vm();
+    let words = vm.source("words", Words { len_bytes: 16 * 4096, ..Default::default() }).unwrap();
+    let first = vm.map(&words, &MapOptions::shared()).unwrap();
+    assert_eq!(touch(&first, 3), word(3 * 4096));
+    let lazy = vm.source("lazy", Lazy).unwrap();
+    let map = vm.map(&lazy, &MapOptions::shared()).unwrap();
+    assert!(map.as_slice().iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn pages_that_come_back_different_fail_and_are_not_shown() {
+    struct Changes(Arc<AtomicU64>);
+    impl Source for Changes {
+        fn len_bytes(&self) -> u64 {
+            16 * 4096
+        }
+        fn read(&self, _: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            into.fill(self.0.load(Ordering::SeqCst) as u8);
+            Ok(())
+        }
+    }
+    let vm = vm();
+    let version = Arc::new(AtomicU64::new(1));
+    let object = vm.source("changes", Changes(Arc::clone(&version))).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    touch(&map, 0);
+    assert_eq!(object.evict(object.pages()).unwrap(), 16);
+    version.store(2, Ordering::SeqCst);
+    let error = map.populate(pages(0, 1)).unwrap_err();
+    assert!(matches!(error, AccessError::Unavailable { reason: Reason::Changed, .. }), "{error}");
+    version.store(1, Ordering::SeqCst);
+    assert_eq!(touch(&map, 0), 0x0101_0101_0101_0101, "as it was");
+
+    // A file that is written to.
+    let file = support::file(64 * 4096);
+    let object = vm.file(file.path()).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    (0..64).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+    object.evict(object.pages()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(file.as_file(), &[9; 8], 20 * 4096).unwrap();
+    let error = map.populate(map.window()).unwrap_err();
+    assert!(
+        matches!(error, AccessError::Unavailable { page: PageIndex(20), reason: Reason::Changed, .. }),
+        "{error}"
+    );
+    assert_eq!(object.resident_pages(), 63);
+}

@@ -1,0 +1,440 @@
+//! What happens to a whole process: forks, signals, core dumps, locked memory, settings of the system. Each in a process of
+//! its own.
+
+mod support;
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use prepage_vm::{
+    AccessError, Advice, MakeError, Map, MapError, MapOptions, Mode, Source, SourceError, Vm, VmOptions,
+};
+use support::{Words, child, file, is_child, modes, pages, touch, vm, word};
+
+/// Runs the test `name` in a child, which must say `said`.
+fn passes(name: &str, before: &[&str], said: &str) {
+    let output = child(name, before);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.contains(said), "{:?}: {stderr}", output.status);
+}
+
+/// Forks as programs do; the child's `work` says how it ended in a byte.
+fn fork(work: impl FnOnce() -> u8) -> i32 {
+    // SAFETY: the child calls what the library says a child may call, and leaves without running anything of the test.
+    unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0, "no more processes");
+        if pid == 0 {
+            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(99);
+            libc::_exit(code.into());
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        status
+    }
+}
+
+#[test]
+fn a_child_of_fork_gets_errors_and_harms_nobody() {
+    passes("child_forks", &[], "the parent went on");
+}
+
+#[test]
+fn child_forks() {
+    if !is_child("child_forks") {
+        return;
+    }
+    let vm = vm();
+    let file = file(64 * 4096);
+    let local = vm.file(file.path()).unwrap();
+    let custom = vm.source("words", Words { len_bytes: 64 * 4096, ..Default::default() }).unwrap();
+    for mode in modes(&vm, &local) {
+        let stop = Arc::new(AtomicBool::new(false));
+        let maps: Vec<Arc<Map>> = [&local, &custom]
+            .map(|object| Arc::new(vm.map(object, &MapOptions::shared().mode(mode)).unwrap()))
+            .into();
+        // Faults are under way whenever the process forks.
+        let touchers: Vec<_> = maps
+            .iter()
+            .map(|map| {
+                let (map, stop) = (Arc::clone(map), Arc::clone(&stop));
+                thread::spawn(move || {
+                    while !stop.load(Ordering::SeqCst) {
+                        (0..64).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+                        map.advise(Advice::DontNeed(pages(0, 64))).unwrap();
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..20 {
+            let status = fork(|| {
+                let forked = |error| matches!(error, AccessError::Forked);
+                assert!(maps.iter().all(|map| forked(map.populate(pages(0, 1)).unwrap_err())));
+                assert!(forked(maps[0].read_at(0, &mut [0; 8]).unwrap_err()));
+                assert!(forked(maps[0].advise(Advice::Random).unwrap_err()));
+                assert!(forked(local.evict(local.pages()).unwrap_err()));
+                assert!(matches!(vm.map(&local, &MapOptions::shared()).unwrap_err(), MapError::Forked));
+                assert!(matches!(vm.file(file.path()).unwrap_err(), MakeError::Forked));
+                assert_eq!((vm.statistics().maps, vm.take_failures().len()), (0, 0));
+                assert!(vm.take_trace().faults.is_empty());
+                // Whatever the child maps now, it does not lie where the parent's maps are.
+                let start = maps[0].address() as usize;
+                for _ in 0..200 {
+                    // SAFETY: a new mapping that replaces nothing, and is never used.
+                    let at = unsafe {
+                        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                        libc::mmap(std::ptr::null_mut(), 2 << 20, libc::PROT_READ, flags, -1, 0) as usize
+                    };
+                    assert!(at + (2 << 20) <= start || at >= start + 64 * 4096, "in a hole of the parent");
+                }
+                // It makes a VM of its own, and drops what it inherited.
+                let own = Vm::new(VmOptions::default()).unwrap();
+                let object = own.file(file.path()).unwrap();
+                let map = own.map(&object, &MapOptions::shared().mode(mode)).unwrap();
+                assert_eq!(touch(&map, 7), word(7 * 4096));
+                drop(map);
+                7
+            });
+            assert_eq!(status >> 8, 7, "status {status:#x}");
+            let status = fork(|| touch(&maps[0], 0) as u8);
+            assert_eq!(status & 0x7f, libc::SIGSEGV, "a touch is loud");
+        }
+        stop.store(true, Ordering::SeqCst);
+        touchers.into_iter().for_each(|toucher| toucher.join().unwrap());
+    }
+    drop((local, custom));
+    assert_eq!(vm.statistics().maps, 0);
+    eprintln!("the parent went on");
+}
+
+static MAP: AtomicU64 = AtomicU64::new(0);
+static TOUCHED: AtomicUsize = AtomicUsize::new(0);
+
+/// Touches the 64 pages of a map, in the middle of whatever this thread does.
+extern "C" fn on_signal(_: libc::c_int) {
+    let start = MAP.load(Ordering::SeqCst);
+    for page in 0..64 {
+        // SAFETY: the map lives as long as signals are sent, and any byte is a byte.
+        let bytes = unsafe { ((start + page * 4096) as *const u64).read_volatile() };
+        if bytes == word(page * 4096) {
+            TOUCHED.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn signal_handlers_may_touch_what_is_being_brought_in() {
+    passes("child_takes_signals", &[], "all signals came");
+}
+
+#[test]
+fn child_takes_signals() {
+    /// Takes its time, so that signals come while pages are claimed.
+    struct Slow;
+    impl Source for Slow {
+        fn len_bytes(&self) -> u64 {
+            64 * 4096
+        }
+        fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            thread::sleep(Duration::from_micros(200));
+            Words { len_bytes: self.len_bytes(), ..Default::default() }.read(offset_bytes, into)
+        }
+    }
+    if !is_child("child_takes_signals") {
+        return;
+    }
+    // SAFETY: the handler reads memory and counts, which handlers may do.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_signal as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+    let vm = vm();
+    let file = file(64 * 4096);
+    for (object, rounds) in [(vm.file(file.path()).unwrap(), 400), (vm.source("slow", Slow).unwrap(), 100)] {
+        for mode in modes(&vm, &object) {
+            let map =
+                vm.map(&object, &MapOptions::shared().mode(mode).policy("none".parse().unwrap())).unwrap();
+            MAP.store(map.address(), Ordering::SeqCst);
+            let stop = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::SeqCst) {
+                        // SAFETY: a signal to this process, for which there is a handler.
+                        unsafe { libc::kill(libc::getpid(), libc::SIGUSR1) };
+                        thread::sleep(Duration::from_micros(50));
+                    }
+                });
+                let (done, ended) = mpsc::channel();
+                let (map, object) = (&map, &object);
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        map.populate(pages(0, 64)).unwrap();
+                        map.read_at(0, &mut [0; 4096]).unwrap();
+                        (0..8).for_each(|page| assert_eq!(touch(map, page * 8), word(page * 8 * 4096)));
+                        map.advise(if round % 2 == 0 { Advice::Random } else { Advice::Normal }).unwrap();
+                        object.evict(pages(round % 32, 64)).unwrap();
+                        map.advise(Advice::DontNeed(pages(0, 32))).unwrap();
+                    }
+                    done.send(()).unwrap();
+                });
+                let outcome = ended.recv_timeout(Duration::from_secs(100));
+                stop.store(true, Ordering::SeqCst);
+                if outcome.is_err() {
+                    eprintln!("{mode:?}: a thread waits for itself");
+                    std::process::abort();
+                }
+            });
+            // A last signal may come later.
+            std::mem::forget(map);
+        }
+    }
+    assert!(TOUCHED.load(Ordering::SeqCst) > 64);
+    eprintln!("all signals came");
+}
+
+/// MiB that the memory of memfds takes, by the whole machine's count of this process's.
+fn memfd_pages() -> u64 {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
+    let ours = fds
+        .filter(|path| std::fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:prepage (deleted)")));
+    ours.map(|path| {
+        std::fs::metadata(path).map_or(0, |facts| std::os::unix::fs::MetadataExt::blocks(&facts) / 8)
+    })
+    .sum()
+}
+
+#[test]
+fn a_core_dump_makes_no_memory_of_what_was_never_read() {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    let directory = tempfile::tempdir().unwrap();
+    let size = directory.path().join("size");
+    // Dumps go to a file of the working directory unless the machine pipes them away.
+    let piped = pattern.starts_with('|');
+    let script = format!("cd {} && ulimit -c unlimited && exec \"$@\"", directory.path().display());
+    let output = child("child_dumps_core", &["sh", "-c", &script, "sh"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{stderr}");
+    // The child watched its memfd from another process while the kernel dumped.
+    let told = stderr.lines().find_map(|line| line.strip_prefix("pages after the dump: "));
+    let after: u64 = told.unwrap_or_else(|| panic!("{stderr}")).parse().unwrap();
+    assert!(after <= 64, "dumping made {after} pages");
+    let core = std::fs::read_dir(directory.path()).unwrap().flatten().find(|entry| entry.path() != size);
+    match core {
+        Some(core) => {
+            let bytes = std::os::unix::fs::MetadataExt::blocks(&core.metadata().unwrap()) * 512;
+            assert!(bytes < 256 << 20, "a core of {bytes} bytes, holes not counted");
+        }
+        None => {
+            eprintln!("dumps go elsewhere here ({pattern:?}, piped {piped}): their size is not looked at")
+        }
+    }
+}
+
+#[test]
+fn child_dumps_core() {
+    if !is_child("child_dumps_core") {
+        return;
+    }
+    let vm = vm();
+    let name = std::env::current_dir().unwrap().join("large");
+    let large = File::create(&name).unwrap();
+    large.set_len(1 << 30).unwrap();
+    let object = vm.file(&name).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    let private = vm.map(&object, &MapOptions::private()).unwrap();
+    assert_eq!((touch(&map, 5), touch(&private, 100)), (0, 0));
+    assert!(memfd_pages() <= 32);
+    let _ = std::fs::remove_file(&name);
+    // A process that holds the memfd, too, and outlives this one: it counts when the dump is over.
+    let fd = std::fs::read_dir("/proc/self/fd").unwrap().flatten().find(|entry| {
+        std::fs::read_link(entry.path()).is_ok_and(|to| to.starts_with("/memfd:prepage (deleted)"))
+    });
+    let number: i32 = fd.unwrap().file_name().to_string_lossy().parse().unwrap();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    // SAFETY: the child makes system calls and one line of text, and leaves.
+    unsafe {
+        if libc::fork() == 0 {
+            drop(writer);
+            // Ends when the process that dumps is gone.
+            let _ = reader.read(&mut [0]);
+            let mut facts: libc::stat = std::mem::zeroed();
+            libc::fstat(number, &mut facts);
+            let line = format!("pages after the dump: {}\n", facts.st_blocks / 8);
+            libc::write(2, line.as_ptr().cast(), line.len());
+            libc::_exit(0);
+        }
+    }
+    drop(reader);
+    std::mem::forget(writer);
+    std::process::abort();
+}
+
+#[test]
+fn locked_memory_shows_bytes_and_takes_no_more_than_is_touched() {
+    passes("child_locks_memory", &[], "locked and right");
+}
+
+#[test]
+fn child_locks_memory() {
+    if !is_child("child_locks_memory") {
+        return;
+    }
+    // SAFETY: locks memory of this process alone.
+    let locked = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) };
+    if locked != 0 {
+        return eprintln!(
+            "SKIPPED, locked and right not seen: mlockall: {}",
+            std::io::Error::last_os_error()
+        );
+    }
+    let vm = vm();
+    let file = file(64 * 4096);
+    let local = vm.file(file.path()).unwrap();
+    let custom = vm.source("words", Words { len_bytes: 64 * 4096, ..Default::default() }).unwrap();
+    let sparse = vm.source("sparse", Words { len_bytes: 64 << 30, ..Default::default() }).unwrap();
+    for mode in modes(&vm, &local) {
+        for object in [&local, &custom] {
+            for options in [MapOptions::shared(), MapOptions::private()] {
+                let mut map = vm.map(object, &options.mode(mode)).unwrap();
+                (0..64).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096), "{mode:?}"));
+                if map.advise(Advice::DontNeed(pages(0, 8))).is_err() {
+                    map.as_mut_slice()[0] ^= 1;
+                    map.discard(pages(0, 8)).unwrap();
+                }
+                assert_eq!(touch(&map, 0), word(0));
+            }
+            object.evict(object.pages()).unwrap();
+        }
+        let map = vm.map(&sparse, &MapOptions::shared().mode(mode)).unwrap();
+        assert_eq!(touch(&map, 9_000_000), word(9_000_000 * 4096));
+        assert!(sparse.resident_pages() <= 16 && memfd_pages() <= 16 + 16, "nothing was filled by itself");
+        sparse.evict(sparse.pages()).unwrap();
+    }
+    eprintln!("locked and right");
+}
+
+#[test]
+fn an_advice_of_the_program_that_splits_a_mapping_costs_no_page() {
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 1024 * 4096, ..Default::default() }).unwrap();
+    let filled = vm.map(&object, &MapOptions::shared()).unwrap();
+    filled.populate(filled.window()).unwrap();
+    for mode in modes(&vm, &object) {
+        let options = MapOptions::shared().mode(mode).every_fault();
+        let map =
+            vm.map(&object, &options.neighbours(prepage_core::policy::Neighbours::Block(1024))).unwrap();
+        for page in [10, 11, 500, 777] {
+            let at = (map.address() + page * 4096) as *mut libc::c_void;
+            // SAFETY: an advice that changes nothing but how the kernel keeps the mapping.
+            assert_eq!(unsafe { libc::madvise(at, 4096, libc::MADV_RANDOM) }, 0);
+        }
+        for page in [600, 10, 12, 9, 0, 1023, 11, 500, 777] {
+            assert_eq!(touch(&map, page), word(page * 4096), "page {page} in {mode:?}");
+        }
+        (0..1024).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+        let zeros = vm.anonymous(256 * 4096).unwrap();
+        let zeros = vm.map(&zeros, &MapOptions::private().mode(mode)).unwrap();
+        let at = (zeros.address() + 20 * 4096) as *mut libc::c_void;
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::madvise(at, 4096, libc::MADV_RANDOM) }, 0);
+        assert!([0, 20, 21, 63, 64].iter().all(|&page| touch(&zeros, page) == 0));
+    }
+}
+
+#[test]
+fn memfds_are_made_where_executable_ones_are_forbidden() {
+    // For a PID namespace of its own.
+    if !prepage_testing::has(prepage_testing::Need::Root) {
+        return;
+    }
+    // The setting belongs to the namespace, which goes with the child.
+    let script = "echo 2 > /proc/sys/vm/memfd_noexec && exec \"$@\"";
+    let before = ["unshare", "--fork", "--pid", "--mount-proc", "sh", "-c", script, "sh"];
+    passes("child_without_executable_memfds", &before, "made none the less");
+}
+
+#[test]
+fn child_without_executable_memfds() {
+    if !is_child("child_without_executable_memfds") {
+        return;
+    }
+    let set = std::fs::read_to_string("/proc/sys/vm/memfd_noexec").unwrap();
+    assert_eq!(set.trim(), "2");
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 4 * 4096, ..Default::default() }).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    assert_eq!(touch(&map, 1), word(4096));
+    eprintln!("made none the less");
+}
+
+#[test]
+fn a_handler_of_sigbus_that_takes_our_place_is_noticed() {
+    passes("child_loses_sigbus", &[], "noticed");
+}
+
+#[test]
+fn child_loses_sigbus() {
+    extern "C" fn other(_: libc::c_int) {}
+    if !is_child("child_loses_sigbus") {
+        return;
+    }
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 4 * 4096, ..Default::default() }).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    assert_eq!(touch(&map, 1), word(4096));
+    // SAFETY: a handler that does nothing.
+    unsafe { libc::signal(libc::SIGBUS, other as *const () as usize) };
+    assert!(matches!(vm.map(&object, &MapOptions::shared()).unwrap_err(), MapError::SigbusTaken));
+    assert!(matches!(self::vm().map(&object, &MapOptions::shared()), Err(MapError::OtherVm { .. })));
+    let other = self::vm();
+    let again = other.anonymous(4096).unwrap();
+    assert!(matches!(other.map(&again, &MapOptions::private()).unwrap_err(), MapError::SigbusTaken));
+    eprintln!("noticed");
+}
+
+#[test]
+fn what_is_written_over_poison_stays() {
+    struct Heals(Arc<AtomicBool>);
+    impl Source for Heals {
+        fn len_bytes(&self) -> u64 {
+            16 * 4096
+        }
+        fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            let bad = (offset_bytes..offset_bytes + into.len() as u64).contains(&(5 * 4096));
+            if bad && !self.0.load(Ordering::SeqCst) {
+                return Err(SourceError::Other("not yet".to_owned()));
+            }
+            Words { len_bytes: self.len_bytes(), ..Default::default() }.read(offset_bytes, into)
+        }
+    }
+    let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
+    let well = Arc::new(AtomicBool::new(false));
+    let object = vm.source("heals", Heals(Arc::clone(&well))).unwrap();
+    if !modes(&vm, &object).contains(&Mode::Handler) {
+        return;
+    }
+    let mut map = vm.map(&object, &MapOptions::private().mode(Mode::Handler)).unwrap();
+    let out = tempfile::tempfile().unwrap();
+    // A system call gets EFAULT for the page that is poisoned now.
+    let write = |map: &Map| std::io::Write::write(&mut &out, &map.as_slice()[5 * 4096..6 * 4096]);
+    assert!(write(&map).is_err());
+    well.store(true, Ordering::SeqCst);
+    // Another map brings the page in, a touch of a neighbour maps over the poison, and the program writes there.
+    let other = vm.map(&object, &MapOptions::shared()).unwrap();
+    other.populate(other.window()).unwrap();
+    assert_eq!(touch(&map, 4), word(4 * 4096));
+    map.as_mut_slice()[5 * 4096..][..8].copy_from_slice(&7_u64.to_le_bytes());
+    let at = (map.address() + 5 * 4096) as *mut libc::c_void;
+    // SAFETY: writes the page out where there is swap; its contents stay the same.
+    unsafe { libc::madvise(at, 4096, libc::MADV_PAGEOUT) };
+    map.populate(map.window()).unwrap();
+    assert_eq!(touch(&map, 5), 7, "what was written is lost");
+    assert_eq!(object.resident_pages(), 16);
+}

@@ -1,0 +1,149 @@
+//! Who maps a page is told from the backings. Here the kernel is asked the other way round, without them: which addresses of
+//! this process show which page of which memfd, by /proc/self/maps and /proc/self/pagemap.
+//!
+//! One test: it looks at all mappings of the process.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use prepage_core::{PAGE_SIZE, PageIndex};
+use prepage_vm::{Advice, Map, MapOptions, Object, Piece};
+use support::{Words, modes, pages, touch, vm};
+
+const PAGES: u64 = 200;
+
+/// Every address at which this process shows a page of a memfd of the VM as it is there: the memfd's inode, the page and the
+/// address.
+fn shown() -> BTreeSet<(u64, u64, u64)> {
+    const PRESENT: u64 = 1 << 63;
+    const OF_FILE: u64 = 1 << 61;
+    let pagemap = File::open("/proc/self/pagemap").unwrap();
+    let mut found = BTreeSet::new();
+    for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if fields.get(5) != Some(&"/memfd:prepage") {
+            continue;
+        }
+        let (start, end) = fields[0].split_once('-').unwrap();
+        let [start, end, offset] = [start, end, fields[2]].map(|text| u64::from_str_radix(text, 16).unwrap());
+        let inode: u64 = fields[4].parse().unwrap();
+        for address in (start..end).step_by(PAGE_SIZE as usize) {
+            let mut word = [0; 8];
+            pagemap.read_exact_at(&mut word, address / PAGE_SIZE * 8).unwrap();
+            let word = u64::from_ne_bytes(word);
+            if word & PRESENT != 0 && word & OF_FILE != 0 {
+                found.insert((inode, (offset + address - start) / PAGE_SIZE, address));
+            }
+        }
+    }
+    found
+}
+
+/// What the VM says of all pages of `objects`, with the inodes of their memfds.
+fn told(objects: &[(u64, Object)]) -> BTreeSet<(u64, u64, u64)> {
+    let mut found = BTreeSet::new();
+    for (inode, object) in objects {
+        for page in object.pages().iter() {
+            for (address, backing) in object.mappings_of(page).unwrap() {
+                assert_eq!(backing.address_of(page), Some(address));
+                found.insert((*inode, page.0, address));
+            }
+        }
+    }
+    found
+}
+
+/// The inodes of the VM's memfds.
+fn memfds() -> BTreeSet<u64> {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
+    fds.filter(|path| std::fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:prepage (deleted)")))
+        .map(|path| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).unwrap()))
+        .collect()
+}
+
+#[test]
+fn the_backings_tell_what_the_page_tables_show() {
+    let vm = vm();
+    let mut objects: Vec<(u64, Object)> = Vec::new();
+    for _ in 0..3 {
+        let before = memfds();
+        let object =
+            vm.source("words", Words { len_bytes: PAGES * PAGE_SIZE, ..Default::default() }).unwrap();
+        let inode = memfds().into_iter().find(|inode| !before.contains(inode)).expect("a new memfd");
+        objects.push((inode, object));
+    }
+    let modes = modes(&vm, &objects[0].1);
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |limit: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % limit
+    };
+    let mut maps: Vec<Map> = Vec::new();
+    let mut compared = 0;
+    for step in 0..600 {
+        let (_, object) = &objects[random(3) as usize];
+        let start = random(PAGES - 1);
+        let range = pages(start, start + 1 + random(PAGES - start));
+        match random(8) {
+            0 | 1 if maps.len() < 10 => {
+                let options = if random(2) == 0 { MapOptions::private() } else { MapOptions::shared() };
+                let options = options.mode(modes[random(modes.len() as u64) as usize]).window(range);
+                let options = if random(2) == 0 { options.every_fault() } else { options };
+                maps.push(vm.map(object, &options).unwrap());
+            }
+            2 if maps.len() < 10 => {
+                let other = &objects[random(3) as usize].1;
+                let pieces =
+                    [Piece::new(object, range), Piece::new(other, range), Piece::new(object, range).copied()];
+                maps.push(vm.map_pieces(&pieces, &MapOptions::private()).unwrap());
+            }
+            3 => drop(object.evict(range).unwrap()),
+            4 if !maps.is_empty() => drop(maps.swap_remove(random(maps.len() as u64) as usize)),
+            _ if !maps.is_empty() => {
+                let which = random(maps.len() as u64) as usize;
+                let map = &mut maps[which];
+                let window = map.window();
+                for _ in 0..random(20) {
+                    touch(map, random(window.len()));
+                }
+                let page = PageIndex(window.start().0 + random(window.len()));
+                let one = pages(page.0, page.0 + 1);
+                if map.advise(Advice::DontNeed(one)).is_err() {
+                    let at = ((page.0 - window.start().0) * PAGE_SIZE) as usize;
+                    map.as_mut_slice()[at] ^= 1;
+                    if random(2) == 0 {
+                        map.discard(one).unwrap();
+                    } else {
+                        map.as_mut_slice()[at] ^= 1;
+                    }
+                }
+            }
+            _ => {}
+        }
+        if step % 10 == 0 {
+            // A handler thread maps neighbours after it let the toucher go on.
+            let quiet = Instant::now() + Duration::from_secs(5);
+            let kernel = loop {
+                let (said, kernel) = (told(&objects), shown());
+                if said == kernel || Instant::now() > quiet {
+                    assert_eq!(said, kernel, "after step {step}");
+                    break kernel;
+                }
+            };
+            compared += kernel.len();
+        }
+    }
+    assert!(compared > 1000, "{compared} mapped pages compared");
+    // The comparison can fail: a page that is forgotten behind the VM's back is missed.
+    let map = vm.map(&objects[0].1, &MapOptions::shared()).unwrap();
+    touch(&map, 0);
+    let told_before = told(&objects);
+    map.advise(Advice::DontNeed(pages(0, 1))).unwrap();
+    assert_ne!(told_before, shown());
+}

@@ -1,5 +1,0 @@
-#![no_main]
-#[path = "../checks.rs"]
-mod checks;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::page_map(bytes));
