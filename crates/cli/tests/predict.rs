@@ -170,17 +170,16 @@ fn waste_falls_below_a_twentieth_within_five_observed_starts_after_a_change() {
     assert!(changed[0] > 0.3, "the old pages are brought in at first: {changed:?}");
     // The first start shows that something changed, and the next five are observed.
     assert!(changed[6] < 0.05, "{changed:?}");
-    // What is told lags behind what is: a test of an old page speaks for all pages of which the same is known, until tests of
-    // others do, and which pages are tested is drawn. Half of the neighbours of faults are taken for waste.
+    // What is told is careful: of the neighbours of faults, which may all have been used, half are taken for waste.
     let told = |shown: &serde_json::Value| shown["worth"]["waste_share"].as_f64().unwrap();
     let mut shown = subject.shown();
     for _ in 0..8 {
-        if told(&shown) >= 0.25 {
+        if told(&shown) >= 0.5 {
             subject.start(&subject.program, &stretches(&[1, 3]));
             shown = subject.shown();
         }
     }
-    assert!(told(&shown) < 0.25, "{shown}");
+    assert!(told(&shown) < 0.5, "{shown}");
     assert!(shown["worth"]["hit_share"].as_f64().unwrap() > 0.7, "{shown}");
     assert!(shown["cold_starts"].as_array().unwrap().len() >= 5, "{shown}");
 }
