@@ -12,7 +12,7 @@ use std::process::Command;
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::cached_pages;
-use prepage_testing::{Doctor, Need, has};
+use prepage_testing::{Doctor, Need, has, unless_caches_dropped};
 use support::{Sandbox, can_learn, evict, json, make_old, may, wait_for};
 
 /// Maps a file and touches the pages it is told, without read-ahead, so that afterwards those are in memory that were
@@ -161,97 +161,108 @@ fn stretches(moved: &[u64]) -> Vec<Range<u64>> {
 
 #[test]
 fn waste_falls_below_a_twentieth_within_five_observed_starts_after_a_change() {
-    let Some(subject) = Subject::new() else { return };
-    for _ in 0..4 {
-        subject.start(&subject.program, &stretches(&[]));
-    }
-    let changed: Vec<f64> =
-        (0..7).map(|_| subject.start(&subject.program, &stretches(&[1, 3])).waste()).collect();
-    assert!(changed[0] > 0.3, "the old pages are brought in at first: {changed:?}");
-    // The first start shows that something changed, and the next five are observed.
-    assert!(changed[6] < 0.05, "{changed:?}");
-    // What is told is careful: of the neighbours of faults, which may all have been used, half are taken for waste.
-    let told = |shown: &serde_json::Value| shown["worth"]["waste_share"].as_f64().unwrap();
-    let mut shown = subject.shown();
-    for _ in 0..8 {
-        if told(&shown) >= 0.5 {
-            subject.start(&subject.program, &stretches(&[1, 3]));
-            shown = subject.shown();
+    unless_caches_dropped(|| {
+        let Some(subject) = Subject::new() else { return };
+        for _ in 0..4 {
+            subject.start(&subject.program, &stretches(&[]));
         }
-    }
-    assert!(told(&shown) < 0.5, "{shown}");
-    assert!(shown["worth"]["hit_share"].as_f64().unwrap() > 0.7, "{shown}");
-    assert!(shown["cold_starts"].as_array().unwrap().len() >= 5, "{shown}");
+        let changed: Vec<f64> =
+            (0..7).map(|_| subject.start(&subject.program, &stretches(&[1, 3])).waste()).collect();
+        assert!(changed[0] > 0.3, "the old pages are brought in at first: {changed:?}");
+        // The first start shows that something changed, and the next five are observed.
+        assert!(changed[6] < 0.05, "{changed:?} {}", subject.shown());
+        // What is told is careful: of the neighbours of faults, which may all have been used, half are taken for waste.
+        let told = |shown: &serde_json::Value| shown["worth"]["waste_share"].as_f64().unwrap();
+        let mut shown = subject.shown();
+        for _ in 0..8 {
+            if told(&shown) >= 0.5 {
+                subject.start(&subject.program, &stretches(&[1, 3]));
+                shown = subject.shown();
+            }
+        }
+        assert!(told(&shown) < 0.5, "{shown}");
+        assert!(shown["worth"]["hit_share"].as_f64().unwrap() > 0.7, "{shown}");
+        assert!(shown["cold_starts"].as_array().unwrap().len() >= 5, "{shown}");
+    });
 }
 
 #[test]
 fn what_is_used_every_other_time_stays() {
-    let Some(subject) = Subject::new() else { return };
-    let inputs = [stretches(&[]), stretches(&[1, 3])];
-    for run in 0..10 {
-        subject.start(&subject.program, &inputs[run % 2]);
-    }
-    let resident = subject.start(&subject.program, &inputs[0]);
-    assert!(resident.untouched > 900, "the pages of the other input are brought in too: {resident:?}");
+    unless_caches_dropped(|| {
+        let Some(subject) = Subject::new() else { return };
+        let inputs = [stretches(&[]), stretches(&[1, 3])];
+        for run in 0..10 {
+            subject.start(&subject.program, &inputs[run % 2]);
+        }
+        let resident = subject.start(&subject.program, &inputs[0]);
+        assert!(resident.untouched > 900, "the pages of the other input are brought in too: {resident:?}");
+    });
 }
 
 #[test]
 fn roles_do_not_disturb_one_another_and_a_new_one_starts_with_what_is_known() {
-    let Some(subject) = Subject::new() else { return };
-    let other = subject.sandbox.path().join("touch-others");
-    fs::hard_link(&subject.program, &other).unwrap();
-    subject.start(&subject.program, &stretches(&[]));
-    let alone = subject.start(&subject.program, &stretches(&[]));
-    for _ in 0..3 {
-        subject.start(&other, &stretches(&[0, 1, 2, 3]));
-    }
-    let after = subject.start(&subject.program, &stretches(&[]));
-    assert!(after.untouched <= alone.untouched + 16, "{alone:?} {after:?}");
-    // Another kind of file is another role of the same executable.
-    let renamed = subject.data.with_extension("bin");
-    fs::hard_link(&subject.data, &renamed).unwrap();
-    make_old(&renamed);
-    let before = subject.sandbox.profiles().len();
-    subject.run(&subject.program, &renamed, &["0-1".into(), "wait".into()], &[]);
-    assert_eq!(subject.sandbox.profiles().len(), before + 1);
-    assert_eq!(subject.is_resident(2300), Ok(true), "brought in for what another role needs");
+    unless_caches_dropped(|| {
+        let Some(subject) = Subject::new() else { return };
+        let other = subject.sandbox.path().join("touch-others");
+        fs::hard_link(&subject.program, &other).unwrap();
+        subject.start(&subject.program, &stretches(&[]));
+        let alone = subject.start(&subject.program, &stretches(&[]));
+        for _ in 0..3 {
+            subject.start(&other, &stretches(&[0, 1, 2, 3]));
+        }
+        let after = subject.start(&subject.program, &stretches(&[]));
+        assert!(after.untouched <= alone.untouched + 16, "{alone:?} {after:?}");
+        // Another kind of file is another role of the same executable.
+        let renamed = subject.data.with_extension("bin");
+        fs::hard_link(&subject.data, &renamed).unwrap();
+        make_old(&renamed);
+        let before = subject.sandbox.profiles().len();
+        subject.run(&subject.program, &renamed, &["0-1".into(), "wait".into()], &[]);
+        assert_eq!(subject.sandbox.profiles().len(), before + 1);
+        assert_eq!(subject.is_resident(2300), Ok(true), "brought in for what another role needs");
+    });
 }
 
 #[test]
 fn starts_with_and_without_prefetch_show_what_it_is_worth() {
-    let Some(subject) = Subject::new() else { return };
-    subject.start(&subject.program, &stretches(&[]));
-    let args: Vec<String> =
-        stretches(&[]).iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
-    for _ in 0..8 {
-        for held_out in [&["--no-hold-out"][..], &["--no-prefetch"]] {
-            subject.run(
-                &subject.program,
-                &subject.data,
-                &args,
-                &[held_out, &["--write-interval=0"]].concat(),
-            );
+    unless_caches_dropped(|| {
+        let Some(subject) = Subject::new() else { return };
+        subject.start(&subject.program, &stretches(&[]));
+        let args: Vec<String> =
+            stretches(&[]).iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
+        for _ in 0..8 {
+            for held_out in [&["--no-hold-out"][..], &["--no-prefetch"]] {
+                subject.run(
+                    &subject.program,
+                    &subject.data,
+                    &args,
+                    &[held_out, &["--write-interval=0"]].concat(),
+                );
+            }
         }
-    }
-    let shown = subject.shown();
-    let gain = &shown["worth"]["gains"][0];
-    // Where others drop caches meanwhile, some starts do not count as cold ones.
-    assert!(gain["held_out_starts"].as_u64().unwrap() >= 3, "{shown}");
-    assert!(gain["prefetched_starts"].as_u64().unwrap() >= 3, "{shown}");
-    assert!(gain["ratio"].as_f64().unwrap() > 0.0, "{shown}");
-    // Starts without prefetch lower no page's probability.
-    let files = shown["files"].as_array().unwrap();
-    let data = files.iter().find(|file| file["path"].as_str().unwrap().ends_with("/data")).unwrap();
-    assert!(data["probability"].as_f64().unwrap() > 0.7, "{shown}");
+        let shown = subject.shown();
+        let gain = &shown["worth"]["gains"][0];
+        // Where others drop caches meanwhile, some starts do not count as cold ones.
+        assert!(gain["held_out_starts"].as_u64().unwrap() >= 3, "{shown}");
+        assert!(gain["prefetched_starts"].as_u64().unwrap() >= 3, "{shown}");
+        assert!(gain["ratio"].as_f64().unwrap() > 0.0, "{shown}");
+        // Starts without prefetch lower no page's probability.
+        let files = shown["files"].as_array().unwrap();
+        let data = files.iter().find(|file| file["path"].as_str().unwrap().ends_with("/data")).unwrap();
+        // (Seen among neighbours of faults they have a half.)
+        assert!(data["probability"].as_f64().unwrap() >= 0.5, "{shown}");
+    });
 }
 
 #[test]
 fn a_profile_is_written_at_most_once_in_its_interval() {
-    let Some(subject) = Subject::new() else { return };
-    subject.start(&subject.program, &stretches(&[]));
-    let first = subject.written();
-    for _ in 0..3 {
-        subject.run(&subject.program, &subject.data, &["5000-5500".into()], &[]);
-    }
-    assert_eq!(subject.written(), first);
+    unless_caches_dropped(|| {
+        let Some(subject) = Subject::new() else { return };
+        subject.start(&subject.program, &stretches(&[]));
+        let first = subject.written();
+        for _ in 0..3 {
+            subject.run(&subject.program, &subject.data, &["5000-5500".into()], &[]);
+        }
+        assert_eq!(subject.written(), first);
+    });
 }

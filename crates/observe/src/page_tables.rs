@@ -91,8 +91,10 @@ impl PageTables {
                 self.look_at(pid, parent, sightings, last_touch_ns);
             }
             for ending in &endings {
-                if let Some(process) = self.processes.get_mut(&ending.pid()) {
-                    process.was_seen_last = true;
+                // One that lives still was looked at while it waited.
+                match self.processes.get_mut(&ending.pid()).filter(|process| process.map.is_alive()) {
+                    Some(process) => process.was_seen_last = true,
+                    None => self.has_ended = true,
                 }
             }
             self.processes.retain(|&pid, process| {
@@ -207,7 +209,7 @@ impl PageTables {
     /// Whether pages may have been used that were not seen, in processes that have ended or may not be looked at.
     pub fn has_missed(&self) -> bool {
         let is_known = |process: &Process| process.was_seen_last || process.map.is_alive();
-        self.has_ended || !self.processes.values().all(is_known) || self.unreadable > 0
+        self.has_ended || !self.executed || !self.processes.values().all(is_known) || self.unreadable > 0
     }
 
     /// Whether the program was seen to be executed.

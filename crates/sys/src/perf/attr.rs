@@ -38,7 +38,7 @@ pub struct Setup {
     pub switches: bool,
     /// When it starts.
     pub start: Start,
-    /// Samples tell the calls that led there, followed by frame pointers through the program's own code.
+    /// Samples of [`Source::PageFaults`] tell the calls that led there, followed by frame pointers through the program's own code.
     pub callchain: bool,
     /// Leave out what happens in system calls, all that an ordinary user may see at `perf_event_paranoid` 2.
     pub exclude_kernel: bool,
@@ -57,12 +57,19 @@ impl Setup {
             Source::Dummy => (abi::PERF_TYPE_SOFTWARE, u64::from(abi::PERF_COUNT_SW_DUMMY)),
             Source::Tracepoint(id) => (abi::PERF_TYPE_TRACEPOINT, id),
         };
-        // All samples begin alike, with the event's id, so that a record can be read without knowing which event
-        // wrote it. What only some have comes after that.
+        // All samples begin alike. What follows in those of faults tells by its length which event wrote them
+        // ([`super::Sample::fault`]): their id may be wrong. None of these words is part of other records' trailers.
         let more = match self.source {
             Source::Tracepoint(_) => abi::PERF_SAMPLE_RAW,
-            _ if self.callchain => abi::PERF_SAMPLE_CALLCHAIN,
-            _ => 0,
+            Source::MinorFaults => abi::PERF_SAMPLE_PERIOD,
+            Source::MajorFaults => abi::PERF_SAMPLE_PERIOD | abi::PERF_SAMPLE_WEIGHT,
+            Source::PageFaults if self.callchain => {
+                abi::PERF_SAMPLE_CALLCHAIN
+                    | abi::PERF_SAMPLE_WEIGHT
+                    | abi::PERF_SAMPLE_DATA_SRC
+                    | abi::PERF_SAMPLE_TRANSACTION
+            }
+            Source::PageFaults | Source::Dummy => 0,
         };
         let mut attr = perf_event_attr::default();
         attr.type_ = type_;

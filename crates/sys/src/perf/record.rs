@@ -2,6 +2,8 @@
 
 use perf_event_open_sys::bindings as abi;
 
+use super::Source;
+
 /// One record, borrowing from the bytes it was read from.
 ///
 /// The layouts are those of perf_event_open(2) for the sample type that [`super::Setup`] always asks for.
@@ -59,7 +61,9 @@ pub enum RecordKind<'a> {
 /// One happening of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample<'a> {
-    /// Which event: [`super::PerfEvent::id`].
+    /// Which event: [`super::PerfEvent::id`]. Where another process observes faults of the same thread, the kernel gives
+    /// samples of a fault the id of the event that was opened last, whosever it is (do_perf_sw_event() in
+    /// kernel/events/core.c fills one sample for all): see [`Sample::fault`].
     pub id: u64,
     /// Instruction.
     pub ip: u64,
@@ -69,7 +73,20 @@ pub struct Sample<'a> {
     rest: &'a [u8],
 }
 
+/// Bytes that follow the calls of a fault's sample: weight, data source and transaction.
+const AFTER_CALLCHAIN: usize = 24;
+
 impl<'a> Sample<'a> {
+    /// Which of the events of faults wrote the sample, if it was one of these; of a tracepoint's sample it means nothing.
+    pub fn fault(&self) -> Option<Source> {
+        match self.rest.len() {
+            0 => Some(Source::PageFaults),
+            8 => Some(Source::MinorFaults),
+            16 => Some(Source::MajorFaults),
+            len => (len > AFTER_CALLCHAIN).then_some(Source::PageFaults),
+        }
+    }
+
     /// A tracepoint's fields, if the event is one. `None` when they are cut short.
     pub fn raw(&self) -> Option<&'a [u8]> {
         let mut cursor = Cursor(self.rest);

@@ -37,6 +37,10 @@ fn a_fault_sample_has_no_raw_bytes() {
     assert_eq!((record.time_ns, record.pid, record.tid), (5_000, 70, 71));
     let sample = Sample { id: 42, ip: 0x1000, address: 0xdead_b000, rest: &[] };
     assert_eq!(record.kind, RecordKind::Sample(sample));
+    let with = |rest| Sample { rest, ..sample }.fault();
+    let sources = [Some(Source::PageFaults), Some(Source::MinorFaults), Some(Source::MajorFaults)];
+    assert_eq!([with(&[]), with(&[0; 8]), with(&[0; 16])], sources);
+    assert_eq!([with(&[0; 24]), with(&[0; 40])], [None, Some(Source::PageFaults)]);
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Stream {
         let mut stream = Self {
             rings,
             others: Vec::new(),
-            decoder: Decoder { sources: Vec::new(), tracepoints, stacks: probe.stacks },
+            decoder: Decoder { events: Vec::new(), tracepoints, stacks: probe.stacks },
             pending: Vec::new(),
             ripe_before_ns: 0,
             uncounted: Uncounted::default(),
@@ -69,7 +69,7 @@ impl Stream {
                 }
             }
         }
-        stream.index_sources()?;
+        stream.index_tracepoints()?;
         Ok(stream)
     }
 
@@ -105,10 +105,8 @@ impl Stream {
             if first && self.rings[0].observed == observed {
                 continue;
             }
-            // One chain a fault is enough.
-            let callchain = setup.callchain && source == Source::PageFaults;
             let switches = first && setup.switches;
-            let setup = Setup { source, tracking: first, switches, callchain, ..*setup };
+            let setup = Setup { source, tracking: first, switches, ..*setup };
             for ring in &self.rings {
                 let event = match PerfEvent::open(&setup, observed, ring.cpu) {
                     // It ended since it was listed.
@@ -122,15 +120,13 @@ impl Stream {
         Ok(())
     }
 
-    fn index_sources(&mut self) -> Result<(), PerfError> {
-        let sources = &mut self.decoder.sources;
-        for ring in &self.rings {
-            sources.push((ring.owner.id()?, ring.source));
-        }
+    fn index_tracepoints(&mut self) -> Result<(), PerfError> {
         for (source, event) in &self.others {
-            sources.push((event.id()?, *source));
+            if let Source::Tracepoint(tracepoint) = *source {
+                self.decoder.events.push((event.id()?, tracepoint));
+            }
         }
-        sources.sort_unstable_by_key(|(id, _)| *id);
+        self.decoder.events.sort_unstable();
         Ok(())
     }
 }

@@ -10,8 +10,8 @@ use crate::probe::PageCacheEvents;
 /// What is needed to read the samples of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    /// Sorted by id.
-    pub(super) sources: Vec<(u64, Source)>,
+    /// Events of tracepoints, sorted by id, each with its tracepoint's.
+    pub(super) events: Vec<(u64, u64)>,
     pub(super) tracepoints: Vec<PageCacheTracepoint>,
     pub(super) stacks: bool,
 }
@@ -125,9 +125,12 @@ impl Decoder {
     }
 
     fn sample(&self, sample: &Sample<'_>) -> Option<EventKind> {
-        let at = self.sources.binary_search_by_key(&sample.id, |(id, _)| *id).ok()?;
+        if let Ok(at) = self.events.binary_search_by_key(&sample.id, |(id, _)| *id) {
+            let of_event = |tracepoint: &&PageCacheTracepoint| tracepoint.id == self.events[at].1;
+            return self.tracepoints.iter().find(of_event)?.event(sample.raw()?);
+        }
         let &Sample { address, ip, .. } = sample;
-        Some(match self.sources[at].1 {
+        Some(match sample.fault()? {
             Source::PageFaults => {
                 // Zeros stand where code without frame pointers led astray.
                 let known = |&address: &u64| address != 0;
@@ -139,10 +142,7 @@ impl Decoder {
             }
             Source::MinorFaults => EventKind::FaultEnd { address, ip, disk: false },
             Source::MajorFaults => EventKind::FaultEnd { address, ip, disk: true },
-            Source::Tracepoint(id) => {
-                self.tracepoints.iter().find(|tracepoint| tracepoint.id == id)?.event(sample.raw()?)?
-            }
-            Source::Dummy => return None,
+            Source::Tracepoint(_) | Source::Dummy => return None,
         })
     }
 }
