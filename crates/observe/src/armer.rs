@@ -9,9 +9,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use prepage_core::{PageIndex, PageRange};
 use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent, may_arm};
 #[cfg(target_arch = "x86_64")]
 use prepage_sys::arm::{Visit, VisitError};
+use prepage_sys::pagemap::PageMap;
 use prepage_trace::space::parse_maps_line;
 use prepage_trace::{Mapped, now_ns};
 use rustix::io::Errno;
@@ -23,6 +25,9 @@ const REMEMBERED_NS: u64 = 5_000_000_000;
 
 /// A program that is not loaded after this long is left alone.
 const LOADING_MAX: Duration = Duration::from_millis(200);
+
+/// An agent that sent nothing for this long after the exec will send nothing.
+const AGENT_WAIT: Duration = Duration::from_secs(1);
 
 /// An environment that is empty for this long after the program's auxiliary vector is there is empty.
 const EMPTY_ENVIRONMENT_WAIT: Duration = Duration::from_millis(1);
@@ -37,8 +42,22 @@ pub struct ArmedRanges {
     /// Why programs were not armed, and how many.
     refusals: BTreeMap<String, u32>,
     is_blind: bool,
+    /// Pages that were there when their mapping was armed, where times of mappings are known.
+    mapped_before: Vec<MappedBefore>,
     /// Looked at when the kernel tells of an exec: the process may soon be gone.
     elsewhere: Elsewhere,
+}
+
+/// Pages of a file that were mapped before their mapping was armed: touched, or mapped along with one that was. A fault maps the
+/// aligned 16 pages around it, and since Linux 6.18 the whole folios of these.
+#[derive(Debug)]
+pub struct MappedBefore {
+    /// When they were seen.
+    pub time_ns: u64,
+    /// The mapping.
+    pub mapped: Mapped,
+    /// The pages, of the file.
+    pub pages: PageRange,
 }
 
 #[derive(Debug)]
@@ -68,9 +87,28 @@ impl ArmedRanges {
         self.is_blind
     }
 
+    /// What was mapped before it was armed, and was not taken yet.
+    pub fn take_mapped_before(&mut self) -> Vec<MappedBefore> {
+        std::mem::take(&mut self.mapped_before)
+    }
+
+    fn mapped_before(&mut self, mapped: &Mapped, present: &[(u64, u64)]) {
+        let time_ns = now_ns();
+        let from = present.partition_point(|run| run.1 <= mapped.start);
+        for &(start, end) in present[from..].iter().take_while(|run| run.0 < mapped.end) {
+            let page = |address: u64| PageIndex::containing(mapped.offset_bytes + (address - mapped.start));
+            let pages = PageRange::new(page(start.max(mapped.start)), page(end.min(mapped.end)));
+            self.mapped_before.push(MappedBefore { time_ns, mapped: mapped.clone(), pages });
+        }
+    }
+
     /// Processes for which a name means another file than here.
     pub fn elsewhere(&mut self) -> &mut Elsewhere {
         &mut self.elsewhere
+    }
+
+    fn last_executed_ns(&self, pid: u32) -> u64 {
+        self.programs.get(&pid).and_then(|programs| programs.last()).map_or(0, |last| last.executed_ns)
     }
 
     fn executed(&mut self, pid: u32, executed_ns: u64) {
@@ -120,6 +158,16 @@ enum Since {
     Now,
 }
 
+/// What was armed in a process when its agent sent word.
+#[derive(Debug)]
+struct Unjudged {
+    pid: u32,
+    sent_ns: u64,
+    mapped: Vec<Mapped>,
+    /// Runs of addresses whose pages were there.
+    present: Vec<(u64, u64)>,
+}
+
 /// Arms a process tree.
 #[derive(Debug)]
 pub struct Armer {
@@ -137,6 +185,9 @@ pub struct Armer {
     mapped_at: HashMap<u32, Vec<(u64, u64, u64)>>,
     /// Whether it is told when something is mapped.
     knows_times: bool,
+    unjudged: Vec<Unjudged>,
+    /// Programs whose agent has not sent its descriptor yet, and when they were executed.
+    expected: HashMap<u32, Instant>,
     /// Programs whose execution was reported while the kernel still loads them, and since when.
     loading: Vec<(u32, Instant)>,
     /// Processes visited at their exec of which that, or perf's report of the exec, is still to come: either may be first.
@@ -158,6 +209,8 @@ impl Armer {
             endings: Vec::new(),
             mapped_at: HashMap::new(),
             knows_times: false,
+            unjudged: Vec::new(),
+            expected: HashMap::new(),
             loading: Vec::new(),
             half_entered: HashSet::new(),
         }
@@ -168,7 +221,7 @@ impl Armer {
         SharedRanges(Arc::clone(&self.ranges))
     }
 
-    /// Readable when an agent sent something: [`Self::go_on`].
+    /// Readable when an agent sent something: [`Self::receive`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.receiver.as_ref().map(Receiver::as_fd)
     }
@@ -178,9 +231,16 @@ impl Armer {
         std::mem::take(&mut self.endings)
     }
 
-    /// Whether processes wait at their end.
-    pub fn has_endings(&self) -> bool {
-        !self.endings.is_empty()
+    /// Whether what process `pid` maps cannot be judged yet: its agent has armed it, or will, and has not sent word.
+    pub fn is_expected(&self, pid: u32) -> bool {
+        let is_recent = |since: &Instant| since.elapsed() < AGENT_WAIT;
+        self.loading.iter().any(|(loading, since)| *loading == pid && is_recent(since))
+            || self.expected.get(&pid).is_some_and(is_recent)
+    }
+
+    /// Has agents of which no word came until now judged without.
+    pub fn expect_no_more(&mut self) {
+        self.expected.clear();
     }
 
     /// Whether a program is not loaded yet, or a visited process has not stopped: [`Self::go_on`] soon.
@@ -216,6 +276,10 @@ impl Armer {
         if !is_visited && self.half_entered.remove(&pid) {
             return;
         }
+        // What page tables showed already, perf tells once more.
+        if time_ns > 0 && lock(&self.ranges).last_executed_ns(pid) >= time_ns {
+            return;
+        }
         lock(&self.ranges).executed(pid, time_ns);
         #[cfg(target_arch = "x86_64")]
         if let Some(visit) = self.visits.iter().find(|visit| visit.pid() == pid) {
@@ -225,6 +289,7 @@ impl Armer {
             return;
         }
         self.spaces.remove(&pid);
+        self.expected.remove(&pid);
         self.mapped_at.remove(&pid);
         self.loading.retain(|&(loading, _)| loading != pid);
         self.loading.push((pid, Instant::now()));
@@ -236,7 +301,11 @@ impl Armer {
         for (pid, since) in std::mem::take(&mut self.loading) {
             if !is_loaded(pid, since.elapsed()) {
                 self.loading.push((pid, since));
-            } else if self.receiver.is_none() || !carries_agent(pid) {
+            } else if self.receiver.is_some() && carries_agent(pid) {
+                if !self.spaces.contains_key(&pid) {
+                    self.expected.insert(pid, since);
+                }
+            } else {
                 match &self.no_visits {
                     Some(why) => lock(&self.ranges).refused(why.clone()),
                     None => self.visit(pid),
@@ -248,42 +317,77 @@ impl Armer {
     /// Process `pid` mapped something at `time_ns`; 0 where that is not known.
     pub fn mapped(&mut self, pid: u32, mapped: &Mapped, time_ns: u64) {
         self.knows_times |= time_ns > 0;
-        if time_ns > 0 && !self.spaces.contains_key(&pid) {
+        let is_judged = self.spaces.contains_key(&pid) && self.unjudged.iter().all(|one| one.pid != pid);
+        if time_ns > 0 && !is_judged {
             self.mapped_at.entry(pid).or_default().push((mapped.start, mapped.end, time_ns));
         }
-        self.arm(pid, mapped, Since::Now);
+        if self.arm(pid, mapped) && time_ns > 0 {
+            let present = PageMap::of(pid).and_then(|map| map.present_in(mapped.start..mapped.end));
+            lock(&self.ranges).mapped_before(mapped, &present.unwrap_or_default());
+        }
     }
 
     /// Process `pid` has ended.
     pub fn ended(&mut self, pid: u32) {
         self.mapped_at.remove(&pid);
+        self.expected.remove(&pid);
         if self.spaces.remove(&pid).is_some() {
             lock(&self.ranges).ended(pid);
         }
     }
 
-    /// Takes what agents sent, and ends visits.
-    pub fn go_on(&mut self) {
-        while let Some(Ok(Some(sent))) = self.receiver.as_ref().map(Receiver::receive) {
+    /// What agents sent. An agent sends after its program's exec: whoever learns of execs after this call, and tells them
+    /// ([`Self::executed`]) before [`Self::go_on`] gets the result, takes no program for the one before it.
+    pub fn receive(&self) -> Vec<Sent> {
+        let receive = || self.receiver.as_ref().map(Receiver::receive);
+        std::iter::from_fn(|| if let Some(Ok(Some(sent))) = receive() { Some(sent) } else { None }).collect()
+    }
+
+    /// Takes in what agents `sent`, and ends visits. Returns whether there is something to [`Self::judge`].
+    pub fn go_on(&mut self, sent: Vec<Sent>) -> bool {
+        for sent in sent {
             let touches = match sent {
                 Sent::FirstTouches(touches) => touches,
                 Sent::Ending(ending) => {
+                    self.expected.remove(&ending.pid());
                     self.endings.push(ending);
                     continue;
                 }
             };
-            let pid = touches.pid();
+            let (pid, sent_ns) = (touches.pid(), touches.sent_ns());
+            self.expected.remove(&pid);
             let is_first = !self.spaces.contains_key(&pid);
-            let sent_ns = touches.sent_ns();
             self.spaces.entry(pid).or_default().push(touches);
-            // A mapping that was not reported yet came after all that the agent registers.
-            let known_ns = if self.knows_times { 1 } else { 0 };
-            self.arm_all(pid, |mapped_ns| {
-                if is_first && (known_ns..=sent_ns).contains(&mapped_ns) { Since::Exec } else { Since::Now }
-            });
+            let mapped = self.arm_all(pid);
+            if is_first {
+                let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
+                self.unjudged.push(Unjudged { pid, sent_ns, mapped, present });
+            }
         }
         self.look_at_loading();
         self.end_visits();
+        !self.unjudged.is_empty()
+    }
+
+    /// Tells which of the mappings armed by [`Self::go_on`] the agent had armed from their beginning: those made before it sent
+    /// word. To be called when all that was mapped by then was reported, where that is reported at all.
+    pub fn judge(&mut self) {
+        // A mapping that was not reported came after all that the agent registers.
+        let known_ns = if self.knows_times { 1 } else { 0 };
+        for Unjudged { pid, sent_ns, mapped, present } in std::mem::take(&mut self.unjudged) {
+            let mapped_at = self.mapped_at.remove(&pid).unwrap_or_default();
+            for mapped in &mapped {
+                // What lay there before may have been reported, too.
+                let times =
+                    mapped_at.iter().filter(|(start, end, _)| *start < mapped.end && mapped.start < *end);
+                let mapped_ns = times.map(|(.., time_ns)| *time_ns).max().unwrap_or(0);
+                if (known_ns..=sent_ns).contains(&mapped_ns) {
+                    lock(&self.ranges).armed(pid, mapped, Since::Exec);
+                } else {
+                    lock(&self.ranges).mapped_before(mapped, &present);
+                }
+            }
+        }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -312,7 +416,7 @@ impl Armer {
                     lock(&self.ranges).executed(pid, now_ns());
                 }
                 self.spaces.entry(pid).or_default().push(touches);
-                self.arm_all(pid, |_| Since::Now);
+                self.arm_all(pid);
             });
             match ended {
                 None => self.visits.push(visit),
@@ -351,34 +455,29 @@ impl Armer {
         }
     }
 
-    /// Arms what a process has mapped by now; `since` when follows from when it was mapped, 0 where that is not known.
-    fn arm_all(&mut self, pid: u32, since: impl Fn(u64) -> Since) {
-        let mapped_at = self.mapped_at.remove(&pid).unwrap_or_default();
+    /// Arms what a process has mapped by now. Returns what is armed.
+    fn arm_all(&mut self, pid: u32) -> Vec<Mapped> {
         let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-        for line in String::from_utf8_lossy(&maps).lines() {
-            if let Some(mapped) = parse_maps_line(line) {
-                let times =
-                    mapped_at.iter().filter(|(start, end, _)| *start < mapped.end && mapped.start < *end);
-                let mapped_ns = times.map(|(.., time_ns)| *time_ns).max().unwrap_or(0);
-                self.arm(pid, &mapped, since(mapped_ns));
-            }
-        }
+        let maps = String::from_utf8_lossy(&maps);
+        maps.lines().filter_map(parse_maps_line).filter(|mapped| self.arm(pid, mapped)).collect()
     }
 
-    fn arm(&mut self, pid: u32, mapped: &Mapped, since: Since) {
-        let Some(touches) = self.spaces.get(&pid).and_then(|spaces| spaces.first()) else { return };
+    /// Returns whether the mapping is armed now.
+    fn arm(&self, pid: u32, mapped: &Mapped) -> bool {
+        let Some(touches) = self.spaces.get(&pid).and_then(|spaces| spaces.first()) else { return false };
         if mapped.inode.is_none() || !is_of_a_file(&mapped.path) {
-            return;
+            return false;
         }
-        match touches.register(mapped.start, mapped.end - mapped.start) {
-            Ok(()) => lock(&self.ranges).armed(pid, mapped, since),
-            // By another userfaultfd of the agent's.
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {
-                lock(&self.ranges).armed(pid, mapped, since);
-            }
-            // Shared mappings of files that are not open for writing are seen by windows. Others are gone already.
-            Err(_) => {}
+        let is_armed = match touches.register(mapped.start, mapped.end - mapped.start) {
+            Ok(()) => true,
+            // By another userfaultfd of the agent's. Else: shared mappings of files that are not open for writing are seen by
+            // windows, others are gone already.
+            Err(error) => Errno::from_io_error(&error) == Some(Errno::BUSY),
+        };
+        if is_armed {
+            lock(&self.ranges).armed(pid, mapped, Since::Now);
         }
+        is_armed
     }
 }
 

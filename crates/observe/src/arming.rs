@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use prepage_sys::perf::PerfError;
-use prepage_trace::{EventKind, FaultEvents, Probe, Stream, Target};
+use prepage_trace::{Event, EventKind, FaultEvents, Probe, Stream, Target};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::armer::{ArmedRanges, Armer, SharedRanges};
@@ -80,15 +80,13 @@ impl Arming {
                     Ok(ready) if !ready[0] => {}
                     _ => return,
                 }
-                for event in stream.finish() {
-                    match &event.kind {
-                        EventKind::Name { exec: true, .. } => armer.executed(event.pid, event.time_ns),
-                        EventKind::Map(mapped) => armer.mapped(event.pid, mapped, event.time_ns),
-                        EventKind::Exit if event.pid == event.tid => armer.ended(event.pid),
-                        _ => {}
-                    }
+                // Before perf is asked for execs, and mappings are seen before perf is asked when they were made.
+                let sent = armer.receive();
+                stream.finish().for_each(|event| tell(&mut armer, &event));
+                if armer.go_on(sent) {
+                    stream.finish().for_each(|event| tell(&mut armer, &event));
                 }
-                armer.go_on();
+                armer.judge();
                 // Perf tells of their last faults.
                 drop(armer.take_endings());
             }
@@ -112,6 +110,15 @@ impl Arming {
             let _ = thread.join();
         }
         self.ranges().refusals()
+    }
+}
+
+fn tell(armer: &mut Armer, event: &Event) {
+    match &event.kind {
+        EventKind::Name { exec: true, .. } => armer.executed(event.pid, event.time_ns),
+        EventKind::Map(mapped) => armer.mapped(event.pid, mapped, event.time_ns),
+        EventKind::Exit if event.pid == event.tid => armer.ended(event.pid),
+        _ => {}
     }
 }
 

@@ -70,7 +70,7 @@ impl Faults {
             pids = now;
         };
         // From here on the kernel notes what is touched.
-        tables.look(sightings, last_touch_ns);
+        tables.look_at_all(sightings, last_touch_ns);
         let mut spaces = AddressSpaces::new();
         for &pid in &pids {
             let _ = spaces.seed(pid);
@@ -99,6 +99,15 @@ impl Faults {
         let events: Vec<Event> =
             if all { self.stream.finish().collect() } else { self.stream.ripe().collect() };
         events.iter().for_each(|event| self.see(event, sightings, last_touch_ns));
+        self.look_at_mapped_before(sightings);
+    }
+
+    fn look_at_mapped_before(&mut self, sightings: &mut Sightings) {
+        for before in self.arming.ranges().take_mapped_before() {
+            let inode = before.mapped.inode.map(as_stat_shows);
+            sightings.window(before.time_ns, Path::new(&*before.mapped.path), inode, before.pages);
+            self.has_windows = true;
+        }
     }
 
     fn see(&mut self, event: &Event, sightings: &mut Sightings, last_touch_ns: &mut u64) {
@@ -145,8 +154,10 @@ impl Faults {
     }
 
     /// Disarms everything. Returns why programs were not armed.
-    pub fn end(&mut self) -> Vec<String> {
-        self.arming.end()
+    pub fn end(&mut self, sightings: &mut Sightings) -> Vec<String> {
+        let refusals = self.arming.end();
+        self.look_at_mapped_before(sightings);
+        refusals
     }
 }
 

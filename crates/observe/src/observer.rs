@@ -220,7 +220,7 @@ impl Observer {
     fn finish(mut self, was_stopped: bool) -> Observation {
         let (mapped, lost) = match self.pages {
             Pages::Faults(mut faults) => {
-                self.unseen.extend(faults.end());
+                self.unseen.extend(faults.end(&mut self.sightings));
                 let lost = faults.lost();
                 let seen = match (lost > 0 || faults.is_blind(), faults.has_windows()) {
                     (true, _) => Coverage::Partial,

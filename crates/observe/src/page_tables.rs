@@ -84,11 +84,18 @@ impl PageTables {
 
     /// Looks at every process there is.
     pub fn look(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
-        self.armer.go_on();
         loop {
+            let sent = self.armer.receive();
+            let tree: Vec<u32> = tree(self.root)
+                .into_iter()
+                .filter(|&(pid, parent)| self.notice(pid, parent, last_touch_ns))
+                .map(|(pid, _)| pid)
+                .collect();
+            self.armer.go_on(sent);
+            self.armer.judge();
             let endings = self.armer.take_endings();
-            for (pid, parent) in tree(self.root) {
-                self.look_at(pid, parent, sightings, last_touch_ns);
+            for pid in tree {
+                self.look_at(pid, sightings, last_touch_ns);
             }
             for ending in &endings {
                 // One that lives still was looked at while it waited.
@@ -105,25 +112,25 @@ impl PageTables {
                 }
                 lives
             });
-            drop(endings);
-            self.armer.go_on();
-            if !self.armer.has_endings() {
+            // Others may have waited meanwhile.
+            if endings.is_empty() {
                 return;
             }
         }
     }
 
-    fn look_at(&mut self, pid: u32, parent: u32, sightings: &mut Sightings, last_touch_ns: &mut u64) {
-        let Ok(program) = fs::read(format!("/proc/{pid}/auxv")) else { return };
+    /// Whether `pid` is a process to look at; one that executes another program than before is known by it afterwards.
+    fn notice(&mut self, pid: u32, parent: u32, last_touch_ns: &mut u64) -> bool {
+        let Ok(program) = fs::read(format!("/proc/{pid}/auxv")) else { return false };
         if program.is_empty() {
-            return;
+            return false;
         }
         if !self.executed {
             // The starter, as long as it is what this process is.
             self.executed =
                 fs::read(format!("/proc/{}/auxv", std::process::id())).is_ok_and(|own| own != program);
             if !self.executed {
-                return;
+                return false;
             }
             *last_touch_ns = now_ns();
         }
@@ -134,7 +141,7 @@ impl PageTables {
         if !is_known {
             let Ok(map) = PageMap::of(pid) else {
                 self.unreadable += 1;
-                return;
+                return false;
             };
             self.processes.insert(
                 pid,
@@ -143,6 +150,14 @@ impl PageTables {
             if !is_fork {
                 self.armer.executed(pid, now_ns());
             }
+        }
+        true
+    }
+
+    fn look_at(&mut self, pid: u32, sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        // Its pages stay where they are until it is known since when they are armed.
+        if self.armer.is_expected(pid) {
+            return;
         }
         let mappings = mappings(pid);
         self.see(pid, &mappings, sightings, last_touch_ns);
@@ -192,7 +207,13 @@ impl PageTables {
 
     /// Whether some program is not armed yet that will be.
     pub fn is_arming(&self) -> bool {
-        self.armer.is_waiting()
+        self.armer.is_waiting() || self.armer.is_expected(self.root)
+    }
+
+    /// Looks at every process there is, as far as it is armed by now.
+    pub fn look_at_all(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        self.armer.expect_no_more();
+        self.look(sightings, last_touch_ns);
     }
 
     /// Hands over what arms; nothing is armed from here any more. Visits end before: only the thread that began one can.

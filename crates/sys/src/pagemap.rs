@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
@@ -73,14 +74,22 @@ impl PageMap {
     /// # Errors
     /// ENOTTY before Linux 6.7.
     pub fn present(&self) -> io::Result<Vec<(u64, u64)>> {
+        self.present_in(0..USER_END)
+    }
+
+    /// The same of the pages at `addresses`.
+    ///
+    /// # Errors
+    /// As [`Self::present`].
+    pub fn present_in(&self, addresses: Range<u64>) -> io::Result<Vec<(u64, u64)>> {
         let mut runs = Vec::new();
         let mut regions = vec![Region::default(); REGIONS];
-        let mut start = 0;
-        while start < USER_END {
+        let mut start = addresses.start;
+        while start < addresses.end {
             let mut scan = Scan {
                 size: size_of::<Scan>() as u64,
                 start,
-                end: USER_END,
+                end: addresses.end,
                 regions: regions.as_mut_ptr() as u64,
                 regions_len: REGIONS as u64,
                 category_mask: IS_PRESENT,

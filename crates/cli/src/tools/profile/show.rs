@@ -48,10 +48,12 @@ pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl
     writeln!(out, "{}\nprogram  {}\nkept in  {}", profile.role, profile.program, path.display())?;
     writeln!(
         out,
-        "learned  from {}{} starts of {} hosts; last changed {} ago",
-        profile.history.observations,
-        if profile.history.observations == OBSERVATIONS_MAX { " or more" } else { "" },
-        profile.sources.len().max(1),
+        "learned  from {} of {}; last changed {} ago",
+        match profile.history.observations {
+            OBSERVATIONS_MAX => format!("{OBSERVATIONS_MAX} or more starts"),
+            fewer => so_many(fewer.into(), "start"),
+        },
+        so_many(profile.sources.len().max(1), "host"),
         age(profile.history.updated_unix_s)
     )?;
     writeln!(
@@ -67,7 +69,8 @@ pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl
         0 => writeln!(out, "observed 1 start in {}", observe_every(&profile.starts))?,
         due => writeln!(
             out,
-            "observed the next {due} starts: few are known, or the program seems to have changed"
+            "observed the next {}: few are known, or the program seems to have changed",
+            so_many(due.into(), "start")
         )?,
     }
     let headings = ["pages", "of", "read", "left", "likely", "state", "file"];
@@ -80,6 +83,10 @@ pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl
         table.add_row(row);
     }
     Ok(writeln!(out, "{}", table.trim_fmt())?)
+}
+
+fn so_many(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// What a profile was and is expected to be worth.
