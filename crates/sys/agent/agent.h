@@ -106,7 +106,7 @@ HIDDEN void arm_last_look(void);
 
 /* ---- calls.c, reads.c, exec.c, target.c: what stands before functions of libc ---- */
 
-HIDDEN void calls_install(const struct link_map *libc, const struct extent *table);
+HIDDEN void calls_install(const struct link_map *program, const struct link_map *libc, const struct extent *table);
 HIDDEN void reads_at(int fd, int64_t offset, uint64_t bytes);
 HIDDEN void reads_stream(const char *file);
 HIDDEN void reads_all_streams(const struct link_map *libc);

@@ -160,7 +160,7 @@ EXPORT unsigned la_objopen(struct link_map *map, long lmid, uintptr_t *cookie)
         world.single_threaded = (const char *)object_variable(program, libc, "__libc_single_threaded");
         if (object_redirect_begin(libc, &table)) {
             exec_install(program, libc, &table, library);
-            calls_install(libc, &table);
+            calls_install(program, libc, &table);
             object_redirect_end(&table);
         }
     }

@@ -17,10 +17,20 @@ enum act {
     SENDS,     /* out, in, offset or NULL, count */
     COPIES,    /* in, offset or NULL, out, offset, count */
     CLOSES,    /* a stream */
+    USES,      /* libc itself reads the files of a set, here in `path` */
     SYSCALL,
     PRCTL,
 };
 enum { NONE = -1 };
+
+/* What libc reads for its functions, where nothing stands before its calls. */
+enum { USERS, GROUPS, ZONE, HOSTS, SETS };
+static const char files[SETS][5][24] = {
+    [USERS] = {"/etc/nsswitch.conf", "/etc/passwd"},
+    [GROUPS] = {"/etc/nsswitch.conf", "/etc/group"},
+    [ZONE] = {"/etc/localtime"}, /* where TZ names no other */
+    [HOSTS] = {"/etc/nsswitch.conf", "/etc/host.conf", "/etc/resolv.conf", "/etc/hosts", "/etc/gai.conf"},
+};
 
 struct call {
     char name[24];
@@ -109,13 +119,33 @@ static const struct call calls[] = {
     {"sendfile", SENDS, READ, NONE, NONE},
     {"sendfile64", SENDS, READ, NONE, NONE},
     {"copy_file_range", COPIES, READ, NONE, NONE},
+    {"getpwuid", USES, OPENED, USERS, NONE},
+    {"getpwuid_r", USES, OPENED, USERS, NONE},
+    {"getpwnam", USES, OPENED, USERS, NONE},
+    {"getpwnam_r", USES, OPENED, USERS, NONE},
+    {"getgrgid", USES, OPENED, GROUPS, NONE},
+    {"getgrgid_r", USES, OPENED, GROUPS, NONE},
+    {"getgrnam", USES, OPENED, GROUPS, NONE},
+    {"getgrnam_r", USES, OPENED, GROUPS, NONE},
+    {"getgrouplist", USES, OPENED, GROUPS, NONE},
+    {"initgroups", USES, OPENED, GROUPS, NONE},
+    {"tzset", USES, OPENED, ZONE, NONE},
+    {"localtime", USES, OPENED, ZONE, NONE},
+    {"localtime_r", USES, OPENED, ZONE, NONE},
+    {"mktime", USES, OPENED, ZONE, NONE},
+    {"ctime", USES, OPENED, ZONE, NONE},
+    {"strftime", USES, OPENED, ZONE, NONE},
+    {"getaddrinfo", USES, OPENED, HOSTS, NONE},
+    {"gethostbyname", USES, OPENED, HOSTS, NONE},
     {"syscall", SYSCALL, 0, NONE, NONE},
     {"prctl", PRCTL, 0, NONE, NONE},
 };
-enum { CALLS = sizeof calls / sizeof *calls, STUBS = 96, STUB_BYTES = 16 };
+enum { CALLS = sizeof calls / sizeof *calls, STUBS = 128, STUB_BYTES = 16 };
 _Static_assert(CALLS <= STUBS, "a stub for each");
 
 static uintptr_t functions[STUBS];
+static char *const *const *program_environ;
+static int used[SETS];
 extern HIDDEN char calls_stubs[];
 
 #if defined(__x86_64__)
@@ -124,7 +154,7 @@ __asm__(".pushsection .text\n"
         ".balign 16\n"
         "calls_stubs:\n"
         ".set stub, 0\n"
-        ".rept 96\n"
+        ".rept 128\n"
         ".balign 16\n"
         "endbr64\n"
         "pushq $stub\n"
@@ -153,7 +183,7 @@ __asm__(".pushsection .text\n"
         ".balign 16\n"
         "calls_stubs:\n"
         ".set stub, 0\n"
-        ".rept 96\n"
+        ".rept 128\n"
         ".balign 16\n"
         "hint #34\n" /* bti c */
         "mov x16, #stub\n"
@@ -228,6 +258,25 @@ static uint64_t vector_bytes(const uintptr_t *vector, uint64_t count)
 static int64_t offset_at(const long *pointer)
 {
     return plausible(pointer) ? *pointer : -1;
+}
+
+/* Each set once: libc keeps what it read, or has it in memory. */
+static void uses(int set)
+{
+    struct raw_stat stat;
+    if (world.sandboxed || __atomic_exchange_n(&used[set], 1, __ATOMIC_RELAXED))
+        return;
+    if (set == ZONE && program_environ)
+        for (char *const *variable = *program_environ; variable && *variable; variable++)
+            if ((*variable)[0] == 'T' && (*variable)[1] == 'Z' && (*variable)[2] == '=')
+                return;
+    for (unsigned i = 0; i < sizeof files[set] / sizeof *files[set] && files[set][i][0]; i++) {
+        log_path(OPENED, 0, NULL, files[set][i]);
+        if (!raw_stat_of(RAW_AT_FDCWD, files[set][i], 0, &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG && stat.size > 0) {
+            uint64_t read[4] = {stat.device, stat.inode, 0, (uint64_t)stat.size};
+            log_read(read);
+        }
+    }
 }
 
 enum { MODE_FILTER = 2, SET_SECCOMP = 22 };
@@ -335,6 +384,9 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
     case CLOSES:
         reads_stream((const char *)args[0]);
         break;
+    case USES:
+        uses(call->path);
+        break;
     case SYSCALL:
         log_syscall(args);
         break;
@@ -344,8 +396,9 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
     return function;
 }
 
-void calls_install(const struct link_map *libc, const struct extent *table)
+void calls_install(const struct link_map *program, const struct link_map *libc, const struct extent *table)
 {
+    program_environ = (char *const *const *)object_variable(program, libc, "__environ");
     for (unsigned i = 0; i < CALLS; i++)
         functions[i] = object_redirect(libc, table, calls[i].name, (uintptr_t)calls_stubs + i * STUB_BYTES);
 }

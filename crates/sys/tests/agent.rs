@@ -106,6 +106,30 @@ fn names_of_python_are_seen_and_what_it_reads() {
     assert!(observed.records.iter().any(|record| record.event == read));
 }
 
+/// libc reads these files by itself, where nothing stands before its calls.
+#[test]
+fn files_that_libc_reads_for_its_functions_are_seen() {
+    if !tool("python3") {
+        return;
+    }
+    let script = "import pwd, time; pwd.getpwuid(0); time.localtime()";
+    let mut command = command("/usr/bin/python3", &["-c", script]);
+    command.env_remove("TZ");
+    let mut observation = Observation::new();
+    let output = observation.enter(&mut command).output().unwrap();
+    let observed = observation.take(output);
+    assert!(observed.has("/etc/passwd", Lookup::Open) && observed.has("/etc/localtime", Lookup::Open));
+    use std::os::unix::fs::MetadataExt;
+    let passwd = std::fs::metadata("/etc/passwd").unwrap();
+    let read = Event::Read { device: passwd.dev(), inode: passwd.ino(), offset: 0, len: passwd.size() };
+    assert!(observed.records.iter().any(|record| record.event == read));
+    command.env("TZ", "UTC");
+    let mut observation = Observation::new();
+    let output = observation.enter(&mut command).output().unwrap();
+    let observed = observation.take(output);
+    assert!(!observed.has("/etc/localtime", Lookup::Open));
+}
+
 #[test]
 fn a_compiler_and_what_it_starts_are_seen() {
     if !tool("gcc") {
