@@ -173,8 +173,8 @@ impl Chains {
     pub fn write(&mut self, top: LinkId, page: PageIndex) -> Written {
         let link = self.link(top);
         assert!(page.0 < link.pages, "page {page} is past the end: the link has {} pages", link.pages);
-        let is_shared = link.terminal == Some(top) || link.maps > 1 || !link.above.is_empty();
-        let (top, transfers) = if is_shared { self.shadow(top) } else { (top, Transfers::default()) };
+        let (top, transfers) =
+            if self.is_shared(top) { self.shadow(top) } else { (top, Transfers::default()) };
         let source = match self.holder(top, page) {
             Some(holder) if holder == top => Source::InPlace,
             Some(holder) => {
@@ -196,6 +196,22 @@ impl Chains {
     pub fn holder(&self, top: LinkId, page: PageIndex) -> Option<LinkId> {
         let link = self.link(top);
         link.extents.get(&page.0).copied().or(link.terminal)
+    }
+
+    /// Whether a write of a map that looks at `top` goes into a new link: others look at `top` too, or it is terminal.
+    pub fn is_shared(&self, top: LinkId) -> bool {
+        let link = self.link(top);
+        link.terminal == Some(top) || link.maps > 1 || !link.above.is_empty()
+    }
+
+    /// The runs of pages that links of the chain of `top` hold, and which; what is in none is held by the terminal link.
+    pub fn extents(&self, top: LinkId) -> impl Iterator<Item = (PageRange, LinkId)> {
+        self.link(top).extents.iter().map(|(pages, &holder)| (page_range(pages), holder))
+    }
+
+    /// What [`Chains::shadow`] of `top` would copy into it.
+    pub fn would_copy(&self, top: LinkId) -> Vec<Transfer> {
+        self.collapsing(top).unwrap_or_default()
     }
 
     /// The links below `top`.
@@ -268,14 +284,9 @@ impl Chains {
     /// too long, or if nothing has to be copied.
     fn collapse(&mut self, top: LinkId) -> Transfers {
         let mut transfers = Transfers::default();
+        let Some(copied) = self.collapsing(top) else { return transfers };
         let link = self.link(top);
-        let (Some(below), terminal) = (link.below, link.terminal) else { return transfers };
-        let held = link.extents.iter().filter(|(_, holder)| **holder != top);
-        let copied: Vec<Transfer> =
-            held.map(|(pages, &from)| Transfer { pages: page_range(pages), from, to: top }).collect();
-        if terminal == Some(below) || (!copied.is_empty() && self.depth(top) < DEPTH_MAX) {
-            return transfers;
-        }
+        let (below, terminal) = (link.below.expect("a chain that collapses"), link.terminal);
         self.counts.collapses += 1;
         for copy in &copied {
             self.counts.collapse_copies += copy.pages.len();
@@ -290,6 +301,19 @@ impl Chains {
         self.tidy(below, &mut transfers.moved);
         transfers.copied = copied;
         transfers
+    }
+
+    /// What a collapse into `top` copies; `None` where it is not time for one.
+    fn collapsing(&self, top: LinkId) -> Option<Vec<Transfer>> {
+        let link = self.link(top);
+        let below = link.below?;
+        let copied: Vec<Transfer> = self
+            .extents(top)
+            .filter(|(_, holder)| *holder != top)
+            .map(|(pages, from)| Transfer { pages, from, to: top })
+            .collect();
+        let is_time = link.terminal != Some(below) && (copied.is_empty() || self.depth(top) >= DEPTH_MAX);
+        is_time.then_some(copied)
     }
 
     fn let_go(&mut self, id: LinkId) {

@@ -10,7 +10,7 @@ use std::time::Instant;
 use prepage_sys::memfd::Memfd;
 use prepage_sys::region::{Contents, Region};
 use prepage_sys::sigbus::{self, BusFault, Verdict};
-use prepage_sys::userfaultfd::{Delivery, Served, Userfaultfd};
+use prepage_sys::userfaultfd::{Delivery, Served, Userfaultfd, Writes};
 
 const PAGES: u64 = 1 << 14;
 
@@ -32,7 +32,7 @@ fn resolve(fault: &BusFault) -> Verdict {
     let bytes = CLUSTER_BYTES.load(Ordering::Relaxed);
     let region = REGIONS[NOW.load(Ordering::Relaxed)].get().expect("set before it is touched");
     let offset = (fault.address - region.start()) & !(bytes - 1);
-    let mapped = UFFD.get().map(|uffd| uffd.map_resident(region.span(), offset, bytes));
+    let mapped = UFFD.get().map(|uffd| uffd.map_resident(region.span(), offset, bytes, Writes::Free));
     HANDLED[1].store(now_ns(), Ordering::Relaxed);
     if matches!(mapped, Some(Ok(_))) { Verdict::Resolved } else { Verdict::Failed }
 }

@@ -36,6 +36,7 @@
 //! | [`start_ways`] | programs started by fork, vfork and posix_spawn                |                 |
 //! | [`spawn`]     | a child that waits for leave to execute its program             | Linux 5.3       |
 //! | [`tsc`]       | the time stamp counter, to give times in cycles                 | x86-64          |
+//! | [`versions`]  | a value replaced while signal handlers use it                   |                 |
 //! | [`words`]     | many atomic words of zero that cost nothing until used          |                 |
 //! | [`userfaultfd`] | missing pages served by their own process                     | Linux 6.6       |
 
@@ -74,4 +75,5 @@ pub mod syscalls;
 pub mod tsc;
 pub mod userfaultfd;
 mod userfaultfd_abi;
+pub mod versions;
 pub mod words;

@@ -1,9 +1,11 @@
 //! Memory without a name in any file system, which any number of regions can show.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags};
+
+use crate::region::Span;
 
 /// A sparse memfd: pages that nobody wrote take no memory.
 ///
@@ -37,6 +39,29 @@ impl Memfd {
             }
         }
         Ok(())
+    }
+
+    /// Writes what `[from, from + len)` of `span` holds at `offset`, as far as it can be read without a fault that user code
+    /// would have to resolve; returns the bytes written. May be called in signal handlers.
+    ///
+    /// # Panics
+    /// Where the range does not lie in the span.
+    pub fn write_from(&self, span: &Span, from: u64, len: u64, offset: u64) -> io::Result<u64> {
+        let source = span.at(from, len);
+        loop {
+            // SAFETY: the kernel reads from the span, which is mapped while it lives, and gives EFAULT for what cannot be read.
+            let written = unsafe {
+                libc::pwrite(self.fd.as_raw_fd(), source.cast(), len as usize, offset as libc::off_t)
+            };
+            if written >= 0 {
+                return Ok(written as u64);
+            }
+            match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error if error.raw_os_error() == Some(libc::EFAULT) => return Ok(0),
+                error => return Err(error),
+            }
+        }
     }
 
     /// Reads `into.len()` bytes at `offset`, all of which lie within the length. May be called in signal handlers.

@@ -10,10 +10,13 @@ const PAGE_BYTES: u64 = 4096;
 const ENTRY_BYTES: u64 = 8;
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
+const PROTECTED: u64 = 1 << 57;
+const OF_FILE: u64 = 1 << 61;
+const SWAPPED: u64 = 1 << 62;
 
 /// struct pm_scan_arg
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Scan {
     size: u64,
     flags: u64,
@@ -40,13 +43,45 @@ struct Region {
 
 // include/uapi/linux/fs.h
 const _: () = assert!(size_of::<Scan>() == 96 && size_of::<Region>() == 24);
+const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
+const IS_SWAPPED: u64 = 1 << 4;
 const IOC_SCAN: libc::Ioctl =
     (3 << 30 | (size_of::<Scan>() as u64) << 16 | (b'f' as u64) << 8 | 16) as libc::Ioctl;
 /// Regions told at once.
 const REGIONS: usize = 1024;
 /// One past the last address of programs (47 bits, but for the last page).
 const USER_END: u64 = (1 << 47) - PAGE_BYTES;
+
+/// Entries that are read at once.
+const ENTRIES: usize = 64;
+
+/// What a page table says of one page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageEntry(u64);
+
+impl PageEntry {
+    /// The page is mapped to memory.
+    pub fn is_present(self) -> bool {
+        self.0 & PRESENT != 0
+    }
+
+    /// The page is in memory, and of a file or memfd.
+    pub fn is_of_file(self) -> bool {
+        self.is_present() && self.0 & OF_FILE != 0
+    }
+
+    /// The page may be a private copy: one in memory or on a swap device, or a mark that the kernel keeps of a page that was
+    /// there, which looks the same.
+    pub fn may_be_private(self) -> bool {
+        if self.is_present() { self.0 & OF_FILE == 0 } else { self.0 & SWAPPED != 0 }
+    }
+
+    /// A write to the page is told by a userfaultfd before it happens.
+    pub fn is_protected(self) -> bool {
+        self.0 & PROTECTED != 0
+    }
+}
 
 /// The page map of a process. It stays that process's when its number is given to another.
 #[derive(Debug)]
@@ -82,6 +117,20 @@ impl PageMap {
     /// # Errors
     /// As [`Self::present`].
     pub fn present_in(&self, addresses: Range<u64>) -> io::Result<Vec<(u64, u64)>> {
+        self.scan(addresses, Scan { category_mask: IS_PRESENT, ..Scan::default() })
+    }
+
+    /// The runs of `addresses` whose pages are no file's or memfd's: private copies, and marks that the kernel keeps of
+    /// pages that were there.
+    ///
+    /// # Errors
+    /// As [`Self::present`].
+    pub fn private_in(&self, addresses: Range<u64>) -> io::Result<Vec<(u64, u64)>> {
+        let not_of_file = Scan { category_inverted: IS_FILE, category_mask: IS_FILE, ..Scan::default() };
+        self.scan(addresses, Scan { category_anyof_mask: IS_PRESENT | IS_SWAPPED, ..not_of_file })
+    }
+
+    fn scan(&self, addresses: Range<u64>, what: Scan) -> io::Result<Vec<(u64, u64)>> {
         let mut runs = Vec::new();
         let mut regions = vec![Region::default(); REGIONS];
         let mut start = addresses.start;
@@ -92,9 +141,8 @@ impl PageMap {
                 end: addresses.end,
                 regions: regions.as_mut_ptr() as u64,
                 regions_len: REGIONS as u64,
-                category_mask: IS_PRESENT,
                 return_mask: IS_PRESENT,
-                ..Scan::default()
+                ..what
             };
             // SAFETY: the struct has the kernel's layout and lives through the call; `regions` has room for as many as
             // it says. Without flags nothing of the other process changes.
@@ -109,6 +157,23 @@ impl PageMap {
             start = scan.walk_end;
         }
         Ok(runs)
+    }
+
+    /// What the page table says of the pages from `address` on, one entry each. May be called in signal handlers.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn entries(&self, address: u64, into: &mut [PageEntry]) -> io::Result<()> {
+        for (number, entries) in (0..).zip(into.chunks_mut(ENTRIES)) {
+            let mut bytes = [0; ENTRIES * ENTRY_BYTES as usize];
+            let bytes = &mut bytes[..entries.len() * ENTRY_BYTES as usize];
+            let first = address / PAGE_BYTES + number * ENTRIES as u64;
+            self.file.read_exact_at(bytes, first * ENTRY_BYTES)?;
+            for (entry, word) in entries.iter_mut().zip(bytes.as_chunks().0) {
+                *entry = PageEntry(u64::from_ne_bytes(*word));
+            }
+        }
+        Ok(())
     }
 
     /// The number of the frame that holds the page of `address`. `None` when it is in no frame, the process has

@@ -81,6 +81,14 @@ impl Sections {
         }
     }
 
+    /// Whether all sections that had begun before have ended. Never waits.
+    pub fn is_quiet(&self) -> bool {
+        // A section counts itself where nobody else takes the count away: a counter that is 0 says that all those that began
+        // before this look have ended.
+        seq_cst();
+        self.running.iter().all(|running| running.0.load(Ordering::SeqCst) == 0)
+    }
+
     fn wait_for(&self, running: &AtomicU32) {
         for _ in 0..if cfg!(any(feature = "shuttle", feature = "loom")) { 0 } else { LOOKS } {
             if running.load(Ordering::SeqCst) == 0 {

@@ -64,6 +64,11 @@ impl<T> Slot<T> {
         Some(unsafe { Arc::from_raw(value) })
     }
 
+    /// Returns once nobody uses the value who began to before the call.
+    pub fn settle(&self) {
+        self.sections.wait();
+    }
+
     /// Empties the slot and gives up what it held, which nobody may use any more: in a child of fork(2), where those who
     /// did at the time will never say that they ended.
     pub fn abandon(&self) {

@@ -15,8 +15,9 @@ use crate::region::Span;
 use crate::userfaultfd_abi::{
     API, Api, EVENT_FORK, EVENT_PAGEFAULT, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP, FEATURE_EVENTS,
     FEATURE_MINOR_SHMEM, FEATURE_POISON, FEATURE_SIGBUS, FEATURE_THREAD_ID, FLAG_WRITE, Fill, IOC_API,
-    IOC_CONTINUE, IOC_COPY, IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER, IOC_WAKE, IOC_ZEROPAGE,
-    MODE_MINOR, MODE_MISSING, Range, RawMessage, Register, Transfer, USER_MODE_ONLY,
+    IOC_CONTINUE, IOC_COPY, IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER, IOC_WAKE, IOC_WRITE_PROTECT,
+    IOC_ZEROPAGE, MODE_MINOR, MODE_MISSING, MODE_WRITE_PROTECT, PROTECT_ON, PROTECTED, Range, RawMessage,
+    Register, Transfer, USER_MODE_ONLY, WriteProtect,
 };
 
 /// How the faults of a descriptor are told.
@@ -99,6 +100,15 @@ pub enum Served {
     Missing,
     /// Those too of pages that the memfd holds and the range does not show yet.
     MissingAndUnmapped,
+}
+
+/// Whether a write to a page is told before it happens. Of pages that are written to as they please nothing is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// They happen.
+    Free,
+    /// The page is write-protected: a write to it is a fault, until [`Userfaultfd::unprotect`].
+    Told,
 }
 
 /// A userfaultfd with its features agreed on.
@@ -217,18 +227,29 @@ impl Userfaultfd {
     /// # Errors
     /// EINVAL for memory that cannot be served.
     pub fn register(&self, span: &Span, served: Served) -> io::Result<()> {
-        self.register_part(span, 0, span.len(), served)
+        self.register_part(span, 0, span.len(), served, Writes::Free)
     }
 
-    /// As [`Self::register`], for `[offset, offset + len)` of `span`.
+    /// As [`Self::register`], for `[offset, offset + len)` of `span`. Where writes are to be told, pages can be protected from
+    /// here on; until a page is, writes to it happen.
     ///
     /// # Errors
-    /// As `register`.
-    pub fn register_part(&self, span: &Span, offset: u64, len: u64, served: Served) -> io::Result<()> {
-        let mode = match served {
+    /// As `register`; EINVAL where the kernel protects no pages of memfds (arm64 before Linux 6.10).
+    pub fn register_part(
+        &self,
+        span: &Span,
+        offset: u64,
+        len: u64,
+        served: Served,
+        writes: Writes,
+    ) -> io::Result<()> {
+        let mut mode = match served {
             Served::Missing => MODE_MISSING,
             Served::MissingAndUnmapped => MODE_MISSING | MODE_MINOR,
         };
+        if writes == Writes::Told {
+            mode |= MODE_WRITE_PROTECT;
+        }
         let range = Range { start: span.at(offset, len) as u64, len };
         let mut register = Register { range, mode, ioctls: 0 };
         // SAFETY: the struct has the kernel's layout and lives through the call, which changes no memory; the span stays
@@ -252,8 +273,8 @@ impl Userfaultfd {
     ///
     /// # Errors
     /// ENOMEM and what else keeps a page table from being made.
-    pub fn map_resident(&self, span: &Span, offset: u64, len: u64) -> io::Result<Progress> {
-        self.fill(IOC_CONTINUE, span, offset, len)
+    pub fn map_resident(&self, span: &Span, offset: u64, len: u64, writes: Writes) -> io::Result<Progress> {
+        self.fill(IOC_CONTINUE, span, offset, len, writes)
     }
 
     /// Maps the kernel's page of zeros, read-only until it is written to, at `[offset, offset + len)` of `span`.
@@ -261,7 +282,7 @@ impl Userfaultfd {
     /// # Errors
     /// As [`Self::map_resident`].
     pub fn map_zero(&self, span: &Span, offset: u64, len: u64) -> io::Result<Progress> {
-        self.fill(IOC_ZEROPAGE, span, offset, len)
+        self.fill(IOC_ZEROPAGE, span, offset, len, Writes::Free)
     }
 
     /// Lets threads that touch `[offset, offset + len)` of `span` get SIGBUS.
@@ -269,11 +290,19 @@ impl Userfaultfd {
     /// # Errors
     /// As [`Self::map_resident`].
     pub fn poison(&self, span: &Span, offset: u64, len: u64) -> io::Result<Progress> {
-        self.fill(IOC_POISON, span, offset, len)
+        self.fill(IOC_POISON, span, offset, len, Writes::Free)
     }
 
-    fn fill(&self, request: libc::Ioctl, span: &Span, offset: u64, len: u64) -> io::Result<Progress> {
-        let mut fill = Fill { range: Range { start: span.at(offset, len) as u64, len }, mode: 0, result: 0 };
+    fn fill(
+        &self,
+        request: libc::Ioctl,
+        span: &Span,
+        offset: u64,
+        len: u64,
+        writes: Writes,
+    ) -> io::Result<Progress> {
+        let range = Range { start: span.at(offset, len) as u64, len };
+        let mut fill = Fill { range, mode: protected(writes), result: 0 };
         // SAFETY: the struct has the kernel's layout and lives through the call, as the span does. The kernel fills
         // missing pages of ranges registered here only; memory that is in use is never missing.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request, &mut fill) };
@@ -284,17 +313,51 @@ impl Userfaultfd {
     ///
     /// # Errors
     /// As [`Self::map_resident`].
-    pub fn copy(&self, span: &Span, offset: u64, bytes: &[u8]) -> io::Result<Progress> {
+    pub fn copy(&self, span: &Span, offset: u64, bytes: &[u8], writes: Writes) -> io::Result<Progress> {
         let mut transfer = Transfer {
             destination: span.at(offset, bytes.len() as u64) as u64,
             source: bytes.as_ptr() as u64,
             len: bytes.len() as u64,
-            mode: 0,
+            mode: protected(writes),
             result: 0,
         };
         // SAFETY: as in `fill`; the kernel reads from `bytes` only.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_COPY, &mut transfer) };
         progress(result, transfer.result)
+    }
+
+    /// Protects the pages of `[offset, offset + len)` of `span`, which is registered for writes to be told. No write to what is
+    /// mapped there happens after this has returned.
+    ///
+    /// # Errors
+    /// ENOENT where part of the range is not registered so.
+    pub fn protect(&self, span: &Span, offset: u64, len: u64) -> io::Result<()> {
+        self.write_protect(span, offset, len, PROTECT_ON)
+    }
+
+    /// Lets writes to `[offset, offset + len)` of `span` happen, and wakes threads that wait with one.
+    ///
+    /// # Errors
+    /// As [`Self::protect`].
+    pub fn unprotect(&self, span: &Span, offset: u64, len: u64) -> io::Result<()> {
+        self.write_protect(span, offset, len, 0)
+    }
+
+    fn write_protect(&self, span: &Span, offset: u64, len: u64, mode: u64) -> io::Result<()> {
+        loop {
+            let range = Range { start: span.at(offset, len) as u64, len };
+            let mut protect = WriteProtect { range, mode };
+            // SAFETY: the struct has the kernel's layout and lives through the call, as the span does; no contents change.
+            let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_WRITE_PROTECT, &mut protect) };
+            if result == 0 {
+                return Ok(());
+            }
+            match io::Error::last_os_error() {
+                // The address space is being changed by another thread.
+                error if error.raw_os_error() == Some(libc::EAGAIN) => std::thread::yield_now(),
+                error => return Err(error),
+            }
+        }
     }
 
     /// Wakes threads that wait for a page of `[start, start + len)`; they touch it again.
@@ -358,6 +421,14 @@ impl RawMessage {
 impl AsFd for Userfaultfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// The mode of a call that maps pages.
+fn protected(writes: Writes) -> u64 {
+    match writes {
+        Writes::Free => 0,
+        Writes::Told => PROTECTED,
     }
 }
 

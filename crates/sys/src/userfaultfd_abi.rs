@@ -38,6 +38,13 @@ pub(crate) struct Fill {
     pub(crate) result: i64,
 }
 
+/// uffdio_writeprotect.
+#[repr(C)]
+pub(crate) struct WriteProtect {
+    pub(crate) range: Range,
+    pub(crate) mode: u64,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RawMessage {
@@ -51,6 +58,8 @@ const _: () = assert!(size_of::<Api>() == 24 && size_of::<Range>() == 16 && size
 const _: () =
     assert!(size_of::<Transfer>() == 40 && size_of::<Fill>() == 32 && size_of::<RawMessage>() == 32);
 
+const _: () = assert!(size_of::<WriteProtect>() == 24);
+
 pub(crate) const API: u64 = 0xaa;
 pub(crate) const FEATURE_EVENTS: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
 pub(crate) const FEATURE_SIGBUS: u64 = 1 << 7;
@@ -61,6 +70,10 @@ pub(crate) const FEATURE_WP_ASYNC: u64 = 1 << 15;
 pub(crate) const MODE_MISSING: u64 = 1 << 0;
 pub(crate) const MODE_WRITE_PROTECT: u64 = 1 << 1;
 pub(crate) const MODE_MINOR: u64 = 1 << 2;
+/// UFFDIO_COPY_MODE_WP and UFFDIO_CONTINUE_MODE_WP.
+pub(crate) const PROTECTED: u64 = 1 << 1;
+/// UFFDIO_WRITEPROTECT_MODE_WP.
+pub(crate) const PROTECT_ON: u64 = 1 << 0;
 pub(crate) const EVENT_PAGEFAULT: u8 = 0x12;
 pub(crate) const EVENT_FORK: u8 = 0x13;
 pub(crate) const EVENT_REMAP: u8 = 0x14;
@@ -81,6 +94,7 @@ pub(crate) const IOC_UNREGISTER: libc::Ioctl = request(READ, 0x01, size_of::<Ran
 pub(crate) const IOC_WAKE: libc::Ioctl = request(READ, 0x02, size_of::<Range>());
 pub(crate) const IOC_COPY: libc::Ioctl = request(READ_WRITE, 0x03, size_of::<Transfer>());
 pub(crate) const IOC_ZEROPAGE: libc::Ioctl = request(READ_WRITE, 0x04, size_of::<Fill>());
+pub(crate) const IOC_WRITE_PROTECT: libc::Ioctl = request(READ_WRITE, 0x06, size_of::<WriteProtect>());
 pub(crate) const IOC_CONTINUE: libc::Ioctl = request(READ_WRITE, 0x07, size_of::<Fill>());
 pub(crate) const IOC_POISON: libc::Ioctl = request(READ_WRITE, 0x08, size_of::<Fill>());
 // The number that linux/userfaultfd.h gives for UFFDIO_COPY.

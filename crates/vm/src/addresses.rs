@@ -182,6 +182,13 @@ impl MapRef {
         self.addresses.slot(self.slot)?.enter(hint).filter(|map| map.id() == self.map)
     }
 
+    /// Returns once the faults on the map that began before have ended.
+    pub(crate) fn settle(self) {
+        if let Some(slot) = self.addresses.slot(self.slot) {
+            slot.settle();
+        }
+    }
+
     /// The number of the map.
     pub(crate) fn map_id(self) -> u64 {
         self.map

@@ -97,6 +97,12 @@ pub enum MapError {
          before the first map: it gets what is not the VM's"
     )]
     SigbusTaken,
+    /// A snapshot is mapped privately.
+    #[error("{object} is a snapshot: its maps must be private")]
+    SharedSnapshot {
+        /// The snapshot.
+        object: String,
+    },
     /// A map of several pieces is private.
     #[error("a map of several pieces must be private")]
     Pieces,
@@ -149,5 +155,28 @@ pub enum AccessError {
     System(#[source] io::Error),
     /// This is a child of fork(2), and the VM its parent's.
     #[error("the VM belongs to the parent process; a child of fork(2) makes its own")]
+    Forked,
+}
+
+/// No snapshot of a map can be taken. The map and its earlier snapshots are as they were.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// What a shared map shows is its object's.
+    #[error("a shared map is never written to: its object is what a snapshot of it would be")]
+    Shared,
+    /// The kernel serves what it made huge pages of.
+    #[error("a map of huge pages cannot be frozen; map it without them")]
+    HugePages,
+    /// The limit of frames.
+    #[error("no room for the snapshot: the limit of frames leaves less than the pages that were written to")]
+    NoFrames,
+    /// The kernel refused.
+    #[error(
+        "cannot freeze the map; it takes Linux 6.7 (arm64: 6.10), and memory for the pages that were written to"
+    )]
+    System(#[from] io::Error),
+    /// This is a child of fork(2), and the map its parent's.
+    #[error("the map belongs to the parent process")]
     Forked,
 }

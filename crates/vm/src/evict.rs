@@ -20,23 +20,32 @@ impl Object {
     /// When the kernel refuses to free frames; those pages stay. In a child of fork(2).
     pub fn evict(&self, range: PageRange) -> Result<u64, AccessError> {
         self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
-        let Some(frames) = self.core.frames() else { return Ok(0) };
-        let range = clip(range, self.pages());
+        // What was frozen is nowhere else.
+        if self.core.is_frozen() {
+            return Ok(0);
+        }
         // Claims are held: a handler that touched one of the pages would wait for this thread.
         let _masked = Masked::asynchronous();
-        // Pages that are taken away are filled again, and until then the kernel may not show them by itself.
-        let _taking = frames.whole.take_from_kernel().map_err(AccessError::System)?;
-        let mut evicted = 0;
-        let mut outcome = Ok(());
-        let mut start = range.start();
-        while start < range.end() {
-            let end = PageIndex((start.0 - start.0 % BATCH_PAGES + BATCH_PAGES).min(range.end().0));
-            let taken = evict_batch(&self.core, frames, PageRange::new(start, end), &mut evicted);
-            outcome = outcome.and(taken);
-            start = end;
-        }
-        outcome.map(|()| evicted).map_err(AccessError::System)
+        take(&self.core, range)
     }
+}
+
+/// Takes the frames of resident pages of `range` away; returns how many pages that were. Signals wait meanwhile.
+pub(crate) fn take(object: &ObjectCore, range: PageRange) -> Result<u64, AccessError> {
+    let Some(frames) = object.frames() else { return Ok(0) };
+    let range = clip(range, object.pages());
+    // Pages that are taken away are filled again, and until then the kernel may not show them by itself.
+    let _taking = frames.whole.take_from_kernel().map_err(AccessError::System)?;
+    let mut evicted = 0;
+    let mut outcome = Ok(());
+    let mut start = range.start();
+    while start < range.end() {
+        let end = PageIndex((start.0 - start.0 % BATCH_PAGES + BATCH_PAGES).min(range.end().0));
+        let taken = evict_batch(object, frames, PageRange::new(start, end), &mut evicted);
+        outcome = outcome.and(taken);
+        start = end;
+    }
+    outcome.map(|()| evicted).map_err(AccessError::System)
 }
 
 fn evict_batch(
@@ -66,7 +75,9 @@ fn evict_batch(
     for mut claim in claims {
         let run = claim.range();
         // One call a run: each makes the kernel interrupt the CPUs that may know the pages.
-        match remember(object, frames, run).and_then(|()| frames.punch(run)) {
+        let is_read_again = !object.is_frozen();
+        let remembered = if is_read_again { remember(object, frames, run) } else { Ok(()) };
+        match remembered.and_then(|()| frames.punch(run)) {
             Ok(()) => {
                 frames.discount(run.len());
                 object.vm.release_frames(run.len());

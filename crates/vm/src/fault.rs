@@ -24,7 +24,7 @@ use crate::pages::{Claim, Seen};
 use crate::reason;
 use crate::record::Recorded;
 use crate::request::{self, Priority};
-use crate::segment::Place;
+use crate::segment::{Place, lookup};
 use crate::statistics::{Account, Tally};
 use crate::work::Then;
 
@@ -87,10 +87,13 @@ impl Fault<'_> {
     pub(crate) fn serve(mut self) -> Outcome {
         // Of the map's slot: to enter it and to leave.
         self.account.tally.shared_atomics += 2;
-        let place = self.map.lookup(self.touch.page);
-        let outcome = match place.frames() {
-            None => self.make_zeros(&place),
-            Some(frames) => self.resolve(&place, frames),
+        let map = self.map;
+        let shown = map.look(&mut self.account);
+        let place = lookup(&shown, self.touch.page);
+        let outcome = match (self.open(), place.frames()) {
+            (Some(outcome), _) => outcome,
+            (None, None) => self.make_zeros(&place),
+            (None, Some(frames)) => self.resolve(&place, frames),
         };
         self.finish(&place, outcome);
         outcome
@@ -132,6 +135,10 @@ impl Fault<'_> {
                     }
                 }
                 Seen::Failed(code) if waited => return Outcome::Failed(code),
+                // It was shadowed, and forgotten, since this fault looked: the next look finds what is there now.
+                Seen::Absent | Seen::Failed(_) if matches!(frames.bytes, Bytes::Frozen) => {
+                    return Outcome::Repeat(FaultClass::Cached, 0);
+                }
                 // Of a page that failed this is a later touch: the source may have recovered.
                 Seen::Absent | Seen::Failed(_) => {
                     let fault = FaultAt { page, window: place.window };
@@ -193,6 +200,7 @@ impl Fault<'_> {
                     Err(claim) => return self.hand_over(place, claim, wanted),
                 }
             }
+            (Bytes::Frozen, _) => unreachable!("frozen pages are never claimed to be filled"),
             (Bytes::Custom(_), Context::Handler) => return self.hand_over(place, claim, wanted),
             (Bytes::Custom(_), Context::Signal) => {
                 vm.figures.settle(&mut self.account);
@@ -311,7 +319,8 @@ pub(crate) fn finish_read(
         context: Context::Handler,
         account: Account { cpu: account.cpu, tally },
     };
-    let place = map.lookup(touch.page);
+    let shown = map.look(&mut fault.account);
+    let place = lookup(&shown, touch.page);
     let frames = place.frames().expect("zeros are never read");
     let outcome = match outcome {
         Ok(read) => fault.show_hard(&place, frames, read),
@@ -346,7 +355,8 @@ pub(crate) fn serve_listed(jobs: &Jobs) {
             // Whoever fills a page by now may have claimed it after the fault was listed: it is told again.
             let ready = listed.iter().position(|(at, touch)| {
                 at.enter(account.cpu).is_none_or(|map| {
-                    let place = map.lookup(touch.page);
+                    let shown = map.shown.current();
+                    let place = lookup(&shown, touch.page);
                     !place.frames().is_some_and(|frames| frames.pages.list(place.page))
                 })
             });
@@ -354,7 +364,8 @@ pub(crate) fn serve_listed(jobs: &Jobs) {
         };
         let Some((at, touch)) = next else { return };
         let Some(map) = at.enter(account.cpu) else { continue };
-        let place = map.lookup(touch.page);
+        let shown = map.shown.current();
+        let place = lookup(&shown, touch.page);
         let account = Account { cpu: account.cpu, tally: Tally::default() };
         let mut fault = Fault { map: &map, at, touch, context: Context::Handler, account };
         match place.frames().map(|frames| frames.pages.see(place.page)) {

@@ -7,13 +7,13 @@ use std::io;
 
 use prepage_core::policy::{ClusterPolicy, Neighbours};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_sys::userfaultfd::Progress;
+use prepage_sys::userfaultfd::{Progress, Writes};
 
 use crate::map::MapCore;
 use crate::object::{Frames, ObjectCore, clip};
 use crate::options::Mode;
 use crate::pages::Seen;
-use crate::segment::{Install, Place, places};
+use crate::segment::{Install, Place, lookup, places};
 use crate::statistics::Account;
 
 /// What came of mapping a page.
@@ -191,7 +191,7 @@ impl MapCore {
         let mut end = run.end();
         while from < end {
             let len = (end.0 - from.0) * PAGE_SIZE;
-            match self.space.uffd.map_resident(&self.span, place.offset_of(from), len)? {
+            match self.space.uffd.map_resident(&self.span, place.offset_of(from), len, self.writes_told())? {
                 Progress::Done => {
                     account.tally.pages_mapped += end.0 - from.0;
                     from = end;
@@ -242,7 +242,8 @@ impl MapCore {
         let mut buffer = self.vm.buffers.take();
         let bytes = buffer.pages(count);
         let read = frames.memfd.read_at(bytes, place.page.offset_bytes());
-        let copied = read.and_then(|()| self.space.uffd.copy(&self.span, place.offset_of(place.page), bytes));
+        let at = place.offset_of(place.page);
+        let copied = read.and_then(|()| self.space.uffd.copy(&self.span, at, bytes, self.writes_told()));
         self.vm.buffers.give(buffer);
         let pages = match copied? {
             Progress::Done => count,
@@ -269,17 +270,17 @@ impl MapCore {
         range: PageRange,
         account: &mut Account,
     ) {
-        for segment in &self.segments {
+        let shown = self.shown.current();
+        for segment in &shown[..] {
             if !std::sync::Arc::ptr_eq(&segment.object, object) {
                 continue;
             }
-            let shown = PageRange::new(segment.first, PageIndex(segment.first.0 + segment.pages.len()));
-            let range = clip(range, shown);
+            let range = clip(range, segment.of_object());
             let start = PageIndex(segment.pages.start().0 + (range.start().0 - segment.first.0));
             let end = PageIndex(start.0 + range.len());
             let mut at = start;
             while at < end {
-                let place = self.lookup(at);
+                let place = lookup(&shown, at);
                 let Some(frames) = place.frames() else { break };
                 match self.show(&place, frames, range, true, account) {
                     Ok(Shown::Pages(pages)) => at.0 += pages.max(1),
@@ -298,7 +299,7 @@ impl MapCore {
         mut missing: impl FnMut(&Place<'_>, PageIndex, &mut Account) -> bool,
     ) -> Result<(), (PageIndex, io::Error)> {
         let mut outcome = Ok(());
-        for (first, count) in places(&self.segments, range) {
+        for (first, count) in places(&self.shown.current(), range) {
             let Some(frames) = first.frames() else { continue };
             let end = PageIndex(first.page.0 + count);
             let mut place = first;
@@ -327,6 +328,12 @@ impl MapCore {
             }
         }
         outcome
+    }
+
+    /// Whether writes to what is mapped now are to be told. Asked within a section of what is mapped: who begins to have them
+    /// told waits for those that began before.
+    pub(crate) fn writes_told(&self) -> Writes {
+        if self.writes.must_protect() { Writes::Told } else { Writes::Free }
     }
 
     fn wake_at(&self, offset: u64) {

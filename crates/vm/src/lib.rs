@@ -13,6 +13,9 @@
 //! | `vm`          | the VM: limits, threads, figures; makes objects and maps                  |
 //! | `object`      | what is mapped: its frames, its states, its source                        |
 //! | `map`, `piece`, `segment` | objects in memory: which page of which object lies where      |
+//! | `snapshot`    | what a map holds at one moment becomes an object                         |
+//! | `writes`      | which pages of a map were written to, and who is held while they freeze  |
+//! | `book`        | chains of snapshots: which object holds which page of a clone            |
 //! | `populate`    | pages that are asked for, not touched                                    |
 //! | `options`     | how a VM and its maps are to be                                          |
 //! | `backing`     | who maps an object: one record a map, none a page                         |
@@ -62,6 +65,7 @@
 mod addresses;
 mod ahead;
 mod backing;
+mod book;
 mod buffers;
 mod crew;
 mod direct_fill;
@@ -92,6 +96,7 @@ mod record;
 mod refill;
 mod request;
 mod segment;
+mod snapshot;
 mod source;
 mod space;
 mod statistics;
@@ -101,10 +106,11 @@ pub mod tracking;
 mod vm;
 mod whole;
 mod work;
+mod writes;
 mod zero;
 
 pub use backing::Backing;
-pub use error::{AccessError, MakeError, MapError, OpenError, Reason};
+pub use error::{AccessError, MakeError, MapError, OpenError, Reason, SnapshotError};
 pub use failure::Failure;
 pub use map::Map;
 pub use object::Object;

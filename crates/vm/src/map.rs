@@ -7,23 +7,26 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::huge_blocks::HugeBlocks;
 use prepage_sys::region::{Contents as Shown, Region, Span};
 use prepage_sys::signals::Masked;
-use prepage_sys::userfaultfd::Served;
+use prepage_sys::userfaultfd::{Served, Writes};
+use prepage_sys::versions::{Used, Versions};
 
 use crate::addresses::MapRef;
+use crate::book::{Behind, Hold};
 use crate::error::{AccessError, MapError};
-use crate::object::Contents;
+use crate::object::{Contents, ObjectCore};
 use crate::options::{Advice, MapOptions};
 use crate::piece::Piece;
 use crate::poison::Poison;
 use crate::policy_memory::PolicyMemory;
 use crate::request::Priority;
-use crate::segment::{Install, Place, Segment, lookup, places};
+use crate::segment::{Install, Segment, Segments, places};
 use crate::space::Space;
 use crate::statistics::{Account, Tally};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::vm::{VmCore, next_map_id};
 use crate::whole;
 use crate::work::{READERS, Sweep};
+use crate::writes::WriteTracking;
 
 /// An object mapped into this process. Dropping it unmaps it.
 ///
@@ -31,7 +34,7 @@ use crate::work::{READERS, Sweep};
 #[derive(Debug)]
 pub struct Map {
     pub(crate) core: Arc<MapCore>,
-    at: MapRef,
+    pub(crate) at: MapRef,
     pub(crate) region: Region,
 }
 
@@ -47,8 +50,18 @@ pub(crate) struct MapCore {
     pub(crate) span: Arc<Span>,
     /// (c) Who serves it.
     pub(crate) space: Arc<Space>,
-    /// (c) What is behind its pages, in order.
-    pub(crate) segments: Box<[Segment]>,
+    /// (c) What lies there: memfds that the kernel maps, and memory that is copied to or made of zeros.
+    pub(crate) laid: Arc<Segments>,
+    /// What is behind its pages: another thing than what lies there, once pages were frozen.
+    pub(crate) shown: Versions<Segments>,
+    /// (c)
+    len_bytes: u64,
+    /// (c) Snapshots that must stay as they are while the map shows them.
+    pub(crate) holds: Box<[Arc<Hold>]>,
+    /// The link of its chain that it looks at, once there is one. Held by who takes a snapshot.
+    pub(crate) chain: Mutex<Option<Hold>>,
+    /// Which of its pages were written to; none is told before the first snapshot.
+    pub(crate) writes: WriteTracking,
     /// (c) Its pages: those of the object, or from 0 on where it is of several pieces.
     pub(crate) window: PageRange,
     /// (c) Whether it may be written to.
@@ -80,7 +93,6 @@ pub(crate) struct MapCore {
 impl Map {
     pub(crate) fn new(vm: &Arc<VmCore>, pieces: &[Piece], options: &MapOptions) -> Result<Self, MapError> {
         vm.check_process().map_err(|_| MapError::Forked)?;
-        let first = &pieces[0].object;
         let window = match pieces {
             [piece] => piece.pages,
             _ => PageRange::new(PageIndex(0), PageIndex(pieces.iter().map(|piece| piece.pages.len()).sum())),
@@ -92,23 +104,38 @@ impl Map {
         let failed = |error| MapError::Memory { len_bytes: window.bytes(), source: error };
         // A handler would wait for locks that this thread holds.
         let _masked = Masked::asynchronous();
-        let region = lay(vm, pieces, window, options).map_err(failed)?;
+        let mut behind = Behind::new(vm, pieces, window.start());
+        let region = lay(vm, &behind.laid, window, options).or_else(|error| {
+            // Too many mappings: what lies over a memfd of its own for its density is copied instead.
+            behind.thin_out().map_or(Err(error), |()| lay(vm, &behind.laid, window, options))
+        });
+        let region = region.map_err(failed)?;
+        let first = &behind.shown[0].object;
         let policy = options.policy.clone().unwrap_or_else(|| {
             if options.executable { vm.options.text_policy.clone() } else { vm.options.policy.clone() }
         });
         let opening = first.openings.pieces(first, policy.opening(), window);
-        let opening = (!opening.is_empty() && first.frames().is_some() && pieces.len() == 1)
+        let opening = (!opening.is_empty() && first.frames().is_some() && behind.is_one())
             .then(|| Sweep::new(opening, Priority::Ahead));
         let entry = |policy: &Policy| {
             let state = EntryState { executable: options.executable, ..policy.entry(window) };
             PolicyMemory::new(policy.remembers(), state)
         };
+        let last = pieces.last().expect("a map has a piece");
+        let of_last = (last.object.len_bytes - last.pages.start().offset_bytes()).min(last.pages.bytes());
+        let is_one = behind.is_one();
+        let has_frozen = behind.shown.iter().any(|segment| segment.object.is_frozen());
         let core = Arc::new(MapCore {
             id: next_map_id(),
             vm: Arc::clone(vm),
             span: Arc::clone(region.span()),
             space,
-            segments: segments(pieces, window.start()),
+            shown: Versions::new(behind.shown),
+            laid: behind.laid,
+            len_bytes: window.bytes() - last.pages.bytes() + of_last,
+            holds: behind.holds,
+            chain: Mutex::new(behind.chain),
+            writes: WriteTracking::default(),
             window,
             private: options.private,
             memory: entry(&policy),
@@ -128,13 +155,16 @@ impl Map {
         if let Some(opening) = &core.opening {
             let _ = opening.into.set(at);
         }
+        if has_frozen {
+            vm.book.watch(&core);
+        }
         // From here on dropping it takes it out of the table again.
         let map = Self { core, at, region };
         map.enter_backings();
         // Served before it can be touched; shown only then, since what can be read would be filled at once under mlockall(2).
-        let registered = match pieces {
-            [piece] => whole::register(&piece.object, &map.core),
-            _ => register_pieces(&map.core),
+        let registered = match &map.core.laid[..] {
+            [only] if is_one => whole::register(&only.object, &map.core),
+            _ => map.core.register(Served::MissingAndUnmapped),
         };
         registered.and_then(|()| map.region.show(options.executable)).map_err(failed)?;
         Ok(map)
@@ -142,16 +172,13 @@ impl Map {
 
     fn enter_backings(&self) {
         let core = &self.core;
-        for (number, segment) in (0..).zip(&core.segments) {
-            let pages = PageRange::new(segment.first, PageIndex(segment.first.0 + segment.pages.len()));
+        for (number, segment) in (0..).zip(&core.laid[..]) {
             let start_address = core.address_of(segment.pages.start());
-            segment
-                .object
-                .backings
-                .put(number, crate::Backing { map: core.id, window: pages, start_address });
+            let backing = crate::Backing { map: core.id, window: segment.of_object(), start_address };
+            segment.object.backings.put(number, backing);
         }
         core.vm.maps.fetch_add(1, Ordering::AcqRel);
-        let operations = core.segments.len() as u64;
+        let operations = core.laid.len() as u64;
         core.vm.figures.add(0, &Tally { backing_operations: operations, ..Tally::default() });
     }
 
@@ -172,9 +199,7 @@ impl Map {
 
     /// How many bytes it shows: to the end of its window or of the object, whichever comes first.
     pub fn len_bytes(&self) -> u64 {
-        let last = self.core.segments.last().expect("a map has a segment");
-        let of_last = last.object.len_bytes - last.first.offset_bytes();
-        (last.pages.start().0 - self.core.window.start().0) * PAGE_SIZE + of_last.min(last.pages.bytes())
+        self.core.len_bytes
     }
 
     /// Its bytes. Touching them faults; where a source fails that raises SIGBUS, as with files mapped by the kernel:
@@ -207,7 +232,7 @@ impl Map {
             Advice::WillNeed(range) => {
                 self.inside(range)?;
                 let mut account = Account::here();
-                for (place, count) in places(&self.core.segments, range) {
+                for (place, count) in places(&self.core.shown.current(), range) {
                     if place.frames().is_some() {
                         let run = PageRange::new(place.page, PageIndex(place.page.0 + count));
                         let pieces = Sweep::cut(place.object, &[run], place.window);
@@ -223,7 +248,7 @@ impl Map {
                 if self.core.private {
                     return Err(AccessError::Private);
                 }
-                if self.core.segments[0].object.frames().is_some() {
+                if self.core.laid[0].object.frames().is_some() {
                     let mut poisoned = self.core.poison.hold();
                     let offset = self.core.offset_of(range.start());
                     self.region.unmap_shared(offset, range.bytes()).map_err(AccessError::System)?;
@@ -242,6 +267,11 @@ impl Map {
         self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
         self.inside(range)?;
         let _masked = Masked::asynchronous();
+        // Who looked before the last snapshot would show what was behind the page then.
+        if self.core.writes.are_told() {
+            self.at.settle();
+        }
+        let _none_written = self.core.forget_writes(range);
         let mut poisoned = self.core.poison.hold();
         let offset = self.core.offset_of(range.start());
         self.region.discard(offset, range.bytes()).map_err(AccessError::System)?;
@@ -268,20 +298,20 @@ impl Drop for Map {
         let _masked = Masked::asynchronous();
         // Faults and work in the background end before the region goes.
         self.at.remove(core);
-        for (number, segment) in (0..).zip(&core.segments) {
+        for (number, segment) in (0..).zip(&core.laid[..]) {
             segment.object.backings.remove(core.id, number);
         }
         core.vm.maps.fetch_sub(1, Ordering::AcqRel);
-        let operations = core.segments.len() as u64;
+        let operations = core.laid.len() as u64;
         core.vm.figures.add(0, &Tally { backing_operations: operations, ..Tally::default() });
     }
 }
 
-/// Lays the memfds of `pieces` into address space that nobody can use yet.
-fn lay(vm: &VmCore, pieces: &[Piece], window: PageRange, options: &MapOptions) -> std::io::Result<Region> {
-    if let [piece] = pieces {
-        let offset = piece.pages.start().offset_bytes();
-        let shown = match &piece.object.contents {
+/// Lays the memfds of `laid` into address space that nobody can use yet.
+fn lay(vm: &VmCore, laid: &[Segment], window: PageRange, options: &MapOptions) -> std::io::Result<Region> {
+    if let [only] = laid {
+        let offset = only.first.offset_bytes();
+        let shown = match &only.object.contents {
             Contents::Zero if options.huge => vm.zeros.huge(),
             Contents::Zero => Shown::Anonymous,
             Contents::Frames(frames) if options.private => Shown::Private(&frames.memfd, offset),
@@ -290,26 +320,14 @@ fn lay(vm: &VmCore, pieces: &[Piece], window: PageRange, options: &MapOptions) -
         return Region::map_hidden(window.bytes(), shown);
     }
     let mut region = Region::map_hidden(window.bytes(), Shown::Anonymous)?;
-    let mut at = 0;
-    for piece in pieces {
-        if let (Some(frames), Install::Continue) = (piece.object.frames(), piece.install()) {
-            let from = piece.pages.start().offset_bytes();
-            region.lay_private(at, piece.pages.bytes(), &frames.memfd, from)?;
+    for segment in laid {
+        if let (Some(frames), Install::Continue) = (segment.object.frames(), segment.install) {
+            let at = (segment.pages.start().0 - window.start().0) * PAGE_SIZE;
+            let from = segment.first.offset_bytes();
+            region.lay_private(at, segment.pages.bytes(), &frames.memfd, from)?;
         }
-        at += piece.pages.bytes();
     }
     Ok(region)
-}
-
-fn segments(pieces: &[Piece], start: PageIndex) -> Box<[Segment]> {
-    let mut at = start;
-    let segment = |piece: &Piece| {
-        let pages = PageRange::new(at, PageIndex(at.0 + piece.pages.len()));
-        at = pages.end();
-        let object = Arc::clone(&piece.object);
-        Segment { pages, object, first: piece.pages.start(), install: piece.install() }
-    };
-    pieces.iter().map(segment).collect()
 }
 
 const OWN: u32 = 0;
@@ -343,9 +361,19 @@ impl MapCore {
         PageIndex(self.window.start().0 + (address - self.span.start()) / PAGE_SIZE)
     }
 
-    /// What is behind the map's page `page`.
-    pub(crate) fn lookup(&self, page: PageIndex) -> Place<'_> {
-        lookup(&self.segments, page)
+    /// What is behind the map's pages now.
+    pub(crate) fn look(&self, account: &mut Account) -> Used<'_, Segments> {
+        let shown = self.shown.enter(account.cpu);
+        account.tally.shared_atomics += 2 * u64::from(shown.is_counted());
+        shown
+    }
+
+    /// The one object that it shows, if that is all.
+    pub(crate) fn only(&self) -> Option<Arc<ObjectCore>> {
+        match &self.shown.current()[..] {
+            [only] => Some(Arc::clone(&only.object)),
+            _ => None,
+        }
     }
 
     /// The policy that serves, and its memory.
@@ -380,17 +408,21 @@ impl MapCore {
         // Fails for addresses that were never mapped alone.
         let _ = self.space.uffd.wake(self.address_of(page), PAGE_SIZE);
     }
-}
 
-/// A map of several objects: what lies over frames is served for unmapped pages too.
-fn register_pieces(map: &MapCore) -> std::io::Result<()> {
-    for segment in &map.segments {
-        let served = match segment.install {
-            Install::Continue => Served::MissingAndUnmapped,
-            Install::Copy | Install::Zero => Served::Missing,
-        };
-        let offset = map.offset_of(segment.pages.start());
-        map.space.uffd.register_part(&map.span, offset, segment.pages.bytes(), served)?;
+    /// Has its faults served: those of unmapped pages too, where `served` says so and where frames lie there.
+    pub(crate) fn register(&self, served: Served) -> std::io::Result<()> {
+        let writes = if self.writes.are_told() { Writes::Told } else { Writes::Free };
+        let uffd = &self.space.uffd;
+        for segment in &self.laid[..] {
+            let served = match segment.install {
+                Install::Zero => Served::Missing,
+                // Among others there is memory of the map's own, and alone the object's.
+                Install::Copy if self.laid.len() > 1 => Served::Missing,
+                Install::Copy | Install::Continue => served,
+            };
+            let offset = self.offset_of(segment.pages.start());
+            uffd.register_part(&self.span, offset, segment.pages.bytes(), served, writes)?;
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -10,6 +10,7 @@ use prepage_sys::memfd::Memfd;
 use prepage_sys::sections::Sections;
 
 use crate::backing::{Backing, Backings};
+use crate::book::Hold;
 use crate::buffers::BUFFER_PAGES;
 use crate::direct_fill::LocalFill;
 use crate::pages::{Pages, Seen};
@@ -51,10 +52,15 @@ const MESSAGES: usize = 64;
 /// # }
 /// ```
 ///
+/// A snapshot of a map ([`Map::snapshot`](crate::Map::snapshot)) is an object too. [`Object::resident_pages`],
+/// [`Object::evict`] and [`Object::backings`] tell of its own pages alone, those that were frozen for it.
+///
 /// Cloning gives another handle on the same object. The object goes with its last handle and map.
 #[derive(Clone, Debug)]
 pub struct Object {
     pub(crate) core: Arc<ObjectCore>,
+    /// Of a snapshot: what keeps it as it is.
+    pub(crate) hold: Option<Arc<Hold>>,
 }
 
 /// Shared by the handles, the maps and the work in the background.
@@ -117,6 +123,8 @@ pub(crate) enum Bytes {
     Local(LocalFile),
     /// Cannot.
     Custom(Box<dyn Source>),
+    /// Nowhere else: what a map held when it was frozen.
+    Frozen,
 }
 
 impl std::fmt::Debug for Frames {
@@ -221,6 +229,11 @@ impl ObjectCore {
         }
     }
 
+    /// Whether its pages are what maps wrote, and nowhere but in its frames.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frames().is_some_and(|frames| matches!(frames.bytes, Bytes::Frozen))
+    }
+
     /// Whether all its pages are in memory.
     pub(crate) fn is_whole(&self) -> bool {
         self.frames().is_some_and(|frames| frames.resident() == self.pages().len())
@@ -263,7 +276,7 @@ impl ObjectCore {
 impl Bytes {
     fn grain_bytes(&self) -> u64 {
         match self {
-            Self::Local(_) => PAGE_SIZE,
+            Self::Local(_) | Self::Frozen => PAGE_SIZE,
             Self::Custom(source) => source.grain_bytes(),
         }
     }
@@ -275,7 +288,7 @@ impl Frames {
         let memfd = Memfd::create("prepage", pages.bytes())?;
         let local = match &bytes {
             Bytes::Local(_) => LocalFill::new(&memfd, pages),
-            Bytes::Custom(_) => None,
+            Bytes::Custom(_) | Bytes::Frozen => None,
         };
         Ok(Self {
             memfd,

@@ -65,9 +65,20 @@ pub(crate) struct Pages {
 }
 
 #[cfg(not(any(feature = "shuttle", feature = "loom")))]
-type Words = prepage_sys::words::Words;
+pub(crate) type Words = prepage_sys::words::Words;
 #[cfg(any(feature = "shuttle", feature = "loom"))]
-type Words = Box<[AtomicU32]>;
+pub(crate) type Words = Box<[AtomicU32]>;
+
+/// `count` words of zero.
+#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+pub(crate) fn words(count: u64) -> std::io::Result<Words> {
+    Words::zeroed(count as usize)
+}
+
+#[cfg(any(feature = "shuttle", feature = "loom"))]
+pub(crate) fn words(count: u64) -> std::io::Result<Words> {
+    Ok((0..count).map(|_| AtomicU32::new(0)).collect())
+}
 
 /// Pages that its holder has claimed and not yet settled. It may change threads. Dropped, it fails what is left, so that
 /// nobody sleeps for ever when a fill panics.
@@ -87,14 +98,8 @@ pub(crate) struct Told {
 }
 
 impl Pages {
-    #[cfg(not(any(feature = "shuttle", feature = "loom")))]
     pub(crate) fn new(count: u64) -> std::io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { words: Words::zeroed(count as usize)? }))
-    }
-
-    #[cfg(any(feature = "shuttle", feature = "loom"))]
-    pub(crate) fn new(count: u64) -> std::io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { words: (0..count).map(|_| AtomicU32::new(ABSENT)).collect() }))
+        Ok(Arc::new(Self { words: words(count)? }))
     }
 
     pub(crate) fn see(&self, page: PageIndex) -> Seen {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use prepage_core::PageRange;
 
+use crate::book::Hold;
 use crate::error::MapError;
 use crate::object::{Contents, Object, ObjectCore};
 use crate::segment::Install;
@@ -14,12 +15,14 @@ pub struct Piece {
     pub(crate) object: Arc<ObjectCore>,
     pub(crate) pages: PageRange,
     copied: bool,
+    /// Of a snapshot.
+    pub(crate) hold: Option<Arc<Hold>>,
 }
 
 impl Piece {
     /// `pages` of `object`. Where the map touches them it shows the object's frames.
     pub fn new(object: &Object, pages: PageRange) -> Self {
-        Self { object: Arc::clone(&object.core), pages, copied: false }
+        Self { object: Arc::clone(&object.core), pages, copied: false, hold: object.hold.clone() }
     }
 
     /// The pages are copied when they are touched: they take memory of the map's own, but no mapping (vm.max_map_count).

@@ -47,7 +47,7 @@ impl Map {
     fn bring(&self, range: PageRange, account: &mut Account) -> Result<(), Unavailable> {
         let mut outcome = Ok(());
         let mut at = range.start();
-        for (place, count) in places(&self.core.segments, range) {
+        for (place, count) in places(&self.core.shown.current(), range) {
             let run = PageRange::new(at, PageIndex(at.0 + count));
             at = run.end();
             let failed = match place.frames() {
@@ -77,11 +77,13 @@ impl Map {
                 }
             }
         });
-        if range == self.core.window {
-            let _ = whole::give(&self.core.segments[0].object, &self.core);
+        if range == self.core.window
+            && let Some(object) = self.core.only()
+        {
+            let _ = whole::give(&object, &self.core);
         }
         let shown = shown.map_err(|(page, error)| {
-            (Arc::clone(&self.core.segments[0].object), page, reason::of_errno(error.raw_os_error()))
+            (Arc::clone(&self.core.laid[0].object), page, reason::of_errno(error.raw_os_error()))
         });
         outcome.and(unread).and(shown)
     }

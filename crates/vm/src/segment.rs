@@ -17,8 +17,11 @@ pub(crate) enum Install {
     Zero,
 }
 
+/// What is behind a map's pages, in order and without gaps.
+pub(crate) type Segments = Box<[Segment]>;
+
 /// A run of a map's pages that one object is behind. Constant.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Segment {
     /// The map's pages.
     pub(crate) pages: PageRange,
@@ -42,14 +45,35 @@ pub(crate) struct Place<'a> {
 }
 
 impl Segment {
+    /// The part of it that lies in `pages`; `None` where none does.
+    pub(crate) fn part(&self, pages: PageRange) -> Option<Self> {
+        let start = self.pages.start().max(pages.start());
+        let end = self.pages.end().min(pages.end());
+        (start < end).then(|| Self {
+            pages: PageRange::new(start, end),
+            object: Arc::clone(&self.object),
+            first: PageIndex(self.first.0 + (start.0 - self.pages.start().0)),
+            install: self.install,
+        })
+    }
+
+    /// The same behind other pages of a map: those from `start` on.
+    pub(crate) fn at(self, start: PageIndex) -> Self {
+        Self { pages: PageRange::new(start, PageIndex(start.0 + self.pages.len())), ..self }
+    }
+
+    /// The object's pages behind it.
+    pub(crate) fn of_object(&self) -> PageRange {
+        PageRange::new(self.first, PageIndex(self.first.0 + self.pages.len()))
+    }
+
     /// All of it, seen from the map's page `page`. `first` is the map's first page.
     fn place(&self, page: PageIndex, first: PageIndex) -> Place<'_> {
-        let window = PageRange::new(self.first, PageIndex(self.first.0 + self.pages.len()));
         Place {
             object: &self.object,
             page: PageIndex(self.first.0 + (page.0 - self.pages.start().0)),
             install: self.install,
-            window,
+            window: self.of_object(),
             offset_bytes: (self.pages.start().0 - first.0) * PAGE_SIZE,
         }
     }
@@ -68,6 +92,34 @@ impl<'a> Place<'a> {
     pub(crate) fn offset_of(&self, page: PageIndex) -> u64 {
         self.offset_bytes + (page.0 - self.window.start().0) * PAGE_SIZE
     }
+}
+
+/// What a map shows of `wanted` where `laid` lies: an object's frames where its memfd lies there, else copies.
+pub(crate) fn placed(laid: &[Segment], wanted: &[Segment]) -> Segments {
+    let mut placed = Vec::with_capacity(wanted.len());
+    let mut lies = laid.iter().peekable();
+    for segment in wanted {
+        let mut from = segment.pages.start();
+        while from < segment.pages.end() {
+            while lies.peek().is_some_and(|lies| lies.pages.end() <= from) {
+                lies.next();
+            }
+            let lies = lies.peek().expect("something lies behind every page");
+            let rest = PageRange::new(from, segment.pages.end().min(lies.pages.end()));
+            let part = segment.part(rest).expect("not empty");
+            let is_there = lies.install == Install::Continue
+                && Arc::ptr_eq(&lies.object, &part.object)
+                && lies.part(rest).is_some_and(|lies| lies.first == part.first);
+            let install = match &part.object.contents {
+                Contents::Zero => Install::Zero,
+                Contents::Frames(_) if is_there => Install::Continue,
+                Contents::Frames(_) => Install::Copy,
+            };
+            placed.push(Segment { install, ..part });
+            from = rest.end();
+        }
+    }
+    placed.into()
 }
 
 /// The place of the map's page `page`, which is one of those that `segments` are of.

@@ -60,6 +60,14 @@ counters! {
     pages_given,
     /// Pages of which the bytes were copied into a map that does not lie over the object's frames.
     pages_copied,
+    /// Pages that a write was let through to, of maps with snapshots: the first write to a page after each.
+    pages_opened,
+    /// Snapshots that were taken.
+    snapshots,
+    /// Pages that were frozen for snapshots.
+    pages_frozen,
+    /// Nanoseconds during which who writes to a map waited while pages were frozen.
+    freeze_ns,
     /// Frames that were taken away.
     pages_evicted,
     /// Maps of objects that are wholly in memory, left to the kernel, whose faults are not seen.

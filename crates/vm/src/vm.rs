@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prepage_core::PAGE_SIZE;
 use prepage_core::policy::Policy;
+use prepage_sys::pagemap::PageMap;
 use prepage_sys::signals::Masked;
 use prepage_sys::userfaultfd::{Delivery, Userfaultfd};
 use prepage_sys::{fork, sigbus};
 
 use crate::addresses::Addresses;
+use crate::book::Book;
 use crate::buffers::Buffers;
 use crate::error::{MakeError, MapError};
 use crate::failure::Failures;
@@ -31,6 +33,7 @@ use crate::source::{LocalFile, Source};
 use crate::space::Space;
 use crate::statistics::{Figures, Statistics};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::writes::OwnPageMap;
 use crate::zero::Zeros;
 
 /// Buffers for the reads that faults do themselves: as many can be under way at once.
@@ -81,6 +84,9 @@ pub(crate) struct VmCore {
     pub(crate) started_ns: u64,
     /// (c) The process that it was made in.
     generation: u64,
+    /// Shadow chains.
+    pub(crate) book: Book,
+    own_page_map: OwnPageMap,
 }
 
 /// This is another process than the one that made the VM.
@@ -117,6 +123,8 @@ impl Vm {
                 names: Names::default(),
                 started_ns: now_ns(),
                 generation: fork::generation(),
+                book: Book::default(),
+                own_page_map: OwnPageMap::default(),
                 options,
             }),
         })
@@ -172,7 +180,7 @@ impl Vm {
         self.object("[anon]".to_owned(), len_bytes, None, |_| Ok(Contents::Zero))
     }
 
-    fn object(
+    pub(crate) fn object(
         &self,
         name: String,
         len_bytes: u64,
@@ -190,7 +198,7 @@ impl Vm {
         let core = ObjectCore::new(Arc::clone(&self.core), id, name, len_bytes, contents);
         let _masked = Masked::asynchronous();
         self.core.names.insert(id, object, &core);
-        Ok(Object { core })
+        Ok(Object { core, hold: None })
     }
 
     /// Maps `object`.
@@ -200,6 +208,9 @@ impl Vm {
     pub fn map(&self, object: &Object, options: &MapOptions) -> Result<Map, MapError> {
         self.own(&object.core)?;
         let piece = Piece::checked(object, options.window.unwrap_or(object.pages()))?;
+        if piece.hold.is_some() && !options.private {
+            return Err(MapError::SharedSnapshot { object: object.name().to_owned() });
+        }
         Map::new(&self.core, &[piece], options)
     }
 
@@ -277,6 +288,11 @@ impl VmCore {
     /// Whether this is the process that made the VM, and not a child of it.
     pub(crate) fn check_process(&self) -> Result<(), OtherProcess> {
         if fork::generation() == self.generation { Ok(()) } else { Err(OtherProcess) }
+    }
+
+    /// The page table of this process.
+    pub(crate) fn page_map(&self) -> io::Result<&PageMap> {
+        self.own_page_map.get()
     }
 
     pub(crate) fn release_frames(&self, pages: u64) {

@@ -46,7 +46,7 @@ impl Whole {
         while let Some(map) = given.maps.last() {
             if let Some(map) = map.upgrade() {
                 // More can be registered at any time; a fault that began before has ended when this returns.
-                map.space.uffd.register(&map.span, Served::MissingAndUnmapped)?;
+                map.register(Served::MissingAndUnmapped)?;
             }
             given.maps.pop();
         }
@@ -67,11 +67,11 @@ impl Drop for Taking<'_> {
 
 /// Has the faults of a new map of one object served, by the kernel where all of it is there.
 pub(crate) fn register(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()> {
-    let Some(frames) = object.frames() else { return map.space.uffd.register(&map.span, Served::Missing) };
+    let Some(frames) = object.frames() else { return map.register(Served::Missing) };
     let mut given = frames.whole.lock();
     let is_kernels = !map.every_fault && given.takers == 0 && object.is_whole();
     let served = if is_kernels { Served::Missing } else { Served::MissingAndUnmapped };
-    map.space.uffd.register(&map.span, served)?;
+    map.register(served)?;
     if is_kernels {
         given.keep(object, map);
     }
@@ -81,10 +81,13 @@ pub(crate) fn register(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()
 /// Leaves a map to the kernel if all of its object is there now.
 pub(crate) fn give(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()> {
     let Some(frames) = object.frames() else { return Ok(()) };
-    if map.every_fault || map.segments.len() > 1 || !object.is_whole() {
+    if map.every_fault || map.laid.len() > 1 || !object.is_whole() {
         return Ok(());
     }
     let mut given = frames.whole.lock();
+    if map.writes.are_told() {
+        return Ok(());
+    }
     let is_given = given.maps.iter().any(|other| other.as_ptr() == Arc::as_ptr(map));
     if is_given || given.takers > 0 || !object.is_whole() {
         return Ok(());
@@ -92,9 +95,22 @@ pub(crate) fn give(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()> {
     // Fewer modes take effect on a range that is registered anew alone. Nothing can be missed between the two calls: no page
     // is missing, and those that are unmapped are shown as they are.
     map.space.uffd.unregister(&map.span)?;
-    map.space.uffd.register(&map.span, Served::Missing)?;
+    map.register(Served::Missing)?;
     given.keep(object, map);
     Ok(())
+}
+
+/// Has a map whose writes are to be told from here on served in full, for good.
+pub(crate) fn take_back(map: &MapCore) -> io::Result<()> {
+    // Nobody gives it to the kernel meanwhile: not who saw that its writes were told to none.
+    let _given: Vec<_> = map
+        .laid
+        .iter()
+        .take(1)
+        .filter_map(|laid| laid.object.frames())
+        .map(|frames| frames.whole.lock())
+        .collect();
+    map.register(Served::MissingAndUnmapped)
 }
 
 impl Given {

@@ -10,10 +10,11 @@ use prepage_sys::slot::Entered;
 
 use crate::addresses::MapRef;
 use crate::fault::Touch;
-use crate::fill::{Wanted, fill_local};
+use crate::fill::{Wanted, fill_local, give_up};
 use crate::map::MapCore;
 use crate::object::{Bytes, ObjectCore, clip};
-use crate::pages::{Claim, Seen};
+use crate::pages::{Claim, Seen, Told};
+use crate::reason;
 use crate::request::{self, Priority};
 use crate::statistics::Account;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, wait, wake};
@@ -108,6 +109,10 @@ pub(crate) fn read_claim(
             request::end(object, filled, wanted, then, account);
         }
         Bytes::Custom(_) => request::begin(object, claim, wanted, then, account),
+        Bytes::Frozen => {
+            let filled = give_up(object, claim, wanted, reason::ABANDONED, Told::default(), account);
+            request::end(object, filled, wanted, then, account);
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::huge_blocks::HugeBlocks;
 use prepage_sys::memfd::Memfd;
 use prepage_sys::region::{Contents, REGION_ALIGN, Region};
-use prepage_sys::userfaultfd::Progress;
+use prepage_sys::sections::Sections;
+use prepage_sys::userfaultfd::{Progress, Writes};
 
 use crate::fault::{Fault, Outcome};
 use crate::install::block;
@@ -27,6 +28,8 @@ pub(crate) struct Zeros {
     pages: Region,
     /// What stands where huge pages will be: holds nothing, as long as any map.
     stand_in: Memfd,
+    /// Making zeros.
+    pub(crate) sections: Sections,
 }
 
 impl Zeros {
@@ -34,7 +37,11 @@ impl Zeros {
         let pages = Region::map(REGION_ALIGN, Contents::Anonymous)?;
         // Mapped before signal handlers hand it to the kernel.
         assert!(pages.as_slice().iter().step_by(PAGE_SIZE as usize).all(|&byte| byte == 0));
-        Ok(Self { pages, stand_in: Memfd::create("prepage-blocks", MAX_BYTES)? })
+        Ok(Self {
+            pages,
+            stand_in: Memfd::create("prepage-blocks", MAX_BYTES)?,
+            sections: Sections::default(),
+        })
     }
 
     /// What a map of zeros in huge pages shows.
@@ -126,9 +133,13 @@ fn make_range(
     while from < range.end() {
         let offset = map.offset_of(from);
         let pages = (range.end().0 - from.0).min(CALL_PAGES);
+        let section = map.vm.zeros.sections.enter(rustix::thread::sched_getcpu());
+        tally.shared_atomics += 2;
+        let told = map.writes_told();
         let made = |pages: u64| {
-            if write {
-                uffd.copy(&map.span, offset, &zeros[..(pages * PAGE_SIZE) as usize])
+            // The kernel's page of zeros cannot be had protected.
+            if write || told == Writes::Told {
+                uffd.copy(&map.span, offset, &zeros[..(pages * PAGE_SIZE) as usize], told)
             } else {
                 uffd.map_zero(&map.span, offset, pages * PAGE_SIZE)
             }
@@ -154,6 +165,7 @@ fn make_range(
             Progress::Split | Progress::Gone if from == page => return Ok(false),
             Progress::Split | Progress::Gone => (0, 1),
         };
+        drop(section);
         tally.pages_zeroed += made;
         from.0 += made + passed;
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use prepage_sys::memfd::Memfd;
 use prepage_sys::region::{Contents, Region};
 use prepage_sys::sigbus::{self, BusFault, Verdict};
-use prepage_sys::userfaultfd::{Delivery, Served, Userfaultfd};
+use prepage_sys::userfaultfd::{Delivery, Served, Userfaultfd, Writes};
 
 use crate::resident::{touch_all, touch_pieces};
 
@@ -64,7 +64,7 @@ fn resolve(fault: &BusFault) -> Verdict {
     let region = REGIONS[NOW.load(Ordering::Relaxed)].get().expect("set before it is touched");
     let bytes = CLUSTER_BYTES.load(Ordering::Relaxed);
     let offset = (fault.address - region.start()) & !(bytes - 1);
-    match uffd.map_resident(region.span(), offset, bytes) {
+    match uffd.map_resident(region.span(), offset, bytes, Writes::Free) {
         Ok(_) => Verdict::Resolved,
         Err(_) => Verdict::Failed,
     }

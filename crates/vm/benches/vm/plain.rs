@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use prepage_sys::memfd::Memfd;
 use prepage_sys::region::{Contents, Region};
-use prepage_sys::userfaultfd::{Delivery, Event, Served, Userfaultfd};
+use prepage_sys::userfaultfd::{Delivery, Event, Served, Userfaultfd, Writes};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -55,7 +55,7 @@ impl Plain {
                 for event in &events {
                     let Event::Fault(message) = event else { continue };
                     let offset = (message.address - span.start()) & !(cluster * 4096 - 1);
-                    uffd.map_resident(&span, offset, cluster * 4096).expect("it is resident");
+                    uffd.map_resident(&span, offset, cluster * 4096, Writes::Free).expect("it is resident");
                 }
             }
         });

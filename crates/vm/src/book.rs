@@ -1,0 +1,434 @@
+//! The book of shadow chains: which object of a chain holds each page of a snapshot, and what of it lies where in a map.
+//!
+//! ```text
+//!  Map ─ Hold ─► link ─► store: an object with the pages that were frozen         ┐
+//!                 │ └──► elsewhere: stores of links that were merged into this one ├ by page: what the map shows
+//!                 └────► base: what the chain began on, a file or zeros            ┘
+//! ```
+//!
+//! The links and what becomes of them are `prepage_core::chain`'s, the same that `prepage simulate --forks` replays. Here their
+//! bytes are kept: a link's *store* is an object of its own at the same offsets. A link that is merged into another leaves its
+//! store to that one, and nothing is copied.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, Weak};
+
+use prepage_core::chain::{ChainCounts, Chains, LinkId, Transfer};
+use prepage_core::{PageIndex, PageRange};
+use prepage_sys::signals::Masked;
+use rangemap::RangeMap;
+
+use crate::error::AccessError;
+use crate::evict;
+use crate::map::MapCore;
+use crate::object::ObjectCore;
+use crate::piece::Piece;
+use crate::segment::{Install, Segment, Segments, placed};
+use crate::sync::{Mutex, MutexGuard};
+use crate::vm::{Vm, VmCore};
+
+/// Runs of so many frozen pages are shown from their own frames: a mapping takes as long to make as five pages to copy, and
+/// copies take memory in each clone.
+const DENSE_PAGES: u64 = 16;
+/// As many runs of a map have a mapping of their own at most, the longest first: each takes two of vm.max_map_count, and 3 µs
+/// of the time until a clone is ready.
+const DENSE_RUNS: usize = 16;
+
+/// All chains of a VM.
+///
+/// Lock legend: one lock for all, never taken by faults. No object and no hold goes while it is held, for each takes locks when it
+/// does.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Inner {
+    pub(crate) chains: Chains,
+    links: HashMap<LinkId, Link>,
+    /// The maps that show pages of stores, once or more often.
+    maps: Vec<Weak<MapCore>>,
+}
+
+#[derive(Debug)]
+struct Link {
+    /// Where its own pages are.
+    store: Option<Arc<ObjectCore>>,
+    /// Those of its pages that are in stores of links that were merged into it.
+    elsewhere: RangeMap<u64, Store>,
+    base: Arc<Base>,
+    /// What maps of it show, while there is one.
+    view: Weak<View>,
+}
+
+/// What a chain began on. Its pages are counted from 0.
+#[derive(Debug)]
+pub(crate) struct Base {
+    laid: Segments,
+    shown: Segments,
+    /// What keeps it as it is.
+    _holds: Box<[Arc<Hold>]>,
+}
+
+/// What maps of a link show. Its pages are counted from 0.
+#[derive(Debug)]
+struct View {
+    laid: Arc<Segments>,
+    shown: Arc<Segments>,
+}
+
+#[derive(Clone, Debug)]
+struct Store(Arc<ObjectCore>);
+
+impl PartialEq for Store {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Store {}
+
+/// A map or a handle looks at a link, which stays as it is until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    vm: Arc<VmCore>,
+    pub(crate) link: LinkId,
+}
+
+/// What is behind a new map.
+#[derive(Debug)]
+pub(crate) struct Behind {
+    /// What lies there.
+    pub(crate) laid: Arc<Segments>,
+    /// What is shown.
+    pub(crate) shown: Arc<Segments>,
+    pub(crate) holds: Box<[Arc<Hold>]>,
+    /// The link that the map looks at: that of the snapshot of which it shows all.
+    pub(crate) chain: Option<Hold>,
+}
+
+impl Book {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `map` shows pages of stores: what is behind it stays.
+    pub(crate) fn watch(&self, map: &Arc<MapCore>) {
+        let mut inner = self.lock();
+        if inner.maps.len() == inner.maps.capacity() {
+            inner.maps.retain(|map| map.strong_count() > 0);
+        }
+        inner.maps.push(Arc::downgrade(map));
+    }
+
+    /// Begins a chain on what a map shows.
+    pub(crate) fn begin(vm: &Arc<VmCore>, base: Base) -> Hold {
+        let pages = base.shown.last().expect("a map has a segment").pages.end().0;
+        let is_zeros = base.shown.iter().all(|segment| segment.install == Install::Zero);
+        let mut inner = vm.book.lock();
+        let link =
+            if is_zeros { inner.chains.add_anonymous(pages) } else { inner.chains.add_terminal(pages) };
+        let elsewhere = RangeMap::new();
+        inner.links.insert(link, Link { store: None, elsewhere, base: Arc::new(base), view: Weak::new() });
+        Hold { vm: Arc::clone(vm), link }
+    }
+
+    /// One more looks at `link`.
+    pub(crate) fn hold(vm: &Arc<VmCore>, link: LinkId) -> Hold {
+        vm.book.lock().chains.hold(link);
+        Hold { vm: Arc::clone(vm), link }
+    }
+}
+
+impl Inner {
+    /// Where frozen pages of `link` go that nobody else looks at.
+    pub(crate) fn store(&self, link: LinkId) -> Option<Arc<ObjectCore>> {
+        self.links[&link].store.clone()
+    }
+
+    /// Gives `link`, which is on no chain yet, its store and what it began on: that of `below`.
+    pub(crate) fn put(&mut self, link: LinkId, below: LinkId, store: &Arc<ObjectCore>) {
+        let base = Arc::clone(&self.links[&below].base);
+        match self.links.get_mut(&link) {
+            Some(known) => known.store = Some(Arc::clone(store)),
+            None => {
+                let store = Some(Arc::clone(store));
+                let elsewhere = RangeMap::new();
+                self.links.insert(link, Link { store, elsewhere, base, view: Weak::new() });
+            }
+        }
+    }
+
+    /// The stores that hold `pages` of what `link` itself holds.
+    pub(crate) fn stores(&self, link: LinkId, pages: PageRange) -> Vec<(PageRange, Arc<ObjectCore>)> {
+        let known = &self.links[&link];
+        let range = pages.start().0..pages.end().0;
+        let own = known.store.as_ref();
+        let gaps = known.elsewhere.gaps(&range);
+        let own = gaps.map(|gap| (gap, Arc::clone(own.expect("a link that holds pages has a store"))));
+        let overlapping = known.elsewhere.overlapping(range.clone());
+        let others = overlapping.map(|(part, store)| {
+            (part.start.max(range.start)..part.end.min(range.end), Arc::clone(&store.0))
+        });
+        let mut stores: Vec<_> = own.chain(others).collect();
+        stores.sort_unstable_by_key(|(part, _)| part.start);
+        stores.into_iter().map(|(part, store)| (page_range(part.start, part.end), store)).collect()
+    }
+
+    /// `pages` of `link` are in its own store from now on.
+    pub(crate) fn bring_home(&mut self, link: LinkId, pages: PageRange) {
+        let known = self.links.get_mut(&link).expect("the link exists");
+        known.elsewhere.remove(pages.start().0..pages.end().0);
+        known.view = Weak::new();
+    }
+
+    /// Finds the frozen pages that no map and no handle sees any more; forgets them, and returns where they are. Puts into
+    /// `looked_at` what must not go while the book is locked.
+    fn take_shadowed(&mut self, looked_at: &mut Vec<Arc<MapCore>>) -> Vec<(Arc<ObjectCore>, PageRange)> {
+        let mut shadowed = Vec::new();
+        for (link, pages) in self.chains.destroy_shadowed() {
+            shadowed.extend(self.stores(link, pages).into_iter().map(|(pages, store)| (store, pages)));
+            self.bring_home(link, pages);
+        }
+        // Maps go on showing what their link held when they were made, also where a copy of it was made since.
+        let mut shown: HashMap<u32, RangeMap<u64, ()>> = HashMap::new();
+        self.maps.retain(|map| {
+            let Some(map) = map.upgrade() else { return false };
+            for segment in map.shown.current().iter().filter(|segment| segment.object.is_frozen()) {
+                let pages = segment.of_object();
+                shown.entry(segment.object.id).or_default().insert(pages.start().0..pages.end().0, ());
+            }
+            looked_at.push(map);
+            true
+        });
+        let hidden = shadowed.into_iter().flat_map(|(store, pages)| {
+            let range = pages.start().0..pages.end().0;
+            let gaps: Vec<_> = match shown.get(&store.id) {
+                Some(shown) => shown.gaps(&range).collect(),
+                None => vec![range],
+            };
+            gaps.into_iter().map(move |gap| (Arc::clone(&store), page_range(gap.start, gap.end)))
+        });
+        hidden.collect()
+    }
+
+    /// What is behind each page of a map that looks at `link`, by pages counted from 0.
+    pub(crate) fn wanted(&self, link: LinkId) -> Segments {
+        let base = &self.links[&link].base.shown;
+        let end = base.last().expect("a base has a segment").pages.end();
+        let mut wanted = Vec::new();
+        let mut below = base.iter().peekable();
+        let mut show_base = |from: PageIndex, to: PageIndex, wanted: &mut Vec<Segment>| {
+            let gap = PageRange::new(from, to);
+            while let Some(segment) = below.peek() {
+                wanted.extend(segment.part(gap));
+                if segment.pages.end() > to {
+                    break;
+                }
+                below.next();
+            }
+        };
+        let mut from = PageIndex(0);
+        for (pages, holder) in self.chains.extents(link) {
+            show_base(from, pages.start(), &mut wanted);
+            wanted.extend(self.stores(holder, pages).into_iter().map(|(pages, object)| Segment {
+                pages,
+                object,
+                first: pages.start(),
+                install: Install::Copy,
+            }));
+            from = pages.end();
+        }
+        show_base(from, end, &mut wanted);
+        wanted.into()
+    }
+
+    /// What maps of `link` show.
+    fn view(&mut self, link: LinkId) -> Arc<View> {
+        if let Some(view) = self.links[&link].view.upgrade() {
+            return view;
+        }
+        let wanted = self.wanted(link);
+        let laid = dense(&self.links[&link].base.laid, &wanted);
+        let shown = Arc::new(placed(&laid, &wanted));
+        let view = Arc::new(View { laid: Arc::new(laid), shown });
+        let known = self.links.get_mut(&link).expect("the link exists");
+        known.view = Arc::downgrade(&view);
+        view
+    }
+
+    /// Pages that links give to the links above: their stores go with them. Returns what may go.
+    pub(crate) fn follow(&mut self, moved: &[Transfer]) -> Vec<impl Drop + use<>> {
+        for Transfer { pages, from, to } in moved {
+            for (part, store) in self.stores(*from, *pages) {
+                let known = self.links.get_mut(to).expect("the link exists");
+                known.elsewhere.insert(part.start().0..part.end().0, Store(store));
+                known.view = Weak::new();
+            }
+        }
+        let gone: Vec<LinkId> = {
+            let there: std::collections::HashSet<LinkId> = self.chains.links().collect();
+            self.links.keys().copied().filter(|link| !there.contains(link)).collect()
+        };
+        gone.into_iter().filter_map(|link| self.links.remove(&link)).map(Gone).collect()
+    }
+}
+
+impl Vm {
+    /// What was done with the chains of snapshots until now.
+    pub fn chains(&self) -> ChainCounts {
+        if self.core.check_process().is_err() {
+            return ChainCounts::default();
+        }
+        let _masked = Masked::asynchronous();
+        self.core.book.lock().chains.counts()
+    }
+
+    /// Frees the frozen pages that nobody sees any more, since every map and snapshot above has another version; returns how
+    /// many that were.
+    ///
+    /// # Errors
+    /// When the kernel refuses to free frames; in a child of fork(2).
+    pub fn free_shadowed(&self) -> Result<u64, AccessError> {
+        self.core.check_process().map_err(|_| AccessError::Forked)?;
+        let _masked = Masked::asynchronous();
+        let mut looked_at = Vec::new();
+        let shadowed = self.core.book.lock().take_shadowed(&mut looked_at);
+        drop(looked_at);
+        shadowed.iter().try_fold(0, |freed, (store, pages)| Ok(freed + evict::take(store, *pages)?))
+    }
+}
+
+/// A link that has gone, to be dropped once the book is free.
+#[derive(Debug)]
+struct Gone(#[expect(dead_code, reason = "it is there to be dropped")] Link);
+
+impl Drop for Gone {
+    fn drop(&mut self) {}
+}
+
+impl Base {
+    /// What a map shows that begins a chain, from `start` on.
+    pub(crate) fn of(laid: &[Segment], shown: &[Segment], start: PageIndex, holds: Box<[Arc<Hold>]>) -> Self {
+        Self { laid: moved_down(laid, start), shown: moved_down(shown, start), _holds: holds }
+    }
+}
+
+impl Hold {
+    /// What a map that looks at the link shows, its pages counted from 0.
+    fn view(&self) -> Arc<View> {
+        self.vm.book.lock().view(self.link)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.vm.check_process().is_err() {
+            return;
+        }
+        let _masked = Masked::asynchronous();
+        let gone = {
+            let mut inner = self.vm.book.lock();
+            let moved = inner.chains.release(self.link);
+            inner.follow(&moved)
+        };
+        drop(gone);
+    }
+}
+
+impl Behind {
+    /// What is behind a map of `pieces`, whose first page has the number `start`.
+    pub(crate) fn new(vm: &Arc<VmCore>, pieces: &[Piece], start: PageIndex) -> Self {
+        if let [Piece { hold: Some(hold), object, pages, .. }] = pieces
+            && *pages == object.pages()
+        {
+            let view = hold.view();
+            let chain = Some(Book::hold(vm, hold.link));
+            let (laid, shown) = (Arc::clone(&view.laid), Arc::clone(&view.shown));
+            return Self { laid, shown, holds: Box::default(), chain };
+        }
+        // Of a part of a snapshot the map's own chain begins there.
+        let holds = pieces.iter().filter_map(|piece| piece.hold.clone()).collect();
+        let (mut laid, mut shown) = (Vec::new(), Vec::new());
+        let mut at = start;
+        for piece in pieces {
+            match &piece.hold {
+                Some(hold) => {
+                    let view = hold.view();
+                    let part = |segment: &Segment| {
+                        let part = segment.part(piece.pages)?;
+                        let start = PageIndex(at.0 + (part.pages.start().0 - piece.pages.start().0));
+                        Some(part.at(start))
+                    };
+                    laid.extend(view.laid.iter().filter_map(part));
+                    shown.extend(view.shown.iter().filter_map(part));
+                }
+                None => {
+                    let pages = PageRange::new(at, PageIndex(at.0 + piece.pages.len()));
+                    let object = Arc::clone(&piece.object);
+                    let segment =
+                        Segment { pages, object, first: piece.pages.start(), install: piece.install() };
+                    laid.push(segment.clone());
+                    shown.push(segment);
+                }
+            }
+            at.0 += piece.pages.len();
+        }
+        Self { laid: Arc::new(laid.into()), shown: Arc::new(shown.into()), holds, chain: None }
+    }
+
+    /// Whether it is one object in its own frames, or zeros.
+    pub(crate) fn is_one(&self) -> bool {
+        matches!((&self.laid[..], &self.shown[..]), ([laid], [shown])
+            if laid.install == shown.install && Arc::ptr_eq(&laid.object, &shown.object))
+    }
+
+    /// Lets no frozen pages lie over frames of their own; `None` where none did.
+    pub(crate) fn thin_out(&mut self) -> Option<()> {
+        let chain = self.chain.as_ref()?;
+        let inner = chain.vm.book.lock();
+        let base = &inner.links[&chain.link].base;
+        if base.laid.len() == self.laid.len() {
+            return None;
+        }
+        self.laid = Arc::new(base.laid.clone());
+        self.shown = Arc::new(placed(&self.laid, &self.shown));
+        Some(())
+    }
+}
+
+/// `base`, but where `wanted` has long runs of frozen pages those, over their own frames.
+fn dense(base: &[Segment], wanted: &[Segment]) -> Segments {
+    let is_frozen = |segment: &&Segment| segment.object.is_frozen() && segment.pages.len() >= DENSE_PAGES;
+    let mut runs: Vec<&Segment> = wanted.iter().filter(is_frozen).collect();
+    runs.sort_by_key(|run| std::cmp::Reverse(run.pages.len()));
+    runs.truncate(DENSE_RUNS);
+    runs.sort_by_key(|run| run.pages.start());
+    let end = base.last().expect("a base has a segment").pages.end();
+    let mut laid: Vec<Segment> = Vec::new();
+    let mut from = PageIndex(0);
+    for run in runs {
+        laid.extend(base.iter().filter_map(|segment| segment.part(PageRange::new(from, run.pages.start()))));
+        laid.push(Segment { install: Install::Continue, ..run.clone() });
+        from = run.pages.end();
+    }
+    laid.extend(base.iter().filter_map(|segment| segment.part(PageRange::new(from, end))));
+    laid.into()
+}
+
+/// Segments of a map whose first page is `start`, counted from 0.
+fn moved_down(segments: &[Segment], start: PageIndex) -> Segments {
+    let down = |segment: &Segment| segment.clone().at(PageIndex(segment.pages.start().0 - start.0));
+    segments.iter().map(down).collect()
+}
+
+/// Segments whose pages are counted from 0, as a map shows them whose first page is `start`.
+pub(crate) fn moved_up(segments: &[Segment], start: PageIndex) -> Segments {
+    let up = |segment: &Segment| segment.clone().at(PageIndex(segment.pages.start().0 + start.0));
+    segments.iter().map(up).collect()
+}
+
+fn page_range(start: u64, end: u64) -> PageRange {
+    PageRange::new(PageIndex(start), PageIndex(end))
+}

@@ -1,0 +1,255 @@
+//! What a map holds at one moment becomes an object.
+
+use std::sync::{Arc, PoisonError};
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::region::try_copy;
+use prepage_sys::signals::Masked;
+
+use crate::book::{Base, Book, Hold, moved_up};
+use crate::error::SnapshotError;
+use crate::map::Map;
+use crate::object::{Bytes, Contents, Frames, Object, ObjectCore};
+use crate::pool::Reserve;
+use crate::segment::{Install, lookup, placed};
+use crate::statistics::{Account, Tally};
+use crate::vm::Vm;
+
+/// Pages that are copied at once from one store to another.
+const PIECE_PAGES: u64 = 64;
+
+impl Map {
+    /// Freezes what a private map holds now into an object, which shadows what the map showed before; the map goes on above it.
+    /// It costs as much as the pages that were written to since the last snapshot of the map: those are copied, and all else is
+    /// shared.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use prepage_vm::{MapOptions, Vm, VmOptions};
+    ///
+    /// let vm = Vm::new(VmOptions::default())?;
+    /// let image = vm.file(std::env::current_exe()?)?;
+    /// let mut map = vm.map(&image, &MapOptions::private())?;
+    /// map.as_mut_slice()[0] = 1;
+    /// let snapshot = map.snapshot()?;
+    /// map.as_mut_slice()[0] = 2;
+    /// let mut clone = vm.map(&snapshot, &MapOptions::private())?;
+    /// assert_eq!(&clone.as_slice()[..4], b"\x01ELF");
+    /// clone.as_mut_slice()[1] = b'e';
+    /// let of_clone = clone.snapshot()?; // of a clone again, as often as one likes
+    /// drop((map, snapshot, clone)); // in any order
+    /// assert_eq!(&vm.map(&of_clone, &MapOptions::private())?.as_slice()[..4], b"\x01eLF");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Other threads may write meanwhile (by pointers: a slice to be changed is borrowed from the map): all that was written
+    /// before one moment within the call is in the snapshot, and nothing that was written after it. They wait until the pages
+    /// are protected, and then each for the copy of the page it writes to. What devices write meanwhile, at the order of a system
+    /// call that has begun, may be in or not.
+    ///
+    /// From the first snapshot on the first write to a page after each is a fault that the VM serves. In inline mode, and with
+    /// [`VmOptions::user_mode_only`](crate::VmOptions::user_mode_only), a system call that writes to such a page gets EFAULT.
+    ///
+    /// # Errors
+    /// See [`SnapshotError`]. The map goes on as it was then, and the next snapshot has what this one would have had.
+    pub fn snapshot(&self) -> Result<Object, SnapshotError> {
+        let core = &self.core;
+        core.vm.check_process().map_err(|_| SnapshotError::Forked)?;
+        if !core.private {
+            return Err(SnapshotError::Shared);
+        }
+        if core.blocks.is_some() {
+            return Err(SnapshotError::HugePages);
+        }
+        // A signal handler on this thread that wrote to the map would wait for it.
+        let _masked = Masked::asynchronous();
+        let mut chain = core.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = match &*chain {
+            Some(hold) => hold.link,
+            None => {
+                let shown = core.shown.current();
+                let base = Base::of(&core.laid, &shown, core.window.start(), core.holds.clone());
+                core.vm.book.watch(core);
+                chain.insert(Book::begin(&core.vm, base)).link
+            }
+        };
+        if !core.writes.must_protect() {
+            core.tell_writes()?;
+            self.weed();
+        }
+        let (is_shared, own) = {
+            let book = core.vm.book.lock();
+            (book.chains.is_shared(link), book.store(link))
+        };
+        if core.written().is_empty()
+            && let Some(store) = &own
+        {
+            return Ok(self.handle(store, link));
+        }
+        let vm = Vm { core: Arc::clone(&core.vm) };
+        let store = match own.filter(|_| !is_shared) {
+            Some(own) => own,
+            None => new_store(&vm, self.len_bytes())?,
+        };
+        let reserved = std::cell::Cell::new(0);
+        let room = |pages| {
+            let got = core.vm.frames.reserve(pages) == Reserve::Got;
+            reserved.set(if got { pages } else { 0 });
+            got
+        };
+        let Some((frozen, freeze_ns)) = core.freeze(&store, room)? else {
+            return Err(SnapshotError::NoFrames);
+        };
+        let account = Account::here();
+        let copied = core.copy_all(&frozen, account.cpu).inspect_err(|_| {
+            core.vm.release_frames(reserved.get());
+        })?;
+        let added: u64 = copied.iter().map(|run| publish(&store, *run)).sum();
+        core.vm.release_frames(reserved.get() - added);
+        let link = match shadow(&core.vm, chain.as_mut().expect("just begun"), is_shared, &store, &copied) {
+            Ok(link) => link,
+            Err(error) => {
+                // Of a store of its own; what went into one that there was before will be overwritten.
+                core.unfreeze(&copied);
+                return Err(error);
+            }
+        };
+        let wanted = moved_up(&core.vm.book.lock().wanted(link), core.window.start());
+        core.shown.replace(&Arc::new(placed(&core.laid, &wanted)));
+        let pages_frozen = copied.iter().map(|run| run.len()).sum();
+        let tally = Tally { snapshots: 1, pages_frozen, freeze_ns, ..Tally::default() };
+        core.vm.figures.add(account.cpu, &tally);
+        Ok(self.handle(&store, link))
+    }
+
+    fn handle(&self, store: &Arc<ObjectCore>, link: prepage_core::chain::LinkId) -> Object {
+        let hold: Hold = Book::hold(&self.core.vm, link);
+        Object { core: Arc::clone(store), hold: Some(Arc::new(hold)) }
+    }
+
+    /// Of pages that have been copied into the map, and of zeros that have been made, those count as written to alone that hold
+    /// another thing than they were made with.
+    fn weed(&self) {
+        let core = &self.core;
+        let shown = core.shown.current();
+        let mut bytes = [[0; PAGE_SIZE as usize]; 2];
+        core.weed(|index| {
+            let place = lookup(&shown, PageIndex(core.window.start().0 + index.0));
+            let [ours, theirs] = &mut bytes;
+            let was = match (place.install, place.frames()) {
+                (Install::Continue, _) => return false,
+                (Install::Copy, Some(frames)) => {
+                    if !matches!(frames.pages.see(place.page), crate::pages::Seen::Resident { .. }) {
+                        return false;
+                    }
+                    // What is taken away meanwhile reads as zeros: then the page is other.
+                    frames.memfd.read_at(theirs, place.page.offset_bytes())
+                }
+                _ => {
+                    theirs.fill(0);
+                    Ok(())
+                }
+            };
+            let address = self.address() + index.offset_bytes();
+            was.is_ok() && matches!(try_copy(address, ours), Ok(read) if read == ours.len()) && ours == theirs
+        });
+    }
+}
+
+/// An object for frozen pages.
+fn new_store(vm: &Vm, len_bytes: u64) -> Result<Arc<ObjectCore>, SnapshotError> {
+    let frames = |len| Frames::new(len, Bytes::Frozen).map(|frames| Contents::Frames(Box::new(frames)));
+    match vm.object("[snapshot]".to_owned(), len_bytes, None, frames) {
+        Ok(object) => Ok(object.core),
+        Err(crate::MakeError::System { source, .. }) => Err(source.into()),
+        Err(_) => Err(SnapshotError::Forked),
+    }
+}
+
+/// The frames of `run` hold frozen pages; returns how many did not before.
+fn publish(store: &ObjectCore, run: PageRange) -> u64 {
+    let frames = store.frames().expect("a store has frames");
+    let mut added = 0;
+    for page in run.iter() {
+        if let Some(mut claim) = frames.pages.claim(page) {
+            frames.count(1);
+            added += 1;
+            // Nobody waits for what no map shows yet.
+            let _ = claim.publish(1, None);
+        }
+    }
+    added
+}
+
+/// Enters the pages `copied`, which are in `store`, as written by the map that `hold` is of; a long chain collapses.
+fn shadow(
+    vm: &Arc<crate::vm::VmCore>,
+    hold: &mut Hold,
+    is_shared: bool,
+    store: &Arc<ObjectCore>,
+    copied: &[PageRange],
+) -> Result<prepage_core::chain::LinkId, SnapshotError> {
+    let mut book = vm.book.lock();
+    let below = hold.link;
+    let mut gone = Vec::new();
+    let link = if is_shared {
+        for transfer in book.chains.would_copy(below) {
+            let home = book.store(below).expect("only stores are below");
+            for (pages, from) in book.stores(transfer.from, transfer.pages) {
+                copy(vm, &from, &home, pages)?;
+            }
+        }
+        let (link, transfers) = book.chains.shadow(below);
+        hold.link = link;
+        for transfer in &transfers.copied {
+            book.bring_home(below, transfer.pages);
+        }
+        book.put(link, below, store);
+        gone = book.follow(&transfers.moved);
+        link
+    } else {
+        book.put(below, below, store);
+        below
+    };
+    for page in copied.iter().flat_map(|run| run.iter()) {
+        let written = book.chains.write(link, page);
+        debug_assert_eq!(written.top, link, "nobody else looks at it");
+    }
+    copied.iter().for_each(|run| book.bring_home(link, *run));
+    drop(book);
+    drop(gone);
+    Ok(link)
+}
+
+/// Copies `pages` of one store to another.
+fn copy(
+    vm: &crate::vm::VmCore,
+    from: &Arc<ObjectCore>,
+    to: &ObjectCore,
+    pages: PageRange,
+) -> Result<(), SnapshotError> {
+    let frames = to.frames().expect("a store has frames");
+    let source = from.frames().expect("a store has frames");
+    let mut buffer = vm.request_buffers.take_or_make(1);
+    let mut start = pages.start();
+    let mut outcome = Ok(());
+    while start < pages.end() && outcome.is_ok() {
+        let run = PageRange::new(start, PageIndex(pages.end().0.min(start.0 + PIECE_PAGES)));
+        let bytes = buffer.pages(run.len());
+        outcome = if vm.frames.reserve(run.len()) == Reserve::Got {
+            let copied = source
+                .memfd
+                .read_at(bytes, run.start().offset_bytes())
+                .and_then(|()| frames.memfd.write_at(bytes, run.start().offset_bytes()));
+            let added = if copied.is_ok() { publish(to, run) } else { 0 };
+            vm.release_frames(run.len() - added);
+            copied.map_err(SnapshotError::from)
+        } else {
+            Err(SnapshotError::NoFrames)
+        };
+        start = run.end();
+    }
+    vm.request_buffers.give(buffer);
+    outcome
+}

@@ -1,0 +1,480 @@
+//! Which pages of a map were written to since its last snapshot, and what keeps writers off pages that are frozen.
+//!
+//! ```text
+//!            a write faults           a snapshot protects it
+//!   Clean ───────────────────► Open ────────────────────────► Frozen ──► Copying ──► Clean
+//!     ▲                          ▲                              ▲                      │
+//!     └── kept as it is          └──────── a write faults ──────┼──── Kept ◄───────────┘
+//!                                                               │     (the snapshot failed)
+//!                                     the next snapshot ────────┘
+//! ```
+//!
+//! From the first snapshot on every page of the map that is not Open is write-protected (userfaultfd's mode WP), so that the
+//! first write to it is a fault. A snapshot holds those faults, protects the Open pages, and lets the faults go on: that is
+//! the pause, and what was written before it is all that was. A thread that writes to a Frozen page copies it into the
+//! snapshot first, and then goes on.
+
+use std::sync::{Arc, OnceLock, PoisonError};
+
+use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::pagemap::{PageEntry, PageMap};
+use prepage_sys::sections::Sections;
+use prepage_sys::slot::Slot;
+
+use crate::fault::{Context, Fault, Outcome};
+use crate::map::MapCore;
+use crate::object::ObjectCore;
+use crate::options::Mode;
+use crate::pages::{Words, words};
+use crate::reason;
+use crate::statistics::Account;
+use crate::sync::{AtomicU32, Mutex, Ordering, wait, wake};
+
+const STATE: u32 = 0b111;
+/// Protected, and as it was frozen last.
+const CLEAN: u32 = 0;
+/// May be written to.
+const OPEN: u32 = 1;
+/// Protected, and other than it was frozen last.
+const KEPT: u32 = 2;
+/// Protected, to be copied.
+const FROZEN: u32 = 3;
+/// Being copied.
+const COPYING: u32 = 4;
+/// While Copying: threads sleep on the word.
+const WAITED: u32 = 1 << 3;
+/// The page is in the snapshot that is being taken.
+const COPIED: u32 = 1 << 4;
+
+/// Pages that are protected together though others lie between them: to protect a page takes a fiftieth of what a call does.
+const GAP_PAGES: u64 = 48;
+/// Pages that are copied together: who writes to one of them waits for all.
+const COPY_PAGES: u64 = 32;
+
+/// Whether writes to a map are told, and which.
+///
+/// Lock legend: (a) atomic; (o) set once.
+#[derive(Debug, Default)]
+pub(crate) struct WriteTracking {
+    /// (a) 0 until the first snapshot; then [`REGISTERED`], and once all of the map is seen to, [`TOLD`].
+    told: AtomicU32,
+    /// (o)
+    writes: OnceLock<Writes>,
+    /// Held by who changes `told`, once.
+    beginning: Mutex<()>,
+}
+
+const REGISTERED: u32 = 1;
+const TOLD: u32 = 2;
+
+/// Lock legend: (a) atomic. A page's word is changed by compare-and-swap, from Copying by who made it that alone.
+#[derive(Debug)]
+struct Writes {
+    /// (a) By page of the map.
+    words: Words,
+    /// (a) 1 while pages are protected: who would write waits on it.
+    held: AtomicU32,
+    /// Making a page Open.
+    opening: Sections,
+    /// Where frozen pages go.
+    freeze: Slot<Freeze>,
+}
+
+#[derive(Debug)]
+struct Freeze {
+    store: Arc<ObjectCore>,
+    /// (a) The first error number.
+    failed: AtomicU32,
+}
+
+/// While this lives no page becomes Open.
+#[derive(Debug)]
+pub(crate) struct HeldWrites<'a>(&'a Writes);
+
+impl Drop for HeldWrites<'_> {
+    fn drop(&mut self) {
+        self.0.held.store(0, Ordering::SeqCst);
+        wake(&self.0.held, u32::MAX >> 1);
+    }
+}
+
+impl WriteTracking {
+    /// Whether pages can be protected.
+    pub(crate) fn are_told(&self) -> bool {
+        self.told.load(Ordering::SeqCst) >= REGISTERED
+    }
+
+    /// Whether pages have to be protected when they are mapped.
+    pub(crate) fn must_protect(&self) -> bool {
+        self.told.load(Ordering::SeqCst) == TOLD
+    }
+}
+
+impl Writes {
+    fn word(&self, index: u64) -> &AtomicU32 {
+        &self.words[index as usize]
+    }
+
+    fn hold(&self) -> HeldWrites<'_> {
+        self.held.store(1, Ordering::SeqCst);
+        let held = HeldWrites(self);
+        // Who did not see it has made its page Open when this returns.
+        self.opening.wait();
+        held
+    }
+
+    /// From one state to another; true where it was in that one. Keeps COPIED.
+    fn change(&self, index: u64, from: u32, to: u32) -> bool {
+        let word = self.word(index);
+        let mut now = word.load(Ordering::SeqCst);
+        while now & STATE == from {
+            match word.compare_exchange(now, now & COPIED | to, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    /// Ends copying.
+    fn copied(&self, index: u64, to: u32) {
+        let before = self.word(index).swap(to, Ordering::SeqCst);
+        debug_assert_eq!(before & STATE, COPYING, "whoever copies a page alone changes its word");
+        if before & WAITED != 0 {
+            wake(self.word(index), u32::MAX >> 1);
+        }
+    }
+
+    /// Sleeps while somebody copies the page.
+    fn wait_for_copy(&self, index: u64) {
+        let word = self.word(index);
+        loop {
+            let now = word.load(Ordering::SeqCst);
+            if now & STATE != COPYING {
+                return;
+            }
+            let waited = now | WAITED;
+            if now == waited || word.compare_exchange(now, waited, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            {
+                wait(word, waited);
+            }
+        }
+    }
+}
+
+impl Fault<'_> {
+    /// Lets a write to a protected page happen; `None` where something else keeps the page from being touched.
+    pub(crate) fn open(&mut self) -> Option<Outcome> {
+        let map = self.map;
+        if !self.touch.write || !map.writes.must_protect() {
+            return None;
+        }
+        let mut entry = [PageEntry::default()];
+        let address = map.address_of(self.touch.page);
+        let entries = map.vm.page_map().and_then(|table| table.entries(address, &mut entry));
+        if let Err(error) = entries {
+            return Some(Outcome::Failed(reason::of_errno(error.raw_os_error())));
+        }
+        if !entry[0].is_present() {
+            return None;
+        }
+        let wakes = map.space.mode == Mode::Handler;
+        if !entry[0].is_protected() {
+            if wakes {
+                map.wake(self.touch.page);
+            }
+            return Some(Outcome::Mapped(FaultClass::Cached, 1));
+        }
+        let opened = map.open(self.touch.page, self.context, &mut self.account);
+        Some(match opened {
+            Ok(true) => {
+                self.account.tally.pages_opened += 1;
+                Outcome::Mapped(FaultClass::CopyOnWrite, 1)
+            }
+            Ok(false) => Outcome::Repeat(FaultClass::CopyOnWrite, 0),
+            Err(error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
+        })
+    }
+}
+
+impl MapCore {
+    fn index_of(&self, page: PageIndex) -> u64 {
+        page.0 - self.window.start().0
+    }
+
+    /// Lets `page` be written to; false where a handler would have to wait for it.
+    fn open(&self, page: PageIndex, context: Context, account: &mut Account) -> std::io::Result<bool> {
+        let writes = self.writes.writes.get().expect("pages are protected only then");
+        let index = self.index_of(page);
+        loop {
+            let section = account.enter(&writes.opening);
+            if writes.held.load(Ordering::SeqCst) != 0 {
+                drop(section);
+                // Not for a read: pages are protected, and that is all.
+                wait(&writes.held, 1);
+                continue;
+            }
+            match writes.word(index).load(Ordering::SeqCst) & STATE {
+                now @ (CLEAN | KEPT) => {
+                    if !writes.change(index, now, OPEN) {
+                        continue;
+                    }
+                }
+                OPEN => {}
+                FROZEN => {
+                    drop(section);
+                    if writes.change(index, FROZEN, COPYING) {
+                        let run = PageRange::new(PageIndex(index), PageIndex(index + 1));
+                        self.copy_frozen(writes, run, account.cpu);
+                    }
+                    continue;
+                }
+                _ if context == Context::Handler => return Ok(false),
+                _ => {
+                    drop(section);
+                    writes.wait_for_copy(index);
+                    continue;
+                }
+            }
+            return self.space.uffd.unprotect(&self.span, self.offset_of(page), PAGE_SIZE).map(|()| true);
+        }
+    }
+
+    /// Copies `run`, by index, which the caller made Copying, into the snapshot that is being taken.
+    fn copy_frozen(&self, writes: &Writes, run: PageRange, cpu: usize) {
+        let freeze = writes.freeze.enter(cpu).expect("pages are frozen while a snapshot is taken alone");
+        let mut entries = [PageEntry::default(); COPY_PAGES as usize];
+        let entries = &mut entries[..run.len() as usize];
+        let start = self.span.start() + run.start().offset_bytes();
+        let known = self.vm.page_map().and_then(|table| table.entries(start, entries));
+        let mut outcome = known;
+        for (index, entry) in run.iter().zip(&*entries) {
+            let mut to = CLEAN;
+            // One that is the object's, or none at all, was never written to.
+            if outcome.is_ok() && entry.may_be_private() {
+                match self.copy_page(&freeze, index) {
+                    Ok(true) => to = CLEAN | COPIED,
+                    Ok(false) => {}
+                    Err(error) => outcome = Err(error),
+                }
+            }
+            if let Err(error) = &outcome {
+                let number = error.raw_os_error().unwrap_or(EIO) as u32;
+                let _ = freeze.failed.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
+                to = KEPT;
+            }
+            writes.copied(index.0, to);
+        }
+    }
+
+    /// Writes the page with the number `index` to the snapshot; false where it cannot be read, because it is not there.
+    fn copy_page(&self, freeze: &Freeze, index: PageIndex) -> std::io::Result<bool> {
+        let frames = freeze.store.frames().expect("a store has frames");
+        let at = index.offset_bytes();
+        Ok(frames.memfd.write_from(&self.span, at, PAGE_SIZE, at)? == PAGE_SIZE)
+    }
+
+    /// Has writes told from here on, and finds what was written before. Nobody waits for it.
+    pub(crate) fn tell_writes(self: &Arc<Self>) -> std::io::Result<()> {
+        let _beginning = self.writes.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.writes.must_protect() {
+            return Ok(());
+        }
+        let table = self.vm.page_map()?;
+        let writes = Writes {
+            words: words(self.window.len())?,
+            held: AtomicU32::new(0),
+            opening: Sections::default(),
+            freeze: Slot::default(),
+        };
+        let writes = self.writes.writes.get_or_init(|| writes);
+        // What is mapped is protected by who maps it from here on, where the mapping takes that.
+        self.writes.told.store(REGISTERED, Ordering::SeqCst);
+        crate::whole::take_back(self)?;
+        self.writes.told.store(TOLD, Ordering::SeqCst);
+        // Who maps a page and did not see that has ended, and what it mapped is found below.
+        for segment in &self.shown.current()[..] {
+            match segment.object.frames() {
+                Some(frames) => frames.sections.wait(),
+                None => self.vm.zeros.sections.wait(),
+            }
+        }
+        let (start, end) = self.addresses();
+        for (from, to) in table.present_in(start..end)? {
+            self.space.uffd.protect(&self.span, from - start, to - from)?;
+        }
+        // Private copies: what was written before it was protected. What others open meanwhile is known already.
+        for (from, to) in table.private_in(start..end)? {
+            for index in (from - start) / PAGE_SIZE..(to - start) / PAGE_SIZE {
+                writes.change(index, CLEAN, KEPT);
+            }
+        }
+        Ok(())
+    }
+
+    /// No page of `range` counts as written to; until what is returned is dropped, none is.
+    pub(crate) fn forget_writes(&self, range: PageRange) -> Option<HeldWrites<'_>> {
+        let writes = self.writes.writes.get()?;
+        let held = writes.hold();
+        for page in range.iter() {
+            writes.word(self.index_of(page)).store(CLEAN, Ordering::SeqCst);
+        }
+        Some(held)
+    }
+
+    /// The pages that were written to, by index, in runs. Nobody waits for it.
+    pub(crate) fn written(&self) -> Vec<PageRange> {
+        let writes = self.writes.writes.get().expect("writes are told");
+        runs(writes, |word| matches!(word & STATE, OPEN | KEPT))
+    }
+
+    /// Pages that were written to before writes were told are found by what they are, not by a fault: those of which `is_same`
+    /// is true were not.
+    pub(crate) fn weed(&self, mut is_same: impl FnMut(PageIndex) -> bool) {
+        let writes = self.writes.writes.get().expect("writes are told");
+        for run in runs(writes, |word| word & STATE == KEPT) {
+            for index in run.iter() {
+                if is_same(index) {
+                    writes.change(index.0, KEPT, CLEAN);
+                }
+            }
+        }
+    }
+
+    /// Freezes what was written to, in one moment; `room` is asked whether there is room for so many pages. Returns their runs,
+    /// by index, and how long who writes may have waited.
+    pub(crate) fn freeze(
+        &self,
+        store: &Arc<ObjectCore>,
+        room: impl FnOnce(u64) -> bool,
+    ) -> std::io::Result<Option<(Vec<PageRange>, u64)>> {
+        let writes = self.writes.writes.get().expect("writes are told");
+        let began = crate::fault::now_ns();
+        let held = writes.hold();
+        // One look at all words: that takes a part of the pause.
+        let (mut open, mut frozen) = (Runs::default(), Runs::default());
+        for (index, word) in (0..).zip(&writes.words[..]) {
+            match word.load(Ordering::SeqCst) & STATE {
+                OPEN => {
+                    open.add(PageIndex(index));
+                    frozen.add(PageIndex(index));
+                }
+                KEPT => frozen.add(PageIndex(index)),
+                _ => {}
+            }
+        }
+        let (open, frozen) = (open.0, frozen.0);
+        let mut near = open.iter().peekable();
+        while let Some(first) = near.next() {
+            let mut last = first;
+            while let Some(next) = near.next_if(|next| next.start().0 - last.end().0 <= GAP_PAGES) {
+                last = next;
+            }
+            let len = PageRange::new(first.start(), last.end()).bytes();
+            // Where that fails, what is protected already is opened again by who writes to it, and counts as written to.
+            self.space.uffd.protect(&self.span, first.start().offset_bytes(), len)?;
+        }
+        if !room(frozen.iter().map(|run| run.len()).sum()) {
+            for index in open.iter().flat_map(|run| run.iter()) {
+                writes.change(index.0, OPEN, KEPT);
+            }
+            return Ok(None);
+        }
+        for index in frozen.iter().flat_map(|run| run.iter()) {
+            let _ = writes.change(index.0, OPEN, FROZEN) || writes.change(index.0, KEPT, FROZEN);
+        }
+        writes.freeze.put(Arc::new(Freeze { store: Arc::clone(store), failed: AtomicU32::new(0) }));
+        drop(held);
+        Ok(Some((frozen, crate::fault::now_ns() - began)))
+    }
+
+    /// Copies what was frozen; returns the runs that are in the snapshot.
+    pub(crate) fn copy_all(&self, frozen: &[PageRange], cpu: usize) -> std::io::Result<Vec<PageRange>> {
+        let writes = self.writes.writes.get().expect("writes are told");
+        for run in frozen {
+            let mut from = run.start();
+            while from < run.end() {
+                let mut to = from;
+                while to < run.end() && to.0 - from.0 < COPY_PAGES && writes.change(to.0, FROZEN, COPYING) {
+                    to.0 += 1;
+                }
+                if to > from {
+                    self.copy_frozen(writes, PageRange::new(from, to), cpu);
+                } else {
+                    // Who wrote to it copied it, or is about to have done so.
+                    writes.wait_for_copy(from.0);
+                    to.0 += 1;
+                }
+                from = to;
+            }
+        }
+        let freeze = writes.freeze.take().expect("a snapshot is being taken");
+        let copied = frozen.iter().flat_map(|run| {
+            let is_copied = |index: &PageIndex| writes.word(index.0).load(Ordering::SeqCst) & COPIED != 0;
+            joined(run.iter().filter(is_copied))
+        });
+        let copied: Vec<PageRange> = copied.collect();
+        let failed = freeze.failed.load(Ordering::SeqCst);
+        for index in copied.iter().flat_map(|run| run.iter()) {
+            writes.word(index.0).fetch_and(!COPIED, Ordering::SeqCst);
+            if failed != 0 {
+                writes.change(index.0, CLEAN, KEPT);
+            }
+        }
+        match failed {
+            0 => Ok(copied),
+            number => Err(std::io::Error::from_raw_os_error(number as i32)),
+        }
+    }
+
+    /// What was copied is in no snapshot after all.
+    pub(crate) fn unfreeze(&self, copied: &[PageRange]) {
+        let writes = self.writes.writes.get().expect("writes are told");
+        for index in copied.iter().flat_map(|run| run.iter()) {
+            writes.change(index.0, CLEAN, KEPT);
+        }
+    }
+}
+
+/// The runs of pages, by index, of whose words `which` is true.
+fn runs(writes: &Writes, which: impl Fn(u32) -> bool) -> Vec<PageRange> {
+    let is_one = |(_, word): &(u64, &AtomicU32)| which(word.load(Ordering::SeqCst));
+    joined((0..).zip(&writes.words[..]).filter(is_one).map(|(index, _)| PageIndex(index)))
+}
+
+/// Pages that come in order, as runs.
+#[derive(Debug, Default)]
+struct Runs(Vec<PageRange>);
+
+impl Runs {
+    fn add(&mut self, page: PageIndex) {
+        let next = PageIndex(page.0 + 1);
+        match self.0.last_mut() {
+            Some(last) if last.end() == page => *last = PageRange::new(last.start(), next),
+            _ => self.0.push(PageRange::new(page, next)),
+        }
+    }
+}
+
+fn joined(pages: impl Iterator<Item = PageIndex>) -> Vec<PageRange> {
+    let mut runs = Runs::default();
+    pages.for_each(|page| runs.add(page));
+    runs.0
+}
+
+/// EIO: what an error without a number counts as.
+const EIO: i32 = 5;
+
+/// The page table of this process.
+#[derive(Debug, Default)]
+pub(crate) struct OwnPageMap(OnceLock<PageMap>);
+
+impl OwnPageMap {
+    pub(crate) fn get(&self) -> std::io::Result<&PageMap> {
+        if let Some(map) = self.0.get() {
+            return Ok(map);
+        }
+        let opened = PageMap::of(std::process::id())?;
+        Ok(self.0.get_or_init(|| opened))
+    }
+}

@@ -1,0 +1,439 @@
+//! Snapshots of maps through real memory: against plain copies of the bytes, with the worked examples of chains, and while others
+//! write.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use prepage_core::PAGE_SIZE;
+use prepage_vm::{Map, MapError, MapOptions, Mode, Object, SnapshotError, Vm, VmOptions};
+use proptest::prelude::*;
+use support::{modes, page_bytes, pages, touch, vm};
+
+mod support;
+
+fn at(page: u64) -> usize {
+    (page * PAGE_SIZE) as usize
+}
+
+fn write(map: &mut Map, page: u64, value: u64) {
+    let start = at(page) + 16;
+    map.as_mut_slice()[start..start + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+fn read(map: &Map, page: u64) -> u64 {
+    let start = at(page) + 16;
+    u64::from_le_bytes(std::hint::black_box(map.as_slice())[start..start + 8].try_into().unwrap())
+}
+
+/// What a page of a file of `support` holds where `write` writes.
+fn of_file(page: u64) -> u64 {
+    u64::from_le_bytes(page_bytes(page)[16..24].try_into().unwrap())
+}
+
+fn private(mode: Mode) -> MapOptions {
+    MapOptions::private().mode(mode)
+}
+
+#[test]
+fn a_snapshot_holds_what_the_map_held() {
+    let file = support::file(40 * PAGE_SIZE + 100);
+    let vm = vm();
+    let object = vm.file(file.path()).unwrap();
+    for mode in modes(&vm, &object) {
+        let mut map = vm.map(&object, &private(mode)).unwrap();
+        write(&mut map, 3, 7);
+        let first = map.snapshot().unwrap();
+        assert_eq!((first.len_bytes(), first.resident_pages()), (40 * PAGE_SIZE + 100, 1));
+        write(&mut map, 3, 8);
+        write(&mut map, 5, 9);
+        let second = map.snapshot().unwrap();
+        write(&mut map, 5, 10);
+        let clone_of = |object: &Object| vm.map(object, &private(mode)).unwrap();
+        let (mut one, two) = (clone_of(&first), clone_of(&second));
+        assert_eq!([3, 5, 6, 40].map(|page| read(&one, page)), [7, of_file(5), of_file(6), of_file(40)]);
+        assert_eq!([3, 5, 6].map(|page| read(&two, page)), [8, 9, of_file(6)]);
+        assert_eq!([3, 5, 6].map(|page| read(&map, page)), [8, 10, of_file(6)]);
+        // Clones of clones.
+        write(&mut one, 6, 11);
+        let third = one.snapshot().unwrap();
+        drop((map, first, one, second));
+        let three = clone_of(&third);
+        assert_eq!([3, 5, 6].map(|page| read(&three, page)), [7, of_file(5), 11]);
+        assert_eq!([3, 5, 6].map(|page| read(&two, page)), [8, 9, of_file(6)]);
+        // A part of one, as a map and as a piece.
+        let part = vm.map(&third, &private(mode).window(pages(3, 7))).unwrap();
+        assert_eq!([0, 2, 3].map(|page| read(&part, page)), [7, of_file(5), 11]);
+        let pieces =
+            [prepage_vm::Piece::new(&object, pages(9, 10)), prepage_vm::Piece::new(&third, pages(2, 4))];
+        let mut pieced = vm.map_pieces(&pieces, &private(mode)).unwrap();
+        assert_eq!([0, 1, 2].map(|page| read(&pieced, page)), [of_file(9), of_file(2), 7]);
+        write(&mut pieced, 1, 12);
+        let of_pieces = pieced.snapshot().unwrap();
+        drop((pieced, third, three));
+        let again = clone_of(&of_pieces);
+        assert_eq!([0, 1, 2].map(|page| read(&again, page)), [of_file(9), 12, 7]);
+    }
+    drop(object);
+    assert_eq!((vm.statistics().objects, vm.statistics().frames), (0, 0));
+}
+
+#[test]
+fn a_snapshot_of_nothing_new_is_the_last_one() {
+    let vm = vm();
+    let zeros = vm.anonymous(8 * PAGE_SIZE).unwrap();
+    let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+    let empty = map.snapshot().unwrap();
+    assert_eq!(empty.resident_pages(), 0);
+    write(&mut map, 1, 1);
+    let one = map.snapshot().unwrap();
+    let again = map.snapshot().unwrap();
+    assert_eq!((one.resident_pages(), vm.statistics().counted.pages_frozen), (1, 1));
+    drop((map, one));
+    assert_eq!(read(&vm.map(&again, &MapOptions::private()).unwrap(), 1), 1);
+    assert_eq!(read(&vm.map(&empty, &MapOptions::private()).unwrap(), 1), 0);
+}
+
+#[test]
+fn what_cannot_be_frozen_says_so_and_goes_on() {
+    let file = support::file(64 * PAGE_SIZE);
+    let vm = Vm::new(VmOptions::default().frame_limit_bytes(80 * PAGE_SIZE)).unwrap();
+    let object = vm.file(file.path()).unwrap();
+    let shared = vm.map(&object, &MapOptions::shared()).unwrap();
+    assert!(matches!(shared.snapshot(), Err(SnapshotError::Shared)));
+    let zeros = vm.anonymous(64 << 20).unwrap();
+    let huge = vm.map(&zeros, &MapOptions::private().huge_pages()).unwrap();
+    assert!(matches!(huge.snapshot(), Err(SnapshotError::HugePages)));
+    let mut map = vm.map(&object, &MapOptions::private()).unwrap();
+    map.populate(map.window()).unwrap();
+    (0..10).for_each(|page| write(&mut map, page, page));
+    let first = map.snapshot().unwrap();
+    (0..20).for_each(|page| write(&mut map, page, 100 + page));
+    let full = map.snapshot();
+    assert!(matches!(full, Err(SnapshotError::NoFrames)), "{full:?}");
+    assert_eq!((read(&map, 3), vm.statistics().frames), (103, 74), "the map goes on");
+    write(&mut map, 3, 203);
+    drop(shared);
+    assert_eq!(object.evict(pages(32, 64)).unwrap(), 32);
+    let second = map.snapshot().unwrap();
+    let clone = vm.map(&second, &MapOptions::private()).unwrap();
+    assert_eq!([3, 4, 30].map(|page| read(&clone, page)), [203, 104, of_file(30)]);
+    assert_eq!(read(&vm.map(&first, &MapOptions::private()).unwrap(), 3), 3);
+    let refused = vm.map(&first, &MapOptions::shared());
+    assert!(matches!(refused, Err(MapError::SharedSnapshot { .. })));
+}
+
+#[test]
+fn what_is_discarded_is_what_was_frozen_last() {
+    let file = support::file(16 * PAGE_SIZE);
+    let vm = vm();
+    let object = vm.file(file.path()).unwrap();
+    for mode in modes(&vm, &object) {
+        let mut map = vm.map(&object, &private(mode)).unwrap();
+        write(&mut map, 2, 1);
+        let _first = map.snapshot().unwrap();
+        write(&mut map, 2, 2);
+        write(&mut map, 3, 3);
+        map.discard(pages(0, 16)).unwrap();
+        assert_eq!([2, 3].map(|page| read(&map, page)), [1, of_file(3)]);
+        let second = map.snapshot().unwrap();
+        write(&mut map, 3, 4);
+        let third = map.snapshot().unwrap();
+        let clone_of = |object: &Object| vm.map(object, &private(mode)).unwrap();
+        assert_eq!([2, 3].map(|page| read(&clone_of(&second), page)), [1, of_file(3)]);
+        assert_eq!([2, 3].map(|page| read(&clone_of(&third), page)), [1, 4]);
+    }
+}
+
+/// The worked examples of shared/vectors, by snapshots and clones of real memory.
+struct Forks {
+    vm: Vm,
+    parent: Map,
+    children: Vec<(Map, Vec<u64>)>,
+    now: Vec<u64>,
+}
+
+impl Forks {
+    fn of(vm: Vm, object: &Object) -> Self {
+        let parent = vm.map(object, &MapOptions::private()).unwrap();
+        let now = (0..object.pages().len()).map(|page| read(&parent, page)).collect();
+        Self { vm, parent, children: Vec::new(), now }
+    }
+
+    fn anonymous(pages: u64) -> Self {
+        let vm = vm();
+        let zeros = vm.anonymous(pages * PAGE_SIZE).unwrap();
+        let mut forks = Self::of(vm, &zeros);
+        (0..pages).for_each(|page| forks.write(page, 1000 + page));
+        forks
+    }
+
+    fn write(&mut self, page: u64, value: u64) {
+        write(&mut self.parent, page, value);
+        self.now[page as usize] = value;
+    }
+
+    fn fork(&mut self) {
+        let snapshot = self.parent.snapshot().unwrap();
+        let child = self.vm.map(&snapshot, &MapOptions::private()).unwrap();
+        self.children.push((child, self.now.clone()));
+    }
+
+    /// Everybody reads what was there at the fork; returns page copies, greatest depth, and collapses.
+    fn figures(&self) -> (u64, u32, u64) {
+        for (child, then) in &self.children {
+            (0..).zip(then).for_each(|(page, then)| assert_eq!(read(child, page), *then, "page {page}"));
+        }
+        (0..).zip(&self.now).for_each(|(page, now)| assert_eq!(read(&self.parent, page), *now));
+        let chains = self.vm.chains();
+        (chains.write_copies + chains.collapse_copies, chains.depth_max, chains.collapses)
+    }
+}
+
+#[test]
+fn chains_collapse_as_in_the_worked_examples() {
+    // A: children stay, the parent writes one page after each fork.
+    let mut forks = Forks::anonymous(8);
+    for fork in 1..=20 {
+        forks.fork();
+        forks.write(0, fork);
+    }
+    // What was written last is seen by a snapshot alone.
+    let _last = forks.parent.snapshot().unwrap();
+    assert_eq!(forks.figures(), (41, 5, 3));
+    assert_eq!(forks.vm.chains().collapse_copies, 21);
+    // B: it writes all pages.
+    let mut forks = Forks::anonymous(8);
+    for fork in 1..=20 {
+        forks.fork();
+        (0..8).for_each(|page| forks.write(page, 100 * fork + page));
+    }
+    let _last = forks.parent.snapshot().unwrap();
+    assert_eq!((forks.figures().1, forks.figures().2, forks.vm.chains().collapse_copies), (1, 19, 0));
+    // C: children exit before the write.
+    let mut forks = Forks::anonymous(8);
+    for fork in 1..=20 {
+        forks.fork();
+        forks.children.clear();
+        forks.write(0, fork);
+    }
+    let _last = forks.parent.snapshot().unwrap();
+    assert_eq!(forks.figures(), (0, 0, 0));
+    // A file of 100 pages stays where it is.
+    let file = support::file(100 * PAGE_SIZE);
+    let vm = vm();
+    let object = vm.file(file.path()).unwrap();
+    let mut forks = Forks::of(vm, &object);
+    for fork in 1..=12 {
+        forks.fork();
+        forks.write(fork % 10, fork);
+    }
+    let _last = forks.parent.snapshot().unwrap();
+    assert_eq!((forks.figures().0, forks.figures().1), (24, 5));
+}
+
+#[test]
+fn pages_that_every_map_shadows_are_destroyed() {
+    const PAGES: u64 = 512;
+    let vm = vm();
+    let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+    let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+    (0..PAGES).for_each(|page| write(&mut map, page, page + 1));
+    let base = map.snapshot().unwrap();
+    // Two look at it, and both write over most of it.
+    let mut clone = vm.map(&base, &MapOptions::private()).unwrap();
+    drop(base);
+    for (map, value) in [(&mut map, 1 << 20), (&mut clone, 1 << 30)] {
+        (0..PAGES - 7).for_each(|page| write(map, page, value + page));
+    }
+    assert_eq!(vm.free_shadowed().unwrap(), 0, "nobody knows yet");
+    let tops = [map.snapshot().unwrap(), clone.snapshot().unwrap()];
+    assert_eq!(vm.statistics().frames, 3 * PAGES - 14);
+    assert_eq!(vm.free_shadowed().unwrap(), PAGES - 7);
+    assert_eq!((vm.statistics().frames, vm.free_shadowed().unwrap()), (2 * PAGES - 7, 0));
+    for (top, value) in tops.iter().zip([1 << 20, 1 << 30]) {
+        let map = vm.map(top, &MapOptions::private()).unwrap();
+        assert_eq!(
+            [0, PAGES - 8, PAGES - 7].map(|page| read(&map, page)),
+            [value, value + PAGES - 8, PAGES - 6]
+        );
+    }
+}
+
+/// Threads write by pointers while snapshots are taken: one counts up page after page, so that every snapshot shows a row
+/// that falls by one at most.
+#[test]
+fn every_write_is_before_or_after() {
+    const PAGES: u64 = 64;
+    let vm = vm();
+    let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+    for mode in modes(&vm, &zeros) {
+        let map = vm.map(&zeros, &private(mode)).unwrap();
+        let word = |page: u64| {
+            // SAFETY: the word lies in the map, which outlives the thread, and all who look at it do so by atomic operations.
+            unsafe { &*((map.address() + page * PAGE_SIZE) as *const AtomicU64) }
+        };
+        /// Ends the writer also where the test fails.
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let stopping = Stop(&stop);
+            scope.spawn(|| {
+                let mut round = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    round += 1;
+                    (0..PAGES).for_each(|page| word(page * 37 % PAGES).store(round, Ordering::SeqCst));
+                    rounds.store(round, Ordering::SeqCst);
+                }
+            });
+            let mut last = 0;
+            let mut kept = Vec::new();
+            for number in 0..40 {
+                while number > 0 && rounds.load(Ordering::SeqCst) == last {
+                    std::thread::yield_now();
+                }
+                last = rounds.load(Ordering::SeqCst);
+                let snapshot = map.snapshot().unwrap();
+                let clone = vm.map(&snapshot, &private(mode)).unwrap();
+                let row: Vec<u64> = (0..PAGES).map(|page| touch(&clone, page * 37 % PAGES)).collect();
+                let falls = row.windows(2).filter(|pair| pair[0] != pair[1]).count();
+                assert!(
+                    falls <= 1 && row[0] - row[PAGES as usize - 1] <= 1 && row[0] >= last,
+                    "{mode:?} {row:?}"
+                );
+                if number % 3 == 0 {
+                    kept.push((clone, row));
+                }
+            }
+            drop(stopping);
+            for (clone, row) in &kept {
+                (0..PAGES).zip(row).for_each(|(page, row)| assert_eq!(touch(clone, page * 37 % PAGES), *row));
+            }
+        });
+    }
+}
+
+/// What maps, snapshots and their owners do.
+#[derive(Clone, Debug)]
+enum Step {
+    Map { of: usize, handler: bool },
+    Write { map: usize, page: u64, run: u64 },
+    Read { map: usize, page: u64 },
+    Snapshot { map: usize },
+    DropMap { map: usize },
+    DropSnapshot { snapshot: usize },
+    Discard { map: usize, page: u64, run: u64 },
+    Evict { from: u64 },
+    Free,
+}
+
+const PAGES: u64 = 80;
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let map = any::<usize>;
+    let step = prop_oneof![
+        4 => (any::<usize>(), any::<bool>()).prop_map(|(of, handler)| Step::Map { of, handler }),
+        12 => (map(), 0..PAGES, prop_oneof![9 => 1..4_u64, 1 => 16..40_u64])
+            .prop_map(|(map, page, run)| Step::Write { map, page, run }),
+        6 => (map(), 0..PAGES).prop_map(|(map, page)| Step::Read { map, page }),
+        8 => map().prop_map(|map| Step::Snapshot { map }),
+        2 => map().prop_map(|map| Step::DropMap { map }),
+        3 => any::<usize>().prop_map(|snapshot| Step::DropSnapshot { snapshot }),
+        1 => (map(), 0..PAGES, 1..20_u64).prop_map(|(map, page, run)| Step::Discard { map, page, run }),
+        2 => (0..PAGES).prop_map(|from| Step::Evict { from }),
+        1 => Just(Step::Free),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+struct Modelled {
+    map: Map,
+    now: Vec<u64>,
+    /// What it shows where nothing was written.
+    below: Vec<u64>,
+}
+
+fn check(map: &Map, expected: &[u64]) -> Result<(), TestCaseError> {
+    for (page, expected) in (0..).zip(expected) {
+        prop_assert_eq!(read(map, page), *expected, "page {}", page);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #[test]
+    fn maps_read_what_they_wrote(steps in steps()) {
+        let file = support::file(PAGES * PAGE_SIZE);
+        let vm = vm();
+        let object = vm.file(file.path()).unwrap();
+        let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+        let modes = modes(&vm, &object);
+        let mut snapshots: Vec<(Object, Vec<u64>)> = vec![
+            (object.clone(), (0..PAGES).map(of_file).collect()),
+            (zeros, vec![0; PAGES as usize]),
+        ];
+        let mut maps: Vec<Modelled> = Vec::new();
+        for (now, step) in (1_u64..).zip(steps) {
+            let count = maps.len().max(1);
+            match step {
+                Step::Map { of, handler } => {
+                    let (snapshot, bytes) = &snapshots[of % snapshots.len()];
+                    let mode = modes[usize::from(handler) % modes.len()];
+                    let map = vm.map(snapshot, &private(mode)).unwrap();
+                    maps.push(Modelled { map, now: bytes.clone(), below: bytes.clone() });
+                }
+                Step::Write { map, page, run } if !maps.is_empty() => {
+                    let modelled = &mut maps[map % count];
+                    for page in page..(page + run).min(PAGES) {
+                        write(&mut modelled.map, page, 1000 * now + page);
+                        modelled.now[page as usize] = 1000 * now + page;
+                    }
+                }
+                Step::Read { map, page } if !maps.is_empty() => {
+                    let modelled = &maps[map % count];
+                    prop_assert_eq!(read(&modelled.map, page), modelled.now[page as usize]);
+                }
+                Step::Snapshot { map } if !maps.is_empty() => {
+                    let modelled = &mut maps[map % count];
+                    snapshots.push((modelled.map.snapshot().unwrap(), modelled.now.clone()));
+                    modelled.below.clone_from(&modelled.now);
+                }
+                Step::DropMap { map } if !maps.is_empty() => {
+                    let gone = maps.swap_remove(map % count);
+                    check(&gone.map, &gone.now)?;
+                }
+                Step::DropSnapshot { snapshot } if snapshots.len() > 2 => {
+                    let at = 2 + snapshot % (snapshots.len() - 2);
+                    snapshots.swap_remove(at);
+                }
+                Step::Discard { map, page, run } if !maps.is_empty() => {
+                    let modelled = &mut maps[map % count];
+                    let end = (page + run).min(PAGES);
+                    modelled.map.discard(pages(page, end)).unwrap();
+                    let range = page as usize..end as usize;
+                    modelled.now[range.clone()].copy_from_slice(&modelled.below[range]);
+                }
+                Step::Evict { from } => {
+                    object.evict(pages(from, PAGES)).unwrap();
+                    for (snapshot, _) in &snapshots[2..] {
+                        prop_assert_eq!(snapshot.evict(snapshot.pages()).unwrap(), 0);
+                    }
+                }
+                Step::Free => drop(vm.free_shadowed().unwrap()),
+                _ => {}
+            }
+        }
+        for (snapshot, bytes) in &snapshots {
+            check(&vm.map(snapshot, &MapOptions::private()).unwrap(), bytes)?;
+        }
+        for modelled in &maps {
+            check(&modelled.map, &modelled.now)?;
+        }
+        drop((maps, snapshots, object));
+        prop_assert_eq!((vm.statistics().objects, vm.statistics().frames, vm.statistics().maps), (0, 0, 0));
+    }
+}
