@@ -128,6 +128,12 @@ bench-rates: build
 bench-vm: setup-build
 	cargo bench --locked -p prepage-vm --bench vm
 
+## bench-snapshots: snapshots and clones of the user-space VM, beside fork(2) and a private mapping; 10 GiB of memory, ROUNDS settable
+bench-snapshots: setup-build
+	cargo bench --locked -p prepage-vm --bench vm -- snapshots
+
+.PHONY: bench-snapshots
+
 ## stress-vm: threads against the user-space VM under a watchdog, for SECONDS (600)
 stress-vm: setup-build
 	cargo bench --locked -p prepage-vm --bench stress

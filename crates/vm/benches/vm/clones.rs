@@ -62,7 +62,7 @@ pub fn measure() -> Vec<Aim> {
 }
 
 /// Memory of this process in KiB: proportional pages, and page tables.
-fn memory() -> (u64, u64) {
+pub fn memory() -> (u64, u64) {
     let field = |file: &str, name: &str| {
         let text = std::fs::read_to_string(file).unwrap();
         let line = text.lines().find(|line| line.starts_with(name)).unwrap();

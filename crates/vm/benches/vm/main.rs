@@ -1,6 +1,7 @@
 //! The VM against the kernel doing the same on the same data, and against a plain handler, interleaved in one run.
 //!
-//! `cargo bench -p prepage-vm --bench vm -- [resident] [zeros] [cold] [waits] [clones] [records]`; all without arguments.
+//! `cargo bench -p prepage-vm --bench vm -- [resident] [zeros] [cold] [waits] [clones] [records]
+//! [snapshots]`; all without arguments.
 //! Parts of `cold` are `sequential`, `as-found`, `random`, `cached` and `predicted`.
 //! ROUNDS (default 7) rounds of each measurement, DIRECTORY (default .) for the cold file of FILE_MIB (default 1024),
 //! UMAP for the sources of LLNL's UMap to compare with, ONLY for the ways whose names hold its text (to profile one).
@@ -12,6 +13,7 @@ mod plain;
 mod records;
 mod resident;
 mod rounds;
+mod snapshots;
 mod umap;
 mod waits;
 mod zeros;
@@ -54,6 +56,9 @@ fn main() {
     }
     if chosen("records") {
         aims.extend(records::measure());
+    }
+    if chosen("snapshots") {
+        aims.extend(snapshots::measure());
     }
     rounds::print_aims(&aims);
 }
