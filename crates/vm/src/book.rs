@@ -49,6 +49,8 @@ pub(crate) struct Inner {
     links: HashMap<LinkId, Link>,
     /// The maps that show pages of stores, once or more often.
     maps: Vec<Weak<MapCore>>,
+    /// What else shows some: what chains began on, and what is behind maps that are being made.
+    shown: Vec<Weak<Watched>>,
 }
 
 #[derive(Debug)]
@@ -66,7 +68,8 @@ struct Link {
 #[derive(Debug)]
 pub(crate) struct Base {
     laid: Segments,
-    shown: Segments,
+    shown: Arc<Segments>,
+    watched: Option<Arc<Watched>>,
     /// What keeps it as it is.
     _holds: Box<[Arc<Hold>]>,
 }
@@ -77,6 +80,10 @@ struct View {
     laid: Arc<Segments>,
     shown: Arc<Segments>,
 }
+
+/// Pages of stores that somebody uses who is no map.
+#[derive(Debug)]
+pub(crate) struct Watched(Arc<Segments>);
 
 #[derive(Clone, Debug)]
 struct Store(Arc<ObjectCore>);
@@ -106,6 +113,8 @@ pub(crate) struct Behind {
     pub(crate) holds: Box<[Arc<Hold>]>,
     /// The link that the map looks at: that of the snapshot of which it shows all.
     pub(crate) chain: Option<Hold>,
+    /// What the map is made of stays until the book knows the map.
+    pub(crate) making: Vec<Arc<Watched>>,
 }
 
 impl Book {
@@ -113,20 +122,14 @@ impl Book {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `map` shows pages of stores: what is behind it stays.
-    pub(crate) fn watch(&self, map: &Arc<MapCore>) {
-        let mut inner = self.lock();
-        if inner.maps.len() == inner.maps.capacity() {
-            inner.maps.retain(|map| map.strong_count() > 0);
-        }
-        inner.maps.push(Arc::downgrade(map));
-    }
-
     /// Begins a chain on what a map shows.
-    pub(crate) fn begin(vm: &Arc<VmCore>, base: Base) -> Hold {
+    pub(crate) fn begin(map: &Arc<MapCore>, mut base: Base) -> Hold {
+        let vm = &map.vm;
         let pages = base.shown.last().expect("a map has a segment").pages.end().0;
         let is_zeros = base.shown.iter().all(|segment| segment.install == Install::Zero);
         let mut inner = vm.book.lock();
+        base.watched = Some(inner.watch(&base.shown));
+        inner.watch_map(map);
         let link =
             if is_zeros { inner.chains.add_anonymous(pages) } else { inner.chains.add_terminal(pages) };
         let elsewhere = RangeMap::new();
@@ -142,6 +145,24 @@ impl Book {
 }
 
 impl Inner {
+    /// What `shown` has of stores stays there while the value returned lives.
+    fn watch(&mut self, shown: &Arc<Segments>) -> Arc<Watched> {
+        let watched = Arc::new(Watched(Arc::clone(shown)));
+        if self.shown.len() == self.shown.capacity() {
+            self.shown.retain(|shown| shown.strong_count() > 0);
+        }
+        self.shown.push(Arc::downgrade(&watched));
+        watched
+    }
+
+    /// What `map` shows of stores stays there while it shows it.
+    pub(crate) fn watch_map(&mut self, map: &Arc<MapCore>) {
+        if self.maps.len() == self.maps.capacity() {
+            self.maps.retain(|map| map.strong_count() > 0);
+        }
+        self.maps.push(Arc::downgrade(map));
+    }
+
     /// Where frozen pages of `link` go that nobody else looks at.
     pub(crate) fn store(&self, link: LinkId) -> Option<Arc<ObjectCore>> {
         self.links[&link].store.clone()
@@ -185,7 +206,10 @@ impl Inner {
 
     /// Finds the frozen pages that no map and no handle sees any more; forgets them, and returns where they are. Puts into
     /// `looked_at` what must not go while the book is locked.
-    fn take_shadowed(&mut self, looked_at: &mut Vec<Arc<MapCore>>) -> Vec<(Arc<ObjectCore>, PageRange)> {
+    fn take_shadowed(
+        &mut self,
+        looked_at: &mut (Vec<Arc<MapCore>>, Vec<Arc<Watched>>),
+    ) -> Vec<(Arc<ObjectCore>, PageRange)> {
         let mut shadowed = Vec::new();
         for (link, pages) in self.chains.destroy_shadowed() {
             shadowed.extend(self.stores(link, pages).into_iter().map(|(pages, store)| (store, pages)));
@@ -193,15 +217,16 @@ impl Inner {
         }
         // Maps go on showing what their link held when they were made, also where a copy of it was made since.
         let mut shown: HashMap<u32, RangeMap<u64, ()>> = HashMap::new();
-        self.maps.retain(|map| {
-            let Some(map) = map.upgrade() else { return false };
-            for segment in map.shown.current().iter().filter(|segment| segment.object.is_frozen()) {
+        let mut look = |used: &[Segment]| {
+            for segment in used.iter().filter(|segment| segment.object.is_frozen()) {
                 let pages = segment.of_object();
                 shown.entry(segment.object.id).or_default().insert(pages.start().0..pages.end().0, ());
             }
-            looked_at.push(map);
-            true
-        });
+        };
+        looked_at.0.extend(self.maps.iter().filter_map(Weak::upgrade));
+        looked_at.1.extend(self.shown.iter().filter_map(Weak::upgrade));
+        looked_at.0.iter().for_each(|map| look(&map.shown.current()));
+        looked_at.1.iter().for_each(|watched| look(&watched.0));
         let hidden = shadowed.into_iter().flat_map(|(store, pages)| {
             let range = pages.start().0..pages.end().0;
             let gaps: Vec<_> = match shown.get(&store.id) {
@@ -293,7 +318,7 @@ impl Vm {
     pub fn free_shadowed(&self) -> Result<u64, AccessError> {
         self.core.check_process().map_err(|_| AccessError::Forked)?;
         let _masked = Masked::asynchronous();
-        let mut looked_at = Vec::new();
+        let mut looked_at = (Vec::new(), Vec::new());
         let shadowed = self.core.book.lock().take_shadowed(&mut looked_at);
         drop(looked_at);
         shadowed.iter().try_fold(0, |freed, (store, pages)| Ok(freed + evict::take(store, *pages)?))
@@ -311,14 +336,22 @@ impl Drop for Gone {
 impl Base {
     /// What a map shows that begins a chain, from `start` on.
     pub(crate) fn of(laid: &[Segment], shown: &[Segment], start: PageIndex, holds: Box<[Arc<Hold>]>) -> Self {
-        Self { laid: moved_down(laid, start), shown: moved_down(shown, start), _holds: holds }
+        Self {
+            laid: moved_down(laid, start),
+            shown: Arc::new(moved_down(shown, start)),
+            watched: None,
+            _holds: holds,
+        }
     }
 }
 
 impl Hold {
     /// What a map that looks at the link shows, its pages counted from 0.
-    fn view(&self) -> Arc<View> {
-        self.vm.book.lock().view(self.link)
+    fn view(&self) -> (Arc<View>, Arc<Watched>) {
+        let mut inner = self.vm.book.lock();
+        let view = inner.view(self.link);
+        let watched = inner.watch(&view.shown);
+        (view, watched)
     }
 }
 
@@ -343,19 +376,21 @@ impl Behind {
         if let [Piece { hold: Some(hold), object, pages, .. }] = pieces
             && *pages == object.pages()
         {
-            let view = hold.view();
+            let (view, watched) = hold.view();
             let chain = Some(Book::hold(vm, hold.link));
             let (laid, shown) = (Arc::clone(&view.laid), Arc::clone(&view.shown));
-            return Self { laid, shown, holds: Box::default(), chain };
+            let making = vec![watched];
+            return Self { laid, shown, holds: Box::default(), chain, making };
         }
         // Of a part of a snapshot the map's own chain begins there.
         let holds = pieces.iter().filter_map(|piece| piece.hold.clone()).collect();
         let (mut laid, mut shown) = (Vec::new(), Vec::new());
+        let mut making = Vec::new();
         let mut at = start;
         for piece in pieces {
             match &piece.hold {
                 Some(hold) => {
-                    let view = hold.view();
+                    let (view, watched) = hold.view();
                     let part = |segment: &Segment| {
                         let part = segment.part(piece.pages)?;
                         let start = PageIndex(at.0 + (part.pages.start().0 - piece.pages.start().0));
@@ -363,6 +398,7 @@ impl Behind {
                     };
                     laid.extend(view.laid.iter().filter_map(part));
                     shown.extend(view.shown.iter().filter_map(part));
+                    making.push(watched);
                 }
                 None => {
                     let pages = PageRange::new(at, PageIndex(at.0 + piece.pages.len()));
@@ -375,7 +411,15 @@ impl Behind {
             }
             at.0 += piece.pages.len();
         }
-        Self { laid: Arc::new(laid.into()), shown: Arc::new(shown.into()), holds, chain: None }
+        Self { laid: Arc::new(laid.into()), shown: Arc::new(shown.into()), holds, chain: None, making }
+    }
+
+    /// The map is made.
+    pub(crate) fn made(making: Vec<Arc<Watched>>, map: &Arc<MapCore>) {
+        if !making.is_empty() {
+            map.vm.book.lock().watch_map(map);
+        }
+        drop(making);
     }
 
     /// Whether it is one object in its own frames, or zeros.

@@ -124,7 +124,6 @@ impl Map {
         let last = pieces.last().expect("a map has a piece");
         let of_last = (last.object.len_bytes - last.pages.start().offset_bytes()).min(last.pages.bytes());
         let is_one = behind.is_one();
-        let has_frozen = behind.shown.iter().any(|segment| segment.object.is_frozen());
         let core = Arc::new(MapCore {
             id: next_map_id(),
             vm: Arc::clone(vm),
@@ -155,9 +154,7 @@ impl Map {
         if let Some(opening) = &core.opening {
             let _ = opening.into.set(at);
         }
-        if has_frozen {
-            vm.book.watch(&core);
-        }
+        Behind::made(behind.making, &core);
         // From here on dropping it takes it out of the table again.
         let map = Self { core, at, region };
         map.enter_backings();

@@ -70,8 +70,7 @@ impl Map {
             None => {
                 let shown = core.shown.current();
                 let base = Base::of(&core.laid, &shown, core.window.start(), core.holds.clone());
-                core.vm.book.watch(core);
-                chain.insert(Book::begin(&core.vm, base)).link
+                chain.insert(Book::begin(core, base)).link
             }
         };
         if !core.writes.must_protect() {
@@ -115,8 +114,12 @@ impl Map {
                 return Err(error);
             }
         };
-        let wanted = moved_up(&core.vm.book.lock().wanted(link), core.window.start());
-        core.shown.replace(&Arc::new(placed(&core.laid, &wanted)));
+        {
+            // What is shown is known to the book as soon as it is found there.
+            let book = core.vm.book.lock();
+            let wanted = moved_up(&book.wanted(link), core.window.start());
+            core.shown.replace(&Arc::new(placed(&core.laid, &wanted)));
+        }
         let pages_frozen = copied.iter().map(|run| run.len()).sum();
         let tally = Tally { snapshots: 1, pages_frozen, freeze_ns, ..Tally::default() };
         core.vm.figures.add(account.cpu, &tally);
