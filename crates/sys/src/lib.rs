@@ -10,8 +10,10 @@
 //! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
+//! | [`exec_watch`] | which files are executed, by which process                      | root            |
 //! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
 //! | [`direct_fill`] | a memfd as the place that reads go to                          | Linux 5.14      |
+//! | [`file_handle`] | a file told by a number, without opening it                    |                 |
 //! | [`fork`]      | telling a process from its parent                               | Linux 4.14      |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
 //! | [`heap`]      | one heap for many short threads                                 | glibc           |
@@ -25,6 +27,7 @@
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`reap`]      | waiting for children, and what each used                        |                 |
 //! | [`region`]    | address space of one's own, aligned, not inherited over fork    |                 |
+//! | [`rights`]    | what one thread may open: as a user, as anybody                 | root            |
 //! | [`sections`]  | waiting for who may still use what is taken away                |                 |
 //! | [`sigbus`]    | SIGBUS, resolved here or passed on                              |                 |
 //! | [`slot`]      | a value used in signal handlers while others take it away       |                 |
@@ -47,7 +50,9 @@ pub mod beside;
 pub mod cachestat;
 pub mod direct_fill;
 pub mod exec;
+pub mod exec_watch;
 pub mod extents;
+pub mod file_handle;
 mod first_touches;
 pub mod fork;
 pub mod fresh_pages;
@@ -64,6 +69,7 @@ pub mod process_stat;
 pub mod ptrace;
 pub mod reap;
 pub mod region;
+pub mod rights;
 pub mod sections;
 pub mod sigbus;
 pub mod signals;

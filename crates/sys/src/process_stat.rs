@@ -5,6 +5,8 @@ use std::{fs, io};
 /// Counts of a process, from its start until now (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStat {
+    /// The process that started it, or took it over.
+    pub parent: u32,
     /// Faults without a read from a device.
     pub minor_faults: u64,
     /// Faults that read from a device.
@@ -21,6 +23,8 @@ pub struct ProcessStat {
     pub children_system_ticks: u64,
     /// When it was started, in clock ticks since the machine was.
     pub started_ticks: u64,
+    /// Where its arguments lie in its address space, which an exec changes; 0 where this is not this user's to see.
+    pub arguments_at: u64,
 }
 
 impl ProcessStat {
@@ -52,6 +56,7 @@ impl ProcessStat {
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse().ok();
         Some(Self {
+            parent: fields.get(1)?.parse().ok()?,
             minor_faults: field(10)?,
             major_faults: field(12)?,
             children_major_faults: field(13)?,
@@ -60,6 +65,7 @@ impl ProcessStat {
             children_user_ticks: field(16)?,
             children_system_ticks: field(17)?,
             started_ticks: field(22)?,
+            arguments_at: field(48)?,
         })
     }
 }
@@ -70,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_anything() {
-        let stat = "7 (a) b (c)) R 1 2 3 4 5 6 70 8 90 10 11 12 13 14 15 16 17 18 1900 20";
+        let stat = "7 (a) b (c)) R 1 2 3 4 5 6 70 8 90 10 11 12 13 14 15 16 17 18 1900 20".to_owned() + &" 0".repeat(24) + " 140000 0";
         let expected = ProcessStat {
             minor_faults: 70,
             major_faults: 90,
@@ -80,8 +86,10 @@ mod tests {
             children_user_ticks: 13,
             children_system_ticks: 14,
             started_ticks: 1900,
+            parent: 1,
+            arguments_at: 140_000,
         };
-        assert_eq!(ProcessStat::parse(stat), Some(expected));
+        assert_eq!(ProcessStat::parse(&stat), Some(expected));
         assert_eq!(ProcessStat::parse("7 (a) R 1"), None);
         assert!(ProcessStat::of(std::process::id()).expect("this process").minor_faults > 0);
     }

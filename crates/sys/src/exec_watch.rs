@@ -1,0 +1,200 @@
+//! Which files are opened to be executed, on whole file systems (fanotify(7), FAN_OPEN_EXEC, Linux 5.1; CAP_SYS_ADMIN).
+//!
+//! Events name the file and the process and hold nothing: neither a file nor a mount stays in use because of one that is
+//! not read yet. No program waits for them. What does not fit the kernel's queue of 16,384 is told as [`Seen::Lost`].
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::file_handle::FileHandle;
+
+/// Some 600 events.
+const BUFFER_BYTES: usize = 32 << 10;
+
+/// `struct fanotify_event_metadata`.
+const METADATA_BYTES: usize = 24;
+/// `struct fanotify_event_info_header`.
+const INFO_HEADER_BYTES: usize = 4;
+const INFO_FID: u8 = 1;
+
+/// Something that was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Process `pid` is about to execute a file, or has opened what a file that it executes is loaded or interpreted by.
+    Exec {
+        /// Which process; 0 where it is not to be seen from here.
+        pid: u32,
+        /// The file.
+        file: FileHandle,
+    },
+    /// Execs were missed: there were more than the kernel keeps.
+    Lost,
+}
+
+/// Execs of the file systems that were added.
+#[derive(Debug)]
+pub struct ExecWatch {
+    fd: OwnedFd,
+}
+
+impl ExecWatch {
+    /// Of no file system yet.
+    ///
+    /// # Errors
+    /// EPERM without the right to watch.
+    pub fn new() -> io::Result<Self> {
+        let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
+        // SAFETY: the call takes numbers only.
+        let fd = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Adds the file system that is mounted at `point`. May wait for a server where that is a network's.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP, ENODEV, EXDEV where a file system has no numbers that tell its files.
+    pub fn add(&self, point: &Path) -> io::Result<()> {
+        let path = CString::new(point.as_os_str().as_bytes())?;
+        let flags = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM | libc::FAN_MARK_ONLYDIR;
+        // SAFETY: the path ends in a zero byte and lives until the call returns.
+        let result = unsafe {
+            libc::fanotify_mark(
+                self.fd.as_raw_fd(),
+                flags,
+                libc::FAN_OPEN_EXEC,
+                libc::AT_FDCWD,
+                path.as_ptr(),
+            )
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Hands what was seen since the last call to `see`, without waiting, at most one buffer full. Returns whether there may be
+    /// more.
+    ///
+    /// # Errors
+    /// As read(2).
+    pub fn read(&self, see: &mut dyn FnMut(Seen)) -> io::Result<bool> {
+        let mut buffer = [0u8; BUFFER_BYTES];
+        match rustix::io::read(&self.fd, &mut buffer) {
+            Ok(len) => {
+                parse(&buffer[..len], see);
+                Ok(len > 0)
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for ExecWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Events as the kernel writes them. What is not understood is passed over.
+fn parse(mut events: &[u8], see: &mut dyn FnMut(Seen)) {
+    while let Some(event_len) = u32_at(events, 0) {
+        let Some(event) = events.get(..event_len as usize).filter(|event| event.len() >= METADATA_BYTES) else {
+            return;
+        };
+        events = &events[event.len()..];
+        let metadata_len = usize::from(u16::from_ne_bytes([event[6], event[7]]));
+        let mask = u64::from_ne_bytes(event[8..16].try_into().expect("eight bytes"));
+        let pid = u32_at(event, 20).unwrap_or(0);
+        if mask & libc::FAN_Q_OVERFLOW != 0 {
+            see(Seen::Lost);
+        } else if let Some(file) = event.get(metadata_len..).and_then(file_of) {
+            see(Seen::Exec { pid, file });
+        }
+    }
+}
+
+/// The file among the records that follow an event.
+fn file_of(mut infos: &[u8]) -> Option<FileHandle> {
+    while infos.len() >= INFO_HEADER_BYTES {
+        let len = usize::from(u16::from_ne_bytes([infos[2], infos[3]]));
+        let info = infos.get(..len).filter(|info| info.len() >= INFO_HEADER_BYTES)?;
+        infos = &infos[len..];
+        if info[0] == INFO_FID {
+            // The file system in two halves, then `struct file_handle`.
+            let file_system = u64::from(u32_at(info, 4)?) | u64::from(u32_at(info, 8)?) << 32;
+            let (bytes, kind) = (u32_at(info, 12)? as usize, u32_at(info, 16)?);
+            return Some(FileHandle {
+                file_system,
+                kind: kind as i32,
+                bytes: info.get(20..20usize.checked_add(bytes)?)?.into(),
+            });
+        }
+    }
+    None
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use prepage_testing::{Need, unless_refused};
+
+    use super::*;
+
+    #[test]
+    fn the_program_that_a_process_executes_is_told_with_the_process() {
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let Some(watch) = unless_refused(ExecWatch::new(), Need::Root, refused) else { return };
+        let program = std::fs::canonicalize("/bin/true").unwrap();
+        watch.add(&program.parent().unwrap().ancestors().last().unwrap().join("usr")).unwrap();
+        let mut child = Command::new(&program).spawn().unwrap();
+        child.wait().unwrap();
+        // It is in the queue since before it ran.
+        let wanted = Seen::Exec { pid: child.id(), file: FileHandle::of(&program).unwrap() };
+        let mut is_seen = false;
+        while watch.read(&mut |seen| is_seen |= seen == wanted).unwrap() {}
+        assert!(is_seen);
+    }
+
+    #[test]
+    fn what_is_no_event_is_passed_over() {
+        let all = |bytes: &[u8]| {
+            let mut seen = Vec::new();
+            parse(bytes, &mut |one| seen.push(one));
+            seen
+        };
+        let event = |len: u32, mask: u64, rest: &[u8]| {
+            let mut event = len.to_ne_bytes().to_vec();
+            event.extend([3, 0]);
+            event.extend(24u16.to_ne_bytes());
+            event.extend(mask.to_ne_bytes());
+            event.extend((-1i32).to_ne_bytes());
+            event.extend(7u32.to_ne_bytes());
+            event.extend(rest);
+            event
+        };
+        let mut file = vec![INFO_FID, 0];
+        file.extend(22u16.to_ne_bytes());
+        file.extend([1, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 9, 0, 0, 0, 5, 6]);
+        let expected =
+            Seen::Exec { pid: 7, file: FileHandle { file_system: 2 << 32 | 1, kind: 9, bytes: [5, 6].into() } };
+        assert_eq!(all(&event(46, libc::FAN_OPEN_EXEC, &file)), [expected]);
+        assert_eq!(all(&event(24, libc::FAN_Q_OVERFLOW, &[])), [Seen::Lost]);
+        file[12] = 200;
+        assert_eq!(all(&event(46, libc::FAN_OPEN_EXEC, &file)), [], "longer than its record");
+        for cut in 0..46 {
+            all(&event(46, libc::FAN_OPEN_EXEC, &file)[..cut]);
+            all(&event(cut as u32, libc::FAN_OPEN_EXEC, &file));
+        }
+        assert_eq!(all(&[]), []);
+    }
+}

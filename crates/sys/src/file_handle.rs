@@ -1,0 +1,96 @@
+//! A file told by its file system and the number that the file system has for it: what fanotify(7) tells of a file, and what
+//! name_to_handle_at(2) tells of a path. Neither opens the file.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// MAX_HANDLE_SZ of include/linux/exportfs.h.
+const HANDLE_BYTES_MAX: usize = 128;
+/// An identifier that need not lead back to the file (Linux 6.5): every file system can give one, and it is the one of fanotify.
+const AT_HANDLE_FID: i32 = 0x200;
+
+/// Which file it is, while this machine runs. Two handles of one file are equal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileHandle {
+    /// `f_fsid` of statfs(2).
+    pub file_system: u64,
+    /// How the file system writes [`Self::bytes`].
+    pub kind: i32,
+    /// Inode number and generation, in most file systems.
+    pub bytes: Box<[u8]>,
+}
+
+impl FileHandle {
+    /// That of the file at `path`, links followed. It is looked up and not opened.
+    ///
+    /// # Errors
+    /// As name_to_handle_at(2) and statfs(2).
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let (kind, bytes) = handle(path)?;
+        Ok(Self { file_system: rustix::fs::statvfs(path)?.f_fsid, kind, bytes })
+    }
+
+    /// Whether the file at `path` has this handle on its own file system: says nothing about which file system that is, and so
+    /// waits for no device or server.
+    pub fn is_numbered_like(&self, path: &Path) -> io::Result<bool> {
+        let (kind, bytes) = handle(path)?;
+        Ok((kind, &bytes) == (self.kind, &self.bytes))
+    }
+}
+
+fn handle(path: &Path) -> io::Result<(i32, Box<[u8]>)> {
+    #[repr(C)]
+    struct Buffer {
+        handle_bytes: u32,
+        handle_type: i32,
+        bytes: [u8; HANDLE_BYTES_MAX],
+    }
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut mount_id = 0i32;
+    for flags in [AT_HANDLE_FID, 0] {
+        let mut buffer =
+            Buffer { handle_bytes: HANDLE_BYTES_MAX as u32, handle_type: 0, bytes: [0; HANDLE_BYTES_MAX] };
+        // SAFETY: the path ends in a zero byte, the buffer is a `struct file_handle` with room for as many bytes as it says, and
+        // all three live until the call returns.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_name_to_handle_at,
+                libc::AT_FDCWD,
+                path.as_ptr(),
+                &raw mut buffer,
+                &raw mut mount_id,
+                libc::AT_SYMLINK_FOLLOW | flags,
+            )
+        };
+        if result == 0 {
+            let len = (buffer.handle_bytes as usize).min(HANDLE_BYTES_MAX);
+            return Ok((buffer.handle_type, buffer.bytes[..len].into()));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::InvalidInput {
+            return Err(error);
+        }
+    }
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_names_of_a_file_have_one_handle_and_two_files_have_two() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let [a, b, c] = ["a", "b", "c"].map(|name| directory.path().join(name));
+        std::fs::write(&a, "").unwrap();
+        std::fs::write(&c, "").unwrap();
+        std::fs::hard_link(&a, &b).unwrap();
+        let handle = FileHandle::of(&a).unwrap();
+        assert_eq!(handle, FileHandle::of(&b).unwrap());
+        assert_ne!(handle, FileHandle::of(&c).unwrap());
+        assert!(handle.is_numbered_like(&b).unwrap() && !handle.is_numbered_like(&c).unwrap());
+        assert!(FileHandle::of(&directory.path().join("none")).is_err());
+    }
+}
