@@ -111,8 +111,9 @@ impl Observer {
         let tables = || Box::new(PageTables::attach(pid, entry, Armer::new(receiver.take())));
         let pages = if options.without_perf {
             Err(PerfError::Unavailable { filtered: false })
-        } else if !options.is_patient && (inside.is_some() || entry == Entry::AtExec) {
-            // The program is armed from its beginning: what it touches meanwhile shows in its page tables.
+        } else if !options.is_patient && (inside.is_some() || entry != Entry::AfterExec) {
+            // The program is armed from its beginning: what it touches meanwhile shows in its page tables, and so does what one
+            // that runs already has touched before.
             Primer::begin().map(|primer| Pages::Tables(tables(), Some(primer)))
         } else {
             Faults::attach(pid, entry, || Armer::new(receiver.take()))

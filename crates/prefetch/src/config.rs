@@ -102,15 +102,22 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What the machine's administrator wants of everybody.
+    pub fn of_machine() -> Self {
+        Self::default().and(OF_MACHINE.as_ref())
+    }
+
+    /// The same with what the file at `path` says.
+    #[must_use]
+    pub fn and(mut self, path: &Path) -> Self {
+        self.read(path);
+        self
+    }
+
     /// What is in force for this process.
     pub fn load() -> Self {
-        let mut config = Self::default();
-        for path in Self::paths() {
-            config.read(&path);
-        }
-        if std::env::var_os("PREPAGE")
-            .is_some_and(|value| parse_switch(&value.to_string_lossy()) == Some(false))
-        {
+        let mut config = Self::paths().iter().fold(Self::default(), |config, path| config.and(path));
+        if std::env::var_os("PREPAGE").is_some_and(|value| is_off(&value)) {
             config.enabled = false;
             config.origins[0] = Some(Origin::Variable("PREPAGE"));
         }
@@ -217,6 +224,11 @@ fn content(path: &Path) -> io::Result<Option<String>> {
     let mut bytes = Vec::new();
     file.take(BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Whether `$PREPAGE` with this value switches everything off.
+pub fn is_off(value: &OsStr) -> bool {
+    parse_switch(&value.to_string_lossy()) == Some(false)
 }
 
 fn parse_switch(value: &str) -> Option<bool> {

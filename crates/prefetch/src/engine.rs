@@ -25,7 +25,7 @@ use prepage_profiles::identity::Skipped;
 
 use crate::calibrate::cache::Cache;
 use crate::memory::Budget;
-use state::State;
+use state::{AtWork, State};
 
 /// Readers at once, whatever the device: fewer leave it idle while they open files, and more have the program's own misses
 /// wait behind them. Measured in docs/results.md.
@@ -69,10 +69,19 @@ pub fn device_of(profile: &Profile) -> DeviceFigures {
     most.and_then(|&(device, _)| Cache::of_user()?.figures(device)).unwrap_or_default()
 }
 
+/// What one thread does of a prefetch.
+pub type Work = Box<dyn FnOnce() + Send>;
+
 /// A prefetch in preparation or under way. Clones are handles to the same one.
 #[derive(Clone)]
 pub struct Engine {
     state: Arc<State>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("outcome", &self.outcome()).finish_non_exhaustive()
+    }
 }
 
 impl Engine {
@@ -171,13 +180,23 @@ impl Engine {
     /// Begins to prefetch, in threads of its own.
     pub fn start(&self) {
         prepage_sys::heap::share_one();
+        let spawn = |work: Work| std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).is_ok();
+        if self.start_on(&mut { spawn }) == 0 {
+            // Where no thread can be had, the caller does what it can by itself.
+            self.state.read_pages();
+        }
+    }
+
+    /// Begins to prefetch, on threads that `lend` finds for each piece of work, at once or later; it returns whether it will
+    /// find one. Work that is dropped is not done. Returns how many readers there are.
+    pub fn start_on(&self, lend: &mut dyn FnMut(Work) -> bool) -> u32 {
         let State { readers, name_threads, .. } = *self.state;
         let mut readers_started = 0;
         for thread in 0..readers.max(name_threads) {
             // In turns: the first names are needed before the first pages, and the last ones need not wait for them.
             if thread < name_threads {
                 // Half of them on either, and where one list ends, all on the other.
-                self.start_thread(if thread % 2 == 0 {
+                lend(self.work(if thread % 2 == 0 {
                     |state| {
                         state.open_files();
                         state.look_up_names();
@@ -187,30 +206,26 @@ impl Engine {
                         state.look_up_names();
                         state.open_files();
                     }
-                });
+                }));
             }
             if thread < readers {
-                readers_started += u32::from(self.start_thread(State::read_pages));
+                readers_started += u32::from(lend(self.work(State::read_pages)));
             }
         }
-        if readers_started == 0 {
-            // Where no thread can be had, the caller does what it can by itself.
-            self.state.read_pages();
-        }
+        readers_started
     }
 
-    /// Returns whether the thread could be started. One that could not is one fewer at work.
-    fn start_thread(&self, work: fn(&State)) -> bool {
-        let state = self.state.clone();
-        *state.at_work.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        let started = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
-            work(&state);
-            state.end_one();
-        });
-        if started.is_err() {
-            self.state.end_one();
-        }
-        started.is_ok()
+    /// Opens the files and looks up the names, and reads no page: what is in memory of them afterwards is what the kernel knows of
+    /// them, not what they hold. Returns when that is done, or when cancelled.
+    pub fn look_up(&self) {
+        self.state.open_files();
+        self.state.look_up_names();
+    }
+
+    /// A piece of work for one thread, at work from now on until it is done or dropped.
+    fn work(&self, work: fn(&State)) -> Work {
+        let at_work = AtWork::begin(&self.state);
+        Box::new(move || work(&at_work.0))
     }
 
     /// Waits for the end of the prefetch, or until it is cancelled.
@@ -225,6 +240,11 @@ impl Engine {
         let goes_on = |at_work: &mut u32| *at_work > 0 && !self.state.cancelled.load(Ordering::Relaxed);
         let waited = self.state.ended.wait_timeout_while(at_work, timeout, goes_on);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// Whether any thread is at work on it, cancelled or not.
+    pub fn is_at_work(&self) -> bool {
+        *self.state.at_work.lock().unwrap_or_else(PoisonError::into_inner) > 0
     }
 
     /// What was done so far.

@@ -237,6 +237,6 @@ impl Launch<'_> {
 }
 
 /// A number that no two starts share.
-pub(crate) fn random() -> u64 {
+pub fn random() -> u64 {
     SplitMix::new(now_ns() ^ (u64::from(std::process::id()) << 32)).next()
 }

@@ -1,6 +1,7 @@
 //! What of a profile is for others to have: for exports, and for the layers that all users read.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -18,24 +19,43 @@ fn public_besides(mut profile: Profile, homes: &[String]) -> Option<Profile> {
     if is_private(&profile.role) {
         return None;
     }
-    let is_at_home = |path: &str| homes.iter().any(|home| Path::new(path).starts_with(home));
+    let is_at_home = |path: &str| is_below(Path::new(path), homes);
     if is_at_home(&profile.program) {
         return None;
     }
-    profile.lookups.retain(|name| !is_at_home(&name.path));
+    // A name below a directory that others may not enter is for nobody else to know, whether there is such a file or not.
+    profile.lookups.retain(|name| !is_at_home(&name.path) && may_be_reached_by_all(Path::new(&name.path)));
     profile.files.retain(|file| !is_at_home(&file.path) && may_be_read_by_all(Path::new(&file.path)));
     profile.starts.clear();
     (profile.history.due, profile.history.rest) = (0, 0);
     Some(profile)
 }
 
+/// Whether the file at `path` is no user's own: everybody may read it, and it lies in nobody's home.
+pub fn is_for_all(path: &Path) -> bool {
+    !is_below(path, &homes()) && may_be_read_by_all(path)
+}
+
+fn is_below(path: &Path, homes: &[String]) -> bool {
+    homes.iter().any(|home| path.starts_with(home))
+}
+
 /// Whether everybody may read the file at `path`. One that is not there is no secret of this machine.
 pub fn may_be_read_by_all(path: &Path) -> bool {
-    let allows = |path: &Path, bits: u32| match fs::metadata(path) {
+    allows(path, 0o004) && may_be_reached_by_all(path)
+}
+
+/// Whether everybody may enter the directories on the way to `path`.
+fn may_be_reached_by_all(path: &Path) -> bool {
+    path.ancestors().skip(1).all(|directory| allows(directory, 0o001))
+}
+
+fn allows(path: &Path, bits: u32) -> bool {
+    match fs::metadata(path) {
         Ok(metadata) => metadata.mode() & bits == bits,
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-    };
-    allows(path, 0o004) && path.ancestors().skip(1).all(|directory| allows(directory, 0o001))
+        // Below a file there is nothing either.
+        Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+    }
 }
 
 /// Home directories: those of people in /etc/passwd, the usual places of them, and this process's own.
@@ -69,6 +89,9 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             path.to_str().unwrap().to_owned()
         };
+        let closed = dir.path().join("closed");
+        fs::create_dir(&closed).unwrap();
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
         let file = |path: String| ProfiledFile { path, ..ProfiledFile::default() };
         let name = |path: &str| Lookup { path: path.into(), list: false, counts: Counts::default() };
         let profile = Profile {
@@ -79,7 +102,12 @@ mod tests {
                 file(path("secret", 0o640)),
                 file("/home/ann/diary".into()),
             ],
-            lookups: vec![name("/usr/share/x"), name("/home/ann/plans/merger.c"), name("/root/.x")],
+            lookups: vec![
+                name("/usr/share/x"),
+                name("/home/ann/plans/merger.c"),
+                name("/root/.x"),
+                name(&format!("{}/no-such-plan", closed.display())),
+            ],
             starts: vec![ColdStart::default()],
             ..Profile::default()
         };

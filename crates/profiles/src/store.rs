@@ -235,25 +235,50 @@ impl Stores {
         }
     }
 
+    /// The profile in the file at `path` of a layer; `None` where there is none.
+    ///
+    /// # Errors
+    /// Why it is not followed.
+    pub fn at_path(&self, layer: Layer, path: &Path) -> Result<Option<Profile>, StoreError> {
+        let Some(directory) = trust::open_directory(self.directory(layer)?, self.uid)? else {
+            return Ok(None);
+        };
+        let stored = self.read_file(directory.as_fd(), Layer::Vendor, path)?;
+        stored.map(|stored| Ok(stored.decode()?.0)).transpose()
+    }
+
     /// Every profile of a layer, sorted by name.
     ///
     /// # Errors
     /// When its directory cannot be read.
     pub fn list(&self, layer: Layer) -> Result<Vec<Listed>, StoreError> {
         let mut listed = Vec::new();
+        self.each(layer, &mut |one| {
+            listed.push(one);
+            true
+        })?;
+        listed.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(listed)
+    }
+
+    /// Hands every profile of a layer to `see`, those used last first, one at a time, until that returns false. Returns whether
+    /// it has seen all.
+    ///
+    /// # Errors
+    /// When its directory cannot be read.
+    pub fn each(&self, layer: Layer, see: &mut dyn FnMut(Listed) -> bool) -> Result<bool, StoreError> {
         for (_, directory) in self.directories().filter(|one| one.0 == layer) {
             let Some(opened) = trust::open_directory(directory, self.uid)? else { continue };
-            let mut names: Vec<_> = files_of(directory).into_iter().map(|file| file.path).collect();
-            names.sort();
-            for path in names {
-                let loaded = self.read_file(opened.as_fd(), Layer::Vendor, &path).transpose();
-                listed.extend(loaded.map(|loaded| {
-                    let profile = loaded.and_then(|stored| Ok(stored.decode()?.0));
-                    (path, profile)
-                }));
+            for path in files_of(directory).into_iter().map(|file| file.path) {
+                let read = self.read_file(opened.as_fd(), Layer::Vendor, &path).transpose();
+                let Some(read) = read else { continue };
+                let profile = read.and_then(|stored| Ok(stored.decode()?.0));
+                if !see((path, profile)) {
+                    return Ok(false);
+                }
             }
         }
-        Ok(listed)
+        Ok(true)
     }
 
     /// Profiles of the same executable in other roles, at most `most`, those used last first. Only files named like that of

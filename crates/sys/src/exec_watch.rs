@@ -103,7 +103,8 @@ impl AsFd for ExecWatch {
 /// Events as the kernel writes them. What is not understood is passed over.
 fn parse(mut events: &[u8], see: &mut dyn FnMut(Seen)) {
     while let Some(event_len) = u32_at(events, 0) {
-        let Some(event) = events.get(..event_len as usize).filter(|event| event.len() >= METADATA_BYTES) else {
+        let Some(event) = events.get(..event_len as usize).filter(|event| event.len() >= METADATA_BYTES)
+        else {
             return;
         };
         events = &events[event.len()..];
@@ -185,8 +186,10 @@ mod tests {
         let mut file = vec![INFO_FID, 0];
         file.extend(22u16.to_ne_bytes());
         file.extend([1, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 9, 0, 0, 0, 5, 6]);
-        let expected =
-            Seen::Exec { pid: 7, file: FileHandle { file_system: 2 << 32 | 1, kind: 9, bytes: [5, 6].into() } };
+        let expected = Seen::Exec {
+            pid: 7,
+            file: FileHandle { file_system: 2 << 32 | 1, kind: 9, bytes: [5, 6].into() },
+        };
         assert_eq!(all(&event(46, libc::FAN_OPEN_EXEC, &file)), [expected]);
         assert_eq!(all(&event(24, libc::FAN_Q_OVERFLOW, &[])), [Seen::Lost]);
         file[12] = 200;

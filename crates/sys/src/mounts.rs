@@ -8,6 +8,8 @@ use std::{fs, io};
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// Its number, which another mount may have once this one is gone.
+    pub id: u64,
     /// The file system's device, `major << 20 | minor`.
     pub device: u64,
     /// The directory of the file system that is seen at `point`: `/` but for bind mounts and in containers.
@@ -48,7 +50,8 @@ pub fn mount_of(path: &Path) -> Option<Mount> {
 /// One line: `36 35 98:0 /root /mount/point options … - type source options` (proc_pid_mountinfo(5)).
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let device = str::from_utf8(fields.nth(2)?).ok()?;
+    let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = str::from_utf8(fields.nth(1)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let mut path = || Some(PathBuf::from(OsString::from_vec(unescaped(fields.next()?))));
     let (root, point) = (path()?, path()?);
@@ -56,7 +59,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let mut text = || Some(String::from_utf8_lossy(&unescaped(after.next()?)).into_owned());
     let device = major.parse::<u64>().ok()? << 20 | minor.parse::<u64>().ok()?;
     let (kind, source) = (text()?, text()?);
-    Some(Mount { device, root, point, kind, source, options: text().unwrap_or_default() })
+    Some(Mount { id, device, root, point, kind, source, options: text().unwrap_or_default() })
 }
 
 /// Spaces, tabs, line ends and backslashes are written `\040` and so on.
@@ -84,6 +87,7 @@ mod tests {
             (mount.device, mount.kind.as_str(), mount.source.as_str()),
             (98 << 20 | 5, "ext4", "/dev/my disk")
         );
+        assert_eq!(mount.id, 36);
         assert_eq!((mount.root.to_str(), mount.options.as_str()), (Some("/"), "rw"));
         assert_eq!(mount.point.into_os_string().into_vec(), b"/mnt/a b\\\\xff\xff");
         assert_eq!(parse(b"36 35 98:0"), None);

@@ -25,6 +25,8 @@ pub struct ProcessStat {
     pub started_ticks: u64,
     /// Where its arguments lie in its address space, which an exec changes; 0 where this is not this user's to see.
     pub arguments_at: u64,
+    /// Where its environment ends; 0 while the kernel still sets up a program, and where this is not this user's to see.
+    pub environment_end: u64,
 }
 
 impl ProcessStat {
@@ -66,6 +68,7 @@ impl ProcessStat {
             children_system_ticks: field(17)?,
             started_ticks: field(22)?,
             arguments_at: field(48)?,
+            environment_end: field(51)?,
         })
     }
 }
@@ -76,7 +79,9 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_anything() {
-        let stat = "7 (a) b (c)) R 1 2 3 4 5 6 70 8 90 10 11 12 13 14 15 16 17 18 1900 20".to_owned() + &" 0".repeat(24) + " 140000 0";
+        let stat = "7 (a) b (c)) R 1 2 3 4 5 6 70 8 90 10 11 12 13 14 15 16 17 18 1900 20".to_owned()
+            + &" 0".repeat(24)
+            + " 140000 150000 160000 170000 0";
         let expected = ProcessStat {
             minor_faults: 70,
             major_faults: 90,
@@ -88,6 +93,7 @@ mod tests {
             started_ticks: 1900,
             parent: 1,
             arguments_at: 140_000,
+            environment_end: 170_000,
         };
         assert_eq!(ProcessStat::parse(&stat), Some(expected));
         assert_eq!(ProcessStat::parse("7 (a) R 1"), None);

@@ -37,6 +37,23 @@ pub(super) struct State {
     pub(super) ended: Condvar,
 }
 
+/// One thread at work, or soon.
+pub(super) struct AtWork(pub(super) Arc<State>);
+
+impl AtWork {
+    pub(super) fn begin(state: &Arc<State>) -> Self {
+        *state.at_work.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Self(state.clone())
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        *self.0.at_work.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.ended.notify_all();
+    }
+}
+
 impl State {
     pub(super) fn planned_bytes(&self) -> u64 {
         self.reads.iter().map(|read| read.range.bytes()).sum()
@@ -57,11 +74,6 @@ impl State {
         self.cancelled.store(true, Ordering::Relaxed);
         // Whoever waits holds the lock between its look at `cancelled` and its sleep.
         drop(self.at_work.lock());
-        self.ended.notify_all();
-    }
-
-    pub(super) fn end_one(&self) {
-        *self.at_work.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.ended.notify_all();
     }
 

@@ -131,3 +131,24 @@ fn a_missing_file_and_a_missing_name_are_passed_over() {
     let engine = Engine::new(profile, &DeviceFigures::default());
     assert_eq!(engine.run().skipped, [(0, Skipped::Missing)]);
 }
+
+#[test]
+fn work_that_others_do_later_or_never_is_a_prefetch_all_the_same() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let engine = Engine::with(profile(&path, &[1, 100]), PlanOptions::EXACT, 8);
+    let mut lent: Vec<Work> = Vec::new();
+    let readers = engine.start_on(&mut |work| {
+        lent.push(work);
+        true
+    });
+    assert_eq!(readers, 8);
+    assert!(!engine.wait_for(Duration::ZERO) && engine.outcome().requested_bytes == 0);
+    // One reader does all of it; who finds nothing to do may as well not come.
+    lent.truncate(2);
+    lent.into_iter().for_each(|work| work());
+    assert!(engine.wait_for(Duration::ZERO));
+    assert_eq!(engine.outcome().requested_bytes, 2 * PAGE_SIZE);
+    assert_eq!(engine.start_on(&mut |_| false), 0);
+    assert!(engine.wait_for(Duration::ZERO), "nobody is at work");
+}

@@ -1,0 +1,78 @@
+//! What the service has done since it began, in numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// Each only grows.
+        #[derive(Debug, Default)]
+        pub struct Counters { $($(#[doc = $doc])+ pub $name: Counter,)+ }
+
+        impl Counters {
+            /// All of them: name, what it counts, value.
+            pub fn all(&self) -> Vec<(&'static str, String, u64)> {
+                vec![$((stringify!($name), [$($doc),+].join(" ").trim().to_owned(), self.$name.get())),+]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Files opened to be executed, loaders included.
+    execs,
+    /// Times that the kernel had no room for more execs; each is followed by a look at all processes.
+    lost,
+    /// Execs found by such looks.
+    rescanned,
+    /// Starts of programs that were looked at.
+    starts,
+    /// Starts whose profile was fetched.
+    fetched,
+    /// Starts for which was fetched what the program's other roles have in common.
+    guessed,
+    /// Starts with a profile whose pages were in memory already.
+    warm,
+    /// Starts without a profile.
+    unknown,
+    /// Starts that the configuration, the environment or their own prefix leaves alone.
+    left_alone,
+    /// Starts in another mount namespace or below another root.
+    elsewhere,
+    /// Starts passed over because too many came at once.
+    crowded,
+    /// Bytes asked for.
+    fetched_bytes,
+    /// Starts observed.
+    observed,
+    /// Observations that went into the machine's profiles.
+    learned,
+    /// Observations that stay with nobody: what was used is one user's own.
+    private,
+    /// Observations that could not be kept.
+    not_kept,
+    /// Rounds in which names were looked up.
+    name_rounds,
+    /// Prefetches given up because a file system did not answer.
+    hung,
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// One more.
+    pub fn count(&self) {
+        self.add(1);
+    }
+
+    /// So many more.
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// How many.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

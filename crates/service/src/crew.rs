@@ -1,0 +1,191 @@
+//! Threads that wait for work: made on demand, bounded in number, and replaced where one hangs.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prepage_prefetch::engine::Work;
+
+/// A thread without work ends after this long. Waiting, it takes some 20 KB; made anew for a start, time that the start has not.
+const IDLE_MAX: Duration = Duration::from_secs(300);
+/// A thread that is at one piece of work for this long hangs, and another may be started in its place. Reads of a start take a
+/// second or two on the slowest volumes.
+const HANGS_AFTER: Duration = Duration::from_secs(20);
+/// Enough for a listing's buffer, an observation and their frames.
+const STACK_BYTES: usize = 256 << 10;
+
+/// What comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// What a program that starts now will need.
+    Start,
+    /// What it may need, as far as its relatives tell.
+    Guess,
+}
+
+/// Threads, and the work that waits for them. Clones are handles to the same ones.
+#[derive(Clone, Debug)]
+pub struct Crew(Arc<Shared>);
+
+/// Lock order: none, there is one lock.
+#[derive(Debug)]
+struct Shared {
+    name: &'static str,
+    threads_max: usize,
+    waiting_max: usize,
+    state: Mutex<State>,
+    /// There is work, or a thread too many.
+    wanted: Condvar,
+}
+
+/// Protected by `Shared::state`.
+#[derive(Default)]
+struct State {
+    waiting: [VecDeque<Work>; 2],
+    /// Threads that wait for work.
+    idle: usize,
+    /// When each thread at work began what it is at.
+    at_work: HashMap<u64, Instant>,
+    next_thread: u64,
+}
+
+impl State {
+    fn waiting(&self) -> usize {
+        self.waiting.iter().map(VecDeque::len).sum()
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("idle", &self.idle)
+            .field("at_work", &self.at_work)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Crew {
+    /// At most `threads_max` threads, and as many again in place of those that hang; at most `waiting_max` pieces of work wait.
+    pub fn new(name: &'static str, threads_max: usize, waiting_max: usize) -> Self {
+        let (state, wanted) = (Mutex::default(), Condvar::new());
+        Self(Arc::new(Shared { name, threads_max, waiting_max, state, wanted }))
+    }
+
+    /// Has `work` done as soon as a thread can. Returns whether it will be: it is dropped where too much waits already.
+    pub fn lend(&self, priority: Priority, work: Work) -> bool {
+        let mut state = self.0.lock();
+        // An idle thread that was woken for other work is idle until it runs.
+        if state.waiting() >= state.idle && self.0.may_grow(&state) {
+            let number = state.next_thread;
+            state.next_thread += 1;
+            // It is at work until it says otherwise: the next who asks must not count on it.
+            state.at_work.insert(number, Instant::now());
+            drop(state);
+            let shared = self.0.clone();
+            let thread = std::thread::Builder::new().name(self.0.name.into()).stack_size(STACK_BYTES);
+            let spawned = thread.spawn(move || shared.serve(number));
+            state = self.0.lock();
+            if spawned.is_err() {
+                state.at_work.remove(&number);
+            }
+        }
+        if state.waiting() >= self.0.waiting_max || state.idle + state.at_work.len() == 0 {
+            return false;
+        }
+        state.waiting[priority as usize].push_back(work);
+        drop(state);
+        self.0.wanted.notify_one();
+        true
+    }
+
+    /// How many threads there are, and how many of them hang.
+    pub fn threads(&self) -> (usize, usize) {
+        let state = self.0.lock();
+        (state.idle + state.at_work.len(), hanging(&state))
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn may_grow(&self, state: &State) -> bool {
+        let threads = state.idle + state.at_work.len();
+        threads < self.threads_max + hanging(state).min(self.threads_max)
+    }
+
+    fn serve(&self, number: u64) {
+        let mut state = self.lock();
+        loop {
+            state.at_work.remove(&number);
+            let Some(work) = state.waiting.iter_mut().find_map(VecDeque::pop_front) else {
+                state.idle += 1;
+                let (after, timeout) =
+                    self.wanted.wait_timeout(state, IDLE_MAX).unwrap_or_else(PoisonError::into_inner);
+                state = after;
+                state.idle -= 1;
+                if timeout.timed_out() && state.waiting.iter().all(VecDeque::is_empty) {
+                    return;
+                }
+                continue;
+            };
+            state.at_work.insert(number, Instant::now());
+            drop(state);
+            // One piece of work that fails takes no thread from the others.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            state = self.lock();
+        }
+    }
+}
+
+fn hanging(state: &State) -> usize {
+    state.at_work.values().filter(|began| began.elapsed() > HANGS_AFTER).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn what_matters_more_comes_first_and_what_is_too_much_is_refused() {
+        let crew = Crew::new("test", 1, 3);
+        let (done, results) = channel();
+        let (go, gate) = channel::<()>();
+        let (at_gate, began) = channel::<()>();
+        assert!(crew.lend(
+            Priority::Start,
+            Box::new(move || {
+                at_gate.send(()).unwrap();
+                let _ = gate.recv();
+            })
+        ));
+        began.recv().unwrap();
+        let say = |text: &'static str| -> Work {
+            let done = done.clone();
+            Box::new(move || done.send(text).unwrap())
+        };
+        assert!(crew.lend(Priority::Guess, say("guess")));
+        assert!(crew.lend(Priority::Start, say("start")));
+        assert!(crew.lend(Priority::Start, Box::new(|| panic!("and the thread goes on"))));
+        assert!(!crew.lend(Priority::Start, say("too much")));
+        assert_eq!(crew.threads(), (1, 0));
+        go.send(()).unwrap();
+        assert_eq!([results.recv().unwrap(), results.recv().unwrap()], ["start", "guess"]);
+    }
+
+    #[test]
+    fn many_pieces_of_work_are_all_done_by_few_threads() {
+        let crew = Crew::new("test", 4, 1000);
+        let (done, results) = channel();
+        for at in 0..1000u32 {
+            let done = done.clone();
+            assert!(crew.lend(Priority::Start, Box::new(move || done.send(at).unwrap())));
+        }
+        let mut all: Vec<u32> = results.iter().take(1000).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..1000) && crew.threads().0 <= 4);
+    }
+}

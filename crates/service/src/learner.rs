@@ -1,0 +1,147 @@
+//! Observe and persist: what programs use that nobody has learned yet, within a share of the processor.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prepage_core::profile::role::is_private;
+use prepage_observe::{ObserveOptions, Observer, Until};
+use prepage_prefetch::persist::{Persisting, Shown};
+use prepage_profiles::public::is_for_all;
+use prepage_profiles::{Layer, StoreError};
+use prepage_trace::{FaultEvents, Probe, Stream};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::counters::Counters;
+use crate::library::Library;
+use crate::process::Process;
+
+/// How long a start is observed at most.
+const WINDOW: Duration = Duration::from_secs(30);
+/// Starts observed at once.
+const OBSERVED_MAX: usize = 2;
+/// The share of the machine's processors that learning may take: 1 in this.
+const SHARE: u64 = 1000;
+/// What it may take beside that, once: some hundred programs that a new machine does not know.
+const ADVANCE_NS: u64 = 3_000_000_000;
+
+/// Learns the machine's programs.
+#[derive(Debug)]
+pub struct Learner {
+    library: Arc<Library>,
+    counters: Arc<Counters>,
+    began: Instant,
+    processors: u64,
+    spent_ns: AtomicU64,
+    at_work: AtomicUsize,
+    /// Readable, by who ends the service, once all observations are to end.
+    stop: OwnedFd,
+    /// While it is open the kernel is ready for perf events: opening others takes no time.
+    ready: Mutex<Option<Stream>>,
+}
+
+/// A place among those who observe.
+#[derive(Debug)]
+pub struct Place(Arc<Learner>);
+
+impl Learner {
+    /// One that ends its observations when `stop` is readable.
+    pub fn new(library: Arc<Library>, counters: Arc<Counters>, stop: OwnedFd) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, |number| number.get() as u64);
+        let (began, spent_ns, at_work) = (Instant::now(), AtomicU64::new(0), AtomicUsize::new(0));
+        Self { library, counters, began, processors, spent_ns, at_work, stop, ready: Mutex::new(None) }
+    }
+
+    /// Gets the kernel ready for observations. Takes some milliseconds.
+    pub fn get_ready(&self) {
+        let probe = Probe { faults: FaultEvents::None, ring_bytes: 0, ..Probe::default() };
+        // Where perf is refused, page tables are looked at.
+        let stream = Stream::attach(std::process::id(), &probe).ok();
+        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = stream;
+    }
+
+    /// Whether there is processor time left to observe with.
+    pub fn may_observe(&self) -> bool {
+        let earned_ns = self.began.elapsed().as_nanos() as u64 * self.processors / SHARE;
+        self.library.learns()
+            && self.spent_ns.load(Ordering::Relaxed) <= ADVANCE_NS + earned_ns
+            && self.at_work.load(Ordering::Relaxed) < OBSERVED_MAX
+    }
+
+    /// Whether anybody observes.
+    pub fn is_at_work(&self) -> bool {
+        self.at_work.load(Ordering::Relaxed) > 0
+    }
+
+    /// Processor time spent, nanoseconds.
+    pub fn spent_ns(&self) -> u64 {
+        self.spent_ns.load(Ordering::Relaxed)
+    }
+
+    /// A place to observe in, if there is one left.
+    pub fn place(self: &Arc<Self>) -> Option<Place> {
+        if !self.may_observe() {
+            return None;
+        }
+        let taken = self.at_work.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at_work| {
+            (at_work < OBSERVED_MAX).then_some(at_work + 1)
+        });
+        taken.ok().map(|_| Place(self.clone()))
+    }
+
+    /// Whether what a start shows may be told to all users of the machine: the program, and the files that its role names.
+    pub fn is_for_all(process: &Process) -> bool {
+        !is_private(&process.context.key.role)
+            && is_for_all(process.program())
+            && process.places.iter().all(|place| is_for_all(place))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.at_work.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Place {
+    /// Observes a start to its end, and writes what it showed into the machine's layer.
+    pub fn learn(&self, process: &Process) {
+        let learner = &*self.0;
+        let before_ns = processor_ns();
+        self.observe(process);
+        // What else this process did meanwhile counts too: rather too much than too little.
+        learner.spent_ns.fetch_add(processor_ns() - before_ns, Ordering::Relaxed);
+    }
+
+    fn observe(&self, process: &Process) {
+        let learner = &*self.0;
+        let pid = process.context.pid;
+        let (Ok(until), Ok(stop)) = (Until::ended_or(pid, WINDOW), learner.stop.as_fd().try_clone_to_owned())
+        else {
+            return;
+        };
+        let Ok(observer) = Observer::attach(pid, &ObserveOptions::default()) else { return };
+        let observation = observer.follow(&until.or_readable(stop));
+        if observation.files.is_empty() {
+            return learner.counters.observed.count();
+        }
+        let shown = Shown { observation: Some(observation), ..Shown::default() };
+        let key = &process.context.key;
+        let written = learner
+            .library
+            .update(key, |stores| Persisting::new(stores, key, Layer::Machine).persist(&shown));
+        match written {
+            Ok(()) => learner.counters.learned.count(),
+            Err(StoreError::Private { .. }) => learner.counters.private.count(),
+            Err(_) => learner.counters.not_kept.count(),
+        }
+        learner.counters.observed.count();
+    }
+}
+
+/// Processor time of this process.
+fn processor_ns() -> u64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,49 @@
+//! The resident prefetcher: every program of the machine starts with its pages on their way, and nobody types a prefix.
+//!
+//! ```text
+//!  fanotify: execs ─► Watch ─► Awaited (until argv can be read) ─► Process: who, what, as whom
+//!                                                                    │
+//!  stores ─► Library: profiles in memory ──── choose ────────────────┤
+//!                ▲                                                   ├─ fetch: Engine on a Crew's threads, with the rights that
+//!                │                                                   │         may read what the profile names
+//!                └── persist ◄── observe (Learner, within its share) ┘
+//!  Names: what the kernel knows of the files of known programs, looked up while nothing else happens
+//! ```
+//! The four steps are those of `prepage run` ([`prepage_prefetch`]); only who calls them differs. Nothing waits for the service:
+//! it is told of execs and answers none, holds no file or mount in use, and whatever hangs in it hangs alone.
+//!
+//! | module        | noun                                                                     |
+//! |---------------|--------------------------------------------------------------------------|
+//! | [`service`]   | all of it, running                                                       |
+//! | [`watch`]     | the file systems whose execs are seen                                    |
+//! | [`awaited`]   | execs whose new program is not there yet                                 |
+//! | [`process`]   | a process that has executed a program                                    |
+//! | [`library`]   | the profiles held in memory                                              |
+//! | [`crew`]      | threads that wait for work, bounded, replaced where they hang            |
+//! | [`learner`]   | observe and persist, within a share of the processor                     |
+//! | [`tree`]      | whose start a process belongs to                                         |
+//! | [`names`]     | metadata kept in memory                                                  |
+//! | [`counters`], [`status`], [`socket`] | what is told of it                                |
+//! | [`notify`]    | what systemd is told                                                     |
+//!
+//! ```no_run
+//! use prepage_service::service::{Options, Service};
+//!
+//! Service::run(&Options::default())?; // until SIGTERM
+//! # Ok::<(), prepage_service::service::ServiceError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod awaited;
+pub mod counters;
+pub mod crew;
+pub mod learner;
+pub mod library;
+pub mod names;
+pub mod notify;
+pub mod process;
+pub mod service;
+pub mod socket;
+pub mod status;
+pub mod tree;
+pub mod watch;

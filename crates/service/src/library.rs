@@ -1,0 +1,391 @@
+//! The profiles held in memory: those of the machine, and those of each user who starts programs, apart.
+//!
+//! What is held is what a start needs at once: which pages and names are worth fetching here. What is learned goes through the
+//! store ([`prepage_prefetch::persist`]) and comes back from there.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prepage_core::DeviceFigures;
+use prepage_core::profile::gain::Turn;
+use prepage_core::profile::merge::shared;
+use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_prefetch::choose::Choice;
+use prepage_prefetch::config::Config;
+use prepage_prefetch::launch::LaunchOptions;
+use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
+use prepage_sys::file_handle::FileHandle;
+use prepage_sys::rights::Rights;
+
+/// What all profiles in memory may take, about.
+const BYTES_MAX: u64 = 10 << 20;
+/// What those of one user may take of it.
+const OF_A_USER_BYTES_MAX: u64 = 2 << 20;
+/// Users whose profiles are in memory at once.
+const USERS_MAX: usize = 4;
+/// How old what is known of a user may get: whether the directory has changed is asked with the user's rights, for a start.
+const USER_AGE_MAX: Duration = Duration::from_secs(10);
+/// Known executables: handles are small, and hostile users have many files.
+const HANDLES_MAX: usize = 8192;
+/// Roles of one program that a guess is made of.
+const RELATIVES_MAX: usize = 8;
+
+/// A profile in memory.
+#[derive(Debug)]
+pub struct Known {
+    /// Whose it is.
+    pub key: ProgramKey,
+    /// With which rights it is fetched.
+    pub rights: Rights,
+    /// `st_dev` of the file system with the program.
+    pub device: u64,
+    /// What the device with most of its pages can do.
+    pub figures: DeviceFigures,
+    /// Whether it is fetched.
+    pub turn: Turn,
+    /// What is worth fetching.
+    pub planned: Arc<Profile>,
+    /// The profile's history and starts, without what it lists.
+    pub past: Profile,
+    bytes: u64,
+    /// When it was fetched or found in memory last, and until when it is not to be fetched.
+    last: Mutex<(Option<Instant>, Option<Instant>)>,
+    has_changed: AtomicBool,
+}
+
+impl Known {
+    /// `profile`, to be fetched with `rights`.
+    pub fn new(profile: &Profile, rights: Rights) -> Self {
+        // Gains belong to a user's device and are kept there: nothing is tried out in what all share.
+        let choice = Choice::new(profile, &LaunchOptions::default(), false);
+        let past = Profile { files: Vec::new(), lookups: Vec::new(), ..profile.clone() };
+        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let bytes = bytes_of(&choice.planned);
+        let Choice { device, figures, turn, planned } = choice;
+        let planned = Arc::new(planned);
+        let has_changed = AtomicBool::new(false);
+        Self { key, rights, device, figures, turn, planned, past, bytes, last: Mutex::default(), has_changed }
+    }
+
+    /// Whether it is to be fetched now: not where that was done a moment ago, or a file system did not answer. It counts as
+    /// done then.
+    pub fn is_wanted(&self, apart: Duration) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_hung = last.1.is_some_and(|until| until > Instant::now());
+        let is_wanted = !is_hung && last.0.is_none_or(|last| last.elapsed() > apart);
+        if is_wanted {
+            last.0 = Some(Instant::now());
+        }
+        is_wanted
+    }
+
+    /// Leaves it alone for `pause`.
+    pub fn leave_alone(&self, pause: Duration) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(Instant::now() + pause);
+    }
+
+    /// Files of it were found to hold something else: its next start is to be observed.
+    pub fn mark_as_changed(&self) {
+        self.has_changed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they were.
+    pub fn has_changed(&self) -> bool {
+        self.has_changed.load(Ordering::Relaxed)
+    }
+}
+
+/// About what it takes in memory.
+fn bytes_of(profile: &Profile) -> u64 {
+    const NAME_BYTES: usize = 64;
+    let file = |file: &ProfiledFile| {
+        size_of::<ProfiledFile>() + file.path.len() + size_of_val(&file.extents[..]) + NAME_BYTES
+    };
+    let files: usize = profile.files.iter().map(file).sum();
+    let names: usize = profile.lookups.iter().map(|name| name.path.len() + NAME_BYTES).sum();
+    (files + names) as u64
+}
+
+/// The profiles of one layer, for one user or for all.
+#[derive(Clone, Debug, Default)]
+struct Shelf {
+    by_key: HashMap<(String, String), Arc<Known>>,
+    by_program: HashMap<String, Vec<Arc<Known>>>,
+    bytes: u64,
+    /// Whether there are more in the store.
+    is_cut: bool,
+    /// The directory's identity and time of change, by which another is told.
+    version: Option<(u64, u64, i64, i64)>,
+    looked: Option<Instant>,
+    config: Config,
+}
+
+impl Shelf {
+    fn load(stores: &Stores, layer: Layer, rights: &Rights, bytes_max: u64) -> Self {
+        let mut shelf = Self { version: version(stores, layer), ..Self::default() };
+        let mut see = |(_, profile): (PathBuf, Result<Profile, _>)| {
+            let Ok(profile) = profile else { return true };
+            let known = Known::new(&profile, rights.clone());
+            let fits = shelf.bytes + known.bytes <= bytes_max;
+            if fits {
+                shelf.bytes += known.bytes;
+                shelf.put(known);
+            }
+            fits
+        };
+        // A directory that cannot be followed has no profiles.
+        let all = stores.each(layer, &mut see).unwrap_or(true);
+        shelf.is_cut = !all;
+        shelf.looked = Some(Instant::now());
+        shelf
+    }
+
+    fn put(&mut self, known: Known) {
+        let known = Arc::new(known);
+        let roles = self.by_program.entry(known.key.program.clone()).or_default();
+        roles.retain(|other| other.key.role != known.key.role);
+        roles.push(known.clone());
+        self.by_key.insert((known.key.program.clone(), known.key.role.clone()), known);
+    }
+
+    fn find(&self, key: &ProgramKey) -> Option<Arc<Known>> {
+        self.by_key.get(&(key.program.clone(), key.role.clone())).cloned()
+    }
+}
+
+/// What changes when a profile in the layer's directory is replaced.
+fn version(stores: &Stores, layer: Layer) -> Option<(u64, u64, i64, i64)> {
+    let metadata = std::fs::metadata(stores.directory(layer).ok()?).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+}
+
+/// All of it. Lock order: none, there is one lock, never held over a system call.
+#[derive(Debug)]
+pub struct Library {
+    layers: Option<Vec<PathBuf>>,
+    machine_stores: Stores,
+    state: Mutex<State>,
+}
+
+/// Protected by `Library::state`.
+#[derive(Debug, Default)]
+struct State {
+    machine: Arc<Shelf>,
+    users: HashMap<u32, Arc<Shelf>>,
+    handles: HashMap<FileHandle, String>,
+}
+
+impl Library {
+    /// The machine's profiles, in memory. `layers` are directories to use in place of the usual ones.
+    ///
+    /// # Errors
+    /// Where there is no place for the machine's profiles.
+    pub fn open(layers: Option<Vec<PathBuf>>) -> Result<Self, prepage_profiles::StoreError> {
+        let paths = StartContextPaths { layers: layers.clone(), ..StartContextPaths::default() };
+        let machine_stores = Stores::for_uid(0, &paths)?;
+        machine_stores.directory(Layer::Machine)?;
+        let library = Self { layers, machine_stores, state: Mutex::default() };
+        library.reload();
+        Ok(library)
+    }
+
+    /// Where the machine's profiles are written.
+    pub fn machine_stores(&self) -> &Stores {
+        &self.machine_stores
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the machine's profiles again.
+    pub fn reload(&self) {
+        let everybody = Rights::of_everybody();
+        let mut shelf = Shelf::load(&self.machine_stores, Layer::Machine, &everybody, BYTES_MAX);
+        shelf.config = Config::of_machine();
+        let mut state = self.lock();
+        state.machine = Arc::new(shelf);
+        // They are read again with the rights of their users, at the next start of each.
+        state.users.clear();
+    }
+
+    /// Reads the machine's profiles again where they have changed. Returns whether they had.
+    pub fn refresh(&self) -> bool {
+        let before = self.lock().machine.version;
+        let has_changed = version(&self.machine_stores, Layer::Machine) != before;
+        if has_changed {
+            self.reload();
+        }
+        has_changed
+    }
+
+    /// Has `write` change the machine's profile of `key` in the store, and reads that one again.
+    pub fn update<E>(&self, key: &ProgramKey, write: impl FnOnce(&Stores) -> Result<(), E>) -> Result<(), E> {
+        let before = version(&self.machine_stores, Layer::Machine);
+        write(&self.machine_stores)?;
+        let path = self.machine_stores.path_of(key, Layer::Machine);
+        let Ok(Some(profile)) = path.and_then(|path| self.machine_stores.at_path(Layer::Machine, &path))
+        else {
+            return Ok(());
+        };
+        let known = Known::new(&profile, Rights::of_everybody());
+        let mut state = self.lock();
+        let mut shelf = (*state.machine).clone();
+        let replaced = shelf.find(key).map_or(0, |known| known.bytes);
+        let bytes = shelf.bytes - replaced + known.bytes;
+        if bytes > BYTES_MAX {
+            shelf.is_cut = true;
+            shelf.by_key.remove(&(key.program.clone(), key.role.clone()));
+            shelf.by_program.entry(key.program.clone()).or_default().retain(|known| known.key != *key);
+            shelf.bytes -= replaced;
+        } else {
+            shelf.bytes = bytes;
+            shelf.put(known);
+        }
+        // What others changed meanwhile is still to be read.
+        if shelf.version == before {
+            shelf.version = version(&self.machine_stores, Layer::Machine);
+        }
+        state.machine = Arc::new(shelf);
+        Ok(())
+    }
+
+    /// What the administrator wants.
+    pub fn is_wanted_by_machine(&self, name: &std::ffi::OsStr, program: &Path) -> bool {
+        let machine = self.lock().machine.clone();
+        machine.config.wants(name, program)
+    }
+
+    /// Whether starts are learned from.
+    pub fn learns(&self) -> bool {
+        let machine = self.lock().machine.clone();
+        machine.config.enabled && machine.config.learn
+    }
+
+    /// What a user's own profiles and configuration say for a start; `None` where there is nothing. Everything of the user's is
+    /// looked up and read with `rights`.
+    fn of_user(&self, rights: &Rights) -> Option<Arc<Shelf>> {
+        let held = self.lock().users.get(&rights.uid).cloned();
+        if let Some(shelf) = &held
+            && shelf.looked.is_some_and(|looked| looked.elapsed() < USER_AGE_MAX)
+        {
+            return held;
+        }
+        let home = home(rights.uid)?;
+        let paths = StartContextPaths {
+            home: Some(home.clone()),
+            layers: self.layers.clone(),
+            ..StartContextPaths::default()
+        };
+        let stores = Stores::for_uid(rights.uid, &paths).ok()?;
+        let shelf = {
+            let _assumed = rights.assume().ok()?;
+            let is_same = held.as_ref().is_some_and(|held| held.version == version(&stores, Layer::User));
+            let mut shelf = match held {
+                Some(held) if is_same => Shelf { looked: Some(Instant::now()), ..(*held).clone() },
+                _ => Shelf::load(&stores, Layer::User, rights, OF_A_USER_BYTES_MAX),
+            };
+            shelf.config = Config::default().and(&home.join(".config/prepage/config"));
+            Arc::new(shelf)
+        };
+        let mut state = self.lock();
+        if state.users.len() >= USERS_MAX && !state.users.contains_key(&rights.uid) {
+            let oldest = state.users.iter().min_by_key(|(_, shelf)| shelf.looked).map(|(uid, _)| *uid);
+            oldest.map(|uid| state.users.remove(&uid));
+        }
+        state.users.insert(rights.uid, shelf.clone());
+        Some(shelf)
+    }
+
+    /// The profile for a start of `key` by a user with `rights`: the user's own, else the machine's. `Err` where the user wants
+    /// nothing done.
+    ///
+    /// # Errors
+    /// [`Unwanted`].
+    pub fn find(&self, key: &ProgramKey, rights: &Rights) -> Result<Option<Arc<Known>>, Unwanted> {
+        let name = key.role.split(' ').next().unwrap_or_default();
+        if let Some(own) = self.of_user(rights) {
+            if !own.config.wants(name.as_ref(), Path::new(&key.program)) {
+                return Err(Unwanted);
+            }
+            if let Some(known) = own.find(key) {
+                return Ok(Some(known));
+            }
+        }
+        let machine = self.lock().machine.clone();
+        if let Some(known) = machine.find(key) {
+            return Ok(Some(known));
+        }
+        if !machine.is_cut {
+            return Ok(None);
+        }
+        // It did not fit. It is read for this start.
+        let read = self.machine_stores.find(key).ok().flatten().filter(|found| found.layer == Layer::Machine);
+        Ok(read.map(|found| Arc::new(Known::new(&found.profile, Rights::of_everybody()))))
+    }
+
+    /// What the roles of `program` that the machine knows have in common; nothing where it knows none.
+    pub fn guess(&self, program: &str) -> Option<Profile> {
+        let machine = self.lock().machine.clone();
+        let roles: Vec<Profile> = machine
+            .by_program
+            .get(program)?
+            .iter()
+            .rev()
+            .take(RELATIVES_MAX)
+            .map(|known| (*known.planned).clone())
+            .collect();
+        let guess = shared(&roles);
+        (!guess.files.is_empty()).then_some(guess)
+    }
+
+    /// The only profile that the machine has of the program in `file`: what a start can begin with before it is known how
+    /// the program is called.
+    pub fn only_role(&self, file: &FileHandle) -> Option<Arc<Known>> {
+        let state = self.lock();
+        let roles = state.machine.by_program.get(state.handles.get(file)?)?;
+        if let [only] = &roles[..] { Some(only.clone()) } else { None }
+    }
+
+    /// Whether `file` is a program of which there are profiles.
+    pub fn is_known(&self, file: &FileHandle) -> bool {
+        self.lock().handles.contains_key(file)
+    }
+
+    /// Notes which file a program is in.
+    pub fn note(&self, file: FileHandle, program: &str) {
+        let mut state = self.lock();
+        if state.handles.len() >= HANDLES_MAX {
+            state.handles.clear();
+        }
+        state.handles.insert(file, program.to_owned());
+    }
+
+    /// All that the machine knows.
+    pub fn all_of_machine(&self) -> Vec<Arc<Known>> {
+        self.lock().machine.by_key.values().cloned().collect()
+    }
+
+    /// How many profiles of the machine are in memory, how many of users, and about what they take.
+    pub fn size(&self) -> (usize, usize, u64) {
+        let state = self.lock();
+        let users = state.users.values().map(|shelf| shelf.by_key.len()).sum();
+        let bytes = state.machine.bytes + state.users.values().map(|shelf| shelf.bytes).sum::<u64>();
+        (state.machine.by_key.len(), users, bytes)
+    }
+}
+
+/// The user wants nothing done for a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unwanted;
+
+/// The home directory that /etc/passwd says. Other sources of users may ask a network.
+fn home(uid: u32) -> Option<PathBuf> {
+    let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
+    let line = passwd.lines().find(|line| line.split(':').nth(2) == Some(&uid.to_string()))?;
+    Some(PathBuf::from(line.split(':').nth(5)?)).filter(|home| home.is_absolute())
+}

@@ -1,0 +1,74 @@
+//! `prepaged`: the resident prefetcher. Stays in the foreground, says READY to systemd where that listens, ends on SIGTERM, reads
+//! profiles and configuration again on SIGHUP.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use lexopt::Arg;
+use prepage_profiles::StartContextPaths;
+use prepage_service::service::{Options, Service, ServiceError};
+
+const HELP: &str = "\
+The resident prefetcher of prepage: programs start with their pages on their way
+
+Usage: prepaged [OPTIONS]
+
+Options:
+      --socket PATH  Where `prepage status` asks [default: /run/prepage/service]
+      --below DIR    Serve only programs below this directory
+      --no-learn     Fetch what is known, and learn nothing
+  -h, --help         Print help
+  -V, --version      Print version
+";
+
+fn main() -> ExitCode {
+    let options = match parse() {
+        Ok(Some(options)) => options,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("prepaged: {error}\n  try: prepaged --help");
+            return ExitCode::from(2);
+        }
+    };
+    match Service::run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprint!("prepaged: {error}");
+            let mut source = std::error::Error::source(&error);
+            while let Some(error) = source {
+                eprint!(": {error}");
+                source = error.source();
+            }
+            eprintln!();
+            if let ServiceError::Watch(_) = error {
+                eprintln!("  try: run it as root; in a container: --cap-add SYS_ADMIN (Linux 5.1 or newer)");
+            }
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// `None` where there is nothing more to do.
+fn parse() -> Result<Option<Options>, lexopt::Error> {
+    let mut options = Options { layers: StartContextPaths::of_environment().layers, ..Options::default() };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Arg::Long("socket") => options.socket = Some(PathBuf::from(parser.value()?)),
+            Arg::Long("below") => options.below = Some(PathBuf::from(parser.value()?)),
+            Arg::Long("no-learn") => options.learn = false,
+            Arg::Short('h') | Arg::Long("help") => {
+                let _ = std::io::stdout().write_all(HELP.as_bytes());
+                return Ok(None);
+            }
+            Arg::Short('V') | Arg::Long("version") => {
+                let _ = writeln!(std::io::stdout(), "prepaged {}", env!("CARGO_PKG_VERSION"));
+                return Ok(None);
+            }
+            _ => return Err(arg.unexpected()),
+        }
+    }
+    Ok(Some(options))
+}

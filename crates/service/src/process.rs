@@ -1,0 +1,196 @@
+//! A process that has executed a program, as /proc tells it: only what is the kernel's own, in bounded pieces.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use prepage_core::profile::role::{called, role};
+use prepage_observe::elsewhere::is_elsewhere;
+use prepage_prefetch::config::is_off;
+use prepage_prefetch::start::StartContext;
+use prepage_profiles::ProgramKey;
+use prepage_profiles::key::readable;
+use prepage_profiles::program::is_stand_in;
+use prepage_sys::process_stat::ProcessStat;
+use prepage_sys::rights::Rights;
+use prepage_trace::now_ns;
+
+/// Of longer command lines the beginning is read. A role holds 400 bytes.
+const ARGUMENTS_BYTES_MAX: u64 = 64 << 10;
+/// Of larger environments the beginning is read.
+const ENVIRONMENT_BYTES_MAX: u64 = 128 << 10;
+/// So many parents are asked for: a build's compilers are some levels below it.
+const PARENTS_MAX: usize = 12;
+
+/// A start, and what decides what is done for it.
+#[derive(Debug)]
+pub struct Process {
+    /// For the four steps.
+    pub context: StartContext,
+    /// By what rights it opens files.
+    pub rights: Rights,
+    /// Files that its role names the places of.
+    pub places: Vec<PathBuf>,
+    /// Its parent, the parent's parent and so on.
+    pub parents: Vec<u32>,
+}
+
+/// Why a process is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftAlone {
+    /// It is gone, or executes something else.
+    Gone,
+    /// It looks names up elsewhere than this process.
+    Elsewhere,
+    /// Its environment says so.
+    SwitchedOff,
+    /// It is prepage itself, which serves the program that it becomes.
+    Prepage,
+    /// It only runs another program, which will be seen.
+    Wrapper,
+}
+
+impl Process {
+    /// Process `pid`, which has executed its program. With the rights of its user are looked up only the places that its role
+    /// names.
+    ///
+    /// # Errors
+    /// Why it is left alone.
+    pub fn of(pid: u32) -> Result<Self, LeftAlone> {
+        let gone = |_: io::Error| LeftAlone::Gone;
+        let program = fs::read_link(format!("/proc/{pid}/exe")).map_err(gone)?;
+        // One that was removed or replaced meanwhile has no name.
+        if program.to_string_lossy().ends_with(" (deleted)") {
+            return Err(LeftAlone::Gone);
+        }
+        let name = program.file_name().unwrap_or_default();
+        if ["prepage", "prepage-tools", "prepaged"].iter().any(|own| name == *own) || is_stand_in(&program) {
+            return Err(LeftAlone::Prepage);
+        }
+        match is_elsewhere(pid) {
+            Some(false) => {}
+            Some(true) => return Err(LeftAlone::Elsewhere),
+            None => return Err(LeftAlone::Gone),
+        }
+        let argv = strings(&format!("/proc/{pid}/cmdline"), ARGUMENTS_BYTES_MAX).map_err(gone)?;
+        let environment = strings(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES_MAX).map_err(gone)?;
+        let value = |variable: &OsString| {
+            Some(OsString::from_vec(variable.as_encoded_bytes().strip_prefix(b"PREPAGE=")?.to_vec()))
+        };
+        if environment.iter().find_map(value).is_some_and(|value| is_off(&value)) {
+            return Err(LeftAlone::SwitchedOff);
+        }
+        let words = readable(&argv);
+        if words.is_empty() {
+            return Err(LeftAlone::Gone);
+        }
+        if called(&words) > 0 {
+            return Err(LeftAlone::Wrapper);
+        }
+        let rights = Rights::of_process(pid).map_err(gone)?;
+        let places = std::cell::RefCell::new(Vec::new());
+        let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+        let place = |name: &str| {
+            let _assumed = rights.assume().ok()?;
+            let path = directory.join(name).canonicalize().ok()?;
+            places.borrow_mut().push(path.clone());
+            path.to_str().map(str::to_owned)
+        };
+        let role = role(&words, &place);
+        let key = ProgramKey { program: program.to_string_lossy().into_owned(), role };
+        let executable = Some(program);
+        let context = StartContext { pid, uid: rights.uid, argv, executable, key, began_ns: now_ns() };
+        Ok(Self { context, rights, places: places.into_inner(), parents: parents(pid) })
+    }
+
+    /// The program's file.
+    pub fn program(&self) -> &Path {
+        Path::new(&self.context.key.program)
+    }
+}
+
+/// Strings that each end in a zero byte, of the first `bytes_max` bytes of a file.
+fn strings(path: &str, bytes_max: u64) -> io::Result<Vec<OsString>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
+    // What was cut is not whole.
+    let end = bytes.iter().rposition(|&byte| byte == 0).unwrap_or(0);
+    bytes.truncate(end);
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(bytes.split(|&byte| byte == 0).map(|one| OsString::from_vec(one.to_vec())).collect())
+}
+
+fn parents(pid: u32) -> Vec<u32> {
+    let parent = |pid: &u32| Some(ProcessStat::of(*pid).ok()?.parent).filter(|parent| *parent > 0);
+    std::iter::successors(parent(&pid), parent).take(PARENTS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A process that has said a line, and waits.
+    struct Waiting(Child);
+
+    impl Waiting {
+        fn new(command: &mut Command) -> Self {
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            Self(child)
+        }
+    }
+
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    const SCRIPT: &str = "echo; read line";
+
+    #[test]
+    fn program_role_rights_and_parents_are_those_of_the_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = directory.path().join("tool.sh");
+        fs::write(&script, SCRIPT).unwrap();
+        let child = Waiting::new(Command::new("sh").arg("tool.sh").current_dir(&directory));
+        let process = Process::of(child.0.id()).unwrap();
+        assert_eq!(process.program(), fs::canonicalize("/bin/sh").unwrap());
+        assert!(process.context.key.role.starts_with("sh tool.sh@"), "{}", process.context.key.role);
+        assert_eq!(process.places, [script.canonicalize().unwrap()]);
+        assert_eq!(process.parents[0], std::process::id());
+        assert_eq!(process.rights.uid, rustix::process::geteuid().as_raw());
+        // The same key as that of `prepage run` for the same command.
+        let of_command = ProgramKey::of(&["sh".into(), script.into()]).unwrap();
+        assert_eq!(process.context.key, of_command);
+    }
+
+    #[test]
+    fn what_is_switched_off_or_gone_is_left_alone() {
+        let off = Waiting::new(Command::new("sh").args(["-c", SCRIPT]).env("PREPAGE", "off"));
+        assert_eq!(Process::of(off.0.id()).unwrap_err(), LeftAlone::SwitchedOff);
+        assert_eq!(Process::of(u32::MAX).unwrap_err(), LeftAlone::Gone);
+    }
+
+    #[test]
+    fn a_command_line_of_two_megabytes_is_read_in_part() {
+        let mut command = Command::new("sh");
+        command.args(["-c", SCRIPT]);
+        // An argument has 128 KiB at most.
+        let argument = "x".repeat(120 << 10);
+        let count = 16;
+        command.args(std::iter::repeat_n(&argument, count));
+        let child = Waiting::new(&mut command);
+        let process = Process::of(child.0.id()).unwrap();
+        assert!(process.context.key.role.len() <= 400);
+        let read: usize = process.context.argv.iter().map(|one| one.len() + 1).sum();
+        assert!(read as u64 <= ARGUMENTS_BYTES_MAX, "{read}");
+    }
+}

@@ -1,0 +1,563 @@
+//! The service, running: one thread waits for the kernel and hands on what it says, and never waits for anything else.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prepage_core::profile::gain::Turn;
+use prepage_prefetch::clock::unix_s;
+use prepage_prefetch::engine::{Engine, Work};
+use prepage_prefetch::launch::random;
+use prepage_prefetch::memory::Budget;
+use prepage_profiles::StoreError;
+use prepage_profiles::identity::Skipped;
+use prepage_sys::exec_watch::Seen;
+use prepage_sys::file_handle::FileHandle;
+use prepage_sys::process_stat::ProcessStat;
+use prepage_sys::rights::Rights;
+use prepage_sys::signals::Signals;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::awaited::{Awaited, Begun};
+use crate::counters::Counters;
+use crate::crew::{Crew, Priority};
+use crate::learner::Learner;
+use crate::library::{Known, Library};
+use crate::names::Names;
+use crate::notify;
+use crate::process::{LeftAlone, Process};
+use crate::socket::Socket;
+use crate::tree::{Kind, Tree};
+use crate::watch::Watch;
+
+/// The signals that end it, and the one that has it read profiles and configuration again.
+const SIGNALS: [i32; 3] = [2, 15, HANG_UP];
+const HANG_UP: i32 = 1;
+
+/// How often is looked at what nobody tells of.
+const TICK: Duration = Duration::from_secs(1);
+/// Threads that look at starts; two of them may observe.
+const LAUNCHERS: usize = 8;
+const LAUNCHES_WAITING_MAX: usize = 512;
+/// Threads of a device, those of one prefetch and half of another's, and the work that waits for them.
+const READERS: usize = 64;
+const READS_WAITING_MAX: usize = 256;
+/// Devices with readers of their own; programs on others share.
+const DEVICES_MAX: usize = 16;
+/// A profile that was fetched or found in memory is left alone for this long.
+const APART: Duration = Duration::from_secs(1);
+/// What a program starts within this time is part of its start.
+const START_WINDOW: Duration = Duration::from_secs(3);
+/// What `prepage run` has started is its own for as long as it serves a start.
+const PREFIX_WINDOW: Duration = Duration::from_secs(30);
+/// A prefetch is past its start by then.
+const FETCH_MAX: Duration = Duration::from_secs(30);
+/// A prefetch that has not ended this long after it was cancelled hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(10);
+/// A file system that does not answer is not asked again for this long.
+const LEFT_ALONE: Duration = Duration::from_secs(600);
+/// Processes that are looked at after execs were missed.
+const RESCANNED_MAX: usize = 512;
+/// Starts that are told in the status.
+const TOLD_MAX: usize = 64;
+/// Files without a profile that are remembered.
+const STRANGERS_MAX: usize = 4096;
+
+/// What loads programs is opened with each of them, and is none.
+const LOADERS: [&str; 6] = [
+    "/lib64/ld-linux-x86-64.so.2",
+    "/lib/ld-linux.so.2",
+    "/lib/ld-linux-aarch64.so.1",
+    "/lib/ld-linux-armhf.so.3",
+    "/lib/ld-musl-x86_64.so.1",
+    "/lib/ld-musl-aarch64.so.1",
+];
+
+/// How it is to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directories of profiles for all users, the machine's first, in place of the usual ones.
+    pub layers: Option<Vec<PathBuf>>,
+    /// Where it answers questions; nowhere where this is `None`.
+    pub socket: Option<PathBuf>,
+    /// Whether to learn what is started.
+    pub learn: bool,
+    /// Only programs below this directory are served, where there is one.
+    pub below: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { layers: None, socket: Some(crate::socket::USUAL.into()), learn: true, below: None }
+    }
+}
+
+/// Why the service cannot run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// Execs cannot be watched.
+    #[error("cannot watch what is executed on this machine")]
+    Watch(#[source] io::Error),
+    /// There is no place for the machine's profiles.
+    #[error("the machine's profiles cannot be found")]
+    Store(#[from] StoreError),
+    /// It cannot be asked.
+    #[error("cannot answer at {}", path.display())]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something else that it needs of the system.
+    #[error("cannot wait for events")]
+    Wait(#[from] io::Error),
+}
+
+/// A start, as the status tells it to who may know.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// When, seconds since 1970.
+    pub unix_s: u64,
+    /// Whose.
+    pub uid: u32,
+    /// The program.
+    pub program: String,
+    /// How it was called.
+    pub role: String,
+    /// What was done.
+    pub done: Done,
+}
+
+/// What was done for a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// Its profile was fetched.
+    Fetched,
+    /// Its pages were in memory.
+    Warm,
+    /// It was fetched for a moment before.
+    Recent,
+    /// What its other roles have in common was fetched.
+    Guessed,
+    /// Nothing is known of it.
+    Unknown,
+}
+
+/// The service.
+#[derive(Debug)]
+pub struct Service {
+    pub(crate) library: Arc<Library>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) learner: Arc<Learner>,
+    pub(crate) watch: Watch,
+    pub(crate) began: Instant,
+    learns: bool,
+    below: Option<PathBuf>,
+    launchers: Crew,
+    readers: Mutex<HashMap<u64, Crew>>,
+    names: Names,
+    tree: Tree,
+    under_way: Mutex<Vec<UnderWay>>,
+    told: Mutex<VecDeque<Told>>,
+    loaders: Mutex<HashSet<FileHandle>>,
+    strangers: Mutex<HashSet<FileHandle>>,
+}
+
+/// A prefetch under way.
+#[derive(Debug)]
+struct UnderWay {
+    engine: Engine,
+    known: Arc<Known>,
+    began: Instant,
+}
+
+impl Service {
+    /// Runs until SIGTERM or SIGINT. To be called while the process has one thread.
+    ///
+    /// # Errors
+    /// [`ServiceError`].
+    pub fn run(options: &Options) -> Result<(), ServiceError> {
+        let signals = Signals::take_over(&SIGNALS)?;
+        allow_many_files();
+        let (stop, stopper) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
+        let library = Arc::new(Library::open(options.layers.clone())?);
+        let counters = Arc::new(Counters::default());
+        let service = Arc::new(Self {
+            watch: Watch::new().map_err(ServiceError::Watch)?,
+            learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop)),
+            names: Names::new(library.clone(), counters.clone()),
+            library,
+            counters,
+            began: Instant::now(),
+            learns: options.learn,
+            below: options.below.clone(),
+            launchers: Crew::new("launch", LAUNCHERS, LAUNCHES_WAITING_MAX),
+            readers: Mutex::default(),
+            tree: Tree::default(),
+            under_way: Mutex::default(),
+            told: Mutex::default(),
+            loaders: Mutex::default(),
+            strangers: Mutex::default(),
+        });
+        let _socket = match &options.socket {
+            Some(path) => {
+                let open = Socket::open(path, service.clone());
+                Some(open.map_err(|source| ServiceError::Socket { path: path.clone(), source })?)
+            }
+            None => None,
+        };
+        if options.learn {
+            let learner = service.learner.clone();
+            service.launchers.lend(Priority::Start, Box::new(move || learner.get_ready()));
+        }
+        notify::say("READY=1");
+        service.watch_until_told(&signals)?;
+        notify::say("STOPPING=1");
+        // Observations end with what they have seen, and write it.
+        drop(stopper);
+        service.wait_for_observations(Duration::from_secs(5));
+        Ok(())
+    }
+
+    /// The one thread that waits for the kernel.
+    fn watch_until_told(self: &Arc<Self>, signals: &Signals) -> Result<(), ServiceError> {
+        let mut awaited = Awaited::default();
+        let watchdog = notify::watchdog().unwrap_or(TICK).min(TICK);
+        let (mut ticked, mut drained) = (Instant::now(), boot_ticks());
+        loop {
+            let pause = awaited.pause().unwrap_or(watchdog).min(watchdog.saturating_sub(ticked.elapsed()));
+            let mut ready = [
+                PollFd::from_borrowed_fd(self.watch.execs(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.watch.mounts(), PollFlags::PRI),
+                PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut ready, Timespec::try_from(pause).ok().as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+            let [has_execs, has_mounts, has_signals] = ready.map(|fd| !fd.revents().is_empty());
+            if has_execs {
+                // Anything that is executed from now on is in the queue.
+                let now = boot_ticks();
+                let mut lost = false;
+                while self.watch.read(&mut |seen| match seen {
+                    Seen::Exec { pid, file } => self.see(pid, file, &mut awaited),
+                    Seen::Lost => lost = true,
+                })? {}
+                if lost {
+                    self.counters.lost.count();
+                    let service = self.clone();
+                    self.launchers.lend(Priority::Start, Box::new(move || service.rescan(drained)));
+                }
+                drained = now;
+            }
+            awaited.look(&mut |pid, file| self.launch(pid, file));
+            if has_mounts {
+                self.watch.look_at_mounts()?;
+            }
+            if has_signals {
+                while let Some(arrived) = signals.next()? {
+                    if arrived.signal != HANG_UP {
+                        return Ok(());
+                    }
+                    let service = self.clone();
+                    let reload = move || {
+                        service.library.reload();
+                        service.names.want();
+                    };
+                    self.launchers.lend(Priority::Start, Box::new(reload));
+                }
+            }
+            if ticked.elapsed() >= watchdog {
+                ticked = Instant::now();
+                notify::say("WATCHDOG=1");
+                self.tick();
+            }
+        }
+    }
+
+    /// What is looked at now and then. Whatever may wait for a disk is done elsewhere.
+    fn tick(self: &Arc<Self>) {
+        let is_quiet = self.look_at_prefetches();
+        let service = self.clone();
+        let look = move || {
+            if service.library.refresh() {
+                service.names.want();
+            }
+            *lock(&service.loaders) =
+                LOADERS.iter().filter_map(|path| FileHandle::of(Path::new(path)).ok()).collect();
+            if is_quiet {
+                service.names.tick();
+            }
+        };
+        self.launchers.lend(Priority::Guess, Box::new(look));
+    }
+
+    /// A file was opened to be executed.
+    fn see(self: &Arc<Self>, pid: u32, file: FileHandle, awaited: &mut Awaited) {
+        self.counters.execs.count();
+        if pid == 0 || pid == std::process::id() || lock(&self.loaders).contains(&file) {
+            return;
+        }
+        let is_known = self.library.is_known(&file);
+        if !is_known && lock(&self.strangers).contains(&file) && !self.may_observe() {
+            return self.counters.unknown.count();
+        }
+        // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
+        if is_known
+            && self.tree.of(pid, &[]) != Some(Kind::ByPrefix)
+            && let Some(known) = self.library.only_role(&file)
+        {
+            let service = self.clone();
+            let fetch = move || {
+                service.fetch(&known, Priority::Start);
+            };
+            self.launchers.lend(Priority::Start, Box::new(fetch));
+        }
+        match awaited.begin(pid, file.clone()) {
+            Begun::Done => self.launch(pid, file),
+            Begun::Crowded => self.counters.crowded.count(),
+            Begun::Awaited | Begun::Gone => {}
+        }
+    }
+
+    /// Process `pid` runs the program in `file`.
+    fn launch(self: &Arc<Self>, pid: u32, file: FileHandle) {
+        let service = self.clone();
+        if !self.launchers.lend(Priority::Start, Box::new(move || service.start(pid, Some(file)))) {
+            self.counters.crowded.count();
+        }
+    }
+
+    /// Serves a start: choose, fetch, and where it is to be learned, observe and persist.
+    fn start(&self, pid: u32, file: Option<FileHandle>) {
+        self.counters.starts.count();
+        let process = match Process::of(pid) {
+            Ok(process) => process,
+            Err(why) => {
+                match why {
+                    LeftAlone::Prepage => self.tree.begin(pid, Kind::ByPrefix, PREFIX_WINDOW),
+                    LeftAlone::Elsewhere => self.counters.elsewhere.count(),
+                    LeftAlone::SwitchedOff => self.counters.left_alone.count(),
+                    LeftAlone::Gone | LeftAlone::Wrapper => {}
+                }
+                return;
+            }
+        };
+        let key = &process.context.key;
+        let name = key.role.split(' ').next().unwrap_or_default();
+        let part_of = self.tree.of(pid, &process.parents);
+        let is_wanted = part_of != Some(Kind::ByPrefix)
+            && self.below.as_ref().is_none_or(|below| process.program().starts_with(below))
+            && self.library.is_wanted_by_machine(name.as_ref(), process.program());
+        let found = if is_wanted { self.library.find(key, &process.rights).ok() } else { None };
+        let Some(found) = found else { return self.counters.left_alone.count() };
+        let done = match &found {
+            Some(known) => {
+                if let Some(file) = file {
+                    self.library.note(file, &key.program);
+                }
+                self.tree.begin(pid, Kind::Covered, START_WINDOW);
+                self.fetch(known, Priority::Start)
+            }
+            None => {
+                self.counters.unknown.count();
+                self.note_stranger(file);
+                if part_of.is_none() { self.fetch_guess(&key.program) } else { Done::Unknown }
+            }
+        };
+        self.tell(&process, done);
+        let is_due = match &found {
+            // A user's own is learned by the user's own prefix.
+            Some(known) if known.rights != Rights::of_everybody() => false,
+            Some(known) => known.has_changed() || known.past.observation_due(self.sample(known)),
+            None => true,
+        };
+        if part_of.is_none() && is_due && self.may_observe() && Learner::is_for_all(&process) {
+            self.observe(&process);
+        }
+    }
+
+    /// A number to draw whether a known start is observed; none where it was learned from a moment ago.
+    fn sample(&self, known: &Known) -> Option<u64> {
+        const APART_S: u64 = 60;
+        (unix_s().saturating_sub(known.past.history.updated_unix_s) > APART_S).then(random)
+    }
+
+    fn may_observe(&self) -> bool {
+        self.learns && self.learner.may_observe()
+    }
+
+    fn observe(&self, process: &Process) {
+        let Some(place) = self.learner.place() else { return };
+        // What a shell or a build starts later is a start of its own.
+        self.tree.begin(process.context.pid, Kind::Covered, START_WINDOW);
+        place.learn(process);
+    }
+
+    /// Fetches what is known, unless it is in memory.
+    fn fetch(&self, known: &Arc<Known>, priority: Priority) -> Done {
+        if !known.is_wanted(APART) || known.turn != Turn::Prefetch {
+            return Done::Recent;
+        }
+        let mut engine = Engine::new(known.planned.clone(), &known.figures);
+        engine.keep_within(Budget::of_process());
+        {
+            let Ok(_assumed) = known.rights.assume() else { return Done::Unknown };
+            if engine.is_warm() {
+                self.counters.warm.count();
+                return Done::Warm;
+            }
+        }
+        let crew = self.readers_of(known.device);
+        engine.start_on(&mut |work: Work| {
+            let rights = known.rights.clone();
+            crew.lend(
+                priority,
+                Box::new(move || {
+                    // Without these rights nothing is opened.
+                    if let Ok(_assumed) = rights.assume() {
+                        work();
+                    }
+                }),
+            )
+        });
+        self.counters.fetched.count();
+        let under_way = UnderWay { engine, known: known.clone(), began: Instant::now() };
+        lock(&self.under_way).push(under_way);
+        Done::Fetched
+    }
+
+    fn fetch_guess(&self, program: &str) -> Done {
+        let Some(mut guess) = self.library.guess(program) else { return Done::Unknown };
+        guess.program = program.to_owned();
+        let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
+        match self.fetch(&known, Priority::Guess) {
+            Done::Fetched => {
+                self.counters.guessed.count();
+                Done::Guessed
+            }
+            done => done,
+        }
+    }
+
+    fn readers_of(&self, device: u64) -> Crew {
+        let mut readers = lock(&self.readers);
+        let device = if readers.len() < DEVICES_MAX || readers.contains_key(&device) { device } else { 0 };
+        readers.entry(device).or_insert_with(|| Crew::new("read", READERS, READS_WAITING_MAX)).clone()
+    }
+
+    /// Takes account of prefetches that have ended, and ends those that take too long. Returns whether there are none.
+    fn look_at_prefetches(&self) -> bool {
+        let mut under_way = lock(&self.under_way);
+        under_way.retain(|UnderWay { engine, known, began }| {
+            if !engine.wait_for(Duration::ZERO) {
+                if began.elapsed() < FETCH_MAX {
+                    return true;
+                }
+                engine.cancel();
+                if began.elapsed() < FETCH_MAX + HANGS_AFTER {
+                    return true;
+                }
+            }
+            let outcome = engine.outcome();
+            self.counters.fetched_bytes.add(outcome.requested_bytes);
+            if outcome.skipped.iter().any(|(_, why)| *why == Skipped::Changed) {
+                known.mark_as_changed();
+            }
+            if engine.is_at_work() {
+                known.leave_alone(LEFT_ALONE);
+                self.counters.hung.count();
+            }
+            false
+        });
+        under_way.is_empty()
+    }
+
+    /// Looks at the processes that were started since `since_ticks`: execs were missed.
+    fn rescan(&self, since_ticks: u64) {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let is_new = |pid: &u32| {
+            ProcessStat::of(*pid)
+                .is_ok_and(|stat| stat.started_ticks + 1 >= since_ticks && stat.environment_end > 0)
+        };
+        for pid in pids.filter(|pid| *pid != std::process::id()).filter(is_new).take(RESCANNED_MAX) {
+            self.counters.rescanned.count();
+            self.start(pid, None);
+        }
+    }
+
+    fn note_stranger(&self, file: Option<FileHandle>) {
+        let mut strangers = lock(&self.strangers);
+        if strangers.len() >= STRANGERS_MAX {
+            strangers.clear();
+        }
+        strangers.extend(file);
+    }
+
+    fn tell(&self, process: &Process, done: Done) {
+        let mut told = lock(&self.told);
+        if told.len() >= TOLD_MAX {
+            told.pop_front();
+        }
+        let key = &process.context.key;
+        told.push_back(Told {
+            unix_s: unix_s(),
+            uid: process.context.uid,
+            program: key.program.clone(),
+            role: key.role.clone(),
+            done,
+        });
+    }
+
+    /// The last starts of user `uid`; of all users for root.
+    pub(crate) fn told_to(&self, uid: u32) -> Vec<Told> {
+        lock(&self.told).iter().filter(|told| uid == 0 || told.uid == uid).cloned().collect()
+    }
+
+    /// Threads that launch and that read, and how many of all of them hang.
+    pub(crate) fn threads(&self) -> (usize, usize, usize) {
+        let (launching, mut hanging) = self.launchers.threads();
+        let mut reading = 0;
+        for crew in lock(&self.readers).values() {
+            let (threads, hang) = crew.threads();
+            (reading, hanging) = (reading + threads, hanging + hang);
+        }
+        (launching, reading, hanging)
+    }
+
+    fn wait_for_observations(&self, most: Duration) {
+        let until = Instant::now() + most;
+        while self.learner.is_at_work() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Clock ticks since the machine was started, as processes' starts are counted.
+fn boot_ticks() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let ns = now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128;
+    (ns * u128::from(rustix::param::clock_ticks_per_second()) / 1_000_000_000) as u64
+}
+
+/// Prefetches keep the files of their profiles open.
+fn allow_many_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,158 @@
+//! What the service says of itself: a document for people and programs, and metrics.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::service::{Done, Service};
+use crate::watch::State;
+
+/// The version of [`Status`]; it grows when a field changes its meaning or goes.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// What there is to say.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Its process.
+    pub pid: u32,
+    /// How long it runs.
+    pub uptime_s: f64,
+    /// Processor time that it took, all in all and to learn.
+    pub processor_s: f64,
+    /// Of it, to learn.
+    pub learning_processor_s: f64,
+    /// Resident memory.
+    pub resident_bytes: u64,
+    /// Profiles of the machine in memory.
+    pub machine_profiles: usize,
+    /// Profiles of users in memory.
+    pub user_profiles: usize,
+    /// About what the profiles take.
+    pub profile_bytes: u64,
+    /// Threads that look at starts.
+    pub launching_threads: usize,
+    /// Threads that read.
+    pub reading_threads: usize,
+    /// Threads that hang.
+    pub hanging_threads: usize,
+    /// Counts since it began, by name ([`crate::counters::Counters`]).
+    pub counts: std::collections::BTreeMap<String, u64>,
+    /// File systems.
+    pub file_systems: Vec<FileSystem>,
+    /// The last starts of whoever asks; of all users for root.
+    pub last_starts: Vec<Start>,
+}
+
+/// A file system on a device or a network.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileSystem {
+    /// Where it is mounted.
+    pub point: String,
+    /// Its type.
+    pub kind: String,
+    /// Whether what is executed on it is seen.
+    pub is_watched: bool,
+    /// Why not.
+    pub reason: Option<String>,
+}
+
+/// A start.
+#[derive(Clone, Debug, Serialize)]
+pub struct Start {
+    /// When, seconds since 1970.
+    pub unix_s: u64,
+    /// Whose.
+    pub uid: u32,
+    /// The program.
+    pub program: String,
+    /// How it was called.
+    pub role: String,
+    /// What was done for it.
+    pub done: &'static str,
+}
+
+impl Status {
+    /// Of `service`, as user `uid` may know it.
+    pub fn of(service: &Service, uid: u32) -> Self {
+        let (machine_profiles, user_profiles, profile_bytes) = service.library.size();
+        let (launching_threads, reading_threads, hanging_threads) = service.threads();
+        let processor = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let file_systems = service.watch.file_systems().into_iter().map(|watched| FileSystem {
+            point: watched.point.to_string_lossy().into_owned(),
+            kind: watched.kind,
+            is_watched: watched.state == State::Watched,
+            reason: match watched.state {
+                State::Watched => None,
+                State::Asked => Some("it has not answered yet".into()),
+                State::Refused(why) => Some(why),
+            },
+        });
+        let start = |told: crate::service::Told| Start {
+            unix_s: told.unix_s,
+            uid: told.uid,
+            program: told.program,
+            role: told.role,
+            done: match told.done {
+                Done::Fetched => "fetched",
+                Done::Warm => "in memory",
+                Done::Recent => "fetched a moment before",
+                Done::Guessed => "guessed from other roles",
+                Done::Unknown => "unknown",
+            },
+        };
+        Self {
+            schema_version: SCHEMA_VERSION,
+            pid: std::process::id(),
+            uptime_s: service.began.elapsed().as_secs_f64(),
+            processor_s: processor.tv_sec as f64 + processor.tv_nsec as f64 / 1e9,
+            learning_processor_s: service.learner.spent_ns() as f64 / 1e9,
+            resident_bytes: resident_bytes(),
+            machine_profiles,
+            user_profiles,
+            profile_bytes,
+            launching_threads,
+            reading_threads,
+            hanging_threads,
+            counts: service.counters.all().into_iter().map(|(name, _, value)| (name.into(), value)).collect(),
+            file_systems: file_systems.collect(),
+            last_starts: service.told_to(uid).into_iter().map(start).collect(),
+        }
+    }
+}
+
+/// The numbers in Prometheus' text format: nothing of any user.
+pub fn metrics(service: &Service) -> String {
+    let mut text = String::new();
+    let mut add = |name: &str, help: &str, kind: &str, value: f64| {
+        let _ = write!(
+            text,
+            "# HELP prepage_{name} {help}\n# TYPE prepage_{name} {kind}\nprepage_{name} {value}\n"
+        );
+    };
+    for (name, help, value) in service.counters.all() {
+        add(&format!("{name}_total"), &help, "counter", value as f64);
+    }
+    // Nobody is user 4294967295.
+    let status = Status::of(service, u32::MAX);
+    add("processor_seconds_total", "Processor time taken.", "counter", status.processor_s);
+    add("learning_processor_seconds_total", "Of it, to learn.", "counter", status.learning_processor_s);
+    add("resident_bytes", "Resident memory.", "gauge", status.resident_bytes as f64);
+    add("profile_bytes", "About what the profiles in memory take.", "gauge", status.profile_bytes as f64);
+    add("machine_profiles", "Profiles of the machine in memory.", "gauge", status.machine_profiles as f64);
+    add("user_profiles", "Profiles of users in memory.", "gauge", status.user_profiles as f64);
+    add(
+        "hanging_threads",
+        "Threads that wait for a file system that does not answer.",
+        "gauge",
+        status.hanging_threads as f64,
+    );
+    text
+}
+
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}

@@ -1,0 +1,66 @@
+//! Whose start a process belongs to: what a program starts itself is part of its own start, and of its profile.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// More processes than start in any window; where there are more, the oldest are forgotten.
+const STARTS_MAX: usize = 4096;
+
+/// The starts under way.
+#[derive(Debug, Default)]
+pub struct Tree {
+    starts: Mutex<HashMap<u32, (Kind, Instant)>>,
+}
+
+/// What is done for a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// It is fetched for by a profile that covers what it starts, or observed with all that it starts.
+    Covered,
+    /// `prepage run` serves it.
+    ByPrefix,
+}
+
+impl Tree {
+    /// The start of process `pid` is under way for `window`.
+    pub fn begin(&self, pid: u32, kind: Kind, window: Duration) {
+        let mut starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+        if starts.len() >= STARTS_MAX {
+            let now = Instant::now();
+            starts.retain(|_, (_, until)| *until > now);
+            if starts.len() >= STARTS_MAX {
+                starts.clear();
+            }
+        }
+        starts.insert(pid, (kind, Instant::now() + window));
+    }
+
+    /// What is done for the start that process `pid`, whose parents are `parents`, belongs to.
+    pub fn of(&self, pid: u32, parents: &[u32]) -> Option<Kind> {
+        let starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let under_way = |pid: &u32| starts.get(pid).filter(|(_, until)| *until > now).map(|(kind, _)| *kind);
+        std::iter::once(&pid).chain(parents).filter_map(under_way).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_belongs_to_the_start_of_its_parents_until_that_is_over() {
+        let tree = Tree::default();
+        tree.begin(10, Kind::Covered, Duration::from_secs(3600));
+        tree.begin(11, Kind::ByPrefix, Duration::ZERO);
+        assert_eq!(tree.of(12, &[11, 10, 1]), Some(Kind::Covered));
+        assert_eq!((tree.of(12, &[11, 1]), tree.of(10, &[])), (None, Some(Kind::Covered)));
+        tree.begin(12, Kind::ByPrefix, Duration::from_secs(3600));
+        assert_eq!(tree.of(12, &[10]), Some(Kind::ByPrefix));
+        for pid in 100..100 + 2 * STARTS_MAX as u32 {
+            tree.begin(pid, Kind::Covered, Duration::from_secs(3600));
+        }
+        assert!(tree.starts.lock().unwrap().len() <= STARTS_MAX);
+    }
+}

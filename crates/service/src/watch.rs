@@ -1,0 +1,179 @@
+//! The file systems whose execs are seen: all that lie on a device or a network, as they come and go.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prepage_sys::exec_watch::{ExecWatch, Seen};
+use prepage_sys::mounts::{Mount, mounts};
+
+use crate::crew::{Crew, Priority};
+
+/// File systems whose programs are never cold, and those that a program of some user answers for.
+const OTHERS: [&str; 24] = [
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fuse",
+    "fuseblk",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "ramfs",
+    "rpc_pipefs",
+    "securityfs",
+    "sysfs",
+    "tmpfs",
+    "tracefs",
+];
+/// What begins so is answered for by programs too.
+const FUSE: &str = "fuse.";
+/// A network's file system that does not answer holds up one thread; so many may do so.
+const THREADS_MAX: usize = 4;
+/// Local file systems answer in microseconds.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// File systems that are looked at; more are told as not watched.
+const FILE_SYSTEMS_MAX: usize = 16_384;
+
+/// What is said of a file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It has not answered yet.
+    Asked,
+    /// Its execs are seen.
+    Watched,
+    /// They are not, and why.
+    Refused(String),
+}
+
+/// A file system.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// The mount by which it was found.
+    id: u64,
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// Its type.
+    pub kind: String,
+    /// Whether its execs are seen.
+    pub state: State,
+}
+
+/// The execs of the machine.
+#[derive(Debug)]
+pub struct Watch {
+    execs: Arc<ExecWatch>,
+    /// Polled for changes (proc_pid_mountinfo(5)).
+    mountinfo: File,
+    crew: Crew,
+    /// By device.
+    file_systems: Arc<Mutex<HashMap<u64, Watched>>>,
+}
+
+impl Watch {
+    /// Of all file systems that are mounted now, but for those that do not answer within a second.
+    ///
+    /// # Errors
+    /// EPERM without the right to watch.
+    pub fn new() -> io::Result<Self> {
+        let watch = Self {
+            execs: Arc::new(ExecWatch::new()?),
+            mountinfo: File::open("/proc/self/mountinfo")?,
+            crew: Crew::new("mounts", THREADS_MAX, FILE_SYSTEMS_MAX),
+            file_systems: Arc::default(),
+        };
+        watch.look_at_mounts()?;
+        let until = Instant::now() + ANSWER_WAIT;
+        while watch.file_systems().iter().any(|one| one.state == State::Asked) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(watch)
+    }
+
+    /// Readable when something was executed.
+    pub fn execs(&self) -> BorrowedFd<'_> {
+        self.execs.as_fd()
+    }
+
+    /// Has an error condition (POLLERR, POLLPRI) when something was mounted or unmounted.
+    pub fn mounts(&self) -> BorrowedFd<'_> {
+        self.mountinfo.as_fd()
+    }
+
+    /// Hands what was executed since the last call to `see`. Returns whether there may be more.
+    ///
+    /// # Errors
+    /// As read(2).
+    pub fn read(&self, see: &mut dyn FnMut(Seen)) -> io::Result<bool> {
+        self.execs.read(see)
+    }
+
+    /// Watches what was mounted since the last call. Asking may hang where a server does not answer, and is done elsewhere.
+    ///
+    /// # Errors
+    /// When /proc is not mounted.
+    pub fn look_at_mounts(&self) -> io::Result<()> {
+        let mut by_device: HashMap<u64, Mount> = HashMap::new();
+        let mounts = mounts()?;
+        let now: HashSet<(u64, u64)> = mounts.iter().map(|mount| (mount.device, mount.id)).collect();
+        for mount in mounts {
+            // Of several places any will do.
+            by_device.entry(mount.device).or_insert(mount);
+        }
+        let mut known = lock(&self.file_systems);
+        // Another file system may have the number by now. One that is still there is watched twice at no cost.
+        known.retain(|&device, watched| now.contains(&(device, watched.id)));
+        for (device, Mount { id, point, kind, .. }) in by_device {
+            if known.contains_key(&device)
+                || known.len() >= FILE_SYSTEMS_MAX
+                || OTHERS.contains(&kind.as_str())
+                || kind.starts_with(FUSE)
+            {
+                continue;
+            }
+            known.insert(device, Watched { id, point: point.clone(), kind, state: State::Asked });
+            let (execs, all) = (self.execs.clone(), self.file_systems.clone());
+            let is_asked = self.crew.lend(
+                Priority::Start,
+                Box::new(move || {
+                    let state = match execs.add(&point) {
+                        Ok(()) => State::Watched,
+                        Err(error) => State::Refused(error.to_string()),
+                    };
+                    if let Some(watched) = lock(&all).get_mut(&device) {
+                        watched.state = state;
+                    }
+                }),
+            );
+            if !is_asked {
+                known.remove(&device);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is said of each file system, by place.
+    pub fn file_systems(&self) -> Vec<Watched> {
+        let mut all: Vec<Watched> = lock(&self.file_systems).values().cloned().collect();
+        all.sort_by(|a, b| a.point.cmp(&b.point));
+        all
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

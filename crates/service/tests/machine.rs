@@ -1,0 +1,393 @@
+//! The service beside real programs on the real kernel. Each test has a service of its own that serves the programs of one directory.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
+use prepage_service::socket::ask;
+use prepage_sys::cachestat::{cached_pages, evict};
+use prepage_testing::{Need, has};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Longer than anything takes here, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAGES: u64 = 256;
+
+/// A directory on a disk, that everybody may read and that is nobody's home.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    /// `None`, and a skip, where this machine does not allow the tests.
+    fn new() -> Option<Self> {
+        let directory = PathBuf::from("/var/tmp");
+        if !has(Need::Root) || !has(Need::Eviction(directory.clone())) {
+            return None;
+        }
+        let place = Self(tempfile::tempdir_in(directory).unwrap());
+        fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir(place.layer()).unwrap();
+        fs::set_permissions(place.layer(), fs::Permissions::from_mode(0o755)).unwrap();
+        Some(place)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn layer(&self) -> PathBuf {
+        self.path("layer")
+    }
+
+    fn stores(&self) -> Stores {
+        let layers = Some(vec![self.layer()]);
+        Stores::for_uid(0, &StartContextPaths { layers, ..StartContextPaths::default() }).unwrap()
+    }
+
+    /// A program of its own: a copy of sleep(1).
+    fn program(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::copy(fs::canonicalize("/bin/sleep").unwrap(), &path).unwrap();
+        path
+    }
+
+    /// A file on the disk and not in memory.
+    fn cold_file(&self, name: &str, mode: u32) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        evict(file.as_fd(), PATIENCE).unwrap();
+        assert_eq!(pages_in_memory(&path), 0);
+        path
+    }
+
+    /// Puts a profile into the machine's layer, whatever is in it: pages 8, 9 and 200 of each of the files.
+    fn profile(&self, program: &Path, files: &[&Path]) {
+        let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
+        let file = |path: &&Path| {
+            let file = open_to_read(path).unwrap();
+            let mut touches = Touches::default();
+            [8, 9, 200].iter().enumerate().for_each(|(at, page)| touches.touch(PageIndex(*page), at as u32));
+            ProfiledFile {
+                path: path.to_str().unwrap().into(),
+                identity: identity_of(&file).unwrap(),
+                fingerprint: content_of(&file).unwrap(),
+                learned_unix_s: 1,
+                extents: touches.extents(),
+            }
+        };
+        let mut profile = Profile {
+            program: key.program.clone(),
+            role: key.role.clone(),
+            files: files.iter().map(file).collect(),
+            lookups: vec![Lookup { path: "/no/such/name".into(), list: false, counts: Default::default() }],
+            ..Profile::default()
+        };
+        // Learned often, and nothing is due.
+        profile.history.observations = 8;
+        let path = self.stores().path_of(&key, Layer::Machine).unwrap();
+        fs::write(&path, profile_file::encode(&profile)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        // What tells the contents has been read.
+        files.iter().for_each(|path| evict(File::open(path).unwrap().as_fd(), PATIENCE).unwrap());
+    }
+}
+
+fn pages_in_memory(path: &Path) -> u64 {
+    let all = PageRange::new(PageIndex(0), PageIndex(PAGES));
+    cached_pages(File::open(path).unwrap().as_fd(), all).unwrap()
+}
+
+/// Waits until `is` is so. Returns whether it came to be.
+fn is_so_in_time(mut is: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + PATIENCE;
+    while !is() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// A service.
+struct Prepaged {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Prepaged {
+    fn start(place: &Place, options: &[&str]) -> Self {
+        let socket = place.path("socket");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_prepaged"))
+            .args(["--socket".as_ref(), socket.as_os_str(), "--below".as_ref(), place.0.path().as_os_str()])
+            .args(options)
+            .env("PREPAGE_LAYERS", place.layer())
+            .env_remove("PREPAGE")
+            .spawn()
+            .unwrap();
+        let answers = is_so_in_time(|| {
+            assert!(child.try_wait().unwrap().is_none(), "the service has ended");
+            ask(&socket).is_ok()
+        });
+        assert!(answers, "the service never answers");
+        Self { child, socket }
+    }
+
+    fn status(&self) -> serde_json::Value {
+        ask(&self.socket).unwrap()
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.status()["counts"][name].as_u64().unwrap()
+    }
+
+    /// Waits until `is` is so; says what the service says of itself where it never is.
+    #[track_caller]
+    fn wait_until(&self, what: &str, is: impl FnMut() -> bool) {
+        if !is_so_in_time(is) {
+            panic!("{what}: not within {PATIENCE:?}; {}", self.status());
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Prepaged {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A program under way.
+struct Running(Child);
+
+impl Running {
+    fn start(program: &Path) -> Self {
+        Self(Command::new(program).arg("60").spawn().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_known_program_has_its_pages_brought_in_and_nothing_that_not_everybody_may_read() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let (open, secret) = (place.cold_file("open", 0o644), place.cold_file("secret", 0o600));
+    place.profile(&program, &[&secret, &open]);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    assert_eq!(service.status()["machine_profiles"], 1);
+    let _running = Running::start(&program);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    let in_memory = pages_in_memory(&open);
+    assert!((3..PAGES / 2).contains(&in_memory), "{in_memory} pages");
+    assert_eq!(pages_in_memory(&secret), 0);
+    let status = service.status();
+    let last = status["last_starts"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["program"], program.to_str().unwrap());
+}
+
+#[test]
+fn a_program_of_several_roles_gets_that_of_its_arguments_and_an_unknown_role_what_they_share() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let [a, b] = ["a", "b"].map(|name| place.cold_file(name, 0o644));
+    place.profile(&program, &[&a]);
+    let stores = place.stores();
+    let key = ProgramKey::of(&[(&program).into(), "60".into()]).unwrap();
+    let learned =
+        stores.at_path(Layer::Machine, &stores.path_of(&key, Layer::Machine).unwrap()).unwrap().unwrap();
+    place.profile(&program, &[&b]);
+    let other = ProgramKey { role: format!("{} --other", key.role), ..key };
+    let bytes = profile_file::encode(&Profile { role: other.role.clone(), ..learned });
+    let path = stores.path_of(&other, Layer::Machine).unwrap();
+    fs::write(&path, bytes).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    assert_eq!(service.status()["machine_profiles"], 2);
+    let _running = Running::start(&program);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    assert!(pages_in_memory(&b) >= 3 && pages_in_memory(&a) == 0);
+}
+
+#[test]
+fn a_program_that_nobody_knows_is_learned_and_then_known() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("unknown");
+    let mut service = Prepaged::start(&place, &[]);
+    service.wait_until("it is learned", || {
+        let before = service.count("observed");
+        let _running = Running::start(&program);
+        service.wait_until("it is observed", || service.count("observed") > before);
+        service.count("learned") > 0
+    });
+    let listed = place.stores().list(Layer::Machine).unwrap();
+    let [(path, Ok(profile))] = &listed[..] else { panic!("{listed:?}") };
+    assert_eq!(profile.program, program.to_str().unwrap());
+    assert!(profile.files.iter().any(|file| file.path == profile.program), "{:?}", profile.files);
+    assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o644);
+    assert_eq!(service.status()["machine_profiles"], 1);
+    service.signal(Signal::TERM);
+    assert!(service.child.wait().unwrap().success());
+    assert!(!service.socket.exists());
+}
+
+#[test]
+fn nobody_waits_for_a_service_that_is_stopped_or_killed_and_another_takes_its_place() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.signal(Signal::STOP);
+    let run_some = || {
+        for _ in 0..20 {
+            assert!(Command::new(&program).arg("0").status().unwrap().success());
+        }
+    };
+    run_some();
+    service.signal(Signal::KILL);
+    run_some();
+    drop(service);
+    assert!(place.path("socket").exists(), "it could not tidy up");
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let _running = Running::start(&program);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    assert!(pages_in_memory(&file) >= 3);
+}
+
+/// More files than the kernel keeps events are opened to be executed while the service is stopped.
+#[test]
+fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
+    const EVENTS_MAX: usize = 20_000;
+    let Some(place) = Place::new() else { return };
+    let kept = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").unwrap_or_default();
+    let storm = kept.trim().parse::<usize>().map_or(EVENTS_MAX, |kept| kept + 100);
+    if storm > EVENTS_MAX {
+        return prepage_testing::skip(
+            Need::Path("/proc/sys/fs/fanotify/max_queued_events of 16384".into()),
+            format!("it says {kept}"),
+        );
+    }
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    let directory = place.path("storm");
+    fs::create_dir(&directory).unwrap();
+    for at in 0..storm {
+        let path = directory.join(at.to_string());
+        fs::write(&path, "#!/no/such/interpreter\n").unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.signal(Signal::STOP);
+    // Each is opened, and then there is nothing to run it with: this process goes on.
+    for at in 0..storm {
+        let error = Command::new(directory.join(at.to_string())).exec();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+    }
+    let _running = Running::start(&program);
+    service.signal(Signal::CONT);
+    service.wait_until("the loss is counted", || service.count("lost") > 0);
+    service.wait_until("the program is found", || service.count("fetched_bytes") > 0);
+    assert!(pages_in_memory(&file) >= 3);
+    let status = service.status();
+    assert!(status["counts"]["rescanned"].as_u64().unwrap() > 0);
+    let resident = status["resident_bytes"].as_u64().unwrap();
+    assert!(resident < 64 << 20, "{resident} bytes after {storm} files");
+}
+
+#[test]
+fn file_systems_are_watched_as_they_come_and_go() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::LoopDevice) {
+        return;
+    }
+    let image = place.path("image");
+    File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    let quiet = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    quiet(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let point = place.path("mounted");
+    fs::create_dir(&point).unwrap();
+    let is_watched = || {
+        let status = service.status();
+        let all = status["file_systems"].as_array().unwrap().clone();
+        all.iter().any(|one| one["point"] == point.to_str().unwrap() && one["is_watched"] == true)
+    };
+    /// Unmounted on every way out.
+    struct Mounted<'a>(&'a Path);
+    impl Drop for Mounted<'_> {
+        fn drop(&mut self) {
+            let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+    quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
+    let mounted = Mounted(&point);
+    service.wait_until("it is watched", is_watched);
+    // The service keeps it from nobody.
+    rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()).unwrap();
+    drop(mounted);
+    service.wait_until("it is gone", || !is_watched());
+}
+
+#[test]
+fn metrics_are_told_in_prometheus_format_and_starts_to_their_users_alone() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("program");
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let _running = Running::start(&program);
+    service.wait_until("it is told", || {
+        service.status()["last_starts"].as_array().is_some_and(|all| !all.is_empty())
+    });
+    let mut stream = std::os::unix::net::UnixStream::connect(&service.socket).unwrap();
+    std::io::Write::write_all(&mut stream, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "{text}");
+    assert!(text.contains("\n# TYPE prepage_execs_total counter\nprepage_execs_total "), "{text}");
+    assert!(!text.contains(program.to_str().unwrap()), "{text}");
+    // Another user.
+    let asked = Command::new("python3")
+        .args([
+            "-c",
+            "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+            s.sendall(b'status\\n')\nwhile part := s.recv(65536): sys.stdout.buffer.write(part)",
+        ])
+        .arg(&service.socket)
+        .uid(54321)
+        .stderr(Stdio::inherit())
+        .output();
+    if !has(Need::Tool("python3".into())) {
+        return;
+    }
+    let asked = asked.unwrap();
+    if !asked.status.success() {
+        // A python in a place that this user may not enter.
+        return prepage_testing::skip(Need::Tool("python3 for all users".into()), asked.status);
+    }
+    let status: serde_json::Value = serde_json::from_slice(&asked.stdout).unwrap();
+    assert_eq!(status["last_starts"], serde_json::json!([]));
+}
