@@ -44,9 +44,9 @@ counters! {
     fetched_bytes,
     /// Starts observed.
     observed,
-    /// Observations that went into the machine's profiles.
+    /// Observations that went into profiles.
     learned,
-    /// Observations that stay with nobody: what was used is one user's own.
+    /// Observations that are one user's own, and went into that user's profiles if into any.
     private,
     /// Observations that could not be kept.
     not_kept,

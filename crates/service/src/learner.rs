@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use prepage_core::profile::role::is_private;
 use prepage_observe::{ObserveOptions, Observer, Until};
-use prepage_prefetch::persist::{Persisting, Shown};
-use prepage_profiles::public::is_for_all;
-use prepage_profiles::{Layer, StoreError};
+use prepage_prefetch::persist::{Shown, persist};
+use prepage_profiles::{Layer, public};
 use prepage_trace::{FaultEvents, Probe, Stream};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -89,13 +88,6 @@ impl Learner {
         });
         taken.ok().map(|_| Place(self.clone()))
     }
-
-    /// Whether what a start shows may be told to all users of the machine: the program, and the files that its role names.
-    pub fn is_for_all(process: &Process) -> bool {
-        !is_private(&process.context.key.role)
-            && is_for_all(process.program())
-            && process.places.iter().all(|place| is_for_all(place))
-    }
 }
 
 impl Drop for Place {
@@ -105,7 +97,8 @@ impl Drop for Place {
 }
 
 impl Place {
-    /// Observes a start to its end, and writes what it showed into the machine's layer.
+    /// Observes a start to its end, and writes what it showed into the machine's layer; what is one user's own, with that user's
+    /// rights into the user's.
     pub fn learn(&self, process: &Process) {
         let learner = &*self.0;
         let before_ns = processor_ns();
@@ -128,16 +121,26 @@ impl Place {
         }
         let shown = Shown { observation: Some(observation), ..Shown::default() };
         let key = &process.context.key;
-        let written = learner
-            .library
-            .update(key, |stores| Persisting::new(stores, key, Layer::Machine).persist(&shown));
+        let written = if is_for_all(process) {
+            learner.library.update(key, |stores| persist(stores, key, Layer::Machine, &shown))
+        } else {
+            learner.counters.private.count();
+            let rights = &process.rights;
+            learner.library.update_of_user(rights, |stores| persist(stores, key, Layer::User, &shown))
+        };
         match written {
             Ok(()) => learner.counters.learned.count(),
-            Err(StoreError::Private { .. }) => learner.counters.private.count(),
             Err(_) => learner.counters.not_kept.count(),
         }
         learner.counters.observed.count();
     }
+}
+
+/// Whether what a start shows may be told to all users of the machine: the program, and the files that its role names.
+fn is_for_all(process: &Process) -> bool {
+    !is_private(&process.context.key.role)
+        && public::is_for_all(process.program())
+        && process.places.iter().all(|place| public::is_for_all(place))
 }
 
 /// Processor time of this process.

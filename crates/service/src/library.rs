@@ -17,7 +17,7 @@ use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_prefetch::choose::Choice;
 use prepage_prefetch::config::Config;
 use prepage_prefetch::launch::LaunchOptions;
-use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
+use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::rights::Rights;
 
@@ -69,6 +69,11 @@ impl Known {
         let planned = Arc::new(planned);
         let has_changed = AtomicBool::new(false);
         Self { key, rights, device, figures, turn, planned, past, bytes, last: Mutex::default(), has_changed }
+    }
+
+    /// Whether it is the machine's, and no user's own.
+    pub fn is_of_all(&self) -> bool {
+        self.rights == Rights::of_everybody()
     }
 
     /// Whether it is to be fetched now: not where that was done a moment ago, or a file system did not answer. It counts as
@@ -184,7 +189,7 @@ impl Library {
     ///
     /// # Errors
     /// Where there is no place for the machine's profiles.
-    pub fn open(layers: Option<Vec<PathBuf>>) -> Result<Self, prepage_profiles::StoreError> {
+    pub fn open(layers: Option<Vec<PathBuf>>) -> Result<Self, StoreError> {
         let paths = StartContextPaths { layers: layers.clone(), ..StartContextPaths::default() };
         let machine_stores = Stores::for_uid(0, &paths)?;
         machine_stores.directory(Layer::Machine)?;
@@ -207,10 +212,7 @@ impl Library {
         let everybody = Rights::of_everybody();
         let mut shelf = Shelf::load(&self.machine_stores, Layer::Machine, &everybody, BYTES_MAX);
         shelf.config = Config::of_machine();
-        let mut state = self.lock();
-        state.machine = Arc::new(shelf);
-        // They are read again with the rights of their users, at the next start of each.
-        state.users.clear();
+        self.lock().machine = Arc::new(shelf);
     }
 
     /// Reads the machine's profiles again where they have changed. Returns whether they had.
@@ -266,6 +268,46 @@ impl Library {
         machine.config.enabled && machine.config.learn
     }
 
+    /// Whether starts of user `uid` are learned from, as far as the user's configuration has been read.
+    pub fn learns_of(&self, uid: u32) -> bool {
+        self.lock().users.get(&uid).is_none_or(|own| own.config.learn)
+    }
+
+    /// Where a user's own profiles lie, and the user's home.
+    fn stores_of_user(&self, uid: u32) -> Option<(Stores, PathBuf)> {
+        let home = home(uid)?;
+        // Of all users' environments this process knows its own.
+        let own = StartContextPaths::of_environment().store;
+        let store = own.filter(|_| uid == rustix::process::geteuid().as_raw());
+        let layers = self.layers.clone();
+        let paths =
+            StartContextPaths { store, home: Some(home.clone()), layers, ..StartContextPaths::default() };
+        Some((Stores::for_uid(uid, &paths).ok()?, home))
+    }
+
+    /// Has `write` change a user's own profiles, with the rights of the user and no others.
+    ///
+    /// # Errors
+    /// As `write`; Nowhere where the user has no place for them.
+    pub fn update_of_user(
+        &self,
+        rights: &Rights,
+        write: impl FnOnce(&Stores) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let (stores, _) = self.stores_of_user(rights.uid).ok_or(StoreError::Nowhere)?;
+        let written = {
+            let _assumed = rights.assume().map_err(|_| StoreError::Nowhere)?;
+            write(&stores)
+        };
+        // They are looked at again in the next start.
+        let mut state = self.lock();
+        if let Some(shelf) = state.users.get(&rights.uid) {
+            let shelf = Shelf { looked: None, ..(**shelf).clone() };
+            state.users.insert(rights.uid, Arc::new(shelf));
+        }
+        written
+    }
+
     /// What a user's own profiles and configuration say for a start; `None` where there is nothing. Everything of the user's is
     /// looked up and read with `rights`.
     fn of_user(&self, rights: &Rights) -> Option<Arc<Shelf>> {
@@ -275,13 +317,7 @@ impl Library {
         {
             return held;
         }
-        let home = home(rights.uid)?;
-        let paths = StartContextPaths {
-            home: Some(home.clone()),
-            layers: self.layers.clone(),
-            ..StartContextPaths::default()
-        };
-        let stores = Stores::for_uid(rights.uid, &paths).ok()?;
+        let (stores, home) = self.stores_of_user(rights.uid)?;
         let shelf = {
             let _assumed = rights.assume().ok()?;
             let is_same = held.as_ref().is_some_and(|held| held.version == version(&stores, Layer::User));
@@ -365,9 +401,11 @@ impl Library {
         state.handles.insert(file, program.to_owned());
     }
 
-    /// All that the machine knows.
-    pub fn all_of_machine(&self) -> Vec<Arc<Known>> {
-        self.lock().machine.by_key.values().cloned().collect()
+    /// All that is in memory, the machine's first.
+    pub fn all(&self) -> Vec<Arc<Known>> {
+        let state = self.lock();
+        let shelves = std::iter::once(&state.machine).chain(state.users.values());
+        shelves.flat_map(|shelf| shelf.by_key.values().cloned()).collect()
     }
 
     /// How many profiles of the machine are in memory, how many of users, and about what they take.

@@ -1,7 +1,7 @@
 //! Metadata in memory: what the kernel knows of the files and names of known programs, so that a start waits for data only.
 //!
 //! Nothing is held: names are looked up again where the kernel was told to forget them, when profiles have changed, and now and then. One
-//! thread does it, one profile after the other, with the rights of everybody, and leaves the disk to others meanwhile.
+//! thread does it, one profile after the other, with the rights with which it is fetched, and leaves the disk to others meanwhile.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,7 +84,7 @@ impl Names {
 fn look_up_all(library: &Library, at: &At) {
     let set = |now| *at.lock().unwrap_or_else(PoisonError::into_inner) = now;
     let mut bytes = 0;
-    for known in library.all_of_machine() {
+    for known in library.all() {
         let planned = &known.planned;
         bytes += NAME_BYTES * (planned.files.len() + planned.lookups.len()) as u64;
         if bytes > BYTES_MAX {
@@ -97,7 +97,9 @@ fn look_up_all(library: &Library, at: &At) {
             let files = planned.files.iter().map(without_pages).collect();
             let names = Profile { files, ..(**planned).clone() };
             Engine::new(names, &known.figures).look_up();
-            if let Ok(handle) = FileHandle::of(Path::new(&known.key.program)) {
+            if known.is_of_all()
+                && let Ok(handle) = FileHandle::of(Path::new(&known.key.program))
+            {
                 library.note(handle, &known.key.program);
             }
         }

@@ -75,11 +75,7 @@ impl Process {
             None => return Err(LeftAlone::Gone),
         }
         let argv = strings(&format!("/proc/{pid}/cmdline"), ARGUMENTS_BYTES_MAX).map_err(gone)?;
-        let environment = strings(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES_MAX).map_err(gone)?;
-        let value = |variable: &OsString| {
-            Some(OsString::from_vec(variable.as_encoded_bytes().strip_prefix(b"PREPAGE=")?.to_vec()))
-        };
-        if environment.iter().find_map(value).is_some_and(|value| is_off(&value)) {
+        if is_switched_off(pid).map_err(gone)? {
             return Err(LeftAlone::SwitchedOff);
         }
         let words = readable(&argv);
@@ -109,6 +105,18 @@ impl Process {
     pub fn program(&self) -> &Path {
         Path::new(&self.context.key.program)
     }
+}
+
+/// Whether the environment of process `pid` says that prepage is to leave it alone.
+///
+/// # Errors
+/// When it is gone.
+pub fn is_switched_off(pid: u32) -> io::Result<bool> {
+    let environment = strings(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES_MAX)?;
+    let value = |variable: &OsString| {
+        Some(OsString::from_vec(variable.as_encoded_bytes().strip_prefix(b"PREPAGE=")?.to_vec()))
+    };
+    Ok(environment.iter().find_map(value).is_some_and(|value| is_off(&value)))
 }
 
 /// Strings that each end in a zero byte, of the first `bytes_max` bytes of a file.

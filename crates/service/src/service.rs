@@ -32,7 +32,7 @@ use crate::learner::Learner;
 use crate::library::{Known, Library};
 use crate::names::Names;
 use crate::notify;
-use crate::process::{LeftAlone, Process};
+use crate::process::{LeftAlone, Process, is_switched_off};
 use crate::socket::Socket;
 use crate::tree::{Kind, Tree};
 use crate::watch::Watch;
@@ -312,21 +312,30 @@ impl Service {
         if !is_known && lock(&self.strangers).contains(&file) && !self.may_observe() {
             return self.counters.unknown.count();
         }
-        // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
-        if is_known
-            && self.tree.of(pid, &[]) != Some(Kind::ByPrefix)
-            && let Some(known) = self.library.only_role(&file)
-        {
-            let service = self.clone();
-            let fetch = move || {
-                service.fetch(&known, Priority::Start);
-            };
-            self.launchers.lend(Priority::Start, Box::new(fetch));
-        }
-        match awaited.begin(pid, file.clone()) {
+        let begun = awaited.begin(pid, file.clone());
+        match begun {
             Begun::Done => self.launch(pid, file),
-            Begun::Crowded => self.counters.crowded.count(),
+            // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
+            Begun::Awaited if is_known && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) => {
+                if let Some(known) = self.library.only_role(&file) {
+                    let service = self.clone();
+                    self.launchers.lend(Priority::Start, Box::new(move || service.start_early(pid, &known)));
+                }
+            }
             Begun::Awaited | Begun::Gone => {}
+            Begun::Crowded => self.counters.crowded.count(),
+        }
+    }
+
+    /// Process `pid` is about to execute the program of the profile `known`: what it is executed with is what it has itself,
+    /// mostly.
+    fn start_early(&self, pid: u32, known: &Arc<Known>) {
+        let program = Path::new(&known.key.program);
+        let is_wanted = self.below.as_ref().is_none_or(|below| program.starts_with(below))
+            && self.library.is_wanted_by_machine(program.file_name().unwrap_or_default(), program)
+            && is_switched_off(pid).is_ok_and(|is_off| !is_off);
+        if is_wanted {
+            self.fetch(known, Priority::Start);
         }
     }
 
@@ -377,12 +386,10 @@ impl Service {
         };
         self.tell(&process, done);
         let is_due = match &found {
-            // A user's own is learned by the user's own prefix.
-            Some(known) if known.rights != Rights::of_everybody() => false,
             Some(known) => known.has_changed() || known.past.observation_due(self.sample(known)),
             None => true,
         };
-        if part_of.is_none() && is_due && self.may_observe() && Learner::is_for_all(&process) {
+        if part_of.is_none() && is_due && self.may_observe() && self.library.learns_of(process.context.uid) {
             self.observe(&process);
         }
     }

@@ -133,6 +133,7 @@ impl Prepaged {
             .args(["--socket".as_ref(), socket.as_os_str(), "--below".as_ref(), place.0.path().as_os_str()])
             .args(options)
             .env("PREPAGE_LAYERS", place.layer())
+            .env("PREPAGE_STORE", place.path("own-store"))
             .env_remove("PREPAGE")
             .spawn()
             .unwrap();
@@ -249,6 +250,25 @@ fn a_program_that_nobody_knows_is_learned_and_then_known() {
     service.signal(Signal::TERM);
     assert!(service.child.wait().unwrap().success());
     assert!(!service.socket.exists());
+}
+
+#[test]
+fn what_is_not_for_everybody_is_learned_for_its_user_alone() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("own");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    let service = Prepaged::start(&place, &[]);
+    service.wait_until("it is learned", || {
+        let before = service.count("observed");
+        let _running = Running::start(&program);
+        service.wait_until("it is observed", || service.count("observed") > before);
+        service.count("learned") > 0
+    });
+    assert!(place.stores().list(Layer::Machine).unwrap().is_empty());
+    let own = Stores::at(place.path("own-store")).list(Layer::User).unwrap();
+    let [(path, Ok(profile))] = &own[..] else { panic!("{own:?}") };
+    assert_eq!(profile.program, program.to_str().unwrap());
+    assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
