@@ -102,6 +102,14 @@ impl Awaited {
         self.all.retain(|one| one.pid != pid);
     }
 
+    /// The kernel has come to the loader of the program that process `pid` is about to execute: it will be done soon.
+    pub fn hurry(&mut self, pid: u32) {
+        let now = Instant::now();
+        for one in self.all.iter_mut().filter(|one| one.pid == pid) {
+            (one.pause, one.next) = (PAUSE_MIN / 2, now + PAUSE_MIN / 2);
+        }
+    }
+
     /// How long until something is to be looked at; `None` where nothing is awaited.
     pub fn pause(&self) -> Option<Duration> {
         let next = self.all.iter().map(|one| one.next).min()?;

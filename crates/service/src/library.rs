@@ -52,8 +52,7 @@ pub struct Known {
     /// The profile's history and starts, without what it lists.
     pub past: Profile,
     bytes: u64,
-    /// When it was fetched or found in memory last, and until when it is not to be fetched.
-    last: Mutex<(Option<Instant>, Option<Instant>)>,
+    left_alone_until: Mutex<Option<Instant>>,
     has_changed: AtomicBool,
 }
 
@@ -68,29 +67,29 @@ impl Known {
         let Choice { device, figures, turn, planned } = choice;
         let planned = Arc::new(planned);
         let has_changed = AtomicBool::new(false);
-        Self { key, rights, device, figures, turn, planned, past, bytes, last: Mutex::default(), has_changed }
-    }
-
-    /// Whether it is the machine's, and no user's own.
-    pub fn is_of_all(&self) -> bool {
-        self.rights == Rights::of_everybody()
-    }
-
-    /// Whether it is to be fetched now: not where that was done a moment ago, or a file system did not answer. It counts as
-    /// done then.
-    pub fn is_wanted(&self, apart: Duration) -> bool {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_hung = last.1.is_some_and(|until| until > Instant::now());
-        let is_wanted = !is_hung && last.0.is_none_or(|last| last.elapsed() > apart);
-        if is_wanted {
-            last.0 = Some(Instant::now());
+        Self {
+            key,
+            rights,
+            device,
+            figures,
+            turn,
+            planned,
+            past,
+            bytes,
+            left_alone_until: Mutex::default(),
+            has_changed,
         }
-        is_wanted
+    }
+
+    /// Whether it is not to be fetched now: a file system did not answer.
+    pub fn is_left_alone(&self) -> bool {
+        let until = *self.left_alone_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| until > Instant::now())
     }
 
     /// Leaves it alone for `pause`.
     pub fn leave_alone(&self, pause: Duration) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(Instant::now() + pause);
+        *self.left_alone_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
     }
 
     /// Files of it were found to hold something else: its next start is to be observed.
@@ -379,12 +378,20 @@ impl Library {
         (!guess.files.is_empty()).then_some(guess)
     }
 
-    /// The only profile that the machine has of the program in `file`: what a start can begin with before it is known how
-    /// the program is called.
-    pub fn only_role(&self, file: &FileHandle) -> Option<Arc<Known>> {
+    /// The only profile that there is, for user `uid`, of the program in `file`: what a start can begin with before it is known
+    /// how the program is called. A user's own is looked for among those in memory.
+    pub fn only_role(&self, file: &FileHandle, uid: u32) -> Option<Arc<Known>> {
         let state = self.lock();
-        let roles = state.machine.by_program.get(state.handles.get(file)?)?;
-        if let [only] = &roles[..] { Some(only.clone()) } else { None }
+        let program = state.handles.get(file)?;
+        fn roles_of<'a>(shelf: Option<&'a Arc<Shelf>>, program: &str) -> &'a [Arc<Known>] {
+            shelf.and_then(|shelf| shelf.by_program.get(program)).map_or(&[], Vec::as_slice)
+        }
+        match (roles_of(state.users.get(&uid), program), roles_of(Some(&state.machine), program)) {
+            ([own], []) => Some(own.clone()),
+            ([], [only]) => Some(only.clone()),
+            ([own], [only]) if own.key == only.key => Some(own.clone()),
+            _ => None,
+        }
     }
 
     /// Whether `file` is a program of which there are profiles.

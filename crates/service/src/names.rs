@@ -97,9 +97,7 @@ fn look_up_all(library: &Library, at: &At) {
             let files = planned.files.iter().map(without_pages).collect();
             let names = Profile { files, ..(**planned).clone() };
             Engine::new(names, &known.figures).look_up();
-            if known.is_of_all()
-                && let Ok(handle) = FileHandle::of(Path::new(&known.key.program))
-            {
+            if let Ok(handle) = FileHandle::of(Path::new(&known.key.program)) {
                 library.note(handle, &known.key.program);
             }
         }

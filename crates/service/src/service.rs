@@ -13,8 +13,8 @@ use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::engine::{Engine, Work};
 use prepage_prefetch::launch::random;
 use prepage_prefetch::memory::Budget;
-use prepage_profiles::StoreError;
 use prepage_profiles::identity::Skipped;
+use prepage_profiles::{ProgramKey, StoreError};
 use prepage_sys::exec_watch::Seen;
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::process_stat::ProcessStat;
@@ -67,6 +67,8 @@ const LEFT_ALONE: Duration = Duration::from_secs(600);
 const RESCANNED_MAX: usize = 512;
 /// Starts that are told in the status.
 const TOLD_MAX: usize = 64;
+/// Programs that are remembered as fetched.
+const RECENT_MAX: usize = 1024;
 /// Files without a profile that are remembered.
 const STRANGERS_MAX: usize = 4096;
 
@@ -167,6 +169,10 @@ pub struct Service {
     names: Names,
     tree: Tree,
     under_way: Mutex<Vec<UnderWay>>,
+    /// What was fetched when.
+    recent: Mutex<HashMap<(String, String), Instant>>,
+    /// For the next prefetch.
+    budget: Mutex<Option<Budget>>,
     told: Mutex<VecDeque<Told>>,
     loaders: Mutex<HashSet<FileHandle>>,
     strangers: Mutex<HashSet<FileHandle>>,
@@ -204,6 +210,8 @@ impl Service {
             readers: Mutex::default(),
             tree: Tree::default(),
             under_way: Mutex::default(),
+            recent: Mutex::default(),
+            budget: Mutex::default(),
             told: Mutex::default(),
             loaders: Mutex::default(),
             strangers: Mutex::default(),
@@ -295,6 +303,9 @@ impl Service {
             }
             *lock(&service.loaders) =
                 LOADERS.iter().filter_map(|path| FileHandle::of(Path::new(path)).ok()).collect();
+            // Made now, it is there at once for the next start.
+            let budget = Budget::of_process();
+            *lock(&service.budget) = Some(budget);
             if is_quiet {
                 service.names.tick();
             }
@@ -305,8 +316,11 @@ impl Service {
     /// A file was opened to be executed.
     fn see(self: &Arc<Self>, pid: u32, file: FileHandle, awaited: &mut Awaited) {
         self.counters.execs.count();
-        if pid == 0 || pid == std::process::id() || lock(&self.loaders).contains(&file) {
+        if pid == 0 || pid == std::process::id() {
             return;
+        }
+        if lock(&self.loaders).contains(&file) {
+            return awaited.hurry(pid);
         }
         let is_known = self.library.is_known(&file);
         if !is_known && lock(&self.strangers).contains(&file) && !self.may_observe() {
@@ -317,25 +331,27 @@ impl Service {
             Begun::Done => self.launch(pid, file),
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
             Begun::Awaited if is_known && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) => {
-                if let Some(known) = self.library.only_role(&file) {
-                    let service = self.clone();
-                    self.launchers.lend(Priority::Start, Box::new(move || service.start_early(pid, &known)));
-                }
+                let service = self.clone();
+                self.launchers.lend(Priority::Start, Box::new(move || service.start_early(pid, &file)));
             }
             Begun::Awaited | Begun::Gone => {}
             Begun::Crowded => self.counters.crowded.count(),
         }
     }
 
-    /// Process `pid` is about to execute the program of the profile `known`: what it is executed with is what it has itself,
-    /// mostly.
-    fn start_early(&self, pid: u32, known: &Arc<Known>) {
+    /// Process `pid` is about to execute the program in `file`: with the rights and the environment that it has itself, mostly.
+    fn start_early(&self, pid: u32, file: &FileHandle) {
+        let Some(known) =
+            Rights::of_process(pid).ok().and_then(|rights| self.library.only_role(file, rights.uid))
+        else {
+            return;
+        };
         let program = Path::new(&known.key.program);
         let is_wanted = self.below.as_ref().is_none_or(|below| program.starts_with(below))
             && self.library.is_wanted_by_machine(program.file_name().unwrap_or_default(), program)
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            self.fetch(known, Priority::Start);
+            self.fetch(&known, Priority::Start);
         }
     }
 
@@ -413,11 +429,12 @@ impl Service {
 
     /// Fetches what is known, unless it is in memory.
     fn fetch(&self, known: &Arc<Known>, priority: Priority) -> Done {
-        if !known.is_wanted(APART) || known.turn != Turn::Prefetch {
+        if known.turn != Turn::Prefetch || known.is_left_alone() || self.is_recent(&known.key) {
             return Done::Recent;
         }
         let mut engine = Engine::new(known.planned.clone(), &known.figures);
-        engine.keep_within(Budget::of_process());
+        let budget = lock(&self.budget).take();
+        engine.keep_within(budget.unwrap_or_else(Budget::of_process));
         {
             let Ok(_assumed) = known.rights.assume() else { return Done::Unknown };
             if engine.is_warm() {
@@ -442,6 +459,17 @@ impl Service {
         let under_way = UnderWay { engine, known: known.clone(), began: Instant::now() };
         lock(&self.under_way).push(under_way);
         Done::Fetched
+    }
+
+    /// Whether a program was fetched in this role, by anybody's profile, a moment ago. It counts as fetched now.
+    fn is_recent(&self, key: &ProgramKey) -> bool {
+        let mut recent = lock(&self.recent);
+        if recent.len() >= RECENT_MAX {
+            recent.retain(|_, at| at.elapsed() < APART);
+        }
+        let now = Instant::now();
+        let before = recent.insert((key.program.clone(), key.role.clone()), now);
+        before.is_some_and(|before| now - before < APART)
     }
 
     fn fetch_guess(&self, program: &str) -> Done {
