@@ -17,12 +17,13 @@ export PREPAGE := $(CURDIR)/build/prepage
 
 all: build
 
-## build: the two binaries, in build/
+## build: the three binaries, in build/
 build: setup-build
 	RUSTFLAGS="$(STATIC)" cargo build --locked --profile starter --target $(TARGET) -p prepage --no-default-features --bin prepage
 	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage --bin prepage-tools
+	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage-service --bin prepaged
 	@mkdir -p build
-	@cp $(BUILD)/starter/prepage $(BUILD)/release/prepage-tools build/
+	@cp $(BUILD)/starter/prepage $(BUILD)/release/prepage-tools $(BUILD)/release/prepaged build/
 	crates/sys/agent/build "$(CURDIR)/build/libprepage-agent.so"
 	$(CC) -O2 -Wall -Wextra -shared -fPIC -o build/libprepage-early-fault.so crates/bench/preload/early_fault.c
 
@@ -66,6 +67,12 @@ bench-learning: build setup-bench setup-start
 	@bench/packages php-cli r-base-core ghostscript ffmpeg cmake git perl
 	bench/learning $(PLACES)
 .PHONY: bench-learning
+
+## bench-service: programs that nobody prefixes, with the service running, against plain, `run` and warm (root); PROGRAMS, ROUNDS, STARTS settable
+bench-service: build setup-bench setup-start
+	@bench/packages php-cli r-base-core ghostscript ffmpeg cmake git perl
+	bench/service $(PLACES)
+.PHONY: bench-service
 
 ## bench-tight: the same with 64 MB of memory left
 bench-tight: build setup-bench
@@ -176,9 +183,9 @@ FUZZED := profile bundle elf trace perf_data touches argument
 
 .PHONY: packages fuzz bench-first-start bench-observe
 
-## install: both binaries, manual pages, and completions for bash, zsh and fish, under PREFIX
+## install: the binaries, manual pages, and completions for bash, zsh and fish, under PREFIX
 install: build
-	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools
+	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools build/prepaged
 	build/prepage man build/man
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 build/man/*.1
 	COMPLETE=bash build/prepage > build/completion

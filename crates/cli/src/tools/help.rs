@@ -10,7 +10,7 @@ use crate::Command;
 const GROUPS: [(&str, &[&str]); 3] = [
     (
         "Start programs faster",
-        &["run", "enable", "disable", "config", "learn", "measure", "profile", "doctor"],
+        &["run", "enable", "disable", "config", "learn", "measure", "profile", "service", "status", "doctor"],
     ),
     (
         "Look at page faults and memory",

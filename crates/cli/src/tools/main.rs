@@ -26,8 +26,10 @@ mod remedy;
 mod report;
 mod residency;
 mod run;
+mod service;
 mod simulate;
 mod starter;
+mod status;
 mod stores;
 mod table;
 mod targets;
@@ -56,6 +58,11 @@ enum Command {
     /// List, show and remove what was learned; embed it in files; carry it to other machines
     #[command(subcommand)]
     Profile(profile::Command),
+    /// Show what the resident prefetcher knows and does
+    Status(status::Args),
+    /// Have every program of the machine prefetched, by a resident service
+    #[command(subcommand)]
+    Service(service::Command),
     /// Check what this kernel and user allow, and how to get what is missing
     Doctor(doctor::Args),
     /// Record the page faults of a command, of running processes or of the machine
@@ -110,6 +117,8 @@ fn main() -> ExitCode {
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Profile(command) => profile::run(&command),
+        Command::Status(args) => status::run(&args),
+        Command::Service(command) => service::run(&command),
         Command::Doctor(args) => doctor::run(&args),
         Command::Man(args) => man::run(&args),
     };

@@ -1,0 +1,108 @@
+//! `prepage status`: what the service knows and does.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use prepage_service::socket;
+use serde_json::Value;
+
+use crate::table::table;
+
+/// Options of `prepage status`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Where the service answers
+    #[arg(long, value_name = "PATH", default_value = socket::USUAL)]
+    socket: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let status = socket::ask(&args.socket).with_context(|| {
+        format!("no service answers at {}\n  try: prepage service install", args.socket.display())
+    })?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &status)?;
+        writeln!(out)?;
+    } else {
+        print(&status, &mut out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(status: &Value, out: &mut impl Write) -> Result<()> {
+    let number = |name: &str| status[name].as_f64().unwrap_or(0.0);
+    let count = |name: &str| status["counts"][name].as_u64().unwrap_or(0);
+    let uptime_s = number("uptime_s").max(1e-9);
+    writeln!(out, "prepaged, process {}, running for {}", status["pid"], duration(uptime_s))?;
+    let share = 100.0 * number("processor_s") / uptime_s;
+    let megabytes = |bytes: f64| bytes / 1e6;
+    writeln!(
+        out,
+        "it took {:.2} s of processor ({share:.3} % of one), {:.2} s of it to learn, and takes {:.1} MB",
+        number("processor_s"),
+        number("learning_processor_s"),
+        megabytes(number("resident_bytes")),
+    )?;
+    writeln!(
+        out,
+        "profiles in memory: {} of the machine, {} of users, {:.1} MB",
+        status["machine_profiles"],
+        status["user_profiles"],
+        megabytes(number("profile_bytes")),
+    )?;
+    writeln!(
+        out,
+        "starts: {} seen, {} fetched ({:.1} MB), {} in memory already, {} unknown, {} elsewhere, {} left alone",
+        count("starts"),
+        count("fetched"),
+        megabytes(count("fetched_bytes") as f64),
+        count("warm"),
+        count("unknown"),
+        count("elsewhere"),
+        count("left_alone"),
+    )?;
+    let (observed, learned) = (count("observed"), count("learned"));
+    writeln!(out, "learning: {observed} starts observed, {learned} kept, {} not", count("not_kept"))?;
+    for (name, text) in [
+        ("lost", "times the kernel had no room for more execs (all processes were looked at then)"),
+        ("crowded", "starts passed over: too many at once"),
+        ("hung", "prefetches given up: a file system did not answer"),
+    ] {
+        if count(name) > 0 {
+            writeln!(out, "{} {text}", count(name))?;
+        }
+    }
+    for system in status["file_systems"].as_array().into_iter().flatten() {
+        if system["is_watched"] != true {
+            let text = |name: &str| system[name].as_str().unwrap_or_default().to_owned();
+            writeln!(out, "not watched: {} ({}): {}", text("point"), text("kind"), text("reason"))?;
+        }
+    }
+    let starts = status["last_starts"].as_array().map_or(&[][..], Vec::as_slice);
+    if !starts.is_empty() {
+        let mut table = table(&["user", "last starts", "what was done"], &[0]);
+        for start in starts.iter().rev().take(20) {
+            let text = |name: &str| start[name].as_str().unwrap_or_default().escape_debug().to_string();
+            let role: String = text("role").chars().take(60).collect();
+            table.add_row([start["uid"].to_string(), role, text("done")]);
+        }
+        writeln!(out, "\n{}", table.trim_fmt())?;
+    }
+    Ok(())
+}
+
+fn duration(seconds: f64) -> String {
+    let (hours, minutes) = ((seconds / 3600.0) as u64, (seconds / 60.0) as u64 % 60);
+    if hours > 0 {
+        format!("{hours} h {minutes} min")
+    } else {
+        format!("{minutes} min {:.0} s", seconds % 60.0)
+    }
+}
