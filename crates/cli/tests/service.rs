@@ -39,5 +39,8 @@ fn where_no_service_runs_that_is_said() {
         .unwrap();
     assert_eq!(output.status.code(), Some(125));
     let said = text(&output.stderr);
-    assert!(said.contains("no service answers at") && said.contains("try: prepage service install"), "{said}");
+    assert!(
+        said.contains("no service answers at") && said.contains("try: prepage service install"),
+        "{said}"
+    );
 }

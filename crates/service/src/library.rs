@@ -53,6 +53,8 @@ pub struct Known {
     pub past: Profile,
     bytes: u64,
     left_alone_until: Mutex<Option<Instant>>,
+    /// Since when somebody looks whether its files are in memory.
+    looked_at: Mutex<Option<Instant>>,
     has_changed: AtomicBool,
 }
 
@@ -77,6 +79,7 @@ impl Known {
             past,
             bytes,
             left_alone_until: Mutex::default(),
+            looked_at: Mutex::default(),
             has_changed,
         }
     }
@@ -85,6 +88,18 @@ impl Known {
     pub fn is_left_alone(&self) -> bool {
         let until = *self.left_alone_until.lock().unwrap_or_else(PoisonError::into_inner);
         until.is_some_and(|until| until > Instant::now())
+    }
+
+    /// Has `look` open some of its files. `None` where somebody waits for them already: one thread is enough to find out that
+    /// a file system does not answer.
+    pub fn look_at<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        let looked_at = || self.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked_at().replace(Instant::now()).is_some() {
+            return None;
+        }
+        let found = look();
+        *looked_at() = None;
+        Some(found)
     }
 
     /// Leaves it alone for `pause`.

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -67,6 +68,10 @@ const LEFT_ALONE: Duration = Duration::from_secs(600);
 const RESCANNED_MAX: usize = 512;
 /// Starts that are told in the status.
 const TOLD_MAX: usize = 64;
+/// Looking at a start takes a millisecond. One that takes longer than this waits for a file system that may never answer.
+const SLOW: Duration = Duration::from_secs(2);
+/// So many of one user's are waited for.
+const SLOW_MAX: usize = 2;
 /// Programs that are remembered as fetched.
 const RECENT_MAX: usize = 1024;
 /// Files without a profile that are remembered.
@@ -169,6 +174,8 @@ pub struct Service {
     names: Names,
     tree: Tree,
     under_way: Mutex<Vec<UnderWay>>,
+    /// Starts that are looked at: whose, and since when.
+    looked_at: Mutex<HashMap<u32, (u32, Instant)>>,
     /// What was fetched when.
     recent: Mutex<HashMap<(String, String), Instant>>,
     /// For the next prefetch.
@@ -210,6 +217,7 @@ impl Service {
             readers: Mutex::default(),
             tree: Tree::default(),
             under_way: Mutex::default(),
+            looked_at: Mutex::default(),
             recent: Mutex::default(),
             budget: Mutex::default(),
             told: Mutex::default(),
@@ -357,14 +365,36 @@ impl Service {
 
     /// Process `pid` runs the program in `file`.
     fn launch(self: &Arc<Self>, pid: u32, file: FileHandle) {
+        // The user that the kernel shows the process's directory as; a process that is gone has none.
+        let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid()) else { return };
         let service = self.clone();
-        if !self.launchers.lend(Priority::Start, Box::new(move || service.start(pid, Some(file)))) {
+        if self.has_many_slow(uid)
+            || !self.launchers.lend(Priority::Start, Box::new(move || service.start(pid, Some(file))))
+        {
             self.counters.crowded.count();
+        } else {
+            lock(&self.looked_at).insert(pid, (uid, Instant::now()));
         }
     }
 
-    /// Serves a start: choose, fetch, and where it is to be learned, observe and persist.
+    /// Whether starts of user `uid` take so long to look at that no more of them are: names that a hostile file system answers
+    /// for hold up the threads of nobody else.
+    fn has_many_slow(&self, uid: u32) -> bool {
+        let looked_at = lock(&self.looked_at);
+        looked_at.values().filter(|(of, began)| *of == uid && began.elapsed() > SLOW).count() >= SLOW_MAX
+    }
+
+    /// Serves a start.
     fn start(&self, pid: u32, file: Option<FileHandle>) {
+        let process = self.fetch_for(pid, file);
+        lock(&self.looked_at).remove(&pid);
+        if let Some(process) = process {
+            self.observe(&process);
+        }
+    }
+
+    /// Chooses and fetches for a start. Returns it where it is to be observed.
+    fn fetch_for(&self, pid: u32, file: Option<FileHandle>) -> Option<Process> {
         self.counters.starts.count();
         let process = match Process::of(pid) {
             Ok(process) => process,
@@ -375,7 +405,7 @@ impl Service {
                     LeftAlone::SwitchedOff => self.counters.left_alone.count(),
                     LeftAlone::Gone | LeftAlone::Wrapper => {}
                 }
-                return;
+                return None;
             }
         };
         let key = &process.context.key;
@@ -385,7 +415,10 @@ impl Service {
             && self.below.as_ref().is_none_or(|below| process.program().starts_with(below))
             && self.library.is_wanted_by_machine(name.as_ref(), process.program());
         let found = if is_wanted { self.library.find(key, &process.rights).ok() } else { None };
-        let Some(found) = found else { return self.counters.left_alone.count() };
+        let Some(found) = found else {
+            self.counters.left_alone.count();
+            return None;
+        };
         let done = match &found {
             Some(known) => {
                 if let Some(file) = file {
@@ -405,9 +438,8 @@ impl Service {
             Some(known) => known.has_changed() || known.past.observation_due(self.sample(known)),
             None => true,
         };
-        if part_of.is_none() && is_due && self.may_observe() && self.library.learns_of(process.context.uid) {
-            self.observe(&process);
-        }
+        let learns = || self.may_observe() && self.library.learns_of(process.context.uid);
+        (part_of.is_none() && is_due && learns()).then_some(process)
     }
 
     /// A number to draw whether a known start is observed; none where it was learned from a moment ago.
@@ -437,9 +469,16 @@ impl Service {
         engine.keep_within(budget.unwrap_or_else(Budget::of_process));
         {
             let Ok(_assumed) = known.rights.assume() else { return Done::Unknown };
-            if engine.is_warm() {
-                self.counters.warm.count();
-                return Done::Warm;
+            match known.look_at(|| engine.is_warm()) {
+                Some(false) => {}
+                Some(true) => {
+                    self.counters.warm.count();
+                    return Done::Warm;
+                }
+                None => {
+                    self.counters.hung.count();
+                    return Done::Unknown;
+                }
             }
         }
         let crew = self.readers_of(known.device);

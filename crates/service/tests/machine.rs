@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -371,6 +371,60 @@ fn file_systems_are_watched_as_they_come_and_go() {
     rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()).unwrap();
     drop(mounted);
     service.wait_until("it is gone", || !is_watched());
+}
+
+/// A file system that never answers, mounted until this is dropped.
+struct Hung<'a> {
+    point: &'a Path,
+    /// Whoever answers for it. Closed, all that wait are told so.
+    device: Option<File>,
+}
+
+impl<'a> Hung<'a> {
+    fn mount(point: &'a Path) -> Self {
+        let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
+        let options = std::ffi::CString::new(options).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("hung", point, "fuse", flags, Some(&*options)).unwrap();
+        Self { point, device: Some(device) }
+    }
+}
+
+impl Drop for Hung<'_> {
+    fn drop(&mut self) {
+        self.device.take();
+        let _ = rustix::mount::unmount(self.point, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_file_system_that_does_not_answer_holds_up_nobody_else() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let [hanging, known] = ["hanging", "known"].map(|name| place.program(name));
+    let [file, hung] = ["file", "hung"].map(|name| place.cold_file(name, 0o644));
+    place.profile(&hanging, &[&hung]);
+    place.profile(&known, &[&file]);
+    // What its profile names lies on another file system by now.
+    let point = place.path("point");
+    fs::create_dir(&point).unwrap();
+    let (stores, key) = (place.stores(), ProgramKey::of(&[(&hanging).into(), "60".into()]).unwrap());
+    let path = stores.path_of(&key, Layer::Machine).unwrap();
+    let mut profile = stores.at_path(Layer::Machine, &path).unwrap().unwrap();
+    profile.files[0].path = point.join("hung").to_str().unwrap().into();
+    fs::write(&path, profile_file::encode(&profile)).unwrap();
+    let _hung = Hung::mount(&point);
+    let mut service = Prepaged::start(&place, &["--no-learn"]);
+    // More than there are threads to look at starts.
+    let _hanging: Vec<Running> = (0..20).map(|_| Running::start(&hanging)).collect();
+    let _running = Running::start(&known);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    assert!(pages_in_memory(&file) >= 3);
+    service.signal(Signal::TERM);
+    assert!(service.child.wait().unwrap().success());
 }
 
 #[test]
