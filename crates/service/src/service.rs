@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -178,6 +179,8 @@ pub struct Service {
     looked_at: Mutex<HashMap<u32, (u32, Instant)>>,
     /// What was fetched when.
     recent: Mutex<HashMap<(String, String), Instant>>,
+    /// Whether what is looked at now and then is being looked at.
+    is_looking: AtomicBool,
     /// For the next prefetch.
     budget: Mutex<Option<Budget>>,
     told: Mutex<VecDeque<Told>>,
@@ -219,6 +222,7 @@ impl Service {
             under_way: Mutex::default(),
             looked_at: Mutex::default(),
             recent: Mutex::default(),
+            is_looking: AtomicBool::new(false),
             budget: Mutex::default(),
             told: Mutex::default(),
             loaders: Mutex::default(),
@@ -304,6 +308,10 @@ impl Service {
     /// What is looked at now and then. Whatever may wait for a disk is done elsewhere.
     fn tick(self: &Arc<Self>) {
         let is_quiet = self.look_at_prefetches();
+        // Where the last look still waits, another would only take the place of starts.
+        if self.is_looking.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let service = self.clone();
         let look = move || {
             if service.library.refresh() {
@@ -317,8 +325,11 @@ impl Service {
             if is_quiet {
                 service.names.tick();
             }
+            service.is_looking.store(false, Ordering::Relaxed);
         };
-        self.launchers.lend(Priority::Guess, Box::new(look));
+        if !self.launchers.lend(Priority::Guess, Box::new(look)) {
+            self.is_looking.store(false, Ordering::Relaxed);
+        }
     }
 
     /// A file was opened to be executed.
