@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom};
 
 use crate::region::Span;
 
@@ -86,6 +86,20 @@ impl Memfd {
             offset,
             len,
         )?)
+    }
+
+    /// The first run of bytes at or after `offset` that holds pages, as far as the kernel knows; `None` where none follows.
+    ///
+    /// # Errors
+    /// Those of lseek(2).
+    pub fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
+        let start = match rustix::fs::seek(&self.fd, SeekFrom::Data(offset)) {
+            Ok(start) => start,
+            Err(rustix::io::Errno::NXIO) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let end = rustix::fs::seek(&self.fd, SeekFrom::Hole(start))?;
+        Ok((end > start).then_some((start, end)))
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

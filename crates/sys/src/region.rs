@@ -36,6 +36,8 @@ pub enum Contents<'a> {
 pub struct Span {
     start: NonNull<u8>,
     len: usize,
+    /// Whether it shows a memfd read-only, so that nothing but the memfd's pages ever lies in it.
+    shared: bool,
     /// The process that it exists in.
     generation: u64,
 }
@@ -68,6 +70,22 @@ impl Span {
     /// Never: it holds a page at least.
     pub fn is_empty(&self) -> bool {
         false
+    }
+
+    /// Takes the pages of `[offset, offset + len)` out of the page table of a shared span; the memfd keeps them, and the next
+    /// touch shows them again.
+    ///
+    /// # Errors
+    /// ENOMEM where the kernel has no memory.
+    ///
+    /// # Panics
+    /// Where the span is not shared, and would lose what was written to it.
+    pub fn unmap_shared(&self, offset: u64, len: u64) -> io::Result<()> {
+        assert!(self.shared, "a private region would lose what was written to it");
+        let start = self.at(offset, len);
+        // SAFETY: the range lies in the span, which shows nothing but a memfd's pages.
+        let result = unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_DONTNEED_LOCKED) };
+        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// The address of `[offset, offset + len)`.
@@ -135,7 +153,8 @@ impl Region {
             }
             libc::munmap(start.add(len).cast(), align - before);
             let start = NonNull::new_unchecked(start);
-            Arc::new(Span { start, len, generation: fork::generation() })
+            let shared = matches!(contents, Contents::Shared(..));
+            Arc::new(Span { start, len, shared, generation: fork::generation() })
         };
         fork::keep(span.start() as usize, len);
         let read_write = libc::PROT_READ | libc::PROT_WRITE;
@@ -267,8 +286,7 @@ impl Region {
     /// # Panics
     /// Where the region is private.
     pub fn unmap_shared(&self, offset: u64, len: u64) -> io::Result<()> {
-        assert!(!self.is_writable(), "a private region would lose what was written to it");
-        self.advise(offset, len, libc::MADV_DONTNEED_LOCKED)
+        self.span.unmap_shared(offset, len)
     }
 
     /// Takes poison away from a page, and nothing from a page with contents.

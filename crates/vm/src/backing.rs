@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
+use crate::addresses::MapRef;
+
 /// One map's window into an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backing {
@@ -31,15 +33,15 @@ impl Backing {
 /// Lock legend: one lock, held for a change of the tree or a copy of it; never taken by faults.
 #[derive(Debug, Default)]
 pub(crate) struct Backings {
-    by_map: Mutex<BTreeMap<(u64, u32), Backing>>,
+    by_map: Mutex<BTreeMap<(u64, u32), (Backing, MapRef)>>,
 }
 
 /// What a node of the tree takes for an entry at least as full as trees are: two thirds.
-const ENTRY_BYTES: u64 = (size_of::<((u64, u32), Backing)>() * 3 / 2) as u64;
+const ENTRY_BYTES: u64 = (size_of::<((u64, u32), (Backing, MapRef))>() * 3 / 2) as u64;
 
 impl Backings {
-    pub(crate) fn put(&self, piece: u32, backing: Backing) {
-        self.locked().insert((backing.map, piece), backing);
+    pub(crate) fn put(&self, piece: u32, backing: Backing, at: MapRef) {
+        self.locked().insert((backing.map, piece), (backing, at));
     }
 
     pub(crate) fn remove(&self, map: u64, piece: u32) {
@@ -52,10 +54,15 @@ impl Backings {
     }
 
     pub(crate) fn all(&self) -> Vec<Backing> {
+        self.locked().values().map(|(backing, _)| *backing).collect()
+    }
+
+    /// All of them, with where to find the map.
+    pub(crate) fn of_maps(&self) -> Vec<(Backing, MapRef)> {
         self.locked().values().copied().collect()
     }
 
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<(u64, u32), Backing>> {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<(u64, u32), (Backing, MapRef)>> {
         self.by_map.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -13,8 +13,8 @@ use crate::statistics::{Account, Tally};
 const BATCH_PAGES: u64 = 1024;
 
 impl Object {
-    /// Takes the frames of resident pages of `range` away; returns how many pages that were. Maps read them again when
-    /// they are touched; private copies stay. Pages that come back with other bytes fail.
+    /// Takes the frames of resident pages of `range` away, but for pinned ones; returns how many pages that were. Maps read
+    /// them again when they are touched; private copies stay. Pages that come back with other bytes fail.
     ///
     /// # Errors
     /// When the kernel refuses to free frames; those pages stay. In a child of fork(2).
@@ -54,48 +54,69 @@ fn evict_batch(
     range: PageRange,
     evicted: &mut u64,
 ) -> std::io::Result<()> {
-    let mut claims: Vec<Claim> = Vec::new();
+    let mut claims = Vec::new();
     let mut page = range.start();
     while page < range.end() {
         match frames.pages.claim_resident(page, range.end()) {
-            Some(claim) => {
+            Some((claim, unwired)) => {
+                object.rewires(frames, unwired);
                 page = claim.range().end();
-                claims.push(claim);
+                claims.push((claim, 0));
             }
             None => page.0 += 1,
         }
     }
+    let (taken, outcome) = take_claimed(object, frames, claims);
+    *evicted += taken;
+    let tally = Tally { pages_evicted: taken, ..Tally::default() };
+    object.vm.figures.add(Account::here().cpu, &tally);
+    outcome
+}
+
+/// Takes the frames of `claims` away, each wired and with a stamp to leave, 0 for none; gives how many went. Claims of pages that
+/// follow each other stand side by side. Those that the kernel refuses to free stay resident.
+pub(crate) fn take_claimed(
+    object: &ObjectCore,
+    frames: &Frames,
+    claims: Vec<(Claim, u16)>,
+) -> (u64, std::io::Result<()>) {
     if claims.is_empty() {
-        return Ok(());
+        return (0, Ok(()));
     }
     frames.sections.wait();
     let mut outcome = Ok(());
     let mut listed = false;
-    let before = *evicted;
-    for mut claim in claims {
-        let run = claim.range();
+    let mut taken = 0;
+    let mut claims = claims.into_iter().peekable();
+    while let Some(first) = claims.next() {
+        let mut run = first.0.range();
+        let mut of_run = vec![first];
+        while let Some(next) = claims.next_if(|(claim, _)| claim.range().start() == run.end()) {
+            run = PageRange::new(run.start(), next.0.range().end());
+            of_run.push(next);
+        }
         // One call a run: each makes the kernel interrupt the CPUs that may know the pages.
         let is_read_again = !object.is_frozen();
         let remembered = if is_read_again { remember(object, frames, run) } else { Ok(()) };
-        match remembered.and_then(|()| frames.punch(run)) {
-            Ok(()) => {
-                frames.discount(run.len());
-                object.vm.release_frames(run.len());
-                *evicted += run.len();
-                listed |= claim.release().listed;
-            }
-            Err(error) => {
-                outcome = Err(error);
-                listed |= claim.publish(run.len(), None).listed;
-            }
+        let punched = remembered.and_then(|()| frames.punch(run));
+        if punched.is_ok() {
+            taken += run.len();
+            object.went(frames, run.len());
         }
+        for (mut claim, stamp) in of_run {
+            let told = match &punched {
+                Ok(()) if stamp != 0 => claim.release_stamped(stamp),
+                Ok(()) => claim.release(),
+                Err(_) => claim.publish(claim.range().len(), None),
+            };
+            listed |= told.listed;
+        }
+        outcome = outcome.and(punched);
     }
-    let tally = Tally { pages_evicted: *evicted - before, ..Tally::default() };
-    object.vm.figures.add(Account::here().cpu, &tally);
     if listed {
         object.vm.jobs.serve_listed_soon();
     }
-    outcome
+    (taken, outcome)
 }
 
 /// Keeps what the pages of `run` hold in mind.

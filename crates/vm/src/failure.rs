@@ -58,7 +58,9 @@ impl Failures {
                 crate::reason::AGAIN => line.write_str("its source asked to try again too often"),
                 crate::reason::PANICKED | crate::reason::ABANDONED => line.write_str("its source panicked"),
                 crate::reason::REFUSED => line.write_str("its source failed"),
-                crate::reason::NO_FRAMES => line.write_str("the limit of frames is reached"),
+                crate::reason::NO_FRAMES => {
+                    line.write_str("the limit of frames is reached, and all are pinned or being read")
+                }
                 crate::reason::CHANGED => line.write_str("its bytes changed since they were first shown"),
                 crate::reason::TIMED_OUT => line.write_str("its source took longer than the deadline"),
                 crate::reason::DROPPED => line.write_str("its source dropped the request"),

@@ -5,9 +5,9 @@
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
 use crate::buffers::Buffer;
+use crate::frame_count::{Never, Reserve};
 use crate::object::{Frames, ObjectCore};
 use crate::pages::{Claim, Told};
-use crate::pool::Reserve;
 use crate::reason;
 use crate::request::Priority;
 use crate::source::LocalFile;
@@ -42,31 +42,46 @@ impl Wanted {
         PageRange::new(self.needed, PageIndex(self.needed.0 + 1))
     }
 
+    /// Up to `pages` pages of `range`, which holds the needed page: from that on, and before it where the range ends.
+    fn some_of(&self, range: PageRange, pages: u64) -> PageRange {
+        let start = self.needed.0.min(range.end().0.saturating_sub(pages)).max(range.start().0);
+        PageRange::new(PageIndex(start), PageIndex((start + pages).min(range.end().0)))
+    }
+
     /// The page without which a fill of `range` has failed.
     pub(crate) fn needed_in(&self, range: PageRange) -> PageIndex {
         if range.contains(self.needed) { self.needed } else { range.start() }
     }
 }
 
-/// Sees to it that the pages of `claim` may have frames; where that is too many, those of the needed page.
+/// Sees to it that the pages of `claim` may have frames; where that is too many, those of the needed page and some that
+/// follow it. Waits for reclaim where somebody needs them.
 pub(crate) fn reserve(
     object: &ObjectCore,
     claim: &mut Claim,
     wanted: Wanted,
     told: &mut Told,
+    account: &mut Account,
 ) -> Result<(), u16> {
-    if object.vm.frames.reserve(claim.range().len()) == Reserve::Got {
+    let pool = object.vm.pool.core();
+    if pool.frames.reserve_ahead(claim.range().len()) == Reserve::Got {
         return Ok(());
     }
     if wanted.priority == Priority::Ahead {
         return Err(reason::NO_FRAMES);
     }
-    told.listed |= claim.narrow(wanted.alone()).listed;
-    match object.vm.frames.reserve(1) {
-        Reserve::Got => Ok(()),
-        // Nobody gives frames back by itself.
-        Reserve::Wait => Err(reason::NO_FRAMES),
-    }
+    // Others may need what is claimed, and it takes a while.
+    let most = pool.frames.most_at_once();
+    told.listed |= claim.narrow(wanted.some_of(claim.range(), most)).listed;
+    let patience = pool.patience(object.vm.options.read_deadline);
+    let (got, waited) = pool.frames.reserve_or_wait(claim.range().len(), patience);
+    account.tally.frame_waits += u64::from(waited);
+    let keep = match got {
+        Ok(frames) => wanted.some_of(claim.range(), frames),
+        Err(Never) => wanted.alone(),
+    };
+    told.listed |= claim.narrow(keep).listed;
+    got.map(drop).map_err(|Never| reason::NO_FRAMES)
 }
 
 /// Ends a claim for which nothing was reserved or read.
@@ -96,13 +111,16 @@ pub(crate) fn commit(
     account: &mut Account,
 ) -> Filled {
     let range = claim.range();
-    frames.count(range.len());
+    let pool = object.vm.pool.core();
+    object.came(frames, range.len());
+    pool.arrived(object.pool_key, range);
     account.tally.pages_read += range.len();
     // The words of the pages, the limit of frames, their count, and the buffer taken and given back.
     account.tally.shared_atomics += range.len() + 4;
     // Before others can see the pages: figures are never behind what a thread knows.
     object.vm.figures.settle(account);
     told.listed |= claim.publish(range.len(), wanted.mark).listed;
+    pool.frames.published();
     Filled { outcome: Ok(range), told }
 }
 
@@ -150,7 +168,7 @@ pub(crate) fn fill_local(
     account: &mut Account,
 ) -> Filled {
     let mut told = Told::default();
-    if let Err(code) = reserve(object, &mut claim, wanted, &mut told) {
+    if let Err(code) = reserve(object, &mut claim, wanted, &mut told, account) {
         return give_up(object, claim, wanted, code, told, account);
     }
     // A panic on the way leaves the claim failed for this reason.
@@ -183,7 +201,7 @@ pub(crate) fn fill_cached(
 ) -> Result<Filled, Claim> {
     let range = claim.range();
     let valid = valid_bytes(object, range);
-    if file.direct || object.vm.frames.reserve(range.len()) != Reserve::Got {
+    if file.direct || object.vm.pool.core().frames.reserve(range.len()) != Reserve::Got {
         return Err(claim);
     }
     claim.will_fail(reason::PANICKED);

@@ -126,6 +126,11 @@ impl MapCore {
         account: &mut Account,
     ) -> io::Result<Shown> {
         let section = account.enter(&frames.sections);
+        // In the section: who unwires it again waits for this before it is unmapped.
+        if frames.pages.rewire(place.page) {
+            place.object.rewires(frames, 1);
+            account.tally.pages_rewired += 1;
+        }
         let Some(run) = frames.pages.resident_run(place.page, around) else { return Ok(Shown::Away) };
         let shown = match place.install {
             Install::Copy => self.copy_run(place, frames, run, account),

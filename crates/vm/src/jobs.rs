@@ -49,6 +49,8 @@ pub(crate) enum Job {
     Step(Step),
     /// Serve the listed faults.
     Listed,
+    /// Let an object go that nobody else holds.
+    Drop(Box<ObjectCore>),
 }
 
 /// The queues and the threads.
@@ -256,6 +258,7 @@ impl Jobs {
             Job::Again(reading) => reading.try_again(),
             Job::Step(step) => step.run(&mut account),
             Job::Listed => serve_listed(self),
+            Job::Drop(object) => drop(object),
         }
     }
 

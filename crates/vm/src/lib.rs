@@ -26,7 +26,9 @@
 //! | `ahead`       | what one fault has read in the background                                |
 //! | `fill`, `direct_fill`, `request` | claimed pages get their bytes: from files here, from sources by requests |
 //! | `evict`, `refill` | frames go, and come back with the same bytes                         |
-//! | `pool`        | how many frames there may be                                             |
+//! | `pool`, `frame_count` | how many frames there may be and are, whose they are, how a read waits for one |
+//! | `order`, `reclaim` | which frame goes next, and the thread that takes it                     |
+//! | `unwire`, `pin` | frames that no map shows, and frames that stay                             |
 //! | `space`, `addresses` | a descriptor, and from an address to its map, in signal context   |
 //! | `inline`, `handler`, `stop_pages` | the two ways a fault comes in                         |
 //! | `jobs`, `crew`, `work` | work that waits, the threads for it, and what they do              |
@@ -74,6 +76,7 @@ mod evict;
 mod failure;
 mod fault;
 mod fill;
+mod frame_count;
 mod handler;
 mod histogram;
 mod inline;
@@ -85,13 +88,16 @@ mod model;
 mod names;
 mod object;
 mod options;
+mod order;
 mod pages;
 mod piece;
+mod pin;
 mod poison;
 mod policy_memory;
 mod pool;
 mod populate;
 mod reason;
+mod reclaim;
 mod record;
 mod refill;
 mod request;
@@ -103,6 +109,7 @@ mod statistics;
 mod stop_pages;
 mod sync;
 pub mod tracking;
+mod unwire;
 mod vm;
 mod whole;
 mod work;
@@ -115,7 +122,10 @@ pub use failure::Failure;
 pub use map::Map;
 pub use object::Object;
 pub use options::{Advice, MapOptions, Mode, VmOptions};
+pub use order::Replacement;
 pub use piece::Piece;
+pub use pin::Pinned;
+pub use pool::{Pool, PoolFigures, PoolObject};
 pub use request::{Priority, Request};
 pub use source::{Source, SourceError};
 pub use statistics::{Counted, Statistics};

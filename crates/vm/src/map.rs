@@ -101,6 +101,9 @@ impl Map {
             return Err(MapError::NoCluster);
         }
         let space = vm.space(options.mode)?;
+        if options.executable {
+            pieces.iter().for_each(|piece| piece.object.is_code.store(1, Ordering::Relaxed));
+        }
         let failed = |error| MapError::Memory { len_bytes: window.bytes(), source: error };
         // A handler would wait for locks that this thread holds.
         let _masked = Masked::asynchronous();
@@ -172,7 +175,7 @@ impl Map {
         for (number, segment) in (0..).zip(&core.laid[..]) {
             let start_address = core.address_of(segment.pages.start());
             let backing = crate::Backing { map: core.id, window: segment.of_object(), start_address };
-            segment.object.backings.put(number, backing);
+            segment.object.backings.put(number, backing, self.at);
         }
         core.vm.maps.fetch_add(1, Ordering::AcqRel);
         let operations = core.laid.len() as u64;

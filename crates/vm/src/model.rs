@@ -134,12 +134,12 @@ mod whole_path {
             let Ok(model) = Arc::try_unwrap(self) else { panic!("threads have ended") };
             assert!(vm.core.jobs.listed.lock().unwrap().is_empty(), "a listed fault was forgotten");
             drop((model.inline, model.by_handler));
-            while vm.core.frames.reserved() != model.object.resident_pages() {
+            while vm.core.pool.core().frames.reserved() != model.object.resident_pages() {
                 // Reads ahead end.
                 thread::yield_now();
             }
             model.object.evict(all()).unwrap();
-            assert_eq!(vm.core.frames.reserved(), 0);
+            assert_eq!(vm.core.pool.core().frames.reserved(), 0);
         }
     }
 

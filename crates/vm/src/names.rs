@@ -55,11 +55,15 @@ impl Names {
 
 impl VmCore {
     /// An object has gone, which records may name.
-    pub(crate) fn object_is_gone(&self, id: u32, mentioned: bool) {
+    pub(crate) fn object_is_gone(&self, object: &ObjectCore, mentioned: bool) {
         if self.check_process().is_err() {
             return;
         }
         let _masked = Masked::asynchronous();
+        if object.frames().is_some() {
+            self.pool.core().leave(object);
+        }
+        let id = object.id;
         let mut names = self.names.lock();
         if !mentioned {
             names.remove(&id);

@@ -14,11 +14,12 @@ use crate::book::Hold;
 use crate::buffers::BUFFER_PAGES;
 use crate::direct_fill::LocalFill;
 use crate::pages::{Pages, Seen};
+use crate::pin::Pins;
 use crate::reason::Reason;
 use crate::refill::Sums;
 use crate::source::{LocalFile, Source};
 use crate::statistics::Tally;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::vm::VmCore;
 use crate::whole::Whole;
 use crate::work::Openings;
@@ -72,6 +73,10 @@ pub(crate) struct ObjectCore {
     pub(crate) vm: Arc<VmCore>,
     /// (c) Unique in its VM; counted from 0.
     pub(crate) id: u32,
+    /// (c) Unique in its pool.
+    pub(crate) pool_key: u32,
+    /// (a) Whether a map of code shows it: then its frames go last.
+    pub(crate) is_code: AtomicU32,
     /// (c)
     pub(crate) name: String,
     /// (c)
@@ -113,6 +118,10 @@ pub(crate) struct Frames {
     behind: crate::sync::Mutex<()>,
     /// (a) Frames that hold a page. Changed by who holds the claim, before the page's word is.
     resident: AtomicU64,
+    /// (a) Of these, frames that no map shows. Never behind the words.
+    unwired: AtomicU64,
+    /// The pinned pages. Held while pages are unwired or pinned, so that none is unmapped that was pinned.
+    pub(crate) pins: crate::sync::Mutex<Pins>,
     /// (o) What evicted pages held.
     sums: OnceLock<Sums>,
     pub(crate) whole: Whole,
@@ -132,6 +141,7 @@ impl std::fmt::Debug for Frames {
         f.debug_struct("Frames")
             .field("memfd", &self.memfd)
             .field("resident", &self.resident)
+            .field("unwired", &self.unwired)
             .finish_non_exhaustive()
     }
 }
@@ -200,6 +210,7 @@ impl ObjectCore {
         contents: Contents,
     ) -> Arc<Self> {
         vm.objects.fetch_add(1, Ordering::AcqRel);
+        let pool_key = vm.pool.core().next_key();
         let grain_bytes = match &contents {
             Contents::Frames(frames) => frames.bytes.grain_bytes(),
             Contents::Zero => PAGE_SIZE,
@@ -207,6 +218,8 @@ impl ObjectCore {
         Arc::new(Self {
             vm,
             id,
+            pool_key,
+            is_code: AtomicU32::new(0),
             name,
             len_bytes,
             grain_pages: (grain_bytes / PAGE_SIZE).clamp(1, MAX_GRAIN_PAGES),
@@ -234,9 +247,37 @@ impl ObjectCore {
         self.frames().is_some_and(|frames| matches!(frames.bytes, Bytes::Frozen))
     }
 
-    /// Whether all its pages are in memory.
+    /// Whether all its pages are in memory, and none has to be seen when it is touched.
     pub(crate) fn is_whole(&self) -> bool {
-        self.frames().is_some_and(|frames| frames.resident() == self.pages().len())
+        self.frames().is_some_and(|frames| frames.held() == (self.pages().len(), 0))
+    }
+
+    /// So many more frames hold a page; they were reserved.
+    pub(crate) fn came(&self, frames: &Frames, pages: u64) {
+        frames.resident.fetch_add(pages, Ordering::SeqCst);
+        self.vm.pool.core().frames.fill(pages);
+    }
+
+    /// So many fewer, and they are given back.
+    pub(crate) fn went(&self, frames: &Frames, pages: u64) {
+        frames.resident.fetch_sub(pages, Ordering::SeqCst);
+        let count = &self.vm.pool.core().frames;
+        count.empty(pages);
+        count.release(pages);
+    }
+
+    /// So many frames are about to be unwired.
+    pub(crate) fn unwires(&self, frames: &Frames, pages: u64) {
+        frames.unwired.fetch_add(pages, Ordering::SeqCst);
+        self.vm.pool.core().frames.unwire(pages);
+    }
+
+    /// So many frames are wired again.
+    pub(crate) fn rewires(&self, frames: &Frames, pages: u64) {
+        if pages > 0 {
+            frames.unwired.fetch_sub(pages, Ordering::SeqCst);
+            self.vm.pool.core().frames.rewire(pages);
+        }
     }
 
     /// Pages that are read at once at most: whole grains.
@@ -298,6 +339,8 @@ impl Frames {
             local,
             behind: crate::sync::Mutex::new(()),
             resident: AtomicU64::new(0),
+            unwired: AtomicU64::new(0),
+            pins: crate::sync::Mutex::new(Pins::default()),
             sums: OnceLock::new(),
             whole: Whole::default(),
         })
@@ -305,6 +348,11 @@ impl Frames {
 
     pub(crate) fn resident(&self) -> u64 {
         self.resident.load(Ordering::Acquire)
+    }
+
+    /// Frames that hold a page, and those of them that no map shows.
+    pub(crate) fn held(&self) -> (u64, u64) {
+        (self.resident(), self.unwired.load(Ordering::SeqCst))
     }
 
     /// Puts whole pages into the frames of `range`, or nothing. Allocates nothing here.
@@ -330,16 +378,6 @@ impl Frames {
                 })
             },
         )
-    }
-
-    /// So many more frames hold a page.
-    pub(crate) fn count(&self, pages: u64) {
-        self.resident.fetch_add(pages, Ordering::AcqRel);
-    }
-
-    /// So many fewer.
-    pub(crate) fn discount(&self, pages: u64) {
-        self.resident.fetch_sub(pages, Ordering::AcqRel);
     }
 
     /// Takes the frames of `range` away.
@@ -378,9 +416,11 @@ impl Frames {
 impl Drop for ObjectCore {
     fn drop(&mut self) {
         if let Some(frames) = self.frames() {
-            self.vm.release_frames(frames.resident());
+            let (resident, unwired) = frames.held();
+            self.rewires(frames, unwired);
+            self.went(frames, resident);
         }
-        self.vm.object_is_gone(self.id, self.mentioned.load(Ordering::Relaxed) != 0);
+        self.vm.object_is_gone(self, self.mentioned.load(Ordering::Relaxed) != 0);
         self.vm.objects.fetch_sub(1, Ordering::AcqRel);
     }
 }

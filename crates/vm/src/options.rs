@@ -5,10 +5,13 @@ use std::time::Duration;
 use prepage_core::PageRange;
 use prepage_core::policy::{Neighbours, Policy};
 
+use crate::pool::Pool;
+
 /// How a [`Vm`](crate::Vm) is to be.
 #[derive(Clone, Debug)]
 pub struct VmOptions {
     pub(crate) frame_limit_bytes: u64,
+    pub(crate) pool: Option<Pool>,
     pub(crate) policy: Policy,
     pub(crate) text_policy: Policy,
     pub(crate) read_spin: Duration,
@@ -23,6 +26,7 @@ impl Default for VmOptions {
     fn default() -> Self {
         Self {
             frame_limit_bytes: u64::MAX,
+            pool: None,
             policy: "aligned:16".parse().expect("a policy"),
             text_policy: "aligned:64".parse().expect("a policy"),
             read_spin: Duration::from_micros(200),
@@ -36,10 +40,15 @@ impl Default for VmOptions {
 }
 
 impl VmOptions {
-    /// The most memory that frames may take; without limit unless given. A fault beyond it fails. Private copies and
-    /// zeros are the maps' own and no frames.
+    /// The most memory that frames may take; without limit unless given. Beyond it pages come in the place of others that
+    /// are idle: a [`Pool`] of the VM's own. Private copies and zeros are the maps' own and no frames.
     pub fn frame_limit_bytes(self, frame_limit_bytes: u64) -> Self {
-        Self { frame_limit_bytes, ..self }
+        Self { frame_limit_bytes, pool: None, ..self }
+    }
+
+    /// Takes frames from `pool`, which other VMs may share.
+    pub fn pool(self, pool: &Pool) -> Self {
+        Self { pool: Some(pool.clone()), ..self }
     }
 
     /// The policy of maps that name none; `aligned:16` unless given.

@@ -13,10 +13,11 @@
 //! releases it. Nobody else writes the frame meanwhile, and threads that need the page sleep on its word.
 //!
 //! ```text
-//!   bits  0-1 state   2 waited   3 listed   4 marked   5-15 flags   16-31 value
+//!   bits  0-1 state   2 waited   3 listed   4 marked   5 unwired   6 pinned   7 queued   8-15 flags   16-31 value
 //! ```
 //! Every change of the state keeps the flags, which belong to whoever gives them a meaning, and compares only the bits that
-//! it is about. The value is the reason of a failed page.
+//! it is about. The value is the reason of a failed page; else it is the stamp of a page that was reclaimed, which stays until
+//! the page is queued again.
 
 use std::sync::Arc;
 
@@ -37,10 +38,18 @@ const WAITED: u32 = 1 << 2;
 const LISTED: u32 = 1 << 3;
 /// While Resident: the first fault on the page asks the policy what to read in the background.
 const MARKED: u32 = 1 << 4;
-/// Kept by every change of the state.
+/// While Resident: no map shows the frame, and its next touch says so ([`Pages::rewire`]).
+const UNWIRED: u32 = 1 << 5;
+/// The frame may not be taken away or unwired.
+const PINNED: u32 = 1 << 6;
+/// The pool's order of reclaim has an entry for the page. Changed by who holds the order's lock.
+const QUEUED: u32 = 1 << 7;
+/// Kept by every change of the state, but for what holds of resident pages alone.
 const FLAGS: u32 = 0xffe0;
 /// The value stands above this bit.
 const VALUE: u32 = 16;
+/// The value, where it is a stamp.
+const STAMP: u32 = 0xffff << VALUE;
 
 /// What a page's word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +65,30 @@ pub(crate) enum Seen {
     },
     /// It could not be filled; the code says why.
     Failed(u16),
+}
+
+/// What came of unwiring a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unwire {
+    /// The caller did; whoever maps it by now has to be waited for, and unmapped.
+    Done,
+    /// It was.
+    Already,
+    /// It is not in memory, or pinned.
+    No,
+}
+
+/// What the order of reclaim has to know of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idleness {
+    /// It is not in memory.
+    Missing,
+    /// It is pinned or being filled.
+    Held,
+    /// It is in memory, and maps may show it.
+    Wired,
+    /// Nobody touched it since it was unwired.
+    Unwired,
 }
 
 /// The words of an object.
@@ -109,18 +142,30 @@ impl Pages {
     /// Makes `page` the caller's to fill; `None` where it is neither absent nor failed.
     pub(crate) fn claim(self: &Arc<Self>, page: PageIndex) -> Option<Claim> {
         let is_missing = |word| word & STATE == ABSENT || word & STATE == FAILED;
-        self.take(page, is_missing).then(|| self.claimed(PageRange::new(page, PageIndex(page.0 + 1))))
+        self.take(page, is_missing)
+            .is_some()
+            .then(|| self.claimed(PageRange::new(page, PageIndex(page.0 + 1))))
     }
 
     /// Makes the run of resident pages that begins at `page` and ends before `end` at the latest the caller's, who is
-    /// about to take their frames away; `None` where `page` is not resident.
-    pub(crate) fn claim_resident(self: &Arc<Self>, page: PageIndex, end: PageIndex) -> Option<Claim> {
+    /// about to take their frames away; with how many of them were unwired. `None` where `page` is not resident or pinned.
+    pub(crate) fn claim_resident(self: &Arc<Self>, page: PageIndex, end: PageIndex) -> Option<(Claim, u64)> {
         let mut claimed = page;
-        while claimed < end && self.take(claimed, |word| word & STATE == RESIDENT) {
+        let mut unwired = 0;
+        while claimed < end
+            && let Some(word) = self.take(claimed, |word| word & (STATE | PINNED) == RESIDENT)
+        {
+            unwired += u64::from(word & UNWIRED != 0);
             claimed.0 += 1;
         }
         let range = PageRange::new(page, claimed);
-        (!range.is_empty()).then(|| self.claimed(range))
+        (!range.is_empty()).then(|| (self.claimed(range), unwired))
+    }
+
+    /// As [`Self::claim_resident`], of one page that nobody touched since it was unwired.
+    pub(crate) fn claim_unwired(self: &Arc<Self>, page: PageIndex) -> Option<Claim> {
+        let taken = self.take(page, |word| word & (STATE | PINNED | UNWIRED) == RESIDENT | UNWIRED);
+        taken.is_some().then(|| self.claimed(PageRange::new(page, PageIndex(page.0 + 1))))
     }
 
     /// The pages must be the caller's.
@@ -128,18 +173,101 @@ impl Pages {
         Claim { pages: Arc::clone(self), range, reason: reason::ABANDONED }
     }
 
-    fn take(&self, page: PageIndex, may: impl Fn(u32) -> bool) -> bool {
+    /// Claims `page` if its word `may` be; gives the word as it was.
+    fn take(&self, page: PageIndex, may: impl Fn(u32) -> bool) -> Option<u32> {
         let word = self.word(page);
         let mut now = word.load(Ordering::Acquire);
         while may(now) {
+            // The value of a page that failed is no stamp.
+            let kept = if now & STATE == FAILED { FLAGS } else { FLAGS | STAMP };
             // In one order with the loads of `resident_run` and the counts of `Sections`.
-            let claimed = now & FLAGS & !MARKED | FILLING;
+            let claimed = now & kept & !(MARKED | UNWIRED) | FILLING;
             match word.compare_exchange(now, claimed, Ordering::SeqCst, Ordering::Acquire) {
+                Ok(before) => return Some(before),
+                Err(other) => now = other,
+            }
+        }
+        None
+    }
+
+    /// Says that no map shows a resident page any more, so that its next touch tells. `counted` is called before that
+    /// is said, and `uncounted` where it cannot be: what is counted is never behind.
+    pub(crate) fn unwire(&self, page: PageIndex, counted: impl FnOnce(), uncounted: impl FnOnce()) -> Unwire {
+        let word = self.word(page);
+        let may = |word: u32| match word & (STATE | PINNED | UNWIRED) {
+            RESIDENT => None,
+            word if word == RESIDENT | UNWIRED => Some(Unwire::Already),
+            _ => Some(Unwire::No),
+        };
+        let mut now = word.load(Ordering::Acquire);
+        if let Some(other) = may(now) {
+            return other;
+        }
+        counted();
+        loop {
+            // The mark was for a touch that never came.
+            match word.compare_exchange(now, now & !MARKED | UNWIRED, Ordering::SeqCst, Ordering::Acquire) {
+                Ok(_) => return Unwire::Done,
+                Err(other) => now = other,
+            }
+            if let Some(other) = may(now) {
+                uncounted();
+                return other;
+            }
+        }
+    }
+
+    /// Somebody needs `page`: true for the one caller who found it unwired, and so made it wired.
+    pub(crate) fn rewire(&self, page: PageIndex) -> bool {
+        let word = self.word(page);
+        let mut now = word.load(Ordering::SeqCst);
+        while now & (STATE | UNWIRED) == RESIDENT | UNWIRED {
+            match word.compare_exchange(now, now & !UNWIRED, Ordering::SeqCst, Ordering::Acquire) {
                 Ok(_) => return true,
                 Err(other) => now = other,
             }
         }
         false
+    }
+
+    /// Whether the frame of `page` is pinned from now on; true where that changes.
+    pub(crate) fn set_pinned(&self, page: PageIndex, pinned: bool) -> bool {
+        let before = if pinned {
+            self.word(page).fetch_or(PINNED, Ordering::SeqCst)
+        } else {
+            self.word(page).fetch_and(!PINNED, Ordering::SeqCst)
+        };
+        (before & PINNED != 0) != pinned
+    }
+
+    /// The order of reclaim has an entry for `page` from now on; gives its stamp, 0 where it has none. `None` where there is
+    /// an entry already, or no frame.
+    pub(crate) fn queue(&self, page: PageIndex) -> Option<u16> {
+        let word = self.word(page);
+        let mut now = word.load(Ordering::Acquire);
+        while now & QUEUED == 0 && matches!(now & STATE, FILLING | RESIDENT) {
+            match word.compare_exchange(now, now & !STAMP | QUEUED, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(before) => return Some((before >> VALUE) as u16),
+                Err(other) => now = other,
+            }
+        }
+        None
+    }
+
+    /// The order of reclaim has no entry for `page` any more.
+    pub(crate) fn unqueue(&self, page: PageIndex) {
+        self.word(page).fetch_and(!QUEUED, Ordering::AcqRel);
+    }
+
+    pub(crate) fn idleness(&self, page: PageIndex) -> Idleness {
+        let word = self.word(page).load(Ordering::Acquire);
+        match word & STATE {
+            ABSENT | FAILED => Idleness::Missing,
+            FILLING => Idleness::Held,
+            _ if word & PINNED != 0 => Idleness::Held,
+            _ if word & UNWIRED != 0 => Idleness::Unwired,
+            _ => Idleness::Wired,
+        }
     }
 
     /// Sleeps while somebody fills `page`; says what became of it.
@@ -188,14 +316,15 @@ impl Pages {
         false
     }
 
-    /// The longest run of resident, unmarked pages in `within` that holds `page`, which may be marked itself; `None`
-    /// where `page` is not resident.
+    /// The longest run of resident, wired, unmarked pages in `within` that holds `page`, which may be marked itself; `None`
+    /// where `page` is not resident and wired.
     pub(crate) fn resident_run(&self, page: PageIndex, within: PageRange) -> Option<PageRange> {
-        if self.word(page).load(Ordering::SeqCst) & STATE != RESIDENT {
+        if self.word(page).load(Ordering::SeqCst) & (STATE | UNWIRED) != RESIDENT {
             return None;
         }
-        let plain =
-            |page: u64| self.word(PageIndex(page)).load(Ordering::SeqCst) & (STATE | MARKED) == RESIDENT;
+        let plain = |page: u64| {
+            self.word(PageIndex(page)).load(Ordering::SeqCst) & (STATE | MARKED | UNWIRED) == RESIDENT
+        };
         let (mut start, mut end) = (page.0, page.0 + 1);
         while start > within.start().0 && plain(start - 1) {
             start -= 1;
@@ -213,9 +342,12 @@ impl Pages {
     /// Settles a page that the caller has claimed.
     fn set(&self, page: PageIndex, to: u32) -> Told {
         let word = self.word(page);
+        // The value of a failed page is its reason, which may be 0.
+        let has_value = to & STATE == FAILED || to & STAMP != 0;
+        let kept = if has_value { FLAGS } else { FLAGS | STAMP };
         let mut before = word.load(Ordering::Relaxed);
         while let Err(other) =
-            word.compare_exchange(before, before & FLAGS | to, Ordering::AcqRel, Ordering::Relaxed)
+            word.compare_exchange(before, before & kept | to, Ordering::AcqRel, Ordering::Relaxed)
         {
             before = other;
         }
@@ -252,12 +384,12 @@ impl Claim {
         let is_absent = |word| word & STATE == ABSENT;
         while self.range.start() > within.start() {
             let page = PageIndex(self.range.start().0 - 1);
-            if !self.pages.take(page, is_absent) {
+            if self.pages.take(page, is_absent).is_none() {
                 break;
             }
             self.range = PageRange::new(page, self.range.end());
         }
-        while self.range.end() < within.end() && self.pages.take(self.range.end(), is_absent) {
+        while self.range.end() < within.end() && self.pages.take(self.range.end(), is_absent).is_some() {
             self.range = PageRange::new(self.range.start(), PageIndex(self.range.end().0 + 1));
         }
     }
@@ -275,6 +407,11 @@ impl Claim {
     /// All pages that are left are absent again.
     pub(crate) fn release(mut self) -> Told {
         self.settle(self.range.len(), |_| ABSENT)
+    }
+
+    /// As [`Self::release`], and remembers `stamp`, which is not 0, until the pages are queued again.
+    pub(crate) fn release_stamped(mut self, stamp: u16) -> Told {
+        self.settle(self.range.len(), |_| ABSENT | u32::from(stamp) << VALUE)
     }
 
     /// Keeps `keep` alone, and releases the rest.
@@ -344,7 +481,7 @@ mod tests {
         assert!(pages.list(PAGE) && claim.publish(1, Some(PAGE)).listed);
         assert!(flagged() && pages.is_marked(PAGE) && pages.take_mark(PAGE) && !pages.take_mark(PAGE));
         assert_eq!(pages.resident_run(PAGE, PageRange::new(PAGE, PageIndex(1))).unwrap().len(), 1);
-        assert_eq!(pages.claim_resident(PAGE, PageIndex(1)).unwrap().release(), Told::default());
+        assert_eq!(pages.claim_resident(PAGE, PageIndex(1)).unwrap().0.release(), Told::default());
         assert!(flagged() && pages.see(PAGE) == Seen::Absent);
     }
 

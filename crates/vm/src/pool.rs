@@ -1,55 +1,287 @@
-//! How many frames there are and may be.
+//! The frames of one VM or of several: how many there may be, whose they are, and in which order they go.
+//!
+//! ```text
+//!   fault ─► reserve ─┬ got ─► read ─► published ─► arrivals ─┐
+//!                     └ none: sleeps on `freed` ◄──┐          ▼
+//!            below the low watermark: calls ─► reclaimer: order ─► unwire ─► (touched: rewired by its fault)
+//!                                                                   └─► claim ─► punch ─► release
+//! ```
 
-use crate::sync::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
 
-/// The frames of a VM.
+use crossbeam_queue::ArrayQueue;
+use prepage_core::{PAGE_SIZE, PageRange};
+use prepage_sys::fork;
+use prepage_sys::signals::Masked;
+
+use crate::error::MakeError;
+use crate::frame_count::{FrameCount, PATIENCE};
+use crate::object::ObjectCore;
+use crate::order::Replacement;
+use crate::reclaim::{self, Reclaim};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+
+/// The most runs of pages that came since the reclaimer looked.
+const MOST_ARRIVALS: u64 = 1 << 16;
+
+/// Memory for the frames of one VM, or of several that share it: it grows to a limit, and takes frames back from pages that are
+/// idle, so that others can come.
 ///
-/// Lock legend: (a) atomic; (c) constant.
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use prepage_vm::{MapOptions, Pool, Vm, VmOptions};
+///
+/// let pool = Pool::new(1 << 20)?;
+/// let vm = Vm::new(VmOptions::default().pool(&pool))?;
+/// let object = vm.file(std::env::current_exe()?)?;
+/// let map = vm.map(&object, &MapOptions::shared())?;
+/// // More than fits: pages that are not touched any more make room.
+/// let sum = map.as_slice().iter().map(|&byte| u64::from(byte)).sum::<u64>();
+/// assert!(sum > 0 && pool.figures().resident_pages <= 256);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Cloning gives another handle on the same pool. Its thread ends with the last handle and the last VM.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    handle: Arc<Handle>,
+}
+
+/// What a pool holds at one moment, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolFigures {
+    /// Frames that hold a page: wired and unwired ones. They drop when a frame goes, not later.
+    pub resident_pages: u64,
+    /// Frames that maps may show: what was touched or pinned, or is about to go this moment.
+    pub wired_pages: u64,
+    /// Frames that no map shows: the next touch of one is a fault that reads nothing.
+    pub unwired_pages: u64,
+    /// Pages that are pinned, each of which is or will be resident.
+    pub pinned_pages: u64,
+    /// Frames promised to reads under way.
+    pub promised_pages: u64,
+    /// The lengths of all objects: what could be resident.
+    pub reserved_pages: u64,
+    /// The most frames there may be.
+    pub limit_pages: u64,
+    /// Reclaim begins where fewer frames are free; reads ahead leave so many to others.
+    pub low_pages: u64,
+    /// Reclaim ends where as many are free.
+    pub high_pages: u64,
+}
+
+/// What one object holds of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolObject {
+    /// The object's name.
+    pub name: String,
+    /// Its pages.
+    pub pages: u64,
+    /// Frames that hold one.
+    pub resident_pages: u64,
+    /// Of these, frames that no map shows.
+    pub unwired_pages: u64,
+}
+
+/// Lets the thread end.
 #[derive(Debug)]
-pub(crate) struct FrameCount {
-    /// (a) Pages reserved for frames: those that hold one and those about to.
-    reserved: AtomicU64,
-    /// (c)
-    limit: u64,
+struct Handle {
+    core: Arc<PoolCore>,
 }
 
-/// What came of asking for frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reserve {
-    /// They are the caller's to fill.
-    Got,
-    /// There are none until others give theirs back.
-    Wait,
+/// Shared by handles, VMs and the reclaimer.
+///
+/// Lock legend: (c) constant; (a) atomic; `objects` is a lock of its own, held for a look; `reclaim` is held by who reclaims,
+/// never by faults, and before any other lock.
+#[derive(Debug)]
+pub(crate) struct PoolCore {
+    pub(crate) frames: FrameCount,
+    /// Runs of pages that came; `None` where no frame is ever reclaimed.
+    arrivals: Option<ArrayQueue<Arrival>>,
+    /// (a) Whether some did not fit.
+    pub(crate) lost: AtomicU32,
+    objects: Mutex<BTreeMap<u32, Weak<ObjectCore>>>,
+    /// (a)
+    next_object: AtomicU32,
+    /// (a) The lengths of all objects, in pages.
+    reserved_pages: AtomicU64,
+    pub(crate) reclaim: Mutex<Reclaim>,
+    /// (a)
+    stop: AtomicU32,
+    /// (c) The process that it was made in.
+    generation: u64,
 }
 
-impl FrameCount {
-    pub(crate) fn new(limit: u64) -> Self {
-        Self { reserved: AtomicU64::new(0), limit }
+/// Pages that came into memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) object: u32,
+    pub(crate) range: PageRange,
+}
+
+impl Pool {
+    /// A pool of `limit_bytes` at most; `u64::MAX` for one without limit, which takes nothing back by itself.
+    ///
+    /// # Errors
+    /// When no thread is left.
+    pub fn new(limit_bytes: u64) -> Result<Self, MakeError> {
+        Self::with_replacement(limit_bytes, Replacement::default())
     }
 
-    /// Makes sure that there may be `pages` more frames. What does not fit is never counted: others that do fit get theirs.
-    pub(crate) fn reserve(&self, pages: u64) -> Reserve {
-        let mut now = self.reserved.load(Ordering::Relaxed);
-        loop {
-            if now + pages > self.limit {
-                return Reserve::Wait;
+    /// As [`Self::new`], with another choice of what goes first.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn with_replacement(limit_bytes: u64, replacement: Replacement) -> Result<Self, MakeError> {
+        let frames = FrameCount::new(limit_bytes / PAGE_SIZE);
+        let is_limited = limit_bytes != u64::MAX;
+        let arrivals = frames.limit().clamp(64, MOST_ARRIVALS) as usize;
+        let core = Arc::new(PoolCore {
+            arrivals: is_limited.then(|| ArrayQueue::new(arrivals)),
+            lost: AtomicU32::new(0),
+            objects: Mutex::new(BTreeMap::new()),
+            next_object: AtomicU32::new(0),
+            reserved_pages: AtomicU64::new(0),
+            reclaim: Mutex::new(Reclaim::new(replacement, frames.limit())),
+            frames,
+            stop: AtomicU32::new(0),
+            generation: fork::generation(),
+        });
+        if is_limited {
+            let pool = Arc::clone(&core);
+            crate::sync::spawn("prepage-reclaim", move || reclaim::work(&pool))
+                .map_err(|source| MakeError::System { what: "a thread", source })?;
+        }
+        Ok(Self { handle: Arc::new(Handle { core }) })
+    }
+
+    /// What it holds now. Nothing in a child of fork(2).
+    pub fn figures(&self) -> PoolFigures {
+        let core = self.core();
+        if fork::generation() != core.generation {
+            return PoolFigures::default();
+        }
+        core.figures()
+    }
+
+    /// All objects that may hold frames, the oldest first. None in a child of fork(2).
+    pub fn objects(&self) -> Vec<PoolObject> {
+        if fork::generation() != self.core().generation {
+            return Vec::new();
+        }
+        let _masked = Masked::asynchronous();
+        let described = |object: Arc<ObjectCore>| {
+            let (resident_pages, unwired_pages) = object.frames().map_or((0, 0), |frames| frames.held());
+            PoolObject {
+                name: object.name.clone(),
+                pages: object.pages().len(),
+                resident_pages,
+                unwired_pages,
             }
-            match self.reserved.compare_exchange(now, now + pages, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Reserve::Got,
-                Err(other) => now = other,
-            }
+        };
+        self.core().alive().into_iter().map(described).collect()
+    }
+
+    /// Takes up to `pages` frames away now, those that would go next; gives how many went. For programs that know when they
+    /// need memory for something else.
+    pub fn reclaim(&self, pages: u64) -> u64 {
+        if fork::generation() != self.core().generation {
+            return 0;
+        }
+        let _masked = Masked::asynchronous();
+        reclaim::take(self.core(), pages)
+    }
+
+    pub(crate) fn core(&self) -> &Arc<PoolCore> {
+        &self.handle.core
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.stop.store(1, Ordering::SeqCst);
+        self.core.frames.call();
+    }
+}
+
+impl PoolCore {
+    /// Whether this is another process than the one that made it.
+    pub(crate) fn is_forked(&self) -> bool {
+        fork::generation() != self.generation
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst) != 0
+    }
+
+    /// A number for an object that is being made.
+    pub(crate) fn next_key(&self) -> u32 {
+        self.next_object.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// `object` may hold frames from now on.
+    pub(crate) fn enter(&self, object: &Arc<ObjectCore>) {
+        self.reserved_pages.fetch_add(object.pages().len(), Ordering::SeqCst);
+        self.lock().insert(object.pool_key, Arc::downgrade(object));
+    }
+
+    /// An object has gone, with its frames.
+    pub(crate) fn leave(&self, object: &ObjectCore) {
+        self.lock().remove(&object.pool_key);
+        self.reserved_pages.fetch_sub(object.pages().len(), Ordering::SeqCst);
+    }
+
+    pub(crate) fn object(&self, key: u32) -> Option<Arc<ObjectCore>> {
+        self.lock().get(&key).and_then(Weak::upgrade)
+    }
+
+    /// The objects that exist. Whoever drops one last takes the lock: it is free again while these live.
+    pub(crate) fn alive(&self) -> Vec<Arc<ObjectCore>> {
+        self.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<ObjectCore>>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pages of an object are about to be published. From any context.
+    pub(crate) fn arrived(&self, object: u32, range: PageRange) {
+        let Some(arrivals) = &self.arrivals else { return };
+        if arrivals.push(Arrival { object, range }).is_err() {
+            self.lost.store(1, Ordering::SeqCst);
+            self.frames.call();
+        } else if arrivals.len() == arrivals.capacity() / 2 {
+            self.frames.call();
         }
     }
 
-    pub(crate) fn release(&self, pages: u64) {
-        self.reserved.fetch_sub(pages, Ordering::AcqRel);
+    pub(crate) fn next_arrival(&self) -> Option<Arrival> {
+        self.arrivals.as_ref()?.pop()
     }
 
-    pub(crate) fn reserved(&self) -> u64 {
-        self.reserved.load(Ordering::Acquire)
+    /// How long a read waits while nothing moves.
+    pub(crate) fn patience(&self, deadline: Option<Duration>) -> Duration {
+        deadline.map_or(PATIENCE, |deadline| deadline.min(PATIENCE))
     }
 
-    pub(crate) fn limit(&self) -> u64 {
-        self.limit
+    fn figures(&self) -> PoolFigures {
+        let (resident_pages, unwired_pages) = self.frames.held();
+        let (low_pages, high_pages) = self.frames.watermarks();
+        PoolFigures {
+            resident_pages,
+            wired_pages: resident_pages - unwired_pages,
+            unwired_pages,
+            pinned_pages: self.frames.pinned(),
+            promised_pages: self.frames.reserved().saturating_sub(resident_pages),
+            reserved_pages: self.reserved_pages.load(Ordering::SeqCst),
+            limit_pages: self.frames.limit(),
+            low_pages,
+            high_pages,
+        }
     }
 }

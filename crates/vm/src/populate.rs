@@ -109,7 +109,8 @@ impl Map {
             done += copied;
             if copied == 0 {
                 let page = PageIndex(self.core.window.start().0 + at / PAGE_SIZE);
-                let wanted = PageRange::covering(at, (into.len() - done) as u64).len().min(READ_AT_PAGES);
+                let most = READ_AT_PAGES.min(self.core.vm.pool.core().frames.most_at_once());
+                let wanted = PageRange::covering(at, (into.len() - done) as u64).len().min(most);
                 self.populate(PageRange::new(page, PageIndex(page.0 + wanted))).or_else(|_| {
                     // A later page may be the one that failed.
                     self.populate(PageRange::new(page, PageIndex(page.0 + 1)))

@@ -30,7 +30,7 @@ pub enum Reason {
     Panicked,
     /// The source's own words, where they are still known.
     Refused(Option<String>),
-    /// The limit of frames is reached.
+    /// The limit of frames is reached, and none can be taken back: all are pinned, or held by reads that do not end.
     NoFrames,
     /// The page was evicted, and its bytes are no longer what they were: a map that showed them may not show others.
     Changed,
@@ -72,7 +72,9 @@ impl fmt::Display for Reason {
             Self::Panicked => f.write_str("the source panicked"),
             Self::Refused(Some(message)) => f.write_str(message),
             Self::Refused(None) => f.write_str("the source failed"),
-            Self::NoFrames => f.write_str("the limit of frames is reached; raise it, or evict pages"),
+            Self::NoFrames => f.write_str(
+                "the limit of frames is reached, and all are pinned or being read; raise it, or pin less",
+            ),
             Self::Changed => {
                 f.write_str("its bytes changed since they were first shown; was its file written to?")
             }

@@ -140,7 +140,7 @@ pub(crate) fn begin(
     account: &mut Account,
 ) {
     let mut told = Told::default();
-    if let Err(code) = fill::reserve(object, &mut claim, wanted, &mut told) {
+    if let Err(code) = fill::reserve(object, &mut claim, wanted, &mut told, account) {
         let failed = fill::give_up(object, claim, wanted, code, told, account);
         return end(object, failed, wanted, then, account);
     }

@@ -8,15 +8,18 @@ use prepage_sys::signals::Masked;
 
 use crate::book::{Base, Book, Hold, moved_up};
 use crate::error::SnapshotError;
+use crate::frame_count::Reserve;
 use crate::map::Map;
 use crate::object::{Bytes, Contents, Frames, Object, ObjectCore};
-use crate::pool::Reserve;
+use crate::reclaim;
 use crate::segment::{Install, lookup, placed};
 use crate::statistics::{Account, Tally};
 use crate::vm::Vm;
 
 /// Pages that are copied at once from one store to another.
 const PIECE_PAGES: u64 = 64;
+/// How often frames are reclaimed for a snapshot: others may take them before it does.
+const TRIES: u32 = 4;
 
 impl Map {
     /// Freezes what a private map holds now into an object, which shadows what the map showed before; the map goes on above it.
@@ -91,13 +94,23 @@ impl Map {
             Some(own) => own,
             None => new_store(&vm, self.len_bytes())?,
         };
-        let reserved = std::cell::Cell::new(0);
+        let (reserved, lacked) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+        let count = &core.vm.pool.core().frames;
         let room = |pages| {
-            let got = core.vm.frames.reserve(pages) == Reserve::Got;
+            let got = count.reserve(pages) == Reserve::Got;
             reserved.set(if got { pages } else { 0 });
+            lacked.set(pages);
             got
         };
-        let Some((frozen, freeze_ns)) = core.freeze(&store, room)? else {
+        let mut frozen = core.freeze(&store, room)?;
+        // What it lacks is taken back while writers go on.
+        for _ in 0..TRIES {
+            if frozen.is_some() || reclaim::take(core.vm.pool.core(), lacked.get()) == 0 {
+                break;
+            }
+            frozen = core.freeze(&store, room)?;
+        }
+        let Some((frozen, freeze_ns)) = frozen else {
             return Err(SnapshotError::NoFrames);
         };
         let account = Account::here();
@@ -176,7 +189,7 @@ fn publish(store: &ObjectCore, run: PageRange) -> u64 {
     let mut added = 0;
     for page in run.iter() {
         if let Some(mut claim) = frames.pages.claim(page) {
-            frames.count(1);
+            store.came(frames, 1);
             added += 1;
             // Nobody waits for what no map shows yet.
             let _ = claim.publish(1, None);
@@ -240,7 +253,7 @@ fn copy(
     while start < pages.end() && outcome.is_ok() {
         let run = PageRange::new(start, PageIndex(pages.end().0.min(start.0 + PIECE_PAGES)));
         let bytes = buffer.pages(run.len());
-        outcome = if vm.frames.reserve(run.len()) == Reserve::Got {
+        outcome = if vm.pool.core().frames.reserve(run.len()) == Reserve::Got {
             let copied = source
                 .memfd
                 .read_at(bytes, run.start().offset_bytes())

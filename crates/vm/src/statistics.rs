@@ -8,6 +8,7 @@ use prepage_core::FaultClass;
 use prepage_sys::sections::{Section, Sections};
 
 use crate::histogram::{self, Counts};
+use crate::pool::PoolFigures;
 use crate::sync::{Mutex, MutexGuard, TryLockError};
 
 macro_rules! counters {
@@ -68,8 +69,18 @@ counters! {
     pages_frozen,
     /// Nanoseconds during which who writes to a map waited while pages were frozen.
     freeze_ns,
-    /// Frames that were taken away.
+    /// Frames that were taken away, by [`Object::evict`](crate::Object::evict) and by reclaim.
     pages_evicted,
+    /// Of these, those that reclaim took.
+    pages_reclaimed,
+    /// Pages read again not long after reclaim took them, as [`Replacement::TwoQueues`](crate::Replacement) remembers.
+    pages_refaulted,
+    /// Frames that were taken out of all maps, and kept.
+    pages_unwired,
+    /// Of these, those that were touched again: faults that read nothing.
+    pages_rewired,
+    /// Reads that found too few free frames, and waited for reclaim.
+    frame_waits,
     /// Maps of objects that are wholly in memory, left to the kernel, whose faults are not seen.
     maps_given,
     /// Waits of a fault for another's read.
@@ -161,10 +172,12 @@ pub struct Statistics {
     /// Memory that tells which map shows which pages, in bytes: backings with their tree's nodes, and the table from
     /// addresses to maps with its counters. The table is that of all VMs of the process, and keeps what it ever took.
     pub tracking_bytes: u64,
-    /// Frames that hold a page, in pages.
+    /// Frames that hold a page or are promised to a read, in pages, of the VM's pool: of all VMs that share it.
     pub frames: u64,
     /// The most frames there may be, in pages.
     pub frame_limit: u64,
+    /// The VM's pool.
+    pub pool: PoolFigures,
     /// What faults cost, in nanoseconds, as seen from inside: the kernel's part before and after is not in it. By
     /// [`FaultClass`], in the order of [`FaultClass::ALL`].
     pub costs_ns: Vec<Histogram<u64>>,
@@ -183,6 +196,7 @@ impl Statistics {
             tracking_bytes: 0,
             frames: 0,
             frame_limit: 0,
+            pool: PoolFigures::default(),
             costs_ns: vec![histogram::empty(); FaultClass::ALL.len()],
             cluster_pages: histogram::empty(),
         }

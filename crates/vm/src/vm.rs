@@ -6,7 +6,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prepage_core::PAGE_SIZE;
 use prepage_core::policy::Policy;
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::signals::Masked;
@@ -27,7 +26,7 @@ use crate::names::Names;
 use crate::object::{Bytes, Contents, Frames, MAX_BYTES, Object, ObjectCore};
 use crate::options::{MapOptions, Mode, VmOptions};
 use crate::piece::Piece;
-use crate::pool::FrameCount;
+use crate::pool::Pool;
 use crate::record::Records;
 use crate::source::{LocalFile, Source};
 use crate::space::Space;
@@ -71,7 +70,7 @@ pub(crate) struct VmCore {
     pub(crate) figures: Figures,
     pub(crate) failures: Failures,
     pub(crate) records: Option<Records>,
-    pub(crate) frames: FrameCount,
+    pub(crate) pool: Pool,
     /// (a)
     pub(crate) objects: AtomicU64,
     /// (a)
@@ -102,6 +101,11 @@ impl Vm {
     /// A child of fork(2) makes a VM of its own: one that it inherits gives errors.
     pub fn new(options: VmOptions) -> Result<Self, MakeError> {
         let system = |what| move |source| MakeError::System { what, source };
+        let pool = match &options.pool {
+            Some(pool) if pool.core().is_forked() => return Err(MakeError::Forked),
+            Some(pool) => pool.clone(),
+            None => Pool::new(options.frame_limit_bytes)?,
+        };
         let records = (options.record_faults > 0).then(|| Records::new(options.record_faults));
         Ok(Self {
             core: Arc::new(VmCore {
@@ -116,7 +120,7 @@ impl Vm {
                 figures: Figures::new(),
                 failures: Failures::new(options.explain),
                 records,
-                frames: FrameCount::new(options.frame_limit_bytes / PAGE_SIZE),
+                pool,
                 objects: AtomicU64::new(0),
                 maps: AtomicU64::new(0),
                 next_object: AtomicU32::new(0),
@@ -198,6 +202,9 @@ impl Vm {
         let core = ObjectCore::new(Arc::clone(&self.core), id, name, len_bytes, contents);
         let _masked = Masked::asynchronous();
         self.core.names.insert(id, object, &core);
+        if core.frames().is_some() {
+            self.core.pool.core().enter(&core);
+        }
         Ok(Object { core, hold: None })
     }
 
@@ -276,8 +283,9 @@ impl Vm {
             tracking_bytes: alive.iter().map(|object| object.backings.bytes()).sum::<u64>()
                 + table(inline.as_deref())
                 + table(handled.as_deref()),
-            frames: core.frames.reserved(),
-            frame_limit: core.frames.limit(),
+            frames: core.pool.core().frames.reserved(),
+            frame_limit: core.pool.core().frames.limit(),
+            pool: core.pool.figures(),
             costs_ns: core.figures.costs_ns(),
             cluster_pages: core.figures.cluster_pages(),
         }
@@ -296,7 +304,7 @@ impl VmCore {
     }
 
     pub(crate) fn release_frames(&self, pages: u64) {
-        self.frames.release(pages);
+        self.pool.core().frames.release(pages);
     }
 
     /// Whose faults are served as `mode` says; opened when first asked for.

@@ -191,17 +191,27 @@ fn the_limit_of_frames_holds_and_other_maps_go_on() {
     let vm = Vm::new(VmOptions::default().frame_limit_bytes(20 * 4096)).unwrap();
     let object = vm.source("words", Words { len_bytes: 64 * 4096, ..Default::default() }).unwrap();
     let map = vm.map(&object, &MapOptions::shared()).unwrap();
-    touch(&map, 0);
-    // The cluster has no room any more, its page has.
-    (16..20).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
-    assert_eq!(vm.statistics().frames, 20);
-    let Err(AccessError::Unavailable { reason: Reason::NoFrames, .. }) = map.populate(pages(40, 41)) else {
+    for page in (0..64).chain((0..64).rev()).chain(0..64) {
+        assert_eq!(touch(&map, page), word(page * 4096));
+        assert!(vm.statistics().frames <= 20);
+    }
+    map.populate(map.window()).unwrap();
+    assert!(vm.statistics().frames <= 20);
+    // What is pinned stays, and what can never be had is an error; the rest goes on.
+    let pinned = map.pin(pages(8, 27)).unwrap();
+    (0..64).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+    assert!((8..27).all(|page| object.is_resident(pages(page, page + 1).start())));
+    assert!(matches!(map.pin(pages(40, 42)), Err(AccessError::Unavailable { reason: Reason::NoFrames, .. })));
+    let last = map.pin(pages(40, 41)).unwrap();
+    let Err(AccessError::Unavailable { reason: Reason::NoFrames, .. }) = map.populate(pages(50, 51)) else {
         panic!("a frame beyond the limit")
     };
-    assert_eq!(touch(&map, 3), word(3 * 4096));
-    object.evict(pages(0, 16)).unwrap();
+    (8..27).chain([40]).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+    drop(last);
     assert_eq!(touch(&map, 50), word(50 * 4096));
-    assert_eq!(vm.statistics().frames, 20);
+    drop(pinned);
+    (0..64).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+    assert_eq!(vm.statistics().pool.pinned_pages, 0);
 }
 
 #[test]

@@ -1,0 +1,283 @@
+//! How many frames there are and may be, and how a read waits for one.
+
+use std::time::{Duration, Instant};
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, wait, wait_for, wake};
+
+/// How long a read waits for a frame while nothing at all moves in the pool: longer than reads take that are under way. Shorter
+/// where [`VmOptions::read_deadline`](crate::VmOptions::read_deadline) is.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a waiter looks whether that is over.
+const TICK: Duration = Duration::from_secs(1);
+/// One in so many frames is free before reclaim begins, and twice as many when it ends.
+const LOW_PART: u64 = 64;
+/// The most of these.
+const MOST_LOW: u64 = 4096;
+/// A read of so many frames at least stays above the low watermark.
+const LEAST_LOW: u64 = 16;
+/// One read takes no more than one in so many frames.
+const READ_PART: u64 = 16;
+
+/// The numbers of a pool.
+///
+/// Lock legend: (c) constant; (a) atomic; (f) atomic, slept on.
+#[derive(Debug)]
+pub(crate) struct FrameCount {
+    /// (a) Pages reserved for frames: those that hold one and those about to.
+    reserved: AtomicU64,
+    /// (a) Frames that hold a page, and in the upper half those of them that are unwired. One word: the two are of one moment.
+    held: AtomicU64,
+    /// (c) The most of `reserved`.
+    limit: u64,
+    /// (c) The watermarks, in free frames.
+    low: u64,
+    high: u64,
+    /// (a) Pages that are pinned, in memory or not.
+    pinned: AtomicU64,
+    /// (a) Reads that wait for frames.
+    waiting: AtomicU32,
+    /// (f) Changes when frames were given back, or there are none to give.
+    freed: AtomicU32,
+    /// (a) How often the reclaimer found nothing.
+    found_nothing: AtomicU32,
+    /// (a) Changes when a read ends or frames go while reads wait.
+    moved: AtomicU32,
+    /// (f) Changes when the reclaimer has something to look at.
+    calls: AtomicU32,
+    /// (a) Whether the reclaimer sleeps on `calls`.
+    asleep: AtomicU32,
+}
+
+/// What came of asking for frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reserve {
+    /// They are the caller's to fill.
+    Got,
+    /// There are none until others give theirs back.
+    Wait,
+}
+
+/// Nothing can be reclaimed, and nothing moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Never;
+
+/// One frame that holds a page, in the word of both counts, and one that is unwired.
+const RESIDENT: u64 = 1;
+const UNWIRED: u64 = 1 << 32;
+
+impl FrameCount {
+    pub(crate) fn new(limit: u64) -> Self {
+        // 2^32 frames are 16 TiB.
+        let limit = limit.min(u64::from(u32::MAX));
+        let low = (limit / LOW_PART).max(LEAST_LOW.min(limit / READ_PART)).min(MOST_LOW);
+        Self {
+            reserved: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            limit,
+            low,
+            high: 2 * low,
+            pinned: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
+            freed: AtomicU32::new(0),
+            found_nothing: AtomicU32::new(0),
+            moved: AtomicU32::new(0),
+            calls: AtomicU32::new(0),
+            asleep: AtomicU32::new(0),
+        }
+    }
+
+    /// Makes sure that there may be `pages` more frames. What does not fit is never counted: others that do fit get theirs.
+    pub(crate) fn reserve(&self, pages: u64) -> Reserve {
+        self.reserve_above(0, pages)
+    }
+
+    /// As [`Self::reserve`], for what nobody waits for: the frames below the low watermark are left to others.
+    pub(crate) fn reserve_ahead(&self, pages: u64) -> Reserve {
+        self.reserve_above(self.low, pages)
+    }
+
+    fn reserve_above(&self, free: u64, pages: u64) -> Reserve {
+        match self.reserve_some(self.limit - free, pages, pages) {
+            Some(_) => Reserve::Got,
+            None => Reserve::Wait,
+        }
+    }
+
+    /// Reserves up to `pages` frames of the first `most`, and `least` or none; gives how many.
+    fn reserve_some(&self, most: u64, least: u64, pages: u64) -> Option<u64> {
+        let mut now = self.reserved.load(Ordering::Relaxed);
+        loop {
+            let got = most.saturating_sub(now).min(pages);
+            if got < least {
+                return None;
+            }
+            match self.reserved.compare_exchange(now, now + got, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => {
+                    if self.limit - (now + got) < self.low {
+                        self.call();
+                    }
+                    return Some(got);
+                }
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// The most frames for one read.
+    pub(crate) fn most_at_once(&self) -> u64 {
+        (self.limit / READ_PART).max(1)
+    }
+
+    /// Reserves up to `pages` frames, as many as are free, once there is one; gives how many, and whether that took a wait.
+    /// While reclaim is at work it is waited for once, since reads of a page each take longer. From any context.
+    pub(crate) fn reserve_or_wait(&self, pages: u64, patience: Duration) -> (Result<u64, Never>, bool) {
+        let is_short = self.limit.saturating_sub(self.reserved()) < self.low;
+        let least = if is_short { pages } else { 1 };
+        if let Some(got) = self.reserve_some(self.limit, least, pages) {
+            return (Ok(got), false);
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let outcome = self.wait_counted(least, pages, patience);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        (outcome, true)
+    }
+
+    fn wait_counted(&self, mut least: u64, pages: u64, patience: Duration) -> Result<u64, Never> {
+        let mut nothing_yet = self.found_nothing.load(Ordering::SeqCst);
+        let mut moved = self.moved.load(Ordering::SeqCst);
+        let mut since = Instant::now();
+        loop {
+            let freed = self.freed.load(Ordering::SeqCst);
+            if let Some(got) = self.reserve_some(self.limit, least, pages) {
+                return Ok(got);
+            }
+            least = 1;
+            let now = self.moved.load(Ordering::SeqCst);
+            if now != moved {
+                (moved, since) = (now, Instant::now());
+                nothing_yet = self.found_nothing.load(Ordering::SeqCst);
+            }
+            // The second search that found nothing began after the last change.
+            let nothing = self.found_nothing.load(Ordering::SeqCst).wrapping_sub(nothing_yet) >= 2;
+            let under_way = self.reserved() > self.resident();
+            if nothing && (!under_way || since.elapsed() >= patience) {
+                return Err(Never);
+            }
+            if !nothing {
+                self.call();
+            }
+            wait_for(&self.freed, freed, TICK.min(patience));
+        }
+    }
+
+    /// Frames are given back.
+    pub(crate) fn release(&self, pages: u64) {
+        self.reserved.fetch_sub(pages, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.moved.fetch_add(1, Ordering::SeqCst);
+            self.wake_waiters();
+        }
+    }
+
+    /// So many more frames hold a page: they can be reclaimed.
+    pub(crate) fn fill(&self, pages: u64) {
+        self.held.fetch_add(pages * RESIDENT, Ordering::SeqCst);
+    }
+
+    /// Frames that were filled are published: who waits for one may have these.
+    pub(crate) fn published(&self) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.moved.fetch_add(1, Ordering::SeqCst);
+            self.call();
+        }
+    }
+
+    /// So many fewer hold a page.
+    pub(crate) fn empty(&self, pages: u64) {
+        self.held.fetch_sub(pages * RESIDENT, Ordering::SeqCst);
+    }
+
+    /// So many frames are about to be unwired.
+    pub(crate) fn unwire(&self, pages: u64) {
+        self.held.fetch_add(pages * UNWIRED, Ordering::SeqCst);
+    }
+
+    /// So many are wired again, or going.
+    pub(crate) fn rewire(&self, pages: u64) {
+        self.held.fetch_sub(pages * UNWIRED, Ordering::SeqCst);
+    }
+
+    pub(crate) fn pin(&self, pages: u64) {
+        self.pinned.fetch_add(pages, Ordering::SeqCst);
+    }
+
+    pub(crate) fn unpin(&self, pages: u64) {
+        self.pinned.fetch_sub(pages, Ordering::SeqCst);
+    }
+
+    pub(crate) fn pinned(&self) -> u64 {
+        self.pinned.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::SeqCst)
+    }
+
+    /// Frames that hold a page, and those of them that are unwired.
+    pub(crate) fn held(&self) -> (u64, u64) {
+        let held = self.held.load(Ordering::SeqCst);
+        (held & u64::from(u32::MAX), held >> 32)
+    }
+
+    fn resident(&self) -> u64 {
+        self.held().0
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The frames that are free when reclaim begins, and when it ends.
+    pub(crate) fn watermarks(&self) -> (u64, u64) {
+        (self.low, self.high)
+    }
+
+    /// How many frames the reclaimer is to take away now: as many as make the high watermark, once fewer are free than the
+    /// low one says or somebody waits.
+    pub(crate) fn wanted(&self) -> u64 {
+        let free = self.limit.saturating_sub(self.reserved());
+        let waits = self.waiting.load(Ordering::SeqCst) > 0;
+        if free < self.low || (waits && free == 0) { self.high.max(1).saturating_sub(free) } else { 0 }
+    }
+
+    /// Has the reclaimer look. From any context.
+    pub(crate) fn call(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) != 0 {
+            wake(&self.calls, 1);
+        }
+    }
+
+    /// What changes with every call: taken before the reclaimer looks.
+    pub(crate) fn calls(&self) -> u32 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until somebody calls, unless that happened since `calls` was taken.
+    pub(crate) fn sleep(&self, calls: u32) {
+        self.asleep.store(1, Ordering::SeqCst);
+        wait(&self.calls, calls);
+        self.asleep.store(0, Ordering::SeqCst);
+    }
+
+    /// The reclaimer looked at every frame, and found none to take away.
+    pub(crate) fn has_nothing(&self) {
+        self.found_nothing.fetch_add(1, Ordering::SeqCst);
+        self.wake_waiters();
+    }
+
+    fn wake_waiters(&self) {
+        self.freed.fetch_add(1, Ordering::SeqCst);
+        wake(&self.freed, u32::MAX >> 1);
+    }
+}

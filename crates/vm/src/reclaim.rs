@@ -1,0 +1,332 @@
+//! Frames are taken from pages that are idle, so that others can come: by a thread of the pool, or by who asks for it.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+
+use crate::evict::take_claimed;
+use crate::jobs::Job;
+use crate::object::ObjectCore;
+use crate::order::{Entry, Look, Next, Order, Replacement, Stage};
+use crate::pages::{Idleness, Unwire};
+use crate::pool::PoolCore;
+use crate::statistics::{Account, Tally};
+use crate::sync::Ordering;
+
+/// Frames that are taken away together, before those that wait get them.
+const BATCH: u64 = 64;
+/// Frames that are unwired together: each batch interrupts the CPUs that may know the pages.
+const UNWIRE_BATCH: usize = 256;
+/// Data goes before code while more than one in so many frames holds data.
+const DATA_PART: usize = 8;
+/// A page that comes back before as many frames were reclaimed as the pool holds was reclaimed too early. Time is counted in so many
+/// parts of that.
+const MEMORY_PARTS: u64 = 64;
+
+const DATA: usize = 0;
+const CODE: usize = 1;
+
+/// What is known of all frames of a pool.
+#[derive(Debug)]
+pub(crate) struct Reclaim {
+    /// Data and code; all in the first where the replacement knows no classes.
+    orders: [Order; 2],
+    has_classes: bool,
+    /// Frames reclaimed since the pool was made: the time of stamps.
+    taken: u64,
+    /// Frames reclaimed for each tick of the stamps.
+    tick: u64,
+}
+
+/// A frame to take away.
+#[derive(Clone, Copy, Debug)]
+struct Victim {
+    entry: Entry,
+    class: usize,
+    /// It may go only if nobody touched it since it was unwired.
+    watched: bool,
+    stamped: bool,
+}
+
+/// The objects that a search met: each is looked up once.
+#[derive(Debug, Default)]
+struct Met(HashMap<u32, Option<Arc<ObjectCore>>>);
+
+/// The reclaimer.
+pub(crate) fn work(pool: &PoolCore) {
+    while !pool.is_stopped() {
+        let calls = pool.frames.calls();
+        let wanted = pool.frames.wanted();
+        // A source that panics when it is dropped does not end the thread.
+        let taken = catch_unwind(AssertUnwindSafe(|| take(pool, wanted))).unwrap_or(1);
+        if wanted > 0 && taken == 0 {
+            pool.frames.has_nothing();
+        }
+        if wanted == 0 || taken == 0 {
+            pool.frames.sleep(calls);
+        }
+    }
+}
+
+/// Takes up to `wanted` frames away; gives how many went. 0 where every frame is pinned or being filled.
+pub(crate) fn take(pool: &PoolCore, wanted: u64) -> u64 {
+    let mut met = Met::default();
+    let taken = {
+        let mut reclaim = pool.reclaim.lock().unwrap_or_else(PoisonError::into_inner);
+        reclaim.take(pool, wanted, &mut met)
+    };
+    met.let_go();
+    taken
+}
+
+impl Met {
+    fn object(&mut self, pool: &PoolCore, key: u32) -> Option<&Arc<ObjectCore>> {
+        self.0.entry(key).or_insert_with(|| pool.object(key)).as_ref()
+    }
+
+    /// Nobody else may hold an object by now: then its source goes, on a thread of its VM, for that may take long and touch maps.
+    fn let_go(self) {
+        for object in self.0.into_values().flatten() {
+            if let Some(last) = Arc::into_inner(object) {
+                let jobs = Arc::clone(&last.vm.jobs);
+                jobs.push(Job::Drop(Box::new(last)));
+            }
+        }
+    }
+}
+
+impl Reclaim {
+    pub(crate) fn new(replacement: Replacement, limit: u64) -> Self {
+        Self {
+            orders: [replacement, replacement].map(Order::new),
+            has_classes: replacement == Replacement::TwoQueues,
+            taken: 0,
+            tick: limit.div_ceil(MEMORY_PARTS).max(1),
+        }
+    }
+
+    fn take(&mut self, pool: &PoolCore, wanted: u64, met: &mut Met) -> u64 {
+        let mut taken = 0;
+        // Frames looked at since one was taken. What is touched as fast as it is unwired goes in the second round.
+        let mut began = self.looks();
+        let mut forced = false;
+        loop {
+            self.drain(pool, met);
+            if taken >= wanted {
+                return taken;
+            }
+            let before = self.looks();
+            let victims = self.choose(pool, met, (wanted - taken).min(BATCH), forced);
+            let got = self.take_away(pool, met, victims, forced);
+            taken += got;
+            let frames = self.orders.iter().map(Order::len).sum::<usize>();
+            let is_round = self.looks() - began > frames || self.looks() == before;
+            match (got, is_round) {
+                (0, true) if forced => return taken,
+                (0, true) => {
+                    self.find_lost(pool, met);
+                    (began, forced) = (self.looks(), true);
+                }
+                (0, false) => {}
+                _ => (began, forced) = (self.looks(), false),
+            }
+        }
+    }
+
+    fn looks(&self) -> usize {
+        self.orders.iter().map(Order::looks).sum()
+    }
+
+    /// Queues what came.
+    fn drain(&mut self, pool: &PoolCore, met: &mut Met) {
+        while let Some(arrival) = pool.next_arrival() {
+            if let Some(object) = met.object(pool, arrival.object) {
+                let object = Arc::clone(object);
+                self.queue(&object, arrival.range);
+            }
+        }
+    }
+
+    fn queue(&mut self, object: &ObjectCore, range: PageRange) {
+        let Some(frames) = object.frames() else { return };
+        let class = self.class_of(object);
+        let mut refaulted = 0;
+        for page in range.iter() {
+            let Some(stamp) = frames.pages.queue(page) else { continue };
+            let again = stamp != 0 && self.now().wrapping_sub(stamp) <= MEMORY_PARTS as u16;
+            refaulted += u64::from(again);
+            self.orders[class].arrive(Entry { object: object.pool_key, page: page.0 }, again);
+        }
+        if refaulted > 0 {
+            let tally = Tally { pages_refaulted: refaulted, ..Tally::default() };
+            object.vm.figures.add(Account::here().cpu, &tally);
+        }
+    }
+
+    /// Looks through the frames of all objects for what came and did not fit into the list of arrivals.
+    fn find_lost(&mut self, pool: &PoolCore, met: &mut Met) {
+        if pool.lost.swap(0, Ordering::SeqCst) == 0 {
+            return;
+        }
+        for object in pool.alive() {
+            // What was frozen is nowhere else.
+            let Some(frames) = object.frames().filter(|_| !object.is_frozen()) else { continue };
+            let mut at = 0;
+            // A memfd that cannot be looked through is left alone.
+            while let Ok(Some((start, end))) = frames.memfd.next_data(at) {
+                let found = PageRange::new(PageIndex(start / PAGE_SIZE), PageIndex(end.div_ceil(PAGE_SIZE)));
+                self.queue(&object, found);
+                at = end;
+            }
+            met.0.insert(object.pool_key, Some(object));
+        }
+    }
+
+    fn class_of(&self, object: &ObjectCore) -> usize {
+        if self.has_classes && object.is_code.load(Ordering::Relaxed) != 0 { CODE } else { DATA }
+    }
+
+    /// The time of stamps, never 0.
+    fn now(&self) -> u16 {
+        ((self.taken / self.tick) % u64::from(u16::MAX)) as u16 + 1
+    }
+
+    /// Which frames go next, up to `most`; where `forced` also those that were touched.
+    fn choose(&mut self, pool: &PoolCore, met: &mut Met, most: u64, forced: bool) -> Vec<Victim> {
+        let mut victims = Vec::new();
+        let [data, code] = [self.orders[DATA].len(), self.orders[CODE].len()];
+        let first = if code == 0 || data > (data + code) / DATA_PART { DATA } else { CODE };
+        for class in [first, 1 - first] {
+            self.unwire_some(pool, met, class);
+            // Once more where what was unwired before was touched.
+            for last in [false, true] {
+                self.choose_of(pool, met, class, most, forced, &mut victims);
+                if !victims.is_empty() {
+                    return victims;
+                }
+                if !last {
+                    self.unwire_some(pool, met, class);
+                }
+            }
+        }
+        victims
+    }
+
+    fn choose_of(
+        &mut self,
+        pool: &PoolCore,
+        met: &mut Met,
+        class: usize,
+        most: u64,
+        forced: bool,
+        victims: &mut Vec<Victim>,
+    ) {
+        while (victims.len() as u64) < most {
+            let met_now = std::cell::RefCell::new(&mut *met);
+            let next = self.orders[class].next(forced, |entry, watched| {
+                let mut met = met_now.borrow_mut();
+                look(met.object(pool, entry.object).map(|object| &**object), entry, watched && !forced)
+            });
+            match next {
+                Next::Reclaim { entry, watched, stamped } => {
+                    unqueue(met.object(pool, entry.object), entry);
+                    victims.push(Victim { entry, class, watched: watched && !forced, stamped });
+                }
+                Next::Forget(entry) => unqueue(met.object(pool, entry.object), entry),
+                Next::Unwire | Next::Nothing => return,
+            }
+        }
+    }
+
+    /// Unwires what goes next but one.
+    fn unwire_some(&mut self, pool: &PoolCore, met: &mut Met, class: usize) {
+        let mut asked: Vec<(Stage, Entry)> = Vec::new();
+        while asked.len() < UNWIRE_BATCH
+            && let Some(next) = self.orders[class].next_to_unwire()
+        {
+            asked.push(next);
+        }
+        let mut sorted: Vec<Entry> = asked.iter().map(|(_, entry)| *entry).collect();
+        sorted.sort_unstable();
+        let mut unwatched: Vec<Entry> = Vec::new();
+        for of_object in sorted.chunk_by(|entry, next| entry.object == next.object) {
+            let Some(object) = met.object(pool, of_object[0].object) else { continue };
+            let Some(frames) = object.frames() else { continue };
+            let pages: Vec<PageIndex> = of_object.iter().map(|entry| PageIndex(entry.page)).collect();
+            match object.unwire(frames, &pages) {
+                Ok(came) => {
+                    let not = of_object.iter().zip(came);
+                    let not = not.filter(|(_, came)| !matches!(came, Some(Unwire::Done | Unwire::Already)));
+                    unwatched.extend(not.map(|(entry, _)| *entry));
+                }
+                // They are reclaimed without having been watched.
+                Err(_) => unwatched.extend(of_object),
+            }
+        }
+        for (stage, entry) in asked {
+            self.orders[class].unwired(stage, entry, unwatched.binary_search(&entry).is_err());
+        }
+    }
+
+    /// Takes the frames of `victims` away; those that cannot go are queued again.
+    fn take_away(&mut self, pool: &PoolCore, met: &mut Met, mut victims: Vec<Victim>, forced: bool) -> u64 {
+        victims.sort_unstable_by_key(|victim| victim.entry);
+        let now = self.now();
+        let mut all = 0;
+        for of_object in victims.chunk_by(|victim, next| victim.entry.object == next.entry.object) {
+            let Some(object) = met.object(pool, of_object[0].entry.object) else { continue };
+            let Some(frames) = object.frames() else { continue };
+            let taken = match frames.whole.take_from_kernel() {
+                Ok(_taking) => {
+                    let mut claims = Vec::with_capacity(of_object.len());
+                    for victim in of_object {
+                        let page = PageIndex(victim.entry.page);
+                        let claim = if victim.watched && !forced {
+                            frames.pages.claim_unwired(page).map(|claim| (claim, 1))
+                        } else {
+                            frames.pages.claim_resident(page, PageIndex(page.0 + 1))
+                        };
+                        if let Some((claim, unwired)) = claim {
+                            object.rewires(frames, unwired);
+                            claims.push((claim, if victim.stamped { now } else { 0 }));
+                        }
+                    }
+                    take_claimed(object, frames, claims).0
+                }
+                Err(_) => 0,
+            };
+            let tally = Tally { pages_evicted: taken, pages_reclaimed: taken, ..Tally::default() };
+            object.vm.figures.add(Account::here().cpu, &tally);
+            for victim in of_object {
+                // Touched or pinned meanwhile, or the kernel did not let it go; one that comes back meanwhile tells by itself.
+                if frames.pages.idleness(PageIndex(victim.entry.page)) != Idleness::Missing
+                    && frames.pages.queue(PageIndex(victim.entry.page)).is_some()
+                {
+                    self.orders[victim.class].arrive(victim.entry, true);
+                }
+            }
+            all += taken;
+        }
+        self.taken += all;
+        all
+    }
+}
+
+/// What became of a frame that was queued.
+fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool) -> Look {
+    let Some(frames) = object.and_then(ObjectCore::frames) else { return Look::Gone };
+    match frames.pages.idleness(PageIndex(entry.page)) {
+        Idleness::Missing => Look::Gone,
+        Idleness::Held => Look::Held,
+        Idleness::Wired if watched => Look::Touched,
+        Idleness::Wired | Idleness::Unwired => Look::Idle,
+    }
+}
+
+fn unqueue(object: Option<&Arc<ObjectCore>>, entry: Entry) {
+    if let Some(frames) = object.and_then(|object| object.frames()) {
+        frames.pages.unqueue(PageIndex(entry.page));
+    }
+}

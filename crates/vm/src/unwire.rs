@@ -1,0 +1,130 @@
+//! Frames are taken out of all maps and kept: the next touch of one tells that it is used, and costs a fault that reads nothing.
+//!
+//! ```text
+//!   word: Resident ─► Resident, unwired ─► sections that began before end ─► page tables ─► nobody sees the frame
+//!                          └─ a fault clears the flag first, and then maps: it may be unmapped once more, and faults again
+//! ```
+//! Shared maps can forget a page that the object keeps. A private map cannot: it may hold a copy of its own by the time it is
+//! told. A frame that a private map may show stays wired until it is reclaimed.
+
+use std::io;
+
+use prepage_core::{PageIndex, PageRange};
+use prepage_sys::signals::Masked;
+use prepage_sys::slot::Entered;
+
+use crate::backing::Backing;
+use crate::error::AccessError;
+use crate::map::MapCore;
+use crate::object::{Frames, Object, ObjectCore, clip};
+use crate::pages::Unwire;
+use crate::statistics::{Account, Tally};
+
+/// Pages that are unwired at once: who touches one of them waits for as many to be unmapped.
+const BATCH_PAGES: u64 = 1024;
+
+impl Object {
+    /// Says that resident pages of `range` will not be needed soon: they go out of all maps and stay in memory until reclaim
+    /// takes them. Returns how many pages that were. Pinned pages and those that a private map may show stay wired.
+    ///
+    /// # Errors
+    /// When the kernel cannot unmap pages; they stay wired. In a child of fork(2).
+    pub fn unwire(&self, range: PageRange) -> Result<u64, AccessError> {
+        self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
+        // What was frozen is nowhere else, and is shown to private maps alone.
+        let Some(frames) = self.core.frames().filter(|_| !self.core.is_frozen()) else { return Ok(0) };
+        let range = clip(range, self.pages());
+        let _masked = Masked::asynchronous();
+        let mut unwired = 0;
+        let mut start = range.start();
+        while start < range.end() {
+            let end = PageIndex((start.0 + BATCH_PAGES).min(range.end().0));
+            let pages: Vec<PageIndex> = PageRange::new(start, end).iter().collect();
+            let watched = self.core.unwire(frames, &pages).map_err(AccessError::System)?;
+            unwired += watched.iter().filter(|&&came| came == Some(Unwire::Done)).count() as u64;
+            start = end;
+        }
+        Ok(unwired)
+    }
+}
+
+/// A map of the object, and the object's pages that it shows.
+struct Shower {
+    map: Entered<'static, MapCore>,
+    backing: Backing,
+}
+
+impl ObjectCore {
+    /// Unwires `pages`, which ascend; gives what came of each, `None` where a private map may show it.
+    pub(crate) fn unwire(&self, frames: &Frames, pages: &[PageIndex]) -> io::Result<Vec<Option<Unwire>>> {
+        let _pins = frames.pins.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // What is left to the kernel is shown without a fault. Later none is left to it while a page is unwired.
+        let _taking = frames.whole.take_from_kernel()?;
+        let mut account = Account::here();
+        let (shared, private) = self.showers(account.cpu);
+        let came: Vec<Option<Unwire>> = pages
+            .iter()
+            .map(|&page| {
+                let is_private = private.iter().any(|shower| shower.backing.window.contains(page));
+                (!is_private).then(|| {
+                    frames.pages.unwire(page, || self.unwires(frames, 1), || self.rewires(frames, 1))
+                })
+            })
+            .collect();
+        let done: Vec<PageIndex> = pages
+            .iter()
+            .zip(&came)
+            .filter(|(_, came)| **came == Some(Unwire::Done))
+            .map(|(page, _)| *page)
+            .collect();
+        if done.is_empty() {
+            return Ok(came);
+        }
+        frames.sections.wait();
+        let outcome = runs(&done).try_for_each(|run| shared.iter().try_for_each(|shower| shower.hide(run)));
+        if let Err(error) = outcome {
+            let rewired = done.iter().filter(|&&page| frames.pages.rewire(page)).count();
+            self.rewires(frames, rewired as u64);
+            return Err(error);
+        }
+        account.tally = Tally { pages_unwired: done.len() as u64, ..Tally::default() };
+        self.vm.figures.settle(&mut account);
+        Ok(came)
+    }
+
+    /// The maps that lie over the object's frames, shared ones and private ones.
+    fn showers(&self, cpu: usize) -> (Vec<Shower>, Vec<Shower>) {
+        let showers = self
+            .backings
+            .of_maps()
+            .into_iter()
+            .filter_map(|(backing, at)| Some(Shower { map: at.enter(cpu)?, backing }));
+        showers.partition(|shower| !shower.map.private)
+    }
+}
+
+impl Shower {
+    /// Takes the object's pages `run` out of the map, as far as it shows them.
+    fn hide(&self, run: PageRange) -> io::Result<()> {
+        let window = self.backing.window;
+        let here = clip(run, window);
+        if here.is_empty() {
+            return Ok(());
+        }
+        // Poison goes with what is unmapped.
+        let mut poisoned = self.map.poison.hold();
+        let address = self.backing.address_of(here.start()).expect("it lies in the window");
+        self.map.span.unmap_shared(address - self.map.span.start(), here.bytes())?;
+        let first = self.map.page_at(address);
+        let gone = PageRange::new(first, PageIndex(first.0 + here.len()));
+        poisoned.forget(|page| gone.contains(page));
+        Ok(())
+    }
+}
+
+/// The runs of pages that follow each other.
+fn runs(pages: &[PageIndex]) -> impl Iterator<Item = PageRange> {
+    pages
+        .chunk_by(|page, next| page.0 + 1 == next.0)
+        .map(|run| PageRange::new(run[0], PageIndex(run[0].0 + run.len() as u64)))
+}
