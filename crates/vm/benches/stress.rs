@@ -1,7 +1,8 @@
 //! Threads that touch, map, unmap, discard and evict what slow, failing, hostile and nested sources give, in maps of one object
 //! and of several, served by the VM and left to the kernel; while signals come whose handlers touch maps too, children are
 //! forked that touch and make VMs of their own, whole processes dump core, and mlockall(2) comes and goes. Under a watchdog, for
-//! SECONDS: by default 600, and 5 as one of the tests; with LOCKED set all of it under mlockall. Every byte is checked; at the
+//! SECONDS: by default 600, and 3 as one of the tests; with LOCKED set all of it under mlockall, and with LIMIT_MIB in so much
+//! memory for frames (2 MiB for another 3 seconds of the test), whose pages are pinned and unwired too. Every byte is checked; at the
 //! end every count must be back where it was. Time in which the whole process was stopped does not count.
 //!
 //! Ends with status 0 and a line of figures, or aborts saying what was wrong.
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::policy::Neighbours;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_vm::{Advice, Map, MapOptions, Mode, Object, Piece, Source, SourceError, Vm, VmOptions};
+use prepage_vm::{Advice, Map, MapOptions, Mode, Object, Piece, Pool, Source, SourceError, Vm, VmOptions};
 
 const PAGES: u64 = 2048;
 /// What the threads do, by their number: those below `TOUCHERS` touch, those from `DISTURB` on disturb.
@@ -389,7 +390,9 @@ impl Stress {
         let start = random.below(PAGES);
         let end = (start + 1 + random.below(256)).min(PAGES);
         let range = PageRange::new(PageIndex(start), PageIndex(end));
-        match random.below(5) {
+        match random.below(7) {
+            6 => drop(self.file.unwire(range).expect("pages can be unmapped")),
+            5 => self.pin(&long_lived[random.below(2) as usize], start),
             4 => drop(self.nested.evict(range).expect("holes can be punched")),
             0 => drop(self.file.evict(range).expect("holes can be punched")),
             1 => drop(self.hostile.evict(range).expect("holes can be punched")),
@@ -403,6 +406,17 @@ impl Stress {
             assert!(mappings.iter().all(|(_, backing)| backing.window.contains(PageIndex(page))));
         }
         thread::sleep(Duration::from_micros(random.below(300)));
+    }
+
+    /// Pins a few pages for a moment: they are there, for system calls too.
+    fn pin(&self, map: &Map, start: u64) {
+        let range = PageRange::new(PageIndex(start), PageIndex((start + 4).min(PAGES)));
+        let pinned = map.pin(range).expect("a file that is there");
+        for page in range.iter() {
+            assert!(self.file.is_resident(page), "page {} is pinned", page.0);
+            check(map, page.0, false);
+        }
+        drop(pinned);
     }
 
     fn work(&self, number: usize, long_lived: &[Map]) {
@@ -479,8 +493,16 @@ fn main() {
     }
     // What `cargo bench` adds, and `cargo test` does not.
     let is_bench = arguments.iter().any(|argument| argument == "--bench");
-    let default = if is_bench { 600 } else { 5 };
-    let seconds = std::env::var("SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+    let default = if is_bench { 600 } else { 3 };
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seconds = number("SECONDS").unwrap_or(default);
+    let limit_bytes = number("LIMIT_MIB").map_or(u64::MAX, |limit| limit << 20);
+    if !is_bench && limit_bytes == u64::MAX {
+        // As a test, once more with too little memory for all of it.
+        let itself = std::env::current_exe().expect("this program");
+        let limited = std::process::Command::new(itself).args(&arguments).env("LIMIT_MIB", "2").status();
+        assert!(limited.expect("it runs").success(), "under a limit of 2 MiB");
+    }
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if panic.payload().downcast_ref::<&str>() == Some(&EXPECTED)
@@ -505,9 +527,11 @@ fn main() {
         assert_eq!(locked, 0, "mlockall: {}", std::io::Error::last_os_error());
     }
     take_signals();
-    let vm = Vm::new(VmOptions::default().record_faults(4096).explain(false)).expect("a VM");
-    // Maps of a VM that records are never left to the kernel: these are.
-    let kernels = Vm::new(VmOptions::default().explain(false)).expect("a VM");
+    let pool = Pool::new(limit_bytes).expect("a pool");
+    let options = VmOptions::default().explain(false).pool(&pool);
+    let vm = Vm::new(options.clone().record_faults(4096)).expect("a VM");
+    // Maps of a VM that records are never left to the kernel: these are, while all of the file fits.
+    let kernels = Vm::new(options).expect("a VM");
     let behind = kernels.file(&path).expect("just written");
     let for_signals = [Mode::Inline, Mode::Handler].map(|mode| {
         let map = kernels.map(&behind, &MapOptions::shared().mode(mode)).expect("userfaultfd is permitted");
@@ -601,8 +625,11 @@ fn main() {
     recorded += trace.faults.len() as u64 + trace.facts.lost;
     let statistics = vm.statistics();
     let counted = statistics.counted;
-    let held = [statistics.objects, statistics.maps, statistics.backings, statistics.frames];
-    assert_eq!(held, [0; 4], "objects, maps, backings, frames left");
+    let held = [statistics.objects, statistics.maps, statistics.backings];
+    assert_eq!(held, [0; 3], "objects, maps, backings left");
+    // What signals touch is of another VM with the same pool.
+    let of_signals = pool.objects().iter().map(|object| object.resident_pages).sum::<u64>();
+    assert_eq!((pool.objects().len(), statistics.frames), (1, of_signals), "objects and frames left");
     let faults: u64 = statistics.costs_ns.iter().map(|costs| costs.len()).sum();
     assert_eq!(faults, recorded, "every fault that was timed was recorded or counted as lost");
     let _ = std::fs::remove_file(&path);

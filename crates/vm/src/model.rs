@@ -106,7 +106,12 @@ mod whole_path {
 
     impl Model {
         fn new(policy: &str, failures: u32) -> Arc<Self> {
+            Self::limited(policy, failures, u64::MAX)
+        }
+
+        fn limited(policy: &str, failures: u32, frame_limit_bytes: u64) -> Arc<Self> {
             let options = VmOptions::default().explain(false).fill_threads(1).record_faults(64);
+            let options = options.frame_limit_bytes(frame_limit_bytes);
             let vm = Vm::new(options).unwrap();
             let object = vm.source("halves", Halves { failures: AtomicU32::new(failures) }).unwrap();
             let map = |mode| {
@@ -190,6 +195,42 @@ mod whole_path {
                     let map = model.vm.map(&model.object, &MapOptions::private()).unwrap();
                     map.advise(Advice::WillNeed(all())).unwrap();
                 },
+                |model| drop(model.object.evict(all()).unwrap()),
+            ]);
+            model.end();
+        });
+    }
+
+    #[test]
+    fn model_faults_and_the_reclaimer_agree() {
+        random(2_000, || {
+            let model = Model::limited("none", 0, 2 * PAGE_SIZE);
+            model.run(&[
+                |model| (0..PAGES).for_each(|page| assert!(touch_inline(&model.inline, page))),
+                |model| assert!(touch_by_handler(&model.vm, &model.by_handler, 1, 7)),
+                |model| drop(model.object.unwire(all()).unwrap()),
+                |model| assert!(touch_inline(&model.inline, 1)),
+            ]);
+            model.end();
+        });
+    }
+
+    #[test]
+    fn model_what_is_pinned_stays_mapped() {
+        random(1_500, || {
+            let model = Model::limited("aligned:2", 0, 3 * PAGE_SIZE);
+            model.run(&[
+                |model| {
+                    let range = PageRange::new(PageIndex(1), PageIndex(2));
+                    let pinned = model.inline.pin(range).unwrap();
+                    assert!(is_present(model.inline.address() + PAGE_SIZE).unwrap());
+                    check(model.inline.address() + PAGE_SIZE, 1);
+                    thread::yield_now();
+                    assert!(is_present(model.inline.address() + PAGE_SIZE).unwrap());
+                    drop(pinned);
+                },
+                |model| drop(model.object.unwire(all()).unwrap()),
+                |model| (0..PAGES).for_each(|page| assert!(touch_inline(&model.inline, page))),
                 |model| drop(model.object.evict(all()).unwrap()),
             ]);
             model.end();

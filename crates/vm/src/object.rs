@@ -13,7 +13,7 @@ use crate::backing::{Backing, Backings};
 use crate::book::Hold;
 use crate::buffers::BUFFER_PAGES;
 use crate::direct_fill::LocalFill;
-use crate::pages::{Pages, Seen};
+use crate::pages::{Idleness, Pages, Seen};
 use crate::pin::Pins;
 use crate::reason::Reason;
 use crate::refill::Sums;
@@ -174,6 +174,14 @@ impl Object {
                 .core
                 .frames()
                 .is_some_and(|frames| matches!(frames.pages.see(page), Seen::Resident { .. }))
+    }
+
+    /// Whether `page` is in memory, and maps may show it: false also for one that is not in memory.
+    pub fn is_wired(&self, page: PageIndex) -> bool {
+        let frames = self.core.frames().filter(|_| self.pages().contains(page));
+        frames.is_some_and(|frames| {
+            frames.pages.idleness(page) == Idleness::Wired || frames.pages.is_pinned(page)
+        })
     }
 
     /// The maps of the object: one backing each, and one for each piece of a map of several.

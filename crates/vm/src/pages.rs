@@ -259,6 +259,11 @@ impl Pages {
         self.word(page).fetch_and(!QUEUED, Ordering::AcqRel);
     }
 
+    /// Whether `page` is in memory and pinned there.
+    pub(crate) fn is_pinned(&self, page: PageIndex) -> bool {
+        self.word(page).load(Ordering::Acquire) & (STATE | PINNED) == RESIDENT | PINNED
+    }
+
     pub(crate) fn idleness(&self, page: PageIndex) -> Idleness {
         let word = self.word(page).load(Ordering::Acquire);
         match word & STATE {

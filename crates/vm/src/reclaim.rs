@@ -56,8 +56,12 @@ struct Met(HashMap<u32, Option<Arc<ObjectCore>>>);
 
 /// The reclaimer.
 pub(crate) fn work(pool: &PoolCore) {
-    while !pool.is_stopped() {
+    loop {
+        // Taken before anything is looked at: who changes it calls afterwards.
         let calls = pool.frames.calls();
+        if pool.is_stopped() {
+            return;
+        }
         let wanted = pool.frames.wanted();
         // A source that panics when it is dropped does not end the thread.
         let taken = catch_unwind(AssertUnwindSafe(|| take(pool, wanted))).unwrap_or(1);

@@ -1,0 +1,349 @@
+//! Frames under a limit: who has to go, what is told of it, and what the program sees, which is nothing.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prepage_core::policy::Neighbours;
+use prepage_core::{PageIndex, PageRange};
+use prepage_vm::{
+    Advice, Map, MapOptions, Mode, Object, Pool, Reason, Replacement, Source, SourceError, Vm, VmOptions,
+};
+use support::{Words, modes, pages, touch, vm, word};
+
+const MIB: u64 = 1 << 20;
+
+fn limited(frames: u64) -> (Pool, Vm) {
+    with(frames, Replacement::default())
+}
+
+fn with(frames: u64, replacement: Replacement) -> (Pool, Vm) {
+    let pool = Pool::with_replacement(frames * 4096, replacement).unwrap();
+    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    (pool, vm)
+}
+
+fn words(vm: &Vm, pages: u64) -> Object {
+    vm.source("words", Words { len_bytes: pages * 4096, ..Default::default() }).unwrap()
+}
+
+/// One page a fault: what is touched is what is mapped.
+fn exact(options: MapOptions) -> MapOptions {
+    options.policy("none".parse().unwrap()).neighbours(Neighbours::Block(1))
+}
+
+fn bytes(pool: &Pool) -> [u64; 3] {
+    let figures = pool.figures();
+    assert_eq!(figures.resident_pages, figures.wired_pages + figures.unwired_pages);
+    [figures.resident_pages, figures.wired_pages, figures.reserved_pages].map(|pages| pages * 4096)
+}
+
+/// Waits for what comes as soon as the reclaimer rests.
+fn until(condition: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !condition() {
+        assert!(began.elapsed().as_secs() < 60, "it never comes");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn figures_are_those_of_the_accounting_vector() {
+    let pool = Pool::new(u64::MAX).unwrap();
+    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    // Ten buffers of 16 KiB, all busy.
+    let mut buffers: Vec<(Object, Map)> = (0..10)
+        .map(|_| {
+            let object = words(&vm, 4);
+            let map = vm.map(&object, &exact(MapOptions::shared())).unwrap();
+            map.populate(map.window()).unwrap();
+            (object, map)
+        })
+        .collect();
+    assert_eq!(bytes(&pool), [163_840, 163_840, 163_840]);
+    for (object, _) in &buffers[..6] {
+        assert_eq!(object.unwire(object.pages()).unwrap(), 4);
+    }
+    assert_eq!(bytes(&pool), [163_840, 65_536, 163_840]);
+    for (object, _) in &buffers[..2] {
+        assert_eq!(object.evict(object.pages()).unwrap(), 4);
+    }
+    assert_eq!(bytes(&pool), [131_072, 65_536, 163_840]);
+    // One is used again.
+    (0..4).for_each(|page| assert_eq!(touch(&buffers[2].1, page), word(page * 4096)));
+    assert_eq!(bytes(&pool), [131_072, 81_920, 163_840]);
+    assert_eq!(pool.objects().iter().filter(|object| object.unwired_pages == 4).count(), 3);
+    buffers.drain(..2);
+    assert_eq!(bytes(&pool), [131_072, 81_920, 131_072]);
+    let counted = vm.statistics().counted;
+    assert_eq!([counted.pages_unwired, counted.pages_rewired, counted.pages_evicted], [24, 4, 8]);
+    drop(buffers);
+    assert_eq!(bytes(&pool), [0, 0, 0]);
+}
+
+#[test]
+fn unwired_pages_are_in_no_map_and_come_back_without_a_read() {
+    let vm = vm();
+    let reads = Arc::new(AtomicU64::new(0));
+    let source = Words { len_bytes: 64 * 4096, reads: Arc::clone(&reads) };
+    let object = vm.source("words", source).unwrap();
+    for mode in modes(&vm, &object) {
+        let map = vm.map(&object, &exact(MapOptions::shared()).mode(mode)).unwrap();
+        map.populate(map.window()).unwrap();
+        // Wholly in memory, it is left to the kernel, which tells of no touch.
+        let plain = vm.map(&object, &MapOptions::shared().mode(mode)).unwrap();
+        (0..64).for_each(|page| assert_eq!(touch(&plain, page), word(page * 4096)));
+        let before = (reads.load(Ordering::SeqCst), vm.statistics().counted);
+        assert_eq!(object.unwire(pages(8, 24)).unwrap(), 16);
+        for page in 0..64 {
+            let shown = object.mappings_of(PageIndex(page)).unwrap().len();
+            assert_eq!(shown, if (8..24).contains(&page) { 0 } else { 2 }, "page {page}");
+            assert_eq!(object.is_wired(PageIndex(page)), shown > 0);
+        }
+        // By each map one touch of each page; the first of them rewires.
+        for map in [&plain, &map] {
+            (8..24).for_each(|page| assert_eq!(touch(map, page), word(page * 4096)));
+        }
+        let counted = vm.statistics().counted;
+        assert_eq!(reads.load(Ordering::SeqCst), before.0);
+        assert_eq!(counted.pages_rewired - before.1.pages_rewired, 16);
+        assert_eq!(counted.soft - before.1.soft, 32, "a touch of an unwired page maps no other unwired page");
+        assert_eq!(vm.statistics().pool.unwired_pages, 0);
+    }
+}
+
+#[test]
+fn more_than_fits_is_read_again_and_again_in_every_way() {
+    for replacement in [Replacement::TwoQueues, Replacement::DontNeed, Replacement::Static] {
+        for frames in [1, 3, 64, 300] {
+            let (pool, vm) = with(frames, replacement);
+            let file = support::file(1024 * 4096);
+            let objects = [words(&vm, 1024), vm.file(file.path()).unwrap()];
+            for object in &objects {
+                for mode in modes(&vm, object) {
+                    let shared = vm.map(object, &MapOptions::shared().mode(mode)).unwrap();
+                    let mut private = vm.map(object, &MapOptions::private().mode(mode)).unwrap();
+                    for page in (0..1024).step_by(7).chain((0..1024).rev().step_by(5)) {
+                        assert_eq!(touch(&shared, page), word(page * 4096));
+                        let at = (page * 4096) as usize;
+                        let first = &mut private.as_mut_slice()[at];
+                        assert_eq!(
+                            *first,
+                            word(page * 4096) as u8
+                                ^ u8::from(page % 35 == 0 && *first & 1 != word(page * 4096) as u8 & 1)
+                        );
+                        *first = word(page * 4096) as u8 ^ u8::from(page % 35 == 0);
+                        assert!(pool.figures().resident_pages <= frames);
+                    }
+                    // What was written stays, whatever frames go.
+                    for page in (0..1024).step_by(35) {
+                        assert_eq!(private.as_slice()[(page * 4096) as usize], word(page * 4096) as u8 ^ 1);
+                    }
+                }
+            }
+            let counted = vm.statistics().counted;
+            assert!(
+                counted.pages_reclaimed > 0 && counted.failed == 0,
+                "{replacement:?} {frames}: {counted:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn two_vms_share_a_pool() {
+    let (pool, first) = limited(256);
+    let second = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    let objects = [words(&first, 1024), words(&second, 1024)];
+    let maps = [
+        first.map(&objects[0], &MapOptions::shared()).unwrap(),
+        second.map(&objects[1], &MapOptions::shared()).unwrap(),
+    ];
+    for page in 0..1024 {
+        maps.iter().for_each(|map| assert_eq!(touch(map, page), word(page * 4096)));
+        assert!(pool.figures().resident_pages <= 256);
+    }
+    let held: u64 = objects.iter().map(Object::resident_pages).sum();
+    assert_eq!(pool.objects().iter().map(|object| object.resident_pages).sum::<u64>(), held);
+    // An idle VM's frames go to the other.
+    for _ in 0..3 {
+        (0..192).for_each(|page| assert_eq!(touch(&maps[0], page), word(page * 4096)));
+    }
+    assert!(objects[0].resident_pages() > objects[1].resident_pages());
+    drop((maps, objects, second));
+    // The reclaimer may look at them this moment.
+    until(|| pool.figures().reserved_pages == 0 && pool.figures().resident_pages == 0);
+    drop(first);
+}
+
+#[test]
+fn reads_ahead_leave_the_last_frames_to_touches() {
+    let (pool, vm) = limited(1024);
+    let object = words(&vm, 8192);
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    let low = pool.figures().low_pages;
+    assert!(low > 0);
+    map.advise(Advice::WillNeed(map.window())).unwrap();
+    // All reads end, most of them without frames.
+    let counted = || vm.statistics().counted;
+    until(|| counted().background_reads > 0 && pool.figures().promised_pages == 0);
+    assert!(pool.figures().resident_pages <= 1024 - low, "{:?}", pool.figures());
+    assert_eq!(counted().pages_failed, 0);
+    assert_eq!(counted().pages_reclaimed, 0, "a guess takes no frame from others");
+    assert_eq!(touch(&map, 8000), word(8000 * 4096));
+}
+
+#[test]
+fn pages_that_are_used_again_outlive_those_that_are_not() {
+    // A hot set of an eighth of memory beside a scan of four times as much as memory holds.
+    let (pool, vm) = limited(512);
+    let object = words(&vm, 4096);
+    let map = vm.map(&object, &exact(MapOptions::shared())).unwrap();
+    let hot = |round: u64| (round * 16..round * 16 + 16).map(|page| page % 64);
+    let scan = |round: u64| (round * 16..round * 16 + 16).map(|page| 64 + page % 2048);
+    for round in 0..512 {
+        hot(round).chain(scan(round)).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+    }
+    let before = vm.statistics().counted;
+    for round in 0..128 {
+        hot(round).chain(scan(round)).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+    }
+    let counted = vm.statistics().counted;
+    // Of 2048 touches of the hot set at most a few percent are read, though every scan page is new.
+    let hard = counted.hard - before.hard;
+    assert!((1500..2048 + 200).contains(&hard), "{hard} reads; {:?}", pool.figures());
+    assert!(counted.pages_refaulted > 0, "{counted:?}");
+}
+
+#[test]
+fn code_goes_after_data() {
+    let (_pool, vm) = limited(512);
+    let (code, data) = (words(&vm, 64), words(&vm, 4096));
+    let text = vm.map(&code, &exact(MapOptions::shared().executable())).unwrap();
+    let map = vm.map(&data, &exact(MapOptions::shared())).unwrap();
+    (0..64).for_each(|page| assert_eq!(touch(&text, page), word(page * 4096)));
+    (0..4096).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+    assert_eq!(code.resident_pages(), 64);
+    // Not where code is all there is.
+    let more = words(&vm, 2048);
+    let text = vm.map(&more, &exact(MapOptions::shared().executable())).unwrap();
+    (0..2048).for_each(|page| assert_eq!(touch(&text, page), word(page * 4096)));
+    assert!(more.resident_pages() > 256);
+}
+
+#[test]
+fn what_is_pinned_stays_and_can_be_handed_to_system_calls() {
+    use std::io::Write;
+    let (pool, vm) = limited(64);
+    let object = words(&vm, 1024);
+    let map = vm.map(&object, &MapOptions::shared().mode(Mode::Inline)).unwrap();
+    let twice = [map.pin(pages(10, 20)).unwrap(), map.pin(pages(15, 30)).unwrap()];
+    assert_eq!(pool.figures().pinned_pages, 20);
+    let [first, second] = twice;
+    let check = |range: PageRange| {
+        for page in range.iter() {
+            assert!(object.is_wired(page));
+            let (_reader, mut writer) = std::io::pipe().unwrap();
+            writer.write_all(&map.as_slice()[(page.0 * 4096) as usize..][..64]).unwrap();
+        }
+    };
+    for round in 0..3 {
+        (100..1024).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+        check(pages(10, 30));
+        assert_eq!(object.unwire(pages(10, 30)).unwrap(), 0, "round {round}");
+        assert_eq!(object.evict(pages(10, 30)).unwrap(), 0);
+    }
+    drop(first);
+    assert_eq!(pool.figures().pinned_pages, 15);
+    check(pages(15, 30));
+    drop(second);
+    assert_eq!(pool.figures().pinned_pages, 0);
+    (100..1024).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+    assert!(object.pages().iter().take(40).filter(|&page| object.is_resident(page)).count() < 40);
+}
+
+#[test]
+fn reads_that_never_end_fail_others_after_their_deadline_and_free_frames_serve_again() {
+    /// Keeps every request of its first half.
+    struct Keeps(Arc<std::sync::Mutex<Vec<prepage_vm::Request>>>);
+    impl Source for Keeps {
+        fn len_bytes(&self) -> u64 {
+            4 * MIB
+        }
+        fn begin(&self, request: prepage_vm::Request) {
+            self.0.lock().unwrap().push(request);
+        }
+    }
+    let pool = Pool::new(4 * 4096).unwrap();
+    let kept = Arc::default();
+    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    let object = vm.source("keeps", Keeps(Arc::clone(&kept))).unwrap();
+    let map = vm.map(&object, &exact(MapOptions::shared())).unwrap();
+    let hasty = VmOptions::default().pool(&pool).read_deadline(std::time::Duration::from_millis(50));
+    let hasty = Vm::new(hasty).unwrap();
+    let other = words(&hasty, 64);
+    let others = hasty.map(&other, &exact(MapOptions::shared())).unwrap();
+    std::thread::scope(|scope| {
+        // Four touches take all frames for reads that do not end.
+        for page in 0..4 {
+            let map = &map;
+            scope.spawn(move || touch(map, page));
+        }
+        while kept.lock().unwrap().len() < 4 {
+            std::thread::yield_now();
+        }
+        assert_eq!(pool.figures().promised_pages, 4);
+        let failed = others.populate(pages(5, 6)).unwrap_err();
+        assert!(
+            matches!(failed, prepage_vm::AccessError::Unavailable { reason: Reason::NoFrames, .. }),
+            "{failed}"
+        );
+        for request in kept.lock().unwrap().drain(..) {
+            request.complete(Ok(()));
+        }
+        others.populate(pages(5, 6)).unwrap();
+    });
+    assert_eq!(touch(&others, 5), word(5 * 4096));
+}
+
+#[test]
+fn a_source_that_fails_when_it_is_asked_again_fails_its_page_alone() {
+    struct Once(AtomicU64);
+    impl Source for Once {
+        fn len_bytes(&self) -> u64 {
+            256 * 4096
+        }
+        fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            // Page 7 is given once.
+            if offset_bytes == 7 * 4096 && self.0.fetch_add(1, Ordering::SeqCst) > 0 {
+                return Err(SourceError::Other("given once".to_owned()));
+            }
+            into.fill((offset_bytes / 4096) as u8);
+            Ok(())
+        }
+    }
+    let (pool, vm) = limited(32);
+    let object = vm.source("once", Once(AtomicU64::new(0))).unwrap();
+    let map = vm.map(&object, &exact(MapOptions::shared())).unwrap();
+    map.populate(pages(7, 8)).unwrap();
+    let first = |page: u64| map.as_slice()[(page * 4096) as usize];
+    (8..200).for_each(|page| assert_eq!(first(page), page as u8));
+    assert!(!object.is_resident(PageIndex(7)), "{:?}", pool.figures());
+    assert!(map.populate(pages(7, 8)).is_err());
+    (8..200).for_each(|page| assert_eq!(first(page), page as u8));
+}
+
+#[test]
+fn memory_is_given_back_when_the_program_asks() {
+    let pool = Pool::new(64 * MIB).unwrap();
+    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    let object = words(&vm, 1024);
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    map.populate(map.window()).unwrap();
+    assert_eq!(pool.reclaim(300), 300);
+    assert_eq!(object.resident_pages(), 724);
+    (0..1024).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+    assert_eq!(pool.reclaim(u64::MAX), 1024);
+    assert_eq!((object.resident_pages(), pool.figures().resident_pages), (0, 0));
+}
