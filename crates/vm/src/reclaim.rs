@@ -9,7 +9,7 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use crate::evict::take_claimed;
 use crate::jobs::Job;
 use crate::object::ObjectCore;
-use crate::order::{Entry, Look, Next, Order, Replacement, Stage};
+use crate::order::{Entry, Look, Next, Order, Replacement, Unwiring};
 use crate::pages::{Idleness, Unwire};
 use crate::pool::PoolCore;
 use crate::statistics::{Account, Tally};
@@ -246,13 +246,13 @@ impl Reclaim {
 
     /// Unwires what goes next but one.
     fn unwire_some(&mut self, pool: &PoolCore, met: &mut Met, class: usize) {
-        let mut asked: Vec<(Stage, Entry)> = Vec::new();
+        let mut asked: Vec<Unwiring> = Vec::new();
         while asked.len() < UNWIRE_BATCH
             && let Some(next) = self.orders[class].next_to_unwire()
         {
             asked.push(next);
         }
-        let mut sorted: Vec<Entry> = asked.iter().map(|(_, entry)| *entry).collect();
+        let mut sorted: Vec<Entry> = asked.iter().map(|frame| frame.entry).collect();
         sorted.sort_unstable();
         let mut unwatched: Vec<Entry> = Vec::new();
         for of_object in sorted.chunk_by(|entry, next| entry.object == next.object) {
@@ -269,8 +269,8 @@ impl Reclaim {
                 Err(_) => unwatched.extend(of_object),
             }
         }
-        for (stage, entry) in asked {
-            self.orders[class].unwired(stage, entry, unwatched.binary_search(&entry).is_err());
+        for frame in asked {
+            self.orders[class].unwired(frame, unwatched.binary_search(&frame.entry).is_err());
         }
     }
 
