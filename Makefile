@@ -121,6 +121,11 @@ bench-linux: build setup-bench
 bench-clusters: build
 	build/prepage bench clusters
 
+## bench-pool: a file twice as large as memory by mmap under a limit and by the VM's pool (root); POOL='--size 1G …' are options
+bench-pool: build
+	bench/pool $(POOL)
+.PHONY: bench-pool
+
 ## bench-drive-cache: whether the drive gets faster for what it has read
 bench-drive-cache: build
 	build/prepage bench drive-cache

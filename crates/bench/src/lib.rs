@@ -30,6 +30,7 @@
 //! | [`clusters`]   | clustering policies in time: the VM's and plain reads of a cold file |
 //! | [`drive_cache`] | whether a drive gets faster for what it has read                   |
 //! | [`linux`]      | Linux's policies as simulated, against the kernel's own counts      |
+//! | [`pool`]       | a file twice as large as memory, by the kernel and by the VM's pool |
 //! | [`rates`]      | starts of programs, pages of zeros and a build, a second            |
 //! | [`figure`], [`page`] | the study's plots as SVG; all in one HTML file                |
 //! | [`mode`], [`head_start`] | what is prefetched, and when: before or beside the program |
@@ -65,6 +66,7 @@ pub mod mapped;
 pub mod mode;
 pub mod modes;
 pub mod page;
+pub mod pool;
 pub mod published;
 pub mod rates;
 pub mod reasons;

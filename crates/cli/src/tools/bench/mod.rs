@@ -8,6 +8,7 @@ mod linux;
 mod maps;
 mod modes;
 mod modes_report;
+mod pool;
 mod rates;
 mod report;
 mod sweep;
@@ -46,6 +47,12 @@ pub enum Command {
     DriveCache(drive_cache::Args),
     /// Measure the memory that tracks who maps which page, per map and per page
     Maps(maps::Args),
+    /// Touch a file twice as large as memory, in several orders: through mmap in a memory control group, and through the user-space
+    /// VM with a pool of as much
+    Pool(pool::Args),
+    /// Touch it once in one way: a worker of `bench pool`
+    #[command(hide = true)]
+    PoolWorker(pool::WorkerArgs),
     /// Measure rates of the whole machine: starts of programs, new pages, a build
     Rates(rates::Args),
     /// Start a program again and again: a worker of `bench rates`
@@ -78,6 +85,8 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         Command::Clusters(args) => clusters::run(args),
         Command::Linux(args) => linux::run(args),
         Command::DriveCache(args) => drive_cache::run(args),
+        Command::Pool(args) => pool::run(args),
+        Command::PoolWorker(args) => pool::work(args),
         Command::Rates(args) => rates::run(args),
         Command::Starts(args) => rates::count(args),
         Command::Access { pattern, seed, expect_sum, file } => {

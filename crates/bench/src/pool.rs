@@ -1,0 +1,341 @@
+//! A file that is twice as large as memory, touched in orders that memory managers are compared by: through mmap(2) in a memory
+//! control group, and through the user-space VM with a pool in a group of the same limit.
+//!
+//! Each run is a process of its own, which enters the group before it opens the file. The VM reads past the page cache, so that
+//! its frames, its words and its page tables are all the memory that it takes.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Instant;
+
+use prepage_core::policy::Policy;
+use prepage_core::{FaultClass, PAGE_SIZE, PageRange};
+use prepage_simulate::replacement;
+use prepage_sys::mapping::FileMapping;
+use prepage_sys::process_stat::ProcessStat;
+use prepage_vm::{MakeError, MapError, MapOptions, Pool, Replacement, Vm, VmOptions};
+
+/// Memory of a worker that is not the VM's frames, in bytes: the program, buffers, words and page tables.
+pub const OVERHEAD_BYTES: u64 = 12 << 20;
+
+/// An order of touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Every page as likely as any other.
+    Uniform,
+    /// The page of rank r as likely as r to the power of −0.99, ranks scattered over the file (YCSB's default).
+    Zipf,
+    /// A quarter of memory at random, every other touch; between them a scan around the rest of the file.
+    Scan,
+}
+
+/// Who serves the touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The kernel, which reads around as its read-ahead says.
+    Kernel,
+    /// The kernel, told that touches come in no order: one page a read.
+    KernelRandom,
+    /// The VM, one page a read, by one of its orders of reclaim.
+    Vm(Replacement),
+    /// The VM, 16 pages a read.
+    VmClusters,
+    /// The VM without a limit, one page a read, each page touched once: what a fault takes where nothing is reclaimed.
+    VmUnlimited,
+}
+
+impl Order {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Uniform, Self::Zipf, Self::Scan];
+
+    /// Its name in tables and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::Zipf => "zipf",
+            Self::Scan => "scan",
+        }
+    }
+
+    /// `count` touches of a file of `pages` pages, of which half fit into memory. The same each time.
+    pub fn touches(self, pages: u64, count: u64) -> Vec<u64> {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        // Xorshift64* (Vigna 2016).
+        let mut random = move || {
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+        };
+        match self {
+            Self::Uniform => (0..count).map(|_| random() % pages).collect(),
+            Self::Zipf => {
+                let mut sums = Vec::with_capacity(pages as usize);
+                let mut total = 0.0;
+                for rank in 1..=pages {
+                    total += (rank as f64).powf(-0.99);
+                    sums.push(total);
+                }
+                // Every number once: 2654435761 is a prime, and larger than any file's pages.
+                let scattered = |rank: usize| (rank as u64).wrapping_mul(2_654_435_761) % pages;
+                let at = |part: f64| sums.partition_point(|&sum| sum < part * total).min(sums.len() - 1);
+                (0..count).map(|_| scattered(at(random() as f64 / (1_u64 << 48) as f64))).collect()
+            }
+            Self::Scan => {
+                let hot = (pages / 8).max(1);
+                let rest = (pages - hot).max(1);
+                (0..count)
+                    .map(|turn| if turn % 2 == 0 { random() % hot } else { hot + turn / 2 % rest })
+                    .collect()
+            }
+        }
+    }
+}
+
+impl FromStr for Order {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|order| order.name() == text);
+        found.ok_or_else(|| format!("`{text}` is no order; there are uniform, zipf and scan"))
+    }
+}
+
+impl Way {
+    /// All.
+    pub const ALL: [Self; 7] = [
+        Self::KernelRandom,
+        Self::Kernel,
+        Self::Vm(Replacement::TwoQueues),
+        Self::VmClusters,
+        Self::Vm(Replacement::DontNeed),
+        Self::Vm(Replacement::Static),
+        Self::VmUnlimited,
+    ];
+
+    /// Its name in tables and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::KernelRandom => "kernel-random",
+            Self::Vm(Replacement::DontNeed) => "vm-dont-need",
+            Self::Vm(Replacement::Static) => "vm-static",
+            Self::Vm(_) => "vm",
+            Self::VmClusters => "vm-clusters",
+            Self::VmUnlimited => "vm-unlimited",
+        }
+    }
+}
+
+impl FromStr for Way {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|way| way.name() == text);
+        found.ok_or_else(|| format!("`{text}` is not a way"))
+    }
+}
+
+/// One run, from when memory was full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Served {
+    /// For all touches.
+    pub seconds: f64,
+    /// Of these on a processor, of the whole process.
+    pub cpu_seconds: f64,
+    /// Touches that waited for a read: major faults of the kernel, hard faults of the VM.
+    pub misses: u64,
+    /// Of the VM: faults that read nothing, since their frame was unwired.
+    pub rewired: u64,
+    /// Of the VM: reads that had to wait for a frame.
+    pub frame_waits: u64,
+    /// Of the VM, with the touches before: 99 of 100 faults that read took no longer, in microseconds.
+    pub p99_us: f64,
+}
+
+/// Why there is no run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The VM cannot serve faults.
+    #[error("the user-space VM cannot be used")]
+    Make(#[from] MakeError),
+    /// The file cannot be mapped by the VM.
+    #[error("the file cannot be mapped")]
+    Map(#[from] MapError),
+    /// The file cannot be mapped by the kernel.
+    #[error("the file cannot be read")]
+    Read(#[from] io::Error),
+}
+
+/// Enters the control group in the directory `group`, for good.
+///
+/// # Errors
+/// Those of writing there.
+pub fn enter(group: &Path) -> io::Result<()> {
+    std::fs::write(group.join("cgroup.procs"), std::process::id().to_string())
+}
+
+/// Sets the limit of the group in `group`, of version 1 or 2.
+///
+/// # Errors
+/// Those of writing there.
+pub fn limit(group: &Path, bytes: u64) -> io::Result<()> {
+    let one = group.join("memory.limit_in_bytes");
+    let file = if one.exists() { one } else { group.join("memory.max") };
+    std::fs::write(file, bytes.to_string())
+}
+
+/// Touches the file at `path` in this process: `before` touches until memory is full, and then all that are timed.
+///
+/// # Errors
+/// When the file cannot be mapped, or no VM can be made.
+pub fn serve(
+    path: &Path,
+    way: Way,
+    pool_bytes: u64,
+    touches: &[u64],
+    before: usize,
+) -> Result<Served, PoolError> {
+    let (first, rest) = touches.split_at(before.min(touches.len()));
+    let replacement = match way {
+        Way::Kernel | Way::KernelRandom => {
+            return Ok(by_kernel(path, way == Way::KernelRandom, first, rest)?);
+        }
+        Way::Vm(replacement) => replacement,
+        Way::VmClusters | Way::VmUnlimited => Replacement::default(),
+    };
+    let limit_bytes = if way == Way::VmUnlimited { u64::MAX } else { pool_bytes };
+    let vm = Vm::new(VmOptions::default().pool(&Pool::with_replacement(limit_bytes, replacement)?))?;
+    let object = vm.file_direct(path)?;
+    let policy: Policy =
+        if way == Way::VmClusters { "aligned:16" } else { "none" }.parse().expect("a policy");
+    let map = vm.map(&object, &MapOptions::shared().policy(policy))?;
+    let touch = |&page: &u64| u64::from(map.as_slice()[(page * PAGE_SIZE) as usize]);
+    let mut sum = first.iter().map(touch).sum::<u64>();
+    let warm = vm.statistics().counted;
+    let timed = Timed::begin()?;
+    sum += rest.iter().map(touch).sum::<u64>();
+    let served = timed.end()?;
+    std::hint::black_box(sum);
+    let statistics = vm.statistics();
+    Ok(Served {
+        misses: statistics.counted.hard - warm.hard,
+        rewired: statistics.counted.pages_rewired - warm.pages_rewired,
+        frame_waits: statistics.counted.frame_waits - warm.frame_waits,
+        p99_us: statistics.costs_ns[FaultClass::Disk as usize].value_at_quantile(0.99) as f64 / 1e3,
+        ..served
+    })
+}
+
+fn by_kernel(path: &Path, in_no_order: bool, first: &[u64], rest: &[u64]) -> io::Result<Served> {
+    let file = File::open(path)?;
+    let mapping = FileMapping::new(file.as_fd(), PageRange::covering(0, file.metadata()?.len()))?;
+    if in_no_order {
+        mapping.expect_random()?;
+    }
+    let touch = |&page: &u64| u64::from(mapping.byte(page * PAGE_SIZE));
+    let mut sum = first.iter().map(touch).sum::<u64>();
+    let timed = Timed::begin()?;
+    sum += rest.iter().map(touch).sum::<u64>();
+    std::hint::black_box(sum);
+    timed.end()
+}
+
+/// From here on.
+struct Timed {
+    began: Instant,
+    faults: u64,
+    cpu: f64,
+}
+
+impl Timed {
+    fn begin() -> io::Result<Self> {
+        Ok(Self {
+            faults: ProcessStat::of(std::process::id())?.major_faults,
+            cpu: cpu_seconds(),
+            began: Instant::now(),
+        })
+    }
+
+    fn end(self) -> io::Result<Served> {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let misses = ProcessStat::of(std::process::id())?.major_faults - self.faults;
+        Ok(Served { seconds, cpu_seconds: cpu_seconds() - self.cpu, misses, ..Served::default() })
+    }
+}
+
+/// Of all threads.
+fn cpu_seconds() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+/// Misses of rules that a memory manager can follow, and of one that knows the future, where memory holds `frames` pages: those of
+/// the touches behind the first `before`, as all less those of the first alone.
+pub fn simulated(touches: &[u64], before: usize, frames: u64) -> [(&'static str, u64); 5] {
+    let first = &touches[..before.min(touches.len())];
+    let of = |rule: &dyn Fn(&[u64]) -> u64| rule(touches) - rule(first);
+    [
+        ("lru", of(&|touches| replacement::lru(touches).faults(frames))),
+        ("clock", of(&|touches| replacement::clock(touches, frames))),
+        ("2q", of(&|touches| replacement::two_q(touches, frames))),
+        ("s3-fifo", of(&|touches| replacement::s3_fifo(touches, frames))),
+        ("opt", of(&|touches| replacement::opt(touches, frames))),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn orders_reach_all_pages_and_are_what_they_say() {
+        for order in Order::ALL {
+            let touches = order.touches(512, 200_000);
+            let pages: HashSet<u64> = touches.iter().copied().collect();
+            assert_eq!((pages.len(), pages.iter().max()), (512, Some(&511)), "{}", order.name());
+            assert_eq!(order.name().parse::<Order>().unwrap(), order);
+        }
+        let mut counts = vec![0_u64; 512];
+        Order::Zipf.touches(512, 200_000).iter().for_each(|&page| counts[page as usize] += 1);
+        counts.sort_unstable();
+        // The most touched page comes twice as often as the next: 2 to the power of 0.99.
+        assert!((1.8..2.2).contains(&(counts[511] as f64 / counts[510] as f64)), "{:?}", &counts[508..]);
+    }
+
+    #[test]
+    fn every_way_serves_all_touches() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+        if !prepage_testing::has(prepage_testing::Need::DirectReads(directory.to_owned())) {
+            return;
+        }
+        let file = crate::Subject::create(directory, 256 * PAGE_SIZE).unwrap();
+        let touches = Order::Zipf.touches(256, 4096);
+        for way in Way::ALL {
+            let served = match serve(file.path(), way, 128 * PAGE_SIZE, &touches, 1024) {
+                Ok(served) => served,
+                Err(PoolError::Map(error)) => {
+                    let need = prepage_testing::Need::Doctor(prepage_testing::Doctor::ServedFaults);
+                    return prepage_testing::skip(need, error);
+                }
+                Err(error) => panic!("{error}"),
+            };
+            assert!(served.seconds > 0.0, "{}", way.name());
+            if let Way::Vm(_) = way {
+                assert!(served.misses > 0 && served.misses < 3072, "{}: {served:?}", way.name());
+            }
+        }
+        let misses = simulated(&touches, 1024, 128);
+        assert!(misses.iter().all(|(_, misses)| *misses >= misses_of(&misses, "opt")));
+    }
+
+    fn misses_of(misses: &[(&str, u64)], name: &str) -> u64 {
+        misses.iter().find(|(rule, _)| *rule == name).unwrap().1
+    }
+}

@@ -1,0 +1,207 @@
+//! `prepage bench pool`: a file twice as large as memory, by the kernel and by the user-space VM.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use prepage_bench::Subject;
+use prepage_bench::pool::{OVERHEAD_BYTES, Order, Served, Way, enter, limit, serve, simulated};
+use prepage_core::PAGE_SIZE;
+use prepage_prefetch::readahead::ReadAhead;
+use prepage_prefetch::statistics::median;
+use serde_json::json;
+
+use super::file::with_remedy;
+use crate::table::table;
+use crate::targets::size;
+
+/// The kernel's usual read-ahead, in KiB.
+const READ_AHEAD_KIB: u64 = 128;
+
+/// Options of `prepage bench pool`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A memory control group of version 1 or 2, which may be empty: workers enter it, and its limit is set to half of --size.
+    /// `make bench-pool` makes one and removes it
+    #[arg(short, long, value_name = "DIR")]
+    group: PathBuf,
+    /// Size of the file
+    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "256M")]
+    size: u64,
+    /// Touches that are timed, after as many as make memory full
+    #[arg(short, long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1000..))]
+    touches: u64,
+    /// Orders of touches
+    #[arg(short, long, value_name = "ORDERS", value_delimiter = ',', default_value = "uniform,zipf,scan")]
+    order: Vec<Order>,
+    /// Ways to serve them
+    #[arg(
+        short,
+        long,
+        value_name = "WAYS",
+        value_delimiter = ',',
+        default_value = "kernel-random,kernel,vm,vm-clusters,vm-dont-need,vm-static,vm-unlimited"
+    )]
+    way: Vec<Way>,
+    /// Runs of each way, in turns
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Directory for the file, on the disk to be measured
+    #[arg(short, long, value_name = "DIR", default_value = "/var/tmp")]
+    directory: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One run, as [`run`] starts it.
+#[derive(Debug, clap::Args)]
+pub struct WorkerArgs {
+    /// The control group
+    group: PathBuf,
+    /// The file
+    file: PathBuf,
+    way: Way,
+    order: Order,
+    touches: u64,
+    /// Bytes for frames
+    pool_bytes: u64,
+}
+
+/// All touches of a file of `pages` pages, and how many of them come before those that are timed: as many as the file has pages,
+/// twice what memory holds.
+fn touches(order: Order, pages: u64, timed: u64) -> (Vec<u64>, usize) {
+    (order.touches(pages, pages + timed), pages as usize)
+}
+
+/// Serves the touches in this process.
+pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
+    enter(&args.group).with_context(|| format!("{} cannot be entered", args.group.display()))?;
+    let pages = std::fs::metadata(&args.file)?.len() / PAGE_SIZE;
+    let (mut touches, mut before) = touches(args.order, pages, args.touches);
+    if args.way == Way::VmUnlimited {
+        // Half of the file, each page once, in the order of the others.
+        let mut seen = std::collections::HashSet::new();
+        touches.retain(|&page| seen.len() < pages as usize / 4 && seen.insert(page));
+        before = 0;
+    }
+    let served = serve(&args.file, args.way, args.pool_bytes, &touches, before)?;
+    println!("{}", serde_json::to_string(&served)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let limit_bytes = args.size / 2;
+    if limit_bytes < 4 * OVERHEAD_BYTES {
+        bail!(
+            "--size has to be {} MiB at least, so that half of it is memory enough",
+            8 * OVERHEAD_BYTES >> 20
+        );
+    }
+    // The guardian of the setting is a process beside this one: before there are threads.
+    let read_ahead = ReadAhead::set(READ_AHEAD_KIB)
+        .context("the kernel's read-ahead cannot be set\n  try: as root, or: make bench-pool")?;
+    limit(&args.group, limit_bytes).with_context(|| {
+        format!("the limit of {} cannot be set\n  try: as root, or: make bench-pool", args.group.display())
+    })?;
+    let file = Subject::create(&args.directory, args.size).map_err(with_remedy)?;
+    let mut runs: Vec<Vec<Vec<Served>>> = vec![vec![Vec::new(); args.way.len()]; args.order.len()];
+    for round in 0..args.rounds {
+        for (order, runs) in args.order.iter().zip(&mut runs) {
+            // In turns, and every other round backwards, so that what drifts meets all alike.
+            let mut turns: Vec<usize> = (0..args.way.len()).collect();
+            if round % 2 == 1 {
+                turns.reverse();
+            }
+            for at in turns {
+                runs[at].push(one(args, &file, *order, args.way[at], limit_bytes)?);
+            }
+        }
+    }
+    drop(read_ahead);
+    print(args, &runs)
+}
+
+fn one(args: &Args, file: &Subject, order: Order, way: Way, limit_bytes: u64) -> Result<Served> {
+    file.prepare(prepage_bench::subject::Cache::Cold).map_err(with_remedy)?;
+    let pool_bytes = limit_bytes - OVERHEAD_BYTES;
+    let worker = Command::new(std::env::current_exe()?)
+        .args(["bench", "pool-worker"])
+        .args([&args.group, Path::new(file.path())])
+        .args([way.name(), order.name()])
+        .args([args.touches, pool_bytes].map(|number| number.to_string()))
+        .output()?;
+    if !worker.status.success() {
+        let said = String::from_utf8_lossy(&worker.stderr);
+        bail!("{} of {} ended with {}: {}", way.name(), order.name(), worker.status, said.trim());
+    }
+    Ok(serde_json::from_slice(&worker.stdout)?)
+}
+
+fn of(runs: &[Served], what: impl Fn(&Served) -> f64) -> f64 {
+    median(&runs.iter().map(what).collect::<Vec<_>>())
+}
+
+fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    let pages = args.size / PAGE_SIZE;
+    let frames = (args.size / 2 - OVERHEAD_BYTES) / PAGE_SIZE;
+    let mut reports = Vec::new();
+    for (order, runs) in args.order.iter().zip(runs) {
+        let (touches, before) = touches(*order, pages, args.touches);
+        let simulated = simulated(&touches, before, frames);
+        if args.json {
+            let rows: Vec<_> = args
+                .way
+                .iter()
+                .zip(runs)
+                .map(|(way, runs)| json!({ "way": way.name(), "runs": runs }))
+                .collect();
+            let simulated: serde_json::Map<_, _> =
+                simulated.iter().map(|(rule, misses)| ((*rule).to_owned(), json!(misses))).collect();
+            reports.push(json!({ "order": order.name(), "ways": rows, "simulated_misses": simulated }));
+            continue;
+        }
+        let names = ["way", "touches/s", "misses", "of touches %", "cpu s", "rewired", "waits", "p99 µs"];
+        let mut shown = table(&names, &[1, 2, 3, 4, 5, 6, 7]);
+        for (way, runs) in args.way.iter().zip(runs) {
+            let misses = of(runs, |served| served.misses as f64);
+            let count = if *way == Way::VmUnlimited { misses } else { args.touches as f64 };
+            shown.add_row([
+                way.name().to_owned(),
+                format!("{:.0}", count / of(runs, |served| served.seconds)),
+                format!("{misses:.0}"),
+                format!("{:.1}", 100.0 * misses / count),
+                format!("{:.2}", of(runs, |served| served.cpu_seconds)),
+                format!("{:.0}", of(runs, |served| served.rewired as f64)),
+                format!("{:.0}", of(runs, |served| served.frame_waits as f64)),
+                format!("{:.0}", of(runs, |served| served.p99_us)),
+            ]);
+        }
+        let simulated = simulated.map(|(rule, misses)| format!("{rule} {misses}")).join(", ");
+        writeln!(out, "{}\n\n{}\n\nsimulated misses: {simulated}\n", order.name(), shown.trim_fmt())?;
+    }
+    if args.json {
+        let report = json!({
+            "schema_version": 1,
+            "file_bytes": args.size,
+            "limit_bytes": args.size / 2,
+            "pool_bytes": frames * PAGE_SIZE,
+            "touches": args.touches,
+            "orders": reports,
+        });
+        writeln!(out, "{report}")?;
+    } else {
+        writeln!(
+            out,
+            "a file of {} MiB, a limit of {} MiB for all of a process, of it {} MiB for frames; medians of {}",
+            args.size >> 20,
+            args.size >> 21,
+            (frames * PAGE_SIZE) >> 20,
+            args.rounds
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
