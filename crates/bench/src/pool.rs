@@ -19,7 +19,7 @@ use prepage_sys::process_stat::ProcessStat;
 use prepage_vm::{MakeError, MapError, MapOptions, Pool, Replacement, Vm, VmOptions};
 
 /// Memory of a worker that is not the VM's frames, in bytes: the program, buffers, words and page tables.
-pub const OVERHEAD_BYTES: u64 = 12 << 20;
+pub const OVERHEAD_BYTES: u64 = 20 << 20;
 
 /// An order of touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,9 @@ use crate::memfd::Memfd;
 /// Where regions begin: at multiples of a huge page, so that one can lie in them and each 2 MiB belong to one region.
 pub const REGION_ALIGN: u64 = 2 << 20;
 
+/// UIO_MAXIOV: ranges of one call.
+const MOST_RANGES: usize = 1024;
+
 /// What a region shows.
 #[derive(Clone, Copy, Debug)]
 pub enum Contents<'a> {
@@ -86,6 +89,51 @@ impl Span {
         // SAFETY: the range lies in the span, which shows nothing but a memfd's pages.
         let result = unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_DONTNEED_LOCKED) };
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// As [`Self::unmap_shared`], of many ranges, each an offset and a length. Since Linux 6.16 that interrupts other CPUs once
+    /// for all of them; kernels before 6.13 are asked one by one.
+    ///
+    /// # Errors
+    /// As `unmap_shared`.
+    ///
+    /// # Panics
+    /// As `unmap_shared`.
+    pub fn unmap_shared_ranges(&self, ranges: &[(u64, u64)]) -> io::Result<()> {
+        assert!(self.shared, "a private region would lose what was written to it");
+        for ranges in ranges.chunks(MOST_RANGES) {
+            if ranges.len() == 1 || !self.unmap_at_once(ranges) {
+                ranges.iter().try_for_each(|&(offset, len)| self.unmap_shared(offset, len))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all of `ranges` were taken out of the page table by one call.
+    fn unmap_at_once(&self, ranges: &[(u64, u64)]) -> bool {
+        let vector: Vec<libc::iovec> = ranges
+            .iter()
+            .map(|&(offset, len)| libc::iovec {
+                iov_base: self.at(offset, len).cast(),
+                iov_len: len as usize,
+            })
+            .collect();
+        let this = rustix::process::getpid();
+        let Ok(pidfd) = rustix::process::pidfd_open(this, rustix::process::PidfdFlags::empty()) else {
+            return false;
+        };
+        // SAFETY: the ranges lie in the span, which shows nothing but a memfd's pages, and the vector lives through the call.
+        let unmapped = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                pidfd.as_raw_fd(),
+                vector.as_ptr(),
+                vector.len(),
+                libc::MADV_DONTNEED_LOCKED,
+                0,
+            )
+        };
+        u64::try_from(unmapped).is_ok_and(|bytes| bytes == ranges.iter().map(|(_, len)| len).sum::<u64>())
     }
 
     /// The address of `[offset, offset + len)`.

@@ -232,7 +232,10 @@ fn read(
     let valid = valid_bytes(object, range);
     // The last page may end beyond the file, and goes by the buffer.
     let short = wanted.priority == Priority::Demand && range.len() <= DIRECT_PAGES;
-    let into_frames = frames.local.as_ref().filter(|_| valid == bytes.len() && (short || file.direct));
+    // Where frames are reclaimed too, another CPU may have to be interrupted for each that the mapping shows.
+    let direct = file.direct && !object.vm.pool.core().reclaims();
+    let into_frames =
+        frames.local.as_ref().filter(|_| valid == bytes.len() && (short && !file.direct || direct));
     match into_frames {
         Some(local) if file.direct || !file.read_cached(offset, bytes) => {
             let spin = if file.direct { std::time::Duration::ZERO } else { object.vm.options.read_spin };

@@ -131,27 +131,33 @@ impl FrameCount {
     /// Reserves up to `pages` frames, as many as are free, once there is one; gives how many, and whether that took a wait.
     /// While reclaim is at work it is waited for once, since reads of a page each take longer. From any context.
     pub(crate) fn reserve_or_wait(&self, pages: u64, patience: Duration) -> (Result<u64, Never>, bool) {
-        let is_short = self.limit.saturating_sub(self.reserved()) < self.low;
-        let least = if is_short { pages } else { 1 };
-        if let Some(got) = self.reserve_some(self.limit, least, pages) {
+        if let Some(got) = self.reserve_now(pages) {
             return (Ok(got), false);
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let outcome = self.wait_counted(least, pages, patience);
+        let outcome = self.wait_counted(pages, patience);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         (outcome, true)
     }
 
-    fn wait_counted(&self, mut least: u64, pages: u64, patience: Duration) -> Result<u64, Never> {
+    /// All of `pages` where reclaim is at work, else what is free of them.
+    fn reserve_now(&self, pages: u64) -> Option<u64> {
+        let is_short = self.limit.saturating_sub(self.reserved()) < self.low;
+        self.reserve_some(self.limit, if is_short { pages } else { 1 }, pages)
+    }
+
+    fn wait_counted(&self, pages: u64, patience: Duration) -> Result<u64, Never> {
+        let mut waited = false;
         let mut nothing_yet = self.found_nothing.load(Ordering::SeqCst);
         let mut moved = self.moved.load(Ordering::SeqCst);
         let mut since = Instant::now();
         loop {
             let freed = self.freed.load(Ordering::SeqCst);
-            if let Some(got) = self.reserve_some(self.limit, least, pages) {
+            let got = if waited { self.reserve_some(self.limit, 1, pages) } else { self.reserve_now(pages) };
+            if let Some(got) = got {
                 return Ok(got);
             }
-            least = 1;
+            waited = true;
             let now = self.moved.load(Ordering::SeqCst);
             if now != moved {
                 (moved, since) = (now, Instant::now());

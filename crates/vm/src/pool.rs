@@ -215,6 +215,11 @@ impl PoolCore {
         fork::generation() != self.generation
     }
 
+    /// Whether frames are ever taken back by themselves.
+    pub(crate) fn reclaims(&self) -> bool {
+        self.arrivals.is_some()
+    }
+
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst) != 0
     }

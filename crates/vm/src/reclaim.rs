@@ -171,7 +171,8 @@ impl Reclaim {
 
     /// Looks through the frames of all objects for what came and did not fit into the list of arrivals.
     fn find_lost(&mut self, pool: &PoolCore, met: &mut Met) {
-        if pool.lost.swap(0, Ordering::SeqCst) == 0 {
+        // Where there is no list all did not fit.
+        if pool.lost.swap(0, Ordering::SeqCst) == 0 && pool.reclaims() {
             return;
         }
         for object in pool.alive() {

@@ -9,7 +9,7 @@
 
 use std::io;
 
-use prepage_core::{PageIndex, PageRange};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::signals::Masked;
 use prepage_sys::slot::Entered;
 
@@ -81,7 +81,8 @@ impl ObjectCore {
             return Ok(came);
         }
         frames.sections.wait();
-        let outcome = runs(&done).try_for_each(|run| shared.iter().try_for_each(|shower| shower.hide(run)));
+        let runs: Vec<PageRange> = runs(&done).collect();
+        let outcome = shared.iter().try_for_each(|shower| shower.hide(&runs));
         if let Err(error) = outcome {
             let rewired = done.iter().filter(|&&page| frames.pages.rewire(page)).count();
             self.rewires(frames, rewired as u64);
@@ -104,20 +105,23 @@ impl ObjectCore {
 }
 
 impl Shower {
-    /// Takes the object's pages `run` out of the map, as far as it shows them.
-    fn hide(&self, run: PageRange) -> io::Result<()> {
+    /// Takes the object's pages `runs` out of the map, as far as it shows them.
+    fn hide(&self, runs: &[PageRange]) -> io::Result<()> {
         let window = self.backing.window;
-        let here = clip(run, window);
+        let start = self.backing.start_address - self.map.span.start();
+        let here = runs.iter().map(|run| clip(*run, window)).filter(|run| !run.is_empty());
+        let here: Vec<(u64, u64)> =
+            here.map(|run| (start + (run.start().0 - window.start().0) * PAGE_SIZE, run.bytes())).collect();
         if here.is_empty() {
             return Ok(());
         }
         // Poison goes with what is unmapped.
         let mut poisoned = self.map.poison.hold();
-        let address = self.backing.address_of(here.start()).expect("it lies in the window");
-        self.map.span.unmap_shared(address - self.map.span.start(), here.bytes())?;
-        let first = self.map.page_at(address);
-        let gone = PageRange::new(first, PageIndex(first.0 + here.len()));
-        poisoned.forget(|page| gone.contains(page));
+        self.map.span.unmap_shared_ranges(&here)?;
+        poisoned.forget(|page| {
+            let offset = self.map.offset_of(page);
+            here.iter().any(|&(start, len)| start <= offset && offset < start + len)
+        });
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(short, long, value_name = "DIR")]
     group: PathBuf,
     /// Size of the file
-    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "256M")]
+    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "512M")]
     size: u64,
     /// Touches that are timed, after as many as make memory full
     #[arg(short, long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1000..))]
