@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if limit_bytes < 4 * OVERHEAD_BYTES {
         bail!(
             "--size has to be {} MiB at least, so that half of it is memory enough",
-            8 * OVERHEAD_BYTES >> 20
+            (8 * OVERHEAD_BYTES) >> 20
         );
     }
     // The guardian of the setting is a process beside this one: before there are threads.
