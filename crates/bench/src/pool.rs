@@ -332,7 +332,8 @@ mod tests {
             }
         }
         let misses = simulated(&touches, 1024, 128);
-        assert!(misses.iter().all(|(_, misses)| *misses >= misses_of(&misses, "opt")));
+        let best = misses_of(&misses, "opt");
+        assert!(misses.iter().all(|(_, misses)| *misses >= best));
     }
 
     fn misses_of(misses: &[(&str, u64)], name: &str) -> u64 {
