@@ -316,7 +316,7 @@ mod words_and_sections {
         }
 
         fn evict(&self) {
-            let Some(claim) = self.pages.claim_resident(PAGE, PageIndex(1)) else { return };
+            let Some((claim, _)) = self.pages.claim_resident(PAGE, PageIndex(1)) else { return };
             self.sections.wait();
             self.frame.iter().for_each(|word| word.store(0, Ordering::SeqCst));
             let _ = claim.release();
