@@ -45,7 +45,7 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     let megabytes = |bytes: f64| bytes / 1e6;
     writeln!(
         out,
-        "it took {:.2} s of processor ({share:.3} % of one), {:.2} s of it to learn, and takes {:.1} MB",
+        "it took {:.2} s of processor ({share:.3} % of one), {:.2} s of it at most to learn, and takes {:.1} MB",
         number("processor_s"),
         number("learning_processor_s"),
         megabytes(number("resident_bytes")),
