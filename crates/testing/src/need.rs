@@ -6,6 +6,7 @@ use std::io::{IoSliceMut, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::fs::{Access, Advice, Mode, OFlags, access, fadvise, statfs};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -217,17 +218,21 @@ fn scratch(directory: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Whether a page of a file in `directory` leaves memory when the kernel is asked to drop it.
+/// Whether a page of a file in `directory` leaves memory when the kernel is asked to drop it. It may stay for a moment, while
+/// somebody else holds it.
 fn evicts(directory: &Path) -> std::io::Result<bool> {
+    const TRIES: u32 = 20;
     let file = scratch(directory)?;
-    fadvise(&file, 0, None, Advice::DontNeed)?;
-    let mut byte = [0];
-    let now = rustix::io::preadv2(&file, &mut [IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT);
-    match now {
-        Err(Errno::AGAIN) => Ok(true),
-        Ok(_) => Ok(false),
-        Err(error) => Err(error.into()),
+    for _ in 0..TRIES {
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+        let mut byte = [0];
+        match rustix::io::preadv2(&file, &mut [IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT) {
+            Err(Errno::AGAIN) => return Ok(true),
+            Ok(_) => std::thread::sleep(Duration::from_millis(10)),
+            Err(error) => return Err(error.into()),
+        }
     }
+    Ok(false)
 }
 
 fn reads_directly(directory: &Path) -> std::io::Result<()> {
