@@ -416,7 +416,12 @@ impl Armer {
                     lock(&self.ranges).executed(pid, now_ns());
                 }
                 self.spaces.entry(pid).or_default().push(touches);
-                self.arm_all(pid);
+                let mapped = self.arm_all(pid);
+                // Page tables are looked at before.
+                if self.knows_times {
+                    let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
+                    mapped.iter().for_each(|mapped| lock(&self.ranges).mapped_before(mapped, &present));
+                }
             });
             match ended {
                 None => self.visits.push(visit),
