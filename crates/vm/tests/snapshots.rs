@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use prepage_core::PAGE_SIZE;
 use prepage_vm::{Map, MapError, MapOptions, Mode, Object, SnapshotError, Vm, VmOptions};
 use proptest::prelude::*;
-use support::{modes, page_bytes, pages, touch, vm};
+use support::{left_in, modes, page_bytes, pages, touch, vm};
 
 mod support;
 
@@ -73,7 +73,7 @@ fn a_snapshot_holds_what_the_map_held() {
         assert_eq!([0, 1, 2].map(|page| read(&again, page)), [of_file(9), 12, 7]);
     }
     drop(object);
-    assert_eq!((vm.statistics().objects, vm.statistics().frames), (0, 0));
+    assert_eq!(left_in(&vm), (0, 0, 0, 0));
 }
 
 #[test]
@@ -436,6 +436,6 @@ proptest! {
             check(&modelled.map, &modelled.now)?;
         }
         drop((maps, snapshots, object));
-        prop_assert_eq!((vm.statistics().objects, vm.statistics().frames, vm.statistics().maps), (0, 0, 0));
+        prop_assert_eq!(left_in(&vm), (0, 0, 0, 0));
     }
 }
