@@ -92,7 +92,7 @@ pub fn compare(
 }
 
 /// Counts the faults, by class, that the program takes when it is started in this way, from a cold cache, and the system calls
-/// of its prefetch. What is mapped ahead inside a system call is none of these faults: so they show what was avoided.
+/// of its prefetch. Pages mapped ahead by a system call take no such fault, so the difference shows what was avoided.
 ///
 /// # Errors
 /// Where faults cannot be recorded, or the program cannot be started.

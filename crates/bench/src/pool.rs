@@ -37,7 +37,7 @@ pub enum Order {
 pub enum Way {
     /// The kernel, which reads around as its read-ahead says.
     Kernel,
-    /// The kernel, told that touches come in no order: one page a read.
+    /// The kernel after MADV_RANDOM: it reads one page a fault.
     KernelRandom,
     /// The VM, one page a read, by one of its orders of reclaim.
     Vm(Replacement),

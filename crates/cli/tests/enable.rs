@@ -62,7 +62,7 @@ fn a_link_starts_the_program_behind_it_with_its_name_arguments_and_exit_code() {
     let expected = format!("{} a b c\n0\n", home.programs.join("tool").display());
     assert_eq!((text(&output.stdout), output.status.code()), (expected, Some(7)), "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "", "a program that is enabled says nothing of its own");
-    // Called by the link's path, the program is told its own.
+    // If the caller used the link's path, the program gets its own path as argv[0].
     home.link("bash");
     let output = Command::new(home.links.join("bash"))
         .args(["-c", "echo $0"])

@@ -171,7 +171,7 @@ fn waste_falls_below_a_twentieth_within_five_observed_starts_after_a_change() {
         assert!(changed[0] > 0.3, "the old pages are brought in at first: {changed:?}");
         // The first start shows that something changed, and the next five are observed.
         assert!(changed[6] < 0.05, "{changed:?} {}", subject.shown());
-        // What is told is careful: of the neighbours of faults, which may all have been used, half are taken for waste.
+        // The reported waste is an estimate: a page seen only among the neighbours of a fault counts as half used.
         let told = |shown: &serde_json::Value| shown["worth"]["waste_share"].as_f64().unwrap();
         let mut shown = subject.shown();
         for _ in 0..8 {

@@ -15,6 +15,7 @@
 //! | [`direct_fill`] | a memfd as the place that reads go to                          | Linux 5.14      |
 //! | [`file_handle`] | a file told by a number, without opening it                    |                 |
 //! | [`fork`]      | telling a process from its parent                               | Linux 4.14      |
+//! | [`forked`]    | a child that goes on in this program, for tests                  |                 |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
 //! | [`heap`]      | one heap for many short threads                                 | glibc           |
 //! | [`huge_blocks`] | memory left to the kernel's huge pages piece by piece           | Linux 5.7       |
@@ -55,6 +56,7 @@ pub mod extents;
 pub mod file_handle;
 mod first_touches;
 pub mod fork;
+pub mod forked;
 pub mod fresh_pages;
 pub mod heap;
 pub mod huge_blocks;

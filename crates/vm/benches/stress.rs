@@ -14,7 +14,10 @@ use std::time::{Duration, Instant};
 
 use prepage_core::policy::Neighbours;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::forked::Forked;
 use prepage_vm::{Advice, Map, MapOptions, Mode, Object, Piece, Pool, Source, SourceError, Vm, VmOptions};
+use rustix::mm::{MlockAllFlags, mlockall, munlockall};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 
 const PAGES: u64 = 2048;
 /// What the threads do, by their number: those below `TOUCHERS` touch, those from `DISTURB` on disturb.
@@ -181,61 +184,49 @@ fn dump_core(directory: &std::ffi::OsStr) {
         .map(|options| vm.map(&object, &options).expect("userfaultfd is permitted"));
     let last = SPARSE_BYTES / PAGE_SIZE - 1;
     maps.iter().for_each(|map| [0, last / 2, last].into_iter().for_each(|page| check(map, page, false)));
-    // SAFETY: the limit is this process's own; what is read is written before.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        libc::getrlimit(libc::RLIMIT_CORE, &mut limit);
-        limit.rlim_cur = limit.rlim_max;
-        libc::setrlimit(libc::RLIMIT_CORE, &limit);
-    }
+    let maximum = getrlimit(Resource::Core).maximum;
+    setrlimit(Resource::Core, Rlimit { current: maximum, maximum }).expect("below the maximum");
     std::process::abort();
 }
 
 /// Has all mappings to come be locked in memory, or no longer any; false where that is forbidden.
 fn lock_memory(locked: bool) -> bool {
-    // SAFETY: locks memory of this process alone.
-    unsafe {
-        match locked {
-            true => libc::mlockall(libc::MCL_FUTURE) == 0,
-            false => libc::munlockall() == 0,
-        }
+    match locked {
+        true => mlockall(MlockAllFlags::FUTURE).is_ok(),
+        false => munlockall().is_ok(),
     }
 }
 
 /// What a child of fork(2) does, and how it must end.
 fn fork_one(kind: u64, map: &Map, path: &std::path::Path) {
-    // SAFETY: the child calls what the library lets it call and leaves without running anything of its parent's.
-    let (status, ended) = unsafe {
-        let child = libc::fork();
-        assert!(child >= 0, "no more processes");
-        if child == 0 {
-            // It ends with the thread that forked it: whoever watches that thread watches its child.
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            match kind {
-                0 => {
-                    // The core, where the machine wants one, holds next to nothing.
-                    std::hint::black_box(std::hint::black_box(map.as_slice())[0]);
-                }
-                1 => libc::_exit(7 * i32::from(map.populate(map.window()).is_err())),
-                _ => {
-                    let own = Vm::new(VmOptions::default()).and_then(|vm| Ok((vm.file(path)?, vm)));
-                    let Ok((object, vm)) = own else { libc::_exit(1) };
-                    let Ok(own) = vm.map(&object, &MapOptions::shared()) else { libc::_exit(2) };
-                    let right = (0..PAGES).step_by(97).all(|page| {
-                        own.as_slice()[(page * PAGE_SIZE) as usize..][..8] == word(page).to_le_bytes()
-                    });
-                    libc::_exit(if right { 7 } else { 3 });
-                }
-            }
-            libc::_exit(4);
+    // It ends with the thread that forked it: whoever watches that thread watches its child.
+    let child = Forked::new(|| match kind {
+        0 => {
+            // The core, where the machine wants one, holds next to nothing.
+            std::hint::black_box(std::hint::black_box(map.as_slice())[0]);
+            4
         }
-        let mut status = 0;
-        while libc::waitpid(child, &mut status, 0) == -1 {}
-        (status, libc::WIFEXITED(status))
-    };
+        1 => 7 * i32::from(map.populate(map.window()).is_err()),
+        _ => {
+            let own = Vm::new(VmOptions::default()).and_then(|vm| Ok((vm.file(path)?, vm)));
+            let Ok((object, vm)) = own else { return 1 };
+            let Ok(own) = vm.map(&object, &MapOptions::shared()) else { return 2 };
+            let right = (0..PAGES)
+                .step_by(97)
+                .all(|page| own.as_slice()[(page * PAGE_SIZE) as usize..][..8] == word(page).to_le_bytes());
+            // What it made is not taken apart: it leaves as it is.
+            std::mem::forget((own, object, vm));
+            if right { 7 } else { 3 }
+        }
+    });
+    let status = child.expect("no more processes").wait().expect("a child of this thread");
     match kind {
-        0 => assert_eq!(status & 0x7f, libc::SIGSEGV, "a child's touch is loud: status {status:#x}"),
-        _ => assert!(ended && status >> 8 == 7, "a child ended with status {status:#x}, kind {kind}"),
+        0 => assert_eq!(
+            status.terminating_signal(),
+            Some(libc::SIGSEGV),
+            "a child's touch is loud: {status:?}"
+        ),
+        _ => assert_eq!(status.exit_status(), Some(7), "a child ended with {status:?}, kind {kind}"),
     }
 }
 
@@ -442,8 +433,7 @@ impl Stress {
                     thread::sleep(Duration::from_millis(20));
                 }
                 INTERRUPT => {
-                    // SAFETY: a signal to this process, for which there is a handler.
-                    unsafe { libc::kill(libc::getpid(), libc::SIGUSR1) };
+                    kill_process(getpid(), Signal::USR1).expect("a signal to itself");
                     thread::sleep(Duration::from_micros(100 + random.below(400)));
                 }
                 _ => self.disturb(&mut random, long_lived),
@@ -522,9 +512,7 @@ fn main() {
     std::fs::create_dir(&cores).expect("a place for cores");
 
     if std::env::var_os("LOCKED").is_some() {
-        // SAFETY: locks memory of this process alone.
-        let locked = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) };
-        assert_eq!(locked, 0, "mlockall: {}", std::io::Error::last_os_error());
+        mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).expect("mlockall");
     }
     take_signals();
     let pool = Pool::new(limit_bytes).expect("a pool");

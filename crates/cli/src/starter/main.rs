@@ -106,7 +106,7 @@ fn become_program(
     if options.verbose {
         config.mistakes.iter().for_each(|mistake| say(&mistake.to_string()));
     }
-    // A line on standard error breaks those who compare it, as configure scripts do: only who asks is told.
+    // Configure scripts compare standard error, and an extra line breaks them: only `-v` prints messages.
     let mut prepared = Prepared::default();
     if config.wants(name, program) {
         prepared = prepare(&run.command, &options);

@@ -1,7 +1,11 @@
 //! Snapshots: how long writers are held, what a snapshot and a clone take, and what many clones take in memory; beside fork(2)
 //! and a private mapping of the same file.
 
+use std::os::fd::AsFd;
+
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::forked::Forked;
+use prepage_sys::mapping::FileMapping;
 use prepage_vm::{Map, MapOptions, Object, Vm, VmOptions};
 
 use crate::clones::memory;
@@ -65,27 +69,19 @@ fn freeze(len_bytes: u64, count: u64) -> (f64, f64) {
         let before = vm.statistics().counted.freeze_ns;
         took.push(seconds(|| kept.push(map.snapshot().unwrap())) * 1e3);
         held.push((vm.statistics().counted.freeze_ns - before) as f64 / 1e6);
-        let mut child = 0;
+        let mut child = None;
         forked.push(
             seconds(|| {
-                // SAFETY: the child does nothing but end.
-                child = unsafe { libc::fork() };
-                if child == 0 {
-                    // SAFETY: ends the process at once.
-                    unsafe {
-                        libc::pause();
-                        libc::_exit(0)
-                    };
-                }
+                child = Some(Forked::new(|| {
+                    loop {
+                        std::thread::park();
+                    }
+                }));
             }) * 1e3,
         );
-        assert!(child > 0, "fork(2) failed");
+        let child = child.expect("made just now").expect("fork(2) failed");
         written_after_fork.push(microseconds(seconds(|| scatter(&mut plain, count, round))));
-        // SAFETY: the child of just now, which nobody else waits for.
-        unsafe {
-            libc::kill(child, libc::SIGKILL);
-            libc::waitpid(child, std::ptr::null_mut(), 0);
-        }
+        child.kill().expect("the child of just now");
     }
     let spread = |values: &[f64]| {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -225,31 +221,16 @@ fn clones() -> Vec<Option<Aim>> {
             let mut map = None;
             seconds(|| map = Some(vm.map(snapshot, &MapOptions::private()).unwrap())) * 1e6
         }),
-        way("mmap(2) of a file, private", || {
-            use std::os::fd::AsRawFd;
-            let (read_write, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
-            let mut at = std::ptr::null_mut();
-            // SAFETY: a new mapping that nobody uses, taken away again.
-            let took = seconds(|| unsafe {
-                at = libc::mmap(at, LEN as usize, read_write, private, file.as_file().as_raw_fd(), 0);
-            });
-            // SAFETY: as above.
-            unsafe { libc::munmap(at, LEN as usize) };
-            took * 1e6
+        way("mmap(2) of a file", || {
+            let pages = PageRange::covering(0, LEN);
+            let mut mapping = None;
+            seconds(|| mapping = Some(FileMapping::new(file.as_file().as_fd(), pages).unwrap())) * 1e6
         }),
         way("fork(2) with as much memory", || {
             std::hint::black_box(&plain);
-            let mut child = 0;
-            let took = seconds(|| {
-                // SAFETY: the child does nothing but end.
-                child = unsafe { libc::fork() };
-                if child == 0 {
-                    // SAFETY: ends the process at once.
-                    unsafe { libc::_exit(0) };
-                }
-            });
-            // SAFETY: the child of just now, which nobody else waits for.
-            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            let mut child = None;
+            let took = seconds(|| child = Some(Forked::new(|| 0).unwrap()));
+            child.expect("made just now").wait().expect("the child of just now");
             took * 1e6
         }),
     ];
