@@ -10,6 +10,8 @@ PREFIX ?= /usr/local
 
 # Lists the tests that skipped, and fails if this machine allows one of them.
 SKIPS := cargo run --locked --quiet -p prepage-testing --bin skips --
+# cargo test; what fails among others is run once more, alone, and listed.
+SUITE := cargo run --locked --quiet -p prepage-testing --bin suite --
 
 export PREPAGE := $(CURDIR)/build/prepage
 
@@ -34,7 +36,7 @@ demo: build setup-demo
 ## test: all tests, and the VM's fault path under schedulers that try its interleavings; lists skipped tests at its end
 test: setup-build setup-test
 	@$(SKIPS) --clear
-	cargo test --locked --workspace --no-fail-fast || { $(SKIPS); exit 1; }
+	$(SUITE) --locked --workspace || { $(SKIPS); exit 1; }
 	cargo test --locked -p prepage-vm --lib --features shuttle model
 	cargo test --locked -p prepage-vm --lib --features loom model
 	@$(SKIPS)

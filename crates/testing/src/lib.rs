@@ -20,6 +20,7 @@
 mod caches;
 mod need;
 mod skipped;
+mod unsteady;
 
 use std::error::Error;
 use std::fmt::Display;
@@ -28,6 +29,7 @@ use std::panic::Location;
 pub use caches::unless_caches_dropped;
 pub use need::{Doctor, Need, python, task_groups};
 pub use skipped::{Skipped, log_path};
+pub use unsteady::{Failed, Failures};
 
 /// Records that the calling test goes no further, because the machine lacks `need`; `found` says what showed it.
 ///
