@@ -59,12 +59,18 @@ struct Kept {
     lock: AtomicU32,
     /// Changed under `lock`.
     lengths: UnsafeCell<BTreeMap<usize, usize>>,
+    /// Under `lock`: the signals of the thread that forks. A handler that maps, unmaps or forks would wait for its own thread.
+    masked: UnsafeCell<Option<Masked>>,
 }
 
-// SAFETY: the map is reached under the lock alone.
+// SAFETY: both cells are reached under the lock alone, and the mask by the thread that forks alone.
 unsafe impl Sync for Kept {}
 
-static KEPT: Kept = Kept { lock: AtomicU32::new(0), lengths: UnsafeCell::new(BTreeMap::new()) };
+static KEPT: Kept = Kept {
+    lock: AtomicU32::new(0),
+    lengths: UnsafeCell::new(BTreeMap::new()),
+    masked: UnsafeCell::new(None),
+};
 
 impl Kept {
     fn lock(&self) {
@@ -107,11 +113,22 @@ pub(crate) fn let_go(start: usize) {
 }
 
 extern "C" fn before_fork() {
+    let masked = Masked::asynchronous();
     KEPT.lock();
+    // SAFETY: this thread holds the lock.
+    unsafe { *KEPT.masked.get() = Some(masked) };
 }
 
 extern "C" fn after_fork_in_parent() {
+    unlock_after_fork();
+}
+
+/// In the thread that forked, of the parent and of the child.
+fn unlock_after_fork() {
+    // SAFETY: this thread has held the lock since before the fork.
+    let masked = unsafe { (*KEPT.masked.get()).take() };
     KEPT.unlock();
+    drop(masked);
 }
 
 extern "C" fn after_fork_in_child() {
@@ -122,5 +139,5 @@ extern "C" fn after_fork_in_child() {
         // SAFETY: replaces nothing: the parent's region is not mapped here, and what else may lie there stays.
         unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
     }
-    KEPT.unlock();
+    unlock_after_fork();
 }
