@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::profile::bounds::bound;
 use prepage_core::profile::merge::merge;
 use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_sys::mounts::{Mount, mounts};
 
 use crate::identity::{Skipped, identity_of, open_if_same};
 use crate::key::ProgramKey;
@@ -133,17 +134,12 @@ pub struct Places {
 impl Places {
     /// Those of this machine.
     pub fn of_machine() -> Self {
-        Self::parse(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+        Self::among(mounts().unwrap_or_default())
     }
 
-    /// From lines of /proc/PID/mountinfo (proc_pid_mountinfo(5)).
-    fn parse(mountinfo: &str) -> Self {
-        let watched = mountinfo.lines().filter_map(|line| {
-            let (mount, file_system) = line.split_once(" - ")?;
-            let point = mount.split(' ').nth(4)?;
-            (file_system.split(' ').next()? == "autofs").then(|| PathBuf::from(point))
-        });
-        Self { watched: watched.collect() }
+    fn among(mounts: Vec<Mount>) -> Self {
+        let watched = mounts.into_iter().filter(|mount| mount.kind == "autofs");
+        Self { watched: watched.map(|mount| mount.point).collect() }
     }
 
     fn wait(&self, path: &str) -> bool {
@@ -158,9 +154,10 @@ mod tests {
     use prepage_core::profile::{Counts, Extent, FileIdentity, Lookup};
     use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
-    use crate::identity::{content_of, open_to_read};
+    use prepage_sys::mounts::parse_mounts;
 
     use super::*;
+    use crate::identity::{content_of, open_to_read};
 
     /// The file at `path` as another machine knows it.
     fn elsewhere(path: &Path, pages: u64) -> ProfiledFile {
@@ -241,9 +238,9 @@ mod tests {
 
     #[test]
     fn automounted_places_are_known() {
-        let mountinfo = "22 1 0:5 / /proc rw - proc proc rw\n\
+        let mountinfo = b"22 1 0:5 / /proc rw - proc proc rw\n\
             30 1 0:33 / /net rw,relatime shared:7 - autofs /etc/auto.net rw,fd=6\n";
-        let places = Places::parse(mountinfo);
+        let places = Places::among(parse_mounts(mountinfo));
         assert!(places.wait("/net/host/x") && places.wait("/net"));
         assert!(!places.wait("/network") && !places.wait("/proc/1"));
     }

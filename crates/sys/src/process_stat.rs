@@ -1,6 +1,10 @@
 //! What /proc/PID/stat counts of a process.
 
+use std::ffi::CStr;
+use std::io::Write;
 use std::{fs, io};
+
+use rustix::fs::{Mode, OFlags};
 
 /// Counts of a process, from its start until now (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,16 +53,13 @@ impl ProcessStat {
     fn read(path: &str) -> io::Result<Self> {
         let stat = fs::read(path)?;
         let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("{path} has an unknown form"));
-        Self::parse(&String::from_utf8_lossy(&stat)).ok_or_else(invalid)
+        Self::parse(&stat).ok_or_else(invalid)
     }
 
-    fn parse(stat: &str) -> Option<Self> {
-        // The name in parentheses may hold anything, so fields are counted from its end: the next one is the third.
-        let (_, fields) = stat.rsplit_once(')')?;
-        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3)?.parse().ok();
+    fn parse(stat: &[u8]) -> Option<Self> {
+        let field = |number: usize| field(stat, number)?.parse().ok();
         Some(Self {
-            parent: fields.get(1)?.parse().ok()?,
+            parent: field(4)? as u32,
             minor_faults: field(10)?,
             major_faults: field(12)?,
             children_major_faults: field(13)?,
@@ -73,9 +74,35 @@ impl ProcessStat {
     }
 }
 
+/// The CPU on which thread `tid` of this process ran last. Allocates nothing: whoever waits for the caller may be a signal
+/// handler that interrupted the allocator.
+pub fn cpu_of_thread(tid: u32) -> Option<usize> {
+    let mut path = [0; 48];
+    write!(&mut path[..], "/proc/self/task/{tid}/stat\0").ok()?;
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0; 1024];
+    let read = rustix::io::read(&file, &mut text).ok()?;
+    field(&text[..read], 39)?.parse().ok()
+}
+
+/// The field of this number, from 3 on, of a process's line. The name in parentheses may hold anything, so fields are counted
+/// from its end.
+fn field(stat: &[u8], number: usize) -> Option<&str> {
+    let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    std::str::from_utf8(&stat[behind..]).ok()?.split_ascii_whitespace().nth(number - 3)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_says_on_which_cpu_it_ran() {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        assert!(cpu_of_thread(tid).is_some());
+        assert_eq!(cpu_of_thread(u32::MAX), None);
+    }
 
     #[test]
     fn a_name_may_hold_anything() {
@@ -95,8 +122,8 @@ mod tests {
             arguments_at: 140_000,
             environment_end: 170_000,
         };
-        assert_eq!(ProcessStat::parse(&stat), Some(expected));
-        assert_eq!(ProcessStat::parse("7 (a) R 1"), None);
+        assert_eq!(ProcessStat::parse(stat.as_bytes()), Some(expected));
+        assert_eq!(ProcessStat::parse(b"7 (a) R 1"), None);
         assert!(ProcessStat::of(std::process::id()).expect("this process").minor_faults > 0);
     }
 }

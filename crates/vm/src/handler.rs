@@ -9,15 +9,14 @@
 //! To answer for a page in memory a thread allocates nothing, since who waits for the answer may have been interrupted in the
 //! allocator.
 
-use std::ffi::CStr;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use prepage_core::PAGE_SIZE;
+use prepage_sys::process_stat::cpu_of_thread;
 use prepage_sys::userfaultfd::{Event, Message};
-use rustix::fs::{Mode, OFlags};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::fault::{Context, Fault, Touch, now_ns};
@@ -140,7 +139,7 @@ fn work(space: &Space, shared: &Shared, index: usize) {
         if let Some(Event::Fault(message)) = events.first()
             && shared.cpus.len() > 1
             && looks.is_due()
-            && let Some(cpu) = cpu_of(message.tid)
+            && let Some(cpu) = cpu_of_thread(message.tid)
         {
             match looks.saw(cpu == own) {
                 Place::Right => {}
@@ -261,21 +260,6 @@ impl Shared {
             wake(&self.waits[index], 1);
         }
     }
-}
-
-/// The CPU on which a thread of this process ran last. Allocates nothing: the thread that waits for this one may be a signal
-/// handler that interrupted the allocator.
-fn cpu_of(tid: u32) -> Option<usize> {
-    let mut path = [0; 48];
-    write!(&mut path[..], "/proc/self/task/{tid}/stat\0").ok()?;
-    let path = CStr::from_bytes_until_nul(&path).ok()?;
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut text = [0; 1024];
-    let read = rustix::io::read(&file, &mut text).ok()?;
-    // Behind the name, which may hold anything: the 39th field of all.
-    let behind = text[..read].iter().rposition(|&byte| byte == b')')? + 1;
-    let fields = std::str::from_utf8(&text[behind..read]).ok()?;
-    fields.split_ascii_whitespace().nth(39 - 3)?.parse().ok()
 }
 
 /// Serves the fault that `message` tells of. Where the address space is being changed, the thread is woken and touches once
