@@ -4,12 +4,10 @@
 //! exec ([`prepage_sys::arm::Visit`]). Either way the mappings made later are armed from outside, with that
 //! descriptor. All of it ends when the [`Armer`] is dropped, or its process ends.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prepage_core::{PageIndex, PageRange};
 use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent, may_arm};
 #[cfg(target_arch = "x86_64")]
 use prepage_sys::arm::{Visit, VisitError};
@@ -18,10 +16,7 @@ use prepage_trace::space::parse_maps_line;
 use prepage_trace::{Mapped, now_ns};
 use rustix::io::Errno;
 
-use crate::elsewhere::Elsewhere;
-
-/// How long what was armed in a process that has ended is remembered: its last faults are read a little later.
-const REMEMBERED_NS: u64 = 5_000_000_000;
+use crate::armed::{SharedRanges, Since};
 
 /// A program that is not loaded after this long is left alone.
 const LOADING_MAX: Duration = Duration::from_millis(200);
@@ -31,132 +26,6 @@ const AGENT_WAIT: Duration = Duration::from_secs(1);
 
 /// An environment that is empty for this long after the program's auxiliary vector is there is empty.
 const EMPTY_ENVIRONMENT_WAIT: Duration = Duration::from_millis(1);
-
-/// Which mappings were armed when.
-#[derive(Debug, Default)]
-pub struct ArmedRanges {
-    /// By process, oldest program first.
-    programs: HashMap<u32, Vec<Program>>,
-    /// Processes that have ended, and when.
-    ended: VecDeque<(u64, u32)>,
-    /// Why programs were not armed, and how many.
-    refusals: BTreeMap<String, u32>,
-    is_blind: bool,
-    /// Pages that were there when their mapping was armed, where times of mappings are known.
-    mapped_before: Vec<MappedBefore>,
-    /// Looked at when the kernel tells of an exec: the process may soon be gone.
-    elsewhere: Elsewhere,
-}
-
-/// Pages of a file that were mapped before their mapping was armed: touched, or mapped along with one that was. A fault maps the
-/// aligned 16 pages around it, and since Linux 6.18 the whole folios of these.
-#[derive(Debug)]
-pub struct MappedBefore {
-    /// When they were seen.
-    pub time_ns: u64,
-    /// The mapping.
-    pub mapped: Mapped,
-    /// The pages, of the file.
-    pub pages: PageRange,
-}
-
-#[derive(Debug)]
-struct Program {
-    executed_ns: u64,
-    /// By start: end, and since when.
-    ranges: BTreeMap<u64, (u64, u64)>,
-}
-
-impl ArmedRanges {
-    /// Whether what process `pid` maps at `address` was armed at `time_ns`.
-    pub fn contains(&self, pid: u32, address: u64, time_ns: u64) -> bool {
-        let Some(programs) = self.programs.get(&pid) else { return false };
-        let program = programs.iter().rev().find(|program| program.executed_ns <= time_ns);
-        let range = program.and_then(|program| program.ranges.range(..=address).next_back());
-        range.is_some_and(|(_, &(end, since_ns))| address < end && since_ns <= time_ns)
-    }
-
-    /// Why programs were not armed, and how many, a line each.
-    pub fn refusals(&self) -> Vec<String> {
-        let line = |(why, count): (&String, &u32)| format!("programs seen approximately: {count} ({why})");
-        self.refusals.iter().map(line).collect()
-    }
-
-    /// Whether there was a program of which nothing may have been seen.
-    pub fn is_blind(&self) -> bool {
-        self.is_blind
-    }
-
-    /// What was mapped before it was armed, and was not taken yet.
-    pub fn take_mapped_before(&mut self) -> Vec<MappedBefore> {
-        std::mem::take(&mut self.mapped_before)
-    }
-
-    fn mapped_before(&mut self, mapped: &Mapped, present: &[(u64, u64)]) {
-        let time_ns = now_ns();
-        let from = present.partition_point(|run| run.1 <= mapped.start);
-        for &(start, end) in present[from..].iter().take_while(|run| run.0 < mapped.end) {
-            let page = |address: u64| PageIndex::containing(mapped.offset_bytes + (address - mapped.start));
-            let pages = PageRange::new(page(start.max(mapped.start)), page(end.min(mapped.end)));
-            self.mapped_before.push(MappedBefore { time_ns, mapped: mapped.clone(), pages });
-        }
-    }
-
-    /// Processes for which a name means another file than here.
-    pub fn elsewhere(&mut self) -> &mut Elsewhere {
-        &mut self.elsewhere
-    }
-
-    fn last_executed_ns(&self, pid: u32) -> u64 {
-        self.programs.get(&pid).and_then(|programs| programs.last()).map_or(0, |last| last.executed_ns)
-    }
-
-    fn executed(&mut self, pid: u32, executed_ns: u64) {
-        self.elsewhere.executed(pid);
-        self.programs.entry(pid).or_default().push(Program { executed_ns, ranges: BTreeMap::new() });
-    }
-
-    fn armed(&mut self, pid: u32, mapped: &Mapped, since: Since) {
-        let Some(program) = self.programs.get_mut(&pid).and_then(|programs| programs.last_mut()) else {
-            return;
-        };
-        let since_ns = match since {
-            Since::Exec => program.executed_ns,
-            Since::Now => now_ns(),
-        };
-        // Armed once more is armed since the first time, if it is the same mapping.
-        let known =
-            program.ranges.get(&mapped.start).filter(|known| known.0 == mapped.end).map(|known| known.1);
-        program
-            .ranges
-            .insert(mapped.start, (mapped.end, known.map_or(since_ns, |known| known.min(since_ns))));
-    }
-
-    fn ended(&mut self, pid: u32) {
-        let now = now_ns();
-        self.ended.push_back((now, pid));
-        while let Some(&(ended_ns, pid)) = self.ended.front().filter(|(at, _)| at + REMEMBERED_NS < now) {
-            self.ended.pop_front();
-            // Its number may be another process's by now.
-            if self
-                .programs
-                .get(&pid)
-                .and_then(|programs| programs.last())
-                .is_some_and(|last| last.executed_ns < ended_ns)
-            {
-                self.programs.remove(&pid);
-            }
-        }
-    }
-}
-
-/// Since when a mapping found armed was so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Since {
-    /// The agent arms what ld.so maps before it is used.
-    Exec,
-    Now,
-}
 
 /// What was armed in a process when its agent sent word.
 #[derive(Debug)]
@@ -171,7 +40,7 @@ struct Unjudged {
 /// Arms a process tree.
 #[derive(Debug)]
 pub struct Armer {
-    ranges: Arc<Mutex<ArmedRanges>>,
+    ranges: SharedRanges,
     receiver: Option<Receiver>,
     /// Why programs are not visited; `None` where they are.
     no_visits: Option<String>,
@@ -200,7 +69,7 @@ impl Armer {
         // Where a filter might kill a program for the call, it is not made to call.
         let no_visits = may_arm().err().map(|error| error.to_string());
         Self {
-            ranges: Arc::default(),
+            ranges: SharedRanges::default(),
             receiver,
             no_visits,
             #[cfg(target_arch = "x86_64")]
@@ -218,7 +87,7 @@ impl Armer {
 
     /// What is armed, to be looked at from another thread.
     pub fn ranges(&self) -> SharedRanges {
-        SharedRanges(Arc::clone(&self.ranges))
+        self.ranges.clone()
     }
 
     /// Readable when an agent sent something: [`Self::receive`].
@@ -277,10 +146,10 @@ impl Armer {
             return;
         }
         // What page tables showed already, perf tells once more.
-        if time_ns > 0 && lock(&self.ranges).last_executed_ns(pid) >= time_ns {
+        if time_ns > 0 && self.ranges.now().last_executed_ns(pid) >= time_ns {
             return;
         }
-        lock(&self.ranges).executed(pid, time_ns);
+        self.ranges.now().executed(pid, time_ns);
         #[cfg(target_arch = "x86_64")]
         if let Some(visit) = self.visits.iter().find(|visit| visit.pid() == pid) {
             if visit.is_at_exec() {
@@ -307,7 +176,7 @@ impl Armer {
                 }
             } else {
                 match &self.no_visits {
-                    Some(why) => lock(&self.ranges).refused(why.clone()),
+                    Some(why) => self.ranges.now().refused(why.clone()),
                     None => self.visit(pid),
                 }
             }
@@ -321,9 +190,12 @@ impl Armer {
         if time_ns > 0 && !is_judged {
             self.mapped_at.entry(pid).or_default().push((mapped.start, mapped.end, time_ns));
         }
-        if self.arm(pid, mapped) && time_ns > 0 {
-            let present = PageMap::of(pid).and_then(|map| map.present_in(mapped.start..mapped.end));
-            lock(&self.ranges).mapped_before(mapped, &present.unwrap_or_default());
+        match self.arm(pid, mapped, time_ns) {
+            Some(By::Observer) if time_ns > 0 => {
+                let present = PageMap::of(pid).and_then(|map| map.present_in(mapped.start..mapped.end));
+                self.ranges.now().mapped_before(mapped, &present.unwrap_or_default());
+            }
+            _ => {}
         }
     }
 
@@ -332,7 +204,7 @@ impl Armer {
         self.mapped_at.remove(&pid);
         self.expected.remove(&pid);
         if self.spaces.remove(&pid).is_some() {
-            lock(&self.ranges).ended(pid);
+            self.ranges.now().ended(pid);
         }
     }
 
@@ -358,8 +230,9 @@ impl Armer {
             self.expected.remove(&pid);
             let is_first = !self.spaces.contains_key(&pid);
             self.spaces.entry(pid).or_default().push(touches);
-            let mapped = self.arm_all(pid);
+            // What a later one of the agent's is for, a library loaded by dlopen(3), is reported as mapped, and found armed.
             if is_first {
+                let mapped = self.arm_all(pid);
                 let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
                 self.unjudged.push(Unjudged { pid, sent_ns, mapped, present });
             }
@@ -382,9 +255,9 @@ impl Armer {
                     mapped_at.iter().filter(|(start, end, _)| *start < mapped.end && mapped.start < *end);
                 let mapped_ns = times.map(|(.., time_ns)| *time_ns).max().unwrap_or(0);
                 if (known_ns..=sent_ns).contains(&mapped_ns) {
-                    lock(&self.ranges).armed(pid, mapped, Since::Exec);
+                    self.ranges.now().armed(pid, mapped, Since::Exec);
                 } else {
-                    lock(&self.ranges).mapped_before(mapped, &present);
+                    self.ranges.now().mapped_before(mapped, &present);
                 }
             }
         }
@@ -400,7 +273,7 @@ impl Armer {
 
     #[cfg(not(target_arch = "x86_64"))]
     fn visit(&mut self, _: u32) {
-        lock(&self.ranges).refused("not on this architecture".into());
+        self.ranges.now().refused("not on this architecture".into());
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -413,14 +286,14 @@ impl Armer {
                     if !self.half_entered.remove(&pid) {
                         self.half_entered.insert(pid);
                     }
-                    lock(&self.ranges).executed(pid, now_ns());
+                    self.ranges.now().executed(pid, now_ns());
                 }
                 self.spaces.entry(pid).or_default().push(touches);
                 let mapped = self.arm_all(pid);
                 // Page tables are looked at before.
                 if self.knows_times {
                     let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
-                    mapped.iter().for_each(|mapped| lock(&self.ranges).mapped_before(mapped, &present));
+                    mapped.iter().for_each(|mapped| self.ranges.now().mapped_before(mapped, &present));
                 }
             });
             match ended {
@@ -453,7 +326,7 @@ impl Armer {
     #[cfg(target_arch = "x86_64")]
     fn refused(&self, error: &VisitError) {
         if !matches!(error, VisitError::Gone) {
-            let mut ranges = lock(&self.ranges);
+            let mut ranges = self.ranges.now();
             // Of a program with rights of its own perf tells nothing either.
             ranges.is_blind |= matches!(error, VisitError::Refused(_));
             ranges.refused(error.to_string());
@@ -464,47 +337,35 @@ impl Armer {
     fn arm_all(&mut self, pid: u32) -> Vec<Mapped> {
         let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
         let maps = String::from_utf8_lossy(&maps);
-        maps.lines().filter_map(parse_maps_line).filter(|mapped| self.arm(pid, mapped)).collect()
+        maps.lines().filter_map(parse_maps_line).filter(|mapped| self.arm(pid, mapped, 0).is_some()).collect()
     }
 
-    /// Returns whether the mapping is armed now.
-    fn arm(&self, pid: u32, mapped: &Mapped) -> bool {
-        let Some(touches) = self.spaces.get(&pid).and_then(|spaces| spaces.first()) else { return false };
+    /// Arms a mapping made at `time_ns`, or at an unknown time (0). Returns who armed it; `None` where nobody did.
+    fn arm(&self, pid: u32, mapped: &Mapped, time_ns: u64) -> Option<By> {
+        let touches = self.spaces.get(&pid)?.first()?;
         if mapped.inode.is_none() || !is_of_a_file(&mapped.path) {
-            return false;
+            return None;
         }
-        let is_armed = match touches.register(mapped.start, mapped.end - mapped.start) {
-            Ok(()) => true,
-            // By another userfaultfd of the agent's. Else: shared mappings of files that are not open for writing are seen by
-            // windows, others are gone already.
-            Err(error) => Errno::from_io_error(&error) == Some(Errno::BUSY),
+        let by = match touches.register(mapped.start, mapped.end - mapped.start) {
+            Ok(()) => By::Observer,
+            // By another userfaultfd.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => By::Agent,
+            // Shared mappings of files that are not open for writing are seen by windows; others are gone already.
+            Err(_) => return None,
         };
-        if is_armed {
-            lock(&self.ranges).armed(pid, mapped, Since::Now);
-        }
-        is_armed
+        // The agent arms what ld.so maps before it is used.
+        let since = if by == By::Agent && time_ns > 0 { Since::Mapped(time_ns) } else { Since::Now };
+        self.ranges.now().armed(pid, mapped, since);
+        Some(by)
     }
 }
 
-impl ArmedRanges {
-    fn refused(&mut self, why: String) {
-        *self.refusals.entry(why).or_default() += 1;
-    }
-}
-
-/// [`ArmedRanges`] that one thread extends while others look.
-#[derive(Clone, Debug)]
-pub struct SharedRanges(Arc<Mutex<ArmedRanges>>);
-
-impl SharedRanges {
-    /// As they are now.
-    pub fn now(&self) -> MutexGuard<'_, ArmedRanges> {
-        lock(&self.0)
-    }
-}
-
-fn lock(ranges: &Mutex<ArmedRanges>) -> MutexGuard<'_, ArmedRanges> {
-    ranges.lock().unwrap_or_else(PoisonError::into_inner)
+/// Who registered a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// The agent, with a userfaultfd of its own.
+    Agent,
+    Observer,
 }
 
 /// Whether the kernel has set up the program that `pid` executes: perf reports an exec `since` before.

@@ -9,7 +9,8 @@ use prepage_sys::perf::PerfError;
 use prepage_trace::{Event, EventKind, FaultEvents, Probe, Stream, Target};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::armer::{ArmedRanges, Armer, SharedRanges};
+use crate::armed::{ArmedRanges, SharedRanges};
+use crate::armer::Armer;
 
 /// Holds the execs and mappings of some milliseconds.
 const RING_BYTES: usize = 64 << 10;
@@ -30,10 +31,14 @@ pub enum Entry {
     Armed,
 }
 
+/// How often execs and mappings are asked for. Had perf wake the thread for each record, every mmap(2) of the program would
+/// raise an interrupt on its own CPU, which cost a start of R 15 % of its time. Agents arm most mappings before this thread hears
+/// of them; what is touched between another mapping and its arming is seen by windows only.
+const LOOK_PERIOD: Duration = Duration::from_micros(500);
+
 /// A process tree that is being armed, until this is dropped.
 ///
-/// A thread waits for execs and mappings as perf reports them, one by one: what is touched between a mapping and its arming
-/// is seen by windows only.
+/// A thread looks for execs and mappings as perf reports them.
 #[derive(Debug)]
 pub struct Arming {
     ranges: SharedRanges,
@@ -46,12 +51,7 @@ impl Arming {
     /// # Errors
     /// When perf does not tell of them.
     pub fn listen(pids: Vec<u32>) -> Result<Stream, PerfError> {
-        let probe = Probe {
-            faults: FaultEvents::None,
-            ring_bytes: RING_BYTES,
-            wakeup_bytes: Some(1),
-            ..Probe::default()
-        };
+        let probe = Probe { faults: FaultEvents::None, ring_bytes: RING_BYTES, ..Probe::default() };
         Stream::attach_to(&Target::Processes(pids), &probe)
     }
 
@@ -73,10 +73,10 @@ impl Arming {
             }
             drop(is_ready);
             loop {
-                let pause = armer.is_waiting().then_some(PAUSE);
+                let pause = if armer.is_waiting() { PAUSE } else { LOOK_PERIOD };
                 let mut others = vec![stopped.as_fd()];
                 others.extend(armer.descriptor());
-                match stream.wait(&others, pause) {
+                match stream.wait(&others, Some(pause)) {
                     Ok(ready) if !ready[0] => {}
                     _ => return,
                 }

@@ -8,7 +8,8 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::perf::PerfError;
 use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target};
 
-use crate::armer::{ArmedRanges, Armer};
+use crate::armed::ArmedRanges;
+use crate::armer::Armer;
 use crate::arming::{Arming, Entry};
 use crate::page_tables::PageTables;
 use crate::sightings::{Inode, Sightings};

@@ -42,6 +42,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod armed;
 pub mod armer;
 pub mod arming;
 pub mod calls;

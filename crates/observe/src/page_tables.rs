@@ -15,7 +15,8 @@ use prepage_trace::space::parse_maps_line;
 use prepage_trace::{Mapped, now_ns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::armer::{Armer, SharedRanges, is_of_a_file};
+use crate::armed::SharedRanges;
+use crate::armer::{Armer, is_of_a_file};
 use crate::arming::Entry;
 use crate::faults::as_stat_shows;
 use crate::sightings::Sightings;

@@ -107,6 +107,8 @@ pub struct Search {
     sidecars: Sidecars,
     cache: OnceCell<Cache>,
     seen: HashSet<PathBuf>,
+    /// All that was ever in `next`: a library that many are linked to is looked at once.
+    asked: HashSet<Vec<PathBuf>>,
     /// Libraries to look at: the files that may be meant by each, best first.
     next: Vec<Vec<PathBuf>>,
     machine: u16,
@@ -119,6 +121,7 @@ impl Search {
             sidecars,
             cache: OnceCell::new(),
             seen: HashSet::from([program.to_owned()]),
+            asked: HashSet::new(),
             next: Vec::new(),
             machine: 0,
         };
@@ -171,7 +174,7 @@ impl Search {
         let directory = looked.path.parent().unwrap_or(Path::new("/"));
         let cache = self.cache.get_or_init(Cache::read);
         let new = candidates(&looked.links, directory, cache);
-        self.next.extend(new.into_iter().filter(|one| !one.iter().any(|path| self.seen.contains(path))));
+        self.next.extend(new.into_iter().filter(|one| self.asked.insert(one.clone())));
     }
 
     /// Looks at the first file of each list that there is, several at once: each costs a few reads one after the other.
@@ -383,12 +386,18 @@ mod tests {
 
     #[test]
     fn the_libraries_of_a_program_are_found_without_starting_it() {
-        let program = Path::new("/bin/sh").canonicalize().unwrap();
+        let program = Path::new("/bin/ls").canonicalize().unwrap();
         let (search, own) = Search::of_program(&program, Sidecars::none());
         assert!(own.left.is_empty(), "{own:?}");
         let level = search.next.clone();
         let looked: Vec<_> = search.look_at_all(&level).into_iter().map(Result::unwrap).collect();
         assert!(looked.iter().any(|one| one.path.to_string_lossy().contains("libc.so")), "{looked:?}");
+        // Each of them is linked to libc, which is looked at already.
+        let mut search = search;
+        let known = search.next.len();
+        looked.iter().for_each(|one| search.follow(one));
+        let again = search.next.split_off(known);
+        assert!(again.iter().all(|one| !level.contains(one)), "{again:?} of {level:?}");
         let found = search.libraries();
         assert!(found.left.is_empty(), "{found:?}");
     }

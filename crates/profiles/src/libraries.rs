@@ -3,6 +3,7 @@
 //! Looked for where ld.so(8) looks: the directories that the file itself names, the loader's cache, the usual
 //! directories. What LD_LIBRARY_PATH and dlopen(3) bring in is not known beforehand. A wrong guess costs a read.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,41 +20,51 @@ const MAGIC: &[u8; 20] = b"glibc-ld.so.cache1.1";
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 24;
 
-/// The loader's cache.
+/// The loader's cache: the files that may be meant by each name, the loader's first choice first.
 #[derive(Debug, Default)]
 pub struct Cache {
-    bytes: Vec<u8>,
+    by_name: HashMap<String, Vec<PathBuf>>,
 }
 
 impl Cache {
     /// Reads it; empty where there is none, as with other C libraries.
     pub fn read() -> Self {
         let small = fs::metadata(CACHE).is_ok_and(|metadata| metadata.len() <= CACHE_BYTES_MAX);
-        Self { bytes: if small { fs::read(CACHE).unwrap_or_default() } else { Vec::new() } }
+        Self::parse(&if small { fs::read(CACHE).unwrap_or_default() } else { Vec::new() })
     }
 
-    /// The files that may be meant by the library `name`, the loader's first choice first. They may be of other
-    /// architectures.
-    fn paths<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
+    fn parse(bytes: &[u8]) -> Self {
         let word = |at: usize| {
-            self.bytes.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+            bytes.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
         };
-        let count = if self.bytes.starts_with(MAGIC) { word(20).unwrap_or_default() as usize } else { 0 };
-        let fitting = count.min(self.bytes.len() / ENTRY_BYTES);
-        (0..fitting).filter_map(move |at| {
+        let count = if bytes.starts_with(MAGIC) { word(20).unwrap_or_default() as usize } else { 0 };
+        let entries = (0..count.min(bytes.len() / ENTRY_BYTES)).filter_map(|at| {
             let entry = HEADER_BYTES + at * ENTRY_BYTES;
             // Builds for newer processors come first and may not run on this one.
-            let plain = self.bytes.get(entry + 16..entry + 24)? == [0; 8];
-            let (key, value) = (self.text(word(entry + 4)?)?, self.text(word(entry + 8)?)?);
-            (plain && key == name).then(|| PathBuf::from(value))
-        })
+            let plain = bytes.get(entry + 16..entry + 24)? == [0; 8];
+            let (name, path) = (text(bytes, word(entry + 4)?)?, text(bytes, word(entry + 8)?)?);
+            plain.then_some((name, path))
+        });
+        let mut by_name: HashMap<String, Vec<PathBuf>> = HashMap::new();
+        for (name, path) in entries {
+            by_name.entry(name.into()).or_default().push(path.into());
+        }
+        Self { by_name }
     }
 
-    fn text(&self, at: u32) -> Option<&str> {
-        let from = self.bytes.get(at as usize..)?;
-        let end = from.iter().position(|&byte| byte == 0)?;
-        std::str::from_utf8(&from[..end]).ok()
+    /// The files that may be meant by the library `name`. They may be of other architectures.
+    fn paths(&self, name: &str) -> &[PathBuf] {
+        self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
+}
+
+/// The text that begins at `at` and ends with a zero.
+fn text(bytes: &[u8], at: u32) -> Option<&str> {
+    /// No path is longer (PATH_MAX); a cache that lies costs no more.
+    const BYTES_MAX: usize = 4096;
+    let from = bytes.get(at as usize..)?;
+    let end = from.iter().take(BYTES_MAX).position(|&byte| byte == 0)?;
+    std::str::from_utf8(&from[..end]).ok()
 }
 
 /// The files that may be meant by the libraries `links` of the file in `directory`, one list a library, best first.
@@ -75,7 +86,11 @@ pub fn candidates(links: &Links, directory: &Path, cache: &Cache) -> Vec<Vec<Pat
         }
         let named = run_path.iter().map(|directory| directory.join(name));
         let usual = DIRECTORIES.iter().map(|directory| Path::new(directory).join(name));
-        named.chain(cache.paths(name)).chain(usual).filter(|path| path.is_absolute()).collect()
+        named
+            .chain(cache.paths(name).iter().cloned())
+            .chain(usual)
+            .filter(|path| path.is_absolute())
+            .collect()
     };
     let interpreter = links.interpreter.iter().map(|path| vec![PathBuf::from(path)]);
     interpreter.chain(links.needed.iter().map(of_name)).collect()
@@ -91,9 +106,9 @@ mod tests {
             return;
         }
         let cache = Cache::read();
-        let found: Vec<_> = cache.paths("libc.so.6").collect();
+        let found = cache.paths("libc.so.6");
         assert!(found.iter().any(|path| path.is_file()), "{found:?}");
-        assert_eq!(cache.paths("no-such-library.so").count(), 0);
+        assert_eq!(cache.paths("no-such-library.so").len(), 0);
     }
 
     #[test]
@@ -115,7 +130,7 @@ mod tests {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&u32::MAX.to_le_bytes());
         bytes.extend_from_slice(&[0xff; 100]);
-        let cache = Cache { bytes };
-        assert_eq!(cache.paths("libc.so.6").count(), 0);
+        let cache = Cache::parse(&bytes);
+        assert_eq!(cache.paths("libc.so.6").len(), 0);
     }
 }

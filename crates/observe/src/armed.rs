@@ -1,0 +1,156 @@
+//! Which mappings of a process tree are armed, and since when: what tells a page's own fault from one that maps neighbours, too.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prepage_core::{PageIndex, PageRange};
+use prepage_trace::{Mapped, now_ns};
+
+use crate::elsewhere::Elsewhere;
+
+/// How long what was armed in a process that has ended is remembered: its last faults are read a little later.
+const REMEMBERED_NS: u64 = 5_000_000_000;
+
+/// Which mappings were armed when.
+#[derive(Debug, Default)]
+pub struct ArmedRanges {
+    /// By process, oldest program first.
+    programs: HashMap<u32, Vec<Program>>,
+    /// Processes that have ended, and when.
+    ended: VecDeque<(u64, u32)>,
+    /// Why programs were not armed, and how many.
+    refusals: BTreeMap<String, u32>,
+    pub(crate) is_blind: bool,
+    /// Pages that were there when their mapping was armed, where times of mappings are known.
+    mapped_before: Vec<MappedBefore>,
+    /// Looked at when the kernel tells of an exec: the process may soon be gone.
+    elsewhere: Elsewhere,
+}
+
+/// Pages of a file that were mapped before their mapping was armed: touched, or mapped along with one that was. A fault maps the
+/// aligned 16 pages around it, and since Linux 6.18 the whole folios of these.
+#[derive(Debug)]
+pub struct MappedBefore {
+    /// When they were seen.
+    pub time_ns: u64,
+    /// The mapping.
+    pub mapped: Mapped,
+    /// The pages, of the file.
+    pub pages: PageRange,
+}
+
+#[derive(Debug)]
+struct Program {
+    executed_ns: u64,
+    /// By start: end, and since when.
+    ranges: BTreeMap<u64, (u64, u64)>,
+}
+
+impl ArmedRanges {
+    /// Whether what process `pid` maps at `address` was armed at `time_ns`.
+    pub fn contains(&self, pid: u32, address: u64, time_ns: u64) -> bool {
+        let Some(programs) = self.programs.get(&pid) else { return false };
+        let program = programs.iter().rev().find(|program| program.executed_ns <= time_ns);
+        let range = program.and_then(|program| program.ranges.range(..=address).next_back());
+        range.is_some_and(|(_, &(end, since_ns))| address < end && since_ns <= time_ns)
+    }
+
+    /// Why programs were not armed, and how many, a line each.
+    pub fn refusals(&self) -> Vec<String> {
+        let line = |(why, count): (&String, &u32)| format!("programs seen approximately: {count} ({why})");
+        self.refusals.iter().map(line).collect()
+    }
+
+    /// Whether there was a program of which nothing may have been seen.
+    pub fn is_blind(&self) -> bool {
+        self.is_blind
+    }
+
+    /// What was mapped before it was armed, and was not taken yet.
+    pub fn take_mapped_before(&mut self) -> Vec<MappedBefore> {
+        std::mem::take(&mut self.mapped_before)
+    }
+
+    pub(crate) fn refused(&mut self, why: String) {
+        *self.refusals.entry(why).or_default() += 1;
+    }
+
+    pub(crate) fn mapped_before(&mut self, mapped: &Mapped, present: &[(u64, u64)]) {
+        let time_ns = now_ns();
+        let from = present.partition_point(|run| run.1 <= mapped.start);
+        for &(start, end) in present[from..].iter().take_while(|run| run.0 < mapped.end) {
+            let page = |address: u64| PageIndex::containing(mapped.offset_bytes + (address - mapped.start));
+            let pages = PageRange::new(page(start.max(mapped.start)), page(end.min(mapped.end)));
+            self.mapped_before.push(MappedBefore { time_ns, mapped: mapped.clone(), pages });
+        }
+    }
+
+    /// Processes for which a name means another file than here.
+    pub fn elsewhere(&mut self) -> &mut Elsewhere {
+        &mut self.elsewhere
+    }
+
+    pub(crate) fn last_executed_ns(&self, pid: u32) -> u64 {
+        self.programs.get(&pid).and_then(|programs| programs.last()).map_or(0, |last| last.executed_ns)
+    }
+
+    pub(crate) fn executed(&mut self, pid: u32, executed_ns: u64) {
+        self.elsewhere.executed(pid);
+        self.programs.entry(pid).or_default().push(Program { executed_ns, ranges: BTreeMap::new() });
+    }
+
+    pub(crate) fn armed(&mut self, pid: u32, mapped: &Mapped, since: Since) {
+        let Some(program) = self.programs.get_mut(&pid).and_then(|programs| programs.last_mut()) else {
+            return;
+        };
+        let since_ns = match since {
+            Since::Exec => program.executed_ns,
+            Since::Mapped(time_ns) => time_ns,
+            Since::Now => now_ns(),
+        };
+        // Armed once more is armed since the first time, if it is the same mapping.
+        let known =
+            program.ranges.get(&mapped.start).filter(|known| known.0 == mapped.end).map(|known| known.1);
+        program
+            .ranges
+            .insert(mapped.start, (mapped.end, known.map_or(since_ns, |known| known.min(since_ns))));
+    }
+
+    pub(crate) fn ended(&mut self, pid: u32) {
+        let now = now_ns();
+        self.ended.push_back((now, pid));
+        while let Some(&(ended_ns, pid)) = self.ended.front().filter(|(at, _)| at + REMEMBERED_NS < now) {
+            self.ended.pop_front();
+            // Its number may be another process's by now.
+            if self
+                .programs
+                .get(&pid)
+                .and_then(|programs| programs.last())
+                .is_some_and(|last| last.executed_ns < ended_ns)
+            {
+                self.programs.remove(&pid);
+            }
+        }
+    }
+}
+
+/// Since when a mapping found armed was so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// The agent arms what ld.so maps before it is used.
+    Exec,
+    /// The agent arms what dlopen(3) maps before it is used.
+    Mapped(u64),
+    Now,
+}
+
+/// [`ArmedRanges`] that one thread extends while others look.
+#[derive(Clone, Debug, Default)]
+pub struct SharedRanges(Arc<Mutex<ArmedRanges>>);
+
+impl SharedRanges {
+    /// As they are now.
+    pub fn now(&self) -> MutexGuard<'_, ArmedRanges> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
