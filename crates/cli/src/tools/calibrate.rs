@@ -72,9 +72,9 @@ fn measure(path: &Path, device: &Device, cache: Option<&Cache>) -> Result<Calibr
         Some((_, Ok(()))) => {}
         Some((directory, Err(error))) => {
             eprintln!("prepage: {}: not kept: {error}", directory.display());
-            eprintln!("  try: set PREPAGE_CACHE to a directory of your own (mode 0700)");
+            eprintln!("  try: set PREPAGE_STORE to a directory of your own (mode 0700)");
         }
-        None => eprintln!("prepage: not kept: none of PREPAGE_CACHE, XDG_CACHE_HOME and HOME is set"),
+        None => eprintln!("prepage: not kept: none of PREPAGE_STORE, XDG_STATE_HOME and HOME is set"),
     }
     Ok(calibration)
 }

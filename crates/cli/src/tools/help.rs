@@ -36,15 +36,11 @@ pub const EXIT_CODES: [(&str, &str); 6] = [
 ];
 
 /// Environment variables, as `prepage --help` and the manual page list them.
-pub const ENVIRONMENT: [(&str, &str); 6] = [
+pub const ENVIRONMENT: [(&str, &str); 5] = [
     ("PREPAGE", "`off` switches prefetching and learning off for every program started with it"),
     (
         "PREPAGE_STORE",
-        "Directory of your own profiles [default: /var/lib/prepage/root for root, else $XDG_STATE_HOME/prepage or ~/.local/state/prepage]",
-    ),
-    (
-        "PREPAGE_CACHE",
-        "Directory of measured devices [default: /var/cache/prepage for root, else $XDG_CACHE_HOME/prepage or ~/.cache/prepage]",
+        "Directory of your own profiles, and of what `prepage calibrate` measured [default: /var/lib/prepage/root for root, else $XDG_STATE_HOME/prepage or ~/.local/state/prepage]",
     ),
     (
         "PREPAGE_LAYERS",

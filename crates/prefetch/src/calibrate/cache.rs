@@ -1,6 +1,7 @@
 //! The figures of devices measured before: one small text file a device, private to its user.
 //!
-//! `$PREPAGE_CACHE`, else `/var/cache/prepage` for root and `$XDG_CACHE_HOME/prepage` (`~/.cache/prepage`) for others.
+//! They lie among the user's profiles ([`prepage_profiles::store`]): a start reads one of those just before, and a directory of
+//! their own would cost a cold start some reads, one after the other, before the first page could be asked for.
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File};
@@ -9,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use prepage_core::DeviceFigures;
+use prepage_profiles::{Layer, Stores};
 
 use super::Calibration;
 use super::device::Device;
@@ -25,20 +27,10 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The cache of the user this process runs as; `None` where no variable says where it is. Nothing is created yet.
+    /// That of the user this process runs as; `None` where no variable says where the user's profiles are. Nothing is created yet.
     pub fn of_user() -> Option<Self> {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let directory = if let Some(directory) = variable("PREPAGE_CACHE") {
-            directory
-        } else if rustix::process::geteuid().is_root() {
-            PathBuf::from("/var/cache/prepage")
-        } else if let Some(cache) = variable("XDG_CACHE_HOME") {
-            cache.join("prepage")
-        } else {
-            variable("HOME")?.join(".cache/prepage")
-        };
-        // What prefetches beside a program works in another directory.
-        Some(Self::at(std::path::absolute(directory).ok()?))
+        let stores = Stores::of_user().ok()?;
+        Some(Self::at(stores.directory(Layer::User).ok()?.into()))
     }
 
     /// The cache in `directory`.
