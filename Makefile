@@ -15,7 +15,7 @@ SUITE := cargo run --locked --quiet -p prepage-testing --bin suite --
 
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-sweep bench-backends
+.PHONY: all build demo test check lint install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-sweep bench-backends
 
 all: build
 
@@ -41,12 +41,15 @@ test: setup-build setup-test
 	cargo test --locked -p prepage-vm --lib --features loom model
 	@$(SKIPS)
 
-## check: formatting, lints, documentation without broken links, licences and origins of dependencies
-check: setup-build setup-check
+## check: lint, and licences and origins of dependencies
+check: lint setup-check
+	cargo deny --locked check --hide-inclusion-graph bans licenses sources
+
+## lint: formatting, lints, documentation without broken links
+lint: setup-build setup-lint
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
-	cargo deny --locked check --hide-inclusion-graph bans licenses sources
 	@# What skips must count: see crates/testing.
 	@! grep -rn --include='*.rs' -i 'eprintln!("skip' crates --exclude-dir=testing
 
@@ -211,9 +214,11 @@ setup-build:
 	@command -v cargo >/dev/null || { echo "no cargo: install Rust 1.88 or newer (https://rustup.rs)"; exit 1; }
 	@bench/packages gcc libc6-dev
 
-.PHONY: setup-check setup-fuzz
-setup-check:
+.PHONY: setup-lint setup-check setup-fuzz
+setup-lint:
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
+
+setup-check:
 	@# No Debian package has it. Without optimization and debug information it is built in a third of the time.
 	@cargo deny --version >/dev/null 2>&1 || CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 cargo install --locked --debug --quiet cargo-deny
 
@@ -224,7 +229,7 @@ setup-fuzz:
 .PHONY: setup-test
 setup-test:
 	@bench/packages procps util-linux python3 coreutils
-	@bench/packages --optional chromium default-jdk-headless
+	@bench/packages --optional musl-tools chromium default-jdk-headless
 	@bench/python
 
 setup-demo:
