@@ -19,6 +19,7 @@
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
 //! | [`process`]   | a process that has executed a program                                    |
 //! | [`library`]   | the profiles held in memory                                              |
+//! | [`looks`]     | starts that are being looked at, by user                                 |
 //! | [`crew`]      | threads that wait for work, bounded, replaced where they hang            |
 //! | [`learner`]   | observe and persist, within a share of the processor                     |
 //! | [`tree`]      | whose start a process belongs to                                         |
@@ -39,6 +40,7 @@ pub mod counters;
 pub mod crew;
 pub mod learner;
 pub mod library;
+pub mod looks;
 pub mod names;
 pub mod notify;
 pub mod process;

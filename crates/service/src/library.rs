@@ -4,6 +4,7 @@
 //! store ([`prepage_prefetch::persist`]) and comes back from there.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -270,10 +271,17 @@ impl Library {
         Ok(())
     }
 
-    /// What the administrator wants.
-    pub fn is_wanted_by_machine(&self, name: &std::ffi::OsStr, program: &Path) -> bool {
+    /// Whether the administrator wants process `pid` served, which runs `program` as `name`.
+    pub fn is_wanted_by_machine(&self, pid: u32, name: &OsStr, program: &Path) -> bool {
         let machine = self.lock().machine.clone();
-        machine.config.wants(name, program)
+        machine.config.wants(name, program) && machine.config.wants_groups_of(pid)
+    }
+
+    /// Whether user `uid` wants the same, as far as that can be said without reading the user's files. What is not known is
+    /// not wanted yet.
+    pub fn is_wanted_by_user(&self, uid: u32, pid: u32, name: &OsStr, program: &Path) -> bool {
+        let own = self.lock().users.get(&uid).cloned();
+        own.is_some_and(|own| own.config.wants(name, program) && own.config.wants_groups_of(pid))
     }
 
     /// Whether starts are learned from.
@@ -351,15 +359,16 @@ impl Library {
         Some(shelf)
     }
 
-    /// The profile for a start of `key` by a user with `rights`: the user's own, else the machine's. `Err` where the user wants
-    /// nothing done.
+    /// The profile for a start of `key` as process `pid` by a user with `rights`: the user's own, else the machine's. `Err` where
+    /// the user wants nothing done.
     ///
     /// # Errors
     /// [`Unwanted`].
-    pub fn find(&self, key: &ProgramKey, rights: &Rights) -> Result<Option<Arc<Known>>, Unwanted> {
+    pub fn find(&self, pid: u32, key: &ProgramKey, rights: &Rights) -> Result<Option<Arc<Known>>, Unwanted> {
         let name = key.role.split(' ').next().unwrap_or_default();
         if let Some(own) = self.of_user(rights) {
-            if !own.config.wants(name.as_ref(), Path::new(&key.program)) {
+            let config = &own.config;
+            if !config.wants(name.as_ref(), Path::new(&key.program)) || !config.wants_groups_of(pid) {
                 return Err(Unwanted);
             }
             if let Some(known) = own.find(key) {

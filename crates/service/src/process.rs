@@ -13,6 +13,7 @@ use prepage_prefetch::start::StartContext;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::key::readable;
 use prepage_profiles::program::is_stand_in;
+use prepage_sys::file_handle::FileHandle;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_trace::now_ns;
@@ -53,13 +54,26 @@ pub enum LeftAlone {
 }
 
 impl Process {
-    /// Process `pid`, which has executed its program. With the rights of its user are looked up only the places that its role
-    /// names.
+    /// Process `pid`, which has executed its program: that in `file`, where that is said. With the rights of its user are looked
+    /// up only the places that its role names.
     ///
     /// # Errors
-    /// Why it is left alone.
-    pub fn of(pid: u32) -> Result<Self, LeftAlone> {
+    /// Why it is left alone. Gone where it executes something else meanwhile: that is told by an event of its own.
+    pub fn of(pid: u32, file: Option<&FileHandle>) -> Result<Self, LeftAlone> {
         let gone = |_: io::Error| LeftAlone::Gone;
+        let image = image(pid).map_err(gone)?;
+        let process = Self::now(pid, file)?;
+        // What was read is of one program only where it is still the same.
+        if self::image(pid).map_err(gone)? == image { Ok(process) } else { Err(LeftAlone::Gone) }
+    }
+
+    fn now(pid: u32, file: Option<&FileHandle>) -> Result<Self, LeftAlone> {
+        let gone = |_: io::Error| LeftAlone::Gone;
+        if let Some(file) = file
+            && !file.is_numbered_like(Path::new(&format!("/proc/{pid}/exe"))).map_err(gone)?
+        {
+            return Err(LeftAlone::Gone);
+        }
         let program = fs::read_link(format!("/proc/{pid}/exe")).map_err(gone)?;
         // One that was removed or replaced meanwhile has no name.
         if program.to_string_lossy().ends_with(" (deleted)") {
@@ -132,6 +146,11 @@ fn strings(path: &str, bytes_max: u64) -> io::Result<Vec<OsString>> {
     Ok(bytes.split(|&byte| byte == 0).map(|one| OsString::from_vec(one.to_vec())).collect())
 }
 
+/// What changes when process `pid` executes a program, or another process has its number.
+fn image(pid: u32) -> io::Result<(u64, u64)> {
+    ProcessStat::of(pid).map(|stat| (stat.started_ticks, stat.arguments_at))
+}
+
 fn parents(pid: u32) -> Vec<u32> {
     let parent = |pid: &u32| Some(ProcessStat::of(*pid).ok()?.parent).filter(|parent| *parent > 0);
     std::iter::successors(parent(&pid), parent).take(PARENTS_MAX).collect()
@@ -169,7 +188,7 @@ mod tests {
         let script = directory.path().join("tool.sh");
         fs::write(&script, SCRIPT).unwrap();
         let child = Waiting::new(Command::new("sh").arg("tool.sh").current_dir(&directory));
-        let process = Process::of(child.0.id()).unwrap();
+        let process = Process::of(child.0.id(), None).unwrap();
         assert_eq!(process.program(), fs::canonicalize("/bin/sh").unwrap());
         assert!(process.context.key.role.starts_with("sh tool.sh@"), "{}", process.context.key.role);
         assert_eq!(process.places, [script.canonicalize().unwrap()]);
@@ -181,10 +200,18 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_runs_something_else_by_now_is_not_taken_for_what_it_ran() {
+        let child = Waiting::new(Command::new("sh").args(["-c", SCRIPT]));
+        let [sh, other] = ["/bin/sh", "/bin/true"].map(|path| FileHandle::of(Path::new(path)).unwrap());
+        assert_eq!(Process::of(child.0.id(), Some(&other)).unwrap_err(), LeftAlone::Gone);
+        assert!(Process::of(child.0.id(), Some(&sh)).is_ok());
+    }
+
+    #[test]
     fn what_is_switched_off_or_gone_is_left_alone() {
         let off = Waiting::new(Command::new("sh").args(["-c", SCRIPT]).env("PREPAGE", "off"));
-        assert_eq!(Process::of(off.0.id()).unwrap_err(), LeftAlone::SwitchedOff);
-        assert_eq!(Process::of(u32::MAX).unwrap_err(), LeftAlone::Gone);
+        assert_eq!(Process::of(off.0.id(), None).unwrap_err(), LeftAlone::SwitchedOff);
+        assert_eq!(Process::of(u32::MAX, None).unwrap_err(), LeftAlone::Gone);
     }
 
     #[test]
@@ -196,7 +223,7 @@ mod tests {
         let count = 16;
         command.args(std::iter::repeat_n(&argument, count));
         let child = Waiting::new(&mut command);
-        let process = Process::of(child.0.id()).unwrap();
+        let process = Process::of(child.0.id(), None).unwrap();
         assert!(process.context.key.role.len() <= 400);
         let read: usize = process.context.argv.iter().map(|one| one.len() + 1).sum();
         assert!(read as u64 <= ARGUMENTS_BYTES_MAX, "{read}");

@@ -32,6 +32,7 @@ use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::learner::Learner;
 use crate::library::{Known, Library};
+use crate::looks::Looks;
 use crate::names::Names;
 use crate::notify;
 use crate::process::{LeftAlone, Process, is_switched_off};
@@ -69,10 +70,6 @@ const LEFT_ALONE: Duration = Duration::from_secs(600);
 const RESCANNED_MAX: usize = 512;
 /// Starts that are told in the status.
 const TOLD_MAX: usize = 64;
-/// Looking at a start takes a millisecond. One that takes longer than this waits for a file system that may never answer.
-const SLOW: Duration = Duration::from_secs(2);
-/// So many of one user's are waited for.
-const SLOW_MAX: usize = 2;
 /// Programs that are remembered as fetched.
 const RECENT_MAX: usize = 1024;
 /// Files without a profile that are remembered.
@@ -175,8 +172,7 @@ pub struct Service {
     names: Names,
     tree: Tree,
     under_way: Mutex<Vec<UnderWay>>,
-    /// Starts that are looked at: whose, and since when.
-    looked_at: Mutex<HashMap<u32, (u32, Instant)>>,
+    looks: Arc<Looks>,
     /// What was fetched when.
     recent: Mutex<HashMap<(String, String), Instant>>,
     /// Whether what is looked at now and then is being looked at.
@@ -220,7 +216,7 @@ impl Service {
             readers: Mutex::default(),
             tree: Tree::default(),
             under_way: Mutex::default(),
-            looked_at: Mutex::default(),
+            looks: Arc::default(),
             recent: Mutex::default(),
             is_looking: AtomicBool::new(false),
             budget: Mutex::default(),
@@ -360,14 +356,13 @@ impl Service {
 
     /// Process `pid` is about to execute the program in `file`: with the rights and the environment that it has itself, mostly.
     fn start_early(&self, pid: u32, file: &FileHandle) {
-        let Some(known) =
-            Rights::of_process(pid).ok().and_then(|rights| self.library.only_role(file, rights.uid))
-        else {
-            return;
-        };
+        let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
+        let Some(known) = self.library.only_role(file, uid) else { return };
         let program = Path::new(&known.key.program);
+        let name = program.file_name().unwrap_or_default();
         let is_wanted = self.below.as_ref().is_none_or(|below| program.starts_with(below))
-            && self.library.is_wanted_by_machine(program.file_name().unwrap_or_default(), program)
+            && self.library.is_wanted_by_machine(pid, name, program)
+            && self.library.is_wanted_by_user(uid, pid, name, program)
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
             self.fetch(&known, Priority::Start);
@@ -378,36 +373,24 @@ impl Service {
     fn launch(self: &Arc<Self>, pid: u32, file: FileHandle) {
         // The user that the kernel shows the process's directory as; a process that is gone has none.
         let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid()) else { return };
+        let Some(look) = self.looks.begin(uid) else { return self.counters.crowded.count() };
         let service = self.clone();
-        if self.has_many_slow(uid)
-            || !self.launchers.lend(Priority::Start, Box::new(move || service.start(pid, Some(file))))
-        {
+        let start = move || {
+            let process = {
+                let _slow = look.at_work();
+                service.fetch_for(pid, Some(file))
+            };
+            process.inspect(|process| service.observe(process));
+        };
+        if !self.launchers.lend(Priority::Start, Box::new(start)) {
             self.counters.crowded.count();
-        } else {
-            lock(&self.looked_at).insert(pid, (uid, Instant::now()));
-        }
-    }
-
-    /// Whether starts of user `uid` take so long to look at that no more of them are: names that a hostile file system answers
-    /// for hold up the threads of nobody else.
-    fn has_many_slow(&self, uid: u32) -> bool {
-        let looked_at = lock(&self.looked_at);
-        looked_at.values().filter(|(of, began)| *of == uid && began.elapsed() > SLOW).count() >= SLOW_MAX
-    }
-
-    /// Serves a start.
-    fn start(&self, pid: u32, file: Option<FileHandle>) {
-        let process = self.fetch_for(pid, file);
-        lock(&self.looked_at).remove(&pid);
-        if let Some(process) = process {
-            self.observe(&process);
         }
     }
 
     /// Chooses and fetches for a start. Returns it where it is to be observed.
     fn fetch_for(&self, pid: u32, file: Option<FileHandle>) -> Option<Process> {
         self.counters.starts.count();
-        let process = match Process::of(pid) {
+        let process = match Process::of(pid, file.as_ref()) {
             Ok(process) => process,
             Err(why) => {
                 match why {
@@ -424,8 +407,8 @@ impl Service {
         let part_of = self.tree.of(pid, &process.parents);
         let is_wanted = part_of != Some(Kind::ByPrefix)
             && self.below.as_ref().is_none_or(|below| process.program().starts_with(below))
-            && self.library.is_wanted_by_machine(name.as_ref(), process.program());
-        let found = if is_wanted { self.library.find(key, &process.rights).ok() } else { None };
+            && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
+        let found = if is_wanted { self.library.find(pid, key, &process.rights).ok() } else { None };
         let Some(found) = found else {
             self.counters.left_alone.count();
             return None;
@@ -578,7 +561,8 @@ impl Service {
         };
         for pid in pids.filter(|pid| *pid != std::process::id()).filter(is_new).take(RESCANNED_MAX) {
             self.counters.rescanned.count();
-            self.start(pid, None);
+            let process = self.fetch_for(pid, None);
+            process.inspect(|process| self.observe(process));
         }
     }
 
