@@ -25,8 +25,8 @@ const OF_MACHINE: &str = "/etc/prepage.conf";
 const BYTES_MAX: u64 = 64 << 10;
 
 /// The keys, as files and `prepage config` name them.
-pub const KEYS: [&str; 7] =
-    ["enabled", "exclude", "store-max", "hold-outs", "learn", "verbose", "exclude-cgroup"];
+pub const KEYS: [&str; 8] =
+    ["enabled", "exclude", "store-max", "hold-outs", "learn", "verbose", "exclude-cgroup", "predict"];
 
 /// What is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub struct Config {
     pub verbose: bool,
     /// Control groups whose processes are left alone, with those below them: patterns of their paths.
     pub exclude_cgroup: Vec<String>,
+    /// Whether the service remembers which programs are started when, and brings the likeliest in while the machine is idle.
+    pub predict: bool,
     /// Where each of [`KEYS`] was said last; `None` for what nobody said.
     pub origins: [Option<Origin>; KEYS.len()],
     /// What could not be understood.
@@ -99,6 +101,7 @@ impl Default for Config {
             learn: true,
             verbose: false,
             exclude_cgroup: Vec::new(),
+            predict: true,
             origins: Default::default(),
             mistakes: Vec::new(),
         }
@@ -176,7 +179,8 @@ impl Config {
             3 => switch(self.hold_outs),
             4 => switch(self.learn),
             5 => switch(self.verbose),
-            _ => self.exclude_cgroup.join(" "),
+            6 => self.exclude_cgroup.join(" "),
+            _ => switch(self.predict),
         }
     }
 
@@ -219,6 +223,7 @@ impl Config {
             "hold-outs" => self.hold_outs = switch()?,
             "learn" => self.learn = switch()?,
             "verbose" => self.verbose = switch()?,
+            "predict" => self.predict = switch()?,
             "exclude" => self.exclude.extend(value.split_ascii_whitespace().map(str::to_owned)),
             "exclude-cgroup" => {
                 let mut patterns = value.split_ascii_whitespace();
@@ -314,18 +319,19 @@ mod tests {
     #[test]
     fn what_is_said_later_counts_and_exclusions_add_up() {
         let machine = "# ours\nenabled = no\nexclude = gdb vim*\nstore-max=8M\n";
-        let user = "enabled = yes # mine\n\nexclude = /opt/*\nlearn = off\nverbose=1\nhold-outs = no";
+        let user =
+            "predict = no\nenabled = yes # mine\n\nexclude = /opt/*\nlearn = off\nverbose=1\nhold-outs = no";
         let config = parsed(&[machine, user]);
-        assert!(config.enabled && !config.learn && config.verbose && !config.hold_outs);
+        assert!(config.enabled && !config.predict && !config.learn && config.verbose && !config.hold_outs);
         assert_eq!(
             (config.store_bytes_max, &config.exclude[..]),
             (8 << 20, &["gdb", "vim*", "/opt/*"].map(String::from)[..])
         );
-        assert_eq!(config.origins[0], Some(Origin::File("/1".into(), 1)));
+        assert_eq!(config.origins[0], Some(Origin::File("/1".into(), 2)));
         assert_eq!(config.origins[2].as_ref().unwrap().to_string(), "/0:4");
         assert!(config.mistakes.is_empty());
         let values: Vec<String> = (0..KEYS.len()).map(|at| config.value(at)).collect();
-        assert_eq!(values, ["yes", "gdb vim* /opt/*", "8M", "no", "no", "yes", ""]);
+        assert_eq!(values, ["yes", "gdb vim* /opt/*", "8M", "no", "no", "yes", "", "no"]);
         for (name, path, wanted) in [
             ("gcc", "/usr/bin/gcc", true),
             ("/bin/gdb", "/usr/bin/gdb", false),

@@ -24,6 +24,10 @@
 //! | [`learner`]   | observe and persist, within a share of the processor                     |
 //! | [`tree`]      | whose start a process belongs to                                         |
 //! | [`names`]     | metadata kept in memory                                                  |
+//! | [`idle`]      | what is brought in while nothing else happens                            |
+//! | [`log`]       | who starts what when                                                     |
+//! | [`reading`]   | what the machine does                                                    |
+//! | [`brought`]   | the pages brought in for one program                                     |
 //! | [`counters`], [`status`], [`socket`] | what is told of it                                |
 //! | [`notify`]    | what systemd is told                                                     |
 //!
@@ -36,14 +40,18 @@
 #![forbid(unsafe_code)]
 
 pub mod awaited;
+pub mod brought;
 pub mod counters;
 pub mod crew;
+pub mod idle;
 pub mod learner;
 pub mod library;
+pub mod log;
 pub mod looks;
 pub mod names;
 pub mod notify;
 pub mod process;
+pub mod reading;
 pub mod service;
 pub mod socket;
 pub mod status;

@@ -432,6 +432,26 @@ impl Library {
         state.handles.insert(file, program.to_owned());
     }
 
+    /// Whether the machine and user `uid` want launches remembered, as far as the user's configuration has been read.
+    pub fn predicts(&self, uid: u32) -> bool {
+        let state = self.lock();
+        let machine = &state.machine.config;
+        let own = state.users.get(&uid).is_none_or(|own| own.config.enabled && own.config.predict);
+        own && machine.enabled && machine.predict
+    }
+
+    /// The profile in memory for a start of `key` by user `uid` that is expected; `None` where there is none, or it is unwanted.
+    pub fn expected(&self, key: &ProgramKey, uid: u32) -> Option<Arc<Known>> {
+        let state = self.lock();
+        let (machine, own) = (&state.machine, state.users.get(&uid));
+        let name = key.role.split(' ').next().unwrap_or_default();
+        let is_wanted = |shelf: &Shelf| shelf.config.wants(name.as_ref(), Path::new(&key.program));
+        if !is_wanted(machine) || !own.is_none_or(|own| is_wanted(own)) {
+            return None;
+        }
+        own.and_then(|own| own.find(key)).or_else(|| machine.find(key))
+    }
+
     /// All that is in memory, the machine's first.
     pub fn all(&self) -> Vec<Arc<Known>> {
         let state = self.lock();

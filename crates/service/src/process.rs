@@ -34,6 +34,8 @@ pub struct Process {
     pub rights: Rights,
     /// Files that its role names the places of.
     pub places: Vec<PathBuf>,
+    /// The login that it belongs to, where it belongs to one (audit's session).
+    pub session: Option<u32>,
     /// Its parent, the parent's parent and so on.
     pub parents: Vec<u32>,
 }
@@ -112,7 +114,13 @@ impl Process {
         let key = ProgramKey { program: program.to_string_lossy().into_owned(), role };
         let executable = Some(program);
         let context = StartContext { pid, uid: rights.uid, argv, executable, key, began_ns: now_ns() };
-        Ok(Self { context, rights, places: places.into_inner(), parents: parents(pid) })
+        Ok(Self {
+            context,
+            rights,
+            places: places.into_inner(),
+            session: session(pid),
+            parents: parents(pid),
+        })
     }
 
     /// The program's file.
@@ -149,6 +157,11 @@ fn strings(path: &str, bytes_max: u64) -> io::Result<Vec<OsString>> {
 /// What changes when process `pid` executes a program, or another process has its number.
 fn image(pid: u32) -> io::Result<(u64, u64)> {
     ProcessStat::of(pid).map(|stat| (stat.started_ticks, stat.arguments_at))
+}
+
+fn session(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/sessionid")).ok()?;
+    text.trim().parse().ok().filter(|session| *session != u32::MAX)
 }
 
 fn parents(pid: u32) -> Vec<u32> {

@@ -16,7 +16,7 @@ use prepage_prefetch::engine::{Engine, Work};
 use prepage_prefetch::launch::random;
 use prepage_prefetch::memory::Budget;
 use prepage_profiles::identity::Skipped;
-use prepage_profiles::{ProgramKey, StoreError};
+use prepage_profiles::{Layer, ProgramKey, StoreError};
 use prepage_sys::exec_watch::Seen;
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::process_stat::ProcessStat;
@@ -30,6 +30,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::awaited::{Awaited, Begun};
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
+use crate::idle::Idle;
 use crate::learner::Learner;
 use crate::library::{Known, Library};
 use crate::looks::Looks;
@@ -68,8 +69,12 @@ const HANGS_AFTER: Duration = Duration::from_secs(10);
 const LEFT_ALONE: Duration = Duration::from_secs(600);
 /// Processes that are looked at after execs were missed.
 const RESCANNED_MAX: usize = 512;
+/// A machine that was idle for this long is likely to stay so for a while.
+const IDLE_AFTER: Duration = Duration::from_secs(30);
 /// Starts that are told in the status.
 const TOLD_MAX: usize = 64;
+/// Where the launch log lies below the machine's profiles.
+const LAUNCHES: &str = "launches";
 /// Programs that are remembered as fetched.
 const RECENT_MAX: usize = 1024;
 /// Files without a profile that are remembered.
@@ -96,11 +101,20 @@ pub struct Options {
     pub learn: bool,
     /// Only programs below this directory are served, where there is one.
     pub below: Option<PathBuf>,
+    /// Once the machine was idle for this long, programs that are to be expected are brought in; zero: whatever it does. `None`:
+    /// never, and nothing is remembered of launches.
+    pub idle_after: Option<Duration>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { layers: None, socket: Some(crate::socket::USUAL.into()), learn: true, below: None }
+        Self {
+            layers: None,
+            socket: Some(crate::socket::USUAL.into()),
+            learn: true,
+            below: None,
+            idle_after: Some(IDLE_AFTER),
+        }
     }
 }
 
@@ -170,6 +184,7 @@ pub struct Service {
     launchers: Crew,
     readers: Mutex<HashMap<u64, Crew>>,
     names: Names,
+    pub(crate) idle: Option<Arc<Idle>>,
     tree: Tree,
     under_way: Mutex<Vec<UnderWay>>,
     looks: Arc<Looks>,
@@ -203,10 +218,13 @@ impl Service {
         let (stop, stopper) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
         let library = Arc::new(Library::open(options.layers.clone())?);
         let counters = Arc::new(Counters::default());
+        let log = library.machine_stores().directory(Layer::Machine)?.join(LAUNCHES);
+        let idle = |after| Arc::new(Idle::new(library.clone(), counters.clone(), log, after));
         let service = Arc::new(Self {
             watch: Watch::new().map_err(ServiceError::Watch)?,
             learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop)),
             names: Names::new(library.clone(), counters.clone()),
+            idle: options.idle_after.map(idle),
             library,
             counters,
             began: Instant::now(),
@@ -241,6 +259,7 @@ impl Service {
         // Observations end with what they have seen, and write it.
         drop(stopper);
         service.wait_for_observations(Duration::from_secs(5));
+        service.idle.iter().for_each(|idle| idle.write());
         Ok(())
     }
 
@@ -321,6 +340,7 @@ impl Service {
             if is_quiet {
                 service.names.tick();
             }
+            service.idle.iter().for_each(|idle| idle.tick(is_quiet));
             service.is_looking.store(false, Ordering::Relaxed);
         };
         if !self.launchers.lend(Priority::Guess, Box::new(look)) {
@@ -373,6 +393,7 @@ impl Service {
     fn launch(self: &Arc<Self>, pid: u32, file: FileHandle) {
         // The user that the kernel shows the process's directory as; a process that is gone has none.
         let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid()) else { return };
+        self.idle.iter().for_each(|idle| idle.give_way());
         let Some(look) = self.looks.begin(uid) else { return self.counters.crowded.count() };
         let service = self.clone();
         let start = move || {
@@ -413,6 +434,9 @@ impl Service {
             self.counters.left_alone.count();
             return None;
         };
+        if part_of.is_none() {
+            self.idle.iter().for_each(|idle| idle.launched(&process));
+        }
         let done = match &found {
             Some(known) => {
                 if let Some(file) = file {

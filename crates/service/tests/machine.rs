@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use prepage_core::launches::{Launched, Launches};
 use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
@@ -228,6 +229,77 @@ fn a_program_of_several_roles_gets_that_of_its_arguments_and_an_unknown_role_wha
     let _running = Running::start(&program);
     service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
     assert!(pages_in_memory(&b) >= 3 && pages_in_memory(&a) == 0);
+}
+
+/// setsid(1), env(1) and shells become the program within microseconds.
+#[test]
+fn a_program_that_another_one_becomes_is_fetched_for() {
+    let Some(place) = Place::new() else { return };
+    let ways = [
+        &["setsid"][..],
+        &["env", "A=b"],
+        &["sh", "-c", "exec \"$0\" \"$1\""],
+        &["setsid", "env", "sh", "-c", "exec \"$0\" 60"],
+    ];
+    let names = ["one", "two", "three", "four"];
+    let known = names.map(|name| {
+        let (program, file) = (place.program(name), place.cold_file(&format!("{name}.file"), 0o644));
+        place.profile(&program, &[&file]);
+        (program, file)
+    });
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    for (at, (way, (program, _))) in (1..).zip(ways.iter().zip(&known)) {
+        let _running = Running(Command::new(way[0]).args(&way[1..]).arg(program).arg("60").spawn().unwrap());
+        service.wait_until("it is told as itself", || {
+            let status = service.status();
+            let starts = status["last_starts"].as_array().unwrap();
+            let name = program.file_name().unwrap().to_str().unwrap();
+            let is_role = |role: &str| role.split(' ').next() == Some(name);
+            starts.last().is_some_and(|last| {
+                last["program"] == program.to_str().unwrap() && is_role(last["role"].as_str().unwrap())
+            })
+        });
+        service.wait_until("it is fetched", || service.count("fetched") >= at);
+    }
+}
+
+#[test]
+fn what_is_expected_is_brought_in_and_its_use_is_counted() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    let key = ProgramKey::of(&[(&program).into(), "60".into()]).unwrap();
+    let what = Launched { program: key.program, role: key.role };
+    // The last four days began with it.
+    let mut launches = Launches::default();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    for days in (1..5).rev() {
+        let then = now - days * 86_400;
+        launches.launched(&what, false, then);
+        launches.tick(then + 3000);
+    }
+    let log = place.layer().join("launches");
+    fs::create_dir(&log).unwrap();
+    fs::write(log.join("0"), launches.encode()).unwrap();
+    let mut service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
+    service.wait_until("it is brought in", || service.count("predicted") > 0);
+    // Whatever else is started on this machine stops it.
+    let bytes = service.count("predicted_bytes");
+    assert!((1..=3 * PAGE_SIZE).contains(&bytes), "{bytes}");
+    let idle = &service.status()["idle"];
+    assert_eq!((&idle["brought_programs"], &idle["expected"][0]["is_brought"]), (&1.into(), &true.into()));
+    // The program itself is sleep(1): this process opens the file in its place.
+    File::open(&file).unwrap();
+    let _running = Running::start(&program);
+    service.wait_until("it is counted", || service.count("predicted_used_bytes") > 0);
+    let counts =
+        ["predicted_starts", "predicted_used_bytes", "predicted_unused_bytes", "predicted_sent_out_bytes"];
+    assert_eq!(counts.map(|name| service.count(name)), [1, bytes, 0, 0]);
+    service.signal(Signal::TERM);
+    assert!(service.child.wait().unwrap().success());
+    assert_eq!(fs::metadata(log.join("0")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(Launches::decode(&fs::read(log.join("0")).unwrap()).unwrap().programs() == 1);
 }
 
 #[test]
