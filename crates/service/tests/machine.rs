@@ -72,6 +72,19 @@ impl Place {
         path
     }
 
+    /// So many files that can be executed, and whose interpreter is missing.
+    fn scripts(&self, count: usize) -> Vec<PathBuf> {
+        let directory = self.path("scripts");
+        fs::create_dir(&directory).unwrap();
+        let script = |at: usize| {
+            let path = directory.join(at.to_string());
+            fs::write(&path, "#!/no/such/interpreter\n").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        (0..count).map(script).collect()
+    }
+
     /// Puts a profile into the machine's layer, whatever is in it: pages 8, 9 and 200 of each of the files.
     fn profile(&self, program: &Path, files: &[&Path]) {
         let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
@@ -107,6 +120,21 @@ impl Place {
 fn pages_in_memory(path: &Path) -> u64 {
     let all = PageRange::new(PageIndex(0), PageIndex(PAGES));
     cached_pages(File::open(path).unwrap().as_fd(), all).unwrap()
+}
+
+/// The file is opened to be executed, and then there is nothing to run it with: this process goes on.
+fn execute_in_vain(script: &Path) {
+    let error = Command::new(script).exec();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+}
+
+/// Unmounted on every way out.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+    }
 }
 
 /// Waits until `is` is so. Returns whether it came to be.
@@ -383,20 +411,10 @@ fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
     let program = place.program("known");
     let file = place.cold_file("file", 0o644);
     place.profile(&program, &[&file]);
-    let directory = place.path("storm");
-    fs::create_dir(&directory).unwrap();
-    for at in 0..storm {
-        let path = directory.join(at.to_string());
-        fs::write(&path, "#!/no/such/interpreter\n").unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    let scripts = place.scripts(storm);
     let service = Prepaged::start(&place, &["--no-learn"]);
     service.signal(Signal::STOP);
-    // Each is opened, and then there is nothing to run it with: this process goes on.
-    for at in 0..storm {
-        let error = Command::new(directory.join(at.to_string())).exec();
-        assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
-    }
+    scripts.iter().for_each(|script| execute_in_vain(script));
     let _running = Running::start(&program);
     service.signal(Signal::CONT);
     service.wait_until("the loss is counted", || service.count("lost") > 0);
@@ -406,6 +424,69 @@ fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
     assert!(status["counts"]["rescanned"].as_u64().unwrap() > 0);
     let resident = status["resident_bytes"].as_u64().unwrap();
     assert!(resident < 64 << 20, "{resident} bytes after {storm} files");
+}
+
+#[test]
+#[ignore = "takes a minute or two: cargo test -p prepage-service --test machine -- --ignored"]
+fn a_hundred_thousand_executables_take_bounded_memory() {
+    const EXECUTABLES: usize = 100_000;
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    let scripts = place.scripts(EXECUTABLES);
+    let service = Prepaged::start(&place, &[]);
+    let before = service.status()["resident_bytes"].as_u64().unwrap();
+    // Unless others execute so much meanwhile that the kernel has no room.
+    let sees = |executed| service.count("execs") >= executed as u64 || service.count("lost") > 0;
+    for (at, script) in scripts.iter().enumerate() {
+        execute_in_vain(script);
+        // What the kernel has no room for would not be seen.
+        if at % 8192 == 8191 {
+            service.wait_until("they are seen", || sees(at));
+        }
+    }
+    service.wait_until("all are seen", || sees(EXECUTABLES));
+    let after = service.status()["resident_bytes"].as_u64().unwrap();
+    assert!(after < before + (20 << 20), "{before} bytes before, {after} after");
+    let _running = Running::start(&program);
+    service.wait_until("it is fetched", || service.count("fetched") > 0);
+}
+
+#[test]
+fn a_full_disk_keeps_nothing_and_is_used_again_when_there_is_room() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("unknown");
+    let flags = rustix::mount::MountFlags::empty();
+    let options = c"size=256k,mode=755";
+    match rustix::mount::mount("none", place.layer(), "tmpfs", flags, Some(options)) {
+        Ok(()) => {}
+        Err(error @ rustix::io::Errno::PERM) => return prepage_testing::skip(Need::Mounts, error),
+        Err(error) => panic!("{error}"),
+    }
+    let layer = place.layer();
+    let _mounted = Mounted(&layer);
+    let filler = layer.join("filler");
+    let mut file = File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
+    let mut service = Prepaged::start(&place, &[]);
+    let start_until = |service: &Prepaged, what: &str, count: &str| {
+        let before = service.count(count);
+        service.wait_until(what, || {
+            let observed = service.count("observed");
+            let _running = Running::start(&program);
+            service.wait_until("it is observed", || service.count("observed") > observed);
+            service.count(count) > before
+        });
+    };
+    start_until(&service, "nothing can be kept", "not_kept");
+    assert!(place.stores().list(Layer::Machine).unwrap().is_empty());
+    fs::remove_file(&filler).unwrap();
+    drop(file);
+    start_until(&service, "it is learned", "learned");
+    assert_eq!(place.stores().list(Layer::Machine).unwrap().len(), 1);
+    service.signal(Signal::TERM);
+    assert!(service.child.wait().unwrap().success());
 }
 
 #[test]
@@ -429,13 +510,6 @@ fn file_systems_are_watched_as_they_come_and_go() {
         let all = status["file_systems"].as_array().unwrap().clone();
         all.iter().any(|one| one["point"] == point.to_str().unwrap() && one["is_watched"] == true)
     };
-    /// Unmounted on every way out.
-    struct Mounted<'a>(&'a Path);
-    impl Drop for Mounted<'_> {
-        fn drop(&mut self) {
-            let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
-        }
-    }
     quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
     let mounted = Mounted(&point);
     service.wait_until("it is watched", is_watched);
