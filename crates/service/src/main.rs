@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use lexopt::{Arg, ValueExt};
 use prepage_profiles::StartContextPaths;
-use prepage_service::service::{Options, Service, ServiceError};
+use prepage_service::options::{Options, ServiceError};
+use prepage_service::service::Service;
 
 const HELP: &str = "\
 The resident prefetcher of prepage: programs start with their pages on their way

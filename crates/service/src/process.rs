@@ -17,6 +17,7 @@ use prepage_sys::file_handle::FileHandle;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_trace::now_ns;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Of longer command lines the beginning is read. A role holds 400 bytes.
 const ARGUMENTS_BYTES_MAX: u64 = 64 << 10;
@@ -152,6 +153,24 @@ fn strings(path: &str, bytes_max: u64) -> io::Result<Vec<OsString>> {
         return Ok(Vec::new());
     }
     Ok(bytes.split(|&byte| byte == 0).map(|one| OsString::from_vec(one.to_vec())).collect())
+}
+
+/// Clock ticks since the machine was started, as processes' starts are counted.
+pub fn boot_ticks() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let ns = now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128;
+    (ns * u128::from(rustix::param::clock_ticks_per_second()) / 1_000_000_000) as u64
+}
+
+/// The processes that were started at `since_ticks` or later and have executed something, but for this one.
+pub fn started_since(since_ticks: u64) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_new = |pid: &u32| {
+        ProcessStat::of(*pid)
+            .is_ok_and(|stat| stat.started_ticks + 1 >= since_ticks && stat.environment_end > 0)
+    };
+    pids.filter(|pid| *pid != std::process::id()).filter(is_new).collect()
 }
 
 /// What changes when process `pid` executes a program, or another process has its number.

@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::fetches::Done;
 use crate::idle::IdleStatus;
-use crate::service::{Done, Service};
+use crate::last_starts::Told;
+use crate::service::Service;
 use crate::watch::State;
 
 /// The version of [`Status`]; it grows when a field changes its meaning or goes.
@@ -92,7 +94,7 @@ impl Status {
                 State::Refused(why) => Some(why),
             },
         });
-        let start = |told: crate::service::Told| Start {
+        let start = |told: Told| Start {
             unix_s: told.unix_s,
             uid: told.uid,
             program: told.program,
@@ -123,7 +125,7 @@ impl Status {
             counts: service.counters.all().into_iter().map(|(name, _, value)| (name.into(), value)).collect(),
             idle: service.idle.as_ref().map(|idle| idle.status(uid)),
             file_systems: file_systems.collect(),
-            last_starts: service.told_to(uid).into_iter().map(start).collect(),
+            last_starts: service.last_starts.of(uid).into_iter().map(start).collect(),
         }
     }
 }
