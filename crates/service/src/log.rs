@@ -28,6 +28,8 @@ const ROOT: u32 = 0;
 pub struct Log {
     directory: PathBuf,
     users: HashMap<u32, User>,
+    /// Users whose files are to be removed.
+    forgotten: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -39,17 +41,17 @@ struct User {
     written: Option<Instant>,
 }
 
-/// A log to be written.
+/// A log to be written; without bytes, one to be removed.
 #[derive(Debug)]
 pub struct Page {
     uid: u32,
-    bytes: Vec<u8>,
+    bytes: Option<Vec<u8>>,
 }
 
 impl Log {
     /// What lies in `directory`, which need not exist. A file that makes no sense is passed over, and replaced some day.
     pub fn read(directory: PathBuf) -> Self {
-        let mut log = Self { directory, users: HashMap::new() };
+        let mut log = Self { directory, users: HashMap::new(), forgotten: Vec::new() };
         let Ok(Some(opened)) = open_directory(&log.directory, ROOT) else { return log };
         let names = std::fs::read_dir(&log.directory).into_iter().flatten().flatten();
         let users = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -103,21 +105,27 @@ impl Log {
     pub fn pages(&mut self, all: bool) -> Vec<Page> {
         let is_due = |user: &User| all || user.written.is_none_or(|written| written.elapsed() > WRITE_EVERY);
         let due = self.users.iter_mut().filter(|(_, user)| user.has_changed && is_due(user));
-        due.map(|(uid, user)| {
+        let written = due.map(|(uid, user)| {
             (user.has_changed, user.written) = (false, Some(Instant::now()));
-            Page { uid: *uid, bytes: user.launches.encode() }
-        })
-        .collect()
+            Page { uid: *uid, bytes: Some(user.launches.encode()) }
+        });
+        let removed = self.forgotten.drain(..).map(|uid| Page { uid, bytes: None });
+        written.chain(removed).collect()
     }
 
     /// A page could not be written: it is tried again.
     pub fn not_written(&mut self, page: &Page) {
-        self.users.get_mut(&page.uid).into_iter().for_each(|user| user.has_changed = true);
+        match page.bytes {
+            Some(_) => self.users.get_mut(&page.uid).into_iter().for_each(|user| user.has_changed = true),
+            None => self.forgotten.push(page.uid),
+        }
     }
 
-    /// Forgets user `uid`, who does not want to be remembered. Returns whether there is a file to be removed.
-    pub fn forget(&mut self, uid: u32) -> bool {
-        self.users.remove(&uid).is_some()
+    /// Forgets user `uid`, who does not want to be remembered.
+    pub fn forget(&mut self, uid: u32) {
+        if self.users.remove(&uid).is_some() {
+            self.forgotten.push(uid);
+        }
     }
 
     /// Where the files lie.
@@ -132,10 +140,17 @@ impl Page {
     /// # Errors
     /// As the file system says; the old file is there then.
     pub fn write(&self, directory: &Path) -> io::Result<()> {
+        let name = self.uid.to_string();
+        let Some(bytes) = &self.bytes else {
+            return match std::fs::remove_file(directory.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            };
+        };
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let opened = open_directory(directory, ROOT).map_err(io::Error::other)?;
         let opened = opened.ok_or(io::ErrorKind::NotFound)?;
-        write_at(opened.as_fd(), Path::new(&self.uid.to_string()), 0o600, &self.bytes)
+        write_at(opened.as_fd(), Path::new(&name), 0o600, bytes)
     }
 }
 
@@ -187,6 +202,15 @@ mod tests {
         again.launched(7, &what("a"), Some(9), NOW + 5 * 86_400);
         let expected: Vec<_> = again.expected(0.7).into_iter().map(|(uid, one)| (uid, one.what)).collect();
         assert_eq!(expected, [(7, what("b"))]);
+        again.forget(8);
+        again.pages(true).iter().for_each(|page| page.write(again.directory()).unwrap());
+        assert_eq!(
+            Log::read(log.directory().into()).size(),
+            (1, 2),
+            "nothing is left of who does not want to be remembered"
+        );
+        log.not_written(&Page { uid: 8, bytes: Some(Vec::new()) });
+        log.pages(true).iter().for_each(|page| page.write(log.directory()).unwrap());
         // A file that was cut off, one that somebody else may write, and one of no user.
         std::fs::write(log.directory().join("7"), &std::fs::read(log.directory().join("7")).unwrap()[..50])
             .unwrap();
