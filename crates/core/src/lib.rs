@@ -16,6 +16,8 @@
 //! | [`profile`] | which pages and names a program needs at its start, and how surely         |
 //! | [`device_figures`] | what a device can do                                             |
 //! | [`quantity`] | sizes and times as people write them                                     |
+//! | [`launches`] | which programs are started when, and which are to be expected             |
+//! | [`idle`]  | when to bring them in, and whether that was worth it                        |
 //! | [`policy`] | which pages to bring in together when one is missing                     |
 //! | [`chain`] | objects that shadow one another: where a copy-on-write map's pages are    |
 //!
@@ -32,6 +34,8 @@
 pub mod chain;
 pub mod device_figures;
 pub mod fault;
+pub mod idle;
+pub mod launches;
 pub mod missing;
 pub mod page;
 pub mod permissions;

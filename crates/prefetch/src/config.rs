@@ -11,7 +11,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,8 @@ const OF_MACHINE: &str = "/etc/prepage.conf";
 const BYTES_MAX: u64 = 64 << 10;
 
 /// The keys, as files and `prepage config` name them.
-pub const KEYS: [&str; 6] = ["enabled", "exclude", "store-max", "hold-outs", "learn", "verbose"];
+pub const KEYS: [&str; 8] =
+    ["enabled", "exclude", "store-max", "hold-outs", "learn", "verbose", "exclude-cgroup", "predict"];
 
 /// What is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,10 @@ pub struct Config {
     pub learn: bool,
     /// Whether `run` says what it does.
     pub verbose: bool,
+    /// Control groups whose processes are left alone, with those below them: patterns of their paths.
+    pub exclude_cgroup: Vec<String>,
+    /// Whether the service remembers which programs are started when, and brings the likeliest in while the machine is idle.
+    pub predict: bool,
     /// Where each of [`KEYS`] was said last; `None` for what nobody said.
     pub origins: [Option<Origin>; KEYS.len()],
     /// What could not be understood.
@@ -95,6 +100,8 @@ impl Default for Config {
             hold_outs: true,
             learn: true,
             verbose: false,
+            exclude_cgroup: Vec::new(),
+            predict: true,
             origins: Default::default(),
             mistakes: Vec::new(),
         }
@@ -146,6 +153,22 @@ impl Config {
         self.enabled && !self.exclude.iter().any(is_meant)
     }
 
+    /// Whether processes in the control groups of process `pid` are to be served. One that is gone is not.
+    pub fn wants_groups_of(&self, pid: u32) -> bool {
+        self.exclude_cgroup.is_empty()
+            || fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| self.wants_groups(&text))
+    }
+
+    /// `memberships` is a /proc/PID/cgroup (cgroups(7)).
+    fn wants_groups(&self, memberships: &str) -> bool {
+        let paths = memberships.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        let mut levels = paths.flat_map(|path| Path::new(path).ancestors());
+        !levels.any(|level| {
+            let level = level.as_os_str().as_encoded_bytes();
+            self.exclude_cgroup.iter().any(|pattern| matches(pattern.as_bytes(), level))
+        })
+    }
+
     /// The value of the key at `at` in [`KEYS`], as a file would have it.
     pub fn value(&self, at: usize) -> String {
         let switch = |on: bool| if on { "yes".into() } else { "no".into() };
@@ -155,7 +178,9 @@ impl Config {
             2 => bytes_text(self.store_bytes_max),
             3 => switch(self.hold_outs),
             4 => switch(self.learn),
-            _ => switch(self.verbose),
+            5 => switch(self.verbose),
+            6 => self.exclude_cgroup.join(" "),
+            _ => switch(self.predict),
         }
     }
 
@@ -198,7 +223,17 @@ impl Config {
             "hold-outs" => self.hold_outs = switch()?,
             "learn" => self.learn = switch()?,
             "verbose" => self.verbose = switch()?,
+            "predict" => self.predict = switch()?,
             "exclude" => self.exclude.extend(value.split_ascii_whitespace().map(str::to_owned)),
+            "exclude-cgroup" => {
+                let mut patterns = value.split_ascii_whitespace();
+                if let Some(name) = patterns.clone().find(|pattern| !pattern.starts_with(['/', '*'])) {
+                    return Err(format!(
+                        "exclude-cgroup: wanted paths such as /system.slice/*, not `{name}`"
+                    ));
+                }
+                self.exclude_cgroup.extend(patterns.by_ref().map(str::to_owned));
+            }
             "store-max" => {
                 let bytes = parse_size(value);
                 self.store_bytes_max =
@@ -284,18 +319,19 @@ mod tests {
     #[test]
     fn what_is_said_later_counts_and_exclusions_add_up() {
         let machine = "# ours\nenabled = no\nexclude = gdb vim*\nstore-max=8M\n";
-        let user = "enabled = yes # mine\n\nexclude = /opt/*\nlearn = off\nverbose=1\nhold-outs = no";
+        let user =
+            "predict = no\nenabled = yes # mine\n\nexclude = /opt/*\nlearn = off\nverbose=1\nhold-outs = no";
         let config = parsed(&[machine, user]);
-        assert!(config.enabled && !config.learn && config.verbose && !config.hold_outs);
+        assert!(config.enabled && !config.predict && !config.learn && config.verbose && !config.hold_outs);
         assert_eq!(
             (config.store_bytes_max, &config.exclude[..]),
             (8 << 20, &["gdb", "vim*", "/opt/*"].map(String::from)[..])
         );
-        assert_eq!(config.origins[0], Some(Origin::File("/1".into(), 1)));
+        assert_eq!(config.origins[0], Some(Origin::File("/1".into(), 2)));
         assert_eq!(config.origins[2].as_ref().unwrap().to_string(), "/0:4");
         assert!(config.mistakes.is_empty());
         let values: Vec<String> = (0..KEYS.len()).map(|at| config.value(at)).collect();
-        assert_eq!(values, ["yes", "gdb vim* /opt/*", "8M", "no", "no", "yes"]);
+        assert_eq!(values, ["yes", "gdb vim* /opt/*", "8M", "no", "no", "yes", "", "no"]);
         for (name, path, wanted) in [
             ("gcc", "/usr/bin/gcc", true),
             ("/bin/gdb", "/usr/bin/gdb", false),
@@ -304,6 +340,26 @@ mod tests {
         ] {
             assert_eq!(config.wants(name.as_ref(), path.as_ref()), wanted, "{name}");
         }
+    }
+
+    #[test]
+    fn a_control_group_is_excluded_with_those_below_it() {
+        let config = parsed(&["exclude-cgroup = /system.slice/build*.service", "exclude-cgroup=*/docker/*"]);
+        assert!(config.mistakes.is_empty());
+        for (memberships, wanted) in [
+            ("0::/user.slice/session-1.scope\n", true),
+            ("0::/system.slice/build-7.service\n", false),
+            ("0::/system.slice/build-7.service/jobs/one\n", false),
+            ("0::/system.slice\n", true),
+            ("5:memory:/\n1:name=systemd:/docker/abc/in\n", false),
+            ("5:memory:/\n1:name=systemd:/docker\n", true),
+            ("", true),
+        ] {
+            assert_eq!(config.wants_groups(memberships), wanted, "{memberships}");
+        }
+        assert!(!config.wants_groups_of(u32::MAX) && Config::default().wants_groups_of(u32::MAX));
+        let config = parsed(&["exclude-cgroup = docker"]);
+        assert!(config.mistakes[0].text.contains("`docker`") && config.exclude_cgroup.is_empty());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A program that is found once its arguments lie elsewhere, or its executable is the file, is done. Until then it is looked at
 //! again and again, at growing intervals. What is waited for is bounded; looking waits for nothing.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -18,15 +19,30 @@ const WAIT_MAX: Duration = Duration::from_secs(3);
 const AWAITED_MAX: usize = 256;
 /// Files that one process is about to execute: a script, its interpreter, what that is itself interpreted by.
 const OF_A_PROCESS_MAX: usize = 4;
+/// Processes whose last exec is remembered: more than start in the seconds in which one may execute again.
+const REMEMBERED_MAX: usize = 4096;
 
 /// Execs that are not done.
 #[derive(Debug, Default)]
 pub struct Awaited {
+    /// In the order in which they were told.
     all: Vec<One>,
+    /// By process, where it was found to have executed a program: the same program may be about to be executed again.
+    done: HashMap<u32, Image>,
+    next_number: u64,
+}
+
+/// What a process runs, until it executes something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Image {
+    started_ticks: u64,
+    arguments_at: u64,
 }
 
 #[derive(Debug)]
 struct One {
+    /// Ascending.
+    number: u64,
     pid: u32,
     file: FileHandle,
     /// Where the arguments of the process's parent lie: a process that was forked and executes nothing has them there too.
@@ -54,7 +70,7 @@ pub enum Begun {
 /// What became of an exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Done,
+    Done(Image),
     /// The process executes something else, as that of a script does, or is gone.
     Other,
     NotYet,
@@ -67,7 +83,9 @@ impl Awaited {
         let Ok(stat) = ProcessStat::of(pid) else { return Begun::Gone };
         let parents = ProcessStat::of(stat.parent).map_or(0, |parent| parent.arguments_at);
         let now = Instant::now();
+        self.next_number += 1;
         let one = One {
+            number: self.next_number,
             pid,
             file,
             parents_arguments_at: parents,
@@ -76,9 +94,9 @@ impl Awaited {
             next: now + PAUSE_MIN,
             until: now + WAIT_MAX,
         };
-        match one.state() {
-            State::Done => {
-                self.forget(pid);
+        match one.state(self.done.get(&pid)) {
+            State::Done(image) => {
+                self.settle(pid, one.number, image);
                 Begun::Done
             }
             State::NotYet => {
@@ -97,9 +115,14 @@ impl Awaited {
         }
     }
 
-    /// What else process `pid` was said to execute were the script and the loader of its program.
-    fn forget(&mut self, pid: u32) {
-        self.all.retain(|one| one.pid != pid);
+    /// Process `pid` has executed what it was said to by `number`. What it was said to execute before were scripts, and programs
+    /// that it no longer runs. What was told since is still to come: setsid(1), env(1) and shells execute another program at once.
+    fn settle(&mut self, pid: u32, number: u64, image: Image) {
+        self.all.retain(|one| one.pid != pid || one.number > number);
+        if self.done.len() >= REMEMBERED_MAX {
+            self.done.clear();
+        }
+        self.done.insert(pid, image);
     }
 
     /// The kernel has come to the loader of the program that process `pid` is about to execute: it will be done soon.
@@ -124,9 +147,9 @@ impl Awaited {
             if one.next > now {
                 return true;
             }
-            match one.state() {
-                State::Done => {
-                    found.push((one.pid, one.file.clone()));
+            match one.state(self.done.get(&one.pid)) {
+                State::Done(image) => {
+                    found.push((one.pid, one.number, one.file.clone(), image));
                     false
                 }
                 State::Other => false,
@@ -137,26 +160,29 @@ impl Awaited {
                 }
             }
         });
-        for (pid, file) in found {
-            self.forget(pid);
+        for (pid, number, file, image) in found {
+            self.settle(pid, number, image);
             done(pid, file);
         }
     }
 }
 
 impl One {
-    fn state(&self) -> State {
+    /// `last` is what its process was last found to have executed.
+    fn state(&self, last: Option<&Image>) -> State {
         let Ok(stat) = ProcessStat::of(self.pid) else { return State::Other };
         let executable = PathBuf::from(format!("/proc/{}/exe", self.pid));
         let Ok(is_file) = self.file.is_numbered_like(&executable) else { return State::Other };
         let has_executed = stat.arguments_at != self.arguments_at
             || stat.arguments_at != self.parents_arguments_at && is_file;
+        let image = Image { started_ticks: stat.started_ticks, arguments_at: stat.arguments_at };
         // The file is the process's while it is still being mapped, and its arguments cannot be read.
         if stat.environment_end == 0 {
             return State::NotYet;
         }
         match (has_executed, is_file) {
-            (true, true) => State::Done,
+            (true, true) if last == Some(&image) => State::NotYet,
+            (true, true) => State::Done(image),
             (true, false) => State::Other,
             (false, _) => State::NotYet,
         }
@@ -164,46 +190,4 @@ impl One {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Read;
-    use std::process::{Command, Stdio};
-
-    use super::*;
-
-    #[test]
-    fn an_exec_is_done_when_the_process_runs_the_file_and_a_script_never_is() {
-        let directory = tempfile::tempdir().unwrap();
-        let script = directory.path().join("script");
-        std::fs::write(&script, "").unwrap();
-        let sh = std::fs::canonicalize("/bin/sh").unwrap();
-        let mut child = Command::new("sh")
-            .args(["-c", "echo; read line; exec sleep 60"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let mut awaited = Awaited::default();
-        assert_eq!(awaited.begin(child.id(), FileHandle::of(&script).unwrap()), Begun::Awaited);
-        assert!(awaited.pause().is_some());
-        assert_eq!(awaited.begin(child.id(), FileHandle::of(&sh).unwrap()), Begun::Done);
-        assert_eq!(awaited.pause(), None, "the script is what the shell reads");
-        let sleep = FileHandle::of(&std::fs::canonicalize("/bin/sleep").unwrap()).unwrap();
-        assert_eq!(awaited.begin(child.id(), sleep.clone()), Begun::Awaited);
-        for _ in 0..10 {
-            assert_eq!(awaited.begin(child.id(), FileHandle::of(&script).unwrap()), Begun::Awaited);
-        }
-        assert_eq!(awaited.all.len(), OF_A_PROCESS_MAX);
-        assert_eq!(awaited.begin(child.id(), sleep.clone()), Begun::Awaited);
-        drop(child.stdin.take());
-        let mut found = None;
-        while found.is_none() && awaited.pause().is_some() {
-            std::thread::sleep(awaited.pause().unwrap());
-            awaited.look(&mut |pid, file| found = Some((pid, file)));
-        }
-        assert_eq!(found, Some((child.id(), sleep.clone())));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(awaited.begin(child.id(), sleep), Begun::Gone);
-    }
-}
+mod tests;

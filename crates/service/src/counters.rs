@@ -52,6 +52,18 @@ counters! {
     not_kept,
     /// Rounds in which names were looked up.
     name_rounds,
+    /// Programs of which pages were brought in because they were expected.
+    predicted,
+    /// Bytes brought in for them.
+    predicted_bytes,
+    /// Starts of such programs.
+    predicted_starts,
+    /// Of the bytes, those in files that somebody opened.
+    predicted_used_bytes,
+    /// Of the bytes, those in files that nobody opened.
+    predicted_unused_bytes,
+    /// Of the unused bytes, those that were sent out again.
+    predicted_sent_out_bytes,
     /// Prefetches given up because a file system did not answer.
     hung,
 }

@@ -73,6 +73,14 @@ impl Learner {
         self.at_work.load(Ordering::Relaxed) > 0
     }
 
+    /// Waits until nobody observes, `most` at most.
+    pub fn wait(&self, most: Duration) {
+        let until = Instant::now() + most;
+        while self.is_at_work() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Processor time spent, nanoseconds.
     pub fn spent_ns(&self) -> u64 {
         self.spent_ns.load(Ordering::Relaxed)

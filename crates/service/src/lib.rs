@@ -15,33 +15,51 @@
 //! | module        | noun                                                                     |
 //! |---------------|--------------------------------------------------------------------------|
 //! | [`service`]   | all of it, running                                                       |
+//! | [`options`]   | how it is to run                                                         |
 //! | [`watch`]     | the file systems whose execs are seen                                    |
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
 //! | [`process`]   | a process that has executed a program                                    |
-//! | [`library`]   | the profiles held in memory                                              |
+//! | [`library`], [`known`] | the profiles held in memory, and one of them                    |
+//! | [`looks`]     | starts that are being looked at, by user                                 |
+//! | [`fetches`]   | the prefetches under way                                                 |
+//! | [`last_starts`] | what was done for the last starts                                      |
 //! | [`crew`]      | threads that wait for work, bounded, replaced where they hang            |
 //! | [`learner`]   | observe and persist, within a share of the processor                     |
 //! | [`tree`]      | whose start a process belongs to                                         |
 //! | [`names`]     | metadata kept in memory                                                  |
+//! | [`idle`]      | what is brought in while nothing else happens                            |
+//! | [`log`]       | who starts what when                                                     |
+//! | [`reading`]   | what the machine does                                                    |
+//! | [`brought`]   | the pages brought in for one program                                     |
 //! | [`counters`], [`status`], [`socket`] | what is told of it                                |
 //! | [`notify`]    | what systemd is told                                                     |
 //!
 //! ```no_run
-//! use prepage_service::service::{Options, Service};
+//! use prepage_service::options::Options;
+//! use prepage_service::service::Service;
 //!
 //! Service::run(&Options::default())?; // until SIGTERM
-//! # Ok::<(), prepage_service::service::ServiceError>(())
+//! # Ok::<(), prepage_service::options::ServiceError>(())
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod awaited;
+pub mod brought;
 pub mod counters;
 pub mod crew;
+pub mod fetches;
+pub mod idle;
+pub mod known;
+pub mod last_starts;
 pub mod learner;
 pub mod library;
+pub mod log;
+pub mod looks;
 pub mod names;
 pub mod notify;
+pub mod options;
 pub mod process;
+pub mod reading;
 pub mod service;
 pub mod socket;
 pub mod status;

@@ -4,22 +4,20 @@
 //! store ([`prepage_prefetch::persist`]) and comes back from there.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prepage_core::DeviceFigures;
-use prepage_core::profile::gain::Turn;
+use prepage_core::profile::Profile;
 use prepage_core::profile::merge::shared;
-use prepage_core::profile::{Profile, ProfiledFile};
-use prepage_prefetch::choose::Choice;
 use prepage_prefetch::config::Config;
-use prepage_prefetch::launch::LaunchOptions;
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::rights::Rights;
+
+use crate::known::Known;
 
 /// What all profiles in memory may take, about.
 const BYTES_MAX: u64 = 10 << 20;
@@ -33,101 +31,6 @@ const USER_AGE_MAX: Duration = Duration::from_secs(10);
 const HANDLES_MAX: usize = 8192;
 /// Roles of one program that a guess is made of.
 const RELATIVES_MAX: usize = 8;
-
-/// A profile in memory.
-#[derive(Debug)]
-pub struct Known {
-    /// Whose it is.
-    pub key: ProgramKey,
-    /// With which rights it is fetched.
-    pub rights: Rights,
-    /// `st_dev` of the file system with the program.
-    pub device: u64,
-    /// What the device with most of its pages can do.
-    pub figures: DeviceFigures,
-    /// Whether it is fetched.
-    pub turn: Turn,
-    /// What is worth fetching.
-    pub planned: Arc<Profile>,
-    /// The profile's history and starts, without what it lists.
-    pub past: Profile,
-    bytes: u64,
-    left_alone_until: Mutex<Option<Instant>>,
-    /// Since when somebody looks whether its files are in memory.
-    looked_at: Mutex<Option<Instant>>,
-    has_changed: AtomicBool,
-}
-
-impl Known {
-    /// `profile`, to be fetched with `rights`.
-    pub fn new(profile: &Profile, rights: Rights) -> Self {
-        // Gains belong to a user's device and are kept there: nothing is tried out in what all share.
-        let choice = Choice::new(profile, &LaunchOptions::default(), false);
-        let past = Profile { files: Vec::new(), lookups: Vec::new(), ..profile.clone() };
-        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
-        let bytes = bytes_of(&choice.planned);
-        let Choice { device, figures, turn, planned } = choice;
-        let planned = Arc::new(planned);
-        let has_changed = AtomicBool::new(false);
-        Self {
-            key,
-            rights,
-            device,
-            figures,
-            turn,
-            planned,
-            past,
-            bytes,
-            left_alone_until: Mutex::default(),
-            looked_at: Mutex::default(),
-            has_changed,
-        }
-    }
-
-    /// Whether it is not to be fetched now: a file system did not answer.
-    pub fn is_left_alone(&self) -> bool {
-        let until = *self.left_alone_until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_some_and(|until| until > Instant::now())
-    }
-
-    /// Has `look` open some of its files. `None` where somebody waits for them already: one thread is enough to find out that
-    /// a file system does not answer.
-    pub fn look_at<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
-        let looked_at = || self.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if looked_at().replace(Instant::now()).is_some() {
-            return None;
-        }
-        let found = look();
-        *looked_at() = None;
-        Some(found)
-    }
-
-    /// Leaves it alone for `pause`.
-    pub fn leave_alone(&self, pause: Duration) {
-        *self.left_alone_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
-    }
-
-    /// Files of it were found to hold something else: its next start is to be observed.
-    pub fn mark_as_changed(&self) {
-        self.has_changed.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether they were.
-    pub fn has_changed(&self) -> bool {
-        self.has_changed.load(Ordering::Relaxed)
-    }
-}
-
-/// About what it takes in memory.
-fn bytes_of(profile: &Profile) -> u64 {
-    const NAME_BYTES: usize = 64;
-    let file = |file: &ProfiledFile| {
-        size_of::<ProfiledFile>() + file.path.len() + size_of_val(&file.extents[..]) + NAME_BYTES
-    };
-    let files: usize = profile.files.iter().map(file).sum();
-    let names: usize = profile.lookups.iter().map(|name| name.path.len() + NAME_BYTES).sum();
-    (files + names) as u64
-}
 
 /// The profiles of one layer, for one user or for all.
 #[derive(Clone, Debug, Default)]
@@ -270,10 +173,17 @@ impl Library {
         Ok(())
     }
 
-    /// What the administrator wants.
-    pub fn is_wanted_by_machine(&self, name: &std::ffi::OsStr, program: &Path) -> bool {
+    /// Whether the administrator wants process `pid` served, which runs `program` as `name`.
+    pub fn is_wanted_by_machine(&self, pid: u32, name: &OsStr, program: &Path) -> bool {
         let machine = self.lock().machine.clone();
-        machine.config.wants(name, program)
+        machine.config.wants(name, program) && machine.config.wants_groups_of(pid)
+    }
+
+    /// Whether user `uid` wants the same, as far as that can be said without reading the user's files. What is not known is
+    /// not wanted yet.
+    pub fn is_wanted_by_user(&self, uid: u32, pid: u32, name: &OsStr, program: &Path) -> bool {
+        let own = self.lock().users.get(&uid).cloned();
+        own.is_some_and(|own| own.config.wants(name, program) && own.config.wants_groups_of(pid))
     }
 
     /// Whether starts are learned from.
@@ -351,15 +261,16 @@ impl Library {
         Some(shelf)
     }
 
-    /// The profile for a start of `key` by a user with `rights`: the user's own, else the machine's. `Err` where the user wants
-    /// nothing done.
+    /// The profile for a start of `key` as process `pid` by a user with `rights`: the user's own, else the machine's. `Err` where
+    /// the user wants nothing done.
     ///
     /// # Errors
     /// [`Unwanted`].
-    pub fn find(&self, key: &ProgramKey, rights: &Rights) -> Result<Option<Arc<Known>>, Unwanted> {
+    pub fn find(&self, pid: u32, key: &ProgramKey, rights: &Rights) -> Result<Option<Arc<Known>>, Unwanted> {
         let name = key.role.split(' ').next().unwrap_or_default();
         if let Some(own) = self.of_user(rights) {
-            if !own.config.wants(name.as_ref(), Path::new(&key.program)) {
+            let config = &own.config;
+            if !config.wants(name.as_ref(), Path::new(&key.program)) || !config.wants_groups_of(pid) {
                 return Err(Unwanted);
             }
             if let Some(known) = own.find(key) {
@@ -421,6 +332,26 @@ impl Library {
             state.handles.clear();
         }
         state.handles.insert(file, program.to_owned());
+    }
+
+    /// Whether the machine and user `uid` want launches remembered, as far as the user's configuration has been read.
+    pub fn predicts(&self, uid: u32) -> bool {
+        let state = self.lock();
+        let machine = &state.machine.config;
+        let own = state.users.get(&uid).is_none_or(|own| own.config.enabled && own.config.predict);
+        own && machine.enabled && machine.predict
+    }
+
+    /// The profile in memory for a start of `key` by user `uid` that is expected; `None` where there is none, or it is unwanted.
+    pub fn expected(&self, key: &ProgramKey, uid: u32) -> Option<Arc<Known>> {
+        let state = self.lock();
+        let (machine, own) = (&state.machine, state.users.get(&uid));
+        let name = key.role.split(' ').next().unwrap_or_default();
+        let is_wanted = |shelf: &Shelf| shelf.config.wants(name.as_ref(), Path::new(&key.program));
+        if !is_wanted(machine) || !own.is_none_or(|own| is_wanted(own)) {
+            return None;
+        }
+        own.and_then(|own| own.find(key)).or_else(|| machine.find(key))
     }
 
     /// All that is in memory, the machine's first.

@@ -5,10 +5,12 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use lexopt::Arg;
+use lexopt::{Arg, ValueExt};
 use prepage_profiles::StartContextPaths;
-use prepage_service::service::{Options, Service, ServiceError};
+use prepage_service::options::{Options, ServiceError};
+use prepage_service::service::Service;
 
 const HELP: &str = "\
 The resident prefetcher of prepage: programs start with their pages on their way
@@ -19,6 +21,9 @@ Options:
       --socket PATH  Where `prepage status` asks [default: /run/prepage/service]
       --below DIR    Serve only programs below this directory
       --no-learn     Fetch what is known, and learn nothing
+      --no-predict   Remember no launches, and bring nothing in ahead of them
+      --idle-after SECONDS
+                     Bring in what is expected once the machine was idle for this long [default: 30]; 0: at any time
   -h, --help         Print help
   -V, --version      Print version
 ";
@@ -59,6 +64,10 @@ fn parse() -> Result<Option<Options>, lexopt::Error> {
             Arg::Long("socket") => options.socket = Some(PathBuf::from(parser.value()?)),
             Arg::Long("below") => options.below = Some(PathBuf::from(parser.value()?)),
             Arg::Long("no-learn") => options.learn = false,
+            Arg::Long("no-predict") => options.idle_after = None,
+            Arg::Long("idle-after") => {
+                options.idle_after = Some(Duration::from_secs(parser.value()?.parse::<u32>()?.into()));
+            }
             Arg::Short('h') | Arg::Long("help") => {
                 let _ = std::io::stdout().write_all(HELP.as_bytes());
                 return Ok(None);

@@ -14,7 +14,8 @@ use prepage_sys::file_handle::FileHandle;
 
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
-use crate::library::{Known, Library};
+use crate::known::Known;
+use crate::library::Library;
 
 /// What all names and inodes may take in the kernel.
 const BYTES_MAX: u64 = 16 << 20;

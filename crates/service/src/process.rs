@@ -13,9 +13,11 @@ use prepage_prefetch::start::StartContext;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::key::readable;
 use prepage_profiles::program::is_stand_in;
+use prepage_sys::file_handle::FileHandle;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_trace::now_ns;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Of longer command lines the beginning is read. A role holds 400 bytes.
 const ARGUMENTS_BYTES_MAX: u64 = 64 << 10;
@@ -33,6 +35,8 @@ pub struct Process {
     pub rights: Rights,
     /// Files that its role names the places of.
     pub places: Vec<PathBuf>,
+    /// The login that it belongs to, where it belongs to one (audit's session).
+    pub session: Option<u32>,
     /// Its parent, the parent's parent and so on.
     pub parents: Vec<u32>,
 }
@@ -53,13 +57,26 @@ pub enum LeftAlone {
 }
 
 impl Process {
-    /// Process `pid`, which has executed its program. With the rights of its user are looked up only the places that its role
-    /// names.
+    /// Process `pid`, which has executed its program: that in `file`, where that is said. With the rights of its user are looked
+    /// up only the places that its role names.
     ///
     /// # Errors
-    /// Why it is left alone.
-    pub fn of(pid: u32) -> Result<Self, LeftAlone> {
+    /// Why it is left alone. Gone where it executes something else meanwhile: that is told by an event of its own.
+    pub fn of(pid: u32, file: Option<&FileHandle>) -> Result<Self, LeftAlone> {
         let gone = |_: io::Error| LeftAlone::Gone;
+        let image = image(pid).map_err(gone)?;
+        let process = Self::now(pid, file)?;
+        // What was read is of one program only where it is still the same.
+        if self::image(pid).map_err(gone)? == image { Ok(process) } else { Err(LeftAlone::Gone) }
+    }
+
+    fn now(pid: u32, file: Option<&FileHandle>) -> Result<Self, LeftAlone> {
+        let gone = |_: io::Error| LeftAlone::Gone;
+        if let Some(file) = file
+            && !file.is_numbered_like(Path::new(&format!("/proc/{pid}/exe"))).map_err(gone)?
+        {
+            return Err(LeftAlone::Gone);
+        }
         let program = fs::read_link(format!("/proc/{pid}/exe")).map_err(gone)?;
         // One that was removed or replaced meanwhile has no name.
         if program.to_string_lossy().ends_with(" (deleted)") {
@@ -98,7 +115,13 @@ impl Process {
         let key = ProgramKey { program: program.to_string_lossy().into_owned(), role };
         let executable = Some(program);
         let context = StartContext { pid, uid: rights.uid, argv, executable, key, began_ns: now_ns() };
-        Ok(Self { context, rights, places: places.into_inner(), parents: parents(pid) })
+        Ok(Self {
+            context,
+            rights,
+            places: places.into_inner(),
+            session: session(pid),
+            parents: parents(pid),
+        })
     }
 
     /// The program's file.
@@ -130,6 +153,34 @@ fn strings(path: &str, bytes_max: u64) -> io::Result<Vec<OsString>> {
         return Ok(Vec::new());
     }
     Ok(bytes.split(|&byte| byte == 0).map(|one| OsString::from_vec(one.to_vec())).collect())
+}
+
+/// Clock ticks since the machine was started, as processes' starts are counted.
+pub fn boot_ticks() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let ns = now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128;
+    (ns * u128::from(rustix::param::clock_ticks_per_second()) / 1_000_000_000) as u64
+}
+
+/// The processes that were started at `since_ticks` or later and have executed something, but for this one.
+pub fn started_since(since_ticks: u64) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_new = |pid: &u32| {
+        ProcessStat::of(*pid)
+            .is_ok_and(|stat| stat.started_ticks + 1 >= since_ticks && stat.environment_end > 0)
+    };
+    pids.filter(|pid| *pid != std::process::id()).filter(is_new).collect()
+}
+
+/// What changes when process `pid` executes a program, or another process has its number.
+fn image(pid: u32) -> io::Result<(u64, u64)> {
+    ProcessStat::of(pid).map(|stat| (stat.started_ticks, stat.arguments_at))
+}
+
+fn session(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/sessionid")).ok()?;
+    text.trim().parse().ok().filter(|session| *session != u32::MAX)
 }
 
 fn parents(pid: u32) -> Vec<u32> {
@@ -169,7 +220,7 @@ mod tests {
         let script = directory.path().join("tool.sh");
         fs::write(&script, SCRIPT).unwrap();
         let child = Waiting::new(Command::new("sh").arg("tool.sh").current_dir(&directory));
-        let process = Process::of(child.0.id()).unwrap();
+        let process = Process::of(child.0.id(), None).unwrap();
         assert_eq!(process.program(), fs::canonicalize("/bin/sh").unwrap());
         assert!(process.context.key.role.starts_with("sh tool.sh@"), "{}", process.context.key.role);
         assert_eq!(process.places, [script.canonicalize().unwrap()]);
@@ -181,10 +232,18 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_runs_something_else_by_now_is_not_taken_for_what_it_ran() {
+        let child = Waiting::new(Command::new("sh").args(["-c", SCRIPT]));
+        let [sh, other] = ["/bin/sh", "/bin/true"].map(|path| FileHandle::of(Path::new(path)).unwrap());
+        assert_eq!(Process::of(child.0.id(), Some(&other)).unwrap_err(), LeftAlone::Gone);
+        assert!(Process::of(child.0.id(), Some(&sh)).is_ok());
+    }
+
+    #[test]
     fn what_is_switched_off_or_gone_is_left_alone() {
         let off = Waiting::new(Command::new("sh").args(["-c", SCRIPT]).env("PREPAGE", "off"));
-        assert_eq!(Process::of(off.0.id()).unwrap_err(), LeftAlone::SwitchedOff);
-        assert_eq!(Process::of(u32::MAX).unwrap_err(), LeftAlone::Gone);
+        assert_eq!(Process::of(off.0.id(), None).unwrap_err(), LeftAlone::SwitchedOff);
+        assert_eq!(Process::of(u32::MAX, None).unwrap_err(), LeftAlone::Gone);
     }
 
     #[test]
@@ -196,7 +255,7 @@ mod tests {
         let count = 16;
         command.args(std::iter::repeat_n(&argument, count));
         let child = Waiting::new(&mut command);
-        let process = Process::of(child.0.id()).unwrap();
+        let process = Process::of(child.0.id(), None).unwrap();
         assert!(process.context.key.role.len() <= 400);
         let read: usize = process.context.argv.iter().map(|one| one.len() + 1).sum();
         assert!(read as u64 <= ARGUMENTS_BYTES_MAX, "{read}");

@@ -1,6 +1,6 @@
 //! The service, running: one thread waits for the kernel and hands on what it says, and never waits for anything else.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -10,31 +10,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prepage_core::profile::gain::Turn;
 use prepage_prefetch::clock::unix_s;
-use prepage_prefetch::engine::{Engine, Work};
 use prepage_prefetch::launch::random;
-use prepage_prefetch::memory::Budget;
-use prepage_profiles::identity::Skipped;
-use prepage_profiles::{ProgramKey, StoreError};
+use prepage_profiles::Layer;
 use prepage_sys::exec_watch::Seen;
 use prepage_sys::file_handle::FileHandle;
-use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_sys::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::awaited::{Awaited, Begun};
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
+use crate::fetches::{Done, Fetches};
+use crate::idle::Idle;
+use crate::known::Known;
+use crate::last_starts::LastStarts;
 use crate::learner::Learner;
-use crate::library::{Known, Library};
+use crate::library::Library;
+use crate::looks::Looks;
 use crate::names::Names;
 use crate::notify;
-use crate::process::{LeftAlone, Process, is_switched_off};
+use crate::options::{Options, ServiceError};
+use crate::process::{LeftAlone, Process, boot_ticks, is_switched_off, started_since};
 use crate::socket::Socket;
 use crate::tree::{Kind, Tree};
 use crate::watch::Watch;
@@ -48,33 +48,14 @@ const TICK: Duration = Duration::from_secs(1);
 /// Threads that look at starts; two of them may observe.
 const LAUNCHERS: usize = 8;
 const LAUNCHES_WAITING_MAX: usize = 512;
-/// Threads of a device, those of one prefetch and half of another's, and the work that waits for them.
-const READERS: usize = 64;
-const READS_WAITING_MAX: usize = 256;
-/// Devices with readers of their own; programs on others share.
-const DEVICES_MAX: usize = 16;
-/// A profile that was fetched or found in memory is left alone for this long.
-const APART: Duration = Duration::from_secs(1);
 /// What a program starts within this time is part of its start.
 const START_WINDOW: Duration = Duration::from_secs(3);
 /// What `prepage run` has started is its own for as long as it serves a start.
 const PREFIX_WINDOW: Duration = Duration::from_secs(30);
-/// A prefetch is past its start by then.
-const FETCH_MAX: Duration = Duration::from_secs(30);
-/// A prefetch that has not ended this long after it was cancelled hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(10);
-/// A file system that does not answer is not asked again for this long.
-const LEFT_ALONE: Duration = Duration::from_secs(600);
 /// Processes that are looked at after execs were missed.
 const RESCANNED_MAX: usize = 512;
-/// Starts that are told in the status.
-const TOLD_MAX: usize = 64;
-/// Looking at a start takes a millisecond. One that takes longer than this waits for a file system that may never answer.
-const SLOW: Duration = Duration::from_secs(2);
-/// So many of one user's are waited for.
-const SLOW_MAX: usize = 2;
-/// Programs that are remembered as fetched.
-const RECENT_MAX: usize = 1024;
+/// Where the launch log lies below the machine's profiles.
+const LAUNCHES: &str = "launches";
 /// Files without a profile that are remembered.
 const STRANGERS_MAX: usize = 4096;
 
@@ -88,78 +69,6 @@ const LOADERS: [&str; 6] = [
     "/lib/ld-musl-aarch64.so.1",
 ];
 
-/// How it is to run.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Directories of profiles for all users, the machine's first, in place of the usual ones.
-    pub layers: Option<Vec<PathBuf>>,
-    /// Where it answers questions; nowhere where this is `None`.
-    pub socket: Option<PathBuf>,
-    /// Whether to learn what is started.
-    pub learn: bool,
-    /// Only programs below this directory are served, where there is one.
-    pub below: Option<PathBuf>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { layers: None, socket: Some(crate::socket::USUAL.into()), learn: true, below: None }
-    }
-}
-
-/// Why the service cannot run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServiceError {
-    /// Execs cannot be watched.
-    #[error("cannot watch what is executed on this machine")]
-    Watch(#[source] io::Error),
-    /// There is no place for the machine's profiles.
-    #[error("the machine's profiles cannot be found")]
-    Store(#[from] StoreError),
-    /// It cannot be asked.
-    #[error("cannot answer at {}", path.display())]
-    Socket {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Something else that it needs of the system.
-    #[error("cannot wait for events")]
-    Wait(#[from] io::Error),
-}
-
-/// A start, as the status tells it to who may know.
-#[derive(Clone, Debug)]
-pub struct Told {
-    /// When, seconds since 1970.
-    pub unix_s: u64,
-    /// Whose.
-    pub uid: u32,
-    /// The program.
-    pub program: String,
-    /// How it was called.
-    pub role: String,
-    /// What was done.
-    pub done: Done,
-}
-
-/// What was done for a start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
-    /// Its profile was fetched.
-    Fetched,
-    /// Its pages were in memory.
-    Warm,
-    /// It was fetched for a moment before.
-    Recent,
-    /// What its other roles have in common was fetched.
-    Guessed,
-    /// Nothing is known of it.
-    Unknown,
-}
-
 /// The service.
 #[derive(Debug)]
 pub struct Service {
@@ -171,29 +80,16 @@ pub struct Service {
     learns: bool,
     below: Option<PathBuf>,
     launchers: Crew,
-    readers: Mutex<HashMap<u64, Crew>>,
+    fetches: Fetches,
     names: Names,
+    pub(crate) idle: Option<Arc<Idle>>,
     tree: Tree,
-    under_way: Mutex<Vec<UnderWay>>,
-    /// Starts that are looked at: whose, and since when.
-    looked_at: Mutex<HashMap<u32, (u32, Instant)>>,
-    /// What was fetched when.
-    recent: Mutex<HashMap<(String, String), Instant>>,
+    looks: Arc<Looks>,
     /// Whether what is looked at now and then is being looked at.
     is_looking: AtomicBool,
-    /// For the next prefetch.
-    budget: Mutex<Option<Budget>>,
-    told: Mutex<VecDeque<Told>>,
+    pub(crate) last_starts: LastStarts,
     loaders: Mutex<HashSet<FileHandle>>,
     strangers: Mutex<HashSet<FileHandle>>,
-}
-
-/// A prefetch under way.
-#[derive(Debug)]
-struct UnderWay {
-    engine: Engine,
-    known: Arc<Known>,
-    began: Instant,
 }
 
 impl Service {
@@ -207,24 +103,24 @@ impl Service {
         let (stop, stopper) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
         let library = Arc::new(Library::open(options.layers.clone())?);
         let counters = Arc::new(Counters::default());
+        let log = library.machine_stores().directory(Layer::Machine)?.join(LAUNCHES);
+        let idle = |after| Arc::new(Idle::new(library.clone(), counters.clone(), log, after));
         let service = Arc::new(Self {
             watch: Watch::new().map_err(ServiceError::Watch)?,
             learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop)),
             names: Names::new(library.clone(), counters.clone()),
+            idle: options.idle_after.map(idle),
+            fetches: Fetches::new(counters.clone()),
             library,
             counters,
             began: Instant::now(),
             learns: options.learn,
             below: options.below.clone(),
             launchers: Crew::new("launch", LAUNCHERS, LAUNCHES_WAITING_MAX),
-            readers: Mutex::default(),
             tree: Tree::default(),
-            under_way: Mutex::default(),
-            looked_at: Mutex::default(),
-            recent: Mutex::default(),
+            looks: Arc::default(),
             is_looking: AtomicBool::new(false),
-            budget: Mutex::default(),
-            told: Mutex::default(),
+            last_starts: LastStarts::default(),
             loaders: Mutex::default(),
             strangers: Mutex::default(),
         });
@@ -244,7 +140,8 @@ impl Service {
         notify::say("STOPPING=1");
         // Observations end with what they have seen, and write it.
         drop(stopper);
-        service.wait_for_observations(Duration::from_secs(5));
+        service.learner.wait(Duration::from_secs(5));
+        service.idle.iter().for_each(|idle| idle.write());
         Ok(())
     }
 
@@ -307,7 +204,7 @@ impl Service {
 
     /// What is looked at now and then. Whatever may wait for a disk is done elsewhere.
     fn tick(self: &Arc<Self>) {
-        let is_quiet = self.look_at_prefetches();
+        let is_quiet = self.fetches.look();
         // Where the last look still waits, another would only take the place of starts.
         if self.is_looking.swap(true, Ordering::Relaxed) {
             return;
@@ -319,12 +216,11 @@ impl Service {
             }
             *lock(&service.loaders) =
                 LOADERS.iter().filter_map(|path| FileHandle::of(Path::new(path)).ok()).collect();
-            // Made now, it is there at once for the next start.
-            let budget = Budget::of_process();
-            *lock(&service.budget) = Some(budget);
+            service.fetches.get_ready();
             if is_quiet {
                 service.names.tick();
             }
+            service.idle.iter().for_each(|idle| idle.tick(is_quiet));
             service.is_looking.store(false, Ordering::Relaxed);
         };
         if !self.launchers.lend(Priority::Guess, Box::new(look)) {
@@ -360,17 +256,16 @@ impl Service {
 
     /// Process `pid` is about to execute the program in `file`: with the rights and the environment that it has itself, mostly.
     fn start_early(&self, pid: u32, file: &FileHandle) {
-        let Some(known) =
-            Rights::of_process(pid).ok().and_then(|rights| self.library.only_role(file, rights.uid))
-        else {
-            return;
-        };
+        let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
+        let Some(known) = self.library.only_role(file, uid) else { return };
         let program = Path::new(&known.key.program);
+        let name = program.file_name().unwrap_or_default();
         let is_wanted = self.below.as_ref().is_none_or(|below| program.starts_with(below))
-            && self.library.is_wanted_by_machine(program.file_name().unwrap_or_default(), program)
+            && self.library.is_wanted_by_machine(pid, name, program)
+            && self.library.is_wanted_by_user(uid, pid, name, program)
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            self.fetch(&known, Priority::Start);
+            self.fetches.fetch(&known, Priority::Start);
         }
     }
 
@@ -378,36 +273,25 @@ impl Service {
     fn launch(self: &Arc<Self>, pid: u32, file: FileHandle) {
         // The user that the kernel shows the process's directory as; a process that is gone has none.
         let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid()) else { return };
+        self.idle.iter().for_each(|idle| idle.give_way());
+        let Some(look) = self.looks.begin(uid) else { return self.counters.crowded.count() };
         let service = self.clone();
-        if self.has_many_slow(uid)
-            || !self.launchers.lend(Priority::Start, Box::new(move || service.start(pid, Some(file))))
-        {
+        let start = move || {
+            let process = {
+                let _slow = look.at_work();
+                service.fetch_for(pid, Some(file))
+            };
+            process.inspect(|process| service.observe(process));
+        };
+        if !self.launchers.lend(Priority::Start, Box::new(start)) {
             self.counters.crowded.count();
-        } else {
-            lock(&self.looked_at).insert(pid, (uid, Instant::now()));
-        }
-    }
-
-    /// Whether starts of user `uid` take so long to look at that no more of them are: names that a hostile file system answers
-    /// for hold up the threads of nobody else.
-    fn has_many_slow(&self, uid: u32) -> bool {
-        let looked_at = lock(&self.looked_at);
-        looked_at.values().filter(|(of, began)| *of == uid && began.elapsed() > SLOW).count() >= SLOW_MAX
-    }
-
-    /// Serves a start.
-    fn start(&self, pid: u32, file: Option<FileHandle>) {
-        let process = self.fetch_for(pid, file);
-        lock(&self.looked_at).remove(&pid);
-        if let Some(process) = process {
-            self.observe(&process);
         }
     }
 
     /// Chooses and fetches for a start. Returns it where it is to be observed.
     fn fetch_for(&self, pid: u32, file: Option<FileHandle>) -> Option<Process> {
         self.counters.starts.count();
-        let process = match Process::of(pid) {
+        let process = match Process::of(pid, file.as_ref()) {
             Ok(process) => process,
             Err(why) => {
                 match why {
@@ -424,27 +308,34 @@ impl Service {
         let part_of = self.tree.of(pid, &process.parents);
         let is_wanted = part_of != Some(Kind::ByPrefix)
             && self.below.as_ref().is_none_or(|below| process.program().starts_with(below))
-            && self.library.is_wanted_by_machine(name.as_ref(), process.program());
-        let found = if is_wanted { self.library.find(key, &process.rights).ok() } else { None };
+            && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
+        let found = if is_wanted { self.library.find(pid, key, &process.rights).ok() } else { None };
         let Some(found) = found else {
             self.counters.left_alone.count();
             return None;
         };
+        if part_of.is_none() {
+            self.idle.iter().for_each(|idle| idle.launched(&process));
+        }
         let done = match &found {
             Some(known) => {
                 if let Some(file) = file {
                     self.library.note(file, &key.program);
                 }
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
-                self.fetch(known, Priority::Start)
+                self.fetches.fetch(known, Priority::Start)
             }
             None => {
                 self.counters.unknown.count();
                 self.note_stranger(file);
-                if part_of.is_none() { self.fetch_guess(&key.program) } else { Done::Unknown }
+                if part_of.is_none() {
+                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program))
+                } else {
+                    Done::Unknown
+                }
             }
         };
-        self.tell(&process, done);
+        self.last_starts.tell(&process, done);
         let is_due = match &found {
             Some(known) => known.has_changed() || known.past.observation_due(self.sample(known)),
             None => true,
@@ -470,115 +361,12 @@ impl Service {
         place.learn(process);
     }
 
-    /// Fetches what is known, unless it is in memory.
-    fn fetch(&self, known: &Arc<Known>, priority: Priority) -> Done {
-        if known.turn != Turn::Prefetch || known.is_left_alone() || self.is_recent(&known.key) {
-            return Done::Recent;
-        }
-        let mut engine = Engine::new(known.planned.clone(), &known.figures);
-        let budget = lock(&self.budget).take();
-        engine.keep_within(budget.unwrap_or_else(Budget::of_process));
-        {
-            let Ok(_assumed) = known.rights.assume() else { return Done::Unknown };
-            match known.look_at(|| engine.is_warm()) {
-                Some(false) => {}
-                Some(true) => {
-                    self.counters.warm.count();
-                    return Done::Warm;
-                }
-                None => {
-                    self.counters.hung.count();
-                    return Done::Unknown;
-                }
-            }
-        }
-        let crew = self.readers_of(known.device);
-        engine.start_on(&mut |work: Work| {
-            let rights = known.rights.clone();
-            crew.lend(
-                priority,
-                Box::new(move || {
-                    // Without these rights nothing is opened.
-                    if let Ok(_assumed) = rights.assume() {
-                        work();
-                    }
-                }),
-            )
-        });
-        self.counters.fetched.count();
-        let under_way = UnderWay { engine, known: known.clone(), began: Instant::now() };
-        lock(&self.under_way).push(under_way);
-        Done::Fetched
-    }
-
-    /// Whether a program was fetched in this role, by anybody's profile, a moment ago. It counts as fetched now.
-    fn is_recent(&self, key: &ProgramKey) -> bool {
-        let mut recent = lock(&self.recent);
-        if recent.len() >= RECENT_MAX {
-            recent.retain(|_, at| at.elapsed() < APART);
-        }
-        let now = Instant::now();
-        let before = recent.insert((key.program.clone(), key.role.clone()), now);
-        before.is_some_and(|before| now - before < APART)
-    }
-
-    fn fetch_guess(&self, program: &str) -> Done {
-        let Some(mut guess) = self.library.guess(program) else { return Done::Unknown };
-        guess.program = program.to_owned();
-        let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
-        match self.fetch(&known, Priority::Guess) {
-            Done::Fetched => {
-                self.counters.guessed.count();
-                Done::Guessed
-            }
-            done => done,
-        }
-    }
-
-    fn readers_of(&self, device: u64) -> Crew {
-        let mut readers = lock(&self.readers);
-        let device = if readers.len() < DEVICES_MAX || readers.contains_key(&device) { device } else { 0 };
-        readers.entry(device).or_insert_with(|| Crew::new("read", READERS, READS_WAITING_MAX)).clone()
-    }
-
-    /// Takes account of prefetches that have ended, and ends those that take too long. Returns whether there are none.
-    fn look_at_prefetches(&self) -> bool {
-        let mut under_way = lock(&self.under_way);
-        under_way.retain(|UnderWay { engine, known, began }| {
-            if !engine.wait_for(Duration::ZERO) {
-                if began.elapsed() < FETCH_MAX {
-                    return true;
-                }
-                engine.cancel();
-                if began.elapsed() < FETCH_MAX + HANGS_AFTER {
-                    return true;
-                }
-            }
-            let outcome = engine.outcome();
-            self.counters.fetched_bytes.add(outcome.requested_bytes);
-            if outcome.skipped.iter().any(|(_, why)| *why == Skipped::Changed) {
-                known.mark_as_changed();
-            }
-            if engine.is_at_work() {
-                known.leave_alone(LEFT_ALONE);
-                self.counters.hung.count();
-            }
-            false
-        });
-        under_way.is_empty()
-    }
-
     /// Looks at the processes that were started since `since_ticks`: execs were missed.
     fn rescan(&self, since_ticks: u64) {
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let is_new = |pid: &u32| {
-            ProcessStat::of(*pid)
-                .is_ok_and(|stat| stat.started_ticks + 1 >= since_ticks && stat.environment_end > 0)
-        };
-        for pid in pids.filter(|pid| *pid != std::process::id()).filter(is_new).take(RESCANNED_MAX) {
+        for pid in started_since(since_ticks).into_iter().take(RESCANNED_MAX) {
             self.counters.rescanned.count();
-            self.start(pid, None);
+            let process = self.fetch_for(pid, None);
+            process.inspect(|process| self.observe(process));
         }
     }
 
@@ -590,50 +378,12 @@ impl Service {
         strangers.extend(file);
     }
 
-    fn tell(&self, process: &Process, done: Done) {
-        let mut told = lock(&self.told);
-        if told.len() >= TOLD_MAX {
-            told.pop_front();
-        }
-        let key = &process.context.key;
-        told.push_back(Told {
-            unix_s: unix_s(),
-            uid: process.context.uid,
-            program: key.program.clone(),
-            role: key.role.clone(),
-            done,
-        });
-    }
-
-    /// The last starts of user `uid`; of all users for root.
-    pub(crate) fn told_to(&self, uid: u32) -> Vec<Told> {
-        lock(&self.told).iter().filter(|told| uid == 0 || told.uid == uid).cloned().collect()
-    }
-
     /// Threads that launch and that read, and how many of all of them hang.
     pub(crate) fn threads(&self) -> (usize, usize, usize) {
-        let (launching, mut hanging) = self.launchers.threads();
-        let mut reading = 0;
-        for crew in lock(&self.readers).values() {
-            let (threads, hang) = crew.threads();
-            (reading, hanging) = (reading + threads, hanging + hang);
-        }
-        (launching, reading, hanging)
+        let (launching, hanging) = self.launchers.threads();
+        let (reading, hang) = self.fetches.threads();
+        (launching, reading, hanging + hang)
     }
-
-    fn wait_for_observations(&self, most: Duration) {
-        let until = Instant::now() + most;
-        while self.learner.is_at_work() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-/// Clock ticks since the machine was started, as processes' starts are counted.
-fn boot_ticks() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    let ns = now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128;
-    (ns * u128::from(rustix::param::clock_ticks_per_second()) / 1_000_000_000) as u64
 }
 
 /// Prefetches keep the files of their profiles open.

@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::service::{Done, Service};
+use crate::fetches::Done;
+use crate::idle::IdleStatus;
+use crate::last_starts::Told;
+use crate::service::Service;
 use crate::watch::State;
 
 /// The version of [`Status`]; it grows when a field changes its meaning or goes.
@@ -39,6 +42,8 @@ pub struct Status {
     pub hanging_threads: usize,
     /// Counts since it began, by name ([`crate::counters::Counters`]).
     pub counts: std::collections::BTreeMap<String, u64>,
+    /// What is brought in while nothing else happens; nothing where that is switched off.
+    pub idle: Option<IdleStatus>,
     /// File systems.
     pub file_systems: Vec<FileSystem>,
     /// The last starts of whoever asks; of all users for root.
@@ -89,7 +94,7 @@ impl Status {
                 State::Refused(why) => Some(why),
             },
         });
-        let start = |told: crate::service::Told| Start {
+        let start = |told: Told| Start {
             unix_s: told.unix_s,
             uid: told.uid,
             program: told.program,
@@ -118,8 +123,9 @@ impl Status {
             reading_threads,
             hanging_threads,
             counts: service.counters.all().into_iter().map(|(name, _, value)| (name.into(), value)).collect(),
+            idle: service.idle.as_ref().map(|idle| idle.status(uid)),
             file_systems: file_systems.collect(),
-            last_starts: service.told_to(uid).into_iter().map(start).collect(),
+            last_starts: service.last_starts.of(uid).into_iter().map(start).collect(),
         }
     }
 }
@@ -144,6 +150,16 @@ pub fn metrics(service: &Service) -> String {
     add("profile_bytes", "About what the profiles in memory take.", "gauge", status.profile_bytes as f64);
     add("machine_profiles", "Profiles of the machine in memory.", "gauge", status.machine_profiles as f64);
     add("user_profiles", "Profiles of users in memory.", "gauge", status.user_profiles as f64);
+    if let Some(idle) = status.idle {
+        add(
+            "predicted_resident_bytes",
+            "Brought in for what is expected now.",
+            "gauge",
+            idle.brought_bytes as f64,
+        );
+        let share = idle.used_share.unwrap_or(f64::NAN);
+        add("predicted_used_share", "Of what was brought in lately, what was used.", "gauge", share);
+    }
     add(
         "hanging_threads",
         "Threads that wait for a file system that does not answer.",

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use prepage_core::launches::{Launched, Launches};
 use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
@@ -71,6 +72,19 @@ impl Place {
         path
     }
 
+    /// So many files that can be executed, and whose interpreter is missing.
+    fn scripts(&self, count: usize) -> Vec<PathBuf> {
+        let directory = self.path("scripts");
+        fs::create_dir(&directory).unwrap();
+        let script = |at: usize| {
+            let path = directory.join(at.to_string());
+            fs::write(&path, "#!/no/such/interpreter\n").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        (0..count).map(script).collect()
+    }
+
     /// Puts a profile into the machine's layer, whatever is in it: pages 8, 9 and 200 of each of the files.
     fn profile(&self, program: &Path, files: &[&Path]) {
         let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
@@ -106,6 +120,21 @@ impl Place {
 fn pages_in_memory(path: &Path) -> u64 {
     let all = PageRange::new(PageIndex(0), PageIndex(PAGES));
     cached_pages(File::open(path).unwrap().as_fd(), all).unwrap()
+}
+
+/// The file is opened to be executed, and then there is nothing to run it with: this process goes on.
+fn execute_in_vain(script: &Path) {
+    let error = Command::new(script).exec();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+}
+
+/// Unmounted on every way out.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+    }
 }
 
 /// Waits until `is` is so. Returns whether it came to be.
@@ -230,6 +259,77 @@ fn a_program_of_several_roles_gets_that_of_its_arguments_and_an_unknown_role_wha
     assert!(pages_in_memory(&b) >= 3 && pages_in_memory(&a) == 0);
 }
 
+/// setsid(1), env(1) and shells become the program within microseconds.
+#[test]
+fn a_program_that_another_one_becomes_is_fetched_for() {
+    let Some(place) = Place::new() else { return };
+    let ways = [
+        &["setsid"][..],
+        &["env", "A=b"],
+        &["sh", "-c", "exec \"$0\" \"$1\""],
+        &["setsid", "env", "sh", "-c", "exec \"$0\" 60"],
+    ];
+    let names = ["one", "two", "three", "four"];
+    let known = names.map(|name| {
+        let (program, file) = (place.program(name), place.cold_file(&format!("{name}.file"), 0o644));
+        place.profile(&program, &[&file]);
+        (program, file)
+    });
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    for (at, (way, (program, _))) in (1..).zip(ways.iter().zip(&known)) {
+        let _running = Running(Command::new(way[0]).args(&way[1..]).arg(program).arg("60").spawn().unwrap());
+        service.wait_until("it is told as itself", || {
+            let status = service.status();
+            let starts = status["last_starts"].as_array().unwrap();
+            let name = program.file_name().unwrap().to_str().unwrap();
+            let is_role = |role: &str| role.split(' ').next() == Some(name);
+            starts.last().is_some_and(|last| {
+                last["program"] == program.to_str().unwrap() && is_role(last["role"].as_str().unwrap())
+            })
+        });
+        service.wait_until("it is fetched", || service.count("fetched") >= at);
+    }
+}
+
+#[test]
+fn what_is_expected_is_brought_in_and_its_use_is_counted() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    let key = ProgramKey::of(&[(&program).into(), "60".into()]).unwrap();
+    let what = Launched { program: key.program, role: key.role };
+    // The last four days began with it.
+    let mut launches = Launches::default();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    for days in (1..5).rev() {
+        let then = now - days * 86_400;
+        launches.launched(&what, false, then);
+        launches.tick(then + 3000);
+    }
+    let log = place.layer().join("launches");
+    fs::create_dir(&log).unwrap();
+    fs::write(log.join("0"), launches.encode()).unwrap();
+    let mut service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
+    service.wait_until("it is brought in", || service.count("predicted") > 0);
+    // Whatever else is started on this machine stops it.
+    let bytes = service.count("predicted_bytes");
+    assert!((1..=3 * PAGE_SIZE).contains(&bytes), "{bytes}");
+    let idle = &service.status()["idle"];
+    assert_eq!((&idle["brought_programs"], &idle["expected"][0]["is_brought"]), (&1.into(), &true.into()));
+    // The program itself is sleep(1): this process opens the file in its place.
+    File::open(&file).unwrap();
+    let _running = Running::start(&program);
+    service.wait_until("it is counted", || service.count("predicted_used_bytes") > 0);
+    let counts =
+        ["predicted_starts", "predicted_used_bytes", "predicted_unused_bytes", "predicted_sent_out_bytes"];
+    assert_eq!(counts.map(|name| service.count(name)), [1, bytes, 0, 0]);
+    service.signal(Signal::TERM);
+    assert!(service.child.wait().unwrap().success());
+    assert_eq!(fs::metadata(log.join("0")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(Launches::decode(&fs::read(log.join("0")).unwrap()).unwrap().programs() == 1);
+}
+
 #[test]
 fn a_program_that_nobody_knows_is_learned_and_then_known() {
     let Some(place) = Place::new() else { return };
@@ -311,20 +411,10 @@ fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
     let program = place.program("known");
     let file = place.cold_file("file", 0o644);
     place.profile(&program, &[&file]);
-    let directory = place.path("storm");
-    fs::create_dir(&directory).unwrap();
-    for at in 0..storm {
-        let path = directory.join(at.to_string());
-        fs::write(&path, "#!/no/such/interpreter\n").unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    let scripts = place.scripts(storm);
     let service = Prepaged::start(&place, &["--no-learn"]);
     service.signal(Signal::STOP);
-    // Each is opened, and then there is nothing to run it with: this process goes on.
-    for at in 0..storm {
-        let error = Command::new(directory.join(at.to_string())).exec();
-        assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
-    }
+    scripts.iter().for_each(|script| execute_in_vain(script));
     let _running = Running::start(&program);
     service.signal(Signal::CONT);
     service.wait_until("the loss is counted", || service.count("lost") > 0);
@@ -334,6 +424,69 @@ fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
     assert!(status["counts"]["rescanned"].as_u64().unwrap() > 0);
     let resident = status["resident_bytes"].as_u64().unwrap();
     assert!(resident < 64 << 20, "{resident} bytes after {storm} files");
+}
+
+#[test]
+#[ignore = "takes a minute or two: cargo test -p prepage-service --test machine -- --ignored"]
+fn a_hundred_thousand_executables_take_bounded_memory() {
+    const EXECUTABLES: usize = 100_000;
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    let scripts = place.scripts(EXECUTABLES);
+    let service = Prepaged::start(&place, &[]);
+    let before = service.status()["resident_bytes"].as_u64().unwrap();
+    // Unless others execute so much meanwhile that the kernel has no room.
+    let sees = |executed| service.count("execs") >= executed as u64 || service.count("lost") > 0;
+    for (at, script) in scripts.iter().enumerate() {
+        execute_in_vain(script);
+        // What the kernel has no room for would not be seen.
+        if at % 8192 == 8191 {
+            service.wait_until("they are seen", || sees(at));
+        }
+    }
+    service.wait_until("all are seen", || sees(EXECUTABLES));
+    let after = service.status()["resident_bytes"].as_u64().unwrap();
+    assert!(after < before + (20 << 20), "{before} bytes before, {after} after");
+    let _running = Running::start(&program);
+    service.wait_until("it is fetched", || service.count("fetched") > 0);
+}
+
+#[test]
+fn a_full_disk_keeps_nothing_and_is_used_again_when_there_is_room() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("unknown");
+    let flags = rustix::mount::MountFlags::empty();
+    let options = c"size=256k,mode=755";
+    match rustix::mount::mount("none", place.layer(), "tmpfs", flags, Some(options)) {
+        Ok(()) => {}
+        Err(error @ rustix::io::Errno::PERM) => return prepage_testing::skip(Need::Mounts, error),
+        Err(error) => panic!("{error}"),
+    }
+    let layer = place.layer();
+    let _mounted = Mounted(&layer);
+    let filler = layer.join("filler");
+    let mut file = File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
+    let mut service = Prepaged::start(&place, &[]);
+    let start_until = |service: &Prepaged, what: &str, count: &str| {
+        let before = service.count(count);
+        service.wait_until(what, || {
+            let observed = service.count("observed");
+            let _running = Running::start(&program);
+            service.wait_until("it is observed", || service.count("observed") > observed);
+            service.count(count) > before
+        });
+    };
+    start_until(&service, "nothing can be kept", "not_kept");
+    assert!(place.stores().list(Layer::Machine).unwrap().is_empty());
+    fs::remove_file(&filler).unwrap();
+    drop(file);
+    start_until(&service, "it is learned", "learned");
+    assert_eq!(place.stores().list(Layer::Machine).unwrap().len(), 1);
+    service.signal(Signal::TERM);
+    assert!(service.child.wait().unwrap().success());
 }
 
 #[test]
@@ -357,13 +510,6 @@ fn file_systems_are_watched_as_they_come_and_go() {
         let all = status["file_systems"].as_array().unwrap().clone();
         all.iter().any(|one| one["point"] == point.to_str().unwrap() && one["is_watched"] == true)
     };
-    /// Unmounted on every way out.
-    struct Mounted<'a>(&'a Path);
-    impl Drop for Mounted<'_> {
-        fn drop(&mut self) {
-            let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
-        }
-    }
     quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
     let mounted = Mounted(&point);
     service.wait_until("it is watched", is_watched);

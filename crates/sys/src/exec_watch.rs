@@ -1,9 +1,10 @@
-//! Which files are opened to be executed, on whole file systems (fanotify(7), FAN_OPEN_EXEC, Linux 5.1; CAP_SYS_ADMIN).
+//! Which files are opened to be executed, on whole file systems, and who opens certain files (fanotify(7), FAN_OPEN_EXEC,
+//! Linux 5.1; CAP_SYS_ADMIN).
 //!
 //! Events name the file and the process and hold nothing: neither a file nor a mount stays in use because of one that is
 //! not read yet. No program waits for them. What does not fit the kernel's queue of 16,384 is told as [`Seen::Lost`].
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -37,7 +38,39 @@ pub enum Seen {
 /// Execs of the file systems that were added.
 #[derive(Debug)]
 pub struct ExecWatch {
-    fd: OwnedFd,
+    group: Group,
+}
+
+/// Opens and reads of the files that were added: by whom, and of which. What it tells is [`Seen::Exec`], whatever was done.
+#[derive(Debug)]
+pub struct OpenWatch {
+    group: Group,
+}
+
+impl OpenWatch {
+    /// Of no file yet. Dropped, it lets go of all.
+    ///
+    /// # Errors
+    /// EPERM without the right to watch, EMFILE where a user has too many (128).
+    pub fn new() -> io::Result<Self> {
+        Group::new().map(|group| Self { group })
+    }
+
+    /// Adds a file. Its inode stays in the kernel's memory meanwhile; its file system can be unmounted.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP, ENODEV, EXDEV where a file system has no numbers that tell its files.
+    pub fn add(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.group.mark(0, libc::FAN_OPEN | libc::FAN_ACCESS, file.as_raw_fd(), None)
+    }
+
+    /// As [`ExecWatch::read`].
+    ///
+    /// # Errors
+    /// As read(2).
+    pub fn read(&self, see: &mut dyn FnMut(Seen)) -> io::Result<bool> {
+        self.group.read(see)
+    }
 }
 
 impl ExecWatch {
@@ -46,6 +79,37 @@ impl ExecWatch {
     /// # Errors
     /// EPERM without the right to watch.
     pub fn new() -> io::Result<Self> {
+        Group::new().map(|group| Self { group })
+    }
+
+    /// Adds the file system that is mounted at `point`. May wait for a server where that is a network's.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP, ENODEV, EXDEV where a file system has no numbers that tell its files.
+    pub fn add(&self, point: &Path) -> io::Result<()> {
+        let path = CString::new(point.as_os_str().as_bytes())?;
+        let flags = libc::FAN_MARK_FILESYSTEM | libc::FAN_MARK_ONLYDIR;
+        self.group.mark(flags, libc::FAN_OPEN_EXEC, libc::AT_FDCWD, Some(&path))
+    }
+
+    /// Hands what was seen since the last call to `see`, without waiting, at most one buffer full. Returns whether there may be
+    /// more.
+    ///
+    /// # Errors
+    /// As read(2).
+    pub fn read(&self, see: &mut dyn FnMut(Seen)) -> io::Result<bool> {
+        self.group.read(see)
+    }
+}
+
+/// A notification group.
+#[derive(Debug)]
+struct Group {
+    fd: OwnedFd,
+}
+
+impl Group {
+    fn new() -> io::Result<Self> {
         let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
         // SAFETY: the call takes numbers only.
         let fd = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) };
@@ -56,32 +120,16 @@ impl ExecWatch {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Adds the file system that is mounted at `point`. May wait for a server where that is a network's.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP, ENODEV, EXDEV where a file system has no numbers that tell its files.
-    pub fn add(&self, point: &Path) -> io::Result<()> {
-        let path = CString::new(point.as_os_str().as_bytes())?;
-        let flags = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM | libc::FAN_MARK_ONLYDIR;
-        // SAFETY: the path ends in a zero byte and lives until the call returns.
-        let result = unsafe {
-            libc::fanotify_mark(
-                self.fd.as_raw_fd(),
-                flags,
-                libc::FAN_OPEN_EXEC,
-                libc::AT_FDCWD,
-                path.as_ptr(),
-            )
-        };
+    /// Adds what `path`, or the descriptor itself, stands for.
+    fn mark(&self, flags: u32, mask: u64, fd: i32, path: Option<&CStr>) -> io::Result<()> {
+        let path = path.map_or(std::ptr::null(), CStr::as_ptr);
+        // SAFETY: the path is null or ends in a zero byte and lives until the call returns; the rest are numbers.
+        let result =
+            unsafe { libc::fanotify_mark(self.fd.as_raw_fd(), libc::FAN_MARK_ADD | flags, mask, fd, path) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Hands what was seen since the last call to `see`, without waiting, at most one buffer full. Returns whether there may be
-    /// more.
-    ///
-    /// # Errors
-    /// As read(2).
-    pub fn read(&self, see: &mut dyn FnMut(Seen)) -> io::Result<bool> {
+    fn read(&self, see: &mut dyn FnMut(Seen)) -> io::Result<bool> {
         let mut buffer = [0u8; BUFFER_BYTES];
         match rustix::io::read(&self.fd, &mut buffer) {
             Ok(len) => {
@@ -96,7 +144,7 @@ impl ExecWatch {
 
 impl AsFd for ExecWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.group.fd.as_fd()
     }
 }
 
@@ -145,7 +193,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     use prepage_testing::{Need, unless_refused};
 
@@ -164,6 +212,23 @@ mod tests {
         let mut is_seen = false;
         while watch.read(&mut |seen| is_seen |= seen == wanted).unwrap() {}
         assert!(is_seen);
+    }
+
+    #[test]
+    fn who_opens_and_reads_a_file_is_told_and_nothing_of_other_files() {
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let Some(watch) = unless_refused(OpenWatch::new(), Need::Root, refused) else { return };
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let [file, other] = ["file", "other"].map(|name| directory.path().join(name));
+        std::fs::write(&file, "text").unwrap();
+        std::fs::write(&other, "text").unwrap();
+        watch.add(std::fs::File::open(&file).unwrap().as_fd()).unwrap();
+        let mut child = Command::new("cat").arg(&file).arg(&other).stdout(Stdio::null()).spawn().unwrap();
+        child.wait().unwrap();
+        let mut seen = Vec::new();
+        while watch.read(&mut |one| seen.push(one)).unwrap() {}
+        let wanted = Seen::Exec { pid: child.id(), file: FileHandle::of(&file).unwrap() };
+        assert!(!seen.is_empty() && seen.iter().all(|one| *one == wanted), "{seen:?}");
     }
 
     #[test]

@@ -108,7 +108,7 @@ fn become_program(
     }
     // Configure scripts compare standard error, and an extra line breaks them: only `-v` prints messages.
     let mut prepared = Prepared::default();
-    if config.wants(name, program) {
+    if config.wants(name, program) && config.wants_groups_of(std::process::id()) {
         prepared = prepare(&run.command, &options);
         if let Some(text) = prepared.message.filter(|_| options.verbose) {
             say(&text);

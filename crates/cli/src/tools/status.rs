@@ -70,6 +70,9 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     )?;
     let (observed, learned) = (count("observed"), count("learned"));
     writeln!(out, "learning: {observed} starts observed, {learned} kept, {} not", count("not_kept"))?;
+    if status["idle"].is_object() {
+        print_idle(status, out)?;
+    }
     for (name, text) in [
         ("lost", "times the kernel had no room for more execs (all processes were looked at then)"),
         ("crowded", "starts passed over: too many at once"),
@@ -94,6 +97,45 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
             table.add_row([start["uid"].to_string(), role, text("done")]);
         }
         writeln!(out, "\n{}", table.trim_fmt())?;
+    }
+    Ok(())
+}
+
+fn print_idle(status: &Value, out: &mut impl Write) -> Result<()> {
+    let idle = &status["idle"];
+    let count = |name: &str| status["counts"][name].as_u64().unwrap_or(0);
+    let megabytes = |name: &str| count(name) as f64 / 1e6;
+    writeln!(
+        out,
+        "expected programs: {} brought in ({:.1} MB), {} of them started; {:.1} MB used, {:.1} MB not; {} in memory now",
+        count("predicted"),
+        megabytes("predicted_bytes"),
+        count("predicted_starts"),
+        megabytes("predicted_used_bytes"),
+        megabytes("predicted_unused_bytes"),
+        idle["brought_programs"],
+    )?;
+    let machine = match idle["machine"].as_str().unwrap_or_default() {
+        "idle" | "" => "is idle".into(),
+        busy => format!("is busy ({busy})"),
+    };
+    let pause =
+        if idle["is_paused"] == true { "; nothing more today: too little of it was used" } else { "" };
+    writeln!(
+        out,
+        "{} programs in the launch log; the machine {machine}{pause}",
+        idle["remembered_programs"]
+    )?;
+    let expected = idle["expected"].as_array().map_or(&[][..], Vec::as_slice);
+    if !expected.is_empty() {
+        let mut table = table(&["user", "expected", "how surely", "brought in"], &[0, 2]);
+        for one in expected.iter().take(10) {
+            let role: String = one["role"].as_str().unwrap_or_default().escape_debug().take(60).collect();
+            let share = format!("{:.0} %", 100.0 * one["probability"].as_f64().unwrap_or(0.0));
+            let is_brought = if one["is_brought"] == true { "yes" } else { "no" };
+            table.add_row([one["uid"].to_string(), role, share, is_brought.into()]);
+        }
+        writeln!(out, "\n{}\n", table.trim_fmt())?;
     }
     Ok(())
 }

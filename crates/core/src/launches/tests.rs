@@ -1,0 +1,172 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const DAY_S: u64 = 24 * HOUR_S;
+/// A Monday at eight.
+const MONDAY: u64 = 20_000 * DAY_S + 8 * HOUR_S;
+
+fn what(name: &str) -> Launched {
+    Launched { program: format!("/usr/bin/{name}"), role: name.into() }
+}
+
+fn names(launches: &Launches, probability_min: f64) -> Vec<String> {
+    launches.expected(probability_min).into_iter().map(|expected| expected.what.role).collect()
+}
+
+/// The clock goes on to `until`, a minute at a time, as the service's does.
+fn pass(launches: &mut Launches, until: u64) {
+    let from = launches.now_unix_s.max(until.saturating_sub(2 * DAY_S));
+    for now in (from..until).step_by(60) {
+        launches.tick(now);
+    }
+    launches.tick(until);
+}
+
+/// Someone who comes at eight, reads mail, and edits and compiles; and a report at eleven at night.
+fn week(launches: &mut Launches, days: u64) {
+    for day in 0..days {
+        let came = MONDAY + day * DAY_S;
+        pass(launches, came);
+        launches.launched(&what("mail"), false, came);
+        for round in 1..4 {
+            pass(launches, came + round * 1800);
+            launches.launched(&what("edit"), false, came + round * 1800);
+            pass(launches, came + round * 1800 + 120);
+            launches.launched(&what("compile"), false, came + round * 1800 + 120);
+        }
+        pass(launches, came + 15 * HOUR_S + 60);
+        launches.launched(&what("report"), false, came + 15 * HOUR_S + 60);
+    }
+    pass(launches, MONDAY + days * DAY_S - 60);
+}
+
+#[test]
+fn what_comes_on_arrival_after_a_program_and_at_an_hour_is_expected_then() {
+    let mut launches = Launches::default();
+    week(&mut launches, 5);
+    assert_eq!(launches.programs(), 4);
+    // Seven fifty-nine: away since the report.
+    assert!(names(&launches, 0.7).contains(&"mail".to_owned()), "{:?}", launches.expected(0.0));
+    assert!(!names(&launches, 0.7).contains(&"report".to_owned()));
+    let came = MONDAY + 5 * DAY_S;
+    launches.launched(&what("mail"), false, came);
+    assert!(!names(&launches, 0.7).contains(&"mail".to_owned()), "it is there");
+    pass(&mut launches, came + 1800);
+    launches.launched(&what("edit"), false, came + 1800);
+    assert!(names(&launches, 0.7).contains(&"compile".to_owned()));
+    launches.launched(&what("compile"), false, came + 1860);
+    pass(&mut launches, came + 4 * HOUR_S);
+    assert_eq!(names(&launches, 0.7), [""; 0], "nothing is expected at noon");
+    // Ten minutes before eleven at night.
+    pass(&mut launches, came + 14 * HOUR_S + 3060);
+    assert!(names(&launches, 0.7).contains(&"report".to_owned()), "{:?}", launches.expected(0.0));
+}
+
+#[test]
+fn little_is_not_enough_and_what_is_no_longer_done_is_forgotten() {
+    let mut launches = Launches::default();
+    week(&mut launches, 1);
+    assert_eq!(names(&launches, 0.7), [""; 0]);
+    let mut now = MONDAY + DAY_S;
+    let mut visit = |launches: &mut Launches, follows: bool| {
+        now += 3 * HOUR_S;
+        pass(launches, now);
+        launches.launched(&what("edit"), false, now);
+        if follows {
+            launches.launched(&what("print"), false, now + 5);
+        }
+        let expected = names(launches, 0.5).contains(&"print".to_owned());
+        pass(launches, now + 700);
+        launches.launched(&what("edit"), false, now + 700);
+        let expected = expected || names(launches, 0.5).contains(&"print".to_owned());
+        pass(launches, now + 1400);
+        expected
+    };
+    for _ in 0..6 {
+        visit(&mut launches, true);
+    }
+    for _ in 0..6 {
+        visit(&mut launches, false);
+    }
+    assert!(!visit(&mut launches, false));
+}
+
+#[test]
+fn a_program_launched_a_thousand_times_in_a_visit_counts_once() {
+    let mut launches = Launches::default();
+    for day in 0..4 {
+        let now = MONDAY + day * DAY_S;
+        pass(&mut launches, now);
+        launches.launched(&what("make"), false, now);
+        for at in 0..1000 {
+            launches.launched(&what("cc"), false, now + at / 10);
+        }
+        pass(&mut launches, now + HOUR_S);
+    }
+    let counted = &launches.counted[&Context::After(0)];
+    assert_eq!(counted.visits, 4);
+    assert!(counted.followers[&1].sixteenths().1 <= 4 * 16);
+}
+
+#[test]
+fn a_clock_that_jumps_ends_visits_and_counts_nothing() {
+    let mut launches = Launches::default();
+    launches.launched(&what("edit"), true, MONDAY);
+    launches.launched(&what("compile"), false, MONDAY + 5);
+    for now in [MONDAY + 10 * DAY_S, 5, u64::MAX / 2, MONDAY] {
+        launches.tick(now);
+    }
+    assert!(launches.counted.is_empty(), "{:?}", launches.counted);
+    assert_eq!(launches.programs(), 2);
+}
+
+#[test]
+fn a_million_programs_take_bounded_memory() {
+    let mut launches = Launches::default();
+    let mut now = MONDAY;
+    for at in 0..100_000u64 {
+        now += 7;
+        launches.launched(&what(&format!("tool{}", at % 50_000)), at % 1000 == 0, now);
+    }
+    assert!(launches.programs() <= PROGRAMS_MAX && launches.open.len() <= OPEN_MAX);
+    assert!(launches.counted.len() <= PROGRAMS_MAX + 25);
+    assert!(launches.counted.values().all(|counted| counted.followers.len() <= FOLLOWERS_MAX));
+    assert!(launches.encode().len() < 256 << 10, "{}", launches.encode().len());
+    launches.launched(&what(&"x".repeat(NAME_BYTES_MAX + 1)), false, now);
+    assert!(launches.expected(0.0).iter().all(|expected| expected.what.role.len() < 20));
+}
+
+#[test]
+fn what_was_counted_comes_back_and_what_is_damaged_is_refused() {
+    let mut launches = Launches::default();
+    week(&mut launches, 5);
+    let bytes = launches.encode();
+    let mut read = Launches::decode(&bytes).unwrap();
+    assert_eq!((read.encode(), read.programs()), (bytes.clone(), 4));
+    read.tick(MONDAY + 5 * DAY_S - 60);
+    assert!(names(&read, 0.7).contains(&"mail".to_owned()));
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        assert!(Launches::decode(&damaged).is_err(), "{at}");
+        assert!(Launches::decode(&bytes[..at]).is_err(), "{at}");
+    }
+    assert_eq!(Launches::decode(b"something else").unwrap_err(), SavedError::Foreign);
+}
+
+proptest! {
+    #[test]
+    fn no_history_leaves_the_bounds(history in prop::collection::vec((0u64..40_000, 0u8..40, any::<bool>()), 0..400)) {
+        let mut launches = Launches::default();
+        let mut now = MONDAY;
+        for (pause, program, arrives) in history {
+            now += pause;
+            launches.launched(&what(&program.to_string()), arrives, now);
+            for expected in launches.expected(0.0) {
+                prop_assert!((0.0..1.0).contains(&expected.probability));
+            }
+        }
+        prop_assert_eq!(Launches::decode(&launches.encode()).unwrap().encode(), launches.encode());
+    }
+}

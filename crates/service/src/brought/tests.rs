@@ -1,0 +1,118 @@
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use prepage_core::PAGE_SIZE;
+use prepage_core::profile::Touches;
+use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_sys::cachestat::evict;
+use prepage_testing::{Need, has};
+
+use super::*;
+
+const PAGES: u64 = 64;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Option<Self> {
+        let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        (has(Need::Root) && has(Need::Eviction(directory.clone())))
+            .then(|| Self(tempfile::tempdir_in(directory).unwrap()))
+    }
+
+    /// A file on the disk and not in memory, and what a profile says of it: four of its pages.
+    fn file(&self, name: &str) -> ProfiledFile {
+        let path = self.0.path().join(name).canonicalize().unwrap_or_else(|_| self.0.path().join(name));
+        std::fs::write(&path, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        let file = open_to_read(&path).unwrap();
+        let mut touches = Touches::default();
+        [8, 9, 10, 40].iter().enumerate().for_each(|(at, page)| touches.touch(PageIndex(*page), at as u32));
+        let profiled = ProfiledFile {
+            path: path.to_str().unwrap().into(),
+            identity: identity_of(&file).unwrap(),
+            fingerprint: content_of(&file).unwrap(),
+            learned_unix_s: 1,
+            extents: touches.extents(),
+        };
+        file.sync_all().unwrap();
+        fadvise(&file, 0, None, Advice::Random).unwrap();
+        evict(file.as_fd(), PATIENCE).unwrap();
+        profiled
+    }
+}
+
+fn profile(files: &[&ProfiledFile]) -> Profile {
+    Profile { files: files.iter().map(|file| (*file).clone()).collect(), ..Profile::default() }
+}
+
+fn bring(profile: &Profile, spare_bytes: u64) -> Option<Brought> {
+    let rights = Rights::of_process(std::process::id()).unwrap();
+    Brought::bring(profile, &rights, spare_bytes, &Reader::default()).unwrap()
+}
+
+fn open_by_another(file: &ProfiledFile) {
+    assert!(Command::new("cat").arg(&file.path).output().unwrap().status.success());
+}
+
+/// What the kernel keeps of the pages is its own affair: only what was decided is looked at.
+#[test]
+fn what_somebody_else_has_opened_is_used_and_the_rest_is_sent_out() {
+    let Some(place) = Place::new() else { return };
+    let [a, b] = ["a", "b"].map(|name| place.file(name));
+    let brought = bring(&profile(&[&a, &b]), u64::MAX).unwrap();
+    assert_eq!(brought.bytes(), 2 * 4 * PAGE_SIZE);
+    open_by_another(&a);
+    // This process itself does not count.
+    drop(File::open(&b.path).unwrap());
+    let expected =
+        Settled { used_bytes: 4 * PAGE_SIZE, unused_bytes: 4 * PAGE_SIZE, sent_out_bytes: 4 * PAGE_SIZE };
+    assert_eq!(brought.settle(false), expected);
+}
+
+#[test]
+fn pages_in_memory_are_not_missing() {
+    let Some(place) = Place::new() else { return };
+    let file = place.file("file");
+    let opened = File::open(&file.path).unwrap();
+    let all = PageRange::new(PageIndex(0), PageIndex(PAGES));
+    let mut found = Vec::new();
+    missing(opened.as_fd(), all, &mut |range| found.push(range)).unwrap();
+    assert!(found.iter().map(|range| range.len()).sum::<u64>() >= PAGES - 4, "{found:?}");
+    // What was just written is in memory.
+    let written = place.0.path().join("written");
+    std::fs::write(&written, vec![2; (PAGES * PAGE_SIZE) as usize]).unwrap();
+    let mut found = Vec::new();
+    missing(File::open(&written).unwrap().as_fd(), all, &mut |range| found.push(range)).unwrap();
+    assert_eq!(found, []);
+    assert!(bring(&Profile::default(), u64::MAX).is_none());
+}
+
+#[test]
+fn no_more_is_brought_in_than_fits_and_nothing_once_it_is_stopped() {
+    let Some(place) = Place::new() else { return };
+    let [a, b] = ["a", "b"].map(|name| place.file(name));
+    let brought = bring(&profile(&[&a, &b]), 7 * PAGE_SIZE).unwrap();
+    assert_eq!(brought.bytes(), 4 * PAGE_SIZE);
+    assert_eq!(brought.settle(true), Settled { unused_bytes: 4 * PAGE_SIZE, ..Settled::default() });
+    let c = place.file("c");
+    let current = Current::default();
+    let reader = current.next();
+    current.stop();
+    let rights = Rights::of_process(std::process::id()).unwrap();
+    assert!(Brought::bring(&profile(&[&c]), &rights, u64::MAX, &reader).unwrap().is_none());
+}
+
+#[test]
+fn what_was_replaced_meanwhile_is_not_touched() {
+    let Some(place) = Place::new() else { return };
+    let file = place.file("file");
+    let brought = bring(&profile(&[&file]), u64::MAX).unwrap();
+    std::fs::remove_file(&file.path).unwrap();
+    std::fs::write(&file.path, vec![3; (2 * PAGES * PAGE_SIZE) as usize]).unwrap();
+    let settled = brought.settle(false);
+    assert_eq!((settled.unused_bytes, settled.sent_out_bytes), (4 * PAGE_SIZE, 0));
+    let changed = ProfiledFile { path: "/no/such/file".into(), ..file };
+    assert!(bring(&profile(&[&changed]), u64::MAX).is_none());
+}

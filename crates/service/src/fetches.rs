@@ -1,0 +1,191 @@
+//! The prefetches under way: which profile was fetched when, on whose threads, and which of them hang.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prepage_core::profile::Profile;
+use prepage_core::profile::gain::Turn;
+use prepage_prefetch::engine::{Engine, Work};
+use prepage_prefetch::memory::Budget;
+use prepage_profiles::ProgramKey;
+use prepage_profiles::identity::Skipped;
+use prepage_sys::rights::Rights;
+
+use crate::counters::Counters;
+use crate::crew::{Crew, Priority};
+use crate::known::Known;
+
+/// Threads of a device, those of one prefetch and half of another's, and the work that waits for them.
+const READERS: usize = 64;
+const READS_WAITING_MAX: usize = 256;
+/// Devices with readers of their own; programs on others share.
+const DEVICES_MAX: usize = 16;
+/// A profile that was fetched or found in memory is left alone for this long.
+const APART: Duration = Duration::from_secs(1);
+/// A prefetch is past its start by then.
+const FETCH_MAX: Duration = Duration::from_secs(30);
+/// A prefetch that has not ended this long after it was cancelled hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(10);
+/// A file system that does not answer is not asked again for this long.
+const LEFT_ALONE: Duration = Duration::from_secs(600);
+/// Programs that are remembered as fetched.
+const RECENT_MAX: usize = 1024;
+
+/// What was done for a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// Its profile was fetched.
+    Fetched,
+    /// Its pages were in memory.
+    Warm,
+    /// It was fetched for a moment before.
+    Recent,
+    /// What its other roles have in common was fetched.
+    Guessed,
+    /// Nothing is known of it.
+    Unknown,
+}
+
+/// Prefetches, and the readers of each device. Lock order: none, no two locks are held at once.
+#[derive(Debug)]
+pub struct Fetches {
+    counters: Arc<Counters>,
+    readers: Mutex<HashMap<u64, Crew>>,
+    under_way: Mutex<Vec<UnderWay>>,
+    /// What was fetched when.
+    recent: Mutex<HashMap<(String, String), Instant>>,
+    /// For the next prefetch.
+    budget: Mutex<Option<Budget>>,
+}
+
+/// A prefetch under way.
+#[derive(Debug)]
+struct UnderWay {
+    engine: Engine,
+    known: Arc<Known>,
+    began: Instant,
+}
+
+impl Fetches {
+    /// None yet.
+    pub fn new(counters: Arc<Counters>) -> Self {
+        let (readers, under_way, recent) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { counters, readers, under_way, recent, budget: Mutex::default() }
+    }
+
+    /// Makes the budget of the next prefetch: it is there at once then.
+    pub fn get_ready(&self) {
+        let budget = Budget::of_process();
+        *lock(&self.budget) = Some(budget);
+    }
+
+    /// Fetches what is known, unless it is in memory.
+    pub fn fetch(&self, known: &Arc<Known>, priority: Priority) -> Done {
+        if known.turn != Turn::Prefetch || known.is_left_alone() || self.is_recent(&known.key) {
+            return Done::Recent;
+        }
+        let mut engine = Engine::new(known.planned.clone(), &known.figures);
+        let budget = lock(&self.budget).take();
+        engine.keep_within(budget.unwrap_or_else(Budget::of_process));
+        {
+            let Ok(_assumed) = known.rights.assume() else { return Done::Unknown };
+            match known.look_at(|| engine.is_warm()) {
+                Some(false) => {}
+                Some(true) => {
+                    self.counters.warm.count();
+                    return Done::Warm;
+                }
+                None => {
+                    self.counters.hung.count();
+                    return Done::Unknown;
+                }
+            }
+        }
+        let crew = self.readers_of(known.device);
+        engine.start_on(&mut |work: Work| {
+            let rights = known.rights.clone();
+            crew.lend(
+                priority,
+                Box::new(move || {
+                    // Without these rights nothing is opened.
+                    if let Ok(_assumed) = rights.assume() {
+                        work();
+                    }
+                }),
+            )
+        });
+        self.counters.fetched.count();
+        let under_way = UnderWay { engine, known: known.clone(), began: Instant::now() };
+        lock(&self.under_way).push(under_way);
+        Done::Fetched
+    }
+
+    /// Whether a program was fetched in this role, by anybody's profile, a moment ago. It counts as fetched now.
+    fn is_recent(&self, key: &ProgramKey) -> bool {
+        let mut recent = lock(&self.recent);
+        if recent.len() >= RECENT_MAX {
+            recent.retain(|_, at| at.elapsed() < APART);
+        }
+        let now = Instant::now();
+        let before = recent.insert((key.program.clone(), key.role.clone()), now);
+        before.is_some_and(|before| now - before < APART)
+    }
+
+    /// Fetches what the roles of `program` have in common.
+    pub fn fetch_guess(&self, program: &str, guess: Option<Profile>) -> Done {
+        let Some(mut guess) = guess else { return Done::Unknown };
+        guess.program = program.to_owned();
+        let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
+        match self.fetch(&known, Priority::Guess) {
+            Done::Fetched => {
+                self.counters.guessed.count();
+                Done::Guessed
+            }
+            done => done,
+        }
+    }
+
+    fn readers_of(&self, device: u64) -> Crew {
+        let mut readers = lock(&self.readers);
+        let device = if readers.len() < DEVICES_MAX || readers.contains_key(&device) { device } else { 0 };
+        readers.entry(device).or_insert_with(|| Crew::new("read", READERS, READS_WAITING_MAX)).clone()
+    }
+
+    /// Takes account of prefetches that have ended, and ends those that take too long. Returns whether there are none.
+    pub fn look(&self) -> bool {
+        let mut under_way = lock(&self.under_way);
+        under_way.retain(|UnderWay { engine, known, began }| {
+            if !engine.wait_for(Duration::ZERO) {
+                if began.elapsed() < FETCH_MAX {
+                    return true;
+                }
+                engine.cancel();
+                if began.elapsed() < FETCH_MAX + HANGS_AFTER {
+                    return true;
+                }
+            }
+            let outcome = engine.outcome();
+            self.counters.fetched_bytes.add(outcome.requested_bytes);
+            if outcome.skipped.iter().any(|(_, why)| *why == Skipped::Changed) {
+                known.mark_as_changed();
+            }
+            if engine.is_at_work() {
+                known.leave_alone(LEFT_ALONE);
+                self.counters.hung.count();
+            }
+            false
+        });
+        under_way.is_empty()
+    }
+
+    /// How many threads read, and how many of them hang.
+    pub fn threads(&self) -> (usize, usize) {
+        let of_each = lock(&self.readers).values().map(Crew::threads).collect::<Vec<_>>();
+        of_each.into_iter().fold((0, 0), |(all, hanging), (more, hang)| (all + more, hanging + hang))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

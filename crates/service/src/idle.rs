@@ -1,0 +1,300 @@
+//! Idle prediction: the programs that are to be expected are brought in while the machine has nothing else to do.
+//!
+//! ```text
+//! starts ─► Log (who starts what when) ─► expected ─┐
+//! /proc, /sys ─► Sampler ─► Reading: idle, spare ───┴─► Brought ─► used, or sent out again ─► Worth: go on, or pause for a day
+//! ```
+//! One thread does all of it, one program at a time and one read at a time, and stops where anything is started.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prepage_core::idle::{Calm, Reading, worth::Worth};
+use prepage_core::launches::{Expected, Launched};
+use prepage_prefetch::clock::unix_s;
+use prepage_profiles::ProgramKey;
+use serde::Serialize;
+
+use crate::brought::{Brought, Current, Settled};
+use crate::counters::Counters;
+use crate::crew::{Crew, Priority};
+use crate::library::Library;
+use crate::log::Log;
+use crate::process::Process;
+use crate::reading::Sampler;
+
+/// Programs less probable than this are not brought in: what nobody starts is read in vain.
+const PROBABILITY_MIN: f64 = 0.75;
+/// Programs brought in at once. Each has a watch of its own, of which a user has 128.
+const BROUGHT_MAX: usize = 16;
+/// A program has opened the files of its start after this long.
+const START: Duration = Duration::from_secs(10);
+/// A program whose pages were found in memory is not looked at again for this long.
+const IN_MEMORY: Duration = Duration::from_secs(300);
+/// Programs found in memory that are remembered.
+const IN_MEMORY_MAX: usize = 256;
+
+/// What is brought in while nothing else happens.
+#[derive(Debug)]
+pub struct Idle {
+    library: Arc<Library>,
+    counters: Arc<Counters>,
+    crew: Crew,
+    /// For how long the machine has to be idle first.
+    after: Duration,
+    began: Instant,
+    current: Current,
+    log: Mutex<Log>,
+    state: Mutex<State>,
+    is_at_work: AtomicBool,
+}
+
+/// Protected by `Idle::state`, which is never held over a read.
+#[derive(Debug, Default)]
+struct State {
+    sampler: Sampler,
+    calm: Calm,
+    /// What the machine is busy with, in a word; `idle` where it is not.
+    now: &'static str,
+    brought: Vec<Entry>,
+    in_memory: HashMap<(u32, Launched), Instant>,
+    worth: Worth,
+}
+
+/// A program that was brought in.
+#[derive(Debug)]
+struct Entry {
+    uid: u32,
+    what: Launched,
+    brought: Brought,
+    started: Option<Instant>,
+}
+
+/// What is said of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct IdleStatus {
+    /// `idle`, or what the machine is busy with.
+    pub machine: &'static str,
+    /// Programs in the launch log.
+    pub remembered_programs: usize,
+    /// Programs that are brought in now.
+    pub brought_programs: usize,
+    /// Bytes brought in for them.
+    pub brought_bytes: u64,
+    /// The share of the bytes that somebody used, lately.
+    pub used_share: Option<f64>,
+    /// Whether nothing is brought in for a day, because too little was used.
+    pub is_paused: bool,
+    /// What is expected of whoever asks; of all users for root.
+    pub expected: Vec<ExpectedStatus>,
+}
+
+/// A program that is expected.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExpectedStatus {
+    /// By whom.
+    pub uid: u32,
+    /// The program.
+    pub program: String,
+    /// How it will be called.
+    pub role: String,
+    /// How probably.
+    pub probability: f64,
+    /// Whether it was brought in.
+    pub is_brought: bool,
+}
+
+impl Idle {
+    /// With the launch log in `directory`. Programs are brought in once the machine was idle for `after`; where that is zero,
+    /// whatever it does.
+    pub fn new(library: Arc<Library>, counters: Arc<Counters>, directory: PathBuf, after: Duration) -> Self {
+        Self {
+            library,
+            counters,
+            crew: Crew::new("idle", 1, 1),
+            after,
+            began: Instant::now(),
+            current: Current::default(),
+            log: Mutex::new(Log::read(directory)),
+            state: Mutex::default(),
+            is_at_work: AtomicBool::new(false),
+        }
+    }
+
+    /// Something is started: whatever is read now for guesses gives way.
+    pub fn give_way(&self) {
+        self.current.stop();
+    }
+
+    /// Notes a start.
+    pub fn launched(&self, process: &Process) {
+        let key = &process.context.key;
+        let what = Launched { program: key.program.clone(), role: key.role.clone() };
+        let uid = process.context.uid;
+        if !self.library.predicts(uid) {
+            lock(&self.log).forget(uid);
+            return;
+        }
+        lock(&self.log).launched(uid, &what, process.session, unix_s());
+        let mut state = lock(&self.state);
+        let expected = state.brought.iter_mut().find(|entry| entry.uid == uid && entry.what == what);
+        if let Some(entry) = expected.filter(|entry| entry.started.is_none()) {
+            entry.started = Some(Instant::now());
+            self.counters.predicted_starts.count();
+        }
+    }
+
+    /// To be called each second. `is_quiet` says that nothing is fetched for any start.
+    pub fn tick(self: &Arc<Self>, is_quiet: bool) {
+        if self.is_at_work.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let idle = self.clone();
+        let round = move || {
+            idle.round(is_quiet);
+            idle.is_at_work.store(false, Ordering::Relaxed);
+        };
+        if !self.crew.lend(Priority::Guess, Box::new(round)) {
+            self.is_at_work.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the log. To be called at the end.
+    pub fn write(&self) {
+        self.write_log(true);
+    }
+
+    fn round(&self, is_quiet: bool) {
+        let now_unix_s = unix_s();
+        let expected = {
+            let mut log = lock(&self.log);
+            log.tick(now_unix_s);
+            log.expected(PROBABILITY_MIN)
+        };
+        let reading = lock(&self.state).sampler.look();
+        let is_short = reading.is_some_and(|reading| reading.is_short());
+        self.settle(&expected, is_short, now_unix_s);
+        if let Some(reading) = reading
+            && self.may_bring(&reading, is_quiet, now_unix_s)
+            && let Some((uid, what)) = self.next(&expected)
+        {
+            self.bring(uid, what, &reading);
+            // What the disk did meanwhile was this.
+            lock(&self.state).sampler.forget();
+        }
+        self.write_log(false);
+    }
+
+    fn may_bring(&self, reading: &Reading, is_quiet: bool, now_unix_s: u64) -> bool {
+        let mut state = lock(&self.state);
+        let busy = if is_quiet { reading.busy().map(|busy| busy.name()) } else { Some("starts") };
+        state.now = busy.unwrap_or("idle");
+        let calm_ms = state.calm.see(busy.is_none(), self.began.elapsed().as_millis() as u64);
+        let is_calm = self.after.is_zero() || busy.is_none() && u128::from(calm_ms) >= self.after.as_millis();
+        is_calm && state.brought.len() < BROUGHT_MAX && !state.worth.is_paused(now_unix_s)
+    }
+
+    /// The likeliest program that is neither brought in nor in memory.
+    fn next(&self, expected: &[(u32, Expected)]) -> Option<(u32, Launched)> {
+        let mut state = lock(&self.state);
+        state.in_memory.retain(|_, seen| seen.elapsed() < IN_MEMORY);
+        let is_new = |(uid, expected): &&(u32, Expected)| {
+            let what = &expected.what;
+            !state.brought.iter().any(|entry| entry.uid == *uid && entry.what == *what)
+                && !state.in_memory.contains_key(&(*uid, what.clone()))
+                && state.in_memory.len() < IN_MEMORY_MAX
+        };
+        expected.iter().find(is_new).map(|(uid, expected)| (*uid, expected.what.clone()))
+    }
+
+    fn bring(&self, uid: u32, what: Launched, reading: &Reading) {
+        let taken_bytes = lock(&self.state).brought.iter().map(|entry| entry.brought.bytes()).sum();
+        let key = ProgramKey { program: what.program.clone(), role: what.role.clone() };
+        let known = self.library.expected(&key, uid).filter(|_| self.library.predicts(uid));
+        let reader = self.current.next();
+        let brought = known.filter(|known| !known.is_left_alone()).and_then(|known| {
+            let brought =
+                Brought::bring(&known.planned, &known.rights, reading.spare_bytes(taken_bytes), &reader);
+            brought.ok().flatten()
+        });
+        let mut state = lock(&self.state);
+        match brought {
+            Some(brought) => {
+                self.counters.predicted_bytes.add(brought.bytes());
+                self.counters.predicted.count();
+                state.brought.push(Entry { uid, what, brought, started: None });
+            }
+            // It is tried again.
+            None if reader.is_stopped() => {}
+            None => drop(state.in_memory.insert((uid, what), Instant::now())),
+        }
+    }
+
+    /// Takes account of programs that were started, and of those that are no longer expected; sends out what nobody used.
+    fn settle(&self, expected: &[(u32, Expected)], is_short: bool, now_unix_s: u64) {
+        let is_expected = |entry: &Entry| {
+            expected.iter().any(|(uid, expected)| *uid == entry.uid && expected.what == entry.what)
+        };
+        let is_over = |entry: &mut Entry| match entry.started {
+            Some(started) => is_short || started.elapsed() >= START,
+            None => is_short || !is_expected(entry),
+        };
+        let over: Vec<Entry> = lock(&self.state).brought.extract_if(.., is_over).collect();
+        for Entry { brought, started, .. } in over {
+            let bytes = brought.bytes();
+            let Settled { used_bytes, unused_bytes, sent_out_bytes } =
+                brought.settle(started.is_some() && !is_short);
+            self.counters.predicted_used_bytes.add(used_bytes);
+            self.counters.predicted_unused_bytes.add(unused_bytes);
+            self.counters.predicted_sent_out_bytes.add(sent_out_bytes);
+            // That memory got short says nothing of the guess.
+            if started.is_some() || !is_short {
+                lock(&self.state).worth.settle(bytes, used_bytes, now_unix_s);
+            }
+        }
+    }
+
+    fn write_log(&self, all: bool) {
+        let (pages, directory) = {
+            let mut log = lock(&self.log);
+            (log.pages(all), log.directory().to_owned())
+        };
+        for page in pages {
+            if page.write(&directory).is_err() {
+                self.counters.not_kept.count();
+                lock(&self.log).not_written(&page);
+            }
+        }
+    }
+
+    /// What user `uid` may know of it.
+    pub fn status(&self, uid: u32) -> IdleStatus {
+        let (expected, (_, remembered_programs)) = {
+            let log = lock(&self.log);
+            (log.expected(PROBABILITY_MIN), log.size())
+        };
+        let state = lock(&self.state);
+        let may_know = |(of, _): &(u32, Expected)| uid == 0 || uid == *of;
+        let expected = expected.into_iter().filter(may_know).map(|(uid, Expected { what, probability })| {
+            let is_brought = state.brought.iter().any(|entry| entry.uid == uid && entry.what == what);
+            let Launched { program, role } = what;
+            ExpectedStatus { uid, program, role, probability, is_brought }
+        });
+        IdleStatus {
+            machine: state.now,
+            remembered_programs,
+            expected: expected.collect(),
+            brought_programs: state.brought.len(),
+            brought_bytes: state.brought.iter().map(|entry| entry.brought.bytes()).sum(),
+            used_share: state.worth.used_share(),
+            is_paused: state.worth.is_paused(unix_s()),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,109 @@
+//! A profile in memory: what a start needs at once of it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prepage_core::DeviceFigures;
+use prepage_core::profile::gain::Turn;
+use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_prefetch::choose::Choice;
+use prepage_prefetch::launch::LaunchOptions;
+use prepage_profiles::ProgramKey;
+use prepage_sys::rights::Rights;
+
+/// A profile in memory.
+#[derive(Debug)]
+pub struct Known {
+    /// Whose it is.
+    pub key: ProgramKey,
+    /// With which rights it is fetched.
+    pub rights: Rights,
+    /// `st_dev` of the file system with the program.
+    pub device: u64,
+    /// What the device with most of its pages can do.
+    pub figures: DeviceFigures,
+    /// Whether it is fetched.
+    pub turn: Turn,
+    /// What is worth fetching.
+    pub planned: Arc<Profile>,
+    /// The profile's history and starts, without what it lists.
+    pub past: Profile,
+    /// About what it takes in memory.
+    pub bytes: u64,
+    left_alone_until: Mutex<Option<Instant>>,
+    /// Since when somebody looks whether its files are in memory.
+    looked_at: Mutex<Option<Instant>>,
+    has_changed: AtomicBool,
+}
+
+impl Known {
+    /// `profile`, to be fetched with `rights`.
+    pub fn new(profile: &Profile, rights: Rights) -> Self {
+        // Gains belong to a user's device and are kept there: nothing is tried out in what all share.
+        let choice = Choice::new(profile, &LaunchOptions::default(), false);
+        let past = Profile { files: Vec::new(), lookups: Vec::new(), ..profile.clone() };
+        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let bytes = bytes_of(&choice.planned);
+        let Choice { device, figures, turn, planned } = choice;
+        let planned = Arc::new(planned);
+        let has_changed = AtomicBool::new(false);
+        Self {
+            key,
+            rights,
+            device,
+            figures,
+            turn,
+            planned,
+            past,
+            bytes,
+            left_alone_until: Mutex::default(),
+            looked_at: Mutex::default(),
+            has_changed,
+        }
+    }
+
+    /// Whether it is not to be fetched now: a file system did not answer.
+    pub fn is_left_alone(&self) -> bool {
+        let until = *self.left_alone_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| until > Instant::now())
+    }
+
+    /// Has `look` open some of its files. `None` where somebody waits for them already: one thread is enough to find out that
+    /// a file system does not answer.
+    pub fn look_at<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        let looked_at = || self.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked_at().replace(Instant::now()).is_some() {
+            return None;
+        }
+        let found = look();
+        *looked_at() = None;
+        Some(found)
+    }
+
+    /// Leaves it alone for `pause`.
+    pub fn leave_alone(&self, pause: Duration) {
+        *self.left_alone_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
+    }
+
+    /// Files of it were found to hold something else: its next start is to be observed.
+    pub fn mark_as_changed(&self) {
+        self.has_changed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they were.
+    pub fn has_changed(&self) -> bool {
+        self.has_changed.load(Ordering::Relaxed)
+    }
+}
+
+/// About what it takes in memory.
+fn bytes_of(profile: &Profile) -> u64 {
+    const NAME_BYTES: usize = 64;
+    let file = |file: &ProfiledFile| {
+        size_of::<ProfiledFile>() + file.path.len() + size_of_val(&file.extents[..]) + NAME_BYTES
+    };
+    let files: usize = profile.files.iter().map(file).sum();
+    let names: usize = profile.lookups.iter().map(|name| name.path.len() + NAME_BYTES).sum();
+    (files + names) as u64
+}

@@ -1,0 +1,239 @@
+//! The launch log: what each user starts when, in a file for each user that root alone can read.
+
+use std::collections::HashMap;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use prepage_core::launches::{Expected, Launched, Launches};
+use prepage_profiles::replacement::write_at;
+use prepage_profiles::trust::{open_directory, read_below};
+
+/// Users whose launches are remembered.
+const USERS_MAX: usize = 32;
+/// More than the largest log takes.
+const BYTES_MAX: u64 = 1 << 20;
+/// A log that has changed is written after this long.
+const WRITE_EVERY: Duration = Duration::from_secs(60);
+/// Logins of a user that are told apart.
+const SESSIONS_MAX: usize = 8;
+/// Root, whom the directory belongs to.
+const ROOT: u32 = 0;
+
+/// The launches of all users.
+#[derive(Debug)]
+pub struct Log {
+    directory: PathBuf,
+    users: HashMap<u32, User>,
+    /// Users whose files are to be removed.
+    forgotten: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct User {
+    launches: Launches,
+    /// The last logins that launched something.
+    sessions: Vec<u32>,
+    has_changed: bool,
+    written: Option<Instant>,
+}
+
+/// A log to be written; without bytes, one to be removed.
+#[derive(Debug)]
+pub struct Page {
+    uid: u32,
+    bytes: Option<Vec<u8>>,
+}
+
+impl Log {
+    /// What lies in `directory`, which need not exist. A file that makes no sense is passed over, and replaced some day.
+    pub fn read(directory: PathBuf) -> Self {
+        let mut log = Self { directory, users: HashMap::new(), forgotten: Vec::new() };
+        let Ok(Some(opened)) = open_directory(&log.directory, ROOT) else { return log };
+        let names = std::fs::read_dir(&log.directory).into_iter().flatten().flatten();
+        let users = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        for uid in users.take(USERS_MAX) {
+            if let Ok(launches) = read(&opened, uid) {
+                log.users.insert(uid, User { launches, ..User::default() });
+            }
+        }
+        log
+    }
+
+    /// User `uid` has launched `what` in the login `session`, where it is in one.
+    pub fn launched(&mut self, uid: u32, what: &Launched, session: Option<u32>, now_unix_s: u64) {
+        if self.users.len() >= USERS_MAX && !self.users.contains_key(&uid) {
+            return;
+        }
+        let user = self.users.entry(uid).or_default();
+        let is_new = session.is_some_and(|session| !user.sessions.contains(&session));
+        if is_new {
+            user.sessions.truncate(SESSIONS_MAX - 1);
+            user.sessions.splice(..0, session);
+        }
+        user.launches.launched(what, is_new, now_unix_s);
+        user.has_changed = true;
+    }
+
+    /// It is `now_unix_s`.
+    pub fn tick(&mut self, now_unix_s: u64) {
+        for user in self.users.values_mut() {
+            user.has_changed |= user.launches.tick(now_unix_s);
+        }
+    }
+
+    /// What is to be expected now, and of whom.
+    pub fn expected(&self, probability_min: f64) -> Vec<(u32, Expected)> {
+        let of = |(uid, user): (&u32, &User)| {
+            let all = user.launches.expected(probability_min).into_iter();
+            all.map(|expected| (*uid, expected)).collect::<Vec<_>>()
+        };
+        let mut all: Vec<(u32, Expected)> = self.users.iter().flat_map(of).collect();
+        all.sort_by(|a, b| b.1.probability.total_cmp(&a.1.probability));
+        all
+    }
+
+    /// How many users and programs are remembered.
+    pub fn size(&self) -> (usize, usize) {
+        (self.users.len(), self.users.values().map(|user| user.launches.programs()).sum())
+    }
+
+    /// What is to be written: all that has changed where `all` says so, else what was not written for a while.
+    pub fn pages(&mut self, all: bool) -> Vec<Page> {
+        let is_due = |user: &User| all || user.written.is_none_or(|written| written.elapsed() > WRITE_EVERY);
+        let due = self.users.iter_mut().filter(|(_, user)| user.has_changed && is_due(user));
+        let written = due.map(|(uid, user)| {
+            (user.has_changed, user.written) = (false, Some(Instant::now()));
+            Page { uid: *uid, bytes: Some(user.launches.encode()) }
+        });
+        let removed = self.forgotten.drain(..).map(|uid| Page { uid, bytes: None });
+        written.chain(removed).collect()
+    }
+
+    /// A page could not be written: it is tried again.
+    pub fn not_written(&mut self, page: &Page) {
+        match page.bytes {
+            Some(_) => self.users.get_mut(&page.uid).into_iter().for_each(|user| user.has_changed = true),
+            None => self.forgotten.push(page.uid),
+        }
+    }
+
+    /// Forgets user `uid`, who does not want to be remembered.
+    pub fn forget(&mut self, uid: u32) {
+        if self.users.remove(&uid).is_some() {
+            self.forgotten.push(uid);
+        }
+    }
+
+    /// Where the files lie.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl Page {
+    /// Writes it: whoever reads finds the old file or the new one, whenever the machine stops.
+    ///
+    /// # Errors
+    /// As the file system says; the old file is there then.
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        let name = self.uid.to_string();
+        let Some(bytes) = &self.bytes else {
+            return match std::fs::remove_file(directory.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            };
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        let opened = open_directory(directory, ROOT).map_err(io::Error::other)?;
+        let opened = opened.ok_or(io::ErrorKind::NotFound)?;
+        write_at(opened.as_fd(), Path::new(&name), 0o600, bytes)
+    }
+}
+
+fn read(directory: &OwnedFd, uid: u32) -> io::Result<Launches> {
+    let bytes = read_below(directory.as_fd(), Path::new(&uid.to_string()), BYTES_MAX, ROOT);
+    let bytes = bytes.map_err(io::Error::other)?.ok_or(io::ErrorKind::NotFound)?;
+    Launches::decode(&bytes).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use prepage_testing::{Need, has};
+
+    use super::*;
+
+    const NOW: u64 = 20_000 * 86_400;
+
+    fn what(name: &str) -> Launched {
+        Launched { program: format!("/usr/bin/{name}"), role: name.into() }
+    }
+
+    /// User 7 starts a and then b in four logins, a day apart.
+    fn four_days(log: &mut Log) {
+        for day in 0..4 {
+            let now = NOW + day * 86_400;
+            log.launched(7, &what("a"), Some(day as u32), now);
+            log.launched(7, &what("b"), Some(day as u32), now + 5);
+            log.tick(now + 3599);
+        }
+    }
+
+    #[test]
+    fn each_user_has_a_file_that_root_alone_reads_and_it_comes_back() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = Log::read(directory.path().join("launches"));
+        four_days(&mut log);
+        log.launched(8, &what("c"), None, NOW + 4 * 86_400);
+        log.pages(false).iter().for_each(|page| page.write(log.directory()).unwrap());
+        assert!(log.pages(true).is_empty(), "nothing has changed");
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(log.directory()), mode(&log.directory().join("7"))), (0o700, 0o600));
+        let mut again = Log::read(log.directory().into());
+        assert_eq!(again.size(), (2, 3));
+        again.launched(7, &what("a"), Some(9), NOW + 5 * 86_400);
+        let expected: Vec<_> = again.expected(0.7).into_iter().map(|(uid, one)| (uid, one.what)).collect();
+        assert_eq!(expected, [(7, what("b"))]);
+        again.forget(8);
+        again.pages(true).iter().for_each(|page| page.write(again.directory()).unwrap());
+        assert_eq!(
+            Log::read(log.directory().into()).size(),
+            (1, 2),
+            "nothing is left of who does not want to be remembered"
+        );
+        log.not_written(&Page { uid: 8, bytes: Some(Vec::new()) });
+        log.pages(true).iter().for_each(|page| page.write(log.directory()).unwrap());
+        // A file that was cut off, one that somebody else may write, and one of no user.
+        std::fs::write(log.directory().join("7"), &std::fs::read(log.directory().join("7")).unwrap()[..50])
+            .unwrap();
+        std::fs::set_permissions(log.directory().join("8"), std::fs::Permissions::from_mode(0o666)).unwrap();
+        std::fs::write(log.directory().join("x"), "").unwrap();
+        assert_eq!(Log::read(log.directory().into()).size(), (0, 0));
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_kept_in_memory() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let in_the_way = directory.path().join("file");
+        std::fs::write(&in_the_way, "").unwrap();
+        let mut log = Log::read(in_the_way);
+        four_days(&mut log);
+        assert!(log.pages(true).iter().all(|page| page.write(log.directory()).is_err()));
+        assert_eq!(log.size(), (1, 2));
+        for uid in 0..100 {
+            log.launched(uid, &what("a"), None, NOW);
+        }
+        assert_eq!(log.size().0, USERS_MAX);
+    }
+}
