@@ -26,6 +26,8 @@
 //! | `ahead`       | what one fault has read in the background                                |
 //! | `fill`, `direct_fill`, `request` | claimed pages get their bytes: from files here, from sources by requests |
 //! | `evict`, `refill` | frames go, and come back with the same bytes                         |
+//! | `write_through`, `dirty`  | writes to maps that go to their object, and the pages that hold them       |
+//! | `write_back`, `home`, `writer` | dirty pages go where they belong: when asked for, before reclaim, after a while |
 //! | `pool`, `frame_count` | how many frames there may be and are, whose they are, how a read waits for one |
 //! | `order`, `reclaim` | which frame goes next, and the thread that takes it                     |
 //! | `unwire`, `pin` | frames that no map shows, and frames that stay                             |
@@ -71,6 +73,7 @@ mod book;
 mod buffers;
 mod crew;
 mod direct_fill;
+mod dirty;
 pub mod error;
 mod evict;
 mod failure;
@@ -79,6 +82,7 @@ mod fill;
 mod frame_count;
 mod handler;
 mod histogram;
+mod home;
 mod inline;
 mod install;
 mod jobs;
@@ -113,11 +117,14 @@ mod unwire;
 mod vm;
 mod whole;
 mod work;
+mod write_back;
+mod write_through;
+mod writer;
 mod writes;
 mod zero;
 
 pub use backing::Backing;
-pub use error::{AccessError, MakeError, MapError, OpenError, Reason, SnapshotError};
+pub use error::{AccessError, FlushError, MakeError, MapError, OpenError, Reason, SnapshotError};
 pub use failure::Failure;
 pub use map::Map;
 pub use object::Object;

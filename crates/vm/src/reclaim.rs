@@ -285,6 +285,9 @@ impl Reclaim {
             let Some(frames) = object.frames() else { continue };
             let taken = match frames.whole.take_from_kernel() {
                 Ok(_taking) => {
+                    let pages: Vec<PageIndex> =
+                        of_object.iter().map(|victim| PageIndex(victim.entry.page)).collect();
+                    object.clean(frames, &pages);
                     let mut claims = Vec::with_capacity(of_object.len());
                     for victim in of_object {
                         let page = PageIndex(victim.entry.page);

@@ -25,7 +25,7 @@ const BATCH_PAGES: u64 = 1024;
 
 impl Object {
     /// Says that resident pages of `range` will not be needed soon: they go out of all maps and stay in memory until reclaim
-    /// takes them. Returns how many pages that were. Pinned pages and those that a private map may show stay wired.
+    /// takes them. Returns how many pages that were. Pinned and dirty pages and those that a private map may show stay wired.
     ///
     /// # Errors
     /// When the kernel cannot unmap pages; they stay wired. In a child of fork(2).
