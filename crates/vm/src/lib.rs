@@ -29,6 +29,7 @@
 //! | `write_through`, `dirty`  | writes to maps that go to their object, and the pages that hold them       |
 //! | `write_back`, `home`, `writer` | dirty pages go where they belong: when asked for, before reclaim, after a while |
 //! | `pool`, `frame_count` | how many frames there may be and are, whose they are, how a read waits for one |
+//! | `give_back`, `allowance` | how the pool shrinks while the machine is short of memory             |
 //! | `order`, `reclaim` | which frame goes next, and the thread that takes it                     |
 //! | `unwire`, `pin` | frames that no map shows, and frames that stay                             |
 //! | `space`, `addresses` | a descriptor, and from an address to its map, in signal context   |
@@ -68,6 +69,7 @@
 
 mod addresses;
 mod ahead;
+mod allowance;
 mod backing;
 mod book;
 mod buffers;
@@ -80,6 +82,7 @@ mod failure;
 mod fault;
 mod fill;
 mod frame_count;
+mod give_back;
 mod handler;
 mod histogram;
 mod home;
@@ -99,6 +102,7 @@ mod pin;
 mod poison;
 mod policy_memory;
 mod pool;
+mod pool_options;
 mod populate;
 mod reason;
 mod reclaim;
@@ -133,6 +137,7 @@ pub use order::Replacement;
 pub use piece::Piece;
 pub use pin::Pinned;
 pub use pool::{Pool, PoolFigures, PoolObject};
+pub use pool_options::PoolOptions;
 pub use request::{Priority, Request};
 pub use source::{Source, SourceError};
 pub use statistics::{Counted, Statistics};

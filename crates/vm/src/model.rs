@@ -285,7 +285,7 @@ mod whole_path {
 
     #[test]
     fn model_a_write_is_written_back_or_its_page_is_dirty() {
-        random(2_000, || {
+        random(1_000, || {
             let options = VmOptions::default().explain(false).fill_threads(1);
             let vm = Vm::new(options.frame_limit_bytes(2 * PAGE_SIZE)).unwrap();
             let bytes = std::sync::Arc::new(std::sync::Mutex::new(vec![0; (PAGES * PAGE_SIZE) as usize]));

@@ -164,6 +164,7 @@ impl Reclaim {
             self.orders[class].arrive(Entry { object: object.pool_key, page: page.0 }, again);
         }
         if refaulted > 0 {
+            object.vm.pool.core().refaulted.fetch_add(refaulted, Ordering::SeqCst);
             let tally = Tally { pages_refaulted: refaulted, ..Tally::default() };
             object.vm.figures.add(Account::here().cpu, &tally);
         }
