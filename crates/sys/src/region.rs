@@ -88,8 +88,12 @@ impl Span {
     /// Where the span is not shared, and would lose what was written to it.
     pub fn unmap_shared(&self, offset: u64, len: u64) -> io::Result<()> {
         assert!(self.shared, "a private region would lose what was written to it");
+        self.unmap(offset, len)
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> io::Result<()> {
         let start = self.at(offset, len);
-        // SAFETY: the range lies in the span, which shows nothing but a memfd's pages.
+        // SAFETY: the range lies in the span and shows nothing but a memfd's pages, as callers make sure: the next touch shows the same.
         let result = unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_DONTNEED_LOCKED) };
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -104,9 +108,22 @@ impl Span {
     /// As `unmap_shared`.
     pub fn unmap_shared_ranges(&self, ranges: &[(u64, u64)]) -> io::Result<()> {
         assert!(self.shared, "a private region would lose what was written to it");
+        self.unmap_ranges(ranges)
+    }
+
+    /// As [`Self::unmap_shared_ranges`], of pages of a private span that are the memfd's own. The caller has write-protected them and
+    /// then looked whether they are: a page that is written to meanwhile becomes a copy, which would be lost.
+    ///
+    /// # Errors
+    /// As `unmap_shared`.
+    pub fn unmap_protected_ranges(&self, ranges: &[(u64, u64)]) -> io::Result<()> {
+        self.unmap_ranges(ranges)
+    }
+
+    fn unmap_ranges(&self, ranges: &[(u64, u64)]) -> io::Result<()> {
         for ranges in ranges.chunks(MOST_RANGES) {
             if ranges.len() == 1 || !self.unmap_at_once(ranges) {
-                ranges.iter().try_for_each(|&(offset, len)| self.unmap_shared(offset, len))?;
+                ranges.iter().try_for_each(|&(offset, len)| self.unmap(offset, len))?;
             }
         }
         Ok(())
@@ -125,7 +142,7 @@ impl Span {
         let Ok(pidfd) = rustix::process::pidfd_open(this, rustix::process::PidfdFlags::empty()) else {
             return false;
         };
-        // SAFETY: the ranges lie in the span, which shows nothing but a memfd's pages, and the vector lives through the call.
+        // SAFETY: as in `unmap`, and the vector lives through the call.
         let unmapped = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,

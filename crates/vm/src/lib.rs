@@ -31,7 +31,7 @@
 //! | `pool`, `frame_count` | how many frames there may be and are, whose they are, how a read waits for one |
 //! | `give_back`, `allowance` | how the pool shrinks while the machine is short of memory             |
 //! | `order`, `reclaim` | which frame goes next, and the thread that takes it                     |
-//! | `unwire`, `pin` | frames that no map shows, and frames that stay                             |
+//! | `unwire`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                             |
 //! | `space`, `addresses` | a descriptor, and from an address to its map, in signal context   |
 //! | `inline`, `handler`, `stop_pages` | the two ways a fault comes in                         |
 //! | `jobs`, `crew`, `work` | work that waits, the threads for it, and what they do              |
@@ -104,6 +104,7 @@ mod policy_memory;
 mod pool;
 mod pool_options;
 mod populate;
+mod private_unwire;
 mod reason;
 mod reclaim;
 mod record;

@@ -62,6 +62,8 @@ pub(crate) struct MapCore {
     pub(crate) chain: Mutex<Option<Hold>>,
     /// Which of its pages were written to; none is told before the first snapshot.
     pub(crate) writes: WriteTracking,
+    /// (a) Whether its pages can be protected for a moment, see `unwire`.
+    pub(crate) protects: AtomicU32,
     /// (c) Its pages: those of the object, or from 0 on where it is of several pieces.
     pub(crate) window: PageRange,
     /// (c) Whether what is written to it stays in it.
@@ -143,6 +145,7 @@ impl Map {
             holds: behind.holds,
             chain: Mutex::new(behind.chain),
             writes: WriteTracking::default(),
+            protects: AtomicU32::new(0),
             window,
             private: options.private,
             writes_through: options.writable,
@@ -443,7 +446,8 @@ impl MapCore {
 
     /// Has its faults served: those of unmapped pages too, where `served` says so and where frames lie there.
     pub(crate) fn register(&self, served: Served) -> std::io::Result<()> {
-        let is_told = self.writes.are_told() || self.writes_through;
+        let is_told =
+            self.writes.are_told() || self.writes_through || self.protects.load(Ordering::SeqCst) != 0;
         let writes = if is_told { Writes::Told } else { Writes::Free };
         let uffd = &self.space.uffd;
         for segment in &self.laid[..] {
