@@ -42,7 +42,6 @@
 pub mod account;
 mod beside;
 pub mod calibrate;
-mod cgroup;
 pub mod choose;
 pub mod clock;
 pub mod cold;

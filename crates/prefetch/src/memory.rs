@@ -4,14 +4,13 @@
 //! once somebody waits for memory. What is read ahead can be dropped again at any time, but to make room for it the
 //! kernel may drop what is needed more. Of tasks, where there is a limit, a quarter of what is left.
 
-mod cgroup;
 mod tasks;
 
 use std::fs;
 
-use cgroup::Cgroups;
-
-use crate::cgroup::Memberships;
+use prepage_sys::cgroup::Memberships;
+use prepage_sys::memory_left::Cgroups;
+pub use prepage_sys::memory_left::available_kib;
 
 /// The share of the available memory that a prefetch may ask for: 1 in this.
 const MEMORY_SHARE: u64 = 2;
@@ -20,13 +19,6 @@ const RESERVE_BYTES: u64 = 16 << 20;
 /// Time that tasks of this machine or control group may wait for memory while a prefetch runs. Some wait for a moment now
 /// and then where there is plenty.
 const STALLED_US_MAX: u64 = 2_000;
-
-/// `MemAvailable` of /proc/meminfo: what programs could still get without swapping.
-pub fn available_kib() -> Option<u64> {
-    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse().ok()
-}
 
 /// What a prefetch may use, looked at again while it runs.
 #[derive(Debug)]

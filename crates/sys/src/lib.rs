@@ -27,6 +27,7 @@
 //! | [`process_stat`] | faults and times of a process                                |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`reap`]      | waiting for children, and what each used                        |                 |
+//! | [`cgroup`], [`memory_left`], [`psi`] | control groups; what is left of memory, and who waits for it | Linux 6.5 for triggers |
 //! | [`region`]    | address space of one's own, aligned, not inherited over fork    |                 |
 //! | [`rights`]    | what one thread may open: as a user, as anybody                 | root            |
 //! | [`sections`]  | waiting for who may still use what is taken away                |                 |
@@ -49,6 +50,7 @@ pub mod agent;
 pub mod arm;
 pub mod beside;
 pub mod cachestat;
+pub mod cgroup;
 pub mod direct_fill;
 pub mod exec;
 pub mod exec_watch;
@@ -63,11 +65,13 @@ pub mod huge_blocks;
 pub mod inode;
 pub mod mapping;
 pub mod memfd;
+pub mod memory_left;
 pub mod mounts;
 pub mod own_pages;
 pub mod pagemap;
 pub mod perf;
 pub mod process_stat;
+pub mod psi;
 pub mod ptrace;
 pub mod reap;
 pub mod region;

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use prepage_core::PAGE_SIZE;
 
@@ -22,6 +23,8 @@ const MOST_RANGES: usize = 1024;
 pub enum Contents<'a> {
     /// A memfd from this byte offset on, read-only; what others write to it appears. In no core dump.
     Shared(&'a Memfd, u64),
+    /// A memfd from this byte offset on; what is written to the region is written to the memfd. In no core dump.
+    SharedWritable(&'a Memfd, u64),
     /// A memfd from this byte offset on; what is written to the region stays in it.
     Private(&'a Memfd, u64),
     /// Zeros, writable.
@@ -39,7 +42,7 @@ pub enum Contents<'a> {
 pub struct Span {
     start: NonNull<u8>,
     len: usize,
-    /// Whether it shows a memfd read-only, so that nothing but the memfd's pages ever lies in it.
+    /// Whether nothing but a memfd's own pages ever lies in it.
     shared: bool,
     /// The process that it exists in.
     generation: u64,
@@ -85,8 +88,12 @@ impl Span {
     /// Where the span is not shared, and would lose what was written to it.
     pub fn unmap_shared(&self, offset: u64, len: u64) -> io::Result<()> {
         assert!(self.shared, "a private region would lose what was written to it");
+        self.unmap(offset, len)
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> io::Result<()> {
         let start = self.at(offset, len);
-        // SAFETY: the range lies in the span, which shows nothing but a memfd's pages.
+        // SAFETY: the range lies in the span and shows nothing but a memfd's pages, as callers make sure: the next touch shows the same.
         let result = unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_DONTNEED_LOCKED) };
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -101,9 +108,22 @@ impl Span {
     /// As `unmap_shared`.
     pub fn unmap_shared_ranges(&self, ranges: &[(u64, u64)]) -> io::Result<()> {
         assert!(self.shared, "a private region would lose what was written to it");
+        self.unmap_ranges(ranges)
+    }
+
+    /// As [`Self::unmap_shared_ranges`], of pages of a private span that are the memfd's own. The caller has write-protected them and
+    /// then looked whether they are: a page that is written to meanwhile becomes a copy, which would be lost.
+    ///
+    /// # Errors
+    /// As `unmap_shared`.
+    pub fn unmap_protected_ranges(&self, ranges: &[(u64, u64)]) -> io::Result<()> {
+        self.unmap_ranges(ranges)
+    }
+
+    fn unmap_ranges(&self, ranges: &[(u64, u64)]) -> io::Result<()> {
         for ranges in ranges.chunks(MOST_RANGES) {
             if ranges.len() == 1 || !self.unmap_at_once(ranges) {
-                ranges.iter().try_for_each(|&(offset, len)| self.unmap_shared(offset, len))?;
+                ranges.iter().try_for_each(|&(offset, len)| self.unmap(offset, len))?;
             }
         }
         Ok(())
@@ -122,7 +142,7 @@ impl Span {
         let Ok(pidfd) = rustix::process::pidfd_open(this, rustix::process::PidfdFlags::empty()) else {
             return false;
         };
-        // SAFETY: the ranges lie in the span, which shows nothing but a memfd's pages, and the vector lives through the call.
+        // SAFETY: as in `unmap`, and the vector lives through the call.
         let unmapped = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,
@@ -201,7 +221,7 @@ impl Region {
             }
             libc::munmap(start.add(len).cast(), align - before);
             let start = NonNull::new_unchecked(start);
-            let shared = matches!(contents, Contents::Shared(..));
+            let shared = matches!(contents, Contents::Shared(..) | Contents::SharedWritable(..));
             Arc::new(Span { start, len, shared, generation: fork::generation() })
         };
         fork::keep(span.start() as usize, len);
@@ -209,7 +229,7 @@ impl Region {
         let protection = if matches!(contents, Contents::Shared(..)) { libc::PROT_READ } else { read_write };
         let mut region = Self { span, protection, blocks: None };
         match contents {
-            Contents::Shared(memfd, offset) => {
+            Contents::Shared(memfd, offset) | Contents::SharedWritable(memfd, offset) => {
                 region.lay(0, len as u64, libc::MAP_SHARED, Some((memfd, offset)))?;
                 region.advise(0, len as u64, libc::MADV_DONTDUMP)?;
             }
@@ -309,12 +329,22 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.span.start.as_ptr(), self.span.len) }
     }
 
-    /// Its contents, to be changed.
+    /// Its contents, which other threads and regions may read and change meanwhile.
     ///
     /// # Panics
     /// Where it is mapped read-only.
+    pub fn as_atomics(&self) -> &[AtomicU8] {
+        assert!(self.is_writable(), "a region that is read-only cannot be written to");
+        // SAFETY: mapped writably as long as this value lives; atomics may be shared, and have no invalid bytes.
+        unsafe { std::slice::from_raw_parts(self.span.start.as_ptr().cast(), self.span.len) }
+    }
+
+    /// Its contents, to be changed.
+    ///
+    /// # Panics
+    /// Where it is mapped read-only, or other regions may show the same.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        assert!(self.is_writable(), "a shared region is read-only");
+        assert!(self.is_writable() && !self.span.shared, "others may show what a shared region shows");
         // SAFETY: as above; `&mut self` makes this the only borrow.
         unsafe { std::slice::from_raw_parts_mut(self.span.start.as_ptr(), self.span.len) }
     }

@@ -103,6 +103,18 @@ pub enum MapError {
         /// The snapshot.
         object: String,
     },
+    /// What is written to the map has nowhere to go.
+    #[error("{object} takes no writes: map a Vm::file_writable with MapOptions::writable, or privately")]
+    ReadOnly {
+        /// The object.
+        object: String,
+    },
+    /// What a private map shows may not change.
+    #[error("{object} can be written to, so its maps must be shared")]
+    Changing {
+        /// The object.
+        object: String,
+    },
     /// A map of several pieces is private.
     #[error("a map of several pieces must be private")]
     Pieces,
@@ -147,6 +159,9 @@ pub enum AccessError {
         /// How many there are.
         len_bytes: u64,
     },
+    /// The map's object takes no writes.
+    #[error("what is written to the map has nowhere to go")]
+    ReadOnly,
     /// A private map would lose what was written to it.
     #[error("a private map keeps its changes; Map::discard drops them")]
     Private,
@@ -178,5 +193,66 @@ pub enum SnapshotError {
     System(#[from] io::Error),
     /// This is a child of fork(2), and the map its parent's.
     #[error("the map belongs to the parent process")]
+    Forked,
+}
+
+/// What was written to an object could not be made durable. Pages that could not be written back stay in memory, are tried again in
+/// the background and by the next flush, and show what was written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlushError {
+    /// The object takes no writes.
+    #[error("{object} takes no writes")]
+    ReadOnly {
+        /// The object.
+        object: String,
+    },
+    /// The file refuses bytes; pages before this one were written.
+    #[error("page {page} of {object} cannot be written back")]
+    Write {
+        /// The object.
+        object: String,
+        /// The first page that could not be written.
+        page: PageIndex,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file ends before what was written to the page: it was truncated, and is not made longer again.
+    #[error(
+        "page {page} of {object} cannot be written back: the file ends at {len_bytes}; was it truncated?"
+    )]
+    Truncated {
+        /// The object.
+        object: String,
+        /// The first page that lies beyond the end, or in part.
+        page: PageIndex,
+        /// Where the file ends.
+        len_bytes: u64,
+    },
+    /// The device did not take what the file took. All that was written since the last flush will be written once more.
+    #[error("{object} cannot be made durable")]
+    Sync {
+        /// The object.
+        object: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A page went to the file and out of memory, then the device failed, and the file no longer gives what was written.
+    #[error("page {page} of {object} was written and is lost: {reason}")]
+    Lost {
+        /// The object.
+        object: String,
+        /// The first such page.
+        page: PageIndex,
+        /// Why it cannot be had.
+        reason: Reason,
+    },
+    /// The kernel refused to protect pages while they are written back.
+    #[error("the kernel refused")]
+    System(#[source] io::Error),
+    /// This is a child of fork(2), and the VM its parent's.
+    #[error("the VM belongs to the parent process; a child of fork(2) makes its own")]
     Forked,
 }

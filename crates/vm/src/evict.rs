@@ -13,7 +13,7 @@ use crate::statistics::{Account, Tally};
 const BATCH_PAGES: u64 = 1024;
 
 impl Object {
-    /// Takes the frames of resident pages of `range` away, but for pinned ones; returns how many pages that were. Maps read
+    /// Takes the frames of resident pages of `range` away, but for pinned and dirty ones; returns how many pages that were. Maps read
     /// them again when they are touched; private copies stay. Pages that come back with other bytes fail.
     ///
     /// # Errors

@@ -93,7 +93,10 @@ impl Fault<'_> {
         let outcome = match (self.open(), place.frames()) {
             (Some(outcome), _) => outcome,
             (None, None) => self.make_zeros(&place),
-            (None, Some(frames)) => self.resolve(&place, frames),
+            (None, Some(frames)) => match self.write(&place, frames) {
+                Some(outcome) => outcome,
+                None => self.resolve(&place, frames),
+            },
         };
         self.finish(&place, outcome);
         outcome

@@ -27,11 +27,10 @@ pub(crate) struct FrameCount {
     reserved: AtomicU64,
     /// (a) Frames that hold a page, and in the upper half those of them that are unwired. One word: the two are of one moment.
     held: AtomicU64,
-    /// (c) The most of `reserved`.
-    limit: u64,
-    /// (c) The watermarks, in free frames.
-    low: u64,
-    high: u64,
+    /// (a) The most of `reserved` now.
+    limit: AtomicU64,
+    /// (c) And ever.
+    most: u64,
     /// (a) Pages that are pinned, in memory or not.
     pinned: AtomicU64,
     /// (a) Reads that wait for frames.
@@ -69,13 +68,11 @@ impl FrameCount {
     pub(crate) fn new(limit: u64) -> Self {
         // 2^32 frames are 16 TiB.
         let limit = limit.min(u64::from(u32::MAX));
-        let low = (limit / LOW_PART).max(LEAST_LOW.min(limit / READ_PART)).min(MOST_LOW);
         Self {
             reserved: AtomicU64::new(0),
             held: AtomicU64::new(0),
-            limit,
-            low,
-            high: 2 * low,
+            limit: AtomicU64::new(limit),
+            most: limit,
             pinned: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             freed: AtomicU32::new(0),
@@ -93,18 +90,20 @@ impl FrameCount {
 
     /// As [`Self::reserve`], for what nobody waits for: the frames below the low watermark are left to others.
     pub(crate) fn reserve_ahead(&self, pages: u64) -> Reserve {
-        self.reserve_above(self.low, pages)
+        self.reserve_above(low(self.limit()), pages)
     }
 
     fn reserve_above(&self, free: u64, pages: u64) -> Reserve {
-        match self.reserve_some(self.limit - free, pages, pages) {
+        match self.reserve_some(free, pages, pages) {
             Some(_) => Reserve::Got,
             None => Reserve::Wait,
         }
     }
 
-    /// Reserves up to `pages` frames of the first `most`, and `least` or none; gives how many.
-    fn reserve_some(&self, most: u64, least: u64, pages: u64) -> Option<u64> {
+    /// Reserves up to `pages` frames, and `least` or none; gives how many. `free` are left.
+    fn reserve_some(&self, free: u64, least: u64, pages: u64) -> Option<u64> {
+        let limit = self.limit();
+        let most = limit.saturating_sub(free);
         let mut now = self.reserved.load(Ordering::Relaxed);
         loop {
             let got = most.saturating_sub(now).min(pages);
@@ -113,7 +112,7 @@ impl FrameCount {
             }
             match self.reserved.compare_exchange(now, now + got, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
-                    if self.limit - (now + got) < self.low {
+                    if limit - (now + got).min(limit) < low(limit) {
                         self.call();
                     }
                     return Some(got);
@@ -125,7 +124,7 @@ impl FrameCount {
 
     /// The most frames for one read.
     pub(crate) fn most_at_once(&self) -> u64 {
-        (self.limit / READ_PART).max(1)
+        (self.limit() / READ_PART).max(1)
     }
 
     /// Reserves up to `pages` frames, as many as are free, once there is one; gives how many, and whether that took a wait.
@@ -142,8 +141,9 @@ impl FrameCount {
 
     /// All of `pages` where reclaim is at work, else what is free of them.
     fn reserve_now(&self, pages: u64) -> Option<u64> {
-        let is_short = self.limit.saturating_sub(self.reserved()) < self.low;
-        self.reserve_some(self.limit, if is_short { pages } else { 1 }, pages)
+        let limit = self.limit();
+        let is_short = limit.saturating_sub(self.reserved()) < low(limit);
+        self.reserve_some(0, if is_short { pages } else { 1 }, pages)
     }
 
     fn wait_counted(&self, pages: u64, patience: Duration) -> Result<u64, Never> {
@@ -153,7 +153,7 @@ impl FrameCount {
         let mut since = Instant::now();
         loop {
             let freed = self.freed.load(Ordering::SeqCst);
-            let got = if waited { self.reserve_some(self.limit, 1, pages) } else { self.reserve_now(pages) };
+            let got = if waited { self.reserve_some(0, 1, pages) } else { self.reserve_now(pages) };
             if let Some(got) = got {
                 return Ok(got);
             }
@@ -167,7 +167,11 @@ impl FrameCount {
             let nothing = self.found_nothing.load(Ordering::SeqCst).wrapping_sub(nothing_yet) >= 2;
             let under_way = self.reserved() > self.resident();
             if nothing && (!under_way || since.elapsed() >= patience) {
-                return Err(Never);
+                // What was given back is taken again before anybody gets an error.
+                if !self.grow(pages) {
+                    return Err(Never);
+                }
+                continue;
             }
             if !nothing {
                 self.call();
@@ -239,21 +243,48 @@ impl FrameCount {
         self.held().0
     }
 
+    /// The most frames there may be now.
     pub(crate) fn limit(&self) -> u64 {
-        self.limit
+        self.limit.load(Ordering::SeqCst)
+    }
+
+    /// The most there may ever be.
+    pub(crate) fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// There may be so many frames from now on, as far as the pool was made for them; others go.
+    pub(crate) fn set_limit(&self, limit: u64) {
+        let limit = limit.min(self.most);
+        let before = self.limit.swap(limit, Ordering::SeqCst);
+        if limit < before {
+            self.call();
+        } else if limit > before {
+            self.release(0);
+        }
+    }
+
+    /// Raises a limit that was lowered, by `pages`; false where it cannot be raised.
+    fn grow(&self, pages: u64) -> bool {
+        let higher = |limit: u64| (limit < self.most).then(|| (limit + pages).min(self.most));
+        self.limit.fetch_update(Ordering::SeqCst, Ordering::SeqCst, higher).is_ok()
     }
 
     /// The frames that are free when reclaim begins, and when it ends.
     pub(crate) fn watermarks(&self) -> (u64, u64) {
-        (self.low, self.high)
+        let low = low(self.limit());
+        (low, 2 * low)
     }
 
     /// How many frames the reclaimer is to take away now: as many as make the high watermark, once fewer are free than the
     /// low one says or somebody waits.
     pub(crate) fn wanted(&self) -> u64 {
-        let free = self.limit.saturating_sub(self.reserved());
+        let (limit, reserved) = (self.limit(), self.reserved());
+        let free = limit.saturating_sub(reserved);
         let waits = self.waiting.load(Ordering::SeqCst) > 0;
-        if free < self.low || (waits && free == 0) { self.high.max(1).saturating_sub(free) } else { 0 }
+        let high = (2 * low(limit)).max(1);
+        let is_short = free < low(limit) || reserved > limit || (waits && free == 0);
+        if is_short { (reserved + high).saturating_sub(limit) } else { 0 }
     }
 
     /// Has the reclaimer look. From any context.
@@ -286,4 +317,9 @@ impl FrameCount {
         self.freed.fetch_add(1, Ordering::SeqCst);
         wake(&self.freed, u32::MAX >> 1);
     }
+}
+
+/// The frames of a limit that are free when reclaim begins.
+fn low(limit: u64) -> u64 {
+    (limit / LOW_PART).max(LEAST_LOW.min(limit / READ_PART)).min(MOST_LOW)
 }

@@ -338,7 +338,7 @@ impl MapCore {
     /// Whether writes to what is mapped now are to be told. Asked within a section of what is mapped: who begins to have them
     /// told waits for those that began before.
     pub(crate) fn writes_told(&self) -> Writes {
-        if self.writes.must_protect() { Writes::Told } else { Writes::Free }
+        if self.writes.must_protect() || self.writes_through { Writes::Told } else { Writes::Free }
     }
 
     fn wake_at(&self, offset: u64) {

@@ -26,9 +26,12 @@
 //! | `ahead`       | what one fault has read in the background                                |
 //! | `fill`, `direct_fill`, `request` | claimed pages get their bytes: from files here, from sources by requests |
 //! | `evict`, `refill` | frames go, and come back with the same bytes                         |
+//! | `write_through`, `dirty`  | writes to maps that go to their object, and the pages that hold them       |
+//! | `write_back`, `home`, `writer` | dirty pages go where they belong: when asked for, before reclaim, after a while |
 //! | `pool`, `frame_count` | how many frames there may be and are, whose they are, how a read waits for one |
+//! | `give_back`, `allowance` | how the pool shrinks while the machine is short of memory             |
 //! | `order`, `reclaim` | which frame goes next, and the thread that takes it                     |
-//! | `unwire`, `pin` | frames that no map shows, and frames that stay                             |
+//! | `unwire`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                             |
 //! | `space`, `addresses` | a descriptor, and from an address to its map, in signal context   |
 //! | `inline`, `handler`, `stop_pages` | the two ways a fault comes in                         |
 //! | `jobs`, `crew`, `work` | work that waits, the threads for it, and what they do              |
@@ -66,19 +69,23 @@
 
 mod addresses;
 mod ahead;
+mod allowance;
 mod backing;
 mod book;
 mod buffers;
 mod crew;
 mod direct_fill;
+mod dirty;
 pub mod error;
 mod evict;
 mod failure;
 mod fault;
 mod fill;
 mod frame_count;
+mod give_back;
 mod handler;
 mod histogram;
+mod home;
 mod inline;
 mod install;
 mod jobs;
@@ -95,7 +102,9 @@ mod pin;
 mod poison;
 mod policy_memory;
 mod pool;
+mod pool_options;
 mod populate;
+mod private_unwire;
 mod reason;
 mod reclaim;
 mod record;
@@ -113,11 +122,14 @@ mod unwire;
 mod vm;
 mod whole;
 mod work;
+mod write_back;
+mod write_through;
+mod writer;
 mod writes;
 mod zero;
 
 pub use backing::Backing;
-pub use error::{AccessError, MakeError, MapError, OpenError, Reason, SnapshotError};
+pub use error::{AccessError, FlushError, MakeError, MapError, OpenError, Reason, SnapshotError};
 pub use failure::Failure;
 pub use map::Map;
 pub use object::Object;
@@ -126,6 +138,7 @@ pub use order::Replacement;
 pub use piece::Piece;
 pub use pin::Pinned;
 pub use pool::{Pool, PoolFigures, PoolObject};
+pub use pool_options::PoolOptions;
 pub use request::{Priority, Request};
 pub use source::{Source, SourceError};
 pub use statistics::{Counted, Statistics};

@@ -62,10 +62,16 @@ pub(crate) struct MapCore {
     pub(crate) chain: Mutex<Option<Hold>>,
     /// Which of its pages were written to; none is told before the first snapshot.
     pub(crate) writes: WriteTracking,
+    /// (a) Whether its pages can be protected for a moment, see `unwire`.
+    pub(crate) protects: AtomicU32,
     /// (c) Its pages: those of the object, or from 0 on where it is of several pieces.
     pub(crate) window: PageRange,
-    /// (c) Whether it may be written to.
+    /// (c) Whether what is written to it stays in it.
     pub(crate) private: bool,
+    /// (c) Whether what is written to it goes to its object.
+    pub(crate) writes_through: bool,
+    /// (c) Whether the bytes of its object change while it shows them.
+    changes: bool,
     /// (c)
     policy: Policy,
     memory: PolicyMemory,
@@ -100,6 +106,7 @@ impl Map {
         if options.zero_cluster == 0 || matches!(options.neighbours, Some(Neighbours::Block(0))) {
             return Err(MapError::NoCluster);
         }
+        let changes = check_writes(pieces, options)?;
         let space = vm.space(options.mode)?;
         if options.executable {
             pieces.iter().for_each(|piece| piece.object.is_code.store(1, Ordering::Relaxed));
@@ -138,15 +145,21 @@ impl Map {
             holds: behind.holds,
             chain: Mutex::new(behind.chain),
             writes: WriteTracking::default(),
+            protects: AtomicU32::new(0),
             window,
             private: options.private,
+            writes_through: options.writable,
+            changes,
             memory: entry(&policy),
             advised: [&vm.sequential, &vm.random].map(entry),
             policy,
             advice: AtomicU32::new(OWN),
             neighbours: options.neighbours,
             neighbours_of_policy: options.neighbours_of_policy,
-            every_fault: options.every_fault || options.neighbours.is_some() || vm.records.is_some(),
+            every_fault: options.every_fault
+                || options.writable
+                || options.neighbours.is_some()
+                || vm.records.is_some(),
             opening,
             opened: AtomicU32::new(0),
             zero_cluster: options.zero_cluster,
@@ -204,7 +217,14 @@ impl Map {
 
     /// Its bytes. Touching them faults; where a source fails that raises SIGBUS, as with files mapped by the kernel:
     /// [`Map::populate`] and [`Map::read_at`] give errors instead.
+    ///
+    /// # Panics
+    /// Where the object can be written to, and so change meanwhile: see [`Map::as_atomics`].
     pub fn as_slice(&self) -> &[u8] {
+        assert!(
+            !self.core.changes,
+            "an object that can be written to changes under a slice: as_atomics, read_at"
+        );
         &self.region.as_slice()[..self.len_bytes() as usize]
     }
 
@@ -307,6 +327,20 @@ impl Drop for Map {
     }
 }
 
+/// Whether the bytes of `pieces` may change while a map shows them; who writes to them needs an object that takes it.
+fn check_writes(pieces: &[Piece], options: &MapOptions) -> Result<bool, MapError> {
+    let takes_writes = |piece: &&Piece| piece.object.dirty().is_some();
+    if options.writable
+        && let Some(piece) = pieces.iter().find(|piece| options.private || !takes_writes(piece))
+    {
+        return Err(MapError::ReadOnly { object: piece.object.name.clone() });
+    }
+    match pieces.iter().find(takes_writes) {
+        Some(piece) if options.private => Err(MapError::Changing { object: piece.object.name.clone() }),
+        found => Ok(found.is_some()),
+    }
+}
+
 /// Lays the memfds of `laid` into address space that nobody can use yet.
 fn lay(vm: &VmCore, laid: &[Segment], window: PageRange, options: &MapOptions) -> std::io::Result<Region> {
     if let [only] = laid {
@@ -315,6 +349,7 @@ fn lay(vm: &VmCore, laid: &[Segment], window: PageRange, options: &MapOptions) -
             Contents::Zero if options.huge => vm.zeros.huge(),
             Contents::Zero => Shown::Anonymous,
             Contents::Frames(frames) if options.private => Shown::Private(&frames.memfd, offset),
+            Contents::Frames(frames) if options.writable => Shown::SharedWritable(&frames.memfd, offset),
             Contents::Frames(frames) => Shown::Shared(&frames.memfd, offset),
         };
         return Region::map_hidden(window.bytes(), shown);
@@ -411,7 +446,9 @@ impl MapCore {
 
     /// Has its faults served: those of unmapped pages too, where `served` says so and where frames lie there.
     pub(crate) fn register(&self, served: Served) -> std::io::Result<()> {
-        let writes = if self.writes.are_told() { Writes::Told } else { Writes::Free };
+        let is_told =
+            self.writes.are_told() || self.writes_through || self.protects.load(Ordering::SeqCst) != 0;
+        let writes = if is_told { Writes::Told } else { Writes::Free };
         let uffd = &self.space.uffd;
         for segment in &self.laid[..] {
             let served = match segment.install {

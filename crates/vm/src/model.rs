@@ -237,6 +237,87 @@ mod whole_path {
         });
     }
 
+    /// Where written pages go in a model.
+    #[derive(Debug)]
+    struct Kept(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl crate::home::Home for Kept {
+        fn write(&self, offset_bytes: u64, bytes: &[u8]) -> std::io::Result<()> {
+            self.0.lock().unwrap()[offset_bytes as usize..][..bytes.len()].copy_from_slice(bytes);
+            thread::yield_now();
+            Ok(())
+        }
+
+        fn len_bytes(&self) -> std::io::Result<u64> {
+            Ok(PAGES * PAGE_SIZE)
+        }
+
+        fn sync(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Source for Kept {
+        fn len_bytes(&self) -> u64 {
+            PAGES * PAGE_SIZE
+        }
+
+        fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            into.copy_from_slice(&self.0.lock().unwrap()[offset_bytes as usize..][..into.len()]);
+            Ok(())
+        }
+    }
+
+    /// As a program's write of one byte in inline mode.
+    fn write_inline(map: &Map, page: u64, value: u8) {
+        let address = map.address() + page * PAGE_SIZE;
+        loop {
+            let mut entry = [prepage_sys::pagemap::PageEntry::default()];
+            map.core.vm.page_map().unwrap().entries(address, &mut entry).unwrap();
+            if entry[0].is_present() && !entry[0].is_protected() {
+                map.as_atomics()[(page * PAGE_SIZE) as usize].store(value, Ordering::SeqCst);
+                return;
+            }
+            let fault = BusFault { address, ip: 0, write: Some(true) };
+            assert_eq!(inline::serve(map.core.space.addresses, &fault), Verdict::Resolved);
+        }
+    }
+
+    #[test]
+    fn model_a_write_is_written_back_or_its_page_is_dirty() {
+        random(1_000, || {
+            let options = VmOptions::default().explain(false).fill_threads(1);
+            let vm = Vm::new(options.frame_limit_bytes(2 * PAGE_SIZE)).unwrap();
+            let bytes = std::sync::Arc::new(std::sync::Mutex::new(vec![0; (PAGES * PAGE_SIZE) as usize]));
+            let [source, home] = [(); 2].map(|()| Kept(std::sync::Arc::clone(&bytes)));
+            let object = vm.object("kept".to_owned(), PAGES * PAGE_SIZE, None, |len| {
+                let source = crate::object::Bytes::Custom(Box::new(source));
+                let frames = crate::object::Frames::written(len, source, Box::new(home))?;
+                Ok(crate::object::Contents::Frames(Box::new(frames)))
+            });
+            let object = object.unwrap();
+            let maps = [(); 2]
+                .map(|()| vm.map(&object, &MapOptions::writable().policy("none".parse().unwrap())).unwrap());
+            let model = Arc::new((object, maps));
+            let works: [fn(&(Object, [Map; 2])); 4] = [
+                |(_, maps)| (1..4).for_each(|value| write_inline(&maps[0], 1, value)),
+                |(_, maps)| (0..PAGES).for_each(|page| write_inline(&maps[1], page, 9)),
+                |(object, _)| (0..2).for_each(|_| object.flush(all()).unwrap()),
+                |(object, _)| drop(object.evict(all()).unwrap()),
+            ];
+            let threads = works.map(|work| {
+                let model = Arc::clone(&model);
+                thread::spawn(move || work(&model))
+            });
+            threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+            model.0.flush(all()).unwrap();
+            assert_eq!(model.0.dirty_pages(), 0);
+            let kept = bytes.lock().unwrap().clone();
+            assert!([3, 9].contains(&kept[PAGE_SIZE as usize]), "a write is lost");
+            assert!([0, 2, 3].iter().all(|page| kept[page * PAGE_SIZE as usize] == 9));
+        });
+    }
+
     #[test]
     fn model_an_object_is_left_to_the_kernel_only_while_it_is_whole() {
         random(1_500, || {

@@ -13,6 +13,8 @@ use crate::backing::{Backing, Backings};
 use crate::book::Hold;
 use crate::buffers::BUFFER_PAGES;
 use crate::direct_fill::LocalFill;
+use crate::dirty::Dirty;
+use crate::home::Home;
 use crate::pages::{Idleness, Pages, Seen};
 use crate::pin::Pins;
 use crate::reason::Reason;
@@ -125,6 +127,8 @@ pub(crate) struct Frames {
     /// (o) What evicted pages held.
     sums: OnceLock<Sums>,
     pub(crate) whole: Whole,
+    /// (c) Of objects that take writes.
+    pub(crate) dirty: Option<Dirty>,
 }
 
 pub(crate) enum Bytes {
@@ -250,6 +254,11 @@ impl ObjectCore {
         }
     }
 
+    /// What keeps count of its pages that were written to; `None` where it takes no writes.
+    pub(crate) fn dirty(&self) -> Option<&Dirty> {
+        self.frames().and_then(|frames| frames.dirty.as_ref())
+    }
+
     /// Whether its pages are what maps wrote, and nowhere but in its frames.
     pub(crate) fn is_frozen(&self) -> bool {
         self.frames().is_some_and(|frames| matches!(frames.bytes, Bytes::Frozen))
@@ -351,7 +360,14 @@ impl Frames {
             pins: crate::sync::Mutex::new(Pins::default()),
             sums: OnceLock::new(),
             whole: Whole::default(),
+            dirty: None,
         })
+    }
+
+    /// As [`Self::new`], of pages that are written to, and go to `home` then.
+    pub(crate) fn written(len_bytes: u64, bytes: Bytes, home: Box<dyn Home>) -> io::Result<Self> {
+        let pages = PageRange::covering(0, len_bytes).len();
+        Ok(Self { dirty: Some(Dirty::new(pages, home)?), ..Self::new(len_bytes, bytes)? })
     }
 
     pub(crate) fn resident(&self) -> u64 {
@@ -424,6 +440,7 @@ impl Frames {
 impl Drop for ObjectCore {
     fn drop(&mut self) {
         if let Some(frames) = self.frames() {
+            self.write_back_last(frames);
             let (resident, unwired) = frames.held();
             self.rewires(frames, unwired);
             self.went(frames, resident);

@@ -19,6 +19,7 @@ pub struct VmOptions {
     pub(crate) read_deadline: Option<Duration>,
     pub(crate) record_faults: usize,
     pub(crate) user_mode_only: bool,
+    pub(crate) write_back_after: Duration,
     pub(crate) explain: bool,
 }
 
@@ -34,6 +35,7 @@ impl Default for VmOptions {
             read_deadline: None,
             record_faults: 0,
             user_mode_only: false,
+            write_back_after: Duration::from_secs(5),
             explain: true,
         }
     }
@@ -92,6 +94,12 @@ impl VmOptions {
         Self { user_mode_only: true, ..self }
     }
 
+    /// How long what was written to a map of [`Vm::file_writable`](crate::Vm::file_writable) stays in memory alone, at most, where
+    /// nobody flushes it; 5 s unless given.
+    pub fn write_back_after(self, write_back_after: Duration) -> Self {
+        Self { write_back_after, ..self }
+    }
+
     /// Whether a touch that ends in SIGBUS is explained on stderr; it is unless told otherwise.
     pub fn explain(self, explain: bool) -> Self {
         Self { explain, ..self }
@@ -142,6 +150,7 @@ pub struct MapOptions {
     pub(crate) neighbours_of_policy: bool,
     pub(crate) every_fault: bool,
     pub(crate) executable: bool,
+    pub(crate) writable: bool,
     pub(crate) window: Option<PageRange>,
     pub(crate) zero_cluster: u64,
     pub(crate) huge: bool,
@@ -174,6 +183,7 @@ impl MapOptions {
             neighbours_of_policy: false,
             every_fault: false,
             executable: false,
+            writable: false,
             window: None,
             zero_cluster: 64,
             huge: false,
@@ -183,6 +193,12 @@ impl MapOptions {
     /// Read-only: all maps show the same frames.
     pub fn shared() -> Self {
         Self { private: false, ..Self::private() }
+    }
+
+    /// Writable: all maps show the same frames, and what is written goes to the object, which has to be one that takes it
+    /// ([`Vm::file_writable`](crate::Vm::file_writable)).
+    pub fn writable() -> Self {
+        Self { writable: true, ..Self::shared() }
     }
 
     /// How faults are served; [`Mode::Inline`] unless given.

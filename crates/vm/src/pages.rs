@@ -13,7 +13,8 @@
 //! releases it. Nobody else writes the frame meanwhile, and threads that need the page sleep on its word.
 //!
 //! ```text
-//!   bits  0-1 state   2 waited   3 listed   4 marked   5 unwired   6 pinned   7 queued   8-15 flags   16-31 value
+//!   bits  0-1 state   2 waited   3 listed   4 marked   5 unwired   6 pinned   7 queued   8 dirty   9 written   10-15 flags
+//!        16-31 value
 //! ```
 //! Every change of the state keeps the flags, which belong to whoever gives them a meaning, and compares only the bits that
 //! it is about. The value is the reason of a failed page; else it is the stamp of a page that was reclaimed, which stays until
@@ -27,10 +28,10 @@ use prepage_core::{PageIndex, PageRange};
 use crate::reason;
 use crate::sync::{AtomicU32, Ordering, wait, wake};
 
-const STATE: u32 = 0b11;
+pub(crate) const STATE: u32 = 0b11;
 const ABSENT: u32 = 0;
 const FILLING: u32 = 1;
-const RESIDENT: u32 = 2;
+pub(crate) const RESIDENT: u32 = 2;
 const FAILED: u32 = 3;
 /// While Filling: threads sleep on the word.
 const WAITED: u32 = 1 << 2;
@@ -44,6 +45,12 @@ const UNWIRED: u32 = 1 << 5;
 const PINNED: u32 = 1 << 6;
 /// The pool's order of reclaim has an entry for the page. Changed by who holds the order's lock.
 const QUEUED: u32 = 1 << 7;
+/// While Resident: the frame holds what is nowhere else. Changed by `dirty`.
+pub(crate) const DIRTY: u32 = 1 << 8;
+/// While Resident: what it held is being written back. Changed by `dirty`.
+pub(crate) const WRITING: u32 = 1 << 9;
+/// The frame may not be taken away or unwired.
+const HELD: u32 = PINNED | DIRTY | WRITING;
 /// Kept by every change of the state, but for what holds of resident pages alone.
 const FLAGS: u32 = 0xffe0;
 /// The value stands above this bit.
@@ -74,7 +81,7 @@ pub(crate) enum Unwire {
     Done,
     /// It was.
     Already,
-    /// It is not in memory, or pinned.
+    /// It is not in memory, or pinned, or dirty.
     No,
 }
 
@@ -148,12 +155,12 @@ impl Pages {
     }
 
     /// Makes the run of resident pages that begins at `page` and ends before `end` at the latest the caller's, who is
-    /// about to take their frames away; with how many of them were unwired. `None` where `page` is not resident or pinned.
+    /// about to take their frames away; with how many of them were unwired. `None` where `page` is not resident, pinned or dirty.
     pub(crate) fn claim_resident(self: &Arc<Self>, page: PageIndex, end: PageIndex) -> Option<(Claim, u64)> {
         let mut claimed = page;
         let mut unwired = 0;
         while claimed < end
-            && let Some(word) = self.take(claimed, |word| word & (STATE | PINNED) == RESIDENT)
+            && let Some(word) = self.take(claimed, |word| word & (STATE | HELD) == RESIDENT)
         {
             unwired += u64::from(word & UNWIRED != 0);
             claimed.0 += 1;
@@ -164,7 +171,7 @@ impl Pages {
 
     /// As [`Self::claim_resident`], of one page that nobody touched since it was unwired.
     pub(crate) fn claim_unwired(self: &Arc<Self>, page: PageIndex) -> Option<Claim> {
-        let taken = self.take(page, |word| word & (STATE | PINNED | UNWIRED) == RESIDENT | UNWIRED);
+        let taken = self.take(page, |word| word & (STATE | HELD | UNWIRED) == RESIDENT | UNWIRED);
         taken.is_some().then(|| self.claimed(PageRange::new(page, PageIndex(page.0 + 1))))
     }
 
@@ -194,7 +201,7 @@ impl Pages {
     /// is said, and `uncounted` where it cannot be: what is counted is never behind.
     pub(crate) fn unwire(&self, page: PageIndex, counted: impl FnOnce(), uncounted: impl FnOnce()) -> Unwire {
         let word = self.word(page);
-        let may = |word: u32| match word & (STATE | PINNED | UNWIRED) {
+        let may = |word: u32| match word & (STATE | HELD | UNWIRED) {
             RESIDENT => None,
             word if word == RESIDENT | UNWIRED => Some(Unwire::Already),
             _ => Some(Unwire::No),
@@ -340,7 +347,7 @@ impl Pages {
         Some(PageRange::new(PageIndex(start), PageIndex(end)))
     }
 
-    fn word(&self, page: PageIndex) -> &AtomicU32 {
+    pub(crate) fn word(&self, page: PageIndex) -> &AtomicU32 {
         &self.words[page.0 as usize]
     }
 
@@ -473,7 +480,7 @@ mod tests {
     use super::*;
 
     const PAGE: PageIndex = PageIndex(0);
-    const FLAG: u32 = 1 << 9;
+    const FLAG: u32 = 1 << 12;
 
     #[test]
     fn flags_of_others_outlive_every_change() {

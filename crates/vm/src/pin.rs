@@ -66,7 +66,7 @@ impl Map {
             }
         }
         let count = &self.core.vm.pool.core().frames;
-        if count.pinned() > count.limit() {
+        if count.pinned() > count.most() {
             let object = self.core.laid[0].object.name.clone();
             return Err(AccessError::Unavailable { object, page: range.start(), reason: Reason::NoFrames });
         }

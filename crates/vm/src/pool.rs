@@ -16,10 +16,13 @@ use prepage_core::{PAGE_SIZE, PageRange};
 use prepage_sys::fork;
 use prepage_sys::signals::Masked;
 
+use crate::allowance::Allowance;
 use crate::error::MakeError;
 use crate::frame_count::{FrameCount, PATIENCE};
+use crate::give_back::{self, Machine, Memory};
 use crate::object::ObjectCore;
 use crate::order::Replacement;
+use crate::pool_options::PoolOptions;
 use crate::reclaim::{self, Reclaim};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
@@ -66,7 +69,7 @@ pub struct PoolFigures {
     pub promised_pages: u64,
     /// The lengths of all objects: what could be resident.
     pub reserved_pages: u64,
-    /// The most frames there may be.
+    /// The most frames there may be now: fewer than the pool was made for while it gives memory back.
     pub limit_pages: u64,
     /// Reclaim begins where fewer frames are free; reads ahead leave so many to others.
     pub low_pages: u64,
@@ -111,6 +114,8 @@ pub(crate) struct PoolCore {
     /// (a) The lengths of all objects, in pages.
     reserved_pages: AtomicU64,
     pub(crate) reclaim: Mutex<Reclaim>,
+    /// (a) Pages read again soon after they were reclaimed, since somebody looked.
+    pub(crate) refaulted: AtomicU64,
     /// (a)
     stop: AtomicU32,
     /// (c) The process that it was made in.
@@ -138,8 +143,24 @@ impl Pool {
     /// # Errors
     /// As `new`.
     pub fn with_replacement(limit_bytes: u64, replacement: Replacement) -> Result<Self, MakeError> {
-        let frames = FrameCount::new(limit_bytes / PAGE_SIZE);
-        let is_limited = limit_bytes != u64::MAX;
+        Self::with(&PoolOptions::default().limit_bytes(limit_bytes).replacement(replacement))
+    }
+
+    /// A pool as `options` say.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn with(options: &PoolOptions) -> Result<Self, MakeError> {
+        let core = Self::made(options)?;
+        if let Some(least_bytes) = options.least_bytes {
+            core.give_back(Machine::new(), least_bytes)?;
+        }
+        Ok(Self { handle: Arc::new(Handle { core }) })
+    }
+
+    fn made(options: &PoolOptions) -> Result<Arc<PoolCore>, MakeError> {
+        let frames = FrameCount::new(options.limit_bytes / PAGE_SIZE);
+        let is_limited = options.limit_bytes != u64::MAX || options.least_bytes.is_some();
         let arrivals = frames.limit().clamp(64, MOST_ARRIVALS) as usize;
         let core = Arc::new(PoolCore {
             arrivals: is_limited.then(|| ArrayQueue::new(arrivals)),
@@ -147,8 +168,9 @@ impl Pool {
             objects: Mutex::new(BTreeMap::new()),
             next_object: AtomicU32::new(0),
             reserved_pages: AtomicU64::new(0),
-            reclaim: Mutex::new(Reclaim::new(replacement, frames.limit())),
+            reclaim: Mutex::new(Reclaim::new(options.replacement, frames.limit())),
             frames,
+            refaulted: AtomicU64::new(0),
             stop: AtomicU32::new(0),
             generation: fork::generation(),
         });
@@ -157,7 +179,7 @@ impl Pool {
             crate::sync::spawn("prepage-reclaim", move || reclaim::work(&pool))
                 .map_err(|source| MakeError::System { what: "a thread", source })?;
         }
-        Ok(Self { handle: Arc::new(Handle { core }) })
+        Ok(core)
     }
 
     /// What it holds now. Nothing in a child of fork(2).
@@ -210,6 +232,19 @@ impl Drop for Handle {
 }
 
 impl PoolCore {
+    /// Has a thread give memory back while `memory` is short.
+    fn give_back(self: &Arc<Self>, memory: impl Memory, least_bytes: u64) -> Result<(), MakeError> {
+        let pool = Arc::clone(self);
+        let allowance = Allowance::new((least_bytes / PAGE_SIZE).max(1), self.frames.most());
+        crate::sync::spawn("prepage-give", move || give_back::work(&pool, memory, allowance))
+            .map(drop)
+            .map_err(|source| MakeError::System { what: "a thread", source })
+    }
+
+    pub(crate) fn take_refaulted(&self) -> u64 {
+        self.refaulted.swap(0, Ordering::SeqCst)
+    }
+
     /// Whether this is another process than the one that made it.
     pub(crate) fn is_forked(&self) -> bool {
         fork::generation() != self.generation
@@ -288,5 +323,78 @@ impl PoolCore {
             low_pages,
             high_pages,
         }
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use prepage_core::PageIndex;
+    use prepage_sys::memory_left::Left;
+
+    use super::*;
+    use crate::{MapOptions, Vm, VmOptions};
+
+    /// A machine that has what it is told to have, look by look.
+    struct Told(Receiver<Left>, Option<Left>);
+
+    impl Memory for Told {
+        fn wait(&mut self) -> bool {
+            self.1 = self.0.recv().ok().or(self.1);
+            false
+        }
+
+        fn left(&mut self) -> Vec<Left> {
+            self.1.into_iter().collect()
+        }
+    }
+
+    fn told() -> (Sender<Left>, Told) {
+        let (tell, told) = channel();
+        (tell, Told(told, None))
+    }
+
+    #[test]
+    fn what_is_missing_is_given_back_and_taken_again_later() {
+        const PAGES: u64 = 1024;
+        let core = Pool::made(&PoolOptions::default().gives_back(64 * PAGE_SIZE)).unwrap();
+        let (tell, machine) = told();
+        core.give_back(machine, 64 * PAGE_SIZE).unwrap();
+        let pool = Pool { handle: Arc::new(Handle { core }) };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        map.populate(map.window()).unwrap();
+        assert_eq!(pool.figures().resident_pages, PAGES);
+        // Of 64 MiB two are to stay free: 256 pages are missing.
+        let left = |available_bytes| Left { limit_bytes: 64 << 20, available_bytes };
+        tell.send(left(1 << 20)).unwrap();
+        let until = |what: &str, is_so: &dyn Fn() -> bool| {
+            let began = std::time::Instant::now();
+            while !is_so() {
+                assert!(began.elapsed() < Duration::from_secs(120), "{what}: {:?}", pool.figures());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        until("too little is given", &|| pool.figures().resident_pages <= PAGES - 256);
+        assert_eq!(pool.figures().limit_pages, PAGES - 256);
+        assert!(pool.figures().resident_pages > PAGES / 2, "more than was missing");
+        // Everything can still be touched, in what is left.
+        assert!(map.as_slice().iter().all(|&byte| byte == 0));
+        assert!(pool.figures().resident_pages <= PAGES - 256);
+        // What is pinned makes no read fail, though more is missing than there is.
+        let pinned = map.pin(PageRange::new(PageIndex(0), PageIndex(128))).unwrap();
+        tell.send(left(-(1 << 30))).unwrap();
+        until("it shrinks", &|| pool.figures().limit_pages == 64);
+        until("it goes", &|| pool.figures().resident_pages <= 128);
+        map.populate(PageRange::new(PageIndex(500), PageIndex(516))).unwrap();
+        drop(pinned);
+        (0..200).for_each(|_| tell.send(left(64 << 20)).unwrap());
+        until("it grows", &|| pool.figures().limit_pages > PAGES);
+        map.populate(map.window()).unwrap();
+        assert_eq!(pool.figures().resident_pages, PAGES);
     }
 }

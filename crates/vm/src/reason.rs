@@ -13,6 +13,8 @@ pub(crate) const NO_FRAMES: u16 = OWN + 4;
 pub(crate) const CHANGED: u16 = OWN + 5;
 pub(crate) const TIMED_OUT: u16 = OWN + 6;
 pub(crate) const DROPPED: u16 = OWN + 7;
+/// ENOMEM: no memory for a page table.
+pub(crate) const NO_MEMORY: u16 = 12;
 /// What a claim is dropped with when nobody says more: its owner panicked.
 pub(crate) const ABANDONED: u16 = 0;
 

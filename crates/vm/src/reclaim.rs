@@ -164,6 +164,7 @@ impl Reclaim {
             self.orders[class].arrive(Entry { object: object.pool_key, page: page.0 }, again);
         }
         if refaulted > 0 {
+            object.vm.pool.core().refaulted.fetch_add(refaulted, Ordering::SeqCst);
             let tally = Tally { pages_refaulted: refaulted, ..Tally::default() };
             object.vm.figures.add(Account::here().cpu, &tally);
         }
@@ -285,6 +286,9 @@ impl Reclaim {
             let Some(frames) = object.frames() else { continue };
             let taken = match frames.whole.take_from_kernel() {
                 Ok(_taking) => {
+                    let pages: Vec<PageIndex> =
+                        of_object.iter().map(|victim| PageIndex(victim.entry.page)).collect();
+                    object.clean(frames, &pages);
                     let mut claims = Vec::with_capacity(of_object.len());
                     for victim in of_object {
                         let page = PageIndex(victim.entry.page);

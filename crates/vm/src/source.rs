@@ -125,7 +125,15 @@ impl LocalFile {
     /// Opens `path`; with `direct`, past the page cache.
     pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Self> {
         let flags = if direct { rustix::fs::OFlags::DIRECT.bits() as i32 } else { 0 };
-        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        Self::of(File::options().read(true).custom_flags(flags).open(path)?, direct)
+    }
+
+    /// Opens `path` to be written to as well.
+    pub(crate) fn open_writable(path: &Path) -> io::Result<Self> {
+        Self::of(File::options().read(true).write(true).open(path)?, false)
+    }
+
+    fn of(file: File, direct: bool) -> io::Result<Self> {
         let facts = file.metadata()?;
         if !facts.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));

@@ -63,6 +63,12 @@ counters! {
     pages_copied,
     /// Pages that a write was let through to, of maps with snapshots: the first write to a page after each.
     pages_opened,
+    /// Clean pages that were written to, of objects that take writes.
+    pages_dirtied,
+    /// Pages that were written back.
+    pages_written_back,
+    /// Pages that could not be written back, and stay dirty: once for each try.
+    write_backs_failed,
     /// Snapshots that were taken.
     snapshots,
     /// Pages that were frozen for snapshots.

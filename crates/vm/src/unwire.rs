@@ -4,8 +4,9 @@
 //!   word: Resident ─► Resident, unwired ─► sections that began before end ─► page tables ─► nobody sees the frame
 //!                          └─ a fault clears the flag first, and then maps: it may be unmapped once more, and faults again
 //! ```
-//! Shared maps can forget a page that the object keeps. A private map cannot: it may hold a copy of its own by the time it is
-//! told. A frame that a private map may show stays wired until it is reclaimed.
+//! Shared maps can forget a page that the object keeps. A private map may hold a copy of its own by the time it is told: its pages
+//! are write-protected first, then looked at, and those that are still the object's are taken out (`private_unwire`). A frame that
+//! a map with snapshots may show stays wired until it is reclaimed: there the protection tells what was written.
 
 use std::io;
 
@@ -18,6 +19,7 @@ use crate::error::AccessError;
 use crate::map::MapCore;
 use crate::object::{Frames, Object, ObjectCore, clip};
 use crate::pages::Unwire;
+use crate::private_unwire::PrivateMap;
 use crate::statistics::{Account, Tally};
 
 /// Pages that are unwired at once: who touches one of them waits for as many to be unmapped.
@@ -25,7 +27,7 @@ const BATCH_PAGES: u64 = 1024;
 
 impl Object {
     /// Says that resident pages of `range` will not be needed soon: they go out of all maps and stay in memory until reclaim
-    /// takes them. Returns how many pages that were. Pinned pages and those that a private map may show stay wired.
+    /// takes them. Returns how many pages that were. Pinned and dirty pages and those that a map with snapshots may show stay wired.
     ///
     /// # Errors
     /// When the kernel cannot unmap pages; they stay wired. In a child of fork(2).
@@ -49,24 +51,25 @@ impl Object {
 }
 
 /// A map of the object, and the object's pages that it shows.
-struct Shower {
-    map: Entered<'static, MapCore>,
-    backing: Backing,
+pub(crate) struct Shower {
+    pub(crate) map: Entered<'static, MapCore>,
+    pub(crate) backing: Backing,
 }
 
 impl ObjectCore {
-    /// Unwires `pages`, which ascend; gives what came of each, `None` where a private map may show it.
+    /// Unwires `pages`, which ascend; gives what came of each, `None` where a map with snapshots may show it.
     pub(crate) fn unwire(&self, frames: &Frames, pages: &[PageIndex]) -> io::Result<Vec<Option<Unwire>>> {
         let _pins = frames.pins.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // What is left to the kernel is shown without a fault. Later none is left to it while a page is unwired.
         let _taking = frames.whole.take_from_kernel()?;
         let mut account = Account::here();
         let (shared, private) = self.showers(account.cpu);
+        let private: Vec<PrivateMap<'_>> = PrivateMap::all(&private).collect();
         let came: Vec<Option<Unwire>> = pages
             .iter()
             .map(|&page| {
-                let is_private = private.iter().any(|shower| shower.backing.window.contains(page));
-                (!is_private).then(|| {
+                let is_kept = private.iter().any(|map| map.keeps(page));
+                (!is_kept).then(|| {
                     frames.pages.unwire(page, || self.unwires(frames, 1), || self.rewires(frames, 1))
                 })
             })
@@ -83,6 +86,7 @@ impl ObjectCore {
         frames.sections.wait();
         let runs: Vec<PageRange> = runs(&done).collect();
         let outcome = shared.iter().try_for_each(|shower| shower.hide(&runs));
+        let outcome = outcome.and_then(|()| private.iter().try_for_each(|map| map.hide(&runs)));
         if let Err(error) = outcome {
             let rewired = done.iter().filter(|&&page| frames.pages.rewire(page)).count();
             self.rewires(frames, rewired as u64);
@@ -105,13 +109,17 @@ impl ObjectCore {
 }
 
 impl Shower {
-    /// Takes the object's pages `runs` out of the map, as far as it shows them.
-    fn hide(&self, runs: &[PageRange]) -> io::Result<()> {
+    /// Where the object's pages `runs` are in the map, as offset and length.
+    pub(crate) fn places(&self, runs: &[PageRange]) -> Vec<(u64, u64)> {
         let window = self.backing.window;
         let start = self.backing.start_address - self.map.span.start();
         let here = runs.iter().map(|run| clip(*run, window)).filter(|run| !run.is_empty());
-        let here: Vec<(u64, u64)> =
-            here.map(|run| (start + (run.start().0 - window.start().0) * PAGE_SIZE, run.bytes())).collect();
+        here.map(|run| (start + (run.start().0 - window.start().0) * PAGE_SIZE, run.bytes())).collect()
+    }
+
+    /// Takes the object's pages `runs` out of a shared map, as far as it shows them.
+    fn hide(&self, runs: &[PageRange]) -> io::Result<()> {
+        let here = self.places(runs);
         if here.is_empty() {
             return Ok(());
         }

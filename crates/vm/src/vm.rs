@@ -32,6 +32,7 @@ use crate::source::{LocalFile, Source};
 use crate::space::Space;
 use crate::statistics::{Figures, Statistics};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::writer::Writer;
 use crate::writes::OwnPageMap;
 use crate::zero::Zeros;
 
@@ -85,6 +86,8 @@ pub(crate) struct VmCore {
     generation: u64,
     /// Shadow chains.
     pub(crate) book: Book,
+    /// Writes back what nobody flushes.
+    pub(crate) writer: Arc<Writer>,
     own_page_map: OwnPageMap,
 }
 
@@ -128,6 +131,7 @@ impl Vm {
                 started_ns: now_ns(),
                 generation: fork::generation(),
                 book: Book::default(),
+                writer: Arc::default(),
                 own_page_map: OwnPageMap::default(),
                 options,
             }),
@@ -152,16 +156,65 @@ impl Vm {
         self.open_file(path.as_ref(), true)
     }
 
+    /// As [`Self::file`], of a file that is written to by maps made with [`MapOptions::writable`]. What is written stays in memory
+    /// until [`Object::flush`], until its frame is reclaimed, or for [`VmOptions::write_back_after`], and until then it
+    /// ends with the process. All maps of the object are shared ones; their bytes change, and so have no slices.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::atomic::Ordering;
+    ///
+    /// use prepage_vm::{MapOptions, Vm, VmOptions};
+    ///
+    /// let file = tempfile::NamedTempFile::new()?;
+    /// file.as_file().set_len(1 << 20)?;
+    /// let vm = Vm::new(VmOptions::default())?;
+    /// let object = vm.file_writable(file.path())?;
+    /// let map = vm.map(&object, &MapOptions::writable())?;
+    /// map.as_atomics()[4096].store(7, Ordering::Relaxed); // one fault: page 1 is dirty
+    /// map.write_at(8192, b"no signal, whatever happens")?;
+    /// assert_eq!(object.dirty_pages(), 2);
+    /// map.flush(map.window())?; // durable
+    /// assert_eq!((object.dirty_pages(), std::fs::read(file.path())?[4096]), (0, 7));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As `file`; also where the file may not be written to, and where no thread is left.
+    pub fn file_writable(&self, path: impl AsRef<Path>) -> Result<Object, MakeError> {
+        let failed = |source| MakeError::File { path: path.as_ref().to_owned(), source };
+        let local = LocalFile::open_writable(path.as_ref()).map_err(failed)?;
+        let home = local.file().try_clone().map_err(failed)?;
+        let object = self.of_file(path.as_ref(), local, |len, local| {
+            Frames::written(len, Bytes::Local(local), Box::new(home))
+        })?;
+        let after = self.core.options.write_back_after;
+        let entered = self.core.writer.enter(&object.core, after);
+        entered.map_err(|source| MakeError::System { what: "a thread", source })?;
+        Ok(object)
+    }
+
     fn open_file(&self, path: &Path, direct: bool) -> Result<Object, MakeError> {
         let failed = |source| MakeError::File { path: path.to_owned(), source };
         let local = LocalFile::open(path, direct).map_err(failed)?;
+        self.of_file(path, local, |len, local| Frames::new(len, Bytes::Local(local)))
+    }
+
+    fn of_file(
+        &self,
+        path: &Path,
+        local: LocalFile,
+        frames: impl FnOnce(u64, LocalFile) -> io::Result<Frames>,
+    ) -> Result<Object, MakeError> {
+        let failed = |source| MakeError::File { path: path.to_owned(), source };
         let facts = local.file().metadata().map_err(failed)?;
         let device = facts.dev();
         let device = u64::from(rustix::fs::major(device)) << 20 | u64::from(rustix::fs::minor(device));
         let len_bytes = local.len_bytes();
         let name = path.to_string_lossy().into_owned();
         self.object(name, len_bytes, Some((device, facts.ino())), |len| {
-            Frames::new(len, Bytes::Local(local)).map(|frames| Contents::Frames(Box::new(frames)))
+            frames(len, local).map(|frames| Contents::Frames(Box::new(frames)))
         })
     }
 
@@ -347,6 +400,7 @@ impl Drop for VmCore {
     fn drop(&mut self) {
         if self.check_process().is_ok() {
             self.jobs.stop();
+            self.writer.stop();
         }
     }
 }

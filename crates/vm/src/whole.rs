@@ -12,7 +12,7 @@ use prepage_sys::userfaultfd::Served;
 use crate::map::MapCore;
 use crate::object::ObjectCore;
 use crate::statistics::Tally;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, Ordering};
 
 /// Which maps of an object are the kernel's.
 ///
@@ -95,6 +95,7 @@ pub(crate) fn give(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()> {
     // Fewer modes take effect on a range that is registered anew alone. Nothing can be missed between the two calls: no page
     // is missing, and those that are unmapped are shown as they are.
     map.space.uffd.unregister(&map.span)?;
+    map.protects.store(0, Ordering::SeqCst);
     map.register(Served::Missing)?;
     given.keep(object, map);
     Ok(())

@@ -28,7 +28,7 @@ use crate::options::Mode;
 use crate::pages::{Words, words};
 use crate::reason;
 use crate::statistics::Account;
-use crate::sync::{AtomicU32, Mutex, Ordering, wait, wake};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, wait, wake};
 
 const STATE: u32 = 0b111;
 /// Protected, and as it was frozen last.
@@ -102,6 +102,12 @@ impl WriteTracking {
     /// Whether pages can be protected.
     pub(crate) fn are_told(&self) -> bool {
         self.told.load(Ordering::SeqCst) >= REGISTERED
+    }
+
+    /// No writes begin to be told while what this returns lives; `None` where they are already.
+    pub(crate) fn stay_untold(&self) -> Option<MutexGuard<'_, ()>> {
+        let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        (!self.are_told()).then_some(beginning)
     }
 
     /// Whether pages have to be protected when they are mapped.

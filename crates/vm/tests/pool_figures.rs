@@ -106,7 +106,6 @@ fn the_pool_counts_what_the_kernel_counts() {
         let after = match random(16) {
             0 | 1 if maps.len() < 10 => {
                 let policy = ["none", "aligned:16", "around:3:2"][random(3) as usize].parse().unwrap();
-                // Frames of private maps stay wired: few, so that most can be unwired.
                 let options = if random(6) == 0 { MapOptions::private() } else { MapOptions::shared() };
                 let mode = modes[random(modes.len() as u64) as usize];
                 maps.push((which, vm.map(object, &options.mode(mode).policy(policy).window(range)).unwrap()));

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::cgroup::{Group, Memberships};
+use prepage_sys::cgroup::{Group, Memberships};
 
 /// The share of them that a prefetch may have: 1 in this. A program that may not fork fails; a prefetch with fewer threads is
 /// slower.
@@ -23,7 +23,7 @@ fn left(group: &Group) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::Version;
+    use prepage_sys::cgroup::Version;
 
     #[test]
     fn what_is_left_is_told_where_there_is_a_limit() {

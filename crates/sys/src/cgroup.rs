@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use prepage_sys::mounts::{Mount, mounts};
+use crate::mounts::{Mount, mounts};
 
 /// A process's groups, and where they are mounted.
 #[derive(Debug)]
-pub(crate) struct Memberships {
+pub struct Memberships {
     /// /proc/PID/cgroup.
     groups: String,
     mounts: Vec<Mount>,
@@ -15,25 +15,31 @@ pub(crate) struct Memberships {
 
 /// One group.
 #[derive(Debug)]
-pub(crate) struct Group {
-    pub(crate) directory: PathBuf,
-    pub(crate) version: Version,
+pub struct Group {
+    /// Where its files are.
+    pub directory: PathBuf,
+    /// Which files these are.
+    pub version: Version,
 }
 
+/// The two kinds of control groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
+pub enum Version {
+    /// A tree for each controller.
     One,
+    /// One tree.
     Two,
 }
 
 impl Memberships {
-    pub(crate) fn of_process() -> Self {
+    /// Those of this process.
+    pub fn of_process() -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         Self { groups, mounts: mounts().unwrap_or_default() }
     }
 
     /// The groups that `controller` may limit, each from the process's own up to the top of what it may see.
-    pub(crate) fn of(&self, controller: &str) -> impl Iterator<Item = Group> {
+    pub fn of(&self, controller: &str) -> impl Iterator<Item = Group> {
         [Version::One, Version::Two].into_iter().flat_map(move |version| self.levels(version, controller))
     }
 
@@ -64,14 +70,14 @@ impl Memberships {
 
 impl Group {
     /// The number in one of the group's files; `None` where there is none: "max" stands for no limit.
-    pub(crate) fn number(&self, file: &str) -> Option<u64> {
+    pub fn number(&self, file: &str) -> Option<u64> {
         fs::read_to_string(self.directory.join(file)).ok()?.trim().parse().ok()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use prepage_sys::mounts::parse_mounts;
+    use crate::mounts::parse_mounts;
 
     use super::*;
 

@@ -1,0 +1,136 @@
+//! Which pages of an object hold what is nowhere else, and how that changes hands.
+//!
+//! ```text
+//!            a write faults              who writes back             no write came meanwhile
+//!   clean ───────────────────► dirty ────────────────────► written ─────────────────────────► clean
+//!                                ▲                            │
+//!                                └── a write, or a failure ───┘
+//! ```
+//! A page that a map lets be written to without a fault is dirty: who lets it marks it first, within one of the object's
+//! sections. Who writes a page back takes the mark, waits for the sections that began before, protects the page in all maps, and
+//! only then reads it. So what is written later marks the page again, and nothing is lost between the two.
+
+use std::io;
+
+use prepage_core::{PageIndex, PageRange};
+
+use crate::home::Home;
+use crate::pages::{DIRTY, Pages, RESIDENT, STATE, WRITING, Words, words};
+use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::write_back::Written;
+
+/// Pages whose dirty ones are counted together, so that few words have to be looked at.
+const BLOCK_PAGES: u64 = 1024;
+
+/// The dirty pages of an object, and where they go.
+///
+/// Lock legend: (a) atomic; (c) constant. `syncing` is taken before `written`; neither by faults.
+#[derive(Debug)]
+pub(crate) struct Dirty {
+    /// (a) Dirty pages of each block; never behind the words of the pages.
+    blocks: Words,
+    /// (a) Of all blocks.
+    pages: AtomicU64,
+    /// (c)
+    pub(crate) home: Box<dyn Home>,
+    /// Held by who writes back.
+    pub(crate) written: Mutex<Written>,
+    /// Held by who makes durable what was written: an error is told once, to one of those who ask.
+    pub(crate) syncing: Mutex<()>,
+}
+
+impl Dirty {
+    /// Of an object of `pages` pages.
+    pub(crate) fn new(pages: u64, home: Box<dyn Home>) -> io::Result<Self> {
+        Ok(Self {
+            blocks: words(pages.div_ceil(BLOCK_PAGES))?,
+            pages: AtomicU64::new(0),
+            home,
+            written: Mutex::new(Written::default()),
+            syncing: Mutex::new(()),
+        })
+    }
+
+    /// How many pages are dirty.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages.load(Ordering::SeqCst)
+    }
+
+    /// Somebody is about to write to `page`: whether it was clean; `None` where it is not in memory. In a section of the object.
+    /// From any context.
+    pub(crate) fn mark(&self, pages: &Pages, page: PageIndex) -> Option<bool> {
+        let word = pages.word(page);
+        let mut now = word.load(Ordering::SeqCst);
+        if now & STATE == RESIDENT && now & DIRTY != 0 {
+            return Some(false);
+        }
+        self.count(page);
+        while now & STATE == RESIDENT && now & DIRTY == 0 {
+            match word.compare_exchange(now, now | DIRTY, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return Some(true),
+                Err(other) => now = other,
+            }
+        }
+        self.uncount(page);
+        (now & STATE == RESIDENT).then_some(false)
+    }
+
+    /// Takes the mark of a dirty page, which the caller writes back; false where it is clean. Its frame stays until
+    /// [`Self::end`].
+    pub(crate) fn begin(&self, pages: &Pages, page: PageIndex) -> bool {
+        let word = pages.word(page);
+        let mut now = word.load(Ordering::SeqCst);
+        while now & DIRTY != 0 {
+            let taken = now & !DIRTY | WRITING;
+            match word.compare_exchange(now, taken, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    self.uncount(page);
+                    return true;
+                }
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    /// A page is written back, or was not for some reason and is dirty as before.
+    pub(crate) fn end(&self, pages: &Pages, page: PageIndex, is_written: bool) {
+        let word = pages.word(page);
+        if !is_written {
+            self.count(page);
+            let before = word.fetch_or(DIRTY, Ordering::SeqCst);
+            if before & DIRTY != 0 {
+                self.uncount(page);
+            }
+        }
+        word.fetch_and(!WRITING, Ordering::SeqCst);
+    }
+
+    /// The first dirty page of `range`; pages that others mark and write meanwhile may be passed over.
+    pub(crate) fn first(&self, pages: &Pages, range: PageRange) -> Option<PageIndex> {
+        let mut page = range.start();
+        while page < range.end() {
+            let block = page.0 / BLOCK_PAGES;
+            let end = PageIndex(((block + 1) * BLOCK_PAGES).min(range.end().0));
+            if self.blocks[block as usize].load(Ordering::SeqCst) > 0 {
+                let of_block = PageRange::new(page, end);
+                let is_dirty = |page: &PageIndex| pages.word(*page).load(Ordering::SeqCst) & DIRTY != 0;
+                if let Some(found) = of_block.iter().find(is_dirty) {
+                    return Some(found);
+                }
+            }
+            page = end;
+        }
+        None
+    }
+
+    fn count(&self, page: PageIndex) {
+        self.pages.fetch_add(1, Ordering::SeqCst);
+        self.blocks[(page.0 / BLOCK_PAGES) as usize].fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn uncount(&self, page: PageIndex) {
+        self.blocks[(page.0 / BLOCK_PAGES) as usize].fetch_sub(1, Ordering::SeqCst);
+        self.pages.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,31 @@
+//! Where pages go that were written to.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// What takes the bytes of dirty pages, and gives them again when the object's pages are read.
+pub(crate) trait Home: Send + Sync + std::fmt::Debug {
+    /// Writes all of `bytes` at `offset_bytes`.
+    fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Where it ends now: bytes beyond are not to be written.
+    fn len_bytes(&self) -> io::Result<u64>;
+
+    /// Returns once all that was written will outlive the machine. An error is told once.
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl Home for File {
+    fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, offset_bytes)
+    }
+
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}

@@ -1,0 +1,424 @@
+//! Dirty pages go to where they belong: when somebody flushes them, before their frames are reclaimed, and after a while.
+//!
+//! ```text
+//!   dirty pages of a range ─► take the marks ─► sections end ─► protect in all maps ─► read ─► write to the file ─► clean
+//!                                                                                       └─ fails: dirty again
+//!   flush: all of that, then fdatasync. Fails that: what was written since the last one is dirty again
+//! ```
+
+use std::io;
+use std::sync::PoisonError;
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::signals::Masked;
+use rangemap::RangeSet;
+
+use crate::buffers::BUFFER_PAGES;
+use crate::dirty::Dirty;
+use crate::error::FlushError;
+use crate::fill::{Wanted, fill_local};
+use crate::object::{Bytes, Frames, Object, ObjectCore, clip};
+use crate::pages::Seen;
+use crate::request::Priority;
+use crate::statistics::{Account, Tally};
+use crate::sync::MutexGuard;
+
+/// Pages that are protected together.
+const BATCH_PAGES: usize = 1024;
+/// So many pages may lie between pages that are protected by one call, see `writes`.
+const GAP_PAGES: u64 = 4;
+
+/// What was written and is not known to be durable, by page.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// Since the last sync that succeeded.
+    since_sync: RangeSet<u64>,
+    /// Before one that failed: to be written once more.
+    failed: RangeSet<u64>,
+}
+
+impl Object {
+    /// How many of its pages hold what was written to a map and is not written back. They stay in memory until it is.
+    pub fn dirty_pages(&self) -> u64 {
+        self.core.dirty().map_or(0, Dirty::pages)
+    }
+
+    /// Writes back what was written to `range` through any map and makes it durable: what was written before the call, by this thread or
+    /// by one that this thread knows to have written, outlives the process and the machine once this has returned without an error.
+    /// As msync(2) with MS_SYNC and fsync(2); threads may go on writing meanwhile, and what they write is in or not, page by page.
+    ///
+    /// Pages are written in ascending order. Where a page cannot be written the rest is still tried, and the first error is
+    /// returned: unlike with fsync(2), nothing is forgotten by an error. Pages stay dirty, in memory and as they were
+    /// written; a later flush writes them again, and reports what is still wrong then.
+    ///
+    /// # Errors
+    /// See [`FlushError`].
+    pub fn flush(&self, range: PageRange) -> Result<(), FlushError> {
+        self.written_back(range, |core, frames, dirty, range| core.flush(frames, dirty, range))
+    }
+
+    /// As [`Self::flush`], without making it durable: others who read the file see what was written. Returns how many pages went.
+    ///
+    /// # Errors
+    /// As `flush`.
+    pub fn write_back(&self, range: PageRange) -> Result<u64, FlushError> {
+        self.written_back(range, |core, frames, dirty, range| core.write_back(frames, dirty, range))
+    }
+
+    fn written_back<T>(
+        &self,
+        range: PageRange,
+        how: impl FnOnce(&ObjectCore, &Frames, &Dirty, PageRange) -> Result<T, FlushError>,
+    ) -> Result<T, FlushError> {
+        self.core.vm.check_process().map_err(|_| FlushError::Forked)?;
+        let frames = self.core.frames();
+        let Some((frames, dirty)) = frames.and_then(|frames| Some((frames, frames.dirty.as_ref()?))) else {
+            return Err(FlushError::ReadOnly { object: self.name().to_owned() });
+        };
+        // A signal handler that wrote to a map would wait for what this thread holds.
+        let _masked = Masked::asynchronous();
+        how(&self.core, frames, dirty, clip(range, self.pages()))
+    }
+}
+
+impl ObjectCore {
+    fn flush(&self, frames: &Frames, dirty: &Dirty, range: PageRange) -> Result<(), FlushError> {
+        let _one = dirty.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        let rescued = self.rescue(frames, dirty);
+        let written = self.write_back(frames, dirty, range);
+        // Written by others may be what they did not sync.
+        let before = std::mem::take(&mut lock(dirty).since_sync);
+        let synced = dirty.home.sync();
+        if synced.is_err() {
+            let mut state = lock(dirty);
+            let meanwhile = std::mem::take(&mut state.since_sync);
+            state.failed.extend(before);
+            state.failed.extend(meanwhile);
+            drop(state);
+            // Those in memory are dirty again at once; others when they can be had.
+            let _ = self.mark_failed(frames, dirty);
+        }
+        rescued?;
+        written?;
+        synced.map_err(|source| FlushError::Sync { object: self.name.clone(), source })
+    }
+
+    /// Brings in what was written before a sync that failed, to be written once more.
+    fn rescue(&self, frames: &Frames, dirty: &Dirty) -> Result<(), FlushError> {
+        let Bytes::Local(file) = &frames.bytes else { return Ok(()) };
+        let mut outcome = Ok(());
+        while let Some(page) = self.mark_failed(frames, dirty).into_iter().next() {
+            let mut account = Account::here();
+            let wanted = Wanted { needed: page, mark: None, priority: Priority::Wanted };
+            let failed = match frames.pages.claim(page) {
+                Some(claim) => {
+                    let filled = fill_local(self, frames, file, claim, wanted, &mut account);
+                    if filled.told.listed {
+                        self.vm.jobs.serve_listed_soon();
+                    }
+                    filled.outcome.err()
+                }
+                None => match frames.pages.wait(page) {
+                    Seen::Failed(code) => Some(code),
+                    _ => None,
+                },
+            };
+            if let Some(code) = failed {
+                // Whoever touches it gets the same error.
+                lock(dirty).failed.remove(page.0..page.0 + 1);
+                let reason = self.reason(page, code);
+                outcome = outcome.and(Err(FlushError::Lost { object: self.name.clone(), page, reason }));
+            }
+        }
+        outcome
+    }
+
+    /// Marks what was written before a failed sync as dirty; gives the pages that are not in memory.
+    fn mark_failed(&self, frames: &Frames, dirty: &Dirty) -> Vec<PageIndex> {
+        let failed = lock(dirty).failed.clone();
+        let mut missing = Vec::new();
+        let cpu = Account::here().cpu;
+        for page in failed.iter().flat_map(Clone::clone) {
+            let section = frames.sections.enter(cpu);
+            let marked = dirty.mark(&frames.pages, PageIndex(page));
+            drop(section);
+            match marked {
+                Some(_) => lock(dirty).failed.remove(page..page + 1),
+                None => missing.push(PageIndex(page)),
+            }
+        }
+        missing
+    }
+
+    /// Writes the dirty pages of `range`; returns how many. Tries all of them, and gives the first error.
+    pub(crate) fn write_back(
+        &self,
+        frames: &Frames,
+        dirty: &Dirty,
+        range: PageRange,
+    ) -> Result<u64, FlushError> {
+        let mut written = lock(dirty);
+        let mut outcome = Ok(());
+        let mut pages = 0;
+        let mut from = range.start();
+        loop {
+            let mut batch = Vec::new();
+            while batch.len() < BATCH_PAGES
+                && let Some(page) = dirty.first(&frames.pages, PageRange::new(from, range.end()))
+            {
+                from = PageIndex(page.0 + 1);
+                if dirty.begin(&frames.pages, page) {
+                    batch.push(page);
+                }
+            }
+            if batch.is_empty() {
+                return outcome.map(|()| pages);
+            }
+            let (done, error) = self.write_batch(frames, dirty, &batch, &mut written);
+            pages += done;
+            outcome = outcome.and(error);
+        }
+    }
+
+    /// Writes the dirty ones of `pages`, which ascend, before their frames are taken away. What cannot be written stays.
+    pub(crate) fn clean(&self, frames: &Frames, pages: &[PageIndex]) {
+        let Some(dirty) = frames.dirty.as_ref().filter(|dirty| dirty.pages() > 0) else { return };
+        let mut written = lock(dirty);
+        let batch: Vec<_> = pages.iter().copied().filter(|&page| dirty.begin(&frames.pages, page)).collect();
+        if !batch.is_empty() {
+            // Nobody can be told; the next flush tells.
+            let _ = self.write_batch(frames, dirty, &batch, &mut written);
+        }
+    }
+
+    /// The marks of `batch`, which ascends, were taken: writes it, and says how much was written.
+    fn write_batch(
+        &self,
+        frames: &Frames,
+        dirty: &Dirty,
+        batch: &[PageIndex],
+        written: &mut Written,
+    ) -> (u64, Result<(), FlushError>) {
+        // Who let a write happen before the mark was taken has done so when this returns.
+        frames.sections.wait();
+        let mut outcome = self.protect(batch).map_err(FlushError::System);
+        let is_protected = outcome.is_ok();
+        let mut buffer = self.vm.request_buffers.take_or_make(1);
+        let mut pages = 0;
+        for run in batch.chunk_by(|page, next| page.0 + 1 == next.0) {
+            for run in run.chunks(BUFFER_PAGES as usize) {
+                let run = PageRange::new(run[0], PageIndex(run[0].0 + run.len() as u64));
+                let came = if is_protected {
+                    self.write_run(frames, dirty, run, buffer.pages(run.len()))
+                } else {
+                    Ok(())
+                };
+                let is_written = is_protected && came.is_ok();
+                if is_written {
+                    written.since_sync.insert(run.start().0..run.end().0);
+                    pages += run.len();
+                }
+                outcome = outcome.and(came);
+                for page in run.iter() {
+                    dirty.end(&frames.pages, page, is_written);
+                }
+            }
+        }
+        self.vm.request_buffers.give(buffer);
+        let failed = batch.len() as u64 - pages;
+        let tally = Tally { pages_written_back: pages, write_backs_failed: failed, ..Tally::default() };
+        self.vm.figures.add(Account::here().cpu, &tally);
+        (pages, outcome)
+    }
+
+    fn write_run(
+        &self,
+        frames: &Frames,
+        dirty: &Dirty,
+        run: PageRange,
+        bytes: &mut [u8],
+    ) -> Result<(), FlushError> {
+        let failed = |source| FlushError::Write { object: self.name.clone(), page: run.start(), source };
+        let start = run.start().offset_bytes();
+        frames.memfd.read_at(bytes, start).map_err(failed)?;
+        let wanted = run.bytes().min(self.len_bytes - start);
+        let len_bytes = dirty.home.len_bytes().map_err(failed)?;
+        let there = wanted.min(len_bytes.saturating_sub(start));
+        dirty.home.write(start, &bytes[..there as usize]).map_err(failed)?;
+        if there < wanted {
+            let page = PageIndex(run.start().0 + there / PAGE_SIZE);
+            return Err(FlushError::Truncated { object: self.name.clone(), page, len_bytes });
+        }
+        Ok(())
+    }
+
+    /// From here on a write to one of `pages`, which ascend, is told again.
+    fn protect(&self, pages: &[PageIndex]) -> io::Result<()> {
+        let near = pages.chunk_by(|page, next| next.0 - page.0 <= GAP_PAGES);
+        let near: Vec<PageRange> =
+            near.map(|run| PageRange::new(run[0], PageIndex(run[run.len() - 1].0 + 1))).collect();
+        let cpu = Account::here().cpu;
+        // Looked up after the marks were taken: what a map that comes now lets be written to is marked again.
+        for (backing, at) in self.backings.of_maps() {
+            let Some(map) = at.enter(cpu).filter(|map| map.writes_through) else { continue };
+            for run in near.iter().map(|run| clip(*run, backing.window)).filter(|run| !run.is_empty()) {
+                let start = map.offset_of(run.start());
+                map.space.uffd.protect(&map.span, start, run.bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The object goes: what was written to it is written back, or lost with a message.
+    pub(crate) fn write_back_last(&self, frames: &Frames) {
+        let Some(dirty) = frames.dirty.as_ref().filter(|dirty| dirty.pages() > 0) else { return };
+        if self.vm.check_process().is_ok()
+            && let Err(error) = self.write_back(frames, dirty, self.pages())
+            && self.vm.options.explain
+        {
+            eprintln!("prepage: {} pages are lost: {}", dirty.pages(), with_cause(&error));
+        }
+    }
+}
+
+/// An error in one line.
+pub(crate) fn with_cause(error: &FlushError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+fn lock(dirty: &Dirty) -> MutexGuard<'_, Written> {
+    dirty.written.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::fs::File;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::home::Home;
+    use crate::object::Contents;
+    use crate::source::LocalFile;
+    use crate::{AccessError, Map, MapOptions, Reason, Vm, VmOptions};
+
+    /// A file that fails when it is told to; as a device that was lost, it takes back what was not synced.
+    #[derive(Debug)]
+    struct Failing {
+        file: File,
+        writes_fail: AtomicBool,
+        syncs_fail: AtomicBool,
+    }
+
+    impl Home for Arc<Failing> {
+        fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+            if self.writes_fail.load(Ordering::SeqCst) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.file.write(offset_bytes, bytes)
+        }
+
+        fn len_bytes(&self) -> io::Result<u64> {
+            self.file.len_bytes()
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            // Once, as the kernel tells of it.
+            if self.syncs_fail.swap(false, Ordering::SeqCst) {
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            Ok(())
+        }
+    }
+
+    const PAGES: u64 = 8;
+
+    fn failing() -> (tempfile::NamedTempFile, Arc<Failing>, Object, Map) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        let home = Arc::new(Failing {
+            file: file.reopen().unwrap(),
+            writes_fail: AtomicBool::new(false),
+            syncs_fail: AtomicBool::new(false),
+        });
+        let options = VmOptions::default().explain(false).write_back_after(Duration::from_secs(1 << 20));
+        let vm = Vm::new(options).unwrap();
+        let local = LocalFile::open_writable(file.path()).unwrap();
+        let taken = Box::new(Arc::clone(&home));
+        let object = vm.object("failing".to_owned(), PAGES * PAGE_SIZE, None, |len| {
+            let frames = Frames::written(len, Bytes::Local(local), taken)?;
+            Ok(Contents::Frames(Box::new(frames)))
+        });
+        let object = object.unwrap();
+        let map = vm.map(&object, &MapOptions::writable()).unwrap();
+        (file, home, object, map)
+    }
+
+    #[test]
+    fn what_cannot_be_written_stays_and_is_written_later() {
+        let (file, home, object, map) = failing();
+        map.populate(map.window()).unwrap();
+        home.writes_fail.store(true, Ordering::SeqCst);
+        map.write_at(2 * PAGE_SIZE, &[2; 2 * PAGE_SIZE as usize]).unwrap();
+        map.write_at(6 * PAGE_SIZE, &[6]).unwrap();
+        let failed = object.flush(object.pages()).unwrap_err();
+        assert!(matches!(failed, FlushError::Write { page: PageIndex(2), .. }), "{failed}");
+        assert_eq!(object.dirty_pages(), 3);
+        assert_eq!(object.core.vm.figures.counted().write_backs_failed, 3);
+        assert_eq!(object.core.vm.pool.reclaim(PAGES), PAGES - 3, "what is nowhere else stays");
+        // A write meanwhile is not lost either.
+        map.write_at(6 * PAGE_SIZE, &[7]).unwrap();
+        home.writes_fail.store(false, Ordering::SeqCst);
+        object.flush(object.pages()).unwrap();
+        assert_eq!(object.dirty_pages(), 0);
+        let bytes = std::fs::read(file.path()).unwrap();
+        assert_eq!([2 * PAGE_SIZE, 4 * PAGE_SIZE - 1, 6 * PAGE_SIZE].map(|at| bytes[at as usize]), [2, 2, 7]);
+    }
+
+    #[test]
+    fn what_could_not_be_made_durable_is_written_again() {
+        let (file, home, object, map) = failing();
+        map.write_at(0, &[1]).unwrap();
+        object.flush(object.pages()).unwrap();
+        for page in [3, 4] {
+            map.write_at(page * PAGE_SIZE, &[9]).unwrap();
+        }
+        // One goes by the background, and out of memory; the other is in the flush that fails.
+        let page = |page| PageRange::new(PageIndex(page), PageIndex(page + 1));
+        assert_eq!(object.write_back(page(3)).unwrap(), 1);
+        assert_eq!(object.evict(page(3)).unwrap(), 1);
+        home.syncs_fail.store(true, Ordering::SeqCst);
+        let failed = object.flush(page(4)).unwrap_err();
+        assert!(matches!(failed, FlushError::Sync { .. }), "{failed}");
+        assert_eq!(object.dirty_pages(), 1, "page 0 was durable before, page 3 is not here");
+        let written = object.core.vm.figures.counted().pages_written_back;
+        object.flush(object.pages()).unwrap();
+        assert_eq!(object.core.vm.figures.counted().pages_written_back, written + 2);
+        let bytes = std::fs::read(file.path()).unwrap();
+        assert_eq!([3, 4].map(|page| bytes[page * PAGE_SIZE as usize]), [9, 9]);
+    }
+
+    #[test]
+    fn what_the_device_lost_is_an_error_and_not_what_was_there_before() {
+        let (_file, home, object, map) = failing();
+        map.write_at(3 * PAGE_SIZE, &[9]).unwrap();
+        assert_eq!(object.write_back(object.pages()).unwrap(), 1);
+        object.evict(object.pages()).unwrap();
+        home.syncs_fail.store(true, Ordering::SeqCst);
+        assert!(matches!(object.flush(object.pages()), Err(FlushError::Sync { .. })));
+        home.file.write(3 * PAGE_SIZE, &[0]).unwrap();
+        let lost = object.flush(object.pages()).unwrap_err();
+        let is_lost = matches!(lost, FlushError::Lost { page: PageIndex(3), reason: Reason::Changed, .. });
+        assert!(is_lost, "{lost}");
+        let mut bytes = [0];
+        let read = map.read_at(3 * PAGE_SIZE, &mut bytes);
+        assert!(matches!(read, Err(AccessError::Unavailable { reason: Reason::Changed, .. })));
+        // All else goes on.
+        map.write_at(4 * PAGE_SIZE, &[1]).unwrap();
+        object.flush(object.pages()).unwrap();
+    }
+}

@@ -1,0 +1,147 @@
+//! Writes to maps that go to their object: the first to each page is a fault, which marks the page and lets it be written to.
+
+use std::sync::atomic::AtomicU8;
+
+use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::signals::Masked;
+use prepage_sys::userfaultfd::{Progress, Writes};
+
+use crate::error::{AccessError, FlushError};
+use crate::fault::{Fault, Outcome};
+use crate::map::Map;
+use crate::object::{Frames, Object, ObjectCore};
+use crate::reason;
+use crate::segment::Place;
+use crate::statistics::Account;
+
+/// Pages that [`Map::write_at`] writes at once.
+const WRITE_PAGES: u64 = 64;
+
+impl Map {
+    /// Its bytes, which other threads and maps may change meanwhile. To store is to touch, as with `as_slice`.
+    ///
+    /// # Panics
+    /// Where the map is not [`MapOptions::writable`](crate::MapOptions::writable).
+    pub fn as_atomics(&self) -> &[AtomicU8] {
+        assert!(self.core.writes_through, "what is written to the map has nowhere to go");
+        &self.region.as_atomics()[..self.len_bytes() as usize]
+    }
+
+    /// Writes `bytes` at `offset_bytes` of a map that is [`MapOptions::writable`](crate::MapOptions::writable). Raises no signal.
+    /// Others see a page of it before another, but each page as soon as this has returned.
+    ///
+    /// # Errors
+    /// A page that cannot be had, and why; what lies before it was written. That the range ends beyond the map.
+    pub fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        let core = &self.core;
+        core.vm.check_process().map_err(|_| AccessError::Forked)?;
+        if !core.writes_through {
+            return Err(AccessError::ReadOnly);
+        }
+        let (wanted_bytes, len_bytes) = (bytes.len(), self.len_bytes());
+        if offset_bytes.checked_add(wanted_bytes as u64).is_none_or(|end| end > len_bytes) {
+            return Err(AccessError::Beyond { offset_bytes, wanted_bytes, len_bytes });
+        }
+        let object = &core.laid[0].object;
+        let frames = object.frames().expect("what takes writes has frames");
+        let mut left = bytes;
+        let mut at = core.window.start().offset_bytes() + offset_bytes;
+        while !left.is_empty() {
+            let wanted = PageRange::covering(at, left.len() as u64);
+            let wanted =
+                PageRange::new(wanted.start(), PageIndex(wanted.end().0.min(wanted.start().0 + WRITE_PAGES)));
+            let written = {
+                let _masked = Masked::asynchronous();
+                object.write_resident(frames, wanted, at, left)?
+            };
+            if written == 0 {
+                self.populate(PageRange::new(wanted.start(), PageIndex(wanted.start().0 + 1)))?;
+            }
+            left = &left[written..];
+            at += written as u64;
+        }
+        Ok(())
+    }
+
+    /// As [`Object::flush`], of pages that the map shows.
+    ///
+    /// # Errors
+    /// As `flush`.
+    pub fn flush(&self, range: PageRange) -> Result<(), FlushError> {
+        let core = std::sync::Arc::clone(&self.core.laid[0].object);
+        Object { core, hold: None }.flush(crate::object::clip(range, self.window()))
+    }
+}
+
+impl ObjectCore {
+    /// Writes to those of the pages `wanted` that are in memory, up to the first that is not, what of `bytes`, which begin at byte
+    /// `at` of the object, lies there; returns how much.
+    fn write_resident(
+        &self,
+        frames: &Frames,
+        wanted: PageRange,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<usize, AccessError> {
+        let mut account = Account::here();
+        // Who writes back reads the pages after this has ended, or finds them marked again.
+        let section = account.enter(&frames.sections);
+        let marked = wanted.iter().take_while(|&page| self.mark(frames, page, &mut account));
+        let marked = wanted.start().0 + marked.count() as u64;
+        let count = ((marked * PAGE_SIZE).saturating_sub(at)).min(bytes.len() as u64) as usize;
+        let written = frames.memfd.write_at(&bytes[..count], at);
+        drop(section);
+        self.vm.figures.settle(&mut account);
+        self.vm.writer.call_for(self);
+        written.map(|()| count).map_err(AccessError::System)
+    }
+
+    /// `page` is about to be written to, in a section; false where it is not in memory.
+    fn mark(&self, frames: &Frames, page: PageIndex, account: &mut Account) -> bool {
+        let dirty = frames.dirty.as_ref().expect("it takes writes");
+        if frames.pages.rewire(page) {
+            self.rewires(frames, 1);
+            account.tally.pages_rewired += 1;
+        }
+        let marked = dirty.mark(&frames.pages, page);
+        account.tally.pages_dirtied += u64::from(marked == Some(true));
+        marked.is_some()
+    }
+}
+
+impl Fault<'_> {
+    /// Lets a write to a page in memory happen; `None` for other touches, and for pages that have to be brought in first.
+    pub(crate) fn write(&mut self, place: &Place<'_>, frames: &Frames) -> Option<Outcome> {
+        let map = self.map;
+        if !self.touch.write || !map.writes_through {
+            return None;
+        }
+        let section = self.account.enter(&frames.sections);
+        if !place.object.mark(frames, place.page, &mut self.account) {
+            return None;
+        }
+        let at = place.offset_of(place.page);
+        let mapped = map.space.uffd.map_resident(&map.span, at, PAGE_SIZE, Writes::Free);
+        let let_through = mapped.and_then(|progress| match progress {
+            // Wakes who waits for it, too.
+            Progress::Mapped => map.space.uffd.unprotect(&map.span, at, PAGE_SIZE).map(|()| progress),
+            _ => Ok(progress),
+        });
+        drop(section);
+        let outcome = match let_through {
+            Ok(Progress::Done | Progress::Part(_) | Progress::Mapped) => {
+                Outcome::Mapped(FaultClass::Cached, 1)
+            }
+            Ok(Progress::Changing) => Outcome::Again,
+            Ok(Progress::Gone | Progress::Split) => Outcome::Gone,
+            Ok(Progress::Hole) => Outcome::Failed(reason::NO_MEMORY),
+            Err(ref error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
+        };
+        self.account.tally.pages_mapped += u64::from(matches!(let_through, Ok(Progress::Done)));
+        map.vm.writer.call_for(place.object);
+        if frames.pages.take_mark(place.page) {
+            self.ask_to_read_on(place, frames);
+        }
+        Some(outcome)
+    }
+}
