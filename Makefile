@@ -189,7 +189,7 @@ fuzz: setup-fuzz
 	        -max_total_time=$(or $(SECONDS),60) -rss_limit_mb=4096 -timeout=30 || exit 1; \
 	done
 
-FUZZED := profile bundle elf trace perf_data touches argument
+FUZZED := profile bundle elf trace perf_data touches argument manifest
 
 .PHONY: packages fuzz bench-first-start bench-observe
 

@@ -4,6 +4,8 @@ use std::path::Path;
 
 #[path = "../../../fuzz/argument_checks.rs"]
 mod argument_checks;
+#[path = "../../../fuzz/manifest_checks.rs"]
+mod manifest_checks;
 #[path = "../../../fuzz/profile_checks.rs"]
 mod profile_checks;
 #[path = "../../../fuzz/trace_checks.rs"]
@@ -12,10 +14,11 @@ mod trace_checks;
 type Check = fn(&[u8]);
 
 /// Every check, by the name of its fuzz target.
-const CHECKS: [(&str, Check); 7] = [
+const CHECKS: [(&str, Check); 8] = [
     ("argument", argument_checks::argument),
     ("bundle", profile_checks::bundle),
     ("elf", profile_checks::elf),
+    ("manifest", manifest_checks::manifest),
     ("perf_data", trace_checks::perf_data),
     ("profile", profile_checks::profile),
     ("touches", trace_checks::touches),

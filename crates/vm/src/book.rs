@@ -23,7 +23,7 @@ use crate::evict;
 use crate::map::MapCore;
 use crate::object::ObjectCore;
 use crate::piece::Piece;
-use crate::segment::{Install, Segment, Segments, placed};
+use crate::segment::{Install, Parts, Segment, Segments, placed};
 use crate::sync::{Mutex, MutexGuard};
 use crate::vm::{Vm, VmCore};
 
@@ -122,14 +122,12 @@ impl Book {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a chain on what a map shows.
-    pub(crate) fn begin(map: &Arc<MapCore>, mut base: Base) -> Hold {
-        let vm = &map.vm;
+    /// Begins a chain.
+    pub(crate) fn begin(vm: &Arc<VmCore>, mut base: Base) -> Hold {
         let pages = base.shown.last().expect("a map has a segment").pages.end().0;
         let is_zeros = base.shown.iter().all(|segment| segment.install == Install::Zero);
         let mut inner = vm.book.lock();
         base.watched = Some(inner.watch(&base.shown));
-        inner.watch_map(map);
         let link =
             if is_zeros { inner.chains.add_anonymous(pages) } else { inner.chains.add_terminal(pages) };
         let elsewhere = RangeMap::new();
@@ -243,20 +241,10 @@ impl Inner {
         let base = &self.links[&link].base.shown;
         let end = base.last().expect("a base has a segment").pages.end();
         let mut wanted = Vec::new();
-        let mut below = base.iter().peekable();
-        let mut show_base = |from: PageIndex, to: PageIndex, wanted: &mut Vec<Segment>| {
-            let gap = PageRange::new(from, to);
-            while let Some(segment) = below.peek() {
-                wanted.extend(segment.part(gap));
-                if segment.pages.end() > to {
-                    break;
-                }
-                below.next();
-            }
-        };
+        let mut below = Parts::of(base);
         let mut from = PageIndex(0);
         for (pages, holder) in self.chains.extents(link) {
-            show_base(from, pages.start(), &mut wanted);
+            below.append(PageRange::new(from, pages.start()), &mut wanted);
             wanted.extend(self.stores(holder, pages).into_iter().map(|(pages, object)| Segment {
                 pages,
                 object,
@@ -265,7 +253,7 @@ impl Inner {
             }));
             from = pages.end();
         }
-        show_base(from, end, &mut wanted);
+        below.append(PageRange::new(from, end), &mut wanted);
         wanted.into()
     }
 
@@ -343,6 +331,13 @@ impl Base {
             _holds: holds,
         }
     }
+
+    /// What a saved snapshot begins one: `wanted`, where `below` lies behind what was not saved.
+    pub(crate) fn saved(below: &[Segment], wanted: &[Segment]) -> Self {
+        let laid = dense(below, wanted);
+        let shown = Arc::new(placed(&laid, wanted));
+        Self { laid, shown, watched: None, _holds: Box::default() }
+    }
 }
 
 impl Hold {
@@ -352,6 +347,12 @@ impl Hold {
         let view = inner.view(self.link);
         let watched = inner.watch(&view.shown);
         (view, watched)
+    }
+
+    /// What is behind each page of the link, by pages counted from 0. It stays so while the second value lives.
+    pub(crate) fn shown(&self) -> (Arc<Segments>, Arc<Watched>) {
+        let (view, watched) = self.view();
+        (Arc::clone(&view.shown), watched)
     }
 }
 
@@ -442,10 +443,11 @@ impl Behind {
     }
 }
 
-/// `base`, but where `wanted` has long runs of frozen pages those, over their own frames.
+/// `base`, but where `wanted` has long runs of frozen pages, saved ones among them, those, over their own frames.
 fn dense(base: &[Segment], wanted: &[Segment]) -> Segments {
-    let is_frozen = |segment: &&Segment| segment.object.is_frozen() && segment.pages.len() >= DENSE_PAGES;
-    let mut runs: Vec<&Segment> = wanted.iter().filter(is_frozen).collect();
+    let is_frozen = |object: &ObjectCore| object.is_frozen() || object.saved().is_some();
+    let is_dense = |segment: &&Segment| segment.pages.len() >= DENSE_PAGES && is_frozen(&segment.object);
+    let mut runs: Vec<&Segment> = wanted.iter().filter(is_dense).collect();
     runs.sort_by_key(|run| std::cmp::Reverse(run.pages.len()));
     runs.truncate(DENSE_RUNS);
     runs.sort_by_key(|run| run.pages.start());

@@ -196,6 +196,112 @@ pub enum SnapshotError {
     Forked,
 }
 
+/// A snapshot cannot be saved, or a saved one cannot be opened. What a directory holds is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SavedError {
+    /// It is no snapshot.
+    #[error("{object} is not a snapshot: only those are saved")]
+    NotASnapshot {
+        /// The object.
+        object: String,
+    },
+    /// Nothing is saved there.
+    #[error("no snapshot is saved in {path}")]
+    Nothing {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A directory or a file in it cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory or a file in it cannot be written.
+    #[error("cannot write {path}")]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file system, a quota, or a limit on the lengths of files (ulimit -f) leaves no room.
+    #[error("no room for {path}")]
+    NoRoom {
+        /// What did not fit.
+        path: PathBuf,
+        /// Which limit it was.
+        #[source]
+        source: io::Error,
+    },
+    /// The manifest is damaged.
+    #[error("{path} cannot be used")]
+    Manifest {
+        /// The manifest.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: crate::manifest::ManifestError,
+    },
+    /// An image is damaged.
+    #[error("{path} has {found_bytes} bytes where {len_bytes} were saved: it was cut off or overwritten")]
+    Image {
+        /// The image.
+        path: PathBuf,
+        /// Its length.
+        found_bytes: u64,
+        /// What its length was.
+        len_bytes: u64,
+    },
+    /// Pages that are to be saved cannot be read.
+    #[error("pages of {object} cannot be read")]
+    Unread {
+        /// Whose.
+        object: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file that the snapshot began on cannot be looked at.
+    #[error("cannot look at {name}, which the snapshot began on")]
+    Base {
+        /// The file.
+        name: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file that the snapshot began on has a path that is not UTF-8.
+    #[error("the path of {name}, which the snapshot began on, is not UTF-8")]
+    BaseName {
+        /// The file.
+        name: String,
+    },
+    /// A file that the snapshot began on is another now.
+    #[error("{path}, which the snapshot began on, was changed since")]
+    BaseChanged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// An object that the snapshot began on is no file, and was not given.
+    #[error("the snapshot began on {name}, which is no file: give it to Vm::open_snapshot_on")]
+    NoBase {
+        /// The object.
+        name: String,
+    },
+    /// A file that the snapshot began on cannot be opened, or no memory or descriptor is left.
+    #[error(transparent)]
+    Make(#[from] MakeError),
+    /// This is a child of fork(2), and the snapshot its parent's.
+    #[error("the snapshot belongs to the parent process")]
+    Forked,
+}
+
 /// What was written to an object could not be made durable. Pages that could not be written back stay in memory, are tried again in
 /// the background and by the next flush, and show what was written.
 #[derive(Debug, thiserror::Error)]

@@ -14,6 +14,7 @@
 //! | `object`      | what is mapped: its frames, its states, its source                        |
 //! | `map`, `piece`, `segment` | objects in memory: which page of which object lies where      |
 //! | `snapshot`    | what a map holds at one moment becomes an object                         |
+//! | `save`, `saved`, [`manifest`] | snapshots in files, what a directory holds, and how it is read  |
 //! | `writes`      | which pages of a map were written to, and who is held while they freeze  |
 //! | `book`        | chains of snapshots: which object holds which page of a clone            |
 //! | `populate`    | pages that are asked for, not touched                                    |
@@ -89,6 +90,7 @@ mod home;
 mod inline;
 mod install;
 mod jobs;
+pub mod manifest;
 mod map;
 #[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
 mod model;
@@ -110,6 +112,8 @@ mod reclaim;
 mod record;
 mod refill;
 mod request;
+mod save;
+mod saved;
 mod segment;
 mod snapshot;
 mod source;
@@ -129,8 +133,9 @@ mod writes;
 mod zero;
 
 pub use backing::Backing;
-pub use error::{AccessError, FlushError, MakeError, MapError, OpenError, Reason, SnapshotError};
+pub use error::{AccessError, FlushError, MakeError, MapError, OpenError, Reason, SavedError, SnapshotError};
 pub use failure::Failure;
+pub use manifest::Manifest;
 pub use map::Map;
 pub use object::Object;
 pub use options::{Advice, MapOptions, Mode, VmOptions};
@@ -140,6 +145,7 @@ pub use pin::Pinned;
 pub use pool::{Pool, PoolFigures, PoolObject};
 pub use pool_options::PoolOptions;
 pub use request::{Priority, Request};
+pub use save::Saved;
 pub use source::{Source, SourceError};
 pub use statistics::{Counted, Statistics};
 pub use vm::Vm;

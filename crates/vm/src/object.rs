@@ -1,5 +1,6 @@
 //! What can be mapped: pages that come from somewhere, in frames that all maps share.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::AtomicU8;
@@ -19,6 +20,7 @@ use crate::pages::{Idleness, Pages, Seen};
 use crate::pin::Pins;
 use crate::reason::Reason;
 use crate::refill::Sums;
+use crate::saved::SavedPages;
 use crate::source::{LocalFile, Source};
 use crate::statistics::Tally;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -262,6 +264,14 @@ impl ObjectCore {
     /// Whether its pages are what maps wrote, and nowhere but in its frames.
     pub(crate) fn is_frozen(&self) -> bool {
         self.frames().is_some_and(|frames| matches!(frames.bytes, Bytes::Frozen))
+    }
+
+    /// The saved snapshot whose pages it has, if it is one.
+    pub(crate) fn saved(&self) -> Option<&SavedPages> {
+        match &self.frames()?.bytes {
+            Bytes::Custom(source) => (&**source as &dyn Any).downcast_ref(),
+            _ => None,
+        }
     }
 
     /// Whether all its pages are in memory, and none has to be seen when it is touched.

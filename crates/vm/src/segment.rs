@@ -94,6 +94,27 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Parts of segments, one after the other: each is looked at once.
+#[derive(Debug)]
+pub(crate) struct Parts<'a>(std::iter::Peekable<std::slice::Iter<'a, Segment>>);
+
+impl<'a> Parts<'a> {
+    pub(crate) fn of(segments: &'a [Segment]) -> Self {
+        Self(segments.iter().peekable())
+    }
+
+    /// Appends what lies in `range`, which does not begin before the last one ended.
+    pub(crate) fn append(&mut self, range: PageRange, to: &mut Vec<Segment>) {
+        while let Some(segment) = self.0.peek() {
+            to.extend(segment.part(range));
+            if segment.pages.end() > range.end() {
+                break;
+            }
+            self.0.next();
+        }
+    }
+}
+
 /// What a map shows of `wanted` where `laid` lies: an object's frames where its memfd lies there, else copies.
 pub(crate) fn placed(laid: &[Segment], wanted: &[Segment]) -> Segments {
     let mut placed = Vec::with_capacity(wanted.len());

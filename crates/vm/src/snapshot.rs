@@ -7,7 +7,7 @@ use prepage_sys::region::try_copy;
 use prepage_sys::signals::Masked;
 
 use crate::book::{Base, Book, Hold, moved_up};
-use crate::error::SnapshotError;
+use crate::error::{MakeError, SnapshotError};
 use crate::frame_count::Reserve;
 use crate::map::Map;
 use crate::object::{Bytes, Contents, Frames, Object, ObjectCore};
@@ -73,7 +73,9 @@ impl Map {
             None => {
                 let shown = core.shown.current();
                 let base = Base::of(&core.laid, &shown, core.window.start(), core.holds.clone());
-                chain.insert(Book::begin(core, base)).link
+                let begun = Book::begin(&core.vm, base);
+                core.vm.book.lock().watch_map(core);
+                chain.insert(begun).link
             }
         };
         if !core.writes.must_protect() {
@@ -92,7 +94,10 @@ impl Map {
         let vm = Vm { core: Arc::clone(&core.vm) };
         let store = match own.filter(|_| !is_shared) {
             Some(own) => own,
-            None => new_store(&vm, self.len_bytes())?,
+            None => new_store(&vm, self.len_bytes()).map_err(|error| match error {
+                MakeError::System { source, .. } => source.into(),
+                _ => SnapshotError::Forked,
+            })?,
         };
         let (reserved, lacked) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
         let count = &core.vm.pool.core().frames;
@@ -174,13 +179,9 @@ impl Map {
 }
 
 /// An object for frozen pages.
-fn new_store(vm: &Vm, len_bytes: u64) -> Result<Arc<ObjectCore>, SnapshotError> {
+pub(crate) fn new_store(vm: &Vm, len_bytes: u64) -> Result<Arc<ObjectCore>, MakeError> {
     let frames = |len| Frames::new(len, Bytes::Frozen).map(|frames| Contents::Frames(Box::new(frames)));
-    match vm.object("[snapshot]".to_owned(), len_bytes, None, frames) {
-        Ok(object) => Ok(object.core),
-        Err(crate::MakeError::System { source, .. }) => Err(source.into()),
-        Err(_) => Err(SnapshotError::Forked),
-    }
+    Ok(vm.object("[snapshot]".to_owned(), len_bytes, None, frames)?.core)
 }
 
 /// The frames of `run` hold frozen pages; returns how many did not before.

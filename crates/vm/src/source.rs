@@ -1,5 +1,6 @@
 //! Where the bytes of an object come from.
 
+use std::any::Any;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -49,7 +50,7 @@ use crate::request::Request;
 /// # Ok(())
 /// # }
 /// ```
-pub trait Source: Send + Sync + 'static {
+pub trait Source: Any + Send + Sync + 'static {
     /// How many bytes there are; constant.
     fn len_bytes(&self) -> u64;
 

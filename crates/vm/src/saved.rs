@@ -1,0 +1,193 @@
+//! A directory with a saved snapshot: a manifest, and images that hold pages at their own offsets.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use rustix::fs::FlockOperation;
+
+use crate::error::SavedError;
+use crate::manifest::Manifest;
+use crate::source::{Source, SourceError};
+
+const MANIFEST: &str = "manifest";
+/// A manifest that is being written.
+const NEXT_MANIFEST: &str = "manifest.next";
+const IMAGE: &str = ".image";
+
+/// The directory, which nobody else saves to while this lives.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    /// Holds the lock.
+    file: File,
+}
+
+/// An image that no manifest names yet. Dropped, it is removed.
+#[derive(Debug)]
+pub(crate) struct NewImage {
+    file: File,
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Directory {
+    /// Waits until nobody saves to `path`, nor, where this is to be `written`, reads its manifest.
+    pub(crate) fn lock(path: &Path, written: bool) -> Result<Self, SavedError> {
+        let failed = |source| SavedError::Read { path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        let operation = if written { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
+        loop {
+            match rustix::fs::flock(&file, operation) {
+                Ok(()) => return Ok(Self { path: path.to_owned(), file }),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn image_path(&self, number: u64) -> PathBuf {
+        self.path.join(format!("{number}{IMAGE}"))
+    }
+
+    /// What is saved there; `None` where nothing is.
+    pub(crate) fn manifest(&self) -> Result<Option<Manifest>, SavedError> {
+        let path = self.path.join(MANIFEST);
+        match fs::read(&path) {
+            Ok(bytes) => match Manifest::decode(&bytes) {
+                Ok(manifest) => Ok(Some(manifest)),
+                Err(source) => Err(SavedError::Manifest { path, source }),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(SavedError::Read { path, source }),
+        }
+    }
+
+    /// The pages that `manifest`, which was read here, says are saved.
+    pub(crate) fn pages(&self, manifest: Manifest) -> Result<SavedPages, SavedError> {
+        let open = |number: &u64| {
+            let path = self.image_path(*number);
+            let failed = |source| SavedError::Read { path: path.clone(), source };
+            let file = File::open(&path).map_err(failed)?;
+            let found_bytes = file.metadata().map_err(failed)?.len();
+            let len_bytes = manifest.pages() * PAGE_SIZE;
+            if found_bytes != len_bytes {
+                return Err(SavedError::Image { path, found_bytes, len_bytes });
+            }
+            Ok((path, file))
+        };
+        let images = manifest.images.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(SavedPages { manifest, images })
+    }
+
+    pub(crate) fn new_image(&self, number: u64, len_bytes: u64) -> Result<NewImage, SavedError> {
+        let path = self.image_path(number);
+        let file = OpenOptions::new().write(true).create_new(true).open(&path);
+        let file = file.map_err(|error| unwritten(&path, error))?;
+        let image = NewImage { file, path, keep: false };
+        image.file.set_len(len_bytes).map_err(|error| unwritten(&image.path, error))?;
+        Ok(image)
+    }
+
+    /// `manifest` is what is saved from now on, and `image`, if there is a new one, is a part of it. Whenever the machine stops, the one or the other is there.
+    pub(crate) fn replace(&self, manifest: &Manifest, image: Option<NewImage>) -> Result<(), SavedError> {
+        let next = self.path.join(NEXT_MANIFEST);
+        let written = |error| unwritten(&next, error);
+        let mut image = image;
+        if let Some(image) = &mut image {
+            image.file.sync_all().map_err(|error| unwritten(&image.path, error))?;
+        }
+        let replaced = File::create(&next).and_then(|file| {
+            file.write_all_at(&manifest.encode(), 0)?;
+            file.sync_all()?;
+            // The image's name before the manifest that names it.
+            self.file.sync_all()?;
+            fs::rename(&next, self.path.join(MANIFEST))
+        });
+        if let Err(error) = replaced {
+            let _ = fs::remove_file(&next);
+            return Err(written(error));
+        }
+        if let Some(image) = &mut image {
+            image.keep = true;
+        }
+        self.file.sync_all().map_err(written)
+    }
+
+    /// Removes the images that `manifest` does not name: of a save that was cut short, or no more used. Who reads them has them open.
+    pub(crate) fn sweep(&self, manifest: Option<&Manifest>) {
+        let Ok(entries) = fs::read_dir(&self.path) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_suffix(IMAGE)?.parse().ok());
+            let is_named = |number| manifest.is_some_and(|manifest| manifest.images.contains(&number));
+            if number.is_some_and(|number| !is_named(number)) {
+                // What cannot be removed now is the next save's to remove.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+impl NewImage {
+    pub(crate) fn write(&self, page: PageIndex, bytes: &[u8]) -> Result<(), SavedError> {
+        let written = self.file.write_all_at(bytes, page.offset_bytes());
+        written.map_err(|error| unwritten(&self.path, error))
+    }
+}
+
+impl Drop for NewImage {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn unwritten(path: &Path, source: io::Error) -> SavedError {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    let path = path.to_owned();
+    match source.kind() {
+        FileTooLarge | QuotaExceeded | StorageFull => SavedError::NoRoom { path, source },
+        _ => SavedError::Write { path, source },
+    }
+}
+
+/// The pages of a saved snapshot, as an object's bytes; those that were not saved read as zeros, and no map shows them.
+#[derive(Debug)]
+pub(crate) struct SavedPages {
+    pub(crate) manifest: Manifest,
+    images: Vec<(PathBuf, File)>,
+}
+
+impl Source for SavedPages {
+    fn len_bytes(&self) -> u64 {
+        self.manifest.pages() * PAGE_SIZE
+    }
+
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let wanted = PageRange::covering(offset_bytes, into.len() as u64);
+        let runs = &self.manifest.runs;
+        let first = runs.partition_point(|run| run.pages().end() <= wanted.start());
+        for run in runs[first..].iter().take_while(|run| run.pages().start() < wanted.end()) {
+            let pages = crate::object::clip(run.pages(), wanted);
+            let (path, image) = &self.images[run.image as usize];
+            let within = (pages.start().0 - wanted.start().0) * PAGE_SIZE;
+            let bytes = &mut into[within as usize..(within + pages.bytes()) as usize];
+            image.read_exact_at(bytes, pages.start().offset_bytes())?;
+            for (page, bytes) in pages.iter().zip(bytes.chunks(PAGE_SIZE as usize)) {
+                if self.manifest.sum(bytes) != run.sums[(page.0 - run.start) as usize] {
+                    let path = path.display();
+                    return Err(SourceError::Other(format!("page {page} of {path} is damaged")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
