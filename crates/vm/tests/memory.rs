@@ -91,5 +91,5 @@ fn a_directory_that_takes_no_swap_file_is_an_error() {
     let options = PoolOptions::default().swap("/proc/self/none", 1 << 20);
     let vm = Vm::new(VmOptions::default().pool(&Pool::with(&options).unwrap())).unwrap();
     assert!(matches!(vm.memory(4096), Err(prepage_vm::MakeError::File { .. })));
-    assert!(matches!(vm.memory(1 << 60), Err(_)));
+    assert!(vm.memory(1 << 60).is_err());
 }
