@@ -313,6 +313,12 @@ pub enum FlushError {
         /// The object.
         object: String,
     },
+    /// The object is memory.
+    #[error("{object} has no file that could outlive the process")]
+    Memory {
+        /// The object.
+        object: String,
+    },
     /// The file refuses bytes; pages before this one were written.
     #[error("page {page} of {object} cannot be written back")]
     Write {

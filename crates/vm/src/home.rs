@@ -14,6 +14,11 @@ pub(crate) trait Home: Send + Sync + std::fmt::Debug {
 
     /// Returns once all that was written will outlive the machine. An error is told once.
     fn sync(&self) -> io::Result<()>;
+
+    /// Whether it is a swap file: what goes there is of no use to anybody else, and only goes there to make room.
+    fn is_swap(&self) -> bool {
+        false
+    }
 }
 
 impl Home for File {

@@ -28,6 +28,7 @@
 //! | `fill`, `direct_fill`, `request` | claimed pages get their bytes: from files here, from sources by requests |
 //! | `evict`, `refill` | frames go, and come back with the same bytes                         |
 //! | `write_through`, `dirty`  | writes to maps that go to their object, and the pages that hold them       |
+//! | `swap`         | memory without a file, which goes to a swap file                          |
 //! | `write_back`, `home`, `writer` | dirty pages go where they belong: when asked for, before reclaim, after a while |
 //! | `pool`, `frame_count` | how many frames there may be and are, whose they are, how a read waits for one |
 //! | `give_back`, `allowance` | how the pool shrinks while the machine is short of memory             |
@@ -120,6 +121,7 @@ mod source;
 mod space;
 mod statistics;
 mod stop_pages;
+mod swap;
 mod sync;
 pub mod tracking;
 mod unwire;

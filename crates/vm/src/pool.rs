@@ -24,6 +24,7 @@ use crate::object::ObjectCore;
 use crate::order::Replacement;
 use crate::pool_options::PoolOptions;
 use crate::reclaim::{self, Reclaim};
+use crate::swap::Swap;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// The most runs of pages that came since the reclaimer looked.
@@ -65,6 +66,8 @@ pub struct PoolFigures {
     pub unwired_pages: u64,
     /// Pages that are pinned, each of which is or will be resident.
     pub pinned_pages: u64,
+    /// Pages that have a place in swap files, whether they are in memory or not.
+    pub swap_pages: u64,
     /// Frames promised to reads under way.
     pub promised_pages: u64,
     /// The lengths of all objects: what could be resident.
@@ -116,6 +119,8 @@ pub(crate) struct PoolCore {
     pub(crate) reclaim: Mutex<Reclaim>,
     /// (a) Pages read again soon after they were reclaimed, since somebody looked.
     pub(crate) refaulted: AtomicU64,
+    /// Where memory goes that has no file.
+    pub(crate) swap: Arc<Swap>,
     /// (a)
     stop: AtomicU32,
     /// (c) The process that it was made in.
@@ -159,6 +164,8 @@ impl Pool {
     }
 
     fn made(options: &PoolOptions) -> Result<Arc<PoolCore>, MakeError> {
+        let (directory, most_bytes) = options.swap.clone().unzip();
+        let most_bytes = most_bytes.unwrap_or(0);
         let frames = FrameCount::new(options.limit_bytes / PAGE_SIZE);
         let is_limited = options.limit_bytes != u64::MAX || options.least_bytes.is_some();
         let arrivals = frames.limit().clamp(64, MOST_ARRIVALS) as usize;
@@ -171,6 +178,7 @@ impl Pool {
             reclaim: Mutex::new(Reclaim::new(options.replacement, frames.limit())),
             frames,
             refaulted: AtomicU64::new(0),
+            swap: Arc::new(Swap::new(directory, most_bytes)),
             stop: AtomicU32::new(0),
             generation: fork::generation(),
         });
@@ -317,6 +325,7 @@ impl PoolCore {
             wired_pages: resident_pages - unwired_pages,
             unwired_pages,
             pinned_pages: self.frames.pinned(),
+            swap_pages: self.swap.used_pages(),
             promised_pages: self.frames.reserved().saturating_sub(resident_pages),
             reserved_pages: self.reserved_pages.load(Ordering::SeqCst),
             limit_pages: self.frames.limit(),

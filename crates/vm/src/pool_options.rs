@@ -1,5 +1,7 @@
 //! How a pool is to be.
 
+use std::path::PathBuf;
+
 use crate::order::Replacement;
 
 /// How a [`Pool`](crate::Pool) is to be.
@@ -20,11 +22,12 @@ pub struct PoolOptions {
     pub(crate) limit_bytes: u64,
     pub(crate) replacement: Replacement,
     pub(crate) least_bytes: Option<u64>,
+    pub(crate) swap: Option<(PathBuf, u64)>,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        Self { limit_bytes: u64::MAX, replacement: Replacement::default(), least_bytes: None }
+        Self { limit_bytes: u64::MAX, replacement: Replacement::default(), least_bytes: None, swap: None }
     }
 }
 
@@ -37,6 +40,12 @@ impl PoolOptions {
     /// What goes first.
     pub fn replacement(self, replacement: Replacement) -> Self {
         Self { replacement, ..self }
+    }
+
+    /// Pages of [`Vm::memory`](crate::Vm::memory) go to files without names in `directory` where frames are short, `most_bytes` of
+    /// them. A page keeps its place there until its object goes.
+    pub fn swap(self, directory: impl Into<PathBuf>, most_bytes: u64) -> Self {
+        Self { swap: Some((directory.into(), most_bytes)), ..self }
     }
 
     /// Gives memory back while the machine, or a control group that this process is in, is short of it, down to `least_bytes`:

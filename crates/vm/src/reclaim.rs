@@ -19,20 +19,22 @@ use crate::sync::Ordering;
 const BATCH: u64 = 64;
 /// Frames that are unwired together: each batch interrupts the CPUs that may know the pages.
 const UNWIRE_BATCH: usize = 256;
-/// Data goes before code while more than one in so many frames holds data.
-const DATA_PART: usize = 8;
+/// A class goes before the next ones while it holds more than one in so many of their frames and its own.
+const CLASS_PART: usize = 8;
 /// A page that comes back before as many frames were reclaimed as the pool holds was reclaimed too early. Time is counted in so many
 /// parts of that.
 const MEMORY_PARTS: u64 = 64;
 
+/// What files and sources have, memory that goes to a swap file, and code.
 const DATA: usize = 0;
-const CODE: usize = 1;
+const MEMORY: usize = 1;
+const CODE: usize = 2;
 
 /// What is known of all frames of a pool.
 #[derive(Debug)]
 pub(crate) struct Reclaim {
-    /// Data and code; all in the first where the replacement knows no classes.
-    orders: [Order; 2],
+    /// By class; all in the first where the replacement knows none.
+    orders: [Order; 3],
     has_classes: bool,
     /// Frames reclaimed since the pool was made: the time of stamps.
     taken: u64,
@@ -104,7 +106,7 @@ impl Met {
 impl Reclaim {
     pub(crate) fn new(replacement: Replacement, limit: u64) -> Self {
         Self {
-            orders: [replacement, replacement].map(Order::new),
+            orders: [replacement; 3].map(Order::new),
             has_classes: replacement == Replacement::TwoQueues,
             taken: 0,
             tick: limit.div_ceil(MEMORY_PARTS).max(1),
@@ -191,7 +193,12 @@ impl Reclaim {
     }
 
     fn class_of(&self, object: &ObjectCore) -> usize {
-        if self.has_classes && object.is_code.load(Ordering::Relaxed) != 0 { CODE } else { DATA }
+        match object.dirty() {
+            _ if !self.has_classes => DATA,
+            _ if object.is_code.load(Ordering::Relaxed) != 0 => CODE,
+            Some(dirty) if dirty.home.is_swap() => MEMORY,
+            _ => DATA,
+        }
     }
 
     /// The time of stamps, never 0.
@@ -202,9 +209,9 @@ impl Reclaim {
     /// Which frames go next, up to `most`; where `forced` also those that were touched.
     fn choose(&mut self, pool: &PoolCore, met: &mut Met, most: u64, forced: bool) -> Vec<Victim> {
         let mut victims = Vec::new();
-        let [data, code] = [self.orders[DATA].len(), self.orders[CODE].len()];
-        let first = if code == 0 || data > (data + code) / DATA_PART { DATA } else { CODE };
-        for class in [first, 1 - first] {
+        let first = first_class(self.orders.each_ref().map(Order::len));
+        let others = [DATA, MEMORY, CODE].into_iter().filter(|&class| class != first);
+        for class in [first].into_iter().chain(others) {
             self.unwire_some(pool, met, class);
             // Once more where what was unwired before was touched.
             for last in [false, true] {
@@ -323,6 +330,16 @@ impl Reclaim {
     }
 }
 
+/// The class that frames are taken from first, by how many each has.
+fn first_class([data, memory, code]: [usize; 3]) -> usize {
+    match () {
+        () if data > (data + memory + code) / CLASS_PART => DATA,
+        () if memory > (memory + code) / CLASS_PART => MEMORY,
+        () if code > 0 => CODE,
+        () => DATA,
+    }
+}
+
 /// What became of a frame that was queued.
 fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool) -> Look {
     let Some(frames) = object.and_then(ObjectCore::frames) else { return Look::Gone };
@@ -337,5 +354,29 @@ fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool) -> Look {
 fn unqueue(object: Option<&Arc<ObjectCore>>, entry: Entry) {
     if let Some(frames) = object.and_then(|object| object.frames()) {
         frames.pages.unqueue(PageIndex(entry.page));
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_go_before_memory_and_memory_before_code() {
+        let cases = [
+            ([0, 0, 0], DATA),
+            ([1, 0, 0], DATA),
+            ([0, 1, 0], MEMORY),
+            ([0, 0, 1], CODE),
+            ([30, 100, 100], DATA),
+            ([28, 100, 100], MEMORY),
+            ([1, 15, 100], MEMORY),
+            ([1, 14, 100], CODE),
+            ([13, 0, 80], DATA),
+            ([11, 0, 80], CODE),
+        ];
+        for (lens, class) in cases {
+            assert_eq!(first_class(lens), class, "{lens:?}");
+        }
     }
 }

@@ -134,7 +134,7 @@ impl LocalFile {
         Self::of(File::options().read(true).write(true).open(path)?, false)
     }
 
-    fn of(file: File, direct: bool) -> io::Result<Self> {
+    pub(crate) fn of(file: File, direct: bool) -> io::Result<Self> {
         let facts = file.metadata()?;
         if !facts.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));

@@ -67,6 +67,8 @@ counters! {
     pages_dirtied,
     /// Pages that were written back.
     pages_written_back,
+    /// Pages of [`Vm::memory`](crate::Vm::memory) that were written to the swap file.
+    pages_swapped,
     /// Pages that could not be written back, and stay dirty: once for each try.
     write_backs_failed,
     /// Snapshots that were taken.

@@ -54,10 +54,14 @@ impl Object {
     /// # Errors
     /// See [`FlushError`].
     pub fn flush(&self, range: PageRange) -> Result<(), FlushError> {
-        self.written_back(range, |core, frames, dirty, range| core.flush(frames, dirty, range))
+        self.written_back(range, |core, frames, dirty, range| match dirty.home.is_swap() {
+            true => Err(FlushError::Memory { object: core.name.clone() }),
+            false => core.flush(frames, dirty, range),
+        })
     }
 
     /// As [`Self::flush`], without making it durable: others who read the file see what was written. Returns how many pages went.
+    /// Pages of [`Vm::memory`](crate::Vm::memory) go to the swap file.
     ///
     /// # Errors
     /// As `flush`.
@@ -226,7 +230,13 @@ impl ObjectCore {
         }
         self.vm.request_buffers.give(buffer);
         let failed = batch.len() as u64 - pages;
-        let tally = Tally { pages_written_back: pages, write_backs_failed: failed, ..Tally::default() };
+        let swapped = if dirty.home.is_swap() { pages } else { 0 };
+        let tally = Tally {
+            pages_written_back: pages - swapped,
+            pages_swapped: swapped,
+            write_backs_failed: failed,
+            ..Tally::default()
+        };
         self.vm.figures.add(Account::here().cpu, &tally);
         (pages, outcome)
     }
@@ -271,7 +281,8 @@ impl ObjectCore {
 
     /// The object goes: what was written to it is written back, or lost with a message.
     pub(crate) fn write_back_last(&self, frames: &Frames) {
-        let Some(dirty) = frames.dirty.as_ref().filter(|dirty| dirty.pages() > 0) else { return };
+        let is_to_go = |dirty: &&Dirty| dirty.pages() > 0 && !dirty.home.is_swap();
+        let Some(dirty) = frames.dirty.as_ref().filter(is_to_go) else { return };
         if self.vm.check_process().is_ok()
             && let Err(error) = self.write_back(frames, dirty, self.pages())
             && self.vm.options.explain

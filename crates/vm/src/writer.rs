@@ -39,7 +39,7 @@ impl Writer {
     /// A page of `object` may be dirty now. From any context.
     pub(crate) fn call_for(&self, object: &ObjectCore) {
         if self.called.load(Ordering::SeqCst) == 0
-            && object.dirty().is_some_and(|dirty| dirty.pages() > 0)
+            && object.dirty().is_some_and(|dirty| dirty.pages() > 0 && !dirty.home.is_swap())
             && self.called.swap(1, Ordering::SeqCst) == 0
         {
             wake(&self.called, 1);

@@ -1,0 +1,159 @@
+//! Memory that has no file: its pages are zeros until they are written to, and go to a swap file when their frames are reclaimed.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use rustix::fs::{Mode, OFlags};
+
+use crate::error::MakeError;
+use crate::home::Home;
+use crate::object::{Bytes, Contents, Frames, Object};
+use crate::pages::{Words, words};
+use crate::source::LocalFile;
+use crate::sync::{AtomicU64, Ordering};
+use crate::vm::Vm;
+
+/// Where a pool's memory goes that has no file.
+///
+/// Lock legend: (c) constant; (a) atomic.
+#[derive(Debug)]
+pub(crate) struct Swap {
+    /// (c) `None` where there is none.
+    directory: Option<PathBuf>,
+    /// (c) The most of `used`.
+    most_pages: u64,
+    /// (a) Pages that have a place in swap files.
+    used: AtomicU64,
+}
+
+/// The swap file of one object: sparse, without a name, as long as the object. A page lies where it lies in the object, and
+/// what was never written there reads as zeros.
+#[derive(Debug)]
+struct SwapFile {
+    file: File,
+    swap: Arc<Swap>,
+    /// Changed by who writes back, one at a time: 1 for a page that has a place here.
+    places: Words,
+}
+
+impl Swap {
+    pub(crate) fn new(directory: Option<PathBuf>, most_bytes: u64) -> Self {
+        let most_pages = if directory.is_some() { most_bytes / PAGE_SIZE } else { 0 };
+        Self { directory, most_pages, used: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn used_pages(&self) -> u64 {
+        self.used.load(Ordering::SeqCst)
+    }
+
+    fn file(&self) -> Result<File, MakeError> {
+        let Some(path) = &self.directory else {
+            // Reads as zeros, which is all it is for.
+            let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::NOEXEC_SEAL;
+            let made = rustix::fs::memfd_create("prepage-zeros", flags);
+            return Ok(made.map_err(|errno| failed(errno.into()))?.into());
+        };
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let made = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
+        let made = made.map_err(|errno| MakeError::File { path: path.clone(), source: errno.into() });
+        Ok(made?.into())
+    }
+
+    fn take(&self, pages: u64) -> bool {
+        let more = |used: u64| Some(used + pages).filter(|&used| used <= self.most_pages);
+        self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+    }
+
+    fn give(&self, pages: u64) {
+        self.used.fetch_sub(pages, Ordering::SeqCst);
+    }
+}
+
+impl SwapFile {
+    /// The pages of `range` that have no place yet.
+    fn fresh(&self, range: PageRange) -> impl Iterator<Item = PageIndex> {
+        range.iter().filter(|page| self.places[page.0 as usize].load(Ordering::Relaxed) == 0)
+    }
+}
+
+impl Home for SwapFile {
+    fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        let range = PageRange::covering(offset_bytes, bytes.len() as u64);
+        let fresh = self.fresh(range).count() as u64;
+        if !self.swap.take(fresh) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.file.write_all_at(bytes, offset_bytes).inspect_err(|_| self.swap.give(fresh))?;
+        self.fresh(range).for_each(|page| self.places[page.0 as usize].store(1, Ordering::Relaxed));
+        Ok(())
+    }
+
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn is_swap(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for SwapFile {
+    fn drop(&mut self) {
+        let pages = self.places.iter().map(|place| u64::from(place.load(Ordering::Relaxed)));
+        self.swap.give(pages.sum());
+    }
+}
+
+impl Vm {
+    /// An object of `len_bytes` zeros that maps made with [`MapOptions::writable`](crate::MapOptions::writable) write to, and all of
+    /// them show. What is written counts as frames of the pool, and where these are short it goes to a swap file
+    /// ([`PoolOptions::swap`](crate::PoolOptions::swap)), after pages that files have and before code. Without one, and where
+    /// it is full or fails, pages stay in memory, and others fail that find no frame.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use prepage_vm::{MapOptions, Pool, PoolOptions, Vm, VmOptions};
+    ///
+    /// let options = PoolOptions::default().limit_bytes(1 << 20).swap(std::env::temp_dir(), 64 << 20);
+    /// let vm = Vm::new(VmOptions::default().pool(&Pool::with(&options)?))?;
+    /// let memory = vm.memory(8 << 20)?;
+    /// let map = vm.map(&memory, &MapOptions::writable())?;
+    /// for at in (0..8 << 20).step_by(4096) {
+    ///     map.write_at(at, &at.to_le_bytes())?;
+    /// }
+    /// let mut bytes = [0; 8];
+    /// map.read_at(4 << 20, &mut bytes)?;
+    /// assert_eq!(u64::from_le_bytes(bytes), 4 << 20);
+    /// assert!(vm.statistics().counted.pages_swapped > 1500); // of 2,048, where 256 fit
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When no file can be made in the directory for swap files, or it is too large.
+    pub fn memory(&self, len_bytes: u64) -> Result<Object, MakeError> {
+        let swap = Arc::clone(&self.core.pool.core().swap);
+        let file = swap.file()?;
+        // A process that was forked makes no object, and one that is too large no file of that size.
+        self.object("[memory]".to_owned(), len_bytes, None, |len| {
+            let pages = PageRange::covering(0, len);
+            file.set_len(pages.bytes())?;
+            let places = words(pages.len())?;
+            let home = SwapFile { file: file.try_clone()?, swap, places };
+            let frames = Frames::written(len, Bytes::Local(LocalFile::of(file, false)?), Box::new(home))?;
+            Ok(Contents::Frames(Box::new(frames)))
+        })
+    }
+}
+
+fn failed(source: io::Error) -> MakeError {
+    MakeError::System { what: "an object", source }
+}
