@@ -71,6 +71,7 @@ bench-learning: build setup-bench setup-start
 ## bench-service: programs that nobody prefixes, with the service running, against plain, `run` and warm (root); PROGRAMS, ROUNDS, STARTS settable
 bench-service: build setup-bench setup-start
 	@bench/packages php-cli r-base-core ghostscript ffmpeg cmake git perl
+	RUSTFLAGS= cargo build --locked --release -p prepage-service --example expect
 	bench/service $(PLACES)
 .PHONY: bench-service
 
