@@ -76,6 +76,7 @@ bench-learning: build setup-bench setup-start
 ## bench-service: programs that nobody prefixes, with the service running, against plain, `run` and warm (root); PROGRAMS, ROUNDS, STARTS settable
 bench-service: build setup-bench setup-start
 	@bench/packages php-cli r-base-core ghostscript ffmpeg cmake git perl
+	RUSTFLAGS= cargo build --locked --release -p prepage-service --example expect
 	bench/service $(PLACES)
 .PHONY: bench-service
 
@@ -194,7 +195,18 @@ FUZZED := profile bundle elf trace perf_data touches argument manifest
 .PHONY: packages fuzz bench-first-start bench-observe
 
 ## install: the binaries, manual pages, and completions for bash, zsh and fish, under PREFIX
-install: build
+install: build install-files
+
+## deb: a Debian package of the same and the service, build/prepage_VERSION_ARCH.deb; `make try-deb` installs and purges it in a fresh Debian (root)
+deb: build
+	packaging/deb/build
+
+try-deb: deb
+	@bench/packages mmdebstrap
+	packaging/deb/try
+
+.PHONY: deb try-deb install-files
+install-files:
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools build/prepaged
 	build/prepage man build/man
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 build/man/*.1

@@ -10,7 +10,8 @@
 //! Hour(h)            the hour of the day (UTC)                one hour, whether anything is launched in it or not
 //! After(program)     a launch of the program                  ten minutes
 //! ```
-//! Memory is bounded: [`PROGRAMS_MAX`] programs, [`FOLLOWERS_MAX`] for each context; those launched longest ago go first. Time is
+//! Memory is bounded: [`PROGRAMS_MAX`] programs, [`FOLLOWERS_MAX`] for each context. Programs launched longest ago go
+//! first, and followers that came least; new followers are first those known for longest. Time is
 //! handed in as seconds since 1970, and a clock that jumps ends all visits without counting them.
 
 mod saved;
@@ -61,6 +62,7 @@ enum Context {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Program {
     what: Launched,
+    first_unix_s: u64,
     last_unix_s: u64,
 }
 
@@ -77,7 +79,7 @@ struct Counted {
 struct Visit {
     context: Context,
     until_unix_s: u64,
-    /// Slots of the programs launched so far.
+    /// Slots of the programs launched so far: [`PROGRAMS_MAX`] at most.
     launched: Vec<u16>,
 }
 
@@ -141,8 +143,7 @@ impl Launches {
         }
         let slot = self.slot(what);
         for visit in &mut self.open {
-            let room = visit.launched.len() < FOLLOWERS_MAX;
-            if room && visit.context != Context::After(slot) && !visit.launched.contains(&slot) {
+            if visit.context != Context::After(slot) && !visit.launched.contains(&slot) {
                 visit.launched.push(slot);
             }
         }
@@ -215,12 +216,28 @@ impl Launches {
             *counts = counts.after(if visit.launched.contains(slot) { Use::Sure } else { Use::None });
         }
         counted.followers.retain(|_, counts| !counts.is_forgotten());
-        for &slot in &visit.launched {
-            let before = Counts::unused_in(counted.visits);
-            let is_new = !counted.followers.contains_key(&slot);
-            if is_new && counted.followers.len() < FOLLOWERS_MAX {
-                counted.followers.insert(slot, before.after(Use::Sure));
+        let new = Counts::unused_in(counted.visits).after(Use::Sure);
+        // Programs known for long come first: what is started once is not to crowd out what is started each time.
+        let mut launched = visit.launched.clone();
+        launched.sort_by_key(|slot| self.programs[usize::from(*slot)].as_ref().map(|one| one.first_unix_s));
+        for slot in launched {
+            if counted.followers.contains_key(&slot) {
+                continue;
             }
+            if counted.followers.len() >= FOLLOWERS_MAX {
+                // The least probable one makes room, unless it is as probable as one that has come once.
+                let by_probability = |a: &(&u16, &Counts), b: &(&u16, &Counts)| {
+                    a.1.probability().total_cmp(&b.1.probability())
+                };
+                let least = counted.followers.iter().min_by(by_probability);
+                match least.map(|(slot, counts)| (*slot, counts.probability())) {
+                    Some((least, probability)) if probability < new.probability() => {
+                        counted.followers.remove(&least);
+                    }
+                    _ => continue,
+                }
+            }
+            counted.followers.insert(slot, new);
         }
         counted.visits = counted.visits.saturating_add(1);
         if counted.followers.is_empty() {
@@ -242,7 +259,8 @@ impl Launches {
             self.forget(oldest as u16);
             oldest
         });
-        self.programs[at] = Some(Program { what: what.clone(), last_unix_s: now });
+        let first_unix_s = self.programs[at].as_ref().map_or(now, |program| program.first_unix_s);
+        self.programs[at] = Some(Program { what: what.clone(), first_unix_s, last_unix_s: now });
         at as u16
     }
 

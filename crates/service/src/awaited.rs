@@ -4,7 +4,7 @@
 //! again and again, at growing intervals. What is waited for is bounded; looking waits for nothing.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use prepage_sys::file_handle::FileHandle;
@@ -80,21 +80,22 @@ impl Awaited {
     /// Process `pid` is about to execute `file`. Returns what is to be said of that now; of what is not done yet, [`Self::look`]
     /// tells.
     pub fn begin(&mut self, pid: u32, file: FileHandle) -> Begun {
-        let Ok(stat) = ProcessStat::of(pid) else { return Begun::Gone };
-        let parents = ProcessStat::of(stat.parent).map_or(0, |parent| parent.arguments_at);
+        let Some((stat, is_file)) = look_at(pid, &file) else { return Begun::Gone };
+        // One that does not run the file yet, and does later, has executed it. Else its parent tells whether it has.
+        let parent = if is_file { ProcessStat::of(stat.parent).ok() } else { None };
         let now = Instant::now();
         self.next_number += 1;
         let one = One {
             number: self.next_number,
             pid,
             file,
-            parents_arguments_at: parents,
+            parents_arguments_at: parent.map_or(0, |parent| parent.arguments_at),
             arguments_at: stat.arguments_at,
             pause: PAUSE_MIN,
             next: now + PAUSE_MIN,
             until: now + WAIT_MAX,
         };
-        match one.state(self.done.get(&pid)) {
+        match one.state_of(&stat, is_file, self.done.get(&pid)) {
             State::Done(image) => {
                 self.settle(pid, one.number, image);
                 Begun::Done
@@ -170,9 +171,11 @@ impl Awaited {
 impl One {
     /// `last` is what its process was last found to have executed.
     fn state(&self, last: Option<&Image>) -> State {
-        let Ok(stat) = ProcessStat::of(self.pid) else { return State::Other };
-        let executable = PathBuf::from(format!("/proc/{}/exe", self.pid));
-        let Ok(is_file) = self.file.is_numbered_like(&executable) else { return State::Other };
+        look_at(self.pid, &self.file)
+            .map_or(State::Other, |(stat, is_file)| self.state_of(&stat, is_file, last))
+    }
+
+    fn state_of(&self, stat: &ProcessStat, is_file: bool, last: Option<&Image>) -> State {
         let has_executed = stat.arguments_at != self.arguments_at
             || stat.arguments_at != self.parents_arguments_at && is_file;
         let image = Image { started_ticks: stat.started_ticks, arguments_at: stat.arguments_at };
@@ -187,6 +190,13 @@ impl One {
             (false, _) => State::NotYet,
         }
     }
+}
+
+/// What process `pid` is, and whether it runs `file`; `None` where it is gone.
+fn look_at(pid: u32, file: &FileHandle) -> Option<(ProcessStat, bool)> {
+    let stat = ProcessStat::of(pid).ok()?;
+    let is_file = file.is_numbered_like(Path::new(&format!("/proc/{pid}/exe"))).ok()?;
+    Some((stat, is_file))
 }
 
 #[cfg(test)]

@@ -28,9 +28,9 @@ pub enum SavedError {
 
 #[derive(Encode, Decode)]
 struct Saved {
-    /// Slot, path, role, last launch.
+    /// Slot, path, role, first and last launch.
     #[n(0)]
-    programs: Vec<(u16, String, String, u64)>,
+    programs: Vec<(u16, String, String, u64, u64)>,
     #[n(1)]
     contexts: Vec<SavedContext>,
     #[n(2)]
@@ -55,8 +55,8 @@ impl Launches {
     /// What has been counted. Visits under way are not part of it.
     pub fn encode(&self) -> Vec<u8> {
         let programs = (0..).zip(&self.programs).filter_map(|(slot, program)| {
-            let Program { what, last_unix_s } = program.clone()?;
-            Some((slot, what.program, what.role, last_unix_s))
+            let Program { what, first_unix_s, last_unix_s } = program.clone()?;
+            Some((slot, what.program, what.role, first_unix_s, last_unix_s))
         });
         let contexts = self.counted.iter().map(|(context, counted)| {
             let (kind, of) = match *context {
@@ -93,13 +93,13 @@ impl Launches {
         }
         let saved: Saved = minicbor::decode(payload).map_err(|_| SavedError::Damaged)?;
         let mut programs: Vec<Option<Program>> = Vec::new();
-        for (slot, program, role, last_unix_s) in saved.programs {
+        for (slot, program, role, first_unix_s, last_unix_s) in saved.programs {
             let slot = usize::from(slot);
             if slot >= PROGRAMS_MAX || program.len().max(role.len()) > NAME_BYTES_MAX {
                 return Err(SavedError::Damaged);
             }
             programs.resize(programs.len().max(slot + 1), None);
-            programs[slot] = Some(Program { what: Launched { program, role }, last_unix_s });
+            programs[slot] = Some(Program { what: Launched { program, role }, first_unix_s, last_unix_s });
         }
         let is_known = |slot: u16| programs.get(usize::from(slot)).is_some_and(Option::is_some);
         let mut counted = BTreeMap::new();

@@ -93,6 +93,23 @@ fn little_is_not_enough_and_what_is_no_longer_done_is_forgotten() {
 }
 
 #[test]
+fn what_comes_each_time_is_expected_among_many_that_come_once() {
+    let mut launches = Launches::default();
+    for round in 0..8 {
+        let now = MONDAY + round * DAY_S;
+        pass(&mut launches, now);
+        launches.launched(&what("build"), false, now);
+        for at in 0..3 * FOLLOWERS_MAX as u64 {
+            launches.launched(&what(&format!("once{round}-{at}")), false, now + 1 + at);
+        }
+        launches.launched(&what("always"), false, now + 300);
+        pass(&mut launches, now + HOUR_S);
+    }
+    launches.launched(&what("build"), false, MONDAY + 8 * DAY_S);
+    assert_eq!(names(&launches, 0.75), ["always"]);
+}
+
+#[test]
 fn a_program_launched_a_thousand_times_in_a_visit_counts_once() {
     let mut launches = Launches::default();
     for day in 0..4 {
