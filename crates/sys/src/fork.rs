@@ -7,8 +7,9 @@
 
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
+use std::os::fd::IntoRawFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use rustix::thread::futex::{self, Flags};
 
@@ -131,7 +132,64 @@ fn unlock_after_fork() {
     drop(masked);
 }
 
+/// A pipe that children of fork(3) have one end of, and this process the other: -1 where there is none.
+static LIFELINE: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+
+/// From here on children of fork(3), and theirs, are killed when this process ends: for children whose memory it serves, which
+/// would read zeros where nobody serves it. A child that executes another program is let go.
+///
+/// # Errors
+/// EMFILE where no descriptor is left.
+pub fn end_children_with_this() -> std::io::Result<()> {
+    static MADE_BY: AtomicU64 = AtomicU64::new(0);
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let generation = generation();
+    if MADE_BY.load(Ordering::Relaxed) != generation {
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        // Both stay open as long as the process. What a child had of its parent's stays its own.
+        LIFELINE[0].store(read.into_raw_fd(), Ordering::SeqCst);
+        LIFELINE[1].store(write.into_raw_fd(), Ordering::SeqCst);
+        MADE_BY.store(generation, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Has the kernel kill this process, a new child, once nobody has the other end of the pipe.
+fn hold_on_to_parent() {
+    let read = LIFELINE[0].load(Ordering::SeqCst);
+    let write = LIFELINE[1].swap(-1, Ordering::SeqCst);
+    if read < 0 {
+        return;
+    }
+    if write >= 0 {
+        // SAFETY: this process's copy, which nobody else knows.
+        unsafe { libc::close(write) };
+    }
+    let mut path = [0_u8; 32];
+    // Another opening of the pipe: who gets a signal is a property of that.
+    let written = std::io::Write::write_fmt(&mut &mut path[..], format_args!("/proc/self/fd/{read}\0"));
+    // SAFETY: plain calls that may be made in a child of a process with threads; the path ends with a zero.
+    unsafe {
+        let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let own = if written.is_ok() { libc::open(path.as_ptr().cast(), flags) } else { -1 };
+        let is_held = own >= 0
+            && libc::fcntl(own, libc::F_SETOWN, libc::getpid()) == 0
+            && libc::fcntl(own, F_SETSIG, libc::SIGKILL) == 0
+            && libc::fcntl(own, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) == 0;
+        // It ended meanwhile: then there is an end of the pipe, not nothing to be read yet.
+        let mut byte = 0_u8;
+        if !is_held || libc::read(own, (&raw mut byte).cast(), 1) == 0 {
+            libc::kill(libc::getpid(), libc::SIGKILL);
+        }
+    }
+}
+
+/// fcntl(2): which signal is sent; not in libc's list.
+const F_SETSIG: libc::c_int = 10;
+
 extern "C" fn after_fork_in_child() {
+    hold_on_to_parent();
     // SAFETY: the lock is held by the thread that forked, which is the only one here.
     let lengths = unsafe { &*KEPT.lengths.get() };
     for (&start, &len) in lengths {

@@ -282,6 +282,16 @@ impl Region {
         self.advise(offset, len, libc::MADV_DONTFORK)
     }
 
+    /// Children of fork(2) keep the region, as it is then.
+    ///
+    /// # Errors
+    /// Those of madvise(2).
+    pub fn let_inherit(&self) -> io::Result<()> {
+        self.advise(0, self.len(), libc::MADV_DOFORK)?;
+        fork::let_go(self.span.start() as usize);
+        Ok(())
+    }
+
     /// Lets a hidden region be used, with `executable` as code too. Nothing comes to lie in it by that.
     ///
     /// # Errors

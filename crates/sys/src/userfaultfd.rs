@@ -13,11 +13,11 @@ use prepage_core::PAGE_SIZE;
 
 use crate::region::Span;
 use crate::userfaultfd_abi::{
-    API, Api, EVENT_FORK, EVENT_PAGEFAULT, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP, FEATURE_EVENTS,
-    FEATURE_MINOR_SHMEM, FEATURE_POISON, FEATURE_SIGBUS, FEATURE_THREAD_ID, FLAG_WRITE, Fill, IOC_API,
-    IOC_CONTINUE, IOC_COPY, IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER, IOC_WAKE, IOC_WRITE_PROTECT,
-    IOC_ZEROPAGE, MODE_MINOR, MODE_MISSING, MODE_WRITE_PROTECT, PROTECT_ON, PROTECTED, Range, RawMessage,
-    Register, Transfer, USER_MODE_ONLY, WriteProtect,
+    API, Api, EVENT_FORK, EVENT_PAGEFAULT, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP, FEATURE_EVENT_FORK,
+    FEATURE_EVENTS, FEATURE_MINOR_SHMEM, FEATURE_POISON, FEATURE_SIGBUS, FEATURE_THREAD_ID, FLAG_WRITE, Fill,
+    IOC_API, IOC_CONTINUE, IOC_COPY, IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER, IOC_WAKE,
+    IOC_WRITE_PROTECT, IOC_ZEROPAGE, MODE_MINOR, MODE_MISSING, MODE_WRITE_PROTECT, PROTECT_ON, PROTECTED,
+    Range, RawMessage, Register, Transfer, USER_MODE_ONLY, WriteProtect,
 };
 
 /// How the faults of a descriptor are told.
@@ -163,6 +163,20 @@ impl Userfaultfd {
         Self::open_for(delivery, FEATURE_EVENTS)
     }
 
+    /// As [`Self::open`]; also tells of forks ([`Event::Forked`]): children keep the memory that it serves, and whoever reads the
+    /// event serves it for them. Who forks waits until that is read, with the locks of the allocator held.
+    ///
+    /// # Errors
+    /// As `open`. Forks are told to those with CAP_SYS_PTRACE alone.
+    pub fn open_with_forks(delivery: Delivery) -> Result<Self, OpenError> {
+        Self::open_for(delivery, FEATURE_EVENT_FORK)
+    }
+
+    /// What serves a child's memory, as an event told it.
+    pub fn of_child(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
     fn open_for(delivery: Delivery, events: u64) -> Result<Self, OpenError> {
         let fd = match delivery {
             Delivery::Message => Self::descriptor(0).or_else(|error| match error {
@@ -179,6 +193,7 @@ impl Userfaultfd {
         let result = unsafe { libc::ioctl(uffd.fd.as_raw_fd(), IOC_API, &mut api) };
         if result == -1 {
             return Err(match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::EPERM) => OpenError::NotPermitted,
                 error if error.raw_os_error() == Some(libc::EINVAL) => {
                     OpenError::TooOld { missing: "minor faults of memfds, or poison", needs: "6.6" }
                 }

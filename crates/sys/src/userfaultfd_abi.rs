@@ -62,6 +62,7 @@ const _: () = assert!(size_of::<WriteProtect>() == 24);
 
 pub(crate) const API: u64 = 0xaa;
 pub(crate) const FEATURE_EVENTS: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
+pub(crate) const FEATURE_EVENT_FORK: u64 = 1 << 1;
 pub(crate) const FEATURE_SIGBUS: u64 = 1 << 7;
 pub(crate) const FEATURE_THREAD_ID: u64 = 1 << 8;
 pub(crate) const FEATURE_MINOR_SHMEM: u64 = 1 << 10;

@@ -115,6 +115,9 @@ pub enum MapError {
         /// The object.
         object: String,
     },
+    /// What children keep is private, served by handlers, and in small pages.
+    #[error("a map that children inherit must be private, of Mode::Handler, and without huge pages")]
+    Inherit,
     /// A map of several pieces is private.
     #[error("a map of several pieces must be private")]
     Pieces,
@@ -183,6 +186,9 @@ pub enum SnapshotError {
     /// The kernel serves what it made huge pages of.
     #[error("a map of huge pages cannot be frozen; map it without them")]
     HugePages,
+    /// Children of fork(2) keep the map.
+    #[error("no snapshot can be taken of a map that children inherit")]
+    Inherited,
     /// The limit of frames.
     #[error("no room for the snapshot: the limit of frames leaves less than the pages that were written to")]
     NoFrames,

@@ -110,7 +110,7 @@ impl Drop for Handlers {
 }
 
 /// Ends the process with a thread that panics: those whose faults it no longer serves would sleep for ever.
-struct Vital;
+pub(crate) struct Vital;
 
 impl Drop for Vital {
     fn drop(&mut self) {

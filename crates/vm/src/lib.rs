@@ -36,6 +36,7 @@
 //! | `unwire`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                             |
 //! | `space`, `addresses` | a descriptor, and from an address to its map, in signal context   |
 //! | `inline`, `handler`, `stop_pages` | the two ways a fault comes in                         |
+//! | `heirs`       | maps that children of fork(2) keep, and who serves them                   |
 //! | `jobs`, `crew`, `work` | work that waits, the threads for it, and what they do              |
 //! | `statistics`, `histogram`, `record`, `failure`, `names` | what happened                   |
 //! | `poison`      | pages that raise SIGBUS                                                  |
@@ -63,8 +64,8 @@
 //! waited for.
 //!
 //! **Signals and fork.** Threads of the VM take no signals of the program. Its own threads take none while they hold what a
-//! fault may wait for. A child of fork(2) gets errors from all it inherits, and SIGSEGV where it touches a map; it may make a VM
-//! of its own.
+//! fault may wait for. A child of fork(2) gets errors from all it inherits, and SIGSEGV where it touches a map that was not made with
+//! [`MapOptions::inherit`]; it may make a VM of its own.
 //!
 //! Needs Linux 6.6.
 #![forbid(unsafe_code)]
@@ -86,6 +87,7 @@ mod fill;
 mod frame_count;
 mod give_back;
 mod handler;
+mod heirs;
 mod histogram;
 mod home;
 mod inline;

@@ -1,6 +1,6 @@
 //! An object in this process's memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use prepage_core::policy::{ClusterPolicy, EntryState, Neighbours, Policy};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -11,10 +11,10 @@ use prepage_sys::userfaultfd::{Served, Writes};
 use prepage_sys::versions::{Used, Versions};
 
 use crate::addresses::MapRef;
-use crate::book::{Behind, Hold};
+use crate::book::{Behind, Book, Hold};
 use crate::error::{AccessError, MapError};
 use crate::object::{Contents, ObjectCore};
-use crate::options::{Advice, MapOptions};
+use crate::options::{Advice, MapOptions, Mode};
 use crate::piece::Piece;
 use crate::poison::Poison;
 use crate::policy_memory::PolicyMemory;
@@ -30,7 +30,8 @@ use crate::writes::WriteTracking;
 
 /// An object mapped into this process. Dropping it unmaps it.
 ///
-/// A child of fork(2) does not inherit it: touching it there raises SIGSEGV, and its methods give [`AccessError::Forked`].
+/// A child of fork(2) does not inherit it, but with [`MapOptions::inherit`]: touching it there raises SIGSEGV, and its methods give
+/// [`AccessError::Forked`].
 #[derive(Debug)]
 pub struct Map {
     pub(crate) core: Arc<MapCore>,
@@ -85,6 +86,10 @@ pub(crate) struct MapCore {
     pub(crate) neighbours_of_policy: bool,
     /// (c) Whether the kernel may not serve it.
     pub(crate) every_fault: bool,
+    /// (c) Whether it is of code.
+    executable: bool,
+    /// (c) Whether children of fork(2) keep it.
+    pub(crate) inherit: bool,
     /// (c) What the policy reads from the first fault on.
     opening: Option<Arc<Sweep>>,
     /// (a) Whether it does.
@@ -107,7 +112,12 @@ impl Map {
             return Err(MapError::NoCluster);
         }
         let changes = check_writes(pieces, options)?;
-        let space = vm.space(options.mode)?;
+        let is_inheritable = options.private && options.mode == Mode::Handler && !options.huge;
+        let space = match options.inherit {
+            false => vm.space(options.mode)?,
+            true if is_inheritable => vm.space_of_heirs()?,
+            true => return Err(MapError::Inherit),
+        };
         if options.executable {
             pieces.iter().for_each(|piece| piece.object.is_code.store(1, Ordering::Relaxed));
         }
@@ -120,6 +130,9 @@ impl Map {
             behind.thin_out().map_or(Err(error), |()| lay(vm, &behind.laid, window, options))
         });
         let region = region.map_err(failed)?;
+        if options.inherit {
+            region.let_inherit().map_err(failed)?;
+        }
         let first = &behind.shown[0].object;
         let policy = options.policy.clone().unwrap_or_else(|| {
             if options.executable { vm.options.text_policy.clone() } else { vm.options.policy.clone() }
@@ -127,10 +140,7 @@ impl Map {
         let opening = first.openings.pieces(first, policy.opening(), window);
         let opening = (!opening.is_empty() && first.frames().is_some() && behind.is_one())
             .then(|| Sweep::new(opening, Priority::Ahead));
-        let entry = |policy: &Policy| {
-            let state = EntryState { executable: options.executable, ..policy.entry(window) };
-            PolicyMemory::new(policy.remembers(), state)
-        };
+        let entry = |policy: &Policy| entry(policy, window, options.executable);
         let last = pieces.last().expect("a map has a piece");
         let of_last = (last.object.len_bytes - last.pages.start().offset_bytes()).min(last.pages.bytes());
         let is_one = behind.is_one();
@@ -159,7 +169,10 @@ impl Map {
             every_fault: options.every_fault
                 || options.writable
                 || options.neighbours.is_some()
-                || vm.records.is_some(),
+                || vm.records.is_some()
+                || options.inherit,
+            executable: options.executable,
+            inherit: options.inherit,
             opening,
             opened: AtomicU32::new(0),
             zero_cluster: options.zero_cluster,
@@ -180,6 +193,9 @@ impl Map {
             _ => map.core.register(Served::MissingAndUnmapped),
         };
         registered.and_then(|()| map.region.show(options.executable)).map_err(failed)?;
+        if options.inherit {
+            vm.bequeath(&map.core);
+        }
         Ok(map)
     }
 
@@ -324,6 +340,9 @@ impl Drop for Map {
         core.vm.maps.fetch_sub(1, Ordering::AcqRel);
         let operations = core.laid.len() as u64;
         core.vm.figures.add(0, &Tally { backing_operations: operations, ..Tally::default() });
+        if core.inherit {
+            core.vm.disinherit(core.id);
+        }
     }
 }
 
@@ -339,6 +358,12 @@ fn check_writes(pieces: &[Piece], options: &MapOptions) -> Result<bool, MapError
         Some(piece) if options.private => Err(MapError::Changing { object: piece.object.name.clone() }),
         found => Ok(found.is_some()),
     }
+}
+
+/// What a policy remembers of a map at first.
+fn entry(policy: &Policy, window: PageRange, executable: bool) -> PolicyMemory {
+    let state = EntryState { executable, ..policy.entry(window) };
+    PolicyMemory::new(policy.remembers(), state)
 }
 
 /// Lays the memfds of `laid` into address space that nobody can use yet.
@@ -370,6 +395,47 @@ const SEQUENTIAL: u32 = 1;
 const RANDOM: u32 = 2;
 
 impl MapCore {
+    /// The same map in a child of fork(2), where `space` serves it.
+    pub(crate) fn heir(&self, space: &Arc<Space>) -> Arc<Self> {
+        let chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let chain = chain.as_ref().map(|hold| Book::hold(&self.vm, hold.link));
+        let entry = |policy: &Policy| entry(policy, self.window, self.executable);
+        let heir = Arc::new(Self {
+            id: next_map_id(),
+            vm: Arc::clone(&self.vm),
+            span: Arc::clone(&self.span),
+            space: Arc::clone(space),
+            laid: Arc::clone(&self.laid),
+            // No snapshots are taken of it: it shows what it did at the fork.
+            shown: Versions::new(self.shown.current()),
+            len_bytes: self.len_bytes,
+            holds: self.holds.clone(),
+            chain: Mutex::new(chain),
+            writes: WriteTracking::default(),
+            protects: AtomicU32::new(0),
+            window: self.window,
+            private: self.private,
+            writes_through: self.writes_through,
+            changes: self.changes,
+            memory: entry(&self.policy),
+            advised: [&self.vm.sequential, &self.vm.random].map(entry),
+            policy: self.policy.clone(),
+            advice: AtomicU32::new(self.advice.load(Ordering::Relaxed)),
+            neighbours: self.neighbours,
+            neighbours_of_policy: self.neighbours_of_policy,
+            every_fault: self.every_fault,
+            executable: self.executable,
+            inherit: self.inherit,
+            opening: None,
+            opened: AtomicU32::new(1),
+            zero_cluster: self.zero_cluster,
+            blocks: None,
+            poison: Poison::default(),
+        });
+        self.vm.book.lock().watch_map(&heir);
+        heir
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.id
     }

@@ -154,6 +154,7 @@ pub struct MapOptions {
     pub(crate) window: Option<PageRange>,
     pub(crate) zero_cluster: u64,
     pub(crate) huge: bool,
+    pub(crate) inherit: bool,
 }
 
 /// What a program says of its use of a map, as to madvise(2).
@@ -187,6 +188,7 @@ impl MapOptions {
             window: None,
             zero_cluster: 64,
             huge: false,
+            inherit: false,
         }
     }
 
@@ -248,5 +250,14 @@ impl MapOptions {
     /// given nothing is seen or counted.
     pub fn huge_pages(self) -> Self {
         Self { huge: true, ..self }
+    }
+    /// Children of fork(2) keep the map: as it was at the fork, and then each changes its own; what nobody has changed they share with
+    /// this process, which goes on serving their faults. Without this a child that touches the map gets SIGSEGV.
+    ///
+    /// Such a map is private and of [`Mode::Handler`], and takes CAP_SYS_PTRACE. No snapshots are taken of it. A child can read and write its
+    /// bytes, but has no use of its methods or of its VM. Since nobody else can serve them, children, and theirs, are killed when
+    /// this process ends, unless they executed another program by then.
+    pub fn inherit(self, inherit: bool) -> Self {
+        Self { inherit, ..self }
     }
 }

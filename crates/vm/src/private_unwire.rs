@@ -28,7 +28,8 @@ impl<'a> PrivateMap<'a> {
     pub(crate) fn all(places: &'a [Shower]) -> impl Iterator<Item = Self> {
         places.chunk_by(|place, next| place.map.id() == next.map.id()).map(|places| {
             let map: &'a MapCore = &places[0].map;
-            let untold = map.writes.stay_untold().filter(|_| map.make_protectable().is_ok());
+            // Of a map that children inherit there are page tables in other processes, too.
+            let untold = map.writes.stay_untold().filter(|_| !map.inherit && map.make_protectable().is_ok());
             Self { places, untold }
         })
     }

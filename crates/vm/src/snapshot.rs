@@ -62,6 +62,9 @@ impl Map {
         if !core.private {
             return Err(SnapshotError::Shared);
         }
+        if core.inherit {
+            return Err(SnapshotError::Inherited);
+        }
         if core.blocks.is_some() {
             return Err(SnapshotError::HugePages);
         }

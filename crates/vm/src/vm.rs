@@ -19,6 +19,7 @@ use crate::error::{MakeError, MapError};
 use crate::failure::Failures;
 use crate::fault::now_ns;
 use crate::handler::Handlers;
+use crate::heirs::Heirs;
 use crate::inline;
 use crate::jobs::Jobs;
 use crate::map::Map;
@@ -62,6 +63,8 @@ pub(crate) struct VmCore {
     /// Opened when the first map of its mode is made.
     inline: Mutex<Option<Arc<Space>>>,
     handlers: Mutex<Option<Handlers>>,
+    /// Opened when the first map is made that children inherit.
+    pub(crate) heirs: Mutex<Option<Heirs>>,
     pub(crate) jobs: Arc<Jobs>,
     /// For faults, which allocate nothing.
     pub(crate) buffers: Buffers,
@@ -116,6 +119,7 @@ impl Vm {
                 random: "none".parse().expect("a policy"),
                 inline: Mutex::default(),
                 handlers: Mutex::default(),
+                heirs: Mutex::default(),
                 jobs: Jobs::start(options.fill_threads, options.read_deadline).map_err(system("a thread"))?,
                 buffers: Buffers::new(FAULT_BUFFERS, FAULT_BUFFERS),
                 request_buffers: Buffers::new(REQUEST_BUFFERS, 0),

@@ -1,0 +1,339 @@
+//! Maps that children of fork(2) keep.
+//!
+//! Each test runs in a process of its own: no other test may be in the middle of anything when it forks.
+
+use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use prepage_core::PAGE_SIZE;
+use prepage_sys::forked::Forked;
+use prepage_testing::{Need, unless_refused};
+use prepage_vm::{
+    Map, MapError, MapOptions, Mode, Object, SnapshotError, Source, SourceError, Vm, VmOptions,
+};
+use support::{Words, left_in, page_bytes, pages, vm};
+
+mod support;
+
+/// True in the process of the test `name`; elsewhere runs that, and fails where it does.
+fn is_alone(name: &str) -> bool {
+    if support::is_child(name) {
+        return true;
+    }
+    let child = support::child(name, &[]);
+    let said = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{:?} {said}", child.status);
+    false
+}
+
+fn inherited() -> MapOptions {
+    MapOptions::private().mode(Mode::Handler).inherit(true)
+}
+
+/// Whether this user may have such maps.
+fn is_permitted(vm: &Vm) -> bool {
+    let map = vm.map(&vm.anonymous(PAGE_SIZE).unwrap(), &inherited());
+    unless_refused(map, Need::Root, |error| matches!(error, MapError::Userfaultfd(_))).is_some()
+}
+
+fn write(map: &mut Map, page: u64, value: u64) {
+    let start = (page * PAGE_SIZE) as usize + 16;
+    map.as_mut_slice()[start..start + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+fn read(map: &Map, page: u64) -> u64 {
+    let start = (page * PAGE_SIZE) as usize + 16;
+    u64::from_le_bytes(std::hint::black_box(map.as_slice())[start..start + 8].try_into().unwrap())
+}
+
+fn of_file(page: u64) -> u64 {
+    u64::from_le_bytes(page_bytes(page)[16..24].try_into().unwrap())
+}
+
+/// The number of the first page that is not as it should be, from 1 on; 0 where there is none.
+fn first_other(map: &Map, expected: impl Fn(u64) -> u64) -> i32 {
+    (0..map.window().len()).find(|&page| read(map, page) != expected(page)).map_or(0, |page| page as i32 + 1)
+}
+
+fn exit_of(child: Forked) -> Option<i32> {
+    child.wait().unwrap().exit_status()
+}
+
+#[test]
+fn a_child_keeps_the_map_as_it_was() {
+    if !is_alone("a_child_keeps_the_map_as_it_was") {
+        return;
+    }
+    const PAGES: u64 = 200;
+    let file = support::file(PAGES * PAGE_SIZE);
+    let vm = vm();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let object = vm.file(file.path()).unwrap();
+    let mine = vm.source("words", Words { len_bytes: PAGES * PAGE_SIZE, ..Words::default() }).unwrap();
+    let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+    for (object, of) in [(&object, of_file as fn(u64) -> u64), (&mine, of_file), (&zeros, |_| 0)] {
+        let mut map = vm.map(object, &inherited()).unwrap();
+        // Some pages are written, some read, some neither.
+        (0..PAGES).step_by(3).for_each(|page| write(&mut map, page, 1000 + page));
+        assert_eq!(read(&map, 100), of(100));
+        let at_fork = |page: u64| if page.is_multiple_of(3) { 1000 + page } else { of(page) };
+        let child = Forked::new(|| {
+            if first_other(&map, at_fork) != 0 {
+                return first_other(&map, at_fork);
+            }
+            // Its own changes are seen by it alone, and a system call may touch them.
+            let map: *mut u8 = map.as_slice().as_ptr().cast_mut();
+            // SAFETY: the bytes lie in the map, which this process has for itself.
+            unsafe { map.add(16).cast::<u64>().write_unaligned(77) };
+            // SAFETY: as above.
+            i32::from(unsafe { map.add(16).cast::<u64>().read_unaligned() } != 77) * 255
+        });
+        // The parent's changes after the fork are its own, whether or not the child touched the page before.
+        let child = child.unwrap();
+        (1..PAGES).step_by(3).for_each(|page| write(&mut map, page, 2000 + page));
+        assert_eq!(exit_of(child), Some(0));
+        let after = |page: u64| if page % 3 == 1 { 2000 + page } else { at_fork(page) };
+        assert_eq!(first_other(&map, after), 0);
+        // Children of children, of what the parent is now; and the map of which they are goes.
+        let child = Forked::new(|| match first_other(&map, after) {
+            0 => exit_of(Forked::new(|| first_other(&map, after)).unwrap()).unwrap_or(254),
+            page => page,
+        });
+        let child = child.unwrap();
+        drop(map);
+        assert_eq!(exit_of(child), Some(0));
+    }
+    drop((object, mine, zeros));
+    assert_eq!(left_in(&vm), (0, 0, 0, 0));
+}
+
+#[test]
+fn children_share_frames() {
+    if !is_alone("children_share_frames") {
+        return;
+    }
+    const PAGES: u64 = 4096;
+    let vm = vm();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let words = Words { len_bytes: PAGES * PAGE_SIZE, ..Words::default() };
+    let object = vm.source("words", words).unwrap();
+    let map = vm.map(&object, &inherited()).unwrap();
+    assert_eq!(first_other(&map, of_file), 0);
+    let before = vm.statistics();
+    let children: Vec<_> = (0..8)
+        .map(|_| {
+            let touch_all = || {
+                if first_other(&map, of_file) != 0 {
+                    return 1;
+                }
+                // What is its own, in KiB: a few pages of stack and heap.
+                let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+                let own = rollup.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).unwrap();
+                let own_kib: u64 = own.trim().trim_end_matches(" kB").parse().unwrap();
+                if own_kib < PAGES * 4 / 4 { 0 } else { 2 }
+            };
+            Forked::new(touch_all).unwrap()
+        })
+        .collect();
+    for child in children {
+        assert_eq!(exit_of(child), Some(0));
+    }
+    let after = vm.statistics();
+    assert_eq!((after.frames, after.counted.pages_read), (before.frames, before.counted.pages_read));
+    // What is taken away from under a child comes back for it.
+    let child = Forked::new(|| {
+        let expected = [3, 4000].map(of_file);
+        for _ in 0..50 {
+            if [3, 4000].map(|page| read(&map, page)) != expected {
+                return 1;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        first_other(&map, of_file)
+    });
+    let child = child.unwrap();
+    for _ in 0..20 {
+        object.evict(pages(0, PAGES)).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(exit_of(child), Some(0));
+}
+
+/// A source that takes its time, now and then.
+struct Slow(Words);
+
+impl Source for Slow {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes
+    }
+
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        if (offset_bytes / PAGE_SIZE).is_multiple_of(5) {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        self.0.read(offset_bytes, into)
+    }
+}
+
+#[test]
+fn forks_happen_while_faults_are_in_flight() {
+    if !is_alone("forks_happen_while_faults_are_in_flight") {
+        return;
+    }
+    const PAGES: u64 = 512;
+    let vm = vm();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let source = Slow(Words { len_bytes: PAGES * PAGE_SIZE, ..Words::default() });
+    let object = vm.source("slow", source).unwrap();
+    let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+    let options = inherited().policy("none".parse().unwrap()).zero_cluster(1);
+    let (map, other) = (vm.map(&object, &options).unwrap(), vm.map(&zeros, &options).unwrap());
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    /// Ends the threads also where the test fails.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    std::thread::scope(|scope| {
+        let stopping = Stop(&stop);
+        for step in [7, 11] {
+            let (map, other, stop, rounds) = (&map, &other, &stop, &rounds);
+            scope.spawn(move || {
+                for page in (0..).step_by(step).map(|page| page % PAGES) {
+                    assert_eq!((read(map, page), read(other, page)), (of_file(page), 0));
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                    // Allocates, as forking programs do: fork holds the allocator's locks.
+                    std::hint::black_box(vec![page; 1000]);
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                object.evict(object.pages()).unwrap();
+            }
+        });
+        for round in 0..30 {
+            let before = rounds.load(Ordering::Relaxed);
+            let child = Forked::new(|| {
+                let wrong = |page: u64| read(&map, page) != of_file(page) || read(&other, page) != 0;
+                i32::from((0..PAGES).step_by(3 + round % 5).any(wrong))
+            });
+            assert_eq!(exit_of(child.unwrap()), Some(0), "{round}");
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while rounds.load(Ordering::Relaxed) == before {
+                assert!(Instant::now() < deadline, "nobody faults any more");
+                std::thread::yield_now();
+            }
+        }
+        drop(stopping);
+    });
+}
+
+#[test]
+fn children_end_with_who_serves_them() {
+    const NAME: &str = "children_end_with_who_serves_them";
+    const DEPTH: &str = "PREPAGE_TEST_DEPTH";
+    if !support::is_child(NAME) {
+        let child = support::child(NAME, &[]);
+        let said = String::from_utf8_lossy(&child.stdout);
+        // The output has ended, so no child is left that could write to it.
+        assert!(!said.contains("survived"), "{said}");
+        assert!(
+            child.status.code() == Some(9) || said.contains("not permitted"),
+            "{:?} {said}",
+            child.status
+        );
+        return;
+    }
+    assert!(std::env::var_os(DEPTH).is_none());
+    let vm = vm();
+    if !is_permitted(&vm) {
+        println!("not permitted");
+        return;
+    }
+    let map = vm.map(&vm.anonymous(64 * PAGE_SIZE).unwrap(), &inherited()).unwrap();
+    let live_on = || {
+        // Not by this, which the test's own children have.
+        let _ = rustix::process::set_parent_process_death_signal(None);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        println!("survived");
+        i32::from(read(&map, 1) != 0)
+    };
+    let (reading, writing) = rustix::pipe::pipe().unwrap();
+    let child = Forked::new(|| {
+        let grandchild = Forked::new(|| {
+            let _ = rustix::io::write(&writing, b"g");
+            live_on()
+        });
+        let _ = rustix::io::write(&writing, b"c");
+        let code = live_on();
+        drop(grandchild);
+        code
+    });
+    let mut there = [0; 2];
+    assert_eq!(rustix::io::read(&reading, &mut there[..1]), Ok(1));
+    assert_eq!(rustix::io::read(&reading, &mut there[1..]), Ok(1));
+    let _child = child.unwrap();
+    std::process::exit(9);
+}
+
+#[test]
+fn a_page_that_cannot_be_had_ends_the_child() {
+    if !is_alone("a_page_that_cannot_be_had_ends_the_child") {
+        return;
+    }
+    struct Failing;
+    impl Source for Failing {
+        fn len_bytes(&self) -> u64 {
+            8 * PAGE_SIZE
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            Err(SourceError::Other("gone for good".to_owned()))
+        }
+    }
+    let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let object = vm.source("failing", Failing).unwrap();
+    let map = vm.map(&object, &inherited()).unwrap();
+    let child = Forked::new(|| i32::from(read(&map, 3) == 0)).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.terminating_signal(), Some(libc::SIGBUS));
+    assert_eq!(vm.take_failures().len(), 1);
+    // A program that a child executes lives on without the map.
+    let executed = std::process::Command::new("true").status().unwrap();
+    assert_eq!((executed.code(), executed.signal()), (Some(0), None));
+}
+
+#[test]
+fn what_cannot_be_inherited_says_so() {
+    let vm = vm();
+    let object: Object = vm.anonymous(8 * PAGE_SIZE).unwrap();
+    for options in [
+        MapOptions::shared().mode(Mode::Handler).inherit(true),
+        MapOptions::private().inherit(true),
+        inherited().huge_pages(),
+    ] {
+        assert!(matches!(vm.map(&object, &options), Err(MapError::Inherit)));
+    }
+    if is_permitted(&vm) {
+        let map = vm.map(&object, &inherited()).unwrap();
+        assert!(matches!(map.snapshot(), Err(SnapshotError::Inherited)));
+    }
+}
