@@ -46,7 +46,8 @@ use link::{Link, page_range, parts};
 /// Links below the top of a chain, at most.
 pub const DEPTH_MAX: u32 = 5;
 
-/// Names a link. Those of links that are gone are given out again.
+/// Names a link. Those of links that are gone are given out again, by a later call than the one that had them go: until it returns
+/// whoever keeps the links' bytes knows them by these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(u32);
 
@@ -155,11 +156,12 @@ impl Chains {
     /// Puts an empty link on `top`, and lets one map that looked at `top` look at it instead ([`Chains::hold`] it before, to
     /// go on looking). Collapses the chain below first where it is long or where that is free.
     pub fn shadow(&mut self, top: LinkId) -> (LinkId, Transfers) {
+        let new = self.name();
         let transfers = self.collapse(top);
         self.let_go(top);
         let link = self.link(top);
         let (pages, extents, terminal) = (link.pages, link.extents.clone(), link.terminal);
-        let new = self.add(Link { extents, terminal, below: Some(top), ..Link::new(pages) });
+        self.links[new.0 as usize] = Some(Link { extents, terminal, below: Some(top), ..Link::new(pages) });
         self.link_mut(top).above.push(new);
         self.counts.depth_max = self.counts.depth_max.max(self.depth(new));
         (new, transfers)
@@ -378,16 +380,17 @@ impl Chains {
     }
 
     fn add(&mut self, link: Link) -> LinkId {
-        match self.free.pop() {
-            Some(id) => {
-                self.links[id.0 as usize] = Some(link);
-                id
-            }
-            None => {
-                self.links.push(Some(link));
-                LinkId(self.links.len() as u32 - 1)
-            }
-        }
+        let id = self.name();
+        self.links[id.0 as usize] = Some(link);
+        id
+    }
+
+    /// A name that no link has.
+    fn name(&mut self) -> LinkId {
+        self.free.pop().unwrap_or_else(|| {
+            self.links.push(None);
+            LinkId(self.links.len() as u32 - 1)
+        })
     }
 
     fn remove(&mut self, id: LinkId) {

@@ -119,6 +119,26 @@ fn what_every_map_shadows_is_destroyed() {
     assert_eq!(chains.destroy_shadowed(), []);
 }
 
+/// Whoever keeps the bytes follows the moves by name, when the new link has its own already.
+#[test]
+fn a_new_link_has_the_name_of_none_that_goes_meanwhile() {
+    let page = PageIndex;
+    let mut chains = Chains::default();
+    let first = chains.add_anonymous(4);
+    [0, 1].map(|number| chains.write(first, page(number)));
+    chains.hold(first);
+    let map = chains.write(first, page(0)).top;
+    chains.write(map, page(1));
+    chains.hold(first);
+    let clone = chains.write(first, page(2)).top;
+    chains.release(first);
+    chains.hold(map);
+    let (new, transfers) = chains.shadow(map);
+    assert!(transfers.moved.iter().all(|moved| (moved.from, moved.to) == (first, clone)), "{transfers:?}");
+    assert!(!transfers.moved.is_empty());
+    assert_ne!(new, first);
+}
+
 /// What maps do.
 #[derive(Clone, Debug)]
 enum Step {

@@ -241,6 +241,30 @@ fn chains_collapse_as_in_the_worked_examples() {
     }
 }
 
+/// A snapshot that shortens the chain below it has the link between merged into another map's, while it is given a link of its own.
+#[test]
+fn what_a_merged_link_held_is_still_found() {
+    let vm = vm();
+    let zeros = vm.anonymous(4 * PAGE_SIZE).unwrap();
+    let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+    (0..2).for_each(|page| write(&mut map, page, 10 + page));
+    let first = map.snapshot().unwrap();
+    let mut clone = vm.map(&first, &MapOptions::private()).unwrap();
+    write(&mut clone, 2, 22);
+    let of_clone = clone.snapshot().unwrap();
+    (0..2).for_each(|page| write(&mut map, page, 30 + page));
+    let second = map.snapshot().unwrap();
+    drop(first);
+    write(&mut map, 0, 40);
+    let third = map.snapshot().unwrap();
+    let row = |snapshot| {
+        let map = vm.map(snapshot, &MapOptions::private()).unwrap();
+        [0, 1, 2].map(|page| read(&map, page))
+    };
+    assert_eq!(row(&of_clone), [10, 11, 22]);
+    assert_eq!((row(&second), row(&third)), ([30, 31, 0], [40, 31, 0]));
+}
+
 #[test]
 fn pages_that_every_map_shadows_are_destroyed() {
     const PAGES: u64 = 512;
