@@ -80,6 +80,11 @@ bench-service: build setup-bench setup-start
 	bench/service $(PLACES)
 .PHONY: bench-service
 
+## bench-service-cost: a build with the service running and with it stopped (root); ROUNDS settable
+bench-service-cost: build setup-bench
+	bench/service-cost
+.PHONY: bench-service-cost
+
 ## bench-tight: the same with 64 MB of memory left
 bench-tight: build setup-bench
 	bench/tight

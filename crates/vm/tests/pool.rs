@@ -10,7 +10,7 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_vm::{
     Advice, Map, MapOptions, Mode, Object, Pool, Reason, Replacement, Source, SourceError, Vm, VmOptions,
 };
-use support::{Words, modes, pages, touch, vm, word};
+use support::{Words, modes, pages, touch, until, vm, word};
 
 const MIB: u64 = 1 << 20;
 
@@ -37,15 +37,6 @@ fn bytes(pool: &Pool) -> [u64; 3] {
     let figures = pool.figures();
     assert_eq!(figures.resident_pages, figures.wired_pages + figures.unwired_pages);
     [figures.resident_pages, figures.wired_pages, figures.reserved_pages].map(|pages| pages * 4096)
-}
-
-/// Waits for what comes as soon as the reclaimer rests.
-fn until(condition: impl Fn() -> bool) {
-    let began = std::time::Instant::now();
-    while !condition() {
-        assert!(began.elapsed().as_secs() < 60, "it never comes");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

@@ -26,6 +26,15 @@ pub fn left_in(vm: &Vm) -> (u64, u64, u64, u64) {
     }
 }
 
+/// Waits for what comes soon: a handler counts after it has let the thread go on, a reclaimer once it rests.
+pub fn until(condition: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !condition() {
+        assert!(began.elapsed().as_secs() < 60, "it never comes");
+        std::thread::yield_now();
+    }
+}
+
 /// What every page holds.
 pub fn page_bytes(page: u64) -> Vec<u8> {
     (0..PAGE_SIZE / 8).flat_map(|at| word(page * PAGE_SIZE + at * 8).to_le_bytes()).collect()
