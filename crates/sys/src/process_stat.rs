@@ -57,7 +57,8 @@ impl ProcessStat {
     }
 
     fn parse(stat: &[u8]) -> Option<Self> {
-        let field = |number: usize| field(stat, number)?.parse().ok();
+        let fields: Vec<&str> = fields(stat)?.collect();
+        let field = |number: usize| fields.get(number - 3)?.parse().ok();
         Some(Self {
             parent: field(4)? as u32,
             minor_faults: field(10)?,
@@ -83,14 +84,13 @@ pub fn cpu_of_thread(tid: u32) -> Option<usize> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = [0; 1024];
     let read = rustix::io::read(&file, &mut text).ok()?;
-    field(&text[..read], 39)?.parse().ok()
+    fields(&text[..read])?.nth(39 - 3)?.parse().ok()
 }
 
-/// The field of this number, from 3 on, of a process's line. The name in parentheses may hold anything, so fields are counted
-/// from its end.
-fn field(stat: &[u8], number: usize) -> Option<&str> {
+/// The fields of a process's line from the third on. The name in parentheses may hold anything, so fields are counted from its end.
+fn fields(stat: &[u8]) -> Option<std::str::SplitAsciiWhitespace<'_>> {
     let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    std::str::from_utf8(&stat[behind..]).ok()?.split_ascii_whitespace().nth(number - 3)
+    Some(std::str::from_utf8(&stat[behind..]).ok()?.split_ascii_whitespace())
 }
 
 #[cfg(test)]
