@@ -32,7 +32,7 @@ const EMPTY_ENVIRONMENT_WAIT: Duration = Duration::from_millis(1);
 struct Unjudged {
     pid: u32,
     sent_ns: u64,
-    mapped: Vec<Mapped>,
+    mapped: Vec<(Mapped, By)>,
     /// Runs of addresses whose pages were there.
     present: Vec<(u64, u64)>,
 }
@@ -230,9 +230,9 @@ impl Armer {
             self.expected.remove(&pid);
             let is_first = !self.spaces.contains_key(&pid);
             self.spaces.entry(pid).or_default().push(touches);
-            // What a later one of the agent's is for, a library loaded by dlopen(3), is reported as mapped, and found armed.
+            // A later one is for a library loaded by dlopen(3), which perf reports as mapped: then it is found armed.
+            let mapped = if is_first || !self.knows_times { self.arm_all(pid) } else { Vec::new() };
             if is_first {
-                let mapped = self.arm_all(pid);
                 let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
                 self.unjudged.push(Unjudged { pid, sent_ns, mapped, present });
             }
@@ -249,13 +249,15 @@ impl Armer {
         let known_ns = if self.knows_times { 1 } else { 0 };
         for Unjudged { pid, sent_ns, mapped, present } in std::mem::take(&mut self.unjudged) {
             let mapped_at = self.mapped_at.remove(&pid).unwrap_or_default();
-            for mapped in &mapped {
+            for (mapped, by) in &mapped {
                 // What lay there before may have been reported, too.
                 let times =
                     mapped_at.iter().filter(|(start, end, _)| *start < mapped.end && mapped.start < *end);
                 let mapped_ns = times.map(|(.., time_ns)| *time_ns).max().unwrap_or(0);
                 if (known_ns..=sent_ns).contains(&mapped_ns) {
                     self.ranges.now().armed(pid, mapped, Since::Exec);
+                } else if *by == By::Agent && mapped_ns > 0 {
+                    self.ranges.now().armed(pid, mapped, Since::Mapped(mapped_ns));
                 } else {
                     self.ranges.now().mapped_before(mapped, &present);
                 }
@@ -293,7 +295,7 @@ impl Armer {
                 // Page tables are looked at before.
                 if self.knows_times {
                     let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
-                    mapped.iter().for_each(|mapped| self.ranges.now().mapped_before(mapped, &present));
+                    mapped.iter().for_each(|(mapped, _)| self.ranges.now().mapped_before(mapped, &present));
                 }
             });
             match ended {
@@ -333,11 +335,12 @@ impl Armer {
         }
     }
 
-    /// Arms what a process has mapped by now. Returns what is armed.
-    fn arm_all(&mut self, pid: u32) -> Vec<Mapped> {
+    /// Arms what a process has mapped by now. Returns what is armed, and by whom.
+    fn arm_all(&mut self, pid: u32) -> Vec<(Mapped, By)> {
         let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
         let maps = String::from_utf8_lossy(&maps);
-        maps.lines().filter_map(parse_maps_line).filter(|mapped| self.arm(pid, mapped, 0).is_some()).collect()
+        let armed = |mapped| self.arm(pid, &mapped, 0).map(|by| (mapped, by));
+        maps.lines().filter_map(parse_maps_line).filter_map(armed).collect()
     }
 
     /// Arms a mapping made at `time_ns`, or at an unknown time (0). Returns who armed it; `None` where nobody did.
@@ -363,8 +366,9 @@ impl Armer {
 /// Who registered a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
-    /// The agent, with a userfaultfd of its own.
+    /// The agent, with another userfaultfd than the one for the start.
     Agent,
+    /// This process, or the agent with the one for the start.
     Observer,
 }
 

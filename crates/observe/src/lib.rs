@@ -19,6 +19,7 @@
 //! | [`observer`]    | a start under observation                                               |
 //! | [`until`]       | when it is over                                                         |
 //! | [`armer`]       | arming each address space and mapping as it appears                     |
+//! | [`armed`]       | what was armed when                                                     |
 //! | [`arming`]      | the thread that does it, where perf tells of mappings                   |
 //! | [`faults`]      | pages in use, as perf tells them                                        |
 //! | `primer`        | the wait for perf                                                       |

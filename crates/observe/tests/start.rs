@@ -133,6 +133,49 @@ fn pages_touched_are_told_from_their_neighbours_in_memory() {
     }
 }
 
+/// Loads the library that it is given, and touches three pages of a table in it.
+const LOAD_AND_TOUCH: &str = r#"
+#include <dlfcn.h>
+#include <unistd.h>
+int main(int count, char **arguments)
+{
+    void *library = dlopen(arguments[count - 1], RTLD_NOW);
+    const volatile char *table = library ? dlsym(library, "table") : 0;
+    if (!table)
+        return 1;
+    (void)(table[20 * 4096] + table[100 * 4096] + table[230 * 4096]);
+    /* Page tables are looked at while they are there. */
+    usleep(300000);
+    return 0;
+}
+"#;
+
+#[test]
+fn what_is_loaded_later_is_told_as_surely() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let compile = |name: &str, source: &str, options: &[&str]| {
+        let (source_path, built) = (dir.path().join(name).with_extension("c"), dir.path().join(name));
+        fs::write(&source_path, source).unwrap();
+        let compiler =
+            Command::new("cc").args(["-O1", "-o"]).arg(&built).arg(&source_path).args(options).status();
+        assert!(compiler.unwrap().success());
+        built
+    };
+    let library = compile("library.so", "const char table[256 * 4096] = {1};", &["-shared", "-fPIC"]);
+    let program = compile("program", LOAD_AND_TOUCH, &[]);
+    std::thread::sleep(Duration::from_millis(20));
+    let [perf, _, page_tables, _] = ways(program.to_str().unwrap());
+    for options in [perf, page_tables] {
+        let (observation, code) = observe(&[program.to_str().unwrap(), library.to_str().unwrap()], &options);
+        assert_eq!(code, 0, "{options:?}");
+        let used = &file(&observation, &library).pages;
+        assert!(used.iter().all(|used| used.is_sure), "{options:?}: {used:?}");
+        // Those three, and what ld.so looks at.
+        let pages: u64 = used.iter().map(|used| used.range.len()).sum();
+        assert!((4..16).contains(&pages), "{options:?}: {used:?}");
+    }
+}
+
 /// Touches a page and ends at once.
 const TOUCH_AND_END: &str = r"
 import ctypes, mmap, sys
