@@ -125,7 +125,9 @@ fn a_new_link_has_the_name_of_none_that_goes_meanwhile() {
     let page = PageIndex;
     let mut chains = Chains::default();
     let first = chains.add_anonymous(4);
-    [0, 1].map(|number| chains.write(first, page(number)));
+    for number in [0, 1] {
+        chains.write(first, page(number));
+    }
     chains.hold(first);
     let map = chains.write(first, page(0)).top;
     chains.write(map, page(1));

@@ -31,8 +31,8 @@ pub enum Entry {
     Armed,
 }
 
-/// How often execs and mappings are asked for. Had perf wake the thread for each record, every mmap(2) of the program would
-/// raise an interrupt on its own CPU, which cost a start of R 15 % of its time. Agents arm most mappings before this thread hears
+/// How often the thread looks for execs and mappings. If perf woke the thread for each record, every mmap(2) of the program would
+/// raise an interrupt on the program's own CPU. Agents arm most mappings before this thread hears
 /// of them; what is touched between another mapping and its arming is seen by windows only.
 const LOOK_PERIOD: Duration = Duration::from_micros(500);
 

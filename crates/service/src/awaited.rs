@@ -25,7 +25,7 @@ const REMEMBERED_MAX: usize = 4096;
 /// Execs that are not done.
 #[derive(Debug, Default)]
 pub struct Awaited {
-    /// In the order in which they were told.
+    /// Oldest first.
     all: Vec<One>,
     /// By process, where it was found to have executed a program: the same program may be about to be executed again.
     done: HashMap<u32, Image>,
@@ -116,8 +116,8 @@ impl Awaited {
         }
     }
 
-    /// Process `pid` has executed what it was said to by `number`. What it was said to execute before were scripts, and programs
-    /// that it no longer runs. What was told since is still to come: setsid(1), env(1) and shells execute another program at once.
+    /// Process `pid` has executed the file of exec `number`. Its older execs go: they were scripts, or programs that it no longer runs.
+    /// Newer ones stay, because setsid(1), env(1) and shells execute another program right away.
     fn settle(&mut self, pid: u32, number: u64, image: Image) {
         self.all.retain(|one| one.pid != pid || one.number > number);
         if self.done.len() >= REMEMBERED_MAX {

@@ -152,7 +152,7 @@ impl Fetches {
         readers.entry(device).or_insert_with(|| Crew::new("read", READERS, READS_WAITING_MAX)).clone()
     }
 
-    /// Takes account of prefetches that have ended, and ends those that take too long. Returns whether there are none.
+    /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left.
     pub fn look(&self) -> bool {
         let mut under_way = lock(&self.under_way);
         under_way.retain(|UnderWay { engine, known, began }| {

@@ -8,16 +8,16 @@ use prepage_prefetch::clock::unix_s;
 use crate::fetches::Done;
 use crate::process::Process;
 
-/// Starts that are told at most.
-const TOLD_MAX: usize = 64;
+/// Older starts are forgotten.
+const STARTS_MAX: usize = 64;
 
 /// The last starts of all users.
 #[derive(Debug, Default)]
-pub struct LastStarts(Mutex<VecDeque<Told>>);
+pub struct LastStarts(Mutex<VecDeque<LastStart>>);
 
-/// A start.
+/// A start, and what was done for it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct LastStart {
     /// When, seconds since 1970.
     pub unix_s: u64,
     /// Whose.
@@ -31,14 +31,14 @@ pub struct Told {
 }
 
 impl LastStarts {
-    /// `done` was done for a start.
-    pub fn tell(&self, process: &Process, done: Done) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= TOLD_MAX {
-            told.pop_front();
+    /// Notes what was `done` for a start.
+    pub fn add(&self, process: &Process, done: Done) {
+        let mut starts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if starts.len() >= STARTS_MAX {
+            starts.pop_front();
         }
         let key = &process.context.key;
-        told.push_back(Told {
+        starts.push_back(LastStart {
             unix_s: unix_s(),
             uid: process.context.uid,
             program: key.program.clone(),
@@ -48,8 +48,8 @@ impl LastStarts {
     }
 
     /// Those of user `uid`; of all users for root.
-    pub fn of(&self, uid: u32) -> Vec<Told> {
-        let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        told.iter().filter(|told| uid == 0 || told.uid == uid).cloned().collect()
+    pub fn of(&self, uid: u32) -> Vec<LastStart> {
+        let starts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        starts.iter().filter(|start| uid == 0 || start.uid == uid).cloned().collect()
     }
 }

@@ -8,6 +8,7 @@
 //!                │                                                   │         may read what the profile names
 //!                └── persist ◄── observe (Learner, within its share) ┘
 //!  Names: what the kernel knows of the files of known programs, looked up while nothing else happens
+//!  Process ─► Log (who starts what when) ─► Idle: expected programs brought into free memory ─► used, or sent out
 //! ```
 //! The four steps are those of `prepage run` ([`prepage_prefetch`]); only who calls them differs. Nothing waits for the service:
 //! it is told of execs and answers none, holds no file or mount in use, and whatever hangs in it hangs alone.
@@ -31,7 +32,7 @@
 //! | [`log`]       | who starts what when                                                     |
 //! | [`reading`]   | what the machine does                                                    |
 //! | [`brought`]   | the pages brought in for one program                                     |
-//! | [`counters`], [`status`], [`socket`] | what is told of it                                |
+//! | [`counters`], [`status`], [`socket`] | what is reported of it                            |
 //! | [`notify`]    | what systemd is told                                                     |
 //!
 //! ```no_run

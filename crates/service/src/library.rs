@@ -342,7 +342,7 @@ impl Library {
         own && machine.enabled && machine.predict
     }
 
-    /// The profile in memory for a start of `key` by user `uid` that is expected; `None` where there is none, or it is unwanted.
+    /// The profile in memory for an expected start of `key` by user `uid`; `None` where no profile is known or prediction is off.
     pub fn expected(&self, key: &ProgramKey, uid: u32) -> Option<Arc<Known>> {
         let state = self.lock();
         let (machine, own) = (&state.machine, state.users.get(&uid));

@@ -335,7 +335,7 @@ impl Service {
                 }
             }
         };
-        self.last_starts.tell(&process, done);
+        self.last_starts.add(&process, done);
         let is_due = match &found {
             Some(known) => known.has_changed() || known.past.observation_due(self.sample(known)),
             None => true,

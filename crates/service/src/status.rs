@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::fetches::Done;
 use crate::idle::IdleStatus;
-use crate::last_starts::Told;
+use crate::last_starts::LastStart;
 use crate::service::Service;
 use crate::watch::State;
 
@@ -94,12 +94,12 @@ impl Status {
                 State::Refused(why) => Some(why),
             },
         });
-        let start = |told: Told| Start {
-            unix_s: told.unix_s,
-            uid: told.uid,
-            program: told.program,
-            role: told.role,
-            done: match told.done {
+        let start = |last: LastStart| Start {
+            unix_s: last.unix_s,
+            uid: last.uid,
+            program: last.program,
+            role: last.role,
+            done: match last.done {
                 Done::Fetched => "fetched",
                 Done::Warm => "in memory",
                 Done::Recent => "fetched a moment before",

@@ -427,7 +427,6 @@ fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
 }
 
 #[test]
-#[ignore = "takes a minute or two: cargo test -p prepage-service --test machine -- --ignored"]
 fn a_hundred_thousand_executables_take_bounded_memory() {
     const EXECUTABLES: usize = 100_000;
     let Some(place) = Place::new() else { return };

@@ -6,28 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use prepage_core::PAGE_SIZE;
 use prepage_vm::{Map, MapError, MapOptions, Mode, Object, SnapshotError, Vm, VmOptions};
 use proptest::prelude::*;
-use support::{left_in, modes, page_bytes, pages, touch, vm};
+use support::{left_in, modes, of_file, pages, read, touch, vm, write};
 
 mod support;
-
-fn at(page: u64) -> usize {
-    (page * PAGE_SIZE) as usize
-}
-
-fn write(map: &mut Map, page: u64, value: u64) {
-    let start = at(page) + 16;
-    map.as_mut_slice()[start..start + 8].copy_from_slice(&value.to_le_bytes());
-}
-
-fn read(map: &Map, page: u64) -> u64 {
-    let start = at(page) + 16;
-    u64::from_le_bytes(std::hint::black_box(map.as_slice())[start..start + 8].try_into().unwrap())
-}
-
-/// What a page of a file of `support` holds where `write` writes.
-fn of_file(page: u64) -> u64 {
-    u64::from_le_bytes(page_bytes(page)[16..24].try_into().unwrap())
-}
 
 fn private(mode: Mode) -> MapOptions {
     MapOptions::private().mode(mode)

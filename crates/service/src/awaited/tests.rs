@@ -97,7 +97,7 @@ fn a_process_that_executes_two_programs_in_a_row_is_told_with_both() {
     let mut awaited = Awaited::default();
     assert_eq!(awaited.begin(child.id(), first.clone()), Begun::Awaited);
     child.go_on();
-    // The second is told before anybody looks at the first again.
+    // The second exec arrives before anybody looks at the first one again.
     assert_eq!(awaited.begin(child.id(), sleep.clone()), Begun::Awaited);
     wait_long(&mut awaited);
     let mut found = None;

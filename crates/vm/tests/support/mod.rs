@@ -35,6 +35,28 @@ pub fn until(condition: impl Fn() -> bool) {
     }
 }
 
+/// Where a page begins in a slice.
+pub fn at(page: u64) -> usize {
+    (page * PAGE_SIZE) as usize
+}
+
+/// Writes a word to a page.
+pub fn write(map: &mut Map, page: u64, value: u64) {
+    let start = at(page) + 16;
+    map.as_mut_slice()[start..start + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+/// The word that [`write`] writes.
+pub fn read(map: &Map, page: u64) -> u64 {
+    let start = at(page) + 16;
+    u64::from_le_bytes(std::hint::black_box(map.as_slice())[start..start + 8].try_into().unwrap())
+}
+
+/// What a page of [`file`] holds there.
+pub fn of_file(page: u64) -> u64 {
+    u64::from_le_bytes(page_bytes(page)[16..24].try_into().unwrap())
+}
+
 /// What every page holds.
 pub fn page_bytes(page: u64) -> Vec<u8> {
     (0..PAGE_SIZE / 8).flat_map(|at| word(page * PAGE_SIZE + at * 8).to_le_bytes()).collect()
