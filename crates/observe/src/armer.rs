@@ -14,18 +14,14 @@ use prepage_sys::arm::{Visit, VisitError};
 use prepage_sys::pagemap::PageMap;
 use prepage_trace::space::parse_maps_line;
 use prepage_trace::{Mapped, now_ns};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::armed::{SharedRanges, Since};
-
-/// A program that is not loaded after this long is left alone.
-const LOADING_MAX: Duration = Duration::from_millis(200);
+use crate::loading::{LOADING_MAX, carries_agent, is_loaded};
 
 /// An agent that sent nothing for this long after the exec will send nothing.
 const AGENT_WAIT: Duration = Duration::from_secs(1);
-
-/// An environment that is empty for this long after the program's auxiliary vector is there is empty.
-const EMPTY_ENVIRONMENT_WAIT: Duration = Duration::from_millis(1);
 
 /// What was armed in a process when its agent sent word.
 #[derive(Debug)]
@@ -93,6 +89,15 @@ impl Armer {
     /// Readable when an agent sent something: [`Self::receive`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.receiver.as_ref().map(Receiver::as_fd)
+    }
+
+    /// Whether an agent sent something that was not received yet.
+    pub fn is_sent_something(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.descriptor().is_some_and(|descriptor| {
+            let mut fds = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+            poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+        })
     }
 
     /// The processes that wait at their end. They go on when these are dropped.
@@ -183,20 +188,19 @@ impl Armer {
         }
     }
 
-    /// Process `pid` mapped something at `time_ns`; 0 where that is not known.
-    pub fn mapped(&mut self, pid: u32, mapped: &Mapped, time_ns: u64) {
+    /// Process `pid` mapped something at `time_ns`; 0 where that is not known. Returns whether it was still to be armed.
+    pub fn mapped(&mut self, pid: u32, mapped: &Mapped, time_ns: u64) -> bool {
         self.knows_times |= time_ns > 0;
         let is_judged = self.spaces.contains_key(&pid) && self.unjudged.iter().all(|one| one.pid != pid);
         if time_ns > 0 && !is_judged {
             self.mapped_at.entry(pid).or_default().push((mapped.start, mapped.end, time_ns));
         }
-        match self.arm(pid, mapped, time_ns) {
-            Some(By::Observer) if time_ns > 0 => {
-                let present = PageMap::of(pid).and_then(|map| map.present_in(mapped.start..mapped.end));
-                self.ranges.now().mapped_before(mapped, &present.unwrap_or_default());
-            }
-            _ => {}
+        let was_unarmed = self.arm(pid, mapped, time_ns) == Some(By::Observer);
+        if was_unarmed && time_ns > 0 {
+            let present = PageMap::of(pid).and_then(|map| map.present_in(mapped.start..mapped.end));
+            self.ranges.now().mapped_before(mapped, &present.unwrap_or_default());
         }
+        was_unarmed
     }
 
     /// Process `pid` has ended.
@@ -370,26 +374,6 @@ enum By {
     Agent,
     /// This process, or the agent with the one for the start.
     Observer,
-}
-
-/// Whether the kernel has set up the program that `pid` executes: perf reports an exec `since` before.
-fn is_loaded(pid: u32, since: Duration) -> bool {
-    let read = |file| std::fs::read(format!("/proc/{pid}/{file}"));
-    // The environment comes last, and may be empty.
-    let (Ok(auxv), Ok(environ)) = (read("auxv"), read("environ")) else { return true };
-    let is_set_up = auxv.len() > 16 && (!environ.is_empty() || since > EMPTY_ENVIRONMENT_WAIT);
-    is_set_up || since > LOADING_MAX
-}
-
-/// Whether `pid`, which has just executed a program, was given the agent, which will send its userfaultfd.
-fn carries_agent(pid: u32) -> bool {
-    let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    if environ.split(|&byte| byte == 0).any(|variable| variable.starts_with(b"PREPAGE_AGENT=")) {
-        return true;
-    }
-    // It takes its variable out of the environment once ld.so has mapped it.
-    std::fs::read_to_string(format!("/proc/{pid}/maps"))
-        .is_ok_and(|maps| maps.contains("/libprepage-agent.so"))
 }
 
 /// Whether a mapping is of a file that may lie on a device.

@@ -1,11 +1,13 @@
 //! The thread that arms a process tree, where perf tells of execs and mappings.
 
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::MutexGuard;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prepage_sys::perf::PerfError;
+use prepage_sys::scheduling;
 use prepage_trace::{Event, EventKind, FaultEvents, Probe, Stream, Target};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -31,10 +33,11 @@ pub enum Entry {
     Armed,
 }
 
-/// How often the thread looks for execs and mappings. If perf woke the thread for each record, every mmap(2) of the program would
-/// raise an interrupt on the program's own CPU. Agents arm most mappings before this thread hears
-/// of them; what is touched between another mapping and its arming is seen by windows only.
-const LOOK_PERIOD: Duration = Duration::from_micros(500);
+/// How often the thread looks for execs and mappings: between these, after an eighth of the time for which it found nothing to
+/// do. If perf woke it for each record, every mmap(2) of the program would raise an interrupt on the program's own CPU. Agents
+/// arm most mappings before this thread hears of them; what is touched between another mapping and its arming is seen by
+/// windows only.
+const LOOK_PERIOD: RangeInclusive<Duration> = Duration::from_micros(500)..=Duration::from_millis(4);
 
 /// A process tree that is being armed, until this is dropped.
 ///
@@ -72,19 +75,27 @@ impl Arming {
                 Entry::AfterExec | Entry::Armed => {}
             }
             drop(is_ready);
+            // Mappings should be armed soon. Where that is refused, they are armed later.
+            let _ = scheduling::as_others();
+            let mut last_work = Instant::now();
             loop {
-                let pause = if armer.is_waiting() { PAUSE } else { LOOK_PERIOD };
+                let quiet = (last_work.elapsed() / 8).clamp(*LOOK_PERIOD.start(), *LOOK_PERIOD.end());
+                let pause = if armer.is_waiting() { PAUSE } else { quiet };
                 let mut others = vec![stopped.as_fd()];
                 others.extend(armer.descriptor());
-                match stream.wait(&others, Some(pause)) {
-                    Ok(ready) if !ready[0] => {}
-                    _ => return,
+                let Ok(ready) = stream.wait(&others, Some(pause)) else { return };
+                if ready[0] {
+                    return;
                 }
                 // Before perf is asked for execs, and mappings are seen before perf is asked when they were made.
-                let sent = armer.receive();
-                stream.finish().for_each(|event| tell(&mut armer, &event));
+                let sent = if ready.get(1) == Some(&true) { armer.receive() } else { Vec::new() };
+                for event in stream.finish() {
+                    if tell(&mut armer, &event) {
+                        last_work = Instant::now();
+                    }
+                }
                 if armer.go_on(sent) {
-                    stream.finish().for_each(|event| tell(&mut armer, &event));
+                    stream.finish().for_each(|event| _ = tell(&mut armer, &event));
                 }
                 armer.judge();
                 // Perf tells of their last faults.
@@ -113,13 +124,15 @@ impl Arming {
     }
 }
 
-fn tell(armer: &mut Armer, event: &Event) {
+/// Returns whether there was something to arm, or will soon be.
+fn tell(armer: &mut Armer, event: &Event) -> bool {
     match &event.kind {
+        EventKind::Map(mapped) => return armer.mapped(event.pid, mapped, event.time_ns),
         EventKind::Name { exec: true, .. } => armer.executed(event.pid, event.time_ns),
-        EventKind::Map(mapped) => armer.mapped(event.pid, mapped, event.time_ns),
         EventKind::Exit if event.pid == event.tid => armer.ended(event.pid),
         _ => {}
     }
+    matches!(event.kind, EventKind::Name { exec: true, .. })
 }
 
 impl Drop for Arming {

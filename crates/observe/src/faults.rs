@@ -4,15 +4,16 @@ use std::path::Path;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_core::{ObjectId, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::perf::PerfError;
 use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target};
+use rustc_hash::FxHashMap;
 
 use crate::armed::ArmedRanges;
 use crate::armer::Armer;
 use crate::arming::{Arming, Entry};
 use crate::page_tables::PageTables;
-use crate::sightings::{Inode, Sightings};
+use crate::sightings::{Inode, Place, Sightings};
 use crate::until::Until;
 
 /// Pages that one fault maps at most where they are in memory (`fault_around_bytes`, 64 KiB): an aligned window.
@@ -27,6 +28,8 @@ const RING_BYTES: usize = 512 << 10;
 pub struct Faults {
     stream: Stream,
     spaces: AddressSpaces,
+    /// Where pages of what is mapped are noted.
+    places: FxHashMap<ObjectId, Option<Place>>,
     /// Whether the program was seen to be executed; what came before is this program's own.
     executed: bool,
     has_windows: bool,
@@ -47,7 +50,15 @@ impl Faults {
         // Of one that has ended already there is nothing to learn.
         let _ = spaces.seed(pid);
         let executed = entry == Entry::Executed;
-        Ok(Self { stream, spaces, executed, has_windows: false, is_partial: false, arming })
+        Ok(Self {
+            stream,
+            spaces,
+            places: FxHashMap::default(),
+            executed,
+            has_windows: false,
+            is_partial: false,
+            arming,
+        })
     }
 
     /// Goes on where `tables`, which show what was used until now, have looked.
@@ -78,7 +89,15 @@ impl Faults {
         }
         let arming = Arming::begin(mapped, pids[0], Entry::Armed, tables.take_armer())?;
         let (has_windows, is_partial) = (tables.has_windows(), rounds.is_empty() || tables.has_missed());
-        Ok(Self { stream, spaces, executed: true, has_windows, is_partial, arming })
+        Ok(Self {
+            stream,
+            spaces,
+            places: FxHashMap::default(),
+            executed: true,
+            has_windows,
+            is_partial,
+            arming,
+        })
     }
 
     /// Whether the program was seen to be executed.
@@ -106,7 +125,9 @@ impl Faults {
     fn look_at_mapped_before(&mut self, sightings: &mut Sightings) {
         for before in self.arming.ranges().take_mapped_before() {
             let inode = before.mapped.inode.map(as_stat_shows);
-            sightings.window(before.time_ns, Path::new(&*before.mapped.path), inode, before.pages);
+            if let Some(place) = sightings.place(Path::new(&*before.mapped.path), inode) {
+                sightings.window(before.time_ns, place, before.pages);
+            }
             self.has_windows = true;
         }
     }
@@ -119,15 +140,19 @@ impl Faults {
                 *last_touch_ns = event.time_ns;
             }
             EventKind::FaultEnd { address, .. } if self.executed => {
-                let Some(place) = self.spaces.resolve(event.pid, *address) else { return };
-                let Some(page) = place.page else { return };
+                let Some(found) = self.spaces.resolve(event.pid, *address) else { return };
+                let Some(page) = found.page else { return };
                 *last_touch_ns = event.time_ns.max(*last_touch_ns);
-                let path = Path::new(&place.object.path);
-                let inode = place.object.inode.map(as_stat_shows);
-                sightings.touch(event.time_ns, path, inode, page);
-                if !self.arming.ranges().contains(event.pid, *address, event.time_ns) {
-                    sightings.window(event.time_ns, path, inode, window(&place, *address));
-                    self.has_windows = true;
+                let object = found.object;
+                let place = *self.places.entry(found.mapping.object).or_insert_with(|| {
+                    sightings.place(Path::new(&object.path), object.inode.map(as_stat_shows))
+                });
+                let is_exact = self.arming.ranges().contains(event.pid, *address, event.time_ns);
+                self.has_windows |= !is_exact;
+                let Some(place) = place else { return };
+                sightings.touch(event.time_ns, place, page);
+                if !is_exact {
+                    sightings.window(event.time_ns, place, window(&found, *address));
                 }
             }
             _ => {}

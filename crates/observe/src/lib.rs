@@ -19,6 +19,7 @@
 //! | [`observer`]    | a start under observation                                               |
 //! | [`until`]       | when it is over                                                         |
 //! | [`armer`]       | arming each address space and mapping as it appears                     |
+//! | `loading`       | a program that is being set up                                          |
 //! | [`armed`]       | what was armed when                                                     |
 //! | [`arming`]      | the thread that does it, where perf tells of mappings                   |
 //! | [`faults`]      | pages in use, as perf tells them                                        |
@@ -51,6 +52,7 @@ pub mod elsewhere;
 pub mod exact;
 pub mod faults;
 pub mod inside;
+mod loading;
 pub mod observer;
 pub mod page_tables;
 mod primer;

@@ -172,26 +172,29 @@ impl PageTables {
         let now = now_ns();
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let Ok(present) = process.map.present() else { return };
+        // An agent sends word of a mapping before the program touches it: what is not armed may have been by now.
+        let may_be_armed = self.armer.is_sent_something();
         let ranges = self.armer.ranges();
         let ranges = ranges.now();
         for mapped in mappings {
+            let path = Path::new(&*mapped.path);
+            let Some(place) = sightings.place(path, mapped.inode.map(as_stat_shows)) else { continue };
             let from = present.partition_point(|run| run.1 <= mapped.start);
             for &(start, end) in present[from..].iter().take_while(|run| run.0 < mapped.end) {
                 let (start, end) = (start.max(mapped.start), end.min(mapped.end));
                 let is_armed = ranges.contains(pid, start, now);
-                if is_armed && !process.seen.insert((start, end)) {
+                let is_for_later = !is_armed && may_be_armed;
+                if is_for_later || is_armed && !process.seen.insert((start, end)) {
                     continue;
                 }
-                let path = Path::new(&*mapped.path);
-                let inode = mapped.inode.map(as_stat_shows);
                 for address in (start..end).step_by(PAGE_SIZE as usize) {
                     let page = PageIndex::containing(mapped.offset_bytes + (address - mapped.start));
                     let is_new = if is_armed {
-                        !process.before.contains(&address) && sightings.touch(now, path, inode, page)
+                        !process.before.contains(&address) && sightings.touch(now, place, page)
                     } else {
                         let pages = PageRange::new(page, PageIndex(page.0 + 1));
                         self.has_windows = true;
-                        process.before.insert(address) && sightings.window(now, path, inode, pages)
+                        process.before.insert(address) && sightings.window(now, place, pages)
                     };
                     if is_new {
                         *last_touch_ns = now;

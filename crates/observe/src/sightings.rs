@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use rustc_hash::FxHashMap;
 use rustix::time::{ClockId, clock_gettime};
 
 use prepage_profiles::identity::{content_of, identity_at, identity_of, open_to_read};
@@ -54,12 +55,17 @@ struct Use {
 }
 
 /// By page: rank and first use.
-type RankedUses = HashMap<u64, (u32, Use)>;
+type RankedUses = FxHashMap<u64, (u32, Use)>;
+
+/// A file that pages are noted of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(usize);
 
 /// Pages of one file in use.
 #[derive(Debug, Default)]
 struct Uses {
-    pages: HashMap<u64, Use>,
+    /// By page. Noted for each fault of the start, on a processor that the program may need.
+    pages: FxHashMap<u64, Use>,
     /// Whether some of them were used where neighbours of a fault do not fault.
     has_windows: bool,
 }
@@ -69,7 +75,7 @@ struct Uses {
 pub struct Sightings {
     /// As file times are stamped, nanoseconds since 1970.
     began_ns: i64,
-    places: HashMap<Seen, usize>,
+    places: HashMap<Seen, Place>,
     files: Vec<Uses>,
     pages: usize,
     names: HashMap<String, Name>,
@@ -107,20 +113,23 @@ impl Sightings {
         Self { agent, ..Self::default() }
     }
 
-    /// Notes that at `time_ns` the page `page` of the file mapped as `path` was touched.
-    /// Returns whether that is news.
-    pub fn touch(&mut self, time_ns: u64, path: &Path, inode: Option<Inode>, page: PageIndex) -> bool {
-        let Some(at) = self.place(path, inode) else { return false };
-        self.note(at, page.0, Use { time_ns, by_read: false, is_sure: true })
+    /// The file mapped as `path`; `None` where nothing is noted of it: what is on no device, and the agent.
+    pub fn place(&mut self, path: &Path, inode: Option<Inode>) -> Option<Place> {
+        let is_noted = is_on_a_device(path) && self.agent.as_deref() != Some(path);
+        is_noted.then(|| self.at(Seen { path: path.into(), inode }))
+    }
+
+    /// Notes that at `time_ns` the page `page` of the file at `place` was touched. Returns whether that is news.
+    pub fn touch(&mut self, time_ns: u64, place: Place, page: PageIndex) -> bool {
+        self.note(place, page.0, Use { time_ns, by_read: false, is_sure: true })
     }
 
     /// Notes that at `time_ns` some of `pages` may have been touched, for a fault maps them together.
     /// Returns whether one of these is new.
-    pub fn window(&mut self, time_ns: u64, path: &Path, inode: Option<Inode>, pages: PageRange) -> bool {
-        let Some(at) = self.place(path, inode) else { return false };
-        self.files[at].has_windows = true;
+    pub fn window(&mut self, time_ns: u64, place: Place, pages: PageRange) -> bool {
+        self.files[place.0].has_windows = true;
         let used = Use { time_ns, by_read: false, is_sure: false };
-        pages.iter().fold(false, |is_new, page| self.note(at, page.0, used) | is_new)
+        pages.iter().fold(false, |is_new, page| self.note(place, page.0, used) | is_new)
     }
 
     /// Notes that at `time_ns` a read() used `pages` of the file called `path` with this `inode`.
@@ -144,7 +153,7 @@ impl Sightings {
         }
     }
 
-    fn note_read(&mut self, at: usize, time_ns: u64, pages: PageRange) -> bool {
+    fn note_read(&mut self, at: Place, time_ns: u64, pages: PageRange) -> bool {
         let used = Use { time_ns, by_read: true, is_sure: true };
         // No more than can be kept, whatever length a program asked for.
         pages.iter().take(PAGES_MAX).fold(false, |is_new, page| self.note(at, page.0, used) | is_new)
@@ -187,7 +196,7 @@ impl Sightings {
             order.extend(file.pages.iter().map(|(&page, used)| (used.time_ns, at, page)));
         }
         order.sort_unstable();
-        let mut ranks: Vec<HashMap<u64, u32>> = self.files.iter().map(|_| HashMap::new()).collect();
+        let mut ranks: Vec<FxHashMap<u64, u32>> = self.files.iter().map(|_| FxHashMap::default()).collect();
         for (rank, (_, at, page)) in order.into_iter().enumerate() {
             ranks[at].insert(page, u32::try_from(rank).unwrap_or(u32::MAX));
         }
@@ -202,13 +211,14 @@ impl Sightings {
             let Some(file) = path.and_then(|path| observed(path, seen.inode, began_ns, &mut unseen)) else {
                 continue;
             };
-            let uses = &self.files[*at];
-            let (file, pages) = merged.entry(file.path.clone()).or_insert_with(|| (file, HashMap::new()));
+            let uses = &self.files[at.0];
+            let (file, pages) =
+                merged.entry(file.path.clone()).or_insert_with(|| (file, FxHashMap::default()));
             if uses.has_windows {
                 file.coverage = Coverage::Superset;
             }
             for (&page, &used) in &uses.pages {
-                let rank = ranks[*at][&page];
+                let rank = ranks[at.0][&page];
                 let (first, known) = pages.entry(page).or_insert((rank, used));
                 *first = rank.min(*first);
                 known.by_read &= used.by_read;
@@ -236,13 +246,8 @@ impl Sightings {
         }
     }
 
-    fn place(&mut self, path: &Path, inode: Option<Inode>) -> Option<usize> {
-        let is_noted = is_on_a_device(path) && self.agent.as_deref() != Some(path);
-        is_noted.then(|| self.at(Seen { path: path.into(), inode }))
-    }
-
-    fn at(&mut self, seen: Seen) -> usize {
-        let next = self.files.len();
+    fn at(&mut self, seen: Seen) -> Place {
+        let next = Place(self.files.len());
         let at = *self.places.entry(seen).or_insert(next);
         if at == next {
             self.files.push(Uses::default());
@@ -261,8 +266,8 @@ impl Sightings {
     }
 
     /// Returns whether the page is new, or sure for the first time.
-    fn note(&mut self, at: usize, page: u64, used: Use) -> bool {
-        let pages = &mut self.files[at].pages;
+    fn note(&mut self, at: Place, page: u64, used: Use) -> bool {
+        let pages = &mut self.files[at.0].pages;
         match pages.get_mut(&page) {
             Some(known) => {
                 let is_news = used.is_sure && !known.is_sure;

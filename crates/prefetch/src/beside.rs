@@ -16,6 +16,7 @@ use prepage_core::profile::{ColdStart, Fingerprint, Profile};
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_profiles::identity::Skipped;
 use prepage_profiles::{Layer, Stores};
+use prepage_sys::scheduling;
 use prepage_sys::signals::{ENDING, Signals};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -181,6 +182,8 @@ impl Beside<'_> {
                 let mut early = |seen: &Observation| {
                     self.persist(persisting, &Shown { observation: Some(seen.clone()), ..Shown::default() });
                 };
+                // The program comes first. Where that is refused, they share the processors.
+                let _ = scheduling::give_way();
                 let observation = observer.follow_with(until, &mut early);
                 self.told.note(&observed(&observation));
                 Some(observation)

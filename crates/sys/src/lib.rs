@@ -39,6 +39,7 @@
 //! | [`signals`]   | receiving signals as data, and keeping them away for a while    |                 |
 //! | [`sync`]      | what threads share, real or modelled                            |                 |
 //! | [`start_ways`] | programs started by fork, vfork and posix_spawn                |                 |
+//! | [`scheduling`] | how eagerly a thread is given a processor                      |                 |
 //! | [`spawn`]     | a child that waits for leave to execute its program             | Linux 5.3       |
 //! | [`tsc`]       | the time stamp counter, to give times in cycles                 | x86-64          |
 //! | [`versions`]  | a value replaced while signal handlers use it                   |                 |
@@ -76,6 +77,7 @@ pub mod ptrace;
 pub mod reap;
 pub mod region;
 pub mod rights;
+pub mod scheduling;
 pub mod sections;
 pub mod sigbus;
 pub mod signals;

@@ -170,7 +170,9 @@ impl Reader<'_> {
                     // The page may have been in memory for another program's sake: no event tells of it then.
                     if let Some(page) = place.page {
                         let inode = place.object.inode.map(as_stat_shows);
-                        sightings.touch(event.time_ns, Path::new(&place.object.path), inode, page);
+                        if let Some(place) = sightings.place(Path::new(&place.object.path), inode) {
+                            sightings.touch(event.time_ns, place, page);
+                        }
                     }
                 }
                 // Directories and inodes, as pages of the disk itself. The lookups bring those in.

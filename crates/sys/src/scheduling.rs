@@ -1,0 +1,44 @@
+//! How eagerly the kernel gives a thread a processor (sched(7)).
+
+use std::io;
+
+/// From now on this thread takes the processor from nobody when it wakes up (`SCHED_BATCH`); it gets its share of it as
+/// before. Threads that it starts are the same.
+///
+/// # Errors
+/// Where a filter of system calls refuses.
+pub fn give_way() -> io::Result<()> {
+    set(libc::SCHED_BATCH)
+}
+
+/// This thread is scheduled as others are (`SCHED_OTHER`), however the one that started it is.
+///
+/// # Errors
+/// Where a filter of system calls refuses.
+pub fn as_others() -> io::Result<()> {
+    set(libc::SCHED_OTHER)
+}
+
+fn set(policy: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads one structure, of this thread (0).
+    match unsafe { libc::sched_setscheduler(0, policy, &parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_gives_way_and_stops_doing_so() {
+        // SAFETY: asks for a number, of this thread.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        give_way().expect("allowed to everybody");
+        assert_eq!(policy(), libc::SCHED_BATCH);
+        as_others().expect("allowed to everybody");
+        assert_eq!(policy(), libc::SCHED_OTHER);
+    }
+}
