@@ -32,6 +32,8 @@ counters! {
     guessed,
     /// Starts with a profile whose pages were in memory already.
     warm,
+    /// Starts that were not looked at: the program was seen to a second before, or is part of another start.
+    passed,
     /// Starts without a profile.
     unknown,
     /// Starts that the configuration, the environment or their own prefix leaves alone.

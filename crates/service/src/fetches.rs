@@ -22,7 +22,7 @@ const READS_WAITING_MAX: usize = 256;
 /// Devices with readers of their own; programs on others share.
 const DEVICES_MAX: usize = 16;
 /// A profile that was fetched or found in memory is left alone for this long.
-const APART: Duration = Duration::from_secs(1);
+pub(crate) const APART: Duration = Duration::from_secs(1);
 /// A prefetch is past its start by then.
 const FETCH_MAX: Duration = Duration::from_secs(30);
 /// A prefetch that has not ended this long after it was cancelled hangs.

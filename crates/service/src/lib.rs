@@ -19,6 +19,7 @@
 //! | [`options`]   | how it is to run                                                         |
 //! | [`watch`]     | the file systems whose execs are seen                                    |
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
+//! | [`files`]     | what is known of an executed file without a look at its process          |
 //! | [`process`]   | a process that has executed a program                                    |
 //! | [`library`], [`known`] | the profiles held in memory, and one of them                    |
 //! | [`looks`]     | starts that are being looked at, by user                                 |
@@ -49,6 +50,7 @@ pub mod brought;
 pub mod counters;
 pub mod crew;
 pub mod fetches;
+pub mod files;
 pub mod idle;
 pub mod known;
 pub mod last_starts;

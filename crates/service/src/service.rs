@@ -1,13 +1,12 @@
 //! The service, running: one thread waits for the kernel and hands on what it says, and never waits for anything else.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prepage_prefetch::clock::unix_s;
@@ -15,6 +14,7 @@ use prepage_prefetch::launch::random;
 use prepage_profiles::Layer;
 use prepage_sys::exec_watch::Seen;
 use prepage_sys::file_handle::FileHandle;
+use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_sys::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,6 +25,7 @@ use crate::awaited::{Awaited, Begun};
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::fetches::{Done, Fetches};
+use crate::files::Files;
 use crate::idle::Idle;
 use crate::known::Known;
 use crate::last_starts::LastStarts;
@@ -56,18 +57,6 @@ const PREFIX_WINDOW: Duration = Duration::from_secs(30);
 const RESCANNED_MAX: usize = 512;
 /// Where the launch log lies below the machine's profiles.
 const LAUNCHES: &str = "launches";
-/// Files without a profile that are remembered.
-const STRANGERS_MAX: usize = 4096;
-
-/// What loads programs is opened with each of them, and is none.
-const LOADERS: [&str; 6] = [
-    "/lib64/ld-linux-x86-64.so.2",
-    "/lib/ld-linux.so.2",
-    "/lib/ld-linux-aarch64.so.1",
-    "/lib/ld-linux-armhf.so.3",
-    "/lib/ld-musl-x86_64.so.1",
-    "/lib/ld-musl-aarch64.so.1",
-];
 
 /// The service.
 #[derive(Debug)]
@@ -88,8 +77,7 @@ pub struct Service {
     /// Whether what is looked at now and then is being looked at.
     is_looking: AtomicBool,
     pub(crate) last_starts: LastStarts,
-    loaders: Mutex<HashSet<FileHandle>>,
-    strangers: Mutex<HashSet<FileHandle>>,
+    files: Files,
 }
 
 impl Service {
@@ -121,8 +109,7 @@ impl Service {
             looks: Arc::default(),
             is_looking: AtomicBool::new(false),
             last_starts: LastStarts::default(),
-            loaders: Mutex::default(),
-            strangers: Mutex::default(),
+            files: Files::default(),
         });
         let _socket = match &options.socket {
             Some(path) => {
@@ -214,8 +201,7 @@ impl Service {
             if service.library.refresh() {
                 service.names.want();
             }
-            *lock(&service.loaders) =
-                LOADERS.iter().filter_map(|path| FileHandle::of(Path::new(path)).ok()).collect();
+            service.files.look_for_loaders();
             service.fetches.get_ready();
             if is_quiet {
                 service.names.tick();
@@ -234,12 +220,24 @@ impl Service {
         if pid == 0 || pid == std::process::id() {
             return;
         }
-        if lock(&self.loaders).contains(&file) {
+        if self.files.is_loader(&file) {
             return awaited.hurry(pid);
         }
         let is_known = self.library.is_known(&file);
-        if !is_known && lock(&self.strangers).contains(&file) && !self.may_observe() {
-            return self.counters.unknown.count();
+        if is_known && user_of(pid).is_some_and(|uid| self.files.is_at_rest(&file, uid)) {
+            if self.tree.of(pid, &[]).is_none() {
+                self.tree.begin(pid, Kind::Covered, START_WINDOW);
+            }
+            return self.counters.passed.count();
+        }
+        if !is_known && self.files.is_stranger(&file) {
+            if !self.may_observe() {
+                return self.counters.unknown.count();
+            }
+            let parent = ProcessStat::of(pid).map_or(0, |stat| stat.parent);
+            if self.tree.of(pid, &[parent]).is_some() {
+                return self.counters.passed.count();
+            }
         }
         let begun = awaited.begin(pid, file.clone());
         match begun {
@@ -271,8 +269,7 @@ impl Service {
 
     /// Process `pid` runs the program in `file`.
     fn launch(self: &Arc<Self>, pid: u32, file: FileHandle) {
-        // The user that the kernel shows the process's directory as; a process that is gone has none.
-        let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid()) else { return };
+        let Some(uid) = user_of(pid) else { return };
         self.idle.iter().for_each(|idle| idle.give_way());
         let Some(look) = self.looks.begin(uid) else { return self.counters.crowded.count() };
         let service = self.clone();
@@ -319,15 +316,15 @@ impl Service {
         }
         let done = match &found {
             Some(known) => {
-                if let Some(file) = file {
-                    self.library.note(file, &key.program);
+                if let Some(file) = &file {
+                    self.library.note(file.clone(), &key.program);
                 }
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
                 self.fetches.fetch(known, Priority::Start)
             }
             None => {
                 self.counters.unknown.count();
-                self.note_stranger(file);
+                file.iter().for_each(|file| self.files.note_stranger(file.clone()));
                 if part_of.is_none() {
                     self.fetches.fetch_guess(&key.program, self.library.guess(&key.program))
                 } else {
@@ -340,6 +337,11 @@ impl Service {
             Some(known) => known.has_changed() || known.past.observation_due(self.sample(known)),
             None => true,
         };
+        if let (Some(_), Some(file), false) = (&found, file, is_due)
+            && self.library.only_role(&file, process.rights.uid).is_some()
+        {
+            self.files.begin_rest(file, process.rights.uid);
+        }
         let learns = || self.may_observe() && self.library.learns_of(process.context.uid);
         (part_of.is_none() && is_due && learns()).then_some(process)
     }
@@ -370,14 +372,6 @@ impl Service {
         }
     }
 
-    fn note_stranger(&self, file: Option<FileHandle>) {
-        let mut strangers = lock(&self.strangers);
-        if strangers.len() >= STRANGERS_MAX {
-            strangers.clear();
-        }
-        strangers.extend(file);
-    }
-
     /// Threads that launch and that read, and how many of all of them hang.
     pub(crate) fn threads(&self) -> (usize, usize, usize) {
         let (launching, hanging) = self.launchers.threads();
@@ -386,13 +380,14 @@ impl Service {
     }
 }
 
+/// The user that the kernel shows the process's directory as; a process that is gone has none.
+fn user_of(pid: u32) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).map(|process| process.uid()).ok()
+}
+
 /// Prefetches keep the files of their profiles open.
 fn allow_many_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -237,6 +237,18 @@ fn a_known_program_has_its_pages_brought_in_and_nothing_that_not_everybody_may_r
 }
 
 #[test]
+fn a_program_that_is_executed_again_and_again_is_not_looked_at_each_time() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    place.profile(&program, &[&place.cold_file("open", 0o644)]);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.wait_until("starts are passed over", || {
+        let _running = Running::start(&program);
+        service.count("passed") > 0
+    });
+}
+
+#[test]
 fn a_program_of_several_roles_gets_that_of_its_arguments_and_an_unknown_role_what_they_share() {
     let Some(place) = Place::new() else { return };
     let program = place.program("known");

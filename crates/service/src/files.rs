@@ -1,0 +1,118 @@
+//! What is known of an executed file before the process is looked at: loaders, files without a profile, and programs that were seen to
+//! a moment ago, so that their next starts need nothing.
+//!
+//! A build executes the same few programs a hundred times a second, and to look at one start takes some hundred microseconds.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use prepage_sys::file_handle::FileHandle;
+
+use crate::fetches::APART;
+
+/// What loads programs is opened with each of them, and is none.
+const LOADERS: [&str; 6] = [
+    "/lib64/ld-linux-x86-64.so.2",
+    "/lib/ld-linux.so.2",
+    "/lib/ld-linux-aarch64.so.1",
+    "/lib/ld-linux-armhf.so.3",
+    "/lib/ld-musl-x86_64.so.1",
+    "/lib/ld-musl-aarch64.so.1",
+];
+/// Programs that rest at once.
+const RESTS_MAX: usize = 1024;
+/// Files without a profile that are remembered.
+const STRANGERS_MAX: usize = 4096;
+
+/// Executed files. Lock order: none, there is one lock.
+#[derive(Debug, Default)]
+pub struct Files(Mutex<State>);
+
+/// Protected by `Files`.
+#[derive(Debug, Default)]
+struct State {
+    loaders: HashSet<FileHandle>,
+    strangers: HashSet<FileHandle>,
+    /// By file and user: until when.
+    rests: HashMap<(FileHandle, u32), Instant>,
+}
+
+impl Files {
+    /// Finds the loaders of this machine. May wait for its disk.
+    pub fn look_for_loaders(&self) {
+        let loaders = LOADERS.iter().filter_map(|path| FileHandle::of(Path::new(path)).ok()).collect();
+        self.lock().loaders = loaders;
+    }
+
+    /// Whether `file` loads programs.
+    pub fn is_loader(&self, file: &FileHandle) -> bool {
+        self.lock().loaders.contains(file)
+    }
+
+    /// There is no profile of the program in `file`.
+    pub fn note_stranger(&self, file: FileHandle) {
+        let strangers = &mut self.lock().strangers;
+        if strangers.len() >= STRANGERS_MAX {
+            strangers.clear();
+        }
+        strangers.insert(file);
+    }
+
+    /// Whether there was no profile of the program in `file`.
+    pub fn is_stranger(&self, file: &FileHandle) -> bool {
+        self.lock().strangers.contains(file)
+    }
+
+    /// The starts of user `uid` of the program in `file` need nothing for a while.
+    pub fn begin_rest(&self, file: FileHandle, uid: u32) {
+        self.begin_rest_at(file, uid, Instant::now());
+    }
+
+    fn begin_rest_at(&self, file: FileHandle, uid: u32, now: Instant) {
+        let rests = &mut self.lock().rests;
+        if rests.len() >= RESTS_MAX {
+            rests.retain(|_, until| *until > now);
+        }
+        if rests.len() < RESTS_MAX {
+            rests.insert((file, uid), now + APART);
+        }
+    }
+
+    /// Whether a start of user `uid` of the program in `file` needs nothing.
+    pub fn is_at_rest(&self, file: &FileHandle, uid: u32) -> bool {
+        self.lock().rests.get(&(file.clone(), uid)).is_some_and(|until| *until > Instant::now())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_rest_is_of_one_user_and_ends() {
+        let [sh, other] = ["/bin/sh", "/bin/true"].map(|path| FileHandle::of(Path::new(path)).unwrap());
+        let files = Files::default();
+        files.begin_rest_at(sh.clone(), 7, Instant::now() + Duration::from_secs(3600));
+        assert!(files.is_at_rest(&sh, 7));
+        assert!(!files.is_at_rest(&sh, 8) && !files.is_at_rest(&other, 7));
+        files.begin_rest_at(sh.clone(), 7, Instant::now() - APART);
+        assert!(!files.is_at_rest(&sh, 7));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let sh = FileHandle::of(Path::new("/bin/sh")).unwrap();
+        let files = Files::default();
+        (0..2 * RESTS_MAX as u32).for_each(|uid| files.begin_rest(sh.clone(), uid));
+        assert_eq!(files.lock().rests.len(), RESTS_MAX);
+        assert!(files.is_at_rest(&sh, 0) && !files.is_at_rest(&sh, RESTS_MAX as u32));
+    }
+}
