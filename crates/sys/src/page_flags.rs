@@ -44,13 +44,15 @@ pub struct PageFlags {
 }
 
 impl PageFlags {
-    /// Opens them.
+    /// Opens them, once nobody else has them open by this: who looks maps pages, and would be taken for a user of them.
     ///
     /// # Errors
     /// PermissionDenied for others than root, NotFound where the kernel keeps none (CONFIG_PROC_PAGE_MONITOR).
     pub fn open() -> io::Result<Self> {
+        let flags = File::open("/proc/kpageflags")?;
+        rustix::fs::flock(&flags, rustix::fs::FlockOperation::LockExclusive)?;
         Ok(Self {
-            flags: File::open("/proc/kpageflags")?,
+            flags,
             mappings: File::open("/proc/kpagecount")?,
             own: PageMap::of(std::process::id())?,
             bin: rustix::fs::memfd_create("noted", rustix::fs::MemfdFlags::CLOEXEC)?,
