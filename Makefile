@@ -85,6 +85,12 @@ bench-service-cost: build setup-bench
 	bench/service-cost
 .PHONY: bench-service-cost
 
+## bench-boot: a Debian that boots in qemu from a slow disk, plain, with a list of whole files, and with what prepage-boot has learned (root); READS, BYTES, ROUNDS settable
+bench-boot: build
+	@bench/packages mmdebstrap qemu-system-x86 e2fsprogs python3
+	bench/boot
+.PHONY: bench-boot
+
 ## bench-tight: the same with 64 MB of memory left
 bench-tight: build setup-bench
 	bench/tight

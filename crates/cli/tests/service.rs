@@ -28,6 +28,18 @@ fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
     let line = format!("ExecStart={}", path("prepaged").canonicalize().unwrap().display());
     assert!(unit.lines().any(|one| one == line), "{unit}");
     assert!(!unit.contains('@'), "{unit}");
+    for (name, line) in [("prepage-boot.service", "boot"), ("prepage-session@.service", "session %i")] {
+        let unit = fs::read_to_string(units.join(name)).unwrap();
+        let line = format!("ExecStart={} {line}", path("prepaged").canonicalize().unwrap().display());
+        assert!(unit.lines().any(|one| one == line), "{unit}");
+    }
+    let wanted = units.join("user@.service.wants/prepage-session@.service");
+    assert_eq!(
+        wanted.canonicalize().unwrap(),
+        units.join("prepage-session@.service").canonicalize().unwrap()
+    );
+    // Again, and it is replaced.
+    assert!(run(&["service", "install", "--no-start"]).status.success());
 }
 
 #[test]

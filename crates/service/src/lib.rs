@@ -33,6 +33,9 @@
 //! | [`log`]       | who starts what when                                                     |
 //! | [`reading`]   | what the machine does                                                    |
 //! | [`brought`]   | the pages brought in for one program                                     |
+//! | [`period`], [`subject`] | a boot or a session: replayed, and learned until the machine is quiet |
+//! | [`opened`]    | what is opened meanwhile, and what of it was used                        |
+//! | [`quiet`]     | when that is over                                                        |
 //! | [`counters`], [`status`], [`socket`] | what is reported of it                            |
 //! | [`notify`]    | what systemd is told                                                     |
 //!
@@ -60,11 +63,15 @@ pub mod log;
 pub mod looks;
 pub mod names;
 pub mod notify;
+pub mod opened;
 pub mod options;
+pub mod period;
 pub mod process;
+pub mod quiet;
 pub mod reading;
 pub mod service;
 pub mod socket;
 pub mod status;
+pub mod subject;
 pub mod tree;
 pub mod watch;

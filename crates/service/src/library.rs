@@ -18,6 +18,7 @@ use prepage_sys::file_handle::FileHandle;
 use prepage_sys::rights::Rights;
 
 use crate::known::Known;
+use crate::subject::is_of_subject;
 
 /// What all profiles in memory may take, about.
 const BYTES_MAX: u64 = 10 << 20;
@@ -51,6 +52,9 @@ impl Shelf {
         let mut shelf = Self { version: version(stores, layer), ..Self::default() };
         let mut see = |(_, profile): (PathBuf, Result<Profile, _>)| {
             let Ok(profile) = profile else { return true };
+            if is_of_subject(&profile) {
+                return true;
+            }
             let known = Known::new(&profile, rights.clone());
             let fits = shelf.bytes + known.bytes <= bytes_max;
             if fits {
@@ -197,18 +201,6 @@ impl Library {
         self.lock().users.get(&uid).is_none_or(|own| own.config.learn)
     }
 
-    /// Where a user's own profiles lie, and the user's home.
-    fn stores_of_user(&self, uid: u32) -> Option<(Stores, PathBuf)> {
-        let home = home(uid)?;
-        // Of all users' environments this process knows its own.
-        let own = StartContextPaths::of_environment().store;
-        let store = own.filter(|_| uid == rustix::process::geteuid().as_raw());
-        let layers = self.layers.clone();
-        let paths =
-            StartContextPaths { store, home: Some(home.clone()), layers, ..StartContextPaths::default() };
-        Some((Stores::for_uid(uid, &paths).ok()?, home))
-    }
-
     /// Has `write` change a user's own profiles, with the rights of the user and no others.
     ///
     /// # Errors
@@ -218,7 +210,7 @@ impl Library {
         rights: &Rights,
         write: impl FnOnce(&Stores) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let (stores, _) = self.stores_of_user(rights.uid).ok_or(StoreError::Nowhere)?;
+        let (stores, _) = stores_of_user(rights.uid, self.layers.clone()).ok_or(StoreError::Nowhere)?;
         let written = {
             let _assumed = rights.assume().map_err(|_| StoreError::Nowhere)?;
             write(&stores)
@@ -241,7 +233,7 @@ impl Library {
         {
             return held;
         }
-        let (stores, home) = self.stores_of_user(rights.uid)?;
+        let (stores, home) = stores_of_user(rights.uid, self.layers.clone())?;
         let shelf = {
             let _assumed = rights.assume().ok()?;
             let is_same = held.as_ref().is_some_and(|held| held.version == version(&stores, Layer::User));
@@ -374,9 +366,21 @@ impl Library {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwanted;
 
-/// The home directory that /etc/passwd says. Other sources of users may ask a network.
-fn home(uid: u32) -> Option<PathBuf> {
+/// Where a user's own profiles lie, and the user's home. `layers` are directories to use in place of the usual ones.
+pub(crate) fn stores_of_user(uid: u32, layers: Option<Vec<PathBuf>>) -> Option<(Stores, PathBuf)> {
+    let (home, _) = home(uid)?;
+    // Of all users' environments this process knows its own.
+    let own = StartContextPaths::of_environment().store;
+    let store = own.filter(|_| uid == rustix::process::geteuid().as_raw());
+    let paths = StartContextPaths { store, home: Some(home.clone()), layers, ..StartContextPaths::default() };
+    Some((Stores::for_uid(uid, &paths).ok()?, home))
+}
+
+/// The home directory and the group that /etc/passwd says. Other sources of users may ask a network.
+pub(crate) fn home(uid: u32) -> Option<(PathBuf, u32)> {
     let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
     let line = passwd.lines().find(|line| line.split(':').nth(2) == Some(&uid.to_string()))?;
-    Some(PathBuf::from(line.split(':').nth(5)?)).filter(|home| home.is_absolute())
+    let fields: Vec<&str> = line.split(':').collect();
+    let home = PathBuf::from(*fields.get(5)?);
+    Some((home, fields[3].parse().ok()?)).filter(|(home, _)| home.is_absolute())
 }

@@ -10,14 +10,24 @@ use std::time::Duration;
 use lexopt::{Arg, ValueExt};
 use prepage_profiles::StartContextPaths;
 use prepage_service::options::{Options, ServiceError};
+use prepage_service::period::{self, PeriodOptions};
 use prepage_service::service::Service;
+use prepage_service::subject::Subject;
 
 const HELP: &str = "\
 The resident prefetcher of prepage: programs start with their pages on their way
 
 Usage: prepaged [OPTIONS]
+       prepaged boot [--no-learn] [--quiet SECONDS] [--at-most SECONDS]
+       prepaged session UID [the same options]
+
+Commands:
+  boot     Bring in what the last boots needed, learn what this one needs, and end once the machine is quiet
+  session  The same of the session of a user who has just logged in
 
 Options:
+      --quiet SECONDS    Of a boot or session: it is over once the machine was quiet for this long [default: 10]
+      --at-most SECONDS  And after this long in any case [default: 300]
       --socket PATH  Where `prepage status` asks [default: /run/prepage/service]
       --below DIR    Serve only programs below this directory
       --no-learn     Fetch what is known, and learn nothing
@@ -29,15 +39,19 @@ Options:
 ";
 
 fn main() -> ExitCode {
-    let options = match parse() {
-        Ok(Some(options)) => options,
+    let task = match parse() {
+        Ok(Some(task)) => task,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("prepaged: {error}\n  try: prepaged --help");
             return ExitCode::from(2);
         }
     };
-    match Service::run(&options) {
+    let ended = match task {
+        Task::Serve(options) => Service::run(&options),
+        Task::Period(subject, options) => period::run(subject, &options).map(drop),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprint!("prepaged: {error}");
@@ -55,15 +69,32 @@ fn main() -> ExitCode {
     }
 }
 
+/// What is to be done.
+enum Task {
+    Serve(Options),
+    Period(Subject, PeriodOptions),
+}
+
 /// `None` where there is nothing more to do.
-fn parse() -> Result<Option<Options>, lexopt::Error> {
-    let mut options = Options { layers: StartContextPaths::of_environment().layers, ..Options::default() };
+fn parse() -> Result<Option<Task>, lexopt::Error> {
+    let layers = StartContextPaths::of_environment().layers;
+    let mut options = Options { layers: layers.clone(), ..Options::default() };
+    let mut period = PeriodOptions { layers, ..PeriodOptions::default() };
+    let mut subject = None;
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
             Arg::Long("socket") => options.socket = Some(PathBuf::from(parser.value()?)),
             Arg::Long("below") => options.below = Some(PathBuf::from(parser.value()?)),
             Arg::Long("no-learn") => options.learn = false,
+            Arg::Value(word) if subject.is_none() && word == "boot" => subject = Some(Subject::Boot),
+            Arg::Value(word) if subject.is_none() && word == "session" => {
+                subject = Some(Subject::Session(parser.value()?.parse()?));
+            }
+            Arg::Long("quiet") => period.quiet_s = parser.value()?.parse()?,
+            Arg::Long("at-most") => {
+                period.at_most = Duration::from_secs(parser.value()?.parse::<u32>()?.into())
+            }
             Arg::Long("no-predict") => options.idle_after = None,
             Arg::Long("idle-after") => {
                 options.idle_after = Some(Duration::from_secs(parser.value()?.parse::<u32>()?.into()));
@@ -79,5 +110,9 @@ fn parse() -> Result<Option<Options>, lexopt::Error> {
             _ => return Err(arg.unexpected()),
         }
     }
-    Ok(Some(options))
+    period.learn = options.learn;
+    Ok(Some(match subject {
+        Some(subject) => Task::Period(subject, period),
+        None => Task::Serve(options),
+    }))
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::fetches::Done;
 use crate::idle::IdleStatus;
 use crate::last_starts::LastStart;
+use crate::period::PeriodReport;
 use crate::service::Service;
 use crate::watch::State;
 
@@ -44,6 +45,8 @@ pub struct Status {
     pub counts: std::collections::BTreeMap<String, u64>,
     /// What is brought in while nothing else happens; nothing where that is switched off.
     pub idle: Option<IdleStatus>,
+    /// The last boot, where one was replayed or learned.
+    pub boot: Option<PeriodReport>,
     /// File systems.
     pub file_systems: Vec<FileSystem>,
     /// The last starts of whoever asks; of all users for root.
@@ -124,6 +127,7 @@ impl Status {
             hanging_threads,
             counts: service.counters.all().into_iter().map(|(name, _, value)| (name.into(), value)).collect(),
             idle: service.idle.as_ref().map(|idle| idle.status(uid)),
+            boot: PeriodReport::of_last_boot(service.library.machine_stores()),
             file_systems: file_systems.collect(),
             last_starts: service.last_starts.of(uid).into_iter().map(start).collect(),
         }

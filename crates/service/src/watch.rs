@@ -90,8 +90,16 @@ impl Watch {
     /// # Errors
     /// EPERM without the right to watch.
     pub fn new() -> io::Result<Self> {
+        Self::over(ExecWatch::new()?)
+    }
+
+    /// The same of what `execs` watches.
+    ///
+    /// # Errors
+    /// When /proc is not mounted.
+    pub fn over(execs: ExecWatch) -> io::Result<Self> {
         let watch = Self {
-            execs: Arc::new(ExecWatch::new()?),
+            execs: Arc::new(execs),
             mountinfo: File::open("/proc/self/mountinfo")?,
             crew: Crew::new("mounts", THREADS_MAX, FILE_SYSTEMS_MAX),
             file_systems: Arc::default(),

@@ -1,5 +1,5 @@
-//! Which files are opened to be executed, on whole file systems, and who opens certain files (fanotify(7), FAN_OPEN_EXEC,
-//! Linux 5.1; CAP_SYS_ADMIN).
+//! Which files are opened to be executed, or at all, on whole file systems, and who opens certain files (fanotify(7),
+//! FAN_OPEN_EXEC, Linux 5.1; CAP_SYS_ADMIN).
 //!
 //! Events name the file and the process and hold nothing: neither a file nor a mount stays in use because of one that is
 //! not read yet. No program waits for them. What does not fit the kernel's queue of 16,384 is told as [`Seen::Lost`].
@@ -35,10 +35,12 @@ pub enum Seen {
     Lost,
 }
 
-/// Execs of the file systems that were added.
+/// Execs of the file systems that were added; or all that is opened there, directories too. What it tells is [`Seen::Exec`], whatever
+/// was done.
 #[derive(Debug)]
 pub struct ExecWatch {
     group: Group,
+    mask: u64,
 }
 
 /// Opens and reads of the files that were added: by whom, and of which. What it tells is [`Seen::Exec`], whatever was done.
@@ -53,7 +55,7 @@ impl OpenWatch {
     /// # Errors
     /// EPERM without the right to watch, EMFILE where a user has too many (128).
     pub fn new() -> io::Result<Self> {
-        Group::new().map(|group| Self { group })
+        Group::new(0).map(|group| Self { group })
     }
 
     /// Adds a file. Its inode stays in the kernel's memory meanwhile; its file system can be unmounted.
@@ -79,7 +81,16 @@ impl ExecWatch {
     /// # Errors
     /// EPERM without the right to watch.
     pub fn new() -> io::Result<Self> {
-        Group::new().map(|group| Self { group })
+        Group::new(0).map(|group| Self { group, mask: libc::FAN_OPEN_EXEC })
+    }
+
+    /// Of all that is opened on no file system yet. The kernel keeps what was not read, however much that is.
+    ///
+    /// # Errors
+    /// EPERM without the right to watch.
+    pub fn of_opens() -> io::Result<Self> {
+        let mask = libc::FAN_OPEN | libc::FAN_ONDIR;
+        Group::new(libc::FAN_UNLIMITED_QUEUE).map(|group| Self { group, mask })
     }
 
     /// Adds the file system that is mounted at `point`. May wait for a server where that is a network's.
@@ -89,7 +100,7 @@ impl ExecWatch {
     pub fn add(&self, point: &Path) -> io::Result<()> {
         let path = CString::new(point.as_os_str().as_bytes())?;
         let flags = libc::FAN_MARK_FILESYSTEM | libc::FAN_MARK_ONLYDIR;
-        self.group.mark(flags, libc::FAN_OPEN_EXEC, libc::AT_FDCWD, Some(&path))
+        self.group.mark(flags, self.mask, libc::AT_FDCWD, Some(&path))
     }
 
     /// Hands what was seen since the last call to `see`, without waiting, at most one buffer full. Returns whether there may be
@@ -109,8 +120,9 @@ struct Group {
 }
 
 impl Group {
-    fn new() -> io::Result<Self> {
-        let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
+    fn new(more: u32) -> io::Result<Self> {
+        let flags =
+            more | libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
         // SAFETY: the call takes numbers only.
         let fd = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) };
         if fd < 0 {
@@ -212,6 +224,35 @@ mod tests {
         let mut is_seen = false;
         while watch.read(&mut |seen| is_seen |= seen == wanted).unwrap() {}
         assert!(is_seen);
+    }
+
+    #[test]
+    fn files_and_directories_that_are_opened_are_told_and_lead_back_to_their_names() {
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let Some(watch) = unless_refused(ExecWatch::of_opens(), Need::Root, refused) else { return };
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let directory = directory.path().canonicalize().unwrap();
+        let (file, listed) = (directory.join("file"), directory.join("listed"));
+        std::fs::write(&file, "text").unwrap();
+        std::fs::create_dir(&listed).unwrap();
+        watch.add(&directory).unwrap();
+        drop(std::fs::File::open(&file).unwrap());
+        listed.read_dir().unwrap().count();
+        let mut seen = Vec::new();
+        let mut note = |one| match one {
+            Seen::Exec { pid, file } if pid == std::process::id() => seen.push(file),
+            _ => {}
+        };
+        while watch.read(&mut note).unwrap() {}
+        let mount = std::fs::File::open(&directory).unwrap();
+        for path in [&file, &listed] {
+            let handle = FileHandle::of(path).unwrap();
+            let found =
+                seen.iter().find(|one| **one == handle).unwrap_or_else(|| panic!("{}", path.display()));
+            let opened = found.open(mount.as_fd()).unwrap();
+            let name = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).unwrap();
+            assert_eq!(name, *path);
+        }
     }
 
     #[test]

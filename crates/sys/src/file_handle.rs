@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -32,6 +33,33 @@ impl FileHandle {
         Ok(Self { file_system: rustix::fs::statvfs(path)?.f_fsid, kind, bytes })
     }
 
+    /// What has this handle on the file system that `mount` is open on, as a place only (O_PATH): neither read nor told to
+    /// who watches opens.
+    ///
+    /// # Errors
+    /// ESTALE where it is gone, EPERM without CAP_DAC_READ_SEARCH.
+    pub fn open(&self, mount: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let mut buffer = Buffer {
+            handle_bytes: self.bytes.len() as u32,
+            handle_type: self.kind,
+            bytes: [0; HANDLE_BYTES_MAX],
+        };
+        buffer
+            .bytes
+            .get_mut(..self.bytes.len())
+            .ok_or(io::ErrorKind::InvalidInput)?
+            .copy_from_slice(&self.bytes);
+        let flags = libc::O_PATH | libc::O_CLOEXEC;
+        // SAFETY: the buffer has the layout of `struct file_handle`, says how many bytes it has, and lives until the call returns.
+        let fd =
+            unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut buffer, flags) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+
     /// Whether the file at `path` has this handle on its own file system: says nothing about which file system that is, and so
     /// waits for no device or server.
     pub fn is_numbered_like(&self, path: &Path) -> io::Result<bool> {
@@ -40,13 +68,15 @@ impl FileHandle {
     }
 }
 
+/// `struct file_handle`, with room for the largest.
+#[repr(C)]
+struct Buffer {
+    handle_bytes: u32,
+    handle_type: i32,
+    bytes: [u8; HANDLE_BYTES_MAX],
+}
+
 fn handle(path: &Path) -> io::Result<(i32, Box<[u8]>)> {
-    #[repr(C)]
-    struct Buffer {
-        handle_bytes: u32,
-        handle_type: i32,
-        bytes: [u8; HANDLE_BYTES_MAX],
-    }
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut mount_id = 0i32;
     for flags in [AT_HANDLE_FID, 0] {

@@ -20,6 +20,7 @@
 //! | [`heap`]      | one heap for many short threads                                 | glibc           |
 //! | [`huge_blocks`] | memory left to the kernel's huge pages piece by piece           | Linux 5.7       |
 //! | [`inode`]     | opening a file by device and inode                              | root            |
+//! | [`page_flags`] | whether pages of files in memory were used                      | root            |
 //! | [`pagemap`]   | which frame holds a page of a process                           | root            |
 //! | [`memfd`]     | memory without a name, shown by any number of regions           | Linux 6.3       |
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
@@ -69,6 +70,7 @@ pub mod memfd;
 pub mod memory_left;
 pub mod mounts;
 pub mod own_pages;
+pub mod page_flags;
 pub mod pagemap;
 pub mod perf;
 pub mod process_stat;

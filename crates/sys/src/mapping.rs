@@ -73,14 +73,38 @@ impl FileMapping {
     /// # Errors
     /// EINVAL on kernels without the advice.
     pub fn expect_random(&self) -> io::Result<()> {
+        self.expect(rustix::mm::Advice::Random)
+    }
+
+    /// Tells the kernel that the pages are touched once and in order: when the mapping goes, it does not count them as used.
+    ///
+    /// # Errors
+    /// EINVAL on kernels without the advice.
+    pub fn expect_sequential(&self) -> io::Result<()> {
+        self.expect(rustix::mm::Advice::Sequential)
+    }
+
+    fn expect(&self, advice: rustix::mm::Advice) -> io::Result<()> {
         // SAFETY: the range is our mapping, and the advice changes nothing in it.
-        Ok(unsafe {
-            rustix::mm::madvise(
-                self.start.as_ptr().cast(),
-                self.pages.bytes() as usize,
-                rustix::mm::Advice::Random,
-            )
-        }?)
+        Ok(unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.pages.bytes() as usize, advice) }?)
+    }
+
+    /// Has the kernel read the byte at `offset_bytes` of the mapping into the file `into`: its page is mapped afterwards, and a
+    /// file that was cut short meanwhile is an error.
+    ///
+    /// # Errors
+    /// EFAULT where there is no such page any more.
+    ///
+    /// # Panics
+    /// Outside the mapping.
+    pub fn touch(&self, offset_bytes: u64, into: BorrowedFd<'_>) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        assert!(offset_bytes < self.pages.bytes(), "a read outside the mapping");
+        // SAFETY: one byte within the mapping by the check above, which the kernel reads and nobody here.
+        let result = unsafe {
+            libc::pwrite(into.as_raw_fd(), self.start.as_ptr().add(offset_bytes as usize).cast(), 1, 0)
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Where the mapping begins in this process's address space.

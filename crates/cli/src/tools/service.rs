@@ -2,13 +2,22 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-const UNIT: &str = include_str!("../../../service/units/prepage.service");
 const UNIT_NAME: &str = "prepage.service";
+const BOOT_NAME: &str = "prepage-boot.service";
+const SESSION_NAME: &str = "prepage-session@.service";
+const UNITS: [(&str, &str); 3] = [
+    (UNIT_NAME, include_str!("../../../service/units/prepage.service")),
+    (BOOT_NAME, include_str!("../../../service/units/prepage-boot.service")),
+    (SESSION_NAME, include_str!("../../../service/units/prepage-session@.service")),
+];
+/// What links here is started with each user's first session.
+const WANTED_BY_SESSIONS: &str = "user@.service.wants";
 
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
@@ -37,6 +46,12 @@ pub struct Place {
     units: PathBuf,
 }
 
+impl Place {
+    fn session_link(&self) -> PathBuf {
+        self.units.join(WANTED_BY_SESSIONS).join(SESSION_NAME)
+    }
+}
+
 /// Runs the command.
 pub fn run(command: &Command) -> Result<ExitCode> {
     match command {
@@ -47,15 +62,27 @@ pub fn run(command: &Command) -> Result<ExitCode> {
 
 fn install(args: &InstallArgs) -> Result<ExitCode> {
     let prepaged = prepaged()?;
-    let unit = UNIT.replace("@PREPAGED@", &prepaged.to_string_lossy());
-    let path = args.place.units.join(UNIT_NAME);
-    fs::write(&path, unit).with_context(|| format!("cannot write {}\n  try: as root", path.display()))?;
-    println!("{}", path.display());
+    for (name, unit) in UNITS {
+        let unit = unit.replace("@PREPAGED@", &prepaged.to_string_lossy());
+        let path = args.place.units.join(name);
+        fs::write(&path, unit).with_context(|| format!("cannot write {}\n  try: as root", path.display()))?;
+        println!("{}", path.display());
+    }
+    let link = args.place.session_link();
+    fs::create_dir_all(link.parent().expect("it has one"))?;
+    match symlink(Path::new("..").join(SESSION_NAME), &link) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("cannot write {}", link.display()));
+        }
+        _ => {}
+    }
     if args.no_start {
         return Ok(ExitCode::SUCCESS);
     }
     systemctl(&["daemon-reload"])?;
     systemctl(&["enable", "--now", UNIT_NAME])?;
+    // It has something to do from the next boot on.
+    systemctl(&["enable", BOOT_NAME])?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -65,13 +92,17 @@ fn remove(place: &Place) -> Result<ExitCode> {
         bail!("there is no {}", path.display());
     }
     // What does not run need not be stopped.
-    let stopped = systemctl(&["disable", "--now", UNIT_NAME]);
-    match fs::remove_file(&path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(|| format!("cannot remove {}", path.display())),
+    let stopped = systemctl(&["disable", "--now", UNIT_NAME, BOOT_NAME]);
+    let units = UNITS.map(|(name, _)| place.units.join(name));
+    for path in units.iter().chain([&place.session_link()]) {
+        match fs::remove_file(path) {
+            Ok(()) => println!("removed {}", path.display()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot remove {}", path.display())),
+        }
     }
-    println!("removed {}", path.display());
+    // Others may want something there.
+    let _ = fs::remove_dir(place.units.join(WANTED_BY_SESSIONS));
     let reloaded = systemctl(&["daemon-reload"]);
     if let Err(error) = stopped.and(reloaded) {
         eprintln!("prepage: {error:#}");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use prepage_core::PAGE_SIZE;
 use prepage_service::socket;
 use serde_json::Value;
 
@@ -73,6 +74,9 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     if status["idle"].is_object() {
         print_idle(status, out)?;
     }
+    if status["boot"].is_object() {
+        print_boot(&status["boot"], out)?;
+    }
     for (name, text) in [
         ("lost", "times the kernel had no room for more execs (all processes were looked at then)"),
         ("crowded", "starts passed over: too many at once"),
@@ -98,6 +102,28 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
         }
         writeln!(out, "\n{}", table.trim_fmt())?;
     }
+    Ok(())
+}
+
+fn print_boot(boot: &Value, out: &mut impl Write) -> Result<()> {
+    let number = |name: &str| boot[name].as_f64().unwrap_or(0.0);
+    let megabytes = |pages: f64| pages * PAGE_SIZE as f64 / 1e6;
+    write!(
+        out,
+        "last boot: {:.1} MB fetched in {:.1} s",
+        megabytes(number("fetched_pages")),
+        number("fetched_s")
+    )?;
+    if boot["used_pages"].is_u64() {
+        write!(out, ", {:.1} MB of what was known used", megabytes(number("used_pages")))?;
+    }
+    let end = if boot["is_quiet"] == true { "quiet after" } else { "not quiet within" };
+    writeln!(
+        out,
+        "; {:.1} MB seen in use, {end} {:.0} s",
+        megabytes(number("seen_pages")),
+        number("quiet_s")
+    )?;
     Ok(())
 }
 

@@ -1,0 +1,183 @@
+//! The files and directories that are opened on the machine, in order, and what was used of them.
+//!
+//! The kernel tells of each open (fanotify) and keeps nothing in use because of it. What was used of a file is asked at the end, once:
+//! the pages that are in memory and of which the kernel notes that somebody used them ([`prepage_sys::page_flags`]), so that what
+//! read-ahead or a prefetch brought in for nothing does not count.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+
+use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_core::{PAGE_SIZE, PageIndex};
+use prepage_observe::sightings::Sightings;
+use prepage_profiles::identity::{identity_of, open_to_read};
+use prepage_sys::exec_watch::{ExecWatch, Seen};
+use prepage_sys::file_handle::FileHandle;
+use prepage_sys::page_flags::{Noted, PageFlags};
+use prepage_sys::rights::Rights;
+use prepage_trace::now_ns;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::watch::{State, Watch};
+
+/// Files and directories that are remembered.
+const OPENED_MAX: usize = 1 << 16;
+/// Processes of which is remembered whether they count.
+const PROCESSES_MAX: usize = 1 << 14;
+
+/// Pages that this process has used itself, by file.
+pub type OwnUses = HashMap<String, HashSet<u64>>;
+
+/// What is opened.
+#[derive(Debug)]
+pub struct Opened {
+    watch: Watch,
+    /// Only what this user opens counts, where there is one.
+    uid: Option<u32>,
+    seen: HashSet<FileHandle>,
+    files: Vec<(u64, PathBuf)>,
+    sightings: Sightings,
+    /// By file system: a directory on it.
+    places: HashMap<u64, Option<File>>,
+    /// Whether what a process opens counts.
+    counts: HashMap<u32, bool>,
+    is_lost: bool,
+}
+
+impl Opened {
+    /// From now on, by everybody or by user `uid`.
+    ///
+    /// # Errors
+    /// EPERM without the right to watch.
+    pub fn watch(uid: Option<u32>) -> io::Result<Self> {
+        Ok(Self {
+            watch: Watch::over(ExecWatch::of_opens()?)?,
+            uid,
+            seen: HashSet::new(),
+            files: Vec::new(),
+            sightings: Sightings::default(),
+            places: HashMap::new(),
+            counts: HashMap::new(),
+            is_lost: false,
+        })
+    }
+
+    /// Notes what was opened since the last call.
+    pub fn look(&mut self) {
+        let mounts = self.watch.mounts();
+        let mut changed = [PollFd::from_borrowed_fd(mounts, PollFlags::PRI)];
+        if poll(&mut changed, Some(&Timespec::default())).is_ok_and(|changed| changed > 0) {
+            // Without /proc nothing is new.
+            let _ = self.watch.look_at_mounts();
+            self.places.retain(|_, place| place.is_some());
+        }
+        let mut all = Vec::new();
+        while self.watch.read(&mut |seen| all.push(seen)).unwrap_or(false) {}
+        let now_ns = now_ns();
+        for seen in all {
+            match seen {
+                Seen::Exec { pid, file } => self.note(now_ns, pid, file),
+                Seen::Lost => self.is_lost = true,
+            }
+        }
+    }
+
+    fn note(&mut self, time_ns: u64, pid: u32, file: FileHandle) {
+        if pid == std::process::id() || self.seen.contains(&file) || !self.is_counted(pid) {
+            return;
+        }
+        if self.seen.len() >= OPENED_MAX {
+            self.is_lost = true;
+            return;
+        }
+        let opened = self.place_of(file.file_system).and_then(|place| file.open(place.as_fd()).ok());
+        // What is gone already is not there for the next time.
+        let Some(opened) = opened else { return };
+        self.seen.insert(file);
+        let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())) else { return };
+        match rustix::fs::fstat(&opened).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
+            Ok(rustix::fs::FileType::RegularFile) => self.files.push((time_ns, path)),
+            Ok(rustix::fs::FileType::Directory) => self.sightings.lookup(time_ns, &path, true),
+            _ => {}
+        }
+    }
+
+    /// Whether a process is another's than prepage's own, and of the user where one is meant. One that is gone counts for all alone.
+    fn is_counted(&mut self, pid: u32) -> bool {
+        if self.counts.len() >= PROCESSES_MAX {
+            self.counts.clear();
+        }
+        let uid = self.uid;
+        *self.counts.entry(pid).or_insert_with(|| {
+            let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            let is_own =
+                program.file_name().is_some_and(|name| name == "prepaged" || name == "prepage-tools");
+            !is_own && uid.is_none_or(|uid| Rights::of_process(pid).is_ok_and(|rights| rights.uid == uid))
+        })
+    }
+
+    /// A directory on the file system with this number.
+    fn place_of(&mut self, file_system: u64) -> Option<&File> {
+        let watch = &self.watch;
+        let find = || {
+            let all = watch.file_systems().into_iter().filter(|one| one.state == State::Watched);
+            let is_it =
+                |point: &Path| rustix::fs::statvfs(point).is_ok_and(|statvfs| statvfs.f_fsid == file_system);
+            let point = all.map(|one| one.point).find(|point| is_it(point))?;
+            File::open(point).ok()
+        };
+        self.places.entry(file_system).or_insert_with(find).as_ref()
+    }
+
+    /// What was used of all that was opened, as far as `rights` may read it. Pages in `own` count where they were used once more.
+    ///
+    /// # Errors
+    /// Where the kernel keeps no notes of pages.
+    pub fn observation(mut self, rights: &Rights, own: &OwnUses) -> io::Result<Observation> {
+        let flags = PageFlags::open()?;
+        let nothing = HashSet::new();
+        for (time_ns, path) in &self.files {
+            let opened = {
+                let _assumed = rights.assume()?;
+                open_to_read(path)
+            };
+            let Ok(file) = opened else { continue };
+            let Ok(identity) = identity_of(&file) else { continue };
+            let own = path.to_str().and_then(|path| own.get(path)).unwrap_or(&nothing);
+            let sightings = &mut self.sightings;
+            // A file that cannot be mapped has no pages of its own.
+            let _ = flags.of(file.as_fd(), identity.size_bytes.div_ceil(PAGE_SIZE), &mut |page, noted| {
+                if is_used(page, noted, own) {
+                    sightings.touch(*time_ns, path, Some((identity.device, identity.inode)), page);
+                }
+            });
+        }
+        let mut observation = self.sightings.observation();
+        let is_whole = !self.is_lost && !self.sightings.is_full();
+        observation.coverage = if is_whole { Coverage::Superset } else { Coverage::Partial };
+        observation.names_coverage = observation.coverage;
+        observation.files.iter_mut().for_each(|file| file.coverage = observation.coverage);
+        Ok(observation)
+    }
+}
+
+/// Whether somebody else than this process used a page.
+fn is_used(page: PageIndex, noted: Noted, own: &HashSet<u64>) -> bool {
+    noted > if own.contains(&page.0) { Noted::Once } else { Noted::Unused }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_prefetch_itself_has_read_counts_once_somebody_else_has_used_it() {
+        let own = HashSet::from([7]);
+        let used = |page, noted| is_used(PageIndex(page), noted, &own);
+        assert!(!used(7, Noted::Once) && used(7, Noted::Often));
+        assert!(!used(8, Noted::Unused) && used(8, Noted::Once) && used(8, Noted::Often));
+    }
+}

@@ -1,0 +1,71 @@
+//! When what a boot or a session needed is over: the machine has been quiet for a while, or the time is up.
+
+use std::time::Duration;
+
+use prepage_core::idle::Reading;
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The machine is quiet.
+    Quiet,
+    /// It has not become quiet in the time there is.
+    TimeIsUp,
+}
+
+/// Waits for a quiet machine, told once a second what it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Quiet {
+    wanted: u32,
+    at_most: Duration,
+    seconds: u32,
+}
+
+impl Quiet {
+    /// After so many quiet seconds in a row, and so long after the beginning in any case.
+    pub fn new(wanted: u32, at_most: Duration) -> Self {
+        Self { wanted, at_most, seconds: 0 }
+    }
+
+    /// What the machine did in the last second, `elapsed` after the beginning, and whether this process is at work itself.
+    pub fn see(&mut self, reading: Option<Reading>, is_at_work: bool, elapsed: Duration) -> Option<End> {
+        // On a battery machines are booted, too.
+        let busy = reading.map(|reading| Reading { is_on_battery: false, ..reading }.busy());
+        self.seconds = if is_at_work || busy != Some(None) { 0 } else { self.seconds + 1 };
+        if self.seconds >= self.wanted.max(1) {
+            Some(End::Quiet)
+        } else {
+            (elapsed >= self.at_most).then_some(End::TimeIsUp)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn reading(disk_busy: f64) -> Option<Reading> {
+        let memory = Reading { free_bytes: GIB, total_bytes: 2 * GIB, ..Reading::default() };
+        Some(Reading { disk_busy, is_on_battery: true, ..memory })
+    }
+
+    #[test]
+    fn quiet_seconds_count_in_a_row_and_those_of_ones_own_work_do_not() {
+        let mut quiet = Quiet::new(3, Duration::from_secs(100));
+        let mut see =
+            |disk_busy, is_at_work, at| quiet.see(reading(disk_busy), is_at_work, Duration::from_secs(at));
+        assert_eq!([see(0.0, false, 1), see(0.0, false, 2), see(0.5, false, 3)], [None; 3]);
+        assert_eq!([see(0.0, false, 4), see(0.0, true, 5), see(0.0, false, 6)], [None; 3]);
+        assert_eq!([see(0.0, false, 7), see(0.0, false, 8)], [None, Some(End::Quiet)]);
+    }
+
+    #[test]
+    fn a_machine_that_never_rests_is_not_waited_for() {
+        let mut quiet = Quiet::new(3, Duration::from_secs(10));
+        assert_eq!(quiet.see(reading(1.0), true, Duration::from_secs(9)), None);
+        assert_eq!(quiet.see(reading(1.0), true, Duration::from_secs(10)), Some(End::TimeIsUp));
+        assert_eq!(quiet.see(None, false, Duration::from_secs(9)), None, "nothing is known yet");
+    }
+}

@@ -1,0 +1,71 @@
+//! What has a profile and is no program: the boot of the machine, and a login session of a user.
+
+use std::path::PathBuf;
+
+use prepage_core::profile::Profile;
+use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
+use prepage_sys::rights::Rights;
+
+use crate::library::{home, stores_of_user};
+
+/// What all of them are said to be of: the machine's first program by the name that the kernel knows it by. Where that is a link, no
+/// program is called so.
+const PROGRAM: &str = "/sbin/init";
+const BOOT: &str = "boot";
+const SESSION: &str = "session";
+
+/// A boot or a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// From the first units until the machine is quiet. Its profile is the machine's.
+    Boot,
+    /// From the login of this user until the machine is quiet. Its profile is the user's own.
+    Session(u32),
+}
+
+impl Subject {
+    /// What its profile is filed under.
+    pub fn key(self) -> ProgramKey {
+        let role = match self {
+            Self::Boot => BOOT,
+            Self::Session(_) => SESSION,
+        };
+        ProgramKey { program: PROGRAM.into(), role: role.into() }
+    }
+
+    /// The layer with its profile.
+    pub fn layer(self) -> Layer {
+        match self {
+            Self::Boot => Layer::Machine,
+            Self::Session(_) => Layer::User,
+        }
+    }
+
+    /// With which rights what it lists is opened.
+    pub fn rights(self) -> Rights {
+        match self {
+            Self::Boot => Rights::of_everybody(),
+            Self::Session(uid) => {
+                let gid = home(uid).map_or(Rights::of_everybody().gid, |(_, gid)| gid);
+                Rights { uid, gid, groups: Vec::new() }
+            }
+        }
+    }
+
+    /// Where its profile lies. `layers` are directories to use in place of the usual ones.
+    ///
+    /// # Errors
+    /// Nowhere where the user has no home.
+    pub fn stores(self, layers: Option<Vec<PathBuf>>) -> Result<Stores, StoreError> {
+        let uid = match self {
+            Self::Boot => 0,
+            Self::Session(uid) => uid,
+        };
+        Ok(stores_of_user(uid, layers).ok_or(StoreError::Nowhere)?.0)
+    }
+}
+
+/// Whether `profile` is of a boot or a session, and no start of a program is served from it.
+pub fn is_of_subject(profile: &Profile) -> bool {
+    profile.program == PROGRAM && [BOOT, SESSION].contains(&profile.role.as_str())
+}

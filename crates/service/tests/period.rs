@@ -1,0 +1,149 @@
+//! A boot and a session on the real kernel: what is used while it lasts is learned, what is only brought in is not, and the next one brings it in.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::num::NonZeroU64;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_profiles::Stores;
+use prepage_service::period::PeriodReport;
+use prepage_service::subject::{Subject, is_of_subject};
+use prepage_sys::cachestat::{cached_pages, evict};
+use prepage_testing::{Need, has};
+use rustix::fs::{Advice, fadvise};
+
+/// Longer than anything takes here, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PAGES: u64 = 64;
+/// The page that somebody uses.
+const USED: u64 = 8;
+/// Pages that are brought in and used by nobody.
+const UNUSED: PageRange = PageRange::new(PageIndex(40), PageIndex(44));
+
+/// A `prepaged` that watches a boot or a session of root's.
+fn begin(subject: Subject, directory: &Path, options: &[&str]) -> Child {
+    let socket = directory.join("notify");
+    let _ = fs::remove_file(&socket);
+    let ready = UnixDatagram::bind(&socket).unwrap();
+    ready.set_read_timeout(Some(PATIENCE)).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_prepaged"))
+        .args(if subject == Subject::Boot { &["boot"][..] } else { &["session", "0"] })
+        // It never becomes quiet: the time is up after some seconds.
+        .args(["--quiet", "1000", "--at-most", "4"])
+        .args(options)
+        .env("PREPAGE_LAYERS", directory.join("layer"))
+        .env("PREPAGE_STORE", directory.join("layer"))
+        .env("NOTIFY_SOCKET", &socket)
+        .spawn()
+        .unwrap();
+    let mut said = [0; 64];
+    let len = ready.recv(&mut said).unwrap();
+    assert_eq!(&said[..len], b"READY=1");
+    child
+}
+
+fn stores(subject: Subject, directory: &Path) -> Stores {
+    match subject {
+        Subject::Boot => subject.stores(Some(vec![directory.join("layer")])).unwrap(),
+        Subject::Session(_) => Stores::at(directory.join("layer")),
+    }
+}
+
+fn learned(subject: Subject, stores: &Stores) -> Option<Profile> {
+    stores.at_path(subject.layer(), &stores.path_of(&subject.key(), subject.layer()).unwrap()).unwrap()
+}
+
+#[test]
+fn what_a_boot_uses_is_learned_and_the_next_one_brings_it_in() {
+    is_learned_and_brought_in(Subject::Boot);
+}
+
+#[test]
+fn what_a_session_uses_is_learned_and_the_next_one_brings_it_in() {
+    is_learned_and_brought_in(Subject::Session(0));
+}
+
+fn is_learned_and_brought_in(subject: Subject) {
+    let on_disk = Path::new("/var/tmp");
+    if !has(Need::Root) || !has(Need::Eviction(on_disk.into())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(on_disk).unwrap();
+    let directory = directory.path();
+    let open_to_all = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    open_to_all(directory);
+    fs::create_dir(directory.join("layer")).unwrap();
+    open_to_all(&directory.join("layer"));
+    let path = directory.join("needed");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
+    file.sync_all().unwrap();
+    let file = File::open(&path).unwrap();
+    fadvise(&file, 0, None, Advice::Random).unwrap();
+    let stores = stores(subject, directory);
+    // What was made while it lasts is left out: the clock of files stands still for some milliseconds.
+    std::thread::sleep(Duration::from_millis(50));
+    // Where memory is short the kernel takes back its notes: tried again.
+    let until = Instant::now() + PATIENCE;
+    let found: ProfiledFile = loop {
+        evict(file.as_fd(), PATIENCE).unwrap();
+        let mut child = begin(subject, directory, &[]);
+        // Another process opens and reads a page.
+        let read = format!("exec 3<'{}'; echo; read -r line", path.display());
+        let mut reader =
+            Command::new("sh").args(["-c", &read]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let reader = reader.as_mut().unwrap();
+        BufReader::new(reader.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+        file.read_exact_at(&mut [0; PAGE_SIZE as usize], USED * PAGE_SIZE).unwrap();
+        fadvise(&file, UNUSED.start().offset_bytes(), NonZeroU64::new(UNUSED.bytes()), Advice::WillNeed)
+            .unwrap();
+        assert!(child.wait().unwrap().success());
+        reader.kill().unwrap();
+        reader.wait().unwrap();
+        let profile = learned(subject, &stores).filter(is_of_subject);
+        let file = profile.and_then(|profile| {
+            profile.files.into_iter().find(|file| Path::new(&file.path) == path.canonicalize().unwrap())
+        });
+        match file {
+            Some(file) => break file,
+            None => assert!(Instant::now() < until, "not learned"),
+        }
+    };
+    assert!(found.contains(PageIndex(USED)), "{found:?}");
+    assert!(UNUSED.iter().all(|page| !found.contains(page)), "{found:?}");
+    if subject == Subject::Boot {
+        let report = PeriodReport::of_last_boot(&stores).unwrap();
+        assert!(!report.is_quiet && report.seen_pages > 0 && report.fetched_pages == 0, "{report:?}");
+    }
+
+    // Whatever else this machine did meanwhile is not for this test to bring in.
+    let only = |profile: Option<Profile>| {
+        let mut profile = profile?;
+        profile.files.retain(|file| file.path == found.path);
+        profile.lookups.clear();
+        Some(profile)
+    };
+    stores.update(&subject.key(), subject.layer(), only).unwrap();
+    let in_memory = |page| {
+        let page = PageRange::new(PageIndex(page), PageIndex(page + 1));
+        cached_pages(file.as_fd(), page).is_ok_and(|count| count > 0)
+    };
+    // Where somebody waits for memory a prefetch steps back: tried again.
+    loop {
+        evict(file.as_fd(), PATIENCE).unwrap();
+        assert!(begin(subject, directory, &["--no-learn"]).wait().unwrap().success());
+        // Nobody but the boot has read it.
+        assert!(!in_memory(UNUSED.start().0));
+        if in_memory(USED) {
+            break;
+        }
+        assert!(Instant::now() < until, "not fetched");
+    }
+}

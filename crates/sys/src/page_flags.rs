@@ -1,0 +1,174 @@
+//! Whether pages of files that are in memory were used, or only brought in: the kernel's own notes of each frame
+//! (Documentation/admin-guide/mm/pagemap.rst; root).
+//!
+//! A page that read-ahead or a prefetch brought in is noted as nothing. The first read(2) of it is noted (referenced), the second too
+//! (active), and a mapping that goes notes what was touched through it; a mapping that is there is counted. Where a fault maps the
+//! neighbours that are in memory too, all of them count.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+
+use crate::mapping::FileMapping;
+use crate::pagemap::PageMap;
+
+/// Pages looked at in one mapping.
+const PAGES_AT_ONCE: u64 = 1 << 14;
+/// include/uapi/linux/kernel-page-flags.h
+const REFERENCED: u64 = 1 << 2;
+const ACTIVE: u64 = 1 << 6;
+const ENTRY_BYTES: u64 = 8;
+
+/// What is noted of a page in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Noted {
+    /// Nobody has used it since it was brought in.
+    Unused,
+    /// It was used once, as far as was noted.
+    Once,
+    /// It was used more than once, or is mapped.
+    Often,
+}
+
+/// The kernel's notes of all frames.
+#[derive(Debug)]
+pub struct PageFlags {
+    flags: File,
+    mappings: File,
+    own: PageMap,
+    /// What touched bytes go to.
+    bin: OwnedFd,
+}
+
+impl PageFlags {
+    /// Opens them, once nobody else has them open by this: who looks maps pages, and would be taken for a user of them.
+    ///
+    /// # Errors
+    /// PermissionDenied for others than root, NotFound where the kernel keeps none (CONFIG_PROC_PAGE_MONITOR).
+    pub fn open() -> io::Result<Self> {
+        let flags = File::open("/proc/kpageflags")?;
+        rustix::fs::flock(&flags, rustix::fs::FlockOperation::LockExclusive)?;
+        Ok(Self {
+            flags,
+            mappings: File::open("/proc/kpagecount")?,
+            own: PageMap::of(std::process::id())?,
+            bin: rustix::fs::memfd_create("noted", rustix::fs::MemfdFlags::CLOEXEC)?,
+        })
+    }
+
+    /// Hands each of the first `pages` pages of `file` that is in memory to `see`, with what is noted of it. Brings in nothing, and
+    /// leaves the notes as they are.
+    ///
+    /// # Errors
+    /// Where the file cannot be mapped.
+    pub fn of(
+        &self,
+        file: BorrowedFd<'_>,
+        pages: u64,
+        see: &mut dyn FnMut(PageIndex, Noted),
+    ) -> io::Result<()> {
+        for first in (0..pages).step_by(PAGES_AT_ONCE as usize) {
+            let range = PageRange::new(PageIndex(first), PageIndex(pages.min(first + PAGES_AT_ONCE)));
+            let mapping = FileMapping::new(file, range)?;
+            mapping.expect_random()?;
+            let resident = mapping.resident()?;
+            for at in (0..range.len()).filter(|at| resident[*at as usize]) {
+                // What has left memory meanwhile says nothing.
+                if let Some(noted) = self.noted(&mapping, at) {
+                    see(PageIndex(first + at), noted);
+                }
+            }
+            mapping.expect_sequential()?;
+        }
+        Ok(())
+    }
+
+    fn noted(&self, mapping: &FileMapping, at: u64) -> Option<Noted> {
+        let address = mapping.address() + at * PAGE_SIZE;
+        let frame = self.own.frame(address).or_else(|| {
+            mapping.touch(at * PAGE_SIZE, self.bin.as_fd()).ok()?;
+            self.own.frame(address)
+        })?;
+        let entry = |file: &File| {
+            let mut entry = [0; ENTRY_BYTES as usize];
+            file.read_exact_at(&mut entry, frame * ENTRY_BYTES).ok()?;
+            Some(u64::from_ne_bytes(entry))
+        };
+        let flags = entry(&self.flags)?;
+        // One mapping is this process's own.
+        let is_mapped = entry(&self.mappings)? > 1;
+        Some(match flags {
+            _ if is_mapped => Noted::Often,
+            flags if flags & ACTIVE != 0 => Noted::Often,
+            flags if flags & REFERENCED != 0 => Noted::Once,
+            _ => Noted::Unused,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::{Duration, Instant};
+
+    use prepage_testing::{Need, has};
+
+    use super::*;
+    use crate::cachestat::evict;
+
+    const PAGES: u64 = 64;
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// What is noted of each page in memory.
+    fn noted(flags: &PageFlags, file: &File) -> Vec<(u64, Noted)> {
+        let mut all = Vec::new();
+        flags.of(file.as_fd(), PAGES, &mut |page, noted| all.push((page.0, noted))).unwrap();
+        all
+    }
+
+    /// Tries again where the kernel was short of memory: it takes back its notes then.
+    fn in_the_end(is_so: impl Fn() -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !is_so() {
+            assert!(Instant::now() < until, "not within a minute");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn pages_that_were_read_or_are_mapped_are_told_from_those_brought_in() {
+        if !has(Need::Root) || !has(Need::Eviction(env!("CARGO_MANIFEST_DIR").into())) {
+            return;
+        }
+        let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.write_all(&[7; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+        let flags = PageFlags::open().unwrap();
+        in_the_end(|| {
+            evict(file.as_fd(), PATIENCE).unwrap();
+            // Pages 32 to 47 are brought in, and 40 is read.
+            let half = std::num::NonZeroU64::new(16 * PAGE_SIZE);
+            rustix::fs::fadvise(&file, 32 * PAGE_SIZE, half, rustix::fs::Advice::WillNeed).unwrap();
+            file.read_exact_at(&mut [0; PAGE_SIZE as usize], 40 * PAGE_SIZE).unwrap();
+            // Looking changes nothing.
+            (0..3).all(|_| {
+                let all = noted(&flags, &file);
+                let used: Vec<u64> =
+                    all.iter().filter(|one| one.1 > Noted::Unused).map(|one| one.0).collect();
+                assert!(used.is_empty() || used == [40], "{all:?}");
+                used == [40] && all.len() == 16
+            })
+        });
+        // A mapping that stays: its page counts.
+        let mapping = FileMapping::new(file.as_fd(), PageRange::new(PageIndex(0), PageIndex(PAGES))).unwrap();
+        mapping.expect_random().unwrap();
+        in_the_end(|| {
+            mapping.byte(3 * PAGE_SIZE);
+            noted(&flags, &file).contains(&(3, Noted::Often))
+        });
+    }
+}
