@@ -237,7 +237,7 @@ impl Inner {
     }
 
     /// What is behind each page of a map that looks at `link`, by pages counted from 0.
-    pub(crate) fn wanted(&self, link: LinkId) -> Segments {
+    pub(crate) fn wanted(&self, link: LinkId) -> Vec<Segment> {
         let base = &self.links[&link].base.shown;
         let end = base.last().expect("a base has a segment").pages.end();
         let mut wanted = Vec::new();
@@ -245,16 +245,21 @@ impl Inner {
         let mut from = PageIndex(0);
         for (pages, holder) in self.chains.extents(link) {
             below.append(PageRange::new(from, pages.start()), &mut wanted);
-            wanted.extend(self.stores(holder, pages).into_iter().map(|(pages, object)| Segment {
-                pages,
-                object,
-                first: pages.start(),
-                install: Install::Copy,
-            }));
+            let frozen =
+                |pages, object| Segment { pages, object, first: pages.start(), install: Install::Copy };
+            match &self.links[&holder] {
+                Link { store: Some(store), elsewhere, .. } if elsewhere.is_empty() => {
+                    wanted.push(frozen(pages, Arc::clone(store)));
+                }
+                _ => {
+                    let stores = self.stores(holder, pages).into_iter();
+                    wanted.extend(stores.map(|(pages, store)| frozen(pages, store)));
+                }
+            }
             from = pages.end();
         }
         below.append(PageRange::new(from, end), &mut wanted);
-        wanted.into()
+        wanted
     }
 
     /// What maps of `link` show.
@@ -264,7 +269,7 @@ impl Inner {
         }
         let wanted = self.wanted(link);
         let laid = dense(&self.links[&link].base.laid, &wanted);
-        let shown = Arc::new(placed(&laid, &wanted));
+        let shown = Arc::new(placed(&laid, wanted));
         let view = Arc::new(View { laid: Arc::new(laid), shown });
         let known = self.links.get_mut(&link).expect("the link exists");
         known.view = Arc::downgrade(&view);
@@ -335,7 +340,7 @@ impl Base {
     /// What a saved snapshot begins one: `wanted`, where `below` lies behind what was not saved.
     pub(crate) fn saved(below: &[Segment], wanted: &[Segment]) -> Self {
         let laid = dense(below, wanted);
-        let shown = Arc::new(placed(&laid, wanted));
+        let shown = Arc::new(placed(&laid, wanted.to_vec()));
         Self { laid, shown, watched: None, _holds: Box::default() }
     }
 }
@@ -438,7 +443,7 @@ impl Behind {
             return None;
         }
         self.laid = Arc::new(base.laid.clone());
-        self.shown = Arc::new(placed(&self.laid, &self.shown));
+        self.shown = Arc::new(placed(&self.laid, self.shown.to_vec()));
         Some(())
     }
 }
@@ -470,9 +475,15 @@ fn moved_down(segments: &[Segment], start: PageIndex) -> Segments {
 }
 
 /// Segments whose pages are counted from 0, as a map shows them whose first page is `start`.
-pub(crate) fn moved_up(segments: &[Segment], start: PageIndex) -> Segments {
-    let up = |segment: &Segment| segment.clone().at(PageIndex(segment.pages.start().0 + start.0));
-    segments.iter().map(up).collect()
+pub(crate) fn moved_up(segments: Vec<Segment>, start: PageIndex) -> Vec<Segment> {
+    if start.0 == 0 {
+        return segments;
+    }
+    let up = |segment: Segment| {
+        let start = PageIndex(segment.pages.start().0 + start.0);
+        segment.at(start)
+    };
+    segments.into_iter().map(up).collect()
 }
 
 fn page_range(start: u64, end: u64) -> PageRange {
