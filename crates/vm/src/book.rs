@@ -24,6 +24,7 @@ use crate::map::MapCore;
 use crate::object::ObjectCore;
 use crate::piece::Piece;
 use crate::segment::{Install, Parts, Segment, Segments, placed};
+use crate::statistics::{Account, Tally};
 use crate::sync::{Mutex, MutexGuard};
 use crate::vm::{Vm, VmCore};
 
@@ -304,7 +305,7 @@ impl Vm {
     }
 
     /// Frees the frozen pages that nobody sees any more, since every map and snapshot above has another version; returns how
-    /// many that were.
+    /// many that were. A thread of the VM does so by itself after a while ([`VmOptions::free_shadowed_after`](crate::VmOptions)).
     ///
     /// # Errors
     /// When the kernel refuses to free frames; in a child of fork(2).
@@ -314,7 +315,14 @@ impl Vm {
         let mut looked_at = (Vec::new(), Vec::new());
         let shadowed = self.core.book.lock().take_shadowed(&mut looked_at);
         drop(looked_at);
-        shadowed.iter().try_fold(0, |freed, (store, pages)| Ok(freed + evict::take(store, *pages)?))
+        let mut freed = 0;
+        let outcome = shadowed.iter().try_for_each(|(store, pages)| {
+            freed += evict::take(store, *pages)?;
+            Ok(())
+        });
+        let tally = Tally { pages_shadowed: freed, ..Tally::default() };
+        self.core.figures.add(Account::here().cpu, &tally);
+        outcome.map(|()| freed)
     }
 }
 
@@ -373,6 +381,7 @@ impl Drop for Hold {
             inner.follow(&moved)
         };
         drop(gone);
+        self.vm.keeper.call();
     }
 }
 

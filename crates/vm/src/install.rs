@@ -125,7 +125,8 @@ impl MapCore {
         exactly: bool,
         account: &mut Account,
     ) -> io::Result<Shown> {
-        let section = account.enter(&frames.sections);
+        account.tally.shared_atomics += 2;
+        let section = self.mapping.begin(&frames.sections, account.cpu);
         // In the section: who unwires it again waits for this before it is unmapped.
         if frames.pages.rewire(place.page) {
             place.object.rewires(frames, 1);

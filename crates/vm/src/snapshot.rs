@@ -145,6 +145,7 @@ impl Map {
         let pages_frozen = copied.iter().map(|run| run.len()).sum();
         let tally = Tally { snapshots: 1, pages_frozen, freeze_ns, ..Tally::default() };
         core.vm.figures.add(account.cpu, &tally);
+        core.vm.keeper.snapshot_taken(&core.vm);
         Ok(self.handle(&store, link))
     }
 
