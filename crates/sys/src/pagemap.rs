@@ -56,6 +56,17 @@ const USER_END: u64 = (1 << 47) - PAGE_BYTES;
 /// Entries that are read at once.
 const ENTRIES: usize = 64;
 
+/// What the page tables of this process take in memory, in bytes, but for those of huge pages and the upper levels.
+///
+/// # Errors
+/// When /proc is not mounted.
+pub fn page_table_bytes() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// What a page table says of one page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageEntry(u64);
@@ -128,6 +139,15 @@ impl PageMap {
     pub fn private_in(&self, addresses: Range<u64>) -> io::Result<Vec<(u64, u64)>> {
         let not_of_file = Scan { category_inverted: IS_FILE, category_mask: IS_FILE, ..Scan::default() };
         self.scan(addresses, Scan { category_anyof_mask: IS_PRESENT | IS_SWAPPED, ..not_of_file })
+    }
+
+    /// The runs of `addresses` of which the page table holds anything: pages in memory or on a swap device, and marks that the kernel
+    /// keeps.
+    ///
+    /// # Errors
+    /// As [`Self::present`].
+    pub fn occupied_in(&self, addresses: Range<u64>) -> io::Result<Vec<(u64, u64)>> {
+        self.scan(addresses, Scan { category_anyof_mask: IS_PRESENT | IS_SWAPPED, ..Scan::default() })
     }
 
     fn scan(&self, addresses: Range<u64>, what: Scan) -> io::Result<Vec<(u64, u64)>> {

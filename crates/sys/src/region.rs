@@ -120,6 +120,15 @@ impl Span {
         self.unmap_ranges(ranges)
     }
 
+    /// Gives the page tables of `ranges`, each an offset and a length of whole tables, back to the kernel. The caller has made sure that
+    /// there is no page in them and that none is mapped meanwhile: it would be lost. Kernels before Linux 6.14 keep the tables.
+    ///
+    /// # Errors
+    /// As `unmap_shared`.
+    pub fn free_empty_tables(&self, ranges: &[(u64, u64)]) -> io::Result<()> {
+        self.unmap_ranges(ranges)
+    }
+
     fn unmap_ranges(&self, ranges: &[(u64, u64)]) -> io::Result<()> {
         for ranges in ranges.chunks(MOST_RANGES) {
             if ranges.len() == 1 || !self.unmap_at_once(ranges) {

@@ -59,6 +59,15 @@ impl<T> Versions<T> {
         Arc::clone(kept.last().unwrap_or(&self.first))
     }
 
+    /// The value of now, and those before it that may be in use. Takes a lock: not for signal handlers.
+    pub fn in_use(&self) -> Vec<Arc<T>> {
+        let mut values = vec![Arc::clone(&self.first)];
+        if let Some(later) = self.later.get() {
+            values.extend(later.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        }
+        values
+    }
+
     /// Puts `value` in place of the one of now.
     pub fn replace(&self, value: &Arc<T>) {
         let later = self.later.get_or_init(|| Later {

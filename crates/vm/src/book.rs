@@ -24,6 +24,7 @@ use crate::map::MapCore;
 use crate::object::ObjectCore;
 use crate::piece::Piece;
 use crate::segment::{Install, Parts, Segment, Segments, placed};
+use crate::statistics::{Account, Tally};
 use crate::sync::{Mutex, MutexGuard};
 use crate::vm::{Vm, VmCore};
 
@@ -237,7 +238,7 @@ impl Inner {
     }
 
     /// What is behind each page of a map that looks at `link`, by pages counted from 0.
-    pub(crate) fn wanted(&self, link: LinkId) -> Segments {
+    pub(crate) fn wanted(&self, link: LinkId) -> Vec<Segment> {
         let base = &self.links[&link].base.shown;
         let end = base.last().expect("a base has a segment").pages.end();
         let mut wanted = Vec::new();
@@ -245,16 +246,21 @@ impl Inner {
         let mut from = PageIndex(0);
         for (pages, holder) in self.chains.extents(link) {
             below.append(PageRange::new(from, pages.start()), &mut wanted);
-            wanted.extend(self.stores(holder, pages).into_iter().map(|(pages, object)| Segment {
-                pages,
-                object,
-                first: pages.start(),
-                install: Install::Copy,
-            }));
+            let frozen =
+                |pages, object| Segment { pages, object, first: pages.start(), install: Install::Copy };
+            match &self.links[&holder] {
+                Link { store: Some(store), elsewhere, .. } if elsewhere.is_empty() => {
+                    wanted.push(frozen(pages, Arc::clone(store)));
+                }
+                _ => {
+                    let stores = self.stores(holder, pages).into_iter();
+                    wanted.extend(stores.map(|(pages, store)| frozen(pages, store)));
+                }
+            }
             from = pages.end();
         }
         below.append(PageRange::new(from, end), &mut wanted);
-        wanted.into()
+        wanted
     }
 
     /// What maps of `link` show.
@@ -264,7 +270,7 @@ impl Inner {
         }
         let wanted = self.wanted(link);
         let laid = dense(&self.links[&link].base.laid, &wanted);
-        let shown = Arc::new(placed(&laid, &wanted));
+        let shown = Arc::new(placed(&laid, wanted));
         let view = Arc::new(View { laid: Arc::new(laid), shown });
         let known = self.links.get_mut(&link).expect("the link exists");
         known.view = Arc::downgrade(&view);
@@ -299,7 +305,7 @@ impl Vm {
     }
 
     /// Frees the frozen pages that nobody sees any more, since every map and snapshot above has another version; returns how
-    /// many that were.
+    /// many that were. A thread of the VM does so by itself after a while ([`VmOptions::free_shadowed_after`](crate::VmOptions)).
     ///
     /// # Errors
     /// When the kernel refuses to free frames; in a child of fork(2).
@@ -309,7 +315,14 @@ impl Vm {
         let mut looked_at = (Vec::new(), Vec::new());
         let shadowed = self.core.book.lock().take_shadowed(&mut looked_at);
         drop(looked_at);
-        shadowed.iter().try_fold(0, |freed, (store, pages)| Ok(freed + evict::take(store, *pages)?))
+        let mut freed = 0;
+        let outcome = shadowed.iter().try_for_each(|(store, pages)| {
+            freed += evict::take(store, *pages)?;
+            Ok(())
+        });
+        let tally = Tally { pages_shadowed: freed, ..Tally::default() };
+        self.core.figures.add(Account::here().cpu, &tally);
+        outcome.map(|()| freed)
     }
 }
 
@@ -335,7 +348,7 @@ impl Base {
     /// What a saved snapshot begins one: `wanted`, where `below` lies behind what was not saved.
     pub(crate) fn saved(below: &[Segment], wanted: &[Segment]) -> Self {
         let laid = dense(below, wanted);
-        let shown = Arc::new(placed(&laid, wanted));
+        let shown = Arc::new(placed(&laid, wanted.to_vec()));
         Self { laid, shown, watched: None, _holds: Box::default() }
     }
 }
@@ -368,6 +381,7 @@ impl Drop for Hold {
             inner.follow(&moved)
         };
         drop(gone);
+        self.vm.keeper.call();
     }
 }
 
@@ -438,7 +452,7 @@ impl Behind {
             return None;
         }
         self.laid = Arc::new(base.laid.clone());
-        self.shown = Arc::new(placed(&self.laid, &self.shown));
+        self.shown = Arc::new(placed(&self.laid, self.shown.to_vec()));
         Some(())
     }
 }
@@ -470,9 +484,15 @@ fn moved_down(segments: &[Segment], start: PageIndex) -> Segments {
 }
 
 /// Segments whose pages are counted from 0, as a map shows them whose first page is `start`.
-pub(crate) fn moved_up(segments: &[Segment], start: PageIndex) -> Segments {
-    let up = |segment: &Segment| segment.clone().at(PageIndex(segment.pages.start().0 + start.0));
-    segments.iter().map(up).collect()
+pub(crate) fn moved_up(segments: Vec<Segment>, start: PageIndex) -> Vec<Segment> {
+    if start.0 == 0 {
+        return segments;
+    }
+    let up = |segment: Segment| {
+        let start = PageIndex(segment.pages.start().0 + start.0);
+        segment.at(start)
+    };
+    segments.into_iter().map(up).collect()
 }
 
 fn page_range(start: u64, end: u64) -> PageRange {

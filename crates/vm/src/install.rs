@@ -125,7 +125,8 @@ impl MapCore {
         exactly: bool,
         account: &mut Account,
     ) -> io::Result<Shown> {
-        let section = account.enter(&frames.sections);
+        account.tally.shared_atomics += 2;
+        let section = self.mapping.begin(&frames.sections, account.cpu);
         // In the section: who unwires it again waits for this before it is unmapped.
         if frames.pages.rewire(place.page) {
             place.object.rewires(frames, 1);
@@ -151,24 +152,28 @@ impl MapCore {
         let page = place.page;
         let before = PageRange::new(run.start(), page);
         let mut shown = 0;
-        // The thread goes on as soon as its page is there. Where figures have to be exact, all else is there first.
+        // The thread goes on as soon as its page is there. Where figures have to be exact, all else is there first: one call that
+        // begins with the page would let the thread go on where it meets a page that is mapped, before those behind it are.
         let waits = exactly && self.space.mode == Mode::Handler;
+        let behind = PageRange::new(PageIndex(page.0 + 1), run.end());
         if waits {
-            shown += self.map_before(place, before, exactly, account);
+            shown += self.map_beside(place, before, exactly, account);
+            shown += self.map_beside(place, behind, exactly, account);
         }
-        let end = match self.map_from(place, PageRange::new(page, run.end()), exactly, account)? {
+        let forward = PageRange::new(page, if waits { behind.start() } else { run.end() });
+        let end = match self.map_from(place, forward, exactly, account)? {
             Reached::To(end) => end,
             Reached::No(shown) => return Ok(shown),
         };
         if !waits {
-            shown += self.map_before(place, before, exactly, account);
+            shown += self.map_beside(place, before, exactly, account);
         }
-        self.forget_poisoned(place, PageRange::new(run.start(), end));
+        self.forget_poisoned(place, PageRange::new(run.start(), if waits { run.end() } else { end }));
         Ok(Shown::Pages(shown + (end.0 - page.0)))
     }
 
-    /// Maps `run`, which lies before a touched page, all of it where `exactly`, else what two calls reach.
-    fn map_before(&self, place: &Place<'_>, run: PageRange, exactly: bool, account: &mut Account) -> u64 {
+    /// Maps `run`, in which the touched page does not lie, all of it where `exactly`, else what two calls reach.
+    fn map_beside(&self, place: &Place<'_>, run: PageRange, exactly: bool, account: &mut Account) -> u64 {
         let mut start = run.start();
         let mut calls = 0;
         while start < run.end() && (exactly || calls < 2) {

@@ -17,6 +17,7 @@
 //! | `save`, `saved`, [`manifest`] | snapshots in files, what a directory holds, and how it is read  |
 //! | `writes`      | which pages of a map were written to, and who is held while they freeze  |
 //! | `book`        | chains of snapshots: which object holds which page of a clone            |
+//! | `keeper`      | frees what every map above shadows                                       |
 //! | `populate`    | pages that are asked for, not touched                                    |
 //! | `options`     | how a VM and its maps are to be                                          |
 //! | `backing`     | who maps an object: one record a map, none a page                         |
@@ -34,6 +35,7 @@
 //! | `give_back`, `allowance` | how the pool shrinks while the machine is short of memory             |
 //! | `order`, `reclaim` | which frame goes next, and the thread that takes it                     |
 //! | `unwire`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                             |
+//! | `prune`       | page tables that show nothing any more                                    |
 //! | `space`, `addresses` | a descriptor, and from an address to its map, in signal context   |
 //! | `inline`, `handler`, `stop_pages` | the two ways a fault comes in                         |
 //! | `heirs`       | maps that children of fork(2) keep, and who serves them                   |
@@ -93,6 +95,7 @@ mod home;
 mod inline;
 mod install;
 mod jobs;
+mod keeper;
 pub mod manifest;
 mod map;
 #[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
@@ -110,6 +113,7 @@ mod pool;
 mod pool_options;
 mod populate;
 mod private_unwire;
+mod prune;
 mod reason;
 mod reclaim;
 mod record;

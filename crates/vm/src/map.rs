@@ -18,6 +18,7 @@ use crate::options::{Advice, MapOptions, Mode};
 use crate::piece::Piece;
 use crate::poison::Poison;
 use crate::policy_memory::PolicyMemory;
+use crate::prune::Mapping;
 use crate::request::Priority;
 use crate::segment::{Install, Segment, Segments, places};
 use crate::space::Space;
@@ -99,6 +100,8 @@ pub(crate) struct MapCore {
     /// (c) Where the kernel serves what is given to it; of maps of zeros in huge pages.
     pub(crate) blocks: Option<Arc<HugeBlocks>>,
     pub(crate) poison: Poison,
+    /// Whether pages may come into it.
+    pub(crate) mapping: Mapping,
 }
 
 impl Map {
@@ -178,6 +181,7 @@ impl Map {
             zero_cluster: options.zero_cluster,
             blocks: region.blocks(),
             poison: Poison::default(),
+            mapping: Mapping::default(),
         });
         let at = core.space.addresses.insert(&core).ok_or(MapError::TooMany)?;
         if let Some(opening) = &core.opening {
@@ -431,6 +435,7 @@ impl MapCore {
             zero_cluster: self.zero_cluster,
             blocks: None,
             poison: Poison::default(),
+            mapping: Mapping::default(),
         });
         self.vm.book.lock().watch_map(&heir);
         heir
@@ -516,16 +521,16 @@ impl MapCore {
             self.writes.are_told() || self.writes_through || self.protects.load(Ordering::SeqCst) != 0;
         let writes = if is_told { Writes::Told } else { Writes::Free };
         let uffd = &self.space.uffd;
-        for segment in &self.laid[..] {
-            let served = match segment.install {
-                Install::Zero => Served::Missing,
-                // Among others there is memory of the map's own, and alone the object's.
-                Install::Copy if self.laid.len() > 1 => Served::Missing,
-                Install::Copy | Install::Continue => served,
-            };
-            let offset = self.offset_of(segment.pages.start());
-            uffd.register_part(&self.span, offset, segment.pages.bytes(), served, writes)?;
-        }
-        Ok(())
+        let served = |segment: &Segment| match segment.install {
+            Install::Zero => Served::Missing,
+            // Among others there is memory of the map's own, and alone the object's.
+            Install::Copy if self.laid.len() > 1 => Served::Missing,
+            Install::Copy | Install::Continue => served,
+        };
+        self.laid.chunk_by(|segment, next| served(segment) == served(next)).try_for_each(|alike| {
+            let pages = PageRange::new(alike[0].pages.start(), alike[alike.len() - 1].pages.end());
+            let offset = self.offset_of(pages.start());
+            uffd.register_part(&self.span, offset, pages.bytes(), served(&alike[0]), writes)
+        })
     }
 }

@@ -275,7 +275,7 @@ mod whole_path {
             let mut entry = [prepage_sys::pagemap::PageEntry::default()];
             map.core.vm.page_map().unwrap().entries(address, &mut entry).unwrap();
             if entry[0].is_present() && !entry[0].is_protected() {
-                map.as_atomics()[(page * PAGE_SIZE) as usize].store(value, Ordering::SeqCst);
+                map.region.as_atomics()[(page * PAGE_SIZE) as usize].store(value, Ordering::SeqCst);
                 return;
             }
             let fault = BusFault { address, ip: 0, write: Some(true) };
@@ -315,6 +315,30 @@ mod whole_path {
             let kept = bytes.lock().unwrap().clone();
             assert!([3, 9].contains(&kept[PAGE_SIZE as usize]), "a write is lost");
             assert!([0, 2, 3].iter().all(|page| kept[page * PAGE_SIZE as usize] == 9));
+        });
+    }
+
+    #[test]
+    fn model_a_page_table_goes_only_when_nothing_is_in_it() {
+        random(400, || {
+            let vm = Vm::new(VmOptions::default().explain(false).fill_threads(1)).unwrap();
+            let zeros = vm.anonymous(2 << 20).unwrap();
+            let map = vm.map(&zeros, &MapOptions::private()).unwrap();
+            let model = Arc::new((vm, map));
+            let works: [fn(&(Vm, Map)); 3] = [
+                |(_, map)| (1..3).for_each(|page| write_inline(map, page, byte(page))),
+                |(_, map)| write_inline(map, 2, byte(2)),
+                |(vm, _)| (0..2).for_each(|_| drop(vm.prune_page_tables().unwrap())),
+            ];
+            let threads = works.map(|work| {
+                let model = Arc::clone(&model);
+                thread::spawn(move || work(&model))
+            });
+            threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+            for page in 1..3 {
+                let kept = model.1.as_slice()[(page * PAGE_SIZE) as usize];
+                assert_eq!(kept, byte(page), "what was written to page {page} is lost");
+            }
         });
     }
 

@@ -20,6 +20,7 @@ pub struct VmOptions {
     pub(crate) record_faults: usize,
     pub(crate) user_mode_only: bool,
     pub(crate) write_back_after: Duration,
+    pub(crate) free_shadowed_after: Duration,
     pub(crate) explain: bool,
 }
 
@@ -36,6 +37,7 @@ impl Default for VmOptions {
             record_faults: 0,
             user_mode_only: false,
             write_back_after: Duration::from_secs(5),
+            free_shadowed_after: Duration::from_secs(1),
             explain: true,
         }
     }
@@ -98,6 +100,12 @@ impl VmOptions {
     /// nobody flushes it; 5 s unless given.
     pub fn write_back_after(self, write_back_after: Duration) -> Self {
         Self { write_back_after, ..self }
+    }
+
+    /// How soon after a snapshot was taken or went the frozen pages are freed that nobody sees any more, at the earliest: 1 s unless
+    /// given, never by themselves with [`Duration::MAX`]. [`Vm::free_shadowed`](crate::Vm::free_shadowed) does it at once.
+    pub fn free_shadowed_after(self, free_shadowed_after: Duration) -> Self {
+        Self { free_shadowed_after, ..self }
     }
 
     /// Whether a touch that ends in SIGBUS is explained on stderr; it is unless told otherwise.

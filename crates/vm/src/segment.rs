@@ -116,29 +116,36 @@ impl<'a> Parts<'a> {
 }
 
 /// What a map shows of `wanted` where `laid` lies: an object's frames where its memfd lies there, else copies.
-pub(crate) fn placed(laid: &[Segment], wanted: &[Segment]) -> Segments {
+pub(crate) fn placed(laid: &[Segment], wanted: Vec<Segment>) -> Segments {
     let mut placed = Vec::with_capacity(wanted.len());
     let mut lies = laid.iter().peekable();
-    for segment in wanted {
-        let mut from = segment.pages.start();
-        while from < segment.pages.end() {
-            while lies.peek().is_some_and(|lies| lies.pages.end() <= from) {
-                lies.next();
-            }
-            let lies = lies.peek().expect("something lies behind every page");
-            let rest = PageRange::new(from, segment.pages.end().min(lies.pages.end()));
-            let part = segment.part(rest).expect("not empty");
-            let is_there = lies.install == Install::Continue
-                && Arc::ptr_eq(&lies.object, &part.object)
-                && lies.part(rest).is_some_and(|lies| lies.first == part.first);
-            let install = match &part.object.contents {
-                Contents::Zero => Install::Zero,
-                Contents::Frames(_) if is_there => Install::Continue,
-                Contents::Frames(_) => Install::Copy,
-            };
-            placed.push(Segment { install, ..part });
-            from = rest.end();
+    let mut place = |pages: PageRange, part: &Segment| {
+        while lies.peek().is_some_and(|lies| lies.pages.end() <= pages.start()) {
+            lies.next();
         }
+        let lies = lies.peek().expect("something lies behind every page");
+        let rest = PageRange::new(pages.start(), pages.end().min(lies.pages.end()));
+        let is_there = lies.install == Install::Continue
+            && Arc::ptr_eq(&lies.object, &part.object)
+            && rest.start().0 - lies.pages.start().0 + lies.first.0
+                == rest.start().0 - part.pages.start().0 + part.first.0;
+        let install = match &part.object.contents {
+            Contents::Zero => Install::Zero,
+            Contents::Frames(_) if is_there => Install::Continue,
+            Contents::Frames(_) => Install::Copy,
+        };
+        (rest, install)
+    };
+    for segment in wanted {
+        let mut left = segment.pages;
+        let (mut rest, mut install) = place(left, &segment);
+        while rest.end() < left.end() {
+            placed.push(Segment { install, ..segment.part(rest).expect("not empty") });
+            left = PageRange::new(rest.end(), left.end());
+            (rest, install) = place(left, &segment);
+        }
+        let first = PageIndex(segment.first.0 + (rest.start().0 - segment.pages.start().0));
+        placed.push(Segment { pages: rest, first, install, ..segment });
     }
     placed.into()
 }

@@ -110,6 +110,7 @@ impl Map {
             lacked.set(pages);
             got
         };
+        core.protect_ahead()?;
         let mut frozen = core.freeze(&store, room)?;
         // What it lacks is taken back while writers go on.
         for _ in 0..TRIES {
@@ -138,12 +139,13 @@ impl Map {
         {
             // What is shown is known to the book as soon as it is found there.
             let book = core.vm.book.lock();
-            let wanted = moved_up(&book.wanted(link), core.window.start());
-            core.shown.replace(&Arc::new(placed(&core.laid, &wanted)));
+            let wanted = moved_up(book.wanted(link), core.window.start());
+            core.shown.replace(&Arc::new(placed(&core.laid, wanted)));
         }
         let pages_frozen = copied.iter().map(|run| run.len()).sum();
         let tally = Tally { snapshots: 1, pages_frozen, freeze_ns, ..Tally::default() };
         core.vm.figures.add(account.cpu, &tally);
+        core.vm.keeper.snapshot_taken(&core.vm);
         Ok(self.handle(&store, link))
     }
 

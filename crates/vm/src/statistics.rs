@@ -75,6 +75,8 @@ counters! {
     snapshots,
     /// Pages that were frozen for snapshots.
     pages_frozen,
+    /// Frozen pages that were freed because every map and snapshot above had another version.
+    pages_shadowed,
     /// Nanoseconds during which who writes to a map waited while pages were frozen.
     freeze_ns,
     /// Frames that were taken away, by [`Object::evict`](crate::Object::evict) and by reclaim.
@@ -87,6 +89,8 @@ counters! {
     pages_unwired,
     /// Of these, those that were touched again: faults that read nothing.
     pages_rewired,
+    /// Bytes of empty page tables that were given back to the kernel.
+    table_bytes_pruned,
     /// Reads that found too few free frames, and waited for reclaim.
     frame_waits,
     /// Maps of objects that are wholly in memory, left to the kernel, whose faults are not seen.

@@ -22,6 +22,7 @@ use crate::handler::Handlers;
 use crate::heirs::Heirs;
 use crate::inline;
 use crate::jobs::Jobs;
+use crate::keeper::Keeper;
 use crate::map::Map;
 use crate::names::Names;
 use crate::object::{Bytes, Contents, Frames, MAX_BYTES, Object, ObjectCore};
@@ -91,6 +92,8 @@ pub(crate) struct VmCore {
     pub(crate) book: Book,
     /// Writes back what nobody flushes.
     pub(crate) writer: Arc<Writer>,
+    /// Frees what snapshots shadow.
+    pub(crate) keeper: Arc<Keeper>,
     own_page_map: OwnPageMap,
 }
 
@@ -136,6 +139,7 @@ impl Vm {
                 generation: fork::generation(),
                 book: Book::default(),
                 writer: Arc::default(),
+                keeper: Arc::default(),
                 own_page_map: OwnPageMap::default(),
                 options,
             }),
@@ -405,6 +409,7 @@ impl Drop for VmCore {
         if self.check_process().is_ok() {
             self.jobs.stop();
             self.writer.stop();
+            self.keeper.stop();
         }
     }
 }

@@ -54,6 +54,16 @@ impl Whole {
         Ok(Taking(self))
     }
 
+    /// `map` is not given to the kernel while what this returns lives; `None` where it is the kernel's already.
+    pub(crate) fn keep_from_kernel(&self, map: &MapCore) -> Option<Taking<'_>> {
+        let mut given = self.lock();
+        if given.maps.iter().any(|other| std::ptr::eq(other.as_ptr(), map)) {
+            return None;
+        }
+        given.takers += 1;
+        Some(Taking(self))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Given> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -116,7 +116,8 @@ impl Fault<'_> {
         if !self.touch.write || !map.writes_through {
             return None;
         }
-        let section = self.account.enter(&frames.sections);
+        self.account.tally.shared_atomics += 2;
+        let section = map.mapping.begin(&frames.sections, self.account.cpu);
         if !place.object.mark(frames, place.page, &mut self.account) {
             return None;
         }

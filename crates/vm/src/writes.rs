@@ -249,6 +249,10 @@ impl MapCore {
     /// Copies `run`, by index, which the caller made Copying, into the snapshot that is being taken.
     fn copy_frozen(&self, writes: &Writes, run: PageRange, cpu: usize) {
         let freeze = writes.freeze.enter(cpu).expect("pages are frozen while a snapshot is taken alone");
+        // One that is not there cannot be read by the kernel then, and nobody waits for it.
+        if self.space.mode == Mode::Inline && self.copy_pages(&freeze, run).is_ok_and(|all| all) {
+            return run.iter().for_each(|index| writes.copied(index.0, CLEAN | COPIED));
+        }
         let mut entries = [PageEntry::default(); COPY_PAGES as usize];
         let entries = &mut entries[..run.len() as usize];
         let start = self.span.start() + run.start().offset_bytes();
@@ -258,7 +262,7 @@ impl MapCore {
             let mut to = CLEAN;
             // One that is the object's, or none at all, was never written to.
             if outcome.is_ok() && entry.may_be_private() {
-                match self.copy_page(&freeze, index) {
+                match self.copy_pages(&freeze, PageRange::new(index, PageIndex(index.0 + 1))) {
                     Ok(true) => to = CLEAN | COPIED,
                     Ok(false) => {}
                     Err(error) => outcome = Err(error),
@@ -273,11 +277,11 @@ impl MapCore {
         }
     }
 
-    /// Writes the page with the number `index` to the snapshot; false where it cannot be read, because it is not there.
-    fn copy_page(&self, freeze: &Freeze, index: PageIndex) -> std::io::Result<bool> {
+    /// Writes the pages `run`, by index, to the snapshot; false where one cannot be read, because it is not there.
+    fn copy_pages(&self, freeze: &Freeze, run: PageRange) -> std::io::Result<bool> {
         let frames = freeze.store.frames().expect("a store has frames");
-        let at = index.offset_bytes();
-        Ok(frames.memfd.write_from(&self.span, at, PAGE_SIZE, at)? == PAGE_SIZE)
+        let at = run.start().offset_bytes();
+        Ok(frames.memfd.write_from(&self.span, at, run.bytes(), at)? == run.bytes())
     }
 
     /// Has writes told from here on, and finds what was written before. Nobody waits for it.
@@ -347,6 +351,31 @@ impl MapCore {
         }
     }
 
+    /// Protects what was written to, while writers go on: so [`Self::freeze`] has to protect alone what is written to between the two.
+    pub(crate) fn protect_ahead(&self) -> std::io::Result<()> {
+        let writes = self.writes.writes.get().expect("writes are told");
+        let open = runs(writes, |word| word & STATE == OPEN);
+        for index in open.iter().flat_map(|run| run.iter()) {
+            // Until it is protected it may be written to without a fault, and counts as written to either way.
+            writes.change(index.0, OPEN, KEPT);
+        }
+        // Who saw a page Open and is about to unprotect it has done so.
+        writes.opening.wait();
+        let mut left = near(&open);
+        let outcome = left.try_for_each(|run| self.protect(run));
+        if outcome.is_err() {
+            // What is left open may not pass for protected; what was protected and counts as Open does no harm.
+            for index in open.iter().flat_map(|run| run.iter()) {
+                writes.change(index.0, KEPT, OPEN);
+            }
+        }
+        outcome
+    }
+
+    fn protect(&self, run: PageRange) -> std::io::Result<()> {
+        self.space.uffd.protect(&self.span, run.start().offset_bytes(), run.bytes())
+    }
+
     /// Freezes what was written to, in one moment; `room` is asked whether there is room for so many pages. Returns their runs,
     /// by index, and how long who writes may have waited.
     pub(crate) fn freeze(
@@ -370,16 +399,8 @@ impl MapCore {
             }
         }
         let (open, frozen) = (open.0, frozen.0);
-        let mut near = open.iter().peekable();
-        while let Some(first) = near.next() {
-            let mut last = first;
-            while let Some(next) = near.next_if(|next| next.start().0 - last.end().0 <= GAP_PAGES) {
-                last = next;
-            }
-            let len = PageRange::new(first.start(), last.end()).bytes();
-            // Where that fails, what is protected already is opened again by who writes to it, and counts as written to.
-            self.space.uffd.protect(&self.span, first.start().offset_bytes(), len)?;
-        }
+        // Where that fails, what is protected already is opened again by who writes to it, and counts as written to.
+        near(&open).try_for_each(|run| self.protect(run))?;
         if !room(frozen.iter().map(|run| run.len()).sum()) {
             for index in open.iter().flat_map(|run| run.iter()) {
                 writes.change(index.0, OPEN, KEPT);
@@ -440,6 +461,12 @@ impl MapCore {
             writes.change(index.0, CLEAN, KEPT);
         }
     }
+}
+
+/// `open`, and what lies between where that is little: what is protected by one call.
+fn near(open: &[PageRange]) -> impl Iterator<Item = PageRange> {
+    let near = |run: &PageRange, next: &PageRange| next.start().0 - run.end().0 <= GAP_PAGES;
+    open.chunk_by(near).map(|runs| PageRange::new(runs[0].start(), runs[runs.len() - 1].end()))
 }
 
 /// The runs of pages, by index, of whose words `which` is true.

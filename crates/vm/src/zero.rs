@@ -133,7 +133,7 @@ fn make_range(
     while from < range.end() {
         let offset = map.offset_of(from);
         let pages = (range.end().0 - from.0).min(CALL_PAGES);
-        let section = map.vm.zeros.sections.enter(rustix::thread::sched_getcpu());
+        let section = map.mapping.begin(&map.vm.zeros.sections, rustix::thread::sched_getcpu());
         tally.shared_atomics += 2;
         let told = map.writes_told();
         let made = |pages: u64| {

@@ -5,8 +5,8 @@ mod support;
 use std::thread::sleep;
 use std::time::Duration;
 
-use prepage_core::policy::Policy;
 use prepage_core::policy::choice::MOST_AHEAD;
+use prepage_core::policy::{Neighbours, Policy};
 use prepage_simulate::{Replay, Touch, model};
 use prepage_vm::{MapOptions, Mode, Vm};
 use proptest::prelude::*;
@@ -107,6 +107,35 @@ fn every_vector_is_exact_through_real_memory() {
         }
     }
     assert!(compared == 0 || compared >= 88, "{compared} compared");
+}
+
+/// In handler mode a thread goes on once its page is there. What is mapped with it has to be there by then, also behind pages that
+/// were mapped before.
+#[test]
+fn a_fault_ends_when_all_that_it_maps_is_there() {
+    const BLOCKS: u64 = 400;
+    let vm = vm();
+    let source = support::Words { len_bytes: BLOCKS * 16 * 4096, ..Default::default() };
+    let object = vm.source("words", source).unwrap();
+    if !support::modes(&vm, &object).contains(&Mode::Handler) {
+        return;
+    }
+    let other = vm.map(&object, &MapOptions::shared()).unwrap();
+    other.populate(other.window()).unwrap();
+    let options = MapOptions::shared().mode(Mode::Handler).neighbours(Neighbours::Block(16)).every_fault();
+    let map = vm.map(&object, &options).unwrap();
+    (0..BLOCKS).for_each(|block| map.populate(pages(block * 16 + 8, block * 16 + 9)).unwrap());
+    let before = vm.statistics().counted.soft;
+    for block in 0..BLOCKS {
+        for page in [0, 15, 9] {
+            let page = block * 16 + page;
+            assert_eq!(touch(&map, page), support::word(page * 4096));
+        }
+    }
+    // A handler thread counts a fault after it let the thread go on.
+    support::until(|| vm.statistics().counted.soft - before >= BLOCKS);
+    drop(map);
+    assert_eq!(vm.statistics().counted.soft - before, BLOCKS);
 }
 
 proptest! {

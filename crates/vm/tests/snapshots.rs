@@ -274,6 +274,35 @@ fn pages_that_every_map_shadows_are_destroyed() {
     }
 }
 
+#[test]
+fn what_every_map_shadows_goes_by_itself() {
+    const PAGES: u64 = 64;
+    let options = VmOptions::default().free_shadowed_after(std::time::Duration::from_millis(1));
+    let vm = Vm::new(options).unwrap();
+    let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+    let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+    (0..PAGES).for_each(|page| write(&mut map, page, page + 1));
+    let base = map.snapshot().unwrap();
+    let mut clone = vm.map(&base, &MapOptions::private()).unwrap();
+    for (map, value) in [(&mut map, 100), (&mut clone, 200)] {
+        (0..PAGES - 7).for_each(|page| write(map, page, value + page));
+    }
+    let tops = [map.snapshot().unwrap(), clone.snapshot().unwrap()];
+    assert_eq!(vm.statistics().counted.pages_shadowed, 0, "the first snapshot shows them all");
+    // That one goes is what calls the thread.
+    drop(base);
+    support::until(|| vm.statistics().counted.pages_shadowed == PAGES - 7);
+    support::until(|| vm.statistics().frames == 2 * PAGES - 7);
+    for (map, value) in [(&map, 100), (&clone, 200)] {
+        assert_eq!(
+            [0, PAGES - 8, PAGES - 7].map(|page| read(map, page)),
+            [value, value + PAGES - 8, PAGES - 6]
+        );
+    }
+    drop((map, clone, zeros, tops));
+    assert_eq!(left_in(&vm), (0, 0, 0, 0));
+}
+
 /// Threads write by pointers while snapshots are taken: one counts up page after page, so that every snapshot shows a row
 /// that falls by one at most.
 #[test]
@@ -384,7 +413,9 @@ proptest! {
     #[test]
     fn maps_read_what_they_wrote(steps in steps()) {
         let file = support::file(PAGES * PAGE_SIZE);
-        let vm = vm();
+        // What is shadowed is freed beside all of it.
+        let options = VmOptions::default().free_shadowed_after(std::time::Duration::from_micros(200));
+        let vm = Vm::new(options).unwrap();
         let object = vm.file(file.path()).unwrap();
         let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
         let modes = modes(&vm, &object);

@@ -11,6 +11,7 @@ mod clones;
 mod cold;
 mod plain;
 mod records;
+mod reflink;
 mod resident;
 mod rounds;
 mod snapshots;

@@ -2,6 +2,7 @@
 //! and a private mapping of the same file.
 
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::forked::Forked;
@@ -9,6 +10,7 @@ use prepage_sys::mapping::FileMapping;
 use prepage_vm::{Map, MapOptions, Object, Vm, VmOptions};
 
 use crate::clones::memory;
+use crate::reflink::Reflinks;
 use crate::resident::Bytes;
 use crate::rounds::{Aim, compare, median, seconds, way};
 
@@ -24,6 +26,7 @@ pub fn measure() -> Vec<Aim> {
     ];
     aims.push(depth());
     aims.push(shadowed());
+    aims.push(tables());
     aims.extend(clones());
     aims.into_iter().flatten().collect()
 }
@@ -38,14 +41,20 @@ fn whole(vm: &Vm, len_bytes: u64) -> Map {
 
 /// Writes to `count` pages spread over the map, others each time.
 fn scatter(bytes: &mut [u8], count: u64, round: u64) {
-    let pages = bytes.len() as u64 / PAGE_SIZE;
-    let apart = pages / count;
-    for index in 0..count {
-        // Somewhere in each stretch.
-        let within = (index + round).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
-        let page = (index * apart + within % apart) % pages;
+    for page in scattered(bytes.len() as u64, count, round) {
         bytes[(page * PAGE_SIZE) as usize] = round as u8 | 1;
     }
+}
+
+/// `count` pages of `len_bytes`, others each round.
+fn scattered(len_bytes: u64, count: u64, round: u64) -> impl Iterator<Item = u64> {
+    let pages = len_bytes / PAGE_SIZE;
+    let apart = pages / count;
+    (0..count).map(move |index| {
+        // Somewhere in each stretch.
+        let within = (index + round).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        (index * apart + within % apart) % pages
+    })
 }
 
 fn rounds() -> u64 {
@@ -171,6 +180,56 @@ fn shadowed() -> Option<Aim> {
     Aim::at_least("shadowed pages freed", Some(freed as f64 / pages as f64), 0.99)
 }
 
+/// What it takes to have a clone and to write to 1 % of its pages.
+fn written(vm: &Vm, snapshot: &Object, plain: &mut [u8], reflinks: Option<&Reflinks>) {
+    let count = snapshot.pages().len() / 100;
+    let mut ways = vec![
+        way("clone of a snapshot", || {
+            seconds(|| {
+                let mut map = vm.map(snapshot, &MapOptions::private()).unwrap();
+                scatter(map.as_mut_slice(), count, 1);
+            }) * 1e3
+        }),
+        way("fork(2) with as much memory", || {
+            let child = || {
+                scatter(plain, count, 1);
+                0
+            };
+            seconds(|| drop(Forked::new(child).unwrap().wait().unwrap())) * 1e3
+        }),
+    ];
+    if let Some(reflinks) = reflinks {
+        ways.push(way("a file that shares its blocks (XFS)", || {
+            seconds(|| {
+                let (file, _mapping) = reflinks.copy();
+                for page in scattered(snapshot.len_bytes(), count, 1) {
+                    file.write_all_at(&[1], page * PAGE_SIZE).unwrap();
+                }
+            }) * 1e3
+        }));
+    }
+    compare("a clone of 1 GiB, 1 % of it written, and gone", "ms", ways);
+}
+
+/// Page tables of an idle map whose pages were evicted.
+fn tables() -> Option<Aim> {
+    const LEN: u64 = 1024 * MIB;
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let object = vm.source("image", Bytes(LEN)).unwrap();
+    let map = vm.map(&object, &MapOptions::private()).unwrap();
+    map.populate(map.window()).unwrap();
+    // A word of 8 bytes for each page.
+    let full = LEN / PAGE_SIZE * 8 >> 10;
+    object.evict(object.pages()).unwrap();
+    let mut pruned = 0;
+    let took = seconds(|| pruned = vm.prune_page_tables().unwrap() >> 10);
+    println!(
+        "\nan idle map of 1 GiB, evicted: {pruned} of {full} KiB of page tables pruned in {:.1} ms",
+        took * 1e3
+    );
+    Aim::at_least("page tables of an idle map pruned", Some(pruned as f64 / full as f64), 0.95)
+}
+
 /// A hundred clones of a snapshot of 1 GiB, each writing 1 %.
 fn clones() -> Vec<Option<Aim>> {
     const LEN: u64 = 1024 * MIB;
@@ -214,9 +273,11 @@ fn clones() -> Vec<Option<Aim>> {
     drop(clones);
     let file = tempfile::NamedTempFile::new_in(".").unwrap();
     file.as_file().set_len(LEN).unwrap();
-    let plain = vec![1_u8; LEN as usize];
+    let mut plain = vec![1_u8; LEN as usize];
     let (vm, snapshot) = (&vm, &snapshot);
-    let ways = vec![
+    let reflinks =
+        Reflinks::new(LEN).inspect_err(|error| println!("\nno files that share blocks: {error}")).ok();
+    let mut ways = vec![
         way("clone of a snapshot", || {
             let mut map = None;
             seconds(|| map = Some(vm.map(snapshot, &MapOptions::private()).unwrap())) * 1e6
@@ -234,7 +295,14 @@ fn clones() -> Vec<Option<Aim>> {
             took * 1e6
         }),
     ];
+    if let Some(reflinks) = &reflinks {
+        ways.push(way("a file that shares its blocks (XFS), mapped", || {
+            let mut copy = None;
+            seconds(|| copy = Some(reflinks.copy())) * 1e6
+        }));
+    }
     let scores = compare("a clone of 1 GiB is ready", "µs", ways);
+    written(vm, snapshot, &mut plain, reflinks.as_ref());
     vec![
         Aim::at_most(
             "100 clones: memory to image and written pages",

@@ -117,8 +117,9 @@ pub fn modes(vm: &Vm, object: &Object) -> Vec<Mode> {
     permitted.map(|(mode, _)| mode).collect()
 }
 
+/// One that frees nothing by itself that tests count.
 pub fn vm() -> Vm {
-    Vm::new(VmOptions::default()).unwrap()
+    Vm::new(VmOptions::default().free_shadowed_after(std::time::Duration::MAX)).unwrap()
 }
 
 /// Runs one of a file's tests that act only in a child, with `before` in front of the command line.

@@ -1,0 +1,78 @@
+//! The thread of a VM with snapshots that frees frozen pages which nobody sees any more.
+
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::sync::{AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
+use crate::vm::{Vm, VmCore};
+
+/// The thread rests so many times as long as it looked last: who takes snapshots waits for it while it looks.
+const REST_PARTS: u32 = 20;
+
+/// When the thread looks.
+///
+/// Lock legend: (f) atomic, slept on; `is_there` is held while the thread is started.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    /// Whether there is a thread.
+    is_there: Mutex<bool>,
+    /// (f) 1 while pages may be shadowed that were not.
+    called: AtomicU32,
+    /// (f) 1 when the thread is to end.
+    stop: AtomicU32,
+}
+
+impl Keeper {
+    /// A snapshot was taken, which may shadow pages from here on.
+    pub(crate) fn snapshot_taken(self: &Arc<Self>, vm: &Arc<VmCore>) {
+        let after = vm.options.free_shadowed_after;
+        if after == Duration::MAX {
+            return;
+        }
+        {
+            let mut is_there = self.is_there.lock().unwrap_or_else(PoisonError::into_inner);
+            if !*is_there {
+                let (keeper, vm) = (Arc::clone(self), Arc::downgrade(vm));
+                // Without a thread pages stay until they are freed on request, or the next snapshot finds one.
+                *is_there = spawn("prepage-shadowed", move || keeper.work(&vm, after)).is_ok();
+            }
+        }
+        self.call();
+    }
+
+    /// A map or a snapshot has gone, or something is shadowed.
+    pub(crate) fn call(&self) {
+        if self.called.swap(1, Ordering::SeqCst) == 0 {
+            wake(&self.called, 1);
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(1, Ordering::SeqCst);
+        self.called.store(1, Ordering::SeqCst);
+        wake(&self.called, 1);
+        wake(&self.stop, 1);
+    }
+
+    fn work(&self, vm: &Weak<VmCore>, after: Duration) {
+        let mut rest = after;
+        loop {
+            while self.called.load(Ordering::SeqCst) == 0 {
+                wait(&self.called, 0);
+            }
+            if self.stop.load(Ordering::SeqCst) == 0 {
+                wait_for(&self.stop, 0, rest);
+            }
+            if self.stop.load(Ordering::SeqCst) != 0 {
+                return;
+            }
+            // Before it looks: what is shadowed later calls again.
+            self.called.store(0, Ordering::SeqCst);
+            let Some(core) = vm.upgrade() else { return };
+            let began = Instant::now();
+            // What the kernel refuses to free is not shown by anybody, and goes with its snapshot.
+            let _ = Vm { core }.free_shadowed();
+            rest = after.max(began.elapsed() * REST_PARTS);
+        }
+    }
+}

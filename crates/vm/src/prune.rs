@@ -1,0 +1,220 @@
+//! Page tables that show nothing any more go back to the kernel.
+//!
+//! ```text
+//!   who would map a page waits ─► those that began before end ─► 2 MiB without a page? ─► its table goes ─► they go on
+//! ```
+//! A page that is mapped between the look and the call would be lost, with what was written to it. All pages of a map come by calls of
+//! the VM, in sections; where the kernel maps some by itself ([`crate::whole`]) nothing is pruned.
+
+use std::collections::HashSet;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use prepage_core::PAGE_SIZE;
+use prepage_sys::pagemap::{PageMap, page_table_bytes};
+use prepage_sys::region::REGION_ALIGN;
+use prepage_sys::sections::{Section, Sections};
+use prepage_sys::signals::Masked;
+
+use crate::error::AccessError;
+use crate::map::MapCore;
+use crate::object::ObjectCore;
+use crate::statistics::{Account, Tally};
+use crate::sync::{AtomicU32, Ordering, wait, wake};
+use crate::vm::Vm;
+
+/// Tables that are looked at together: who faults waits for as many to be looked at and to go, a fraction of a millisecond.
+const BATCH_BYTES: u64 = 64 * REGION_ALIGN;
+
+/// Keeps pages from being mapped for a moment.
+///
+/// Lock legend: (f) atomic, slept on.
+#[derive(Debug, Default)]
+pub(crate) struct Mapping {
+    /// (f) So many keep them from it.
+    held: AtomicU32,
+}
+
+/// While this lives no page comes into the map.
+struct Held<'a>(&'a Mapping);
+
+impl Mapping {
+    /// Begins a section in which pages are mapped. Waits while that is held: for no read, and no other section.
+    pub(crate) fn begin<'a>(&self, sections: &'a Sections, cpu: usize) -> Section<'a> {
+        loop {
+            let section = sections.enter(cpu);
+            let held = self.held.load(Ordering::SeqCst);
+            if held == 0 {
+                return section;
+            }
+            drop(section);
+            wait(&self.held, held);
+        }
+    }
+
+    fn hold(&self) -> Held<'_> {
+        self.held.fetch_add(1, Ordering::SeqCst);
+        Held(self)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::SeqCst);
+        wake(&self.0.held, u32::MAX >> 1);
+    }
+}
+
+impl Vm {
+    /// Gives page tables back to the kernel in which none of the VM's maps has a page left, 4 KiB for each 2 MiB of a map: those of
+    /// frames that were evicted or reclaimed. Returns how many bytes of them fewer this process has. Threads that fault meanwhile wait for
+    /// a fraction of a millisecond at most. Kernels before Linux 6.14 keep the tables until a map goes, and where pages are protected for
+    /// snapshots the kernel's marks stay in them.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use prepage_vm::{MapOptions, Vm, VmOptions};
+    ///
+    /// let vm = Vm::new(VmOptions::default())?;
+    /// let image = vm.file(std::env::current_exe()?)?;
+    /// let map = vm.map(&image, &MapOptions::shared())?;
+    /// map.populate(map.window())?;
+    /// image.evict(image.pages())?;
+    /// println!("{} bytes of page tables went", vm.prune_page_tables()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the kernel refuses to tell what is in a page table; in a child of fork(2).
+    pub fn prune_page_tables(&self) -> Result<u64, AccessError> {
+        self.core.check_process().map_err(|_| AccessError::Forked)?;
+        let _masked = Masked::asynchronous();
+        let cpu = Account::here().cpu;
+        let before = page_table_bytes().map_err(AccessError::System)?;
+        let mut seen = HashSet::new();
+        let mut outcome = Ok(());
+        for object in self.core.names.alive() {
+            for (_, at) in object.backings.of_maps() {
+                if seen.insert(at.map_id())
+                    && let Some(map) = at.enter(cpu)
+                {
+                    outcome = outcome.and(map.prune());
+                }
+            }
+        }
+        let after = page_table_bytes().map_err(AccessError::System)?;
+        let pruned = before.saturating_sub(after);
+        self.core.figures.add(cpu, &Tally { table_bytes_pruned: pruned, ..Tally::default() });
+        outcome.map(|()| pruned).map_err(AccessError::System)
+    }
+}
+
+impl MapCore {
+    fn prune(&self) -> io::Result<()> {
+        // Huge pages are the kernel's.
+        if self.blocks.is_some() {
+            return Ok(());
+        }
+        let whole = self.laid[0].object.frames().map(|frames| frames.whole.keep_from_kernel(self));
+        if matches!(whole, Some(None)) {
+            return Ok(());
+        }
+        let table = self.vm.page_map()?;
+        let (start, end) = self.addresses();
+        // The last table may show what lies behind the map.
+        let end = end - end % REGION_ALIGN;
+        for empty in empty_blocks(table, start..end)? {
+            for from in empty.clone().step_by(BATCH_BYTES as usize) {
+                self.prune_some(table, from..empty.end.min(from + BATCH_BYTES))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the tables of `addresses` go that are empty now.
+    fn prune_some(&self, table: &PageMap, addresses: Range<u64>) -> io::Result<()> {
+        let _held = self.mapping.hold();
+        // Who maps a page now sees that it is held; who did not see it has ended when this is done.
+        for object in self.objects_in_use() {
+            object.mapping_sections().wait();
+        }
+        let _poison = self.poison.hold();
+        let empty = empty_blocks(table, addresses)?;
+        #[cfg(feature = "shuttle")]
+        crate::sync::yield_now();
+        let ranges: Vec<(u64, u64)> =
+            empty.iter().map(|empty| (empty.start - self.span.start(), empty.end - empty.start)).collect();
+        self.span.free_empty_tables(&ranges)
+    }
+
+    /// The objects whose pages a fault that began before may be mapping, each once.
+    fn objects_in_use(&self) -> Vec<Arc<ObjectCore>> {
+        let mut seen = HashSet::new();
+        let mut objects = Vec::new();
+        for shown in self.shown.in_use() {
+            for segment in &shown[..] {
+                if seen.insert(Arc::as_ptr(&segment.object)) {
+                    objects.push(Arc::clone(&segment.object));
+                }
+            }
+        }
+        objects
+    }
+}
+
+impl ObjectCore {
+    /// Where its pages are mapped.
+    fn mapping_sections(&self) -> &Sections {
+        self.frames().map_or(&self.vm.zeros.sections, |frames| &frames.sections)
+    }
+}
+
+/// The whole page tables' worth of `addresses`, which begin with one, that hold neither a page nor a mark.
+fn empty_blocks(table: &PageMap, addresses: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    Ok(empty_between(&table.occupied_in(addresses.clone())?, addresses))
+}
+
+fn empty_between(occupied: &[(u64, u64)], addresses: Range<u64>) -> Vec<Range<u64>> {
+    let ends = std::iter::once(addresses.start).chain(occupied.iter().map(|run| run.1));
+    let starts = occupied.iter().map(|run| run.0).chain([addresses.end]);
+    let gaps = ends.zip(starts).map(|(from, to)| from.next_multiple_of(REGION_ALIGN)..to - to % REGION_ALIGN);
+    gaps.filter(|gap| gap.start < gap.end).collect()
+}
+
+const _: () = assert!(REGION_ALIGN == 512 * PAGE_SIZE, "what one page table shows");
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_tables_are_empty() {
+        const MIB: u64 = 1 << 20;
+        let of = |occupied: &[(u64, u64)]| empty_between(occupied, 0..8 * MIB);
+        assert_eq!(of(&[]), [0..8 * MIB]);
+        assert_eq!(of(&[(0, 8 * MIB)]), []);
+        assert_eq!(of(&[(3 * MIB, 3 * MIB + 4096)]), [0..2 * MIB, 4 * MIB..8 * MIB]);
+        assert_eq!(of(&[(0, 4096), (2 * MIB - 4096, 2 * MIB)]), [2 * MIB..8 * MIB]);
+        assert_eq!(of(&[(4096, 8192), (6 * MIB, 8 * MIB)]), [2 * MIB..6 * MIB]);
+        assert_eq!(of(&[(2 * MIB - 4096, 2 * MIB + 4096), (5 * MIB, 7 * MIB)]), []);
+    }
+
+    #[test]
+    fn who_maps_waits_while_it_is_held() {
+        let (mapping, sections) = (Mapping::default(), Sections::default());
+        let held = mapping.hold();
+        let again = mapping.hold();
+        std::thread::scope(|scope| {
+            let mapper = scope.spawn(|| drop(mapping.begin(&sections, 0)));
+            // One that waits is in no section.
+            sections.wait();
+            drop(held);
+            sections.wait();
+            assert!(!mapper.is_finished(), "one more holds it");
+            drop(again);
+            mapper.join().unwrap();
+        });
+    }
+}
