@@ -148,10 +148,13 @@ impl Opened {
             let Ok(identity) = identity_of(&file) else { continue };
             let own = path.to_str().and_then(|path| own.get(path)).unwrap_or(&nothing);
             let sightings = &mut self.sightings;
+            let Some(place) = sightings.place(path, Some((identity.device, identity.inode))) else {
+                continue;
+            };
             // A file that cannot be mapped has no pages of its own.
             let _ = flags.of(file.as_fd(), identity.size_bytes.div_ceil(PAGE_SIZE), &mut |page, noted| {
                 if is_used(page, noted, own) {
-                    sightings.touch(*time_ns, path, Some((identity.device, identity.inode)), page);
+                    sightings.touch(*time_ns, place, page);
                 }
             });
         }
