@@ -161,7 +161,15 @@ bench-vm: setup-build
 bench-snapshots: setup-build
 	cargo bench --locked -p prepage-vm --bench vm -- snapshots
 
-.PHONY: bench-snapshots
+## bench-writes: first writes to mapped files, flushes and swap of the user-space VM, beside the kernel's; ROUNDS and DIRECTORY settable
+bench-writes: setup-build
+	cargo bench --locked -p prepage-vm --bench vm -- writes
+
+## bench-give-back: what a process with an idle half gives back to one that needs memory, and what that costs it (root)
+bench-give-back: setup-build
+	cargo bench --locked -p prepage-vm --bench vm -- give-back
+
+.PHONY: bench-snapshots bench-writes bench-give-back
 
 ## stress-vm: threads against the user-space VM under a watchdog, for SECONDS (600)
 stress-vm: setup-build

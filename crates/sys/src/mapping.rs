@@ -127,6 +127,43 @@ impl FileMapping {
     }
 }
 
+/// A file mapped to be written to: what programs that use no [`prepage-vm`](https://docs.rs/prepage-vm) do, to compare with.
+#[derive(Debug)]
+pub struct WritableMapping(FileMapping);
+
+impl WritableMapping {
+    /// Maps `pages` of `file`, shared.
+    ///
+    /// # Errors
+    /// As [`FileMapping::new`]; EACCES for files not open to be written.
+    pub fn new(file: BorrowedFd<'_>, pages: PageRange) -> io::Result<Self> {
+        FileMapping::with(file, pages, ProtFlags::READ | ProtFlags::WRITE).map(Self)
+    }
+
+    /// Writes the byte at `offset_bytes` of the mapping, as [`FileMapping::byte`] reads it.
+    ///
+    /// # Panics
+    /// Outside the mapping.
+    #[inline]
+    pub fn set_byte(&self, offset_bytes: u64, byte: u8) {
+        assert!(offset_bytes < self.0.pages.bytes(), "a write outside the mapping");
+        // SAFETY: within the mapping by the check above, which is writable since `new`; nobody holds a reference into it.
+        unsafe { self.0.start.as_ptr().add(offset_bytes as usize).write_volatile(byte) }
+    }
+
+    /// Makes what was written durable: msync(2) with MS_SYNC.
+    ///
+    /// # Errors
+    /// Those of writing to the file.
+    pub fn sync(&self) -> io::Result<()> {
+        let len_bytes = self.0.pages.bytes() as usize;
+        // SAFETY: the range is our mapping.
+        Ok(unsafe {
+            rustix::mm::msync(self.0.start.as_ptr().cast(), len_bytes, rustix::mm::MsyncFlags::SYNC)
+        }?)
+    }
+}
+
 impl Drop for FileMapping {
     fn drop(&mut self) {
         // SAFETY: nobody holds a pointer into the mapping; `byte` returns values.

@@ -14,7 +14,7 @@ use prepage_core::policy::{ClusterPolicy, FaultAt};
 use prepage_core::{FaultClass, PageIndex, PageRange};
 
 use crate::addresses::MapRef;
-use crate::fill::{Filled, Wanted, fill_cached, fill_local};
+use crate::fill::{FaultMap, Wanted, fill_cached, fill_local};
 use crate::install::{Shown, block};
 use crate::jobs::{Job, Jobs, is_worker};
 use crate::map::MapCore;
@@ -192,9 +192,10 @@ impl Fault<'_> {
         vm.figures.cluster(self.account.cpu, claim.range().len());
         let wanted = Wanted { needed: place.page, mark, priority: Priority::Demand };
         let read = claim.range();
+        let mut by = FaultMap { map: self.map, place, shows: false };
         let filled = match (&frames.bytes, self.context) {
             (Bytes::Local(file), Context::Signal) => {
-                fill_local(place.object, frames, file, claim, wanted, &mut self.account)
+                fill_local(place.object, frames, file, claim, wanted, Some(&mut by), &mut self.account)
             }
             // Others may wait for this thread: it waits for no device.
             (Bytes::Local(file), Context::Handler) => {
@@ -226,7 +227,15 @@ impl Fault<'_> {
         if filled.told.listed {
             vm.jobs.serve_listed_soon();
         }
-        self.read_ended(place, frames, filled)
+        match filled.outcome {
+            // What was unwired again meanwhile faults once more.
+            Ok(read) if by.shows => {
+                self.map.showed(read.len(), &mut self.account);
+                Outcome::Mapped(FaultClass::Disk, read.len())
+            }
+            Ok(read) => self.show_hard(place, frames, read),
+            Err(code) => Outcome::Failed(code),
+        }
     }
 
     /// Has a thread read what is claimed, and end this fault.
@@ -234,13 +243,6 @@ impl Fault<'_> {
         let then = Then::Map { at: self.at, touch: self.touch };
         self.map.vm.jobs.push(Job::Fill { object: Arc::clone(place.object), claim, wanted, then });
         Outcome::Later
-    }
-
-    fn read_ended(&mut self, place: &Place<'_>, frames: &Frames, filled: Filled) -> Outcome {
-        match filled.outcome {
-            Ok(read) => self.show_hard(place, frames, read),
-            Err(code) => Outcome::Failed(code),
-        }
     }
 
     fn show_hard(&mut self, place: &Place<'_>, frames: &Frames, read: PageRange) -> Outcome {

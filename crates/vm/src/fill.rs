@@ -6,10 +6,12 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
 use crate::buffers::Buffer;
 use crate::frame_count::{Never, Reserve};
+use crate::map::MapCore;
 use crate::object::{Frames, ObjectCore};
 use crate::pages::{Claim, Told};
 use crate::reason;
 use crate::request::Priority;
+use crate::segment::Place;
 use crate::source::LocalFile;
 use crate::statistics::Account;
 
@@ -26,6 +28,15 @@ pub(crate) struct Wanted {
     /// The page to mark.
     pub(crate) mark: Option<PageIndex>,
     pub(crate) priority: Priority,
+}
+
+/// The map of a fault, which may show frames as they are made.
+#[derive(Debug)]
+pub(crate) struct FaultMap<'a> {
+    pub(crate) map: &'a MapCore,
+    pub(crate) place: &'a Place<'a>,
+    /// Whether it shows those that were read.
+    pub(crate) shows: bool,
 }
 
 /// What became of a claim.
@@ -157,14 +168,15 @@ pub(crate) fn after_failure(
     Some(claim)
 }
 
-/// Brings in the pages of `claim` of a local file, or of what is left of it after failures. Nothing here allocates or takes
-/// a lock.
+/// Brings in the pages of `claim` of a local file, or of what is left of it after failures, for a fault of `by` if there is one.
+/// Nothing here allocates or takes a lock.
 pub(crate) fn fill_local(
     object: &ObjectCore,
     frames: &Frames,
     file: &LocalFile,
     mut claim: Claim,
     mut wanted: Wanted,
+    mut by: Option<&mut FaultMap<'_>>,
     account: &mut Account,
 ) -> Filled {
     let mut told = Told::default();
@@ -176,7 +188,7 @@ pub(crate) fn fill_local(
     let mut buffer = object.vm.buffers.take();
     let filled = loop {
         let range = claim.range();
-        match read(object, frames, file, range, wanted, &mut buffer) {
+        match read(object, frames, file, range, wanted, by.as_deref_mut(), &mut buffer) {
             Ok(()) => break commit(object, frames, claim, wanted, told, account),
             Err(code) => match after_failure(object, claim, wanted, code, &mut told, account) {
                 Some(rest) => claim = rest,
@@ -225,6 +237,7 @@ fn read(
     file: &LocalFile,
     range: PageRange,
     wanted: Wanted,
+    by: Option<&mut FaultMap<'_>>,
     buffer: &mut Buffer,
 ) -> Result<(), u16> {
     let bytes = buffer.pages(range.len());
@@ -251,6 +264,12 @@ fn read(
     bytes[valid..].fill(0);
     debug_assert!((bytes.len() as u64).is_multiple_of(PAGE_SIZE));
     frames.verify(range.start(), bytes)?;
+    if let Some(by) = by {
+        by.shows = by.map.make_and_show(by.place, frames, range, bytes);
+        if by.shows {
+            return Ok(());
+        }
+    }
     frames.write(range, bytes)
 }
 

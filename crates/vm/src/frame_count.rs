@@ -180,10 +180,15 @@ impl FrameCount {
         }
     }
 
+    /// Whether reads wait for frames.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
     /// Frames are given back.
     pub(crate) fn release(&self, pages: u64) {
         self.reserved.fetch_sub(pages, Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
+        if self.is_waited_for() {
             self.moved.fetch_add(1, Ordering::SeqCst);
             self.wake_waiters();
         }
@@ -196,7 +201,7 @@ impl FrameCount {
 
     /// Frames that were filled are published: who waits for one may have these.
     pub(crate) fn published(&self) {
-        if self.waiting.load(Ordering::SeqCst) > 0 {
+        if self.is_waited_for() {
             self.moved.fetch_add(1, Ordering::SeqCst);
             self.call();
         }
@@ -281,7 +286,7 @@ impl FrameCount {
     pub(crate) fn wanted(&self) -> u64 {
         let (limit, reserved) = (self.limit(), self.reserved());
         let free = limit.saturating_sub(reserved);
-        let waits = self.waiting.load(Ordering::SeqCst) > 0;
+        let waits = self.is_waited_for();
         let high = (2 * low(limit)).max(1);
         let is_short = free < low(limit) || reserved > limit || (waits && free == 0);
         if is_short { (reserved + high).saturating_sub(limit) } else { 0 }

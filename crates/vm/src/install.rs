@@ -63,6 +63,35 @@ impl MapCore {
         }
     }
 
+    /// Makes frames of `bytes`, which were read for `range`, and maps them: by one call, and without the lock of the memfd. The caller
+    /// holds the claim. False where it cannot be done so, or was not for all of them: then the frames are to be written.
+    ///
+    /// Neighbours are left to faults of their own: where memory is short most are mapped, and each call that finds them so costs as much
+    /// as this one.
+    pub(crate) fn make_and_show(
+        &self,
+        place: &Place<'_>,
+        frames: &Frames,
+        range: PageRange,
+        bytes: &[u8],
+    ) -> bool {
+        // A private map would get copies of its own, and who is told of writes maps frames that are there.
+        let is_plain = place.install == Install::Continue && !self.private && frames.dirty.is_none();
+        let is_here = place.window.start() <= range.start() && range.end() <= place.window.end();
+        is_plain && is_here && matches!(self.around(), Around::Near(_)) && {
+            let copied =
+                self.space.uffd.copy(&self.span, place.offset_of(range.start()), bytes, Writes::Free);
+            matches!(copied, Ok(Progress::Done))
+        }
+    }
+
+    /// The map shows `pages` since their frames were made.
+    pub(crate) fn showed(&self, pages: u64, account: &mut Account) {
+        account.tally.pages_mapped += pages;
+        let (policy, memory) = self.policy();
+        memory.with(&mut account.tally, |state| policy.mapped(state, pages));
+    }
+
     /// Maps the pages `read` for a fault.
     pub(crate) fn show_read(
         &self,

@@ -15,10 +15,12 @@ use crate::pool::PoolCore;
 use crate::statistics::{Account, Tally};
 use crate::sync::Ordering;
 
-/// Frames that are taken away together, before those that wait get them.
+/// Frames that are taken away together while somebody waits for one, and while nobody does.
 const BATCH: u64 = 64;
-/// Frames that are unwired together: each batch interrupts the CPUs that may know the pages.
-const UNWIRE_BATCH: usize = 256;
+const LONG_BATCH: u64 = 1024;
+/// Frames that are unwired together. To take them out of the page table interrupts the CPUs that may know them, once for each table of
+/// 2 MiB: the more at once, the fewer times.
+const UNWIRE_BATCH: usize = 1024;
 /// A class goes before the next ones while it holds more than one in so many of their frames and its own.
 const CLASS_PART: usize = 8;
 /// A page that comes back before as many frames were reclaimed as the pool holds was reclaimed too early. Time is counted in so many
@@ -124,7 +126,8 @@ impl Reclaim {
                 return taken;
             }
             let before = self.looks();
-            let victims = self.choose(pool, met, (wanted - taken).min(BATCH), forced);
+            let most = if pool.frames.is_waited_for() { BATCH } else { LONG_BATCH };
+            let victims = self.choose(pool, met, (wanted - taken).min(most), forced);
             let got = self.take_away(pool, met, victims, forced);
             taken += got;
             let frames = self.orders.iter().map(Order::len).sum::<usize>();

@@ -105,7 +105,7 @@ pub(crate) fn read_claim(
     let frames = object.frames().expect("zeros are never claimed");
     match &frames.bytes {
         Bytes::Local(file) => {
-            let filled = fill_local(object, frames, file, claim, wanted, account);
+            let filled = fill_local(object, frames, file, claim, wanted, None, account);
             request::end(object, filled, wanted, then, account);
         }
         Bytes::Custom(_) => request::begin(object, claim, wanted, then, account),

@@ -116,7 +116,7 @@ impl ObjectCore {
             let wanted = Wanted { needed: page, mark: None, priority: Priority::Wanted };
             let failed = match frames.pages.claim(page) {
                 Some(claim) => {
-                    let filled = fill_local(self, frames, file, claim, wanted, &mut account);
+                    let filled = fill_local(self, frames, file, claim, wanted, None, &mut account);
                     if filled.told.listed {
                         self.vm.jobs.serve_listed_soon();
                     }

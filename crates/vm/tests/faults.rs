@@ -42,6 +42,34 @@ fn direct_reads_give_the_same_bytes() {
 }
 
 #[test]
+fn what_is_read_for_a_shared_map_is_mapped_as_its_frame_is_made() {
+    if !prepage_testing::has(prepage_testing::Need::DirectReads(std::env::temp_dir())) {
+        return;
+    }
+    let file = file(16 * 4096);
+    // Where frames are reclaimed no read goes straight into them.
+    let vm = Vm::new(VmOptions::default().explain(false).frame_limit_bytes(256 * 4096)).unwrap();
+    let object = vm.file_direct(file.path()).unwrap();
+    let options = MapOptions::shared().mode(Mode::Inline).policy("none".parse().unwrap());
+    let other = vm.map(&object, &options).unwrap();
+    other.populate(other.window()).unwrap();
+    for round in 1..4 {
+        assert_eq!(object.evict(pages(5, 6)).unwrap(), 1);
+        let map = vm.map(&object, &options).unwrap();
+        let before = vm.statistics().counted;
+        assert_eq!(touch(&map, 5), word(5 * 4096));
+        let after = vm.statistics().counted;
+        assert_eq!((after.hard - before.hard, after.pages_mapped - before.pages_mapped), (1, 1), "{round}");
+        // The frame is the object's: another map shows it without a read. A neighbour brings its neighbours, as ever.
+        assert_eq!((touch(&other, 5), touch(&map, 6)), (word(5 * 4096), word(6 * 4096)));
+        let last = vm.statistics().counted;
+        assert_eq!((last.hard - after.hard, last.soft - after.soft), (0, 2));
+        assert!(last.pages_mapped - after.pages_mapped >= 11, "{last:?}");
+    }
+    assert_eq!((object.resident_pages(), vm.statistics().frames), (16, 16));
+}
+
+#[test]
 fn private_maps_keep_their_changes_to_themselves() {
     let vm = vm();
     let object = vm.source("words", Words { len_bytes: 64 * 4096, ..Default::default() }).unwrap();

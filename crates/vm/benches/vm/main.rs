@@ -1,7 +1,7 @@
 //! The VM against the kernel doing the same on the same data, and against a plain handler, interleaved in one run.
 //!
 //! `cargo bench -p prepage-vm --bench vm -- [resident] [zeros] [cold] [waits] [clones] [records]
-//! [snapshots]`; all without arguments.
+//! [snapshots] [writes] [give-back]`; all without arguments.
 //! Parts of `cold` are `sequential`, `as-found`, `random`, `cached` and `predicted`.
 //! ROUNDS (default 7) rounds of each measurement, DIRECTORY (default .) for the cold file of FILE_MIB (default 1024),
 //! UMAP for the sources of LLNL's UMap to compare with, ONLY for the ways whose names hold its text (to profile one).
@@ -9,6 +9,7 @@
 mod bare;
 mod clones;
 mod cold;
+mod give_back;
 mod plain;
 mod records;
 mod reflink;
@@ -17,6 +18,7 @@ mod rounds;
 mod snapshots;
 mod umap;
 mod waits;
+mod writes;
 mod zeros;
 
 fn main() {
@@ -24,6 +26,11 @@ fn main() {
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     if wanted.first().is_some_and(|first| first == bare::CHILD) {
         return bare::child(&wanted[1..]);
+    }
+    match &wanted[..] {
+        [first, group] if first == give_back::HOLDER => return give_back::holder(group),
+        [first, group] if first == give_back::HOG => return give_back::hog(group),
+        _ => {}
     }
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     // Before there are threads: the guardian of the setting is a process beside this one.
@@ -60,6 +67,12 @@ fn main() {
     }
     if chosen("snapshots") {
         aims.extend(snapshots::measure());
+    }
+    if chosen("writes") {
+        aims.extend(writes::measure());
+    }
+    if chosen("give-back") {
+        aims.extend(give_back::measure());
     }
     rounds::print_aims(&aims);
 }

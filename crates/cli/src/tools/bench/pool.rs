@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use prepage_bench::Subject;
-use prepage_bench::pool::{OVERHEAD_BYTES, Order, Served, Way, enter, limit, serve, simulated};
+use prepage_bench::pool::{Order, Served, Way, enter, limit, overhead_bytes, serve, simulated};
 use prepage_core::PAGE_SIZE;
 use prepage_prefetch::readahead::ReadAhead;
 use prepage_prefetch::statistics::median;
@@ -94,11 +94,8 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let limit_bytes = args.size / 2;
-    if limit_bytes < 4 * OVERHEAD_BYTES {
-        bail!(
-            "--size has to be {} MiB at least, so that half of it is memory enough",
-            (8 * OVERHEAD_BYTES) >> 20
-        );
+    if limit_bytes < 4 * overhead_bytes(args.size, args.touches) {
+        bail!("--size is too small: half of it is to be four times what a process takes beside frames");
     }
     // The guardian of the setting is a process beside this one: before there are threads.
     let read_ahead = ReadAhead::set(READ_AHEAD_KIB)
@@ -116,7 +113,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 turns.reverse();
             }
             for at in turns {
-                runs[at].push(one(args, &file, *order, args.way[at], limit_bytes)?);
+                runs[at].push(one(args, &file, *order, args.way[at])?);
             }
         }
     }
@@ -124,9 +121,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     print(args, &runs)
 }
 
-fn one(args: &Args, file: &Subject, order: Order, way: Way, limit_bytes: u64) -> Result<Served> {
+/// What is left of the limit for frames.
+fn pool_bytes(args: &Args) -> u64 {
+    args.size / 2 - overhead_bytes(args.size, args.touches)
+}
+
+fn one(args: &Args, file: &Subject, order: Order, way: Way) -> Result<Served> {
     file.prepare(prepage_bench::subject::Cache::Cold).map_err(with_remedy)?;
-    let pool_bytes = limit_bytes - OVERHEAD_BYTES;
+    let pool_bytes = pool_bytes(args);
     let worker = Command::new(std::env::current_exe()?)
         .args(["bench", "pool-worker"])
         .args([&args.group, Path::new(file.path())])
@@ -147,7 +149,7 @@ fn of(runs: &[Served], what: impl Fn(&Served) -> f64) -> f64 {
 fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     let pages = args.size / PAGE_SIZE;
-    let frames = (args.size / 2 - OVERHEAD_BYTES) / PAGE_SIZE;
+    let frames = pool_bytes(args) / PAGE_SIZE;
     let mut reports = Vec::new();
     for (order, runs) in args.order.iter().zip(runs) {
         let (touches, before) = touches(*order, pages, args.touches);

@@ -1,0 +1,180 @@
+//! A process with an idle half in a control group that another process fills: how much its pool gives back, and what that costs its
+//! busy half.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use prepage_core::PAGE_SIZE;
+use prepage_vm::{MapOptions, Pool, PoolOptions, Vm, VmOptions};
+
+use crate::resident::Bytes;
+use crate::rounds::{Aim, median};
+
+/// The arguments that make this program one of the two processes.
+pub const HOLDER: &str = "give-back-holder";
+pub const HOG: &str = "give-back-hog";
+
+const MIB: u64 = 1 << 20;
+const LIMIT_MIB: u64 = 1024;
+const HELD_MIB: u64 = 512;
+/// What the other process takes: at once, and MiB by MiB. With what is held it is 40 % of that beyond the limit less its reserve of a
+/// 32nd.
+const HOG_FAST_MIB: u64 = 380;
+const HOG_SLOW_MIB: u64 = 295;
+const HOG_STEP: Duration = Duration::from_millis(40);
+/// A line of the holder comes after so long.
+const LINE: Duration = Duration::from_millis(500);
+/// Lines before the other process begins, and once it has all.
+const CALM_LINES: usize = 12;
+
+/// Killed, and its group removed, with this.
+struct Group(PathBuf);
+
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let began = Instant::now();
+        while std::fs::remove_dir(&self.0).is_err() && began.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Group {
+    fn new() -> std::io::Result<Self> {
+        let one = Path::new("/sys/fs/cgroup/memory");
+        let (parent, limit) = if one.join("memory.limit_in_bytes").exists() {
+            (one, "memory.limit_in_bytes")
+        } else {
+            (Path::new("/sys/fs/cgroup"), "memory.max")
+        };
+        let group = Self(parent.join(format!("prepage-bench-{}", std::process::id())));
+        std::fs::create_dir(&group.0)?;
+        std::fs::write(group.0.join(limit), (LIMIT_MIB * MIB).to_string())?;
+        Ok(group)
+    }
+
+    fn start(&self, what: &str) -> Ends {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.arg(what).arg(&self.0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ends(command.spawn().expect("it runs"))
+    }
+}
+
+fn enter(group: &str) {
+    std::fs::write(Path::new(group).join("cgroup.procs"), std::process::id().to_string()).expect("root");
+}
+
+pub fn measure() -> Vec<Aim> {
+    let group = match Group::new() {
+        Ok(group) => group,
+        Err(error) => {
+            println!("give-back: skipped, no memory control group can be made: {error}");
+            return Vec::new();
+        }
+    };
+    let mut holder = group.start(HOLDER);
+    let lines = BufReader::new(holder.0.stdout.take().expect("piped")).lines();
+    let mut hog = None;
+    // Touches of the busy half a second, and MiB that are held.
+    let mut seen: Vec<(f64, f64)> = Vec::new();
+    let filling = (HOG_STEP * HOG_SLOW_MIB as u32).as_secs_f64() / LINE.as_secs_f64();
+    let full = CALM_LINES + filling as usize + 4;
+    for line in lines {
+        let line = line.expect("text");
+        let (rate, held) = line.split_once(' ').expect("two numbers");
+        seen.push((rate.parse().expect("a number"), held.parse().expect("a number")));
+        if seen.len() == CALM_LINES {
+            hog = Some(group.start(HOG));
+        }
+        if seen.len() == full + CALM_LINES {
+            break;
+        }
+    }
+    assert!(seen.len() == full + CALM_LINES, "the holder was killed after {} lines", seen.len());
+    let hog_lives = hog.as_mut().is_some_and(|hog| matches!(hog.0.try_wait(), Ok(None)));
+    assert!(hog_lives, "the other process was killed");
+    let of = |lines: &[(f64, f64)]| median(lines.iter().map(|line| line.0).collect());
+    let (before, meanwhile, after) =
+        (of(&seen[..CALM_LINES]), of(&seen[CALM_LINES..full]), of(&seen[full..]));
+    let (held, kept) = (seen[CALM_LINES - 1].1, seen[full + CALM_LINES - 1].1);
+    println!(
+        "\na process that holds {held:.0} MiB, half of it idle, beside one that takes {} MiB, of {LIMIT_MIB} MiB",
+        HOG_FAST_MIB + HOG_SLOW_MIB
+    );
+    println!("  {:<56} {:>12.0}", "MiB held in the end", kept);
+    for (name, rate) in [("before", before), ("meanwhile", meanwhile), ("after", after)] {
+        println!(
+            "  {:<56} {:>10.2} M {:>18} {:>8.3}",
+            format!("touches of the busy half a second, {name}"),
+            rate / 1e6,
+            "",
+            rate / before
+        );
+    }
+    [
+        Aim::at_least("give-back: share of what is held", Some((held - kept) / held), 0.32),
+        Aim::at_most(
+            "give-back: slow-down of the busy half, meanwhile",
+            Some(1.0 - meanwhile / before),
+            0.01,
+        ),
+        Aim::at_most("give-back: slow-down of the busy half, after", Some(1.0 - after / before), 0.01),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Holds memory by a pool, every other MiB of it idle, and touches the rest.
+pub fn holder(group: &str) {
+    enter(group);
+    let pool = Pool::with(&PoolOptions::default().gives_back(32 * MIB)).unwrap();
+    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    let object = vm.source("held", Bytes(HELD_MIB * MIB)).unwrap();
+    let map = vm.map(&object, &MapOptions::shared().every_fault()).unwrap();
+    map.populate(map.window()).unwrap();
+    let bytes = map.as_slice();
+    let busy = HELD_MIB * MIB / PAGE_SIZE / 2;
+    let mut page = 0;
+    loop {
+        let (began, mut touched, mut sum) = (Instant::now(), 0_u64, 0_u64);
+        while began.elapsed() < LINE {
+            for _ in 0..1024 {
+                // In no order, each once a round: the step and the count have no common factor.
+                page = (page + 40_503) % busy;
+                let at = page / 256 * 512 + page % 256;
+                sum += u64::from(bytes[(at * PAGE_SIZE) as usize]);
+            }
+            touched += 1024;
+        }
+        std::hint::black_box(sum);
+        let held = pool.figures().resident_pages * PAGE_SIZE;
+        println!("{} {}", touched as f64 / began.elapsed().as_secs_f64(), held as f64 / MIB as f64);
+    }
+}
+
+/// Takes memory until it is ended.
+pub fn hog(group: &str) {
+    enter(group);
+    let mut taken = Vec::new();
+    for taken_mib in 0..HOG_FAST_MIB + HOG_SLOW_MIB {
+        taken.push(vec![1_u8; MIB as usize]);
+        if taken_mib >= HOG_FAST_MIB {
+            std::thread::sleep(HOG_STEP);
+        }
+    }
+    loop {
+        std::thread::park();
+    }
+}
