@@ -195,7 +195,9 @@ fn written(vm: &Vm, snapshot: &Object, plain: &mut [u8], reflinks: Option<&Refli
                 scatter(plain, count, 1);
                 0
             };
-            seconds(|| drop(Forked::new(child).unwrap().wait().unwrap())) * 1e3
+            seconds(|| {
+                Forked::new(child).unwrap().wait().unwrap();
+            }) * 1e3
         }),
     ];
     if let Some(reflinks) = reflinks {
@@ -219,7 +221,7 @@ fn tables() -> Option<Aim> {
     let map = vm.map(&object, &MapOptions::private()).unwrap();
     map.populate(map.window()).unwrap();
     // A word of 8 bytes for each page.
-    let full = LEN / PAGE_SIZE * 8 >> 10;
+    let full = (LEN / PAGE_SIZE * 8) >> 10;
     object.evict(object.pages()).unwrap();
     let mut pruned = 0;
     let took = seconds(|| pruned = vm.prune_page_tables().unwrap() >> 10);
