@@ -46,14 +46,13 @@ impl Allowance {
 
     /// How many there may be after `look`.
     pub(crate) fn after(&mut self, look: &Look) -> u64 {
-        let held = look.resident.min(self.now);
         let is_in_use = look.refaulted * REFAULT_PART > self.given;
         self.given = match look {
             // Somebody is about to be killed: all that is missing, whoever needs it here.
             Look { missing: 1.., .. } => look.missing,
             // What comes back at once only makes more work.
             Look { stalled: true, .. } if is_in_use => 0,
-            Look { stalled: true, .. } => held / STEP_PART,
+            Look { stalled: true, .. } => look.resident / STEP_PART,
             _ => {
                 self.calm += 1;
                 if self.calm >= CALM_LOOKS {
@@ -64,8 +63,9 @@ impl Allowance {
             }
         };
         self.calm = 0;
-        // The pool keeps what it holds at least until it is calm again, and no more.
-        self.now = held.saturating_sub(self.given).max(self.least);
+        // The pool keeps what it holds at least until it is calm again, and no more. What was to go before and has not gone yet is
+        // part of what goes now.
+        self.now = look.resident.saturating_sub(self.given).min(self.now).max(self.least);
         self.now
     }
 }
@@ -87,7 +87,8 @@ mod tests {
         let missing = |missing, resident| Look { missing, resident, ..Look::default() };
         assert_eq!(allowance.after(&missing(500, 40_000)), 39_500);
         // It has not gone yet, and is not asked for a second time.
-        assert_eq!(allowance.after(&missing(500, 40_000)), 39_000);
+        assert_eq!(allowance.after(&missing(500, 40_000)), 39_500);
+        assert_eq!(allowance.after(&missing(700, 40_000)), 39_300);
         assert_eq!(allowance.after(&missing(1 << 40, 39_000)), 1_000);
         assert_eq!(allowance.after(&missing(1, 1_000)), 1_000);
         // However much of it is in use.
@@ -100,6 +101,7 @@ mod tests {
         let mut allowance = Allowance::new(10, MOST);
         let stalled = |resident, refaulted| Look { stalled: true, resident, refaulted, ..Look::default() };
         assert_eq!(allowance.after(&stalled(80_000, 0)), 70_000);
+        assert_eq!(allowance.after(&stalled(80_000, 0)), 70_000, "it has not gone yet");
         assert_eq!(allowance.after(&stalled(70_000, 100)), 61_250, "few come back");
         assert_eq!(allowance.after(&stalled(61_250, 5_000)), 61_250, "more than an eighth comes back");
         // Nothing was given, so anything that comes back is too much.

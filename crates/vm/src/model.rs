@@ -143,8 +143,11 @@ mod whole_path {
                 // Reads ahead end.
                 thread::yield_now();
             }
-            model.object.evict(all()).unwrap();
-            assert_eq!(vm.core.pool.core().frames.reserved(), 0);
+            // What the reclaimer is just taking goes by it. A frame that is lost ends this by the bound on steps.
+            while vm.core.pool.core().frames.reserved() != 0 {
+                model.object.evict(all()).unwrap();
+                thread::yield_now();
+            }
         }
     }
 
