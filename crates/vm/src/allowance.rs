@@ -1,6 +1,7 @@
 //! How many frames a pool may hold while memory is short for others. Decides alone: nothing here looks at the machine.
 
-/// Of what the pool holds, one in so many frames is given back each time that tasks wait for memory.
+/// While tasks wait for memory, so much is given back that one in so many of the frames that the pool holds are to spare. Where they
+/// are, tasks wait for something that this pool cannot give.
 const STEP_PART: u64 = 8;
 /// More is given back only while at most one in so many frames that went comes back at once.
 const REFAULT_PART: u64 = 8;
@@ -47,12 +48,13 @@ impl Allowance {
     /// How many there may be after `look`.
     pub(crate) fn after(&mut self, look: &Look) -> u64 {
         let is_in_use = look.refaulted * REFAULT_PART > self.given;
+        let enough = look.resident / STEP_PART;
         self.given = match look {
             // Somebody is about to be killed: all that is missing, whoever needs it here.
             Look { missing: 1.., .. } => look.missing,
             // What comes back at once only makes more work.
-            Look { stalled: true, .. } if is_in_use => 0,
-            Look { stalled: true, .. } => look.resident / STEP_PART,
+            Look { stalled: true, spare, .. } if *spare < enough && is_in_use => 0,
+            Look { stalled: true, spare, .. } if *spare < enough => enough - spare,
             _ => {
                 self.calm += 1;
                 if self.calm >= CALM_LOOKS {
@@ -107,6 +109,16 @@ mod tests {
         // Nothing was given, so anything that comes back is too much.
         assert_eq!(allowance.after(&stalled(61_250, 1)), 61_250);
         assert_eq!(allowance.after(&stalled(61_250, 0)), 53_594);
+    }
+
+    #[test]
+    fn where_there_is_enough_nothing_goes_and_the_pool_may_grow_while_tasks_wait() {
+        let mut allowance = Allowance::new(10, MOST);
+        let stalled = |resident, spare| Look { stalled: true, spare, resident, ..Look::default() };
+        assert_eq!(allowance.after(&stalled(80_000, 4_000)), 74_000, "an eighth is to spare then");
+        // What the pool reads again, because it gave too much, makes tasks wait too.
+        let reads_again = Look { refaulted: 1 << 20, ..stalled(74_000, 10_000) };
+        assert_eq!([(); 3].map(|()| allowance.after(&reads_again)), [74_000, 74_000, 79_000]);
     }
 
     #[test]
