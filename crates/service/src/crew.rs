@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prepage_prefetch::engine::Work;
+use prepage_sys::landlock;
 
 /// A thread without work ends after this long. Waiting, it takes some 20 KB; made anew for a start, time that the start has not.
 const IDLE_MAX: Duration = Duration::from_secs(300);
@@ -33,6 +34,7 @@ struct Shared {
     name: &'static str,
     threads_max: usize,
     waiting_max: usize,
+    only_reads: bool,
     state: Mutex<State>,
     /// There is work, or a thread too many.
     wanted: Condvar,
@@ -67,8 +69,12 @@ impl std::fmt::Debug for State {
 impl Crew {
     /// At most `threads_max` threads, and as many again in place of those that hang; at most `waiting_max` pieces of work wait.
     pub fn new(name: &'static str, threads_max: usize, waiting_max: usize) -> Self {
-        let (state, wanted) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Shared { name, threads_max, waiting_max, state, wanted }))
+        Self(Arc::new(Shared::new(name, threads_max, waiting_max, false)))
+    }
+
+    /// One whose threads only read: what they are given names files that somebody else chose.
+    pub fn of_readers(name: &'static str, threads_max: usize, waiting_max: usize) -> Self {
+        Self(Arc::new(Shared::new(name, threads_max, waiting_max, true)))
     }
 
     /// Has `work` done as soon as a thread can. Returns whether it will be: it is dropped where too much waits already.
@@ -106,6 +112,11 @@ impl Crew {
 }
 
 impl Shared {
+    fn new(name: &'static str, threads_max: usize, waiting_max: usize, only_reads: bool) -> Self {
+        let (state, wanted) = (Mutex::default(), Condvar::new());
+        Self { name, threads_max, waiting_max, only_reads, state, wanted }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,6 +127,10 @@ impl Shared {
     }
 
     fn serve(&self, number: u64) {
+        if self.only_reads {
+            // Where the kernel has no Landlock, `prepage status` says so.
+            let _ = landlock::only_read();
+        }
         let mut state = self.lock();
         loop {
             state.at_work.remove(&number);
@@ -174,6 +189,23 @@ mod tests {
         assert_eq!(crew.threads(), (1, 0));
         go.send(()).unwrap();
         assert_eq!([results.recv().unwrap(), results.recv().unwrap()], ["start", "guess"]);
+    }
+
+    #[test]
+    fn what_only_reads_writes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        let write = |crew: Crew| {
+            let (done, results) = channel();
+            let file = file.clone();
+            let work = move || done.send(std::fs::write(&file, "").map_err(|error| error.kind())).unwrap();
+            assert!(crew.lend(Priority::Start, Box::new(work)));
+            results.recv().unwrap()
+        };
+        assert_eq!(write(Crew::new("test", 1, 1)), Ok(()));
+        let refused = write(Crew::of_readers("test", 1, 1));
+        let expected = landlock::version().map_or(Ok(()), |_| Err(std::io::ErrorKind::PermissionDenied));
+        assert_eq!(refused, expected);
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl Fetches {
     fn readers_of(&self, device: u64) -> Crew {
         let mut readers = lock(&self.readers);
         let device = if readers.len() < DEVICES_MAX || readers.contains_key(&device) { device } else { 0 };
-        readers.entry(device).or_insert_with(|| Crew::new("read", READERS, READS_WAITING_MAX)).clone()
+        readers.entry(device).or_insert_with(|| Crew::of_readers("read", READERS, READS_WAITING_MAX)).clone()
     }
 
     /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left.

@@ -17,6 +17,7 @@
 //! |---------------|--------------------------------------------------------------------------|
 //! | [`service`]   | all of it, running                                                       |
 //! | [`options`]   | how it is to run                                                         |
+//! | [`confined`]  | what it gives up before it begins                                        |
 //! | [`watch`]     | the file systems whose execs are seen                                    |
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
 //! | [`files`]     | what is known of an executed file without a look at its process          |
@@ -50,6 +51,7 @@
 
 pub mod awaited;
 pub mod brought;
+pub mod confined;
 pub mod counters;
 pub mod crew;
 pub mod fetches;

@@ -46,7 +46,7 @@ pub struct Names {
 impl Names {
     /// A round is wanted from the beginning.
     pub fn new(library: Arc<Library>, counters: Arc<Counters>) -> Self {
-        let crew = Crew::new("names", 1, 1);
+        let crew = Crew::of_readers("names", 1, 1);
         let (at, is_wanted, last) = (Arc::default(), AtomicBool::new(true), Mutex::default());
         Self { library, counters, crew, at, is_wanted, last }
     }

@@ -22,6 +22,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::awaited::{Awaited, Begun};
+use crate::confined::Confined;
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::fetches::{Done, Fetches};
@@ -64,6 +65,7 @@ pub struct Service {
     pub(crate) library: Arc<Library>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) learner: Arc<Learner>,
+    pub(crate) confined: Confined,
     pub(crate) watch: Watch,
     pub(crate) began: Instant,
     learns: bool,
@@ -88,12 +90,15 @@ impl Service {
     pub fn run(options: &Options) -> Result<(), ServiceError> {
         let signals = Signals::take_over(&SIGNALS)?;
         allow_many_files();
+        // Threads have what the one that starts them has.
+        let confined = Confined::begin();
         let (stop, stopper) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
         let library = Arc::new(Library::open(options.layers.clone())?);
         let counters = Arc::new(Counters::default());
         let log = library.machine_stores().directory(Layer::Machine)?.join(LAUNCHES);
         let idle = |after| Arc::new(Idle::new(library.clone(), counters.clone(), log, after));
         let service = Arc::new(Self {
+            confined,
             watch: Watch::new().map_err(ServiceError::Watch)?,
             learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop)),
             names: Names::new(library.clone(), counters.clone()),

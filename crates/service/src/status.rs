@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::confined::Confined;
 use crate::fetches::Done;
 use crate::idle::IdleStatus;
 use crate::last_starts::LastStart;
@@ -47,6 +48,8 @@ pub struct Status {
     pub idle: Option<IdleStatus>,
     /// The last boot, where one was replayed or learned.
     pub boot: Option<PeriodReport>,
+    /// What it has given up.
+    pub confined: Confined,
     /// File systems.
     pub file_systems: Vec<FileSystem>,
     /// The last starts of whoever asks; of all users for root.
@@ -128,6 +131,7 @@ impl Status {
             counts: service.counters.all().into_iter().map(|(name, _, value)| (name.into(), value)).collect(),
             idle: service.idle.as_ref().map(|idle| idle.status(uid)),
             boot: PeriodReport::of_last_boot(service.library.machine_stores()),
+            confined: service.confined.clone(),
             file_systems: file_systems.collect(),
             last_starts: service.last_starts.of(uid).into_iter().map(start).collect(),
         }

@@ -407,6 +407,40 @@ fn nobody_waits_for_a_service_that_is_stopped_or_killed_and_another_takes_its_pl
     assert!(pages_in_memory(&file) >= 3);
 }
 
+/// What the kernel says of a process's rights.
+fn rights_of(service: &Prepaged, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", service.child.id())).unwrap();
+    let value =
+        status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}"));
+    u64::from_str_radix(value.trim(), 16).unwrap()
+}
+
+#[test]
+fn the_service_keeps_few_rights_and_filters_its_own_calls() {
+    let Some(place) = Place::new() else { return };
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    let filters = |status: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix("Seccomp_filters:")).unwrap_or("0");
+        value.trim().parse::<u32>().unwrap()
+    };
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let confined = service.status()["confined"].clone();
+    assert_eq!(confined["capabilities"], serde_json::Value::Null);
+    assert_eq!(rights_of(&service, "NoNewPrivs:"), 1);
+    // CAP_SYS_MODULE, CAP_NET_ADMIN, CAP_SYS_RAWIO, CAP_SYS_BOOT, CAP_SYS_TIME, CAP_MKNOD, CAP_SETPCAP
+    for capability in [16, 12, 17, 22, 25, 27, 8] {
+        for set in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
+            assert_eq!(rights_of(&service, set) >> capability & 1, 0, "{set} {capability}");
+        }
+    }
+    // fanotify(7) needs CAP_SYS_ADMIN.
+    assert_eq!(rights_of(&service, "CapEff:") >> 21 & 1, 1);
+    if confined["system_calls"].is_null() {
+        let status = fs::read_to_string(format!("/proc/{}/status", service.child.id())).unwrap();
+        assert_eq!(filters(&status), filters(&own) + 1);
+    }
+}
+
 /// More files than the kernel keeps events are opened to be executed while the service is stopped.
 #[test]
 fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {

@@ -19,6 +19,7 @@ use std::os::unix::fs::FileExt;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::agent::FirstTouches;
+use crate::call_filter::{filters_of, inherited_filters};
 use crate::first_touches::agree_on_first_touches;
 use crate::ptrace::{self, Registers, Stop};
 use crate::userfaultfd::OpenError;
@@ -101,7 +102,7 @@ impl Visit {
         if has_ended(pid) {
             return Err(VisitError::Gone);
         }
-        if filters_of("self") != filters_of(&pid.to_string()) {
+        if filters_of(&pid.to_string()) != Some(inherited_filters()) {
             return Err(VisitError::Sandboxed);
         }
         Ok(Self { pid, pidfd, at_exec, is_held: false })
@@ -254,14 +255,6 @@ impl Drop for Visit {
         };
         let _ = ptrace::detach_with(self.pid, signal);
     }
-}
-
-/// How the system calls of a process are filtered: mode and number of filters. Children of one sandbox are alike.
-fn filters_of(pid: &str) -> Option<(String, String)> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let field =
-        |name| status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned());
-    Some((field("Seccomp:")?, field("Seccomp_filters:").unwrap_or_default()))
 }
 
 fn refused(pid: u32, error: io::Error) -> VisitError {

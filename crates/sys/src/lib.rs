@@ -28,6 +28,8 @@
 //! | [`process_stat`] | faults and times of a process                                |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`reap`]      | waiting for children, and what each used                        |                 |
+//! | [`call_filter`] | system calls that a process gives up                     | seccomp         |
+//! | [`landlock`]  | a thread that only reads                                        | Linux 5.13      |
 //! | [`cgroup`], [`memory_left`], [`psi`] | control groups; what is left of memory, and who waits for it | Linux 6.5 for triggers |
 //! | [`region`]    | address space of one's own, aligned, not inherited over fork    |                 |
 //! | [`rights`]    | what one thread may open: as a user, as anybody                 | root            |
@@ -52,6 +54,7 @@ pub mod agent;
 pub mod arm;
 pub mod beside;
 pub mod cachestat;
+pub mod call_filter;
 pub mod cgroup;
 pub mod direct_fill;
 pub mod exec;
@@ -65,6 +68,7 @@ pub mod fresh_pages;
 pub mod heap;
 pub mod huge_blocks;
 pub mod inode;
+pub mod landlock;
 pub mod mapping;
 pub mod memfd;
 pub mod memory_left;

@@ -86,6 +86,16 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
             writeln!(out, "{} {text}", count(name))?;
         }
     }
+    let confined = &status["confined"];
+    for (name, text) in [
+        ("capabilities", "capabilities were not given up"),
+        ("system_calls", "system calls are not filtered"),
+        ("readers", "threads that read could write as well"),
+    ] {
+        if let Some(why) = confined[name].as_str() {
+            writeln!(out, "{text}: {why}")?;
+        }
+    }
     for system in status["file_systems"].as_array().into_iter().flatten() {
         if system["is_watched"] != true {
             let text = |name: &str| system[name].as_str().unwrap_or_default().to_owned();

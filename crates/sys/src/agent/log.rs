@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use super::record::{Record, SLOT_BYTES, Slots};
+use crate::call_filter::inherited_filters;
 
 /// Changes when agents and observers could no longer read each other.
 const VERSION: u32 = 1;
@@ -79,9 +80,9 @@ impl Log {
     /// The value of the variable by which an agent finds this log in this process, for [`super::variables`].
     ///
     /// `arm` as [`super::may_arm`] found it, by which agents register mappings. A program under other seccomp filters than
-    /// this process gets no agent.
+    /// this process began with gets no agent.
     pub fn variable(&self, arm: bool) -> String {
-        let (memfd, filters) = (self.memfd.as_raw_fd(), seccomp_filters());
+        let (memfd, filters) = (self.memfd.as_raw_fd(), inherited_filters());
         format!("1:{}:{memfd}:{}:{filters}:{}", std::process::id(), self.token, u8::from(arm))
     }
 
@@ -165,15 +166,4 @@ impl Log {
     pub(super) fn write(&self, at: u64, bytes: &[u8]) {
         self.memfd.write_all_at(bytes, at).expect("within the log");
     }
-}
-
-/// How many seccomp filters this process has.
-pub(super) fn seccomp_filters() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let number = |name: &str| -> u32 {
-        let value = status.lines().find_map(|line| line.strip_prefix(name));
-        value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
-    };
-    // The count came with Linux 5.9.
-    number("Seccomp_filters:").max(number("Seccomp:").min(1))
 }

@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::Log;
-use super::log::seccomp_filters;
+use crate::call_filter::inherited_filters;
 use crate::first_touches;
 use crate::userfaultfd::OpenError;
 
@@ -153,7 +153,7 @@ impl FirstTouches {
 /// # Errors
 /// When none can be had, with what would help.
 pub fn may_arm() -> Result<(), OpenError> {
-    match seccomp_filters() {
+    match inherited_filters() {
         0 => first_touches::probe_first_touches(),
         _ => first_touches::probe_first_touches_in_child(),
     }

@@ -1,0 +1,161 @@
+//! System calls that a process gives up for good (seccomp(2)), and how many filters of them a process is under.
+
+use std::io;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{
+    BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
+    SECCOMP_RET_ERRNO, sock_filter, sock_fprog,
+};
+
+/// AUDIT_ARCH_* of include/uapi/linux/audit.h: calls of the other ABIs have other numbers, and are refused.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+/// Numbers from here on are of x32, which x86-64 kernels take for the same architecture.
+const X32: u32 = 0x4000_0000;
+
+/// Filters that [`refuse`] has put this process under.
+static OWN: AtomicU32 = AtomicU32::new(0);
+
+/// When a system call is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Always.
+    Always,
+    /// Where the argument (0 to 5) has one of these bits.
+    Bits(u8, u32),
+    /// Where the argument (0 to 5) is anything else.
+    Not(u8, u32),
+}
+
+/// From now on the system calls `refused` fail with EPERM, in this thread and in the threads and processes that it starts: to be
+/// called while the process has one thread. Sets no_new_privs, as the kernel asks for.
+///
+/// # Errors
+/// EINVAL, ENOSYS where the kernel has no filters; EACCES, EPERM where a filter forbids them.
+///
+/// # Panics
+/// Where there are more calls than a filter can tell apart (some 60).
+pub fn refuse(refused: &[(i64, When)]) -> io::Result<()> {
+    begin(refused)?;
+    OWN.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+fn begin(refused: &[(i64, When)]) -> io::Result<()> {
+    let program = program(refused);
+    let len = u16::try_from(program.len()).expect("the kernel takes 4096 instructions");
+    let program = sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    rustix::thread::set_no_new_privs(true)?;
+    // SAFETY: the kernel copies the program, which lives until the call returns and has the length that it says.
+    let result =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// How many filters the system calls of this process were under when it began. Processes of one sandbox have the same number.
+pub fn inherited_filters() -> u32 {
+    filters_of("thread-self").unwrap_or(0).saturating_sub(OWN.load(Ordering::Relaxed))
+}
+
+/// How many filters the system calls of process `pid` (a number, or `thread-self`) are under; `None` where it is gone.
+pub fn filters_of(pid: &str) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let number = |name: &str| -> u32 {
+        let value = status.lines().find_map(|line| line.strip_prefix(name));
+        value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+    };
+    // The count came with Linux 5.9.
+    Some(number("Seccomp_filters:").max(number("Seccomp:").min(1)))
+}
+
+/// One comparison a call, which jumps to what refuses it or to its own test; what is left is allowed.
+fn program(refused: &[(i64, When)]) -> Vec<sock_filter> {
+    let load = |offset: usize| statement(BPF_LD | BPF_W | BPF_ABS, offset as u32);
+    let give = |what: u32| statement(BPF_RET | BPF_K, what);
+    let (allow, refuse) = (give(SECCOMP_RET_ALLOW), give(SECCOMP_RET_ERRNO | libc::EPERM as u32));
+    let mut program = vec![
+        load(offset_of!(libc::seccomp_data, arch)),
+        jump(BPF_JEQ, ARCHITECTURE, 1, 0),
+        refuse,
+        load(offset_of!(libc::seccomp_data, nr)),
+        jump(BPF_JGE, X32, 0, 1),
+        refuse,
+    ];
+    for (number, when) in refused {
+        let argument = |at: u8| {
+            // The lower half of a number of 64 bits, on machines that store it first.
+            load(offset_of!(libc::seccomp_data, args) + usize::from(at) * 8)
+        };
+        let case = match *when {
+            When::Always => vec![refuse],
+            When::Bits(at, bits) => vec![argument(at), jump(BPF_JSET, bits, 0, 1), refuse, allow],
+            When::Not(at, value) => vec![argument(at), jump(BPF_JEQ, value, 1, 0), refuse, allow],
+        };
+        program.push(jump(BPF_JEQ, *number as u32, 0, case.len() as u8));
+        program.extend(case);
+    }
+    program.push(allow);
+    program
+}
+
+fn statement(code: u32, k: u32) -> sock_filter {
+    sock_filter { code: code as u16, jt: 0, jf: 0, k }
+}
+
+fn jump(comparison: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code: (BPF_JMP | comparison | BPF_K) as u16, jt, jf, k }
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_testing::{Need, unless_refused};
+
+    use super::*;
+
+    /// A filter is a thread's own: other tests go on as before.
+    #[test]
+    fn what_is_refused_fails_and_all_else_works() {
+        let before = filters_of("thread-self").unwrap();
+        let refused = [
+            (libc::SYS_chroot, When::Always),
+            (libc::SYS_socket, When::Not(0, libc::AF_UNIX as u32)),
+            (libc::SYS_mprotect, When::Bits(2, libc::PROT_EXEC as u32)),
+        ];
+        std::thread::spawn(move || {
+            let filter = begin(&refused);
+            let has_none = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+            if unless_refused(filter, Need::Path("/proc/sys/kernel/seccomp".into()), has_none).is_none() {
+                return;
+            }
+            assert_eq!(filters_of("thread-self"), Some(before + 1));
+            let code =
+                |result: i64| if result < 0 { io::Error::last_os_error().raw_os_error() } else { None };
+            // SAFETY: numbers, a path that ends in a zero byte, and memory that is made here and given back.
+            unsafe {
+                // Without the filter: ENOENT.
+                assert_eq!(code(libc::chroot(c"/no/such".as_ptr()).into()), Some(libc::EPERM));
+                let socket = |family| libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+                assert_eq!(code(socket(libc::AF_INET).into()), Some(libc::EPERM));
+                let unix = socket(libc::AF_UNIX);
+                assert_eq!((code(unix.into()), libc::close(unix)), (None, 0));
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                let page = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0);
+                let protect = |how| code(libc::mprotect(page, 4096, how).into());
+                assert_eq!(protect(libc::PROT_READ | libc::PROT_EXEC), Some(libc::EPERM));
+                assert_eq!(protect(libc::PROT_READ | libc::PROT_WRITE), None);
+                assert_eq!(libc::munmap(page, 4096), 0);
+            }
+            // A thread that it starts has the filter too.
+            let is_refused = || std::os::unix::fs::chroot("/no/such").unwrap_err().raw_os_error();
+            assert_eq!(std::thread::spawn(is_refused).join().unwrap(), Some(libc::EPERM));
+        })
+        .join()
+        .unwrap();
+        assert_eq!(filters_of("thread-self"), Some(before));
+        assert_eq!(filters_of("4194305"), None);
+    }
+}
