@@ -7,12 +7,13 @@
 //! ```text
 //! Context            a visit begins with                      and lasts
 //! Arrival            a login, or a launch after four hours    ten minutes
-//! Hour(h)            the hour of the day (UTC)                one hour, whether anything is launched in it or not
+//! Hour(h)            the hour of the day on the wall          one hour, whether anything is launched in it or not
 //! After(program)     a launch of the program                  ten minutes
 //! ```
 //! Memory is bounded: [`PROGRAMS_MAX`] programs, [`FOLLOWERS_MAX`] for each context. Programs launched longest ago go
 //! first, and followers that came least; new followers are first those known for longest. Time is
-//! handed in as seconds since 1970, and a clock that jumps ends all visits without counting them.
+//! handed in as seconds since 1970, and a clock that jumps ends all visits without counting them; how far the clock on the wall is ahead of
+//! that is said separately ([`Launches::set_zone`]), and moves hours alone.
 
 mod saved;
 
@@ -101,9 +102,16 @@ pub struct Launches {
     open: Vec<Visit>,
     last_launch_unix_s: u64,
     now_unix_s: u64,
+    /// Seconds that the clock on the wall is ahead of UTC; not saved.
+    utc_offset_s: i64,
 }
 
 impl Launches {
+    /// Clocks on the wall are `utc_offset_s` seconds ahead of UTC from now on; at first they are not.
+    pub fn set_zone(&mut self, utc_offset_s: i64) {
+        self.utc_offset_s = utc_offset_s;
+    }
+
     /// It is `now_unix_s`. Ends the visits that are over, and begins that of the hour. Returns whether anything was counted.
     pub fn tick(&mut self, now_unix_s: u64) -> bool {
         // The machine slept, or somebody set the clock.
@@ -121,10 +129,10 @@ impl Launches {
         });
         over.iter().for_each(|visit| self.count(visit));
         if !self.open.iter().any(|visit| matches!(visit.context, Context::Hour(_))) {
-            let until_unix_s = (now_unix_s / HOUR_S + 1) * HOUR_S;
+            let since_s = self.since_the_hour_s();
             // Of an hour that began long ago nobody knows what came before.
-            if until_unix_s - now_unix_s > HOUR_S - AHEAD_S {
-                self.begin(Context::Hour(hour(now_unix_s)), until_unix_s);
+            if since_s < AHEAD_S {
+                self.begin(Context::Hour(self.hour_at(now_unix_s)), now_unix_s + HOUR_S - since_s);
             }
         }
         !over.is_empty()
@@ -172,8 +180,8 @@ impl Launches {
         if self.is_away() {
             see(Context::Arrival, &[]);
         }
-        if self.now_unix_s % HOUR_S >= HOUR_S - AHEAD_S {
-            see(Context::Hour(hour(self.now_unix_s + AHEAD_S)), &[]);
+        if self.since_the_hour_s() >= HOUR_S - AHEAD_S {
+            see(Context::Hour(self.hour_at(self.now_unix_s + AHEAD_S)), &[]);
         }
         let expected = found.into_iter().filter_map(|(slot, probability)| {
             Some(Expected { what: self.program(slot)?.what.clone(), probability })
@@ -186,6 +194,16 @@ impl Launches {
     /// How many programs are remembered.
     pub fn programs(&self) -> usize {
         self.programs.iter().flatten().count()
+    }
+
+    /// The hour that the clock on the wall shows at `unix_s`.
+    fn hour_at(&self, unix_s: u64) -> u8 {
+        (unix_s.saturating_add_signed(self.utc_offset_s) / HOUR_S % 24) as u8
+    }
+
+    /// How long ago that clock showed a full hour.
+    fn since_the_hour_s(&self) -> u64 {
+        self.now_unix_s.saturating_add_signed(self.utc_offset_s) % HOUR_S
     }
 
     fn is_away(&self) -> bool {
@@ -272,10 +290,6 @@ impl Launches {
         self.open.iter_mut().for_each(|visit| visit.launched.retain(|other| *other != slot));
         self.counted.values_mut().for_each(|counted| counted.followers.retain(|other, _| *other != slot));
     }
-}
-
-fn hour(unix_s: u64) -> u8 {
-    (unix_s / HOUR_S % 24) as u8
 }
 
 #[cfg(test)]

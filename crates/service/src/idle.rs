@@ -16,6 +16,7 @@ use prepage_core::idle::{Calm, Reading, worth::Worth};
 use prepage_core::launches::{Expected, Launched};
 use prepage_prefetch::clock::unix_s;
 use prepage_profiles::ProgramKey;
+use prepage_sys::local_time::utc_offset_s;
 use serde::Serialize;
 
 use crate::brought::{Brought, Current, Settled};
@@ -171,7 +172,7 @@ impl Idle {
         let now_unix_s = unix_s();
         let expected = {
             let mut log = lock(&self.log);
-            log.tick(now_unix_s);
+            log.tick(now_unix_s, utc_offset_s(now_unix_s));
             log.expected(PROBABILITY_MIN)
         };
         let reading = lock(&self.state).sampler.look();

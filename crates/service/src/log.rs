@@ -30,6 +30,8 @@ pub struct Log {
     users: HashMap<u32, User>,
     /// Users whose files are to be removed.
     forgotten: Vec<u32>,
+    /// At the last tick.
+    utc_offset_s: i64,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +53,7 @@ pub struct Page {
 impl Log {
     /// What lies in `directory`, which need not exist. A file that makes no sense is passed over, and replaced some day.
     pub fn read(directory: PathBuf) -> Self {
-        let mut log = Self { directory, users: HashMap::new(), forgotten: Vec::new() };
+        let mut log = Self { directory, users: HashMap::new(), forgotten: Vec::new(), utc_offset_s: 0 };
         let Ok(Some(opened)) = open_directory(&log.directory, ROOT) else { return log };
         let names = std::fs::read_dir(&log.directory).into_iter().flatten().flatten();
         let users = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -74,13 +76,16 @@ impl Log {
             user.sessions.truncate(SESSIONS_MAX - 1);
             user.sessions.splice(..0, session);
         }
+        user.launches.set_zone(self.utc_offset_s);
         user.launches.launched(what, is_new, now_unix_s);
         user.has_changed = true;
     }
 
-    /// It is `now_unix_s`.
-    pub fn tick(&mut self, now_unix_s: u64) {
+    /// It is `now_unix_s`, and clocks on the wall are `utc_offset_s` seconds ahead of UTC.
+    pub fn tick(&mut self, now_unix_s: u64, utc_offset_s: i64) {
+        self.utc_offset_s = utc_offset_s;
         for user in self.users.values_mut() {
+            user.launches.set_zone(utc_offset_s);
             user.has_changed |= user.launches.tick(now_unix_s);
         }
     }
@@ -180,7 +185,7 @@ mod tests {
             let now = NOW + day * 86_400;
             log.launched(7, &what("a"), Some(day as u32), now);
             log.launched(7, &what("b"), Some(day as u32), now + 5);
-            log.tick(now + 3599);
+            log.tick(now + 3599, 0);
         }
     }
 

@@ -30,6 +30,7 @@
 //! | [`reap`]      | waiting for children, and what each used                        |                 |
 //! | [`call_filter`] | system calls that a process gives up                     | seccomp         |
 //! | [`landlock`]  | a thread that only reads                                        | Linux 5.13      |
+//! | [`local_time`] | how far the time zone is from UTC                              |                 |
 //! | [`cgroup`], [`memory_left`], [`psi`] | control groups; what is left of memory, and who waits for it | Linux 6.5 for triggers |
 //! | [`region`]    | address space of one's own, aligned, not inherited over fork    |                 |
 //! | [`rights`]    | what one thread may open: as a user, as anybody                 | root            |
@@ -69,6 +70,7 @@ pub mod heap;
 pub mod huge_blocks;
 pub mod inode;
 pub mod landlock;
+pub mod local_time;
 pub mod mapping;
 pub mod memfd;
 pub mod memory_left;

@@ -121,6 +121,6 @@ impl Launches {
                 .insert(context, Counted { visits, followers: followers.into_iter().map(checked).collect() });
         }
         let last_launch_unix_s = saved.last_launch_unix_s;
-        Ok(Self { programs, counted, open: Vec::new(), last_launch_unix_s, now_unix_s: 0 })
+        Ok(Self { programs, counted, open: Vec::new(), last_launch_unix_s, now_unix_s: 0, utc_offset_s: 0 })
     }
 }

@@ -63,6 +63,37 @@ fn what_comes_on_arrival_after_a_program_and_at_an_hour_is_expected_then() {
     assert!(names(&launches, 0.7).contains(&"report".to_owned()), "{:?}", launches.expected(0.0));
 }
 
+/// At half past five in the evening in London it is eleven at night in Delhi.
+#[test]
+fn hours_are_those_of_the_clock_on_the_wall_and_move_with_it() {
+    const DELHI: i64 = 19_800;
+    let eleven = |day: u64, offset_s: i64| {
+        (MONDAY - 8 * HOUR_S + day * DAY_S + 23 * HOUR_S).checked_add_signed(-offset_s).unwrap()
+    };
+    let mut launches = Launches::default();
+    launches.set_zone(DELHI);
+    for day in 0..6 {
+        pass(&mut launches, eleven(day, DELHI) + 60);
+        launches.launched(&what("report"), false, eleven(day, DELHI) + 60);
+        pass(&mut launches, eleven(day, DELHI) + HOUR_S);
+    }
+    // After four hours without a launch it would be expected on arrival as well: somebody else's program keeps that away.
+    let mut expects = |unix_s: u64, offset_s: i64| {
+        let mut launches = launches.clone();
+        launches.set_zone(offset_s);
+        pass(&mut launches, unix_s - 2 * HOUR_S);
+        launches.launched(&what("other"), false, unix_s - 2 * HOUR_S);
+        pass(&mut launches, unix_s);
+        names(&launches, 0.7).contains(&"report".to_owned())
+    };
+    assert!(expects(eleven(6, DELHI) - 300, DELHI));
+    assert!(!expects(eleven(6, DELHI) - HOUR_S - 300, DELHI), "an hour early");
+    // Programs are expected at the same hour of another zone, or of summer time, and no longer at the old one.
+    assert!(expects(eleven(5, 0) - 300, 0));
+    assert!(!expects(eleven(6, DELHI) - 300, 0));
+    assert!(expects(eleven(6, DELHI + 3600) - 300, DELHI + 3600));
+}
+
 #[test]
 fn little_is_not_enough_and_what_is_no_longer_done_is_forgotten() {
     let mut launches = Launches::default();
