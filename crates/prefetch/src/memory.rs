@@ -32,8 +32,12 @@ pub struct Budget {
 impl Budget {
     /// That of this process, which is in the control groups of the program it serves.
     pub fn of_process() -> Self {
-        let memberships = Memberships::of_process();
-        Self::with(Cgroups::of(&memberships), tasks::to_spare(&memberships))
+        Self::of(&Memberships::of_process())
+    }
+
+    /// That of this process, whose control groups are known.
+    pub fn of(memberships: &Memberships) -> Self {
+        Self::with(Cgroups::of(memberships), tasks::to_spare(memberships))
     }
 
     fn with(cgroups: Cgroups, threads: u32) -> Self {

@@ -10,6 +10,7 @@ use prepage_prefetch::engine::{Engine, Work};
 use prepage_prefetch::memory::Budget;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::identity::Skipped;
+use prepage_sys::cgroup::Memberships;
 use prepage_sys::rights::Rights;
 
 use crate::counters::Counters;
@@ -29,6 +30,8 @@ const FETCH_MAX: Duration = Duration::from_secs(30);
 const HANGS_AFTER: Duration = Duration::from_secs(10);
 /// A file system that does not answer is not asked again for this long.
 const LEFT_ALONE: Duration = Duration::from_secs(600);
+/// A service is moved to another control group by hand at most.
+const GROUPS_EVERY: Duration = Duration::from_secs(60);
 /// Programs that are remembered as fetched.
 const RECENT_MAX: usize = 1024;
 
@@ -57,6 +60,8 @@ pub struct Fetches {
     recent: Mutex<HashMap<(String, String), Instant>>,
     /// For the next prefetch.
     budget: Mutex<Option<Budget>>,
+    /// The control groups of this process, and when they were looked up: that reads all mounts.
+    groups: Mutex<Option<(Instant, Memberships)>>,
 }
 
 /// A prefetch under way.
@@ -71,12 +76,16 @@ impl Fetches {
     /// None yet.
     pub fn new(counters: Arc<Counters>) -> Self {
         let (readers, under_way, recent) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { counters, readers, under_way, recent, budget: Mutex::default() }
+        Self { counters, readers, under_way, recent, budget: Mutex::default(), groups: Mutex::default() }
     }
 
     /// Makes the budget of the next prefetch: it is there at once then.
     pub fn get_ready(&self) {
-        let budget = Budget::of_process();
+        let budget = {
+            let mut groups = lock(&self.groups);
+            groups.take_if(|(looked, _)| looked.elapsed() >= GROUPS_EVERY);
+            Budget::of(&groups.get_or_insert_with(|| (Instant::now(), Memberships::of_process())).1)
+        };
         *lock(&self.budget) = Some(budget);
     }
 

@@ -19,6 +19,7 @@
 //! | [`options`]   | how it is to run                                                         |
 //! | [`confined`]  | what it gives up before it begins                                        |
 //! | [`watch`]     | the file systems whose execs are seen                                    |
+//! | [`pace`]      | how often the mounts are looked at                                       |
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
 //! | [`files`]     | what is known of an executed file without a look at its process          |
 //! | [`process`]   | a process that has executed a program                                    |
@@ -67,6 +68,7 @@ pub mod names;
 pub mod notify;
 pub mod opened;
 pub mod options;
+pub mod pace;
 pub mod period;
 pub mod process;
 pub mod quiet;

@@ -36,6 +36,7 @@ use crate::looks::Looks;
 use crate::names::Names;
 use crate::notify;
 use crate::options::{Options, ServiceError};
+use crate::pace::Pace;
 use crate::process::{LeftAlone, Process, boot_ticks, is_switched_off, started_since};
 use crate::socket::Socket;
 use crate::tree::{Kind, Tree};
@@ -142,8 +143,10 @@ impl Service {
         let mut awaited = Awaited::default();
         let watchdog = notify::watchdog().unwrap_or(TICK).min(TICK);
         let (mut ticked, mut drained) = (Instant::now(), boot_ticks());
+        let mut mounts = Pace::new(ticked);
         loop {
             let pause = awaited.pause().unwrap_or(watchdog).min(watchdog.saturating_sub(ticked.elapsed()));
+            let pause = mounts.pause(Instant::now()).unwrap_or(pause).min(pause);
             let mut ready = [
                 PollFd::from_borrowed_fd(self.watch.execs(), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.watch.mounts(), PollFlags::PRI),
@@ -171,7 +174,13 @@ impl Service {
             }
             awaited.look(&mut |pid, file| self.launch(pid, file));
             if has_mounts {
+                mounts.want();
+            }
+            // A machine may have thousands, and change them all the time.
+            let began = Instant::now();
+            if mounts.take(began) {
                 self.watch.look_at_mounts()?;
+                mounts.done(Instant::now(), began.elapsed());
             }
             if has_signals {
                 while let Some(arrived) = signals.next()? {

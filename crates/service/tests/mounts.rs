@@ -1,0 +1,166 @@
+//! The service where file systems come, go, hang, and are many.
+
+mod support;
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+
+use prepage_core::profile::file as profile_file;
+use prepage_profiles::{Layer, ProgramKey};
+use prepage_testing::{Need, has};
+use rustix::process::Signal;
+
+use support::*;
+
+#[test]
+fn file_systems_are_watched_as_they_come_and_go() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::LoopDevice) {
+        return;
+    }
+    let image = place.path("image");
+    File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    let quiet = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    quiet(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let point = place.path("mounted");
+    fs::create_dir(&point).unwrap();
+    let is_watched = || {
+        let status = service.status();
+        let all = status["file_systems"].as_array().unwrap().clone();
+        all.iter().any(|one| one["point"] == point.to_str().unwrap() && one["is_watched"] == true)
+    };
+    quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
+    let mounted = Mounted(&point);
+    service.wait_until("it is watched", is_watched);
+    // The service keeps it from nobody.
+    rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()).unwrap();
+    drop(mounted);
+    service.wait_until("it is gone", || !is_watched());
+}
+
+/// A file system that never answers, mounted until this is dropped.
+struct Hung<'a> {
+    point: &'a Path,
+    /// Whoever answers for it. Closed, all that wait are told so.
+    device: Option<File>,
+}
+
+impl<'a> Hung<'a> {
+    fn mount(point: &'a Path) -> Self {
+        let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
+        let options = std::ffi::CString::new(options).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("hung", point, "fuse", flags, Some(&*options)).unwrap();
+        Self { point, device: Some(device) }
+    }
+}
+
+impl Drop for Hung<'_> {
+    fn drop(&mut self) {
+        self.device.take();
+        let _ = rustix::mount::unmount(self.point, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_file_system_that_does_not_answer_holds_up_nobody_else() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let [hanging, known] = ["hanging", "known"].map(|name| place.program(name));
+    let [file, hung] = ["file", "hung"].map(|name| place.cold_file(name, 0o644));
+    place.profile(&hanging, &[&hung]);
+    place.profile(&known, &[&file]);
+    // What its profile names lies on another file system by now.
+    let point = place.path("point");
+    fs::create_dir(&point).unwrap();
+    let (stores, key) = (place.stores(), ProgramKey::of(&[(&hanging).into(), "60".into()]).unwrap());
+    let path = stores.path_of(&key, Layer::Machine).unwrap();
+    let mut profile = stores.at_path(Layer::Machine, &path).unwrap().unwrap();
+    profile.files[0].path = point.join("hung").to_str().unwrap().into();
+    fs::write(&path, profile_file::encode(&profile)).unwrap();
+    let _hung = Hung::mount(&point);
+    let mut service = Prepaged::start(&place, &["--no-learn"]);
+    // More than there are threads to look at starts.
+    let _hanging: Vec<Running> = (0..20).map(|_| Running::start(&hanging)).collect();
+    let _running = Running::start(&known);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    assert!(pages_in_memory(&file) >= 3);
+    service.signal(Signal::TERM);
+    assert!(service.child.wait().unwrap().success());
+}
+
+const INSIDE: &str = "PREPAGE_TEST_OWN_MOUNTS";
+
+/// Whether this is a process whose mounts nobody else sees. If not, test `name` is run in one; what it does goes with it.
+fn has_own_mounts(name: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    if has(Need::Root) && has(Need::Mounts) {
+        let mut inside = Command::new("unshare");
+        inside.args(["--mount", "--propagation", "private"]).arg(std::env::current_exe().unwrap());
+        let ended = inside.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").status().unwrap();
+        assert!(ended.success(), "in a mount namespace of its own: {ended}");
+    }
+    false
+}
+
+/// Half of each: other file systems, and other places of one that is watched.
+fn mount_many(place: &Place, below: &Path, count: usize) {
+    let flags = rustix::mount::MountFlags::empty();
+    for at in 0..count {
+        let point = below.join(at.to_string());
+        fs::create_dir_all(&point).unwrap();
+        match at % 2 {
+            0 => rustix::mount::mount("none", &point, "tmpfs", flags, None).unwrap(),
+            _ => rustix::mount::mount_bind(place.layer(), &point).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_mounts_take_bounded_memory_and_hide_no_program() {
+    const MOUNTS: usize = 10_000;
+    const EXECS: usize = 2_000;
+    if !has_own_mounts("ten_thousand_mounts_take_bounded_memory_and_hide_no_program") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    let scripts = place.scripts(EXECS);
+    let many = place.path("many");
+    fs::create_dir(&many).unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &many, "tmpfs", flags, None).unwrap();
+    // With all that lies on it.
+    let _mounted = Mounted(&many);
+    let few = Prepaged::start(&place, &["--no-learn"]);
+    let before = few.status()["resident_bytes"].as_u64().unwrap();
+    drop(few);
+    let [first, second] = ["first", "second"].map(|name| many.join(name));
+    mount_many(&place, &first, MOUNTS / 2);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    // Programs are executed while mounts come.
+    std::thread::scope(|scope| {
+        let execs = scope.spawn(|| scripts.iter().for_each(|script| execute_in_vain(script)));
+        mount_many(&place, &second, MOUNTS / 2);
+        execs.join().unwrap();
+    });
+    let sees = || service.count("execs") >= EXECS as u64 || service.count("lost") > 0;
+    service.wait_until("all execs are seen", sees);
+    let _running = Running::start(&program);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    let after = service.status()["resident_bytes"].as_u64().unwrap();
+    assert!(after < before + (20 << 20), "{before} bytes before, {after} after");
+}

@@ -1,0 +1,218 @@
+//! A service of a test's own that serves the programs of one directory.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
+use prepage_service::socket::ask;
+use prepage_sys::cachestat::{cached_pages, evict};
+use prepage_testing::{Need, has};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Longer than anything takes here, on the slowest machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PAGES: u64 = 256;
+
+/// A directory on a disk, that everybody may read and that is nobody's home.
+pub struct Place(pub tempfile::TempDir);
+
+impl Place {
+    /// `None`, and a skip, where this machine does not allow the tests.
+    pub fn new() -> Option<Self> {
+        let directory = PathBuf::from("/var/tmp");
+        if !has(Need::Root) || !has(Need::Eviction(directory.clone())) {
+            return None;
+        }
+        let place = Self(tempfile::tempdir_in(directory).unwrap());
+        fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir(place.layer()).unwrap();
+        fs::set_permissions(place.layer(), fs::Permissions::from_mode(0o755)).unwrap();
+        Some(place)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn layer(&self) -> PathBuf {
+        self.path("layer")
+    }
+
+    pub fn stores(&self) -> Stores {
+        let layers = Some(vec![self.layer()]);
+        Stores::for_uid(0, &StartContextPaths { layers, ..StartContextPaths::default() }).unwrap()
+    }
+
+    /// A program of its own: a copy of sleep(1).
+    pub fn program(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::copy(fs::canonicalize("/bin/sleep").unwrap(), &path).unwrap();
+        path
+    }
+
+    /// A file on the disk and not in memory.
+    pub fn cold_file(&self, name: &str, mode: u32) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        evict(file.as_fd(), PATIENCE).unwrap();
+        assert_eq!(pages_in_memory(&path), 0);
+        path
+    }
+
+    /// So many files that can be executed, and whose interpreter is missing.
+    pub fn scripts(&self, count: usize) -> Vec<PathBuf> {
+        let directory = self.path("scripts");
+        fs::create_dir(&directory).unwrap();
+        let script = |at: usize| {
+            let path = directory.join(at.to_string());
+            fs::write(&path, "#!/no/such/interpreter\n").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        (0..count).map(script).collect()
+    }
+
+    /// Puts a profile into the machine's layer, whatever is in it: pages 8, 9 and 200 of each of the files.
+    pub fn profile(&self, program: &Path, files: &[&Path]) {
+        let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
+        let file = |path: &&Path| {
+            let file = open_to_read(path).unwrap();
+            let mut touches = Touches::default();
+            [8, 9, 200].iter().enumerate().for_each(|(at, page)| touches.touch(PageIndex(*page), at as u32));
+            ProfiledFile {
+                path: path.to_str().unwrap().into(),
+                identity: identity_of(&file).unwrap(),
+                fingerprint: content_of(&file).unwrap(),
+                learned_unix_s: 1,
+                extents: touches.extents(),
+            }
+        };
+        let mut profile = Profile {
+            program: key.program.clone(),
+            role: key.role.clone(),
+            files: files.iter().map(file).collect(),
+            lookups: vec![Lookup { path: "/no/such/name".into(), list: false, counts: Default::default() }],
+            ..Profile::default()
+        };
+        // Learned often, and nothing is due.
+        profile.history.observations = 8;
+        let path = self.stores().path_of(&key, Layer::Machine).unwrap();
+        fs::write(&path, profile_file::encode(&profile)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        // What tells the contents has been read.
+        files.iter().for_each(|path| evict(File::open(path).unwrap().as_fd(), PATIENCE).unwrap());
+    }
+}
+
+pub fn pages_in_memory(path: &Path) -> u64 {
+    let all = PageRange::new(PageIndex(0), PageIndex(PAGES));
+    cached_pages(File::open(path).unwrap().as_fd(), all).unwrap()
+}
+
+/// The file is opened to be executed, and then there is nothing to run it with: this process goes on.
+pub fn execute_in_vain(script: &Path) {
+    let error = Command::new(script).exec();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+}
+
+/// Unmounted on every way out.
+pub struct Mounted<'a>(pub &'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// Waits until `is` is so. Returns whether it came to be.
+pub fn is_so_in_time(mut is: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + PATIENCE;
+    while !is() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// A service.
+pub struct Prepaged {
+    pub child: Child,
+    pub socket: PathBuf,
+}
+
+impl Prepaged {
+    pub fn start(place: &Place, options: &[&str]) -> Self {
+        let socket = place.path("socket");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_prepaged"))
+            .args(["--socket".as_ref(), socket.as_os_str(), "--below".as_ref(), place.0.path().as_os_str()])
+            .args(options)
+            .env("PREPAGE_LAYERS", place.layer())
+            .env("PREPAGE_STORE", place.path("own-store"))
+            .env_remove("PREPAGE")
+            .spawn()
+            .unwrap();
+        let answers = is_so_in_time(|| {
+            assert!(child.try_wait().unwrap().is_none(), "the service has ended");
+            ask(&socket).is_ok()
+        });
+        assert!(answers, "the service never answers");
+        Self { child, socket }
+    }
+
+    pub fn status(&self) -> serde_json::Value {
+        ask(&self.socket).unwrap()
+    }
+
+    pub fn count(&self, name: &str) -> u64 {
+        self.status()["counts"][name].as_u64().unwrap()
+    }
+
+    /// Waits until `is` is so; says what the service says of itself where it never is.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, is: impl FnMut() -> bool) {
+        if !is_so_in_time(is) {
+            panic!("{what}: not within {PATIENCE:?}; {}", self.status());
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Prepaged {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A program under way.
+pub struct Running(pub Child);
+
+impl Running {
+    pub fn start(program: &Path) -> Self {
+        Self(Command::new(program).arg("60").spawn().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
