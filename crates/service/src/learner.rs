@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::role::is_private;
@@ -12,6 +12,7 @@ use prepage_profiles::{Layer, public};
 use prepage_trace::{FaultEvents, Probe, Stream};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::allowance::Allowance;
 use crate::counters::Counters;
 use crate::library::Library;
 use crate::process::Process;
@@ -20,10 +21,6 @@ use crate::process::Process;
 const WINDOW: Duration = Duration::from_secs(30);
 /// Starts observed at once.
 const OBSERVED_MAX: usize = 2;
-/// The share of the machine's processors that learning may take: 1 in this.
-const SHARE: u64 = 1000;
-/// What it may take beside that, once: some hundred programs that a new machine does not know.
-const ADVANCE_NS: u64 = 3_000_000_000;
 
 /// Learns the machine's programs.
 #[derive(Debug)]
@@ -31,7 +28,7 @@ pub struct Learner {
     library: Arc<Library>,
     counters: Arc<Counters>,
     began: Instant,
-    processors: u64,
+    allowance: Mutex<Allowance>,
     spent_ns: AtomicU64,
     at_work: AtomicUsize,
     /// Readable, by who ends the service, once all observations are to end.
@@ -48,8 +45,9 @@ impl Learner {
     /// One that ends its observations when `stop` is readable.
     pub fn new(library: Arc<Library>, counters: Arc<Counters>, stop: OwnedFd) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |number| number.get() as u64);
+        let allowance = Mutex::new(Allowance::new(processors, Duration::ZERO));
         let (began, spent_ns, at_work) = (Instant::now(), AtomicU64::new(0), AtomicUsize::new(0));
-        Self { library, counters, began, processors, spent_ns, at_work, stop, ready: Mutex::new(None) }
+        Self { library, counters, began, allowance, spent_ns, at_work, stop, ready: Mutex::new(None) }
     }
 
     /// Gets the kernel ready for observations. Takes some milliseconds.
@@ -62,10 +60,13 @@ impl Learner {
 
     /// Whether there is processor time left to observe with.
     pub fn may_observe(&self) -> bool {
-        let earned_ns = self.began.elapsed().as_nanos() as u64 * self.processors / SHARE;
         self.library.learns()
-            && self.spent_ns.load(Ordering::Relaxed) <= ADVANCE_NS + earned_ns
             && self.at_work.load(Ordering::Relaxed) < OBSERVED_MAX
+            && self.allowance().has_some(self.began.elapsed())
+    }
+
+    fn allowance(&self) -> MutexGuard<'_, Allowance> {
+        self.allowance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether anybody observes.
@@ -112,7 +113,9 @@ impl Place {
         let before_ns = processor_ns();
         self.observe(process);
         // What else this process did meanwhile counts too: rather too much than too little.
-        learner.spent_ns.fetch_add(processor_ns() - before_ns, Ordering::Relaxed);
+        let spent_ns = processor_ns() - before_ns;
+        learner.spent_ns.fetch_add(spent_ns, Ordering::Relaxed);
+        learner.allowance().spend(spent_ns, learner.began.elapsed());
     }
 
     fn observe(&self, process: &Process) {

@@ -29,6 +29,7 @@
 //! | [`last_starts`] | what was done for the last starts                                      |
 //! | [`crew`]      | threads that wait for work, bounded, replaced where they hang            |
 //! | [`learner`]   | observe and persist, within a share of the processor                     |
+//! | [`allowance`] | that share                                                               |
 //! | [`tree`]      | whose start a process belongs to                                         |
 //! | [`names`]     | metadata kept in memory                                                  |
 //! | [`idle`]      | what is brought in while nothing else happens                            |
@@ -50,6 +51,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod allowance;
 pub mod awaited;
 pub mod brought;
 pub mod confined;
