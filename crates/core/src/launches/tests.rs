@@ -78,7 +78,7 @@ fn hours_are_those_of_the_clock_on_the_wall_and_move_with_it() {
         pass(&mut launches, eleven(day, DELHI) + HOUR_S);
     }
     // After four hours without a launch it would be expected on arrival as well: somebody else's program keeps that away.
-    let mut expects = |unix_s: u64, offset_s: i64| {
+    let expects = |unix_s: u64, offset_s: i64| {
         let mut launches = launches.clone();
         launches.set_zone(offset_s);
         pass(&mut launches, unix_s - 2 * HOUR_S);
