@@ -141,7 +141,11 @@ bench-clusters: build
 ## bench-pool: a file twice as large as memory by mmap under a limit and by the VM's pool (root); POOL='--size 1G …' are options
 bench-pool: build
 	bench/pool $(POOL)
-.PHONY: bench-pool
+.PHONY: bench-pool bench-workload
+
+## bench-workload: work like that of compilers in memory of a fixed division, by FreeBSD's dont-need rule and by the VM's own; WORKLOAD='--memory 256M …' are options
+bench-workload: build
+	build/prepage bench workload $(WORKLOAD)
 
 ## bench-drive-cache: whether the drive gets faster for what it has read
 bench-drive-cache: build

@@ -31,6 +31,7 @@
 //! | [`drive_cache`] | whether a drive gets faster for what it has read                   |
 //! | [`linux`]      | Linux's policies as simulated, against the kernel's own counts      |
 //! | [`pool`]       | a file twice as large as memory, by the kernel and by the VM's pool |
+//! | [`workload`]   | work like that of compilers, under three ways to manage memory      |
 //! | [`rates`]      | starts of programs, pages of zeros and a build, a second            |
 //! | [`figure`], [`page`] | the study's plots as SVG; all in one HTML file                |
 //! | [`mode`], [`head_start`] | what is prefetched, and when: before or beside the program |
@@ -73,6 +74,7 @@ pub mod reasons;
 pub mod start;
 pub mod subject;
 pub mod tuning_sweep;
+pub mod workload;
 pub mod yardstick;
 
 pub use access::{AccessError, access};

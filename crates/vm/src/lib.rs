@@ -41,6 +41,7 @@
 //! | `heirs`       | maps that children of fork(2) keep, and who serves them                   |
 //! | `jobs`, `crew`, `work` | work that waits, the threads for it, and what they do              |
 //! | `statistics`, `histogram`, `record`, `failure`, `names` | what happened                   |
+//! | [`view`], `show`, [`viewed`] | what a process tells of its pools, to whom, and asking others for it   |
 //! | `poison`      | pages that raise SIGBUS                                                  |
 //! | [`tracking`]  | what it takes to know who maps which page                                |
 //!
@@ -122,6 +123,7 @@ mod request;
 mod save;
 mod saved;
 mod segment;
+mod show;
 mod snapshot;
 mod source;
 mod space;
@@ -131,6 +133,8 @@ mod swap;
 mod sync;
 pub mod tracking;
 mod unwire;
+pub mod view;
+pub mod viewed;
 mod vm;
 mod whole;
 mod work;
@@ -156,4 +160,5 @@ pub use request::{Priority, Request};
 pub use save::Saved;
 pub use source::{Source, SourceError};
 pub use statistics::{Counted, Statistics};
+pub use view::{PoolView, View};
 pub use vm::Vm;

@@ -22,6 +22,7 @@ pub struct VmOptions {
     pub(crate) write_back_after: Duration,
     pub(crate) free_shadowed_after: Duration,
     pub(crate) explain: bool,
+    pub(crate) shown: bool,
 }
 
 impl Default for VmOptions {
@@ -39,6 +40,7 @@ impl Default for VmOptions {
             write_back_after: Duration::from_secs(5),
             free_shadowed_after: Duration::from_secs(1),
             explain: true,
+            shown: true,
         }
     }
 }
@@ -111,6 +113,12 @@ impl VmOptions {
     /// Whether a touch that ends in SIGBUS is explained on stderr; it is unless told otherwise.
     pub fn explain(self, explain: bool) -> Self {
         Self { explain, ..self }
+    }
+
+    /// Whether `prepage vm top` of the same user shows what the VM holds and does, see [`viewed`](crate::viewed); it does unless told
+    /// otherwise.
+    pub fn shown(self, shown: bool) -> Self {
+        Self { shown, ..self }
     }
 }
 

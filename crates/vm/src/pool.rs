@@ -80,6 +80,24 @@ pub struct PoolFigures {
     pub high_pages: u64,
 }
 
+impl PoolFigures {
+    /// All of them, with their names.
+    pub(crate) fn fields_mut(&mut self) -> [(&'static str, &mut u64); 10] {
+        [
+            ("resident_pages", &mut self.resident_pages),
+            ("wired_pages", &mut self.wired_pages),
+            ("unwired_pages", &mut self.unwired_pages),
+            ("pinned_pages", &mut self.pinned_pages),
+            ("swap_pages", &mut self.swap_pages),
+            ("promised_pages", &mut self.promised_pages),
+            ("reserved_pages", &mut self.reserved_pages),
+            ("limit_pages", &mut self.limit_pages),
+            ("low_pages", &mut self.low_pages),
+            ("high_pages", &mut self.high_pages),
+        ]
+    }
+}
+
 /// What one object holds of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

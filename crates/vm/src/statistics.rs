@@ -34,6 +34,13 @@ macro_rules! counters {
                 $(into.$name += self.$name.load(Ordering::Relaxed);)+
             }
         }
+
+        impl Counted {
+            /// All of them, with their names.
+            pub(crate) fn fields_mut(&mut self) -> Vec<(&'static str, &mut u64)> {
+                vec![$((stringify!($name), &mut self.$name)),+]
+            }
+        }
     };
 }
 
@@ -251,8 +258,12 @@ impl Figures {
 
     pub(crate) fn counted(&self) -> Counted {
         let mut sum = Counted::default();
-        self.shards.iter().for_each(|shard| shard.counters.sum(&mut sum));
+        self.add_to(&mut sum);
         sum
+    }
+
+    pub(crate) fn add_to(&self, sum: &mut Counted) {
+        self.shards.iter().for_each(|shard| shard.counters.sum(sum));
     }
 
     pub(crate) fn costs_ns(&self) -> Vec<Histogram<u64>> {

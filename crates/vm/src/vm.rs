@@ -30,6 +30,7 @@ use crate::options::{MapOptions, Mode, VmOptions};
 use crate::piece::Piece;
 use crate::pool::Pool;
 use crate::record::Records;
+use crate::show;
 use crate::source::{LocalFile, Source};
 use crate::space::Space;
 use crate::statistics::{Figures, Statistics};
@@ -116,7 +117,7 @@ impl Vm {
             None => Pool::new(options.frame_limit_bytes)?,
         };
         let records = (options.record_faults > 0).then(|| Records::new(options.record_faults));
-        Ok(Self {
+        let vm = Self {
             core: Arc::new(VmCore {
                 sequential: "linux-data:ra=2048".parse().expect("a policy"),
                 random: "none".parse().expect("a policy"),
@@ -143,7 +144,11 @@ impl Vm {
                 own_page_map: OwnPageMap::default(),
                 options,
             }),
-        })
+        };
+        if vm.core.options.shown {
+            show::enter(&vm.core);
+        }
+        Ok(vm)
     }
 
     /// An object with the bytes of a local file. Its length is that of now; bytes are read when they are needed. Where the

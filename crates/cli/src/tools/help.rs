@@ -14,7 +14,7 @@ const GROUPS: [(&str, &[&str]); 3] = [
     ),
     (
         "Look at page faults and memory",
-        &["record", "report", "diff", "export", "import", "residency", "warm", "evict"],
+        &["record", "report", "diff", "export", "import", "residency", "warm", "evict", "vm"],
     ),
     ("Experiment", &["simulate", "bench", "calibrate"]),
 ];

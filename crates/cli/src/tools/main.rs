@@ -33,6 +33,7 @@ mod status;
 mod stores;
 mod table;
 mod targets;
+mod vm;
 mod warm;
 
 use std::process::ExitCode;
@@ -81,6 +82,9 @@ enum Command {
     Warm(warm::Args),
     /// Drop pages of files from memory; report what stays and why
     Evict(evict::Args),
+    /// Look at processes that use the user-space VM
+    #[command(subcommand)]
+    Vm(vm::Command),
     /// Replay a trace under other clustering policies and on other devices
     Simulate(simulate::Args),
     /// Repeat published experiments with page faults, files and program starts
@@ -119,6 +123,7 @@ fn main() -> ExitCode {
         Command::Profile(command) => profile::run(&command),
         Command::Status(args) => status::run(&args),
         Command::Service(command) => service::run(&command),
+        Command::Vm(command) => vm::run(&command),
         Command::Doctor(args) => doctor::run(&args),
         Command::Man(args) => man::run(&args),
     };

@@ -12,6 +12,7 @@ mod pool;
 mod rates;
 mod report;
 mod sweep;
+mod workload;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -53,6 +54,12 @@ pub enum Command {
     /// Touch it once in one way: a worker of `bench pool`
     #[command(hide = true)]
     PoolWorker(pool::WorkerArgs),
+    /// Do a fixed amount of work like that of compilers, by 1 to 30 workers, in memory of a fixed division, by FreeBSD's dont-need
+    /// rule, and by this VM's; beside the published figures of that rule
+    Workload(workload::Args),
+    /// Do it once: a worker of `bench workload`
+    #[command(hide = true)]
+    WorkloadWorker(workload::WorkerArgs),
     /// Measure rates of the whole machine: starts of programs, new pages, a build
     Rates(rates::Args),
     /// Start a program again and again: a worker of `bench rates`
@@ -87,6 +94,8 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         Command::DriveCache(args) => drive_cache::run(args),
         Command::Pool(args) => pool::run(args),
         Command::PoolWorker(args) => pool::work(args),
+        Command::Workload(args) => workload::run(args),
+        Command::WorkloadWorker(args) => workload::work(args),
         Command::Rates(args) => rates::run(args),
         Command::Starts(args) => rates::count(args),
         Command::Access { pattern, seed, expect_sum, file } => {

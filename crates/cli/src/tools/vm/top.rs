@@ -1,0 +1,235 @@
+//! `prepage vm top`: the pools of running processes.
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use prepage_core::PAGE_SIZE;
+use prepage_display::terminal::shortened;
+use prepage_vm::viewed::{AskError, Socket, sockets};
+use prepage_vm::{PoolView, View};
+use serde_json::{Map, Value, json};
+
+use crate::table::table;
+use crate::targets::{chain, pages_as_size};
+
+/// Who does not answer for so long is passed over: all are asked at once.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Moves a terminal's cursor to its beginning, and clears what is behind it.
+const HOME: &str = "\x1b[H";
+const CLEAR: &str = "\x1b[J";
+
+/// Options of `prepage vm top`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Shows the memory of running processes of yours that use prepage-vm: what their pools hold, and what was done. On a \
+terminal the table is drawn anew every second, with counts for each second, until Ctrl-C; elsewhere it is printed once, with counts since \
+the VMs were made."
+)]
+pub struct Args {
+    /// Processes; all of yours unless given
+    #[arg(short, long, value_name = "PID", value_delimiter = ',')]
+    pid: Vec<u32>,
+    /// Print once, also to a terminal
+    #[arg(long)]
+    once: bool,
+    /// Print JSON, once
+    #[arg(long)]
+    json: bool,
+    /// Show so many of each pool's largest objects
+    #[arg(long, value_name = "COUNT", default_value_t = 0, default_missing_value = "10", num_args = 0..=1)]
+    objects: usize,
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "no number of seconds")?;
+    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("0.1 to 3600 are possible".into()) }
+}
+
+/// What one look at all processes saw.
+struct Look {
+    when: Instant,
+    views: Vec<View>,
+    /// Processes that told nothing, and why.
+    failed: Vec<(u32, AskError)>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    let is_once = args.once || args.json || !io::stdout().is_terminal();
+    let mut last: Option<Look> = None;
+    loop {
+        let now = Look::at(&args.pid)?;
+        if args.json {
+            serde_json::to_writer_pretty(&mut out, &now.json(args.objects))?;
+            writeln!(out)?;
+        } else if is_once {
+            now.print(None, args.objects, &mut out)?;
+        } else {
+            let mut screen = HOME.as_bytes().to_vec();
+            now.print(last.as_ref(), args.objects, &mut screen)?;
+            // Old ends of lines are cleared with each of them, so that nothing flickers.
+            let text = String::from_utf8_lossy(&screen).replace('\n', "\x1b[K\n");
+            write!(out, "{text}{CLEAR}")?;
+            out.flush()?;
+        }
+        if is_once {
+            return now.outcome(args);
+        }
+        std::thread::sleep(Duration::from_secs_f64(args.interval));
+        last = Some(now);
+    }
+}
+
+impl Look {
+    fn at(pids: &[u32]) -> Result<Self> {
+        let found =
+            sockets().context("/proc/net/unix cannot be read, which names processes that can be asked")?;
+        let asked: Vec<Socket> =
+            found.into_iter().filter(|socket| pids.is_empty() || pids.contains(&socket.pid())).collect();
+        let answers: Vec<(u32, Result<View, AskError>)> = std::thread::scope(|scope| {
+            let ask = |socket: &Socket| (socket.pid(), socket.ask(PATIENCE));
+            let threads: Vec<_> = asked.iter().map(|socket| scope.spawn(move || ask(socket))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panics")).collect()
+        });
+        let mut look = Self { when: Instant::now(), views: Vec::new(), failed: Vec::new() };
+        for (pid, answer) in answers {
+            match answer {
+                Ok(view) => look.views.push(view),
+                // As if it had never been found, unless it was asked for.
+                Err(AskError::Ended) if pids.is_empty() => {}
+                Err(error) => look.failed.push((pid, error)),
+            }
+        }
+        Ok(look)
+    }
+
+    /// Whether all that was asked for was told.
+    fn outcome(&self, args: &Args) -> Result<ExitCode> {
+        if let Some(pid) = args.pid.iter().find(|&&pid| !self.has(pid)) {
+            bail!(
+                "process {pid}: it uses no prepage-vm, has ended, or is in another network namespace\n  try: prepage vm top"
+            );
+        }
+        let is_other_users = |error: &AskError| matches!(error, AskError::OtherUser(_));
+        let passed = self.failed.iter().any(|(_, error)| !args.pid.is_empty() || !is_other_users(error));
+        Ok(if passed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    fn has(&self, pid: u32) -> bool {
+        self.views.iter().any(|view| view.pid == pid) || self.failed.iter().any(|failed| failed.0 == pid)
+    }
+
+    fn pools(&self) -> impl Iterator<Item = (&View, usize, &PoolView)> {
+        self.views
+            .iter()
+            .flat_map(|view| view.pools.iter().enumerate().map(move |(nth, pool)| (view, nth, pool)))
+    }
+
+    fn print(&self, last: Option<&Self>, objects: usize, out: &mut impl Write) -> Result<()> {
+        let before: HashMap<(u32, usize), &PoolView> = last
+            .iter()
+            .flat_map(|look| look.pools())
+            .map(|(view, nth, pool)| ((view.pid, nth), pool))
+            .collect();
+        let seconds = last.map(|last| (self.when - last.when).as_secs_f64());
+        let counts = ["faults", "reads", "waits", "reclaimed", "again", "swapped"];
+        let counts = counts.map(|name| if seconds.is_some() { format!("{name}/s") } else { name.to_owned() });
+        let memory = ["pid", "program", "limit", "resident", "wired", "unwired", "pinned", "swap"];
+        let headings: Vec<String> = memory.map(String::from).into_iter().chain(counts).collect();
+        let mut table = table(&headings, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
+        let mut largest: Vec<String> = Vec::new();
+        for (view, nth, pool) in self.pools() {
+            let old = before.get(&(view.pid, nth)).map(|old| counted(old));
+            let counts = counted(pool).into_iter().enumerate().map(|(at, now)| match (seconds, old) {
+                (Some(seconds), Some(old)) => format!("{:.0}", now.saturating_sub(old[at]) as f64 / seconds),
+                (Some(_), None) => "-".to_owned(),
+                (None, _) => now.to_string(),
+            });
+            let program = view.command.escape_debug().to_string();
+            let figures = &pool.figures;
+            let limit = limit_pages(pool).map_or_else(|| "none".to_owned(), pages_as_size);
+            let sizes = [
+                figures.resident_pages,
+                figures.wired_pages,
+                figures.unwired_pages,
+                figures.pinned_pages,
+                figures.swap_pages,
+            ];
+            let row = [view.pid.to_string(), program.clone(), limit].into_iter();
+            table.add_row(row.chain(sizes.map(pages_as_size)).chain(counts));
+            for object in pool.largest.iter().take(objects) {
+                let [resident, pages] = [object.resident_pages, object.pages].map(pages_as_size);
+                let name = shortened(&object.name.escape_debug().to_string());
+                largest.push(format!("{:>8} {program}: {resident} of {pages}  {name}", view.pid));
+            }
+        }
+        if self.views.iter().all(|view| view.pools.is_empty()) {
+            writeln!(out, "no process of yours uses prepage-vm in this network namespace")?;
+        } else {
+            writeln!(out, "{}", table.trim_fmt())?;
+        }
+        if !largest.is_empty() {
+            writeln!(out, "\n{}", largest.join("\n"))?;
+        }
+        for (pid, error) in &self.failed {
+            writeln!(out, "process {pid}: {}", chain(error))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, objects: usize) -> Value {
+        let pool = |pool: &PoolView| {
+            let mut fields: Map<String, Value> =
+                pool.numbers().into_iter().map(|(name, number)| (name.to_owned(), number.into())).collect();
+            fields.insert("limit_pages".into(), limit_pages(pool).into());
+            let object = |object: &prepage_vm::PoolObject| {
+                json!({
+                    "name": object.name,
+                    "pages": object.pages,
+                    "resident_pages": object.resident_pages,
+                    "unwired_pages": object.unwired_pages,
+                })
+            };
+            let largest: Vec<Value> = pool.largest.iter().take(objects).map(object).collect();
+            fields.insert("largest_objects".into(), largest.into());
+            Value::Object(fields)
+        };
+        let view = |view: &View| {
+            let pools: Vec<Value> = view.pools.iter().map(pool).collect();
+            json!({ "pid": view.pid, "program": view.command, "pools": pools })
+        };
+        let failed = |(pid, error): &(u32, AskError)| json!({ "pid": pid, "reason": chain(error) });
+        json!({
+            "schema_version": 1,
+            "page_bytes": PAGE_SIZE,
+            "processes": self.views.iter().map(view).collect::<Vec<_>>(),
+            "not_shown": self.failed.iter().map(failed).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// Faults, reads, waits for frames, frames that were reclaimed, those that came back, and pages that were swapped.
+fn counted(pool: &PoolView) -> [u64; 6] {
+    let counted = &pool.counted;
+    [
+        counted.hard + counted.soft + counted.zero,
+        counted.reads + counted.background_reads,
+        counted.frame_waits,
+        counted.pages_reclaimed,
+        counted.pages_refaulted,
+        counted.pages_swapped,
+    ]
+}
+
+/// `None` of a pool without a limit.
+fn limit_pages(pool: &PoolView) -> Option<u64> {
+    let limit = pool.figures.limit_pages;
+    (limit < u64::MAX / PAGE_SIZE).then_some(limit)
+}

@@ -1,0 +1,126 @@
+//! Tells who asks what this process's pools hold: an abstract Unix socket, answered by one thread, for processes of the same user.
+//!
+//! Nobody has to know beforehand that a process will be looked at, so every process with a VM has the socket; a name without a file goes
+//! with the process, however that ends. What cannot be had (no descriptor, no thread) is gone without: the process is not shown then.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use prepage_sys::fork;
+use prepage_sys::signals::Masked;
+use rustix::net::{SendFlags, send};
+
+use crate::sync::{Ordering, spawn};
+use crate::view::{PoolView, View};
+use crate::viewed::{self, REFUSAL};
+use crate::vm::VmCore;
+
+/// One is answered after the other: who does not read holds up the others for no longer.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Names that are tried: another process may have the same number where namespaces differ.
+const NAMES: u32 = 8;
+
+static SHOWN: Mutex<Shown> = Mutex::new(Shown { generation: 0, vms: Vec::new() });
+
+/// Held for a look. A child of fork(2) may find it held for good by a thread that it does not have.
+struct Shown {
+    /// The process that opened the socket.
+    generation: u64,
+    vms: Vec<Weak<VmCore>>,
+}
+
+/// Has `vm` shown from here on.
+pub(crate) fn enter(vm: &Arc<VmCore>) {
+    let _masked = Masked::asynchronous();
+    let Ok(mut shown) = SHOWN.try_lock().or_else(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        SHOWN.try_lock()
+    }) else {
+        return;
+    };
+    let generation = fork::generation();
+    let is_first = shown.generation != generation;
+    if is_first {
+        // What the parent showed is no business of the child's.
+        *shown = Shown { generation, vms: Vec::new() };
+    }
+    shown.vms.retain(|vm| vm.strong_count() > 0);
+    shown.vms.push(Arc::downgrade(vm));
+    drop(shown);
+    if is_first && let Ok(listener) = open() {
+        // Where there is no thread the listener closes.
+        let _ = spawn("prepage-show", move || work(&listener));
+    }
+}
+
+fn open() -> io::Result<UnixListener> {
+    let pid = std::process::id();
+    let mut last = Err(io::ErrorKind::AddrInUse.into());
+    for nth in 0..NAMES {
+        let name = viewed::socket_name(pid, nth);
+        last = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
+        if !matches!(&last, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
+            break;
+        }
+    }
+    last
+}
+
+fn work(listener: &UnixListener) {
+    for stream in listener.incoming() {
+        match stream {
+            // Who hangs up early hears nothing.
+            Ok(stream) => drop(answer(&stream)),
+            // No descriptor is left, for now.
+            Err(_) => std::thread::sleep(PATIENCE),
+        }
+    }
+}
+
+fn answer(stream: &UnixStream) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    if rustix::net::sockopt::socket_peercred(stream)?.uid != rustix::process::geteuid() {
+        return write_all(stream, REFUSAL.as_bytes());
+    }
+    write_all(stream, now().encode().as_bytes())
+}
+
+/// Without SIGPIPE where nobody reads: the program may leave that as it is.
+fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let sent = send(stream, bytes, SendFlags::NOSIGNAL)?;
+        bytes = &bytes[sent..];
+    }
+    Ok(())
+}
+
+/// What there is to tell.
+fn now() -> View {
+    let vms: Vec<Arc<VmCore>> = {
+        let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.vms.iter().filter_map(Weak::upgrade).collect()
+    };
+    let mut pools: HashMap<usize, PoolView> = HashMap::new();
+    for vm in vms {
+        let pool = pools.entry(Arc::as_ptr(vm.pool.core()) as usize).or_insert_with(|| {
+            let mut largest = vm.pool.objects();
+            let objects = largest.len() as u64;
+            largest.sort_by_key(|object| std::cmp::Reverse(object.resident_pages));
+            largest.truncate(PoolView::LARGEST);
+            PoolView { figures: vm.pool.figures(), objects, largest, ..PoolView::default() }
+        });
+        pool.vms += 1;
+        pool.maps += vm.maps.load(Ordering::Acquire);
+        vm.figures.add_to(&mut pool.counted);
+    }
+    let command = std::fs::read("/proc/self/comm").unwrap_or_default();
+    View {
+        pid: std::process::id(),
+        command: String::from_utf8_lossy(&command).trim_end().to_owned(),
+        pools: pools.into_values().collect(),
+    }
+}
