@@ -101,7 +101,7 @@ fn prefetch(profile: &Profile, tuning: Tuning, counts_calls: bool, program_ended
     let mut engine = match tuning.readers_and_holes {
         None => Engine::new(reads.into_owned(), &device_of(profile)),
         Some((readers, gap_pages_max)) => {
-            Engine::with(reads.into_owned(), PlanOptions { gap_pages_max }, readers)
+            Engine::with(reads.into_owned(), PlanOptions { gap_pages_max, ..PlanOptions::EXACT }, readers)
         }
     };
     engine.keep_within(Budget::of_process());

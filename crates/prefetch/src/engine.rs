@@ -14,6 +14,7 @@
 
 mod state;
 
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -124,6 +125,11 @@ impl Engine {
             ended: Condvar::new(),
         };
         Self { state: Arc::new(state) }
+    }
+
+    /// Has file `at` of the profile read by `opened`, whatever lies at its path: for what is no regular file.
+    pub fn give(&mut self, at: usize, opened: File) {
+        self.prepared().files[at] = OnceLock::from(Ok(opened));
     }
 
     /// The state while this is the only handle to it.

@@ -37,6 +37,8 @@
 //! | [`reading`]   | what the machine does                                                    |
 //! | [`brought`]   | the pages brought in for one program                                     |
 //! | [`period`], [`subject`] | a boot or a session: replayed, and learned until the machine is quiet |
+//! | [`early`]     | the same from the initramfs on                                           |
+//! | [`replay`], [`blocks`], [`ext4`] | what is known of it: files, and the file system's own blocks |
 //! | [`opened`]    | what is opened meanwhile, and what of it was used                        |
 //! | [`quiet`]     | when that is over                                                        |
 //! | [`counters`], [`status`], [`socket`] | what is reported of it                            |
@@ -53,10 +55,13 @@
 
 pub mod allowance;
 pub mod awaited;
+pub mod blocks;
 pub mod brought;
 pub mod confined;
 pub mod counters;
 pub mod crew;
+pub mod early;
+pub mod ext4;
 pub mod fetches;
 pub mod files;
 pub mod idle;
@@ -75,6 +80,7 @@ pub mod period;
 pub mod process;
 pub mod quiet;
 pub mod reading;
+pub mod replay;
 pub mod service;
 pub mod socket;
 pub mod status;

@@ -18,7 +18,7 @@ const HELP: &str = "\
 The resident prefetcher of prepage: programs start with their pages on their way
 
 Usage: prepaged [OPTIONS]
-       prepaged boot [--no-learn] [--quiet SECONDS] [--at-most SECONDS]
+       prepaged boot [--no-learn] [--quiet SECONDS] [--at-most SECONDS] [--root DIR]
        prepaged session UID [the same options]
 
 Commands:
@@ -28,6 +28,7 @@ Commands:
 Options:
       --quiet SECONDS    Of a boot or session: it is over once the machine was quiet for this long [default: 10]
       --at-most SECONDS  And after this long in any case [default: 300]
+      --root DIR         Of a boot, in an initramfs: where the root file system is mounted
       --socket PATH  Where `prepage status` asks [default: /run/prepage/service]
       --below DIR    Serve only programs below this directory
       --no-learn     Fetch what is known, and learn nothing
@@ -95,6 +96,7 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
             Arg::Long("at-most") => {
                 period.at_most = Duration::from_secs(parser.value()?.parse::<u32>()?.into())
             }
+            Arg::Long("root") => period.root = Some(PathBuf::from(parser.value()?)),
             Arg::Long("no-predict") => options.idle_after = None,
             Arg::Long("idle-after") => {
                 options.idle_after = Some(Duration::from_secs(parser.value()?.parse::<u32>()?.into()));

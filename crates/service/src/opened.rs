@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_observe::sightings::Sightings;
+use prepage_profiles::elf::Elf;
 use prepage_profiles::identity::{identity_of, open_to_read};
 use prepage_sys::exec_watch::{ExecWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
@@ -22,6 +23,10 @@ use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::watch::{State, Watch};
+
+/// elf(5): a segment that is mapped, and one that is written to.
+const PT_LOAD: u32 = 1;
+const PF_W: u32 = 2;
 
 /// Files and directories that are remembered.
 const OPENED_MAX: usize = 1 << 16;
@@ -53,8 +58,16 @@ impl Opened {
     /// # Errors
     /// EPERM without the right to watch.
     pub fn watch(uid: Option<u32>) -> io::Result<Self> {
+        Self::over(ExecWatch::of_opens()?, uid)
+    }
+
+    /// The same of what `opens` has watched since before.
+    ///
+    /// # Errors
+    /// When /proc is not mounted.
+    pub fn over(opens: ExecWatch, uid: Option<u32>) -> io::Result<Self> {
         Ok(Self {
-            watch: Watch::over(ExecWatch::of_opens()?)?,
+            watch: Watch::over(opens)?,
             uid,
             seen: HashSet::new(),
             files: Vec::new(),
@@ -136,8 +149,12 @@ impl Opened {
     ///
     /// # Errors
     /// Where the kernel keeps no notes of pages.
-    pub fn observation(mut self, rights: &Rights, own: &OwnUses) -> io::Result<Observation> {
-        let flags = PageFlags::open()?;
+    pub fn observation(
+        mut self,
+        rights: &Rights,
+        own: &OwnUses,
+        flags: &PageFlags,
+    ) -> io::Result<Observation> {
         let nothing = HashSet::new();
         for (time_ns, path) in &self.files {
             let opened = {
@@ -151,12 +168,13 @@ impl Opened {
             let Some(place) = sightings.place(path, Some((identity.device, identity.inode))) else {
                 continue;
             };
+            let (mut used, mut others) = (Vec::new(), Vec::new());
             // A file that cannot be mapped has no pages of its own.
             let _ = flags.of(file.as_fd(), identity.size_bytes.div_ceil(PAGE_SIZE), &mut |page, noted| {
-                if is_used(page, noted, own) {
-                    sightings.touch(*time_ns, place, page);
-                }
+                if is_used(page, noted, own) { &mut used } else { &mut others }.push(page);
             });
+            used.extend(copied(&file, &used, &others));
+            used.into_iter().for_each(|page| _ = sightings.touch(*time_ns, place, page));
         }
         let mut observation = self.sightings.observation();
         let is_whole = !self.is_lost && !self.sightings.is_full();
@@ -167,8 +185,25 @@ impl Opened {
     }
 }
 
+/// Those `others` that a program has its own copies of: of what a loader writes to (relocations), the kernel notes no use where it was written to
+/// before it was read. Of a program or library in use that is about all that there is.
+fn copied(file: &File, used: &[PageIndex], others: &[PageIndex]) -> Vec<PageIndex> {
+    // Its head is in memory.
+    if !used.contains(&PageIndex(0)) || others.is_empty() {
+        return Vec::new();
+    }
+    let Ok(elf) = Elf::parse(file) else { return Vec::new() };
+    let written = elf.segments.iter().filter(|one| one.kind == PT_LOAD && one.flags & PF_W != 0);
+    let written: Vec<_> = written
+        .map(|one| {
+            one.offset_bytes / PAGE_SIZE..one.offset_bytes.saturating_add(one.file_bytes).div_ceil(PAGE_SIZE)
+        })
+        .collect();
+    others.iter().copied().filter(|page| written.iter().any(|range| range.contains(&page.0))).collect()
+}
+
 /// Whether somebody else than this process used a page.
-fn is_used(page: PageIndex, noted: Noted, own: &HashSet<u64>) -> bool {
+pub fn is_used(page: PageIndex, noted: Noted, own: &HashSet<u64>) -> bool {
     noted > if own.contains(&page.0) { Noted::Once } else { Noted::Unused }
 }
 

@@ -8,25 +8,26 @@ use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
-use prepage_core::profile::plan::{PlanOptions, plan};
-use prepage_core::{PAGE_SIZE, PageIndex};
-use prepage_prefetch::choose::Choice;
 use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::config::Config;
-use prepage_prefetch::engine::{Engine, Work};
-use prepage_prefetch::launch::LaunchOptions;
 use prepage_prefetch::memory::Budget;
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{StoreError, Stores};
-use prepage_sys::rights::{Assumed, Rights};
+use prepage_sys::page_flags::PageFlags;
+use prepage_sys::rights::Assumed;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::blocks::{Device, willneed_pages};
+use crate::early::{self, Early};
 use crate::library::home;
 use crate::notify;
-use crate::opened::{Opened, OwnUses};
+use crate::opened::Opened;
 use crate::options::ServiceError;
 use crate::quiet::{End, Quiet};
 use crate::reading::Sampler;
+use crate::replay::{Known, Replay, plan_for};
 use crate::subject::Subject;
 
 /// How often is looked at what was opened: a file is looked up by its number while the kernel still has it in memory.
@@ -35,6 +36,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Where the last boot is told of, below the machine's profiles.
 const REPORT: &str = "boot.json";
 const REPORT_BYTES_MAX: u64 = 4096;
+/// What an administrator's unit of a boot is called.
+const BOOT_UNIT: &str = "/etc/systemd/system/prepage-boot.service";
 
 /// How it is to run.
 #[derive(Clone, Debug)]
@@ -47,11 +50,13 @@ pub struct PeriodOptions {
     pub quiet_s: u32,
     /// It is over after this long in any case.
     pub at_most: Duration,
+    /// Where the root file system is mounted, in an initramfs.
+    pub root: Option<PathBuf>,
 }
 
 impl Default for PeriodOptions {
     fn default() -> Self {
-        Self { layers: None, learn: true, quiet_s: 10, at_most: Duration::from_secs(300) }
+        Self { layers: None, learn: true, quiet_s: 10, at_most: Duration::from_secs(300), root: None }
     }
 }
 
@@ -60,8 +65,17 @@ impl Default for PeriodOptions {
 pub struct PeriodReport {
     /// When it ended, seconds since 1970.
     pub unix_s: u64,
-    /// Pages that were asked for.
+    /// When it began, seconds since the kernel did.
+    #[serde(default)]
+    pub began_s: f64,
+    /// Pages of files that were asked for.
     pub fetched_pages: u64,
+    /// Pages of the root's device that were asked for.
+    #[serde(default)]
+    pub fetched_blocks: u64,
+    /// Pages of it that were seen in use.
+    #[serde(default)]
+    pub seen_blocks: u64,
     /// Of the pages that are known, those that were used, where that was seen.
     pub used_pages: Option<u64>,
     /// How long fetching took.
@@ -91,22 +105,51 @@ impl PeriodReport {
 /// # Errors
 /// [`ServiceError`]; where nothing can be learned, what is known is fetched before.
 pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, ServiceError> {
+    let mut early = options.root.as_deref().map(Early::enter).transpose()?;
     let config = config(subject);
-    if !config.enabled {
+    let is_off = !config.enabled || (early.is_some() && is_masked());
+    let stores = subject.stores(options.layers.clone())?;
+    let _turn = match is_off {
+        false => turn(subject, &stores, early.is_some(), options.at_most),
+        true => None,
+    };
+    let Some(_turn) = _turn else {
         notify::say("READY=1");
         return Ok(PeriodReport::default());
-    }
+    };
     let began = Instant::now();
-    let stores = subject.stores(options.layers.clone())?;
+    let mut report = PeriodReport { began_s: uptime_s(), ..PeriodReport::default() };
     let rights = subject.rights();
+    let is_learning = options.learn && config.learn;
     let mut opened = None;
-    if options.learn && config.learn {
+    if is_learning && early.is_none() {
         opened = Some(Opened::watch(of(subject)).map_err(ServiceError::Watch)?);
     }
-    // A profile that cannot be followed is as good as none.
-    let replay = profile(subject, &stores).ok().flatten().map(|profile| Replay::begin(&profile, &rights));
+    let device = match &mut early {
+        Some(early) => early.device.take(),
+        None if subject == Subject::Boot => Device::of(Path::new("/")).ok().flatten(),
+        None => None,
+    };
+    let willneed_pages =
+        early.as_ref().map_or_else(|| willneed_pages(Path::new("/")), |early| early.willneed_pages);
+    let known = Known {
+        plan: plan_for(willneed_pages),
+        // A profile that cannot be followed is as good as none.
+        profile: profile(subject, &stores).ok().flatten(),
+        blocks: device
+            .as_ref()
+            .and_then(|one| Some((one, one.known(stores.directory(subject.layer()).ok()?)?))),
+    };
+    let (mut budget, opens) = early.map(|early| (early.budget, early.opens)).unzip();
+    let replay = Replay::begin(known, &rights, || budget.take().unwrap_or_else(Budget::of_process))?;
     notify::say("READY=1");
-    let mut report = PeriodReport::default();
+    if let Some(opens) = opens {
+        early::wait_for_proc()?;
+        if is_learning {
+            opened =
+                Some(opens.and_then(|opens| Opened::over(opens, of(subject))).map_err(ServiceError::Watch)?);
+        }
+    }
     let (mut quiet, mut sampler) = (Quiet::new(options.quiet_s, options.at_most), Sampler::default());
     let mut next = began + SECOND;
     let (end, is_short) = loop {
@@ -114,7 +157,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         if let Some(opened) = &mut opened {
             opened.look();
         }
-        let is_fetching = replay.as_ref().is_some_and(|replay| replay.engine.is_at_work());
+        let is_fetching = replay.is_at_work();
         if is_fetching {
             report.fetched_s = began.elapsed().as_secs_f64();
         }
@@ -129,28 +172,75 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     };
     report.quiet_s = began.elapsed().as_secs_f64();
     (report.is_quiet, report.unix_s) = (end == End::Quiet, unix_s());
-    if let Some(replay) = &replay {
-        replay.engine.cancel();
-        report.fetched_pages = replay.engine.outcome().requested_bytes / PAGE_SIZE;
-    }
+    replay.cancel();
+    (report.fetched_blocks, report.fetched_pages) = replay.fetched_pages();
     if let Some(opened) = opened {
-        let own = replay.as_ref().map(Replay::own_uses).unwrap_or_default();
-        let mut observation = opened.observation(&rights, &own).map_err(ServiceError::Watch)?;
+        let flags = PageFlags::open().map_err(ServiceError::Watch)?;
+        let seen = opened.observation(&rights, &replay.own_uses(), &flags);
+        let mut observation = seen.map_err(ServiceError::Watch)?;
         // What was not waited for may have been used later, and what has left memory is not seen.
         if end == End::TimeIsUp || is_short {
             make_partial(&mut observation);
         }
         report.seen_files = observation.files.len();
         report.seen_pages = pages(&observation);
-        report.used_pages = replay.as_ref().map(|replay| replay.used_pages(&observation));
+        report.used_pages = replay.used_pages(&observation);
+        let used = device.as_ref().and_then(|device| {
+            let files = observation.files.iter().map(|file| Path::new(&file.path));
+            let listed =
+                observation.names.iter().filter(|lookup| lookup.list).map(|lookup| Path::new(&lookup.path));
+            device.used(&flags, &replay.own_blocks(), &device.names(files, listed)).ok()
+        });
         let shown = Shown { observation: Some(observation), ..Shown::default() };
-        let _assumed = assumed(subject)?;
-        persist(&stores, &subject.key(), subject.layer(), &shown)?;
+        {
+            let _assumed = assumed(subject)?;
+            persist(&stores, &subject.key(), subject.layer(), &shown)?;
+        }
+        // The place for it is there now.
+        if let Some(used) = used {
+            report.seen_blocks = used.pages();
+            used.write(stores.directory(subject.layer())?);
+        }
     }
     if subject == Subject::Boot {
         write(&report, stores.directory(subject.layer())?);
     }
     Ok(report)
+}
+
+/// Whether the administrator wants no unit of a boot: then nothing in the initramfs either.
+fn is_masked() -> bool {
+    fs::read_link(BOOT_UNIT).is_ok_and(|target| target == Path::new("/dev/null"))
+}
+
+/// The turn to follow a boot: one that began in the initramfs is waited for, and there is nothing left to do after it. `None` for
+/// whoever has no turn. A session needs none.
+fn turn(subject: Subject, stores: &Stores, is_early: bool, at_most: Duration) -> Option<Turn> {
+    let Subject::Boot = subject else { return Some(Turn(None)) };
+    // Where nothing was learned yet there is no such place.
+    let opened = stores.directory(subject.layer()).ok().and_then(|directory| fs::File::open(directory).ok());
+    let Some(directory) = opened else { return (!is_early).then_some(Turn(None)) };
+    let lock = || rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive);
+    match lock() {
+        Ok(()) => return Some(Turn(Some(directory))),
+        Err(Errno::WOULDBLOCK) => {}
+        Err(_) => return Some(Turn(None)),
+    }
+    notify::say("READY=1");
+    let until = Instant::now() + at_most;
+    while !is_early && Instant::now() < until && lock().is_err() {
+        std::thread::sleep(SECOND);
+    }
+    None
+}
+
+/// Held for as long as a boot is followed.
+struct Turn(#[expect(dead_code, reason = "the lock goes with it")] Option<fs::File>);
+
+/// Seconds since the kernel began.
+fn uptime_s() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
 /// What the administrator wants, and the user, whose file is read with the user's rights.
@@ -205,46 +295,4 @@ fn make_partial(observation: &mut Observation) {
 
 fn pages(observation: &Observation) -> u64 {
     observation.files.iter().flat_map(|file| &file.pages).map(|used| used.range.len()).sum()
-}
-
-/// What is known, on its way into memory.
-struct Replay {
-    engine: Engine,
-    choice: Choice,
-}
-
-impl Replay {
-    fn begin(profile: &Profile, rights: &Rights) -> Self {
-        // A boot is not tried without: it is worth more than what is learned from that.
-        let choice = Choice::new(profile, &LaunchOptions::default(), false);
-        let mut engine = Engine::new(choice.planned.clone(), &choice.figures);
-        engine.keep_within(Budget::of_process());
-        engine.start_on(&mut |work: Work| {
-            let rights = rights.clone();
-            let work = move || {
-                // Without these rights nothing is opened.
-                if let Ok(_assumed) = rights.assume() {
-                    work();
-                }
-            };
-            std::thread::Builder::new().name("read".into()).stack_size(256 << 10).spawn(work).is_ok()
-        });
-        Self { engine, choice }
-    }
-
-    /// The last page of each read: reading it is how the engine waits for the others.
-    fn own_uses(&self) -> OwnUses {
-        let planned = &self.choice.planned;
-        let mut own = OwnUses::new();
-        for read in plan(planned, PlanOptions::for_device(&self.choice.figures)) {
-            let PageIndex(end) = read.range.end();
-            own.entry(planned.files[read.file].path.clone()).or_default().insert(end - 1);
-        }
-        own
-    }
-
-    fn used_pages(&self, observation: &Observation) -> u64 {
-        let unused = self.choice.pages_unused_in(observation);
-        self.choice.planned.pages().saturating_sub(unused.into())
-    }
 }

@@ -124,6 +124,12 @@ fn print_boot(boot: &Value, out: &mut impl Write) -> Result<()> {
         megabytes(number("fetched_pages")),
         number("fetched_s")
     )?;
+    if number("fetched_blocks") > 0.0 {
+        write!(out, " and {:.1} MB of the file system's own", megabytes(number("fetched_blocks")))?;
+    }
+    if number("began_s") > 0.0 {
+        write!(out, ", from {:.1} s after the kernel's start on", number("began_s"))?;
+    }
     if boot["used_pages"].is_u64() {
         write!(out, ", {:.1} MB of what was known used", megabytes(number("used_pages")))?;
     }

@@ -14,7 +14,7 @@ use crate::page::{PAGE_SIZE, PageIndex, PageRange};
 /// program's own faults.
 pub const READ_PAGES_MAX: u64 = 32;
 
-/// The largest hole that is read over, whatever the device: beyond, what is read in vain fills memory.
+/// The largest hole that is read over for a program, whatever the device: beyond, what is read in vain fills memory.
 pub const GAP_PAGES_MAX: u64 = 8;
 
 /// How reads are formed.
@@ -22,11 +22,13 @@ pub const GAP_PAGES_MAX: u64 = 8;
 pub struct PlanOptions {
     /// Read over holes of up to this many pages.
     pub gap_pages_max: u64,
+    /// The longest single read, in pages: [`READ_PAGES_MAX`] where nothing else is known of the device.
+    pub read_pages_max: u64,
 }
 
 impl PlanOptions {
     /// Every page of the profile, and no other.
-    pub const EXACT: Self = Self { gap_pages_max: 0 };
+    pub const EXACT: Self = Self { gap_pages_max: 0, read_pages_max: READ_PAGES_MAX };
 
     /// What suits a device.
     ///
@@ -34,7 +36,7 @@ impl PlanOptions {
     /// processor's time to fill it.
     pub fn for_device(figures: &DeviceFigures) -> Self {
         let gap_pages = figures.bytes_per_read() / PAGE_SIZE / 2;
-        Self { gap_pages_max: gap_pages.min(GAP_PAGES_MAX) }
+        Self { gap_pages_max: gap_pages.min(GAP_PAGES_MAX), ..Self::EXACT }
     }
 }
 
@@ -49,7 +51,7 @@ impl Default for PlanOptions {
 pub struct Read {
     /// Index into the profile's files.
     pub file: usize,
-    /// The pages: 1 to [`READ_PAGES_MAX`].
+    /// The pages: 1 to [`PlanOptions::read_pages_max`].
     pub range: PageRange,
 }
 
@@ -65,7 +67,7 @@ pub fn plan(profile: &Profile, options: PlanOptions) -> Vec<Read> {
                 let (rank, first) = match open {
                     Some((rank, range))
                         if start - range.end().0 <= options.gap_pages_max
-                            && start - range.start().0 < READ_PAGES_MAX =>
+                            && start - range.start().0 < options.read_pages_max =>
                     {
                         (rank.min(extent.rank), range.start().0)
                     }
@@ -74,7 +76,7 @@ pub fn plan(profile: &Profile, options: PlanOptions) -> Vec<Read> {
                         (extent.rank, start)
                     }
                 };
-                let end = extent.range.end().0.min(first + READ_PAGES_MAX);
+                let end = extent.range.end().0.min(first + options.read_pages_max);
                 open = Some((rank, PageRange::new(PageIndex(first), PageIndex(end))));
                 start = end;
             }
@@ -118,7 +120,7 @@ mod tests {
     #[test]
     fn close_runs_join_and_the_first_used_comes_first() {
         let profile = profile(&[vec![(0, 5), (3, 6), (40, 1)], vec![(7, 0)]]);
-        let reads = plan(&profile, PlanOptions { gap_pages_max: 2 });
+        let reads = plan(&profile, PlanOptions { gap_pages_max: 2, ..PlanOptions::EXACT });
         let shape: Vec<_> = reads.iter().map(|r| (r.file, r.range.start().0, r.range.end().0)).collect();
         assert_eq!(shape, [(1, 7, 8), (0, 40, 41), (0, 0, 4)]);
     }
@@ -128,12 +130,13 @@ mod tests {
         fn every_touched_page_is_read_once_and_holes_stay_small(
             touched in prop::collection::vec((0u64..300, any::<u32>()), 1..120),
             gap_pages_max in 0u64..5,
+            read_pages_max in 1u64..80,
         ) {
             let profile = profile(std::slice::from_ref(&touched));
             let wanted: BTreeSet<u64> = touched.iter().map(|&(page, _)| page).collect();
             let mut read = BTreeSet::new();
-            for r in plan(&profile, PlanOptions { gap_pages_max }) {
-                prop_assert!((1..=READ_PAGES_MAX).contains(&r.range.len()));
+            for r in plan(&profile, PlanOptions { gap_pages_max, read_pages_max }) {
+                prop_assert!((1..=read_pages_max).contains(&r.range.len()));
                 for page in r.range.iter() {
                     prop_assert!(read.insert(page.0), "page {} is read twice", page.0);
                 }
@@ -164,7 +167,7 @@ mod tests {
     #[test]
     fn a_chain_of_small_holes_does_not_bring_what_is_used_last_to_the_front() {
         let profile = profile(&[(0..40).map(|at| (at * 2, 1000 - at as u32)).collect()]);
-        let reads = plan(&profile, PlanOptions { gap_pages_max: 2 });
+        let reads = plan(&profile, PlanOptions { gap_pages_max: 2, ..PlanOptions::EXACT });
         let starts: Vec<u64> = reads.iter().map(|read| read.range.start().0).collect();
         assert_eq!(starts, [64, 32, 0]);
     }

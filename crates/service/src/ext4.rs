@@ -1,0 +1,124 @@
+//! Where ext2, ext3 and ext4 keep an inode (Linux Documentation/filesystems/ext4): the superblock says how long groups are, and a
+//! group's descriptor where its inodes begin.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use prepage_core::PAGE_SIZE;
+
+const SUPERBLOCK_OFFSET_BYTES: u64 = 1024;
+const MAGIC: u16 = 0xEF53;
+/// Descriptors lie in each group (`EXT4_FEATURE_INCOMPAT_META_BG`): not looked for.
+const META_BG: u32 = 0x10;
+const BITS_64: u32 = 0x80;
+const DESCRIPTOR_BYTES: u64 = 32;
+
+/// What of a file system's superblock leads to its inodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    block_bytes: u64,
+    inodes: u64,
+    inodes_per_group: u64,
+    inode_bytes: u64,
+    descriptors_offset_bytes: u64,
+    descriptor_bytes: u64,
+    is_64: bool,
+}
+
+impl Layout {
+    /// That of the file system on `device`; `None` for one that is not understood.
+    pub fn of(device: &File) -> Option<Self> {
+        let mut superblock = [0; 1024];
+        device.read_exact_at(&mut superblock, SUPERBLOCK_OFFSET_BYTES).ok()?;
+        Self::parse(&superblock)
+    }
+
+    fn parse(superblock: &[u8; 1024]) -> Option<Self> {
+        let u16_at = |at: usize| u16::from_le_bytes([superblock[at], superblock[at + 1]]);
+        let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
+        let features = u32_at(0x60);
+        if u16_at(0x38) != MAGIC || features & META_BG != 0 || u32_at(0x18) > 6 {
+            return None;
+        }
+        let block_bytes = 1024 << u32_at(0x18);
+        let is_64 = features & BITS_64 != 0;
+        let layout = Self {
+            block_bytes,
+            inodes: u32_at(0).into(),
+            inodes_per_group: u32_at(0x28).into(),
+            inode_bytes: u16_at(0x58).into(),
+            descriptors_offset_bytes: (u64::from(u32_at(0x14)) + 1) * block_bytes,
+            descriptor_bytes: if is_64 { u16_at(0xFE).into() } else { DESCRIPTOR_BYTES },
+            is_64,
+        };
+        let fits = layout.inodes_per_group > 0
+            && (128..=block_bytes).contains(&layout.inode_bytes)
+            && (DESCRIPTOR_BYTES..=1024).contains(&layout.descriptor_bytes);
+        fits.then_some(layout)
+    }
+
+    /// The page of `device` that holds inode `number`.
+    pub fn page_of(&self, device: &File, number: u64) -> Option<u64> {
+        let at = number.checked_sub(1).filter(|_| number <= self.inodes)?;
+        let (group, within) = (at / self.inodes_per_group, at % self.inodes_per_group);
+        let mut descriptor = [0; 64];
+        let read = if self.is_64 && self.descriptor_bytes >= 64 { 64 } else { DESCRIPTOR_BYTES as usize };
+        let offset_bytes = self.descriptors_offset_bytes + group * self.descriptor_bytes;
+        device.read_exact_at(&mut descriptor[..read], offset_bytes).ok()?;
+        let half =
+            |at: usize| u64::from(u32::from_le_bytes(descriptor[at..at + 4].try_into().expect("four bytes")));
+        let table = half(8) | half(0x28) << 32;
+        Some(table.checked_mul(self.block_bytes)?.checked_add(within * self.inode_bytes)? / PAGE_SIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn inodes_lie_where_the_file_system_s_own_tool_says() {
+        let directory = tempfile::tempdir().unwrap();
+        for options in [&["-b", "4096"][..], &["-b", "1024"], &["-b", "4096", "-O", "^64bit", "-I", "128"]] {
+            let path = directory.path().join("image");
+            let _ = std::fs::remove_file(&path);
+            File::create(&path).unwrap().set_len(256 << 20).unwrap();
+            let made = Command::new("mkfs.ext4").arg("-q").args(options).arg(&path).output();
+            // e2fsprogs is part of any Debian; elsewhere there is nothing to compare with.
+            if !made.is_ok_and(|made| made.status.success()) {
+                return;
+            }
+            let file = File::open(&path).unwrap();
+            let layout = Layout::of(&file).unwrap();
+            for inode in [1, 2, 11, 5000, 20_000] {
+                let asked =
+                    Command::new("debugfs").args(["-R", &format!("imap <{inode}>")]).arg(&path).output();
+                let said = String::from_utf8(asked.unwrap().stdout).unwrap();
+                let numbers: Vec<u64> = said
+                    .split(|c: char| !c.is_ascii_hexdigit() && c != 'x')
+                    .filter_map(|word| match word.strip_prefix("0x") {
+                        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+                        None => word.parse().ok(),
+                    })
+                    .collect();
+                // "Inode 11 is part of block group 0\n\tlocated at block 70, offset 0x0a00": the last two.
+                let [.., block, offset] = numbers[..] else { panic!("{said}") };
+                let wanted = (block * layout.block_bytes + offset) / PAGE_SIZE;
+                assert_eq!(layout.page_of(&file, inode), Some(wanted), "{inode}: {said}");
+            }
+            assert_eq!(layout.page_of(&file, 0), None);
+            assert_eq!(layout.page_of(&file, u64::MAX), None);
+        }
+    }
+
+    #[test]
+    fn what_is_no_superblock_is_refused() {
+        assert_eq!(Layout::parse(&[0; 1024]), None);
+        assert_eq!(Layout::parse(&[0xff; 1024]), None);
+        let mut superblock = [0; 1024];
+        superblock[0x38..0x3a].copy_from_slice(&MAGIC.to_le_bytes());
+        assert_eq!(Layout::parse(&superblock), None, "no inodes in a group");
+    }
+}
