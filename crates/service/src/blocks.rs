@@ -116,11 +116,6 @@ impl Device {
         Ok(Blocks::of(self.file_system, used))
     }
 
-    /// The pages by which `names` are found: what a boot on this file system will read, as far as that can be known before.
-    pub fn layout(&self, names: &Names) -> Blocks {
-        Blocks::of(self.file_system, self.found_by(names))
-    }
-
     fn found_by(&self, names: &Names) -> BTreeSet<u64> {
         let Some(layout) = Layout::of(&self.file) else { return BTreeSet::new() };
         let mut pages: BTreeSet<u64> =
