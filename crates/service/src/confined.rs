@@ -1,7 +1,7 @@
 //! What the service gives up before it begins: whoever takes it over by a bug can do less than root.
 //!
-//! - **Capabilities**: all but those that [`KEPT`] gives reasons for.
-//! - **System calls**: it never makes those of [`REFUSED`], which fail with EPERM from then on. CAP_SYS_ADMIN, which fanotify asks for,
+//! - **Capabilities**: all but those that `KEPT` gives reasons for.
+//! - **System calls**: it never makes those of `REFUSED`, which fail with EPERM from then on. CAP_SYS_ADMIN, which fanotify asks for,
 //!   is good for little without them. What it makes other programs call (visits) is not concerned.
 //! - **Writing**, of the threads that read what profiles name ([`prepage_sys::landlock`]). Not of the whole process: Landlock forbids to
 //!   look at processes outside it, and a mount namespace of its own would show the service other files than programs have.

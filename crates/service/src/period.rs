@@ -33,7 +33,7 @@ use crate::subject::Subject;
 /// How often is looked at what was opened: a file is looked up by its number while the kernel still has it in memory.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
-/// Where the last boot is told of, below the machine's profiles.
+/// The report on the last boot, below the machine's profiles.
 const REPORT: &str = "boot.json";
 const REPORT_BYTES_MAX: u64 = 4096;
 /// What an administrator's unit of a boot is called.

@@ -13,7 +13,7 @@ pub enum End {
     TimeIsUp,
 }
 
-/// Waits for a quiet machine, told once a second what it does.
+/// Waits for a quiet machine; looks at one reading a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Quiet {
     wanted: u32,

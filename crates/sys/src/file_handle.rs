@@ -1,4 +1,4 @@
-//! A file told by its file system and the number that the file system has for it: what fanotify(7) tells of a file, and what
+//! A file by its file system and the number that the file system has for it: what fanotify(7) reports of a file, and what
 //! name_to_handle_at(2) tells of a path. Neither opens the file.
 
 use std::ffi::CString;
@@ -33,8 +33,8 @@ impl FileHandle {
         Ok(Self { file_system: rustix::fs::statvfs(path)?.f_fsid, kind, bytes })
     }
 
-    /// What has this handle on the file system that `mount` is open on, as a place only (O_PATH): neither read nor told to
-    /// who watches opens.
+    /// What has this handle on the file system that `mount` is open on, as a place only (O_PATH): it is not read, and
+    /// whoever watches opens does not see it.
     ///
     /// # Errors
     /// ESTALE where it is gone, EPERM without CAP_DAC_READ_SEARCH.
