@@ -66,7 +66,7 @@ impl FromStr for Management {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|management| management.name() == text);
-        found.ok_or_else(|| format!("`{text}` is none of static, dont-need and classes"))
+        found.ok_or_else(|| format!("`{text}`: expected static, dont-need or classes"))
     }
 }
 

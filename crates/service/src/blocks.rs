@@ -185,7 +185,7 @@ impl Device {
 }
 
 /// How many pages one WILLNEED loads of a file on the file system at `root`: the larger of the device's longest request and its
-/// read-ahead; 0 where that is not known.
+/// read-ahead; 0 where neither is known.
 pub fn willneed_pages(root: &Path) -> u64 {
     let Ok(device) = fs::metadata(root).map(|metadata| metadata.dev()) else { return 0 };
     let directory = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));

@@ -26,7 +26,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// That of the file system on `device`; `None` for one that is not understood.
+    /// Reads the layout of the file system on `device`; `None` for a file system of another kind, or with a feature that is not supported here.
     pub fn of(device: &File) -> Option<Self> {
         let mut superblock = [0; 1024];
         device.read_exact_at(&mut superblock, SUPERBLOCK_OFFSET_BYTES).ok()?;

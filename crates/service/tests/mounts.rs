@@ -47,7 +47,7 @@ fn file_systems_are_watched_as_they_come_and_go() {
 /// A file system that never answers, mounted until this is dropped.
 struct Hung<'a> {
     point: &'a Path,
-    /// Whoever answers for it. Closed, all that wait are told so.
+    /// Whoever answers for it. Once it is closed, all calls that wait fail.
     device: Option<File>,
 }
 

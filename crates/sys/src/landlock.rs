@@ -28,7 +28,7 @@ const _: () = assert!(size_of::<Ruleset>() == 24);
 /// The version of the kernel's Landlock.
 ///
 /// # Errors
-/// ENOSYS, EOPNOTSUPP where it has none or is told to have none.
+/// ENOSYS, EOPNOTSUPP where it has none, or where Landlock is switched off.
 pub fn version() -> io::Result<i64> {
     // SAFETY: the kernel is asked for a number and given none.
     let version =

@@ -115,8 +115,7 @@ impl VmOptions {
         Self { explain, ..self }
     }
 
-    /// Whether `prepage vm top` of the same user shows what the VM holds and does, see [`viewed`](crate::viewed); it does unless told
-    /// otherwise.
+    /// Whether `prepage vm top` of the same user shows what the VM holds and does, see [`viewed`](crate::viewed): by default it does.
     pub fn shown(self, shown: bool) -> Self {
         Self { shown, ..self }
     }

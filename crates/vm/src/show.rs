@@ -1,4 +1,4 @@
-//! Tells who asks what this process's pools hold: an abstract Unix socket, answered by one thread, for processes of the same user.
+//! Reports what this process's pools hold, to processes of the same user that ask: an abstract Unix socket, answered by one thread.
 //!
 //! Nobody has to know beforehand that a process will be looked at, so every process with a VM has the socket; a name without a file goes
 //! with the process, however that ends. What cannot be had (no descriptor, no thread) is gone without: the process is not shown then.
@@ -79,7 +79,7 @@ fn work(listener: &UnixListener) {
         match stream {
             // Who hangs up early hears nothing.
             Ok(stream) => drop(answer(&stream)),
-            // No descriptor is left, for now.
+            // No descriptor is left at the moment.
             Err(_) => std::thread::sleep(PATIENCE),
         }
     }
@@ -102,7 +102,7 @@ fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What there is to tell.
+/// The report, as of now.
 fn now() -> View {
     let vms: Vec<Arc<VmCore>> = {
         let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What a process tells of its pools, and the text that it is told in.
+//! What a process reports of its pools, and the text format of the report.
 //!
 //! ```text
 //! prepage-vm 1
@@ -57,7 +57,7 @@ pub enum ViewError {
     #[error("its answer was cut off")]
     CutOff,
     /// It begins with something else.
-    #[error("its answer is none of prepage's")]
+    #[error("its answer is not in prepage's format")]
     Foreign,
     /// It has another version.
     #[error("its answer has version {0}, and this prepage knows version 1")]
@@ -68,7 +68,7 @@ pub enum ViewError {
 }
 
 impl PoolView {
-    /// The most objects that are told.
+    /// The most objects that are reported.
     pub const LARGEST: usize = 1000;
 
     /// All numbers of the pool, and what they are called.

@@ -26,7 +26,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use crate::view::{View, ViewError};
 
-/// What another user is told.
+/// The answer to another user.
 pub(crate) const REFUSAL: &str = "prepage-vm refuses\n";
 /// Sockets of this beginning, and then the number of the process, and one that makes it the only one.
 const PREFIX: &str = "prepage-vm/";
@@ -44,7 +44,7 @@ pub struct Socket {
     name: String,
 }
 
-/// Why a process does not tell.
+/// Why a process cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {

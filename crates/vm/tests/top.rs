@@ -1,4 +1,4 @@
-//! What a process tells of its pools, and what becomes of those that cannot be asked.
+//! What a process reports of its pools, and what becomes of those that cannot be asked.
 
 mod support;
 

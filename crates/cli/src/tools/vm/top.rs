@@ -55,7 +55,7 @@ fn interval(text: &str) -> Result<f64, String> {
 struct Look {
     when: Instant,
     views: Vec<View>,
-    /// Processes that told nothing, and why.
+    /// Processes that could not be read, and why.
     failed: Vec<(u32, AskError)>,
 }
 
@@ -110,7 +110,7 @@ impl Look {
         Ok(look)
     }
 
-    /// Whether all that was asked for was told.
+    /// Success where every process that was asked answered.
     fn outcome(&self, args: &Args) -> Result<ExitCode> {
         if let Some(pid) = args.pid.iter().find(|&&pid| !self.has(pid)) {
             bail!(
