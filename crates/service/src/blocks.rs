@@ -1,8 +1,9 @@
 //! What a boot reads of the root's device beside files: inodes, directories, maps of extents.
 //!
 //! ext2, ext3 and ext4 read these through the page cache of their block device, so that one long read of the device spares the
-//! kernel many short ones of its own. Which of its pages were used the kernel notes as it does for files. They are kept beside the
-//! boot's profile, for one file system alone: what was learned last replaces what was known.
+//! kernel many short ones of its own. Which of its pages were used cannot be seen (the kernel notes what is up to date there block by
+//! block, and does not report it), so they are worked out at the end of a boot: of each inode and of each directory that it used. They are
+//! kept beside the boot's profile, for one file system alone: the last boot's replace those before.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
@@ -14,11 +15,9 @@ use std::path::{Path, PathBuf};
 use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::extents::extents;
-use prepage_sys::page_flags::PageFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::ext4::Layout;
-use crate::opened::is_used;
 
 /// The file below the machine's profiles.
 const NAME: &str = "boot.blocks";
@@ -98,26 +97,11 @@ impl Device {
         Ok(Some(Self { file, path, pages, file_system: rustix::fs::statvfs(root)?.f_fsid, number: device }))
     }
 
-    /// The pages that were used since they were brought in, and those that the names of `observation` are found by. Pages in `own`
-    /// count where they were used once more.
-    ///
-    /// What the file system has read by itself is not to be seen in the device's cache: the kernel notes what is up to date there
-    /// block by block, and does not tell (mincore(2)). So it is worked out.
-    ///
-    /// # Errors
-    /// Where the device cannot be mapped.
-    pub fn used(&self, flags: &PageFlags, own: &HashSet<u64>, names: &Names) -> io::Result<Blocks> {
-        let mut used = self.found_by(names);
-        flags.of(self.file.as_fd(), self.pages, &mut |page, noted| {
-            if is_used(page, noted, own) {
-                used.insert(page.0);
-            }
-        })?;
-        Ok(Blocks::of(self.file_system, used))
-    }
-
-    fn found_by(&self, names: &Names) -> BTreeSet<u64> {
-        let Some(layout) = Layout::of(&self.file) else { return BTreeSet::new() };
+    /// The pages that hold the inodes and directories of `names`; none where the file system's layout is not understood.
+    pub fn holding(&self, names: &Names) -> Blocks {
+        let Some(layout) = Layout::of(&self.file) else {
+            return Blocks::of(self.file_system, BTreeSet::new());
+        };
         let mut pages: BTreeSet<u64> =
             names.inodes.iter().filter_map(|&inode| layout.page_of(&self.file, inode)).collect();
         for &(first_bytes, len_bytes) in &names.directories {
@@ -125,7 +109,7 @@ impl Device {
             pages.extend(first_bytes / PAGE_SIZE..end);
         }
         pages.retain(|&page| page < self.pages);
-        pages
+        Blocks::of(self.file_system, pages)
     }
 
     /// What the files and directories of these names are found by, on this device.
@@ -232,7 +216,54 @@ impl Blocks {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use prepage_testing::{Need, has};
+
     use super::*;
+
+    struct Mounted<'a>(&'a Path);
+
+    impl Drop for Mounted<'_> {
+        fn drop(&mut self) {
+            let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+
+    #[test]
+    fn the_inode_and_the_directories_of_a_file_are_found_and_known_again() {
+        if !has(Need::LoopDevice) {
+            return;
+        }
+        // A loop device reads its image from a disk's file system.
+        let place = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (image, point) = (place.path().join("image"), place.path().join("mounted"));
+        File::create(&image).unwrap().set_len(16 << 20).unwrap();
+        fs::create_dir(&point).unwrap();
+        assert!(Command::new("mkfs.ext4").args(["-q", "-b", "4096"]).arg(&image).status().unwrap().success());
+        let mount = Command::new("mount").args(["-o", "loop"]).args([&image, &point]).status();
+        assert!(mount.unwrap().success());
+        let _mounted = Mounted(&point);
+        let (directory, file) = (point.join("directory"), point.join("directory/file"));
+        fs::create_dir(&directory).unwrap();
+        fs::write(&file, "text").unwrap();
+        rustix::fs::sync();
+
+        let device = Device::of(&point).unwrap().unwrap();
+        let blocks = device.holding(&device.names([&*file].into_iter(), [].into_iter()));
+        let layout = Layout::of(&device.file).unwrap();
+        let inode = layout.page_of(&device.file, fs::metadata(&file).unwrap().ino()).unwrap();
+        let listed = extents(File::open(&directory).unwrap().as_fd()).unwrap()[0].physical_bytes / PAGE_SIZE;
+        let holds = |page: u64| blocks.ranges.iter().any(|&(start, end)| (start..end).contains(&page));
+        assert!(holds(inode) && holds(listed), "{inode}, {listed}: {blocks:?}");
+        assert!(blocks.pages() < 100, "{blocks:?}");
+
+        blocks.write(&point);
+        assert_eq!(device.known(&point), Some(blocks));
+        let other = Blocks { file_system: !device.file_system, ..device.known(&point).unwrap() };
+        other.write(&point);
+        assert_eq!(device.known(&point), None, "of another file system");
+    }
 
     #[test]
     fn pages_become_ranges_that_are_written_and_read_again() {

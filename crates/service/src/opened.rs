@@ -149,12 +149,8 @@ impl Opened {
     ///
     /// # Errors
     /// Where the kernel keeps no notes of pages.
-    pub fn observation(
-        mut self,
-        rights: &Rights,
-        own: &OwnUses,
-        flags: &PageFlags,
-    ) -> io::Result<Observation> {
+    pub fn observation(mut self, rights: &Rights, own: &OwnUses) -> io::Result<Observation> {
+        let flags = PageFlags::open()?;
         let nothing = HashSet::new();
         for (time_ns, path) in &self.files {
             let opened = {
@@ -203,7 +199,7 @@ fn copied(file: &File, used: &[PageIndex], others: &[PageIndex]) -> Vec<PageInde
 }
 
 /// Whether somebody else than this process used a page.
-pub fn is_used(page: PageIndex, noted: Noted, own: &HashSet<u64>) -> bool {
+fn is_used(page: PageIndex, noted: Noted, own: &HashSet<u64>) -> bool {
     noted > if own.contains(&page.0) { Noted::Once } else { Noted::Unused }
 }
 

@@ -13,7 +13,6 @@ use prepage_prefetch::config::Config;
 use prepage_prefetch::memory::Budget;
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{StoreError, Stores};
-use prepage_sys::page_flags::PageFlags;
 use prepage_sys::rights::Assumed;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -73,7 +72,7 @@ pub struct PeriodReport {
     /// Pages of the root's device that were asked for.
     #[serde(default)]
     pub fetched_blocks: u64,
-    /// Pages of it that were seen in use.
+    /// Pages of it that hold what was used.
     #[serde(default)]
     pub seen_blocks: u64,
     /// Of the pages that are known, those that were used, where that was seen.
@@ -175,8 +174,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     replay.cancel();
     (report.fetched_blocks, report.fetched_pages) = replay.fetched_pages();
     if let Some(opened) = opened {
-        let flags = PageFlags::open().map_err(ServiceError::Watch)?;
-        let seen = opened.observation(&rights, &replay.own_uses(), &flags);
+        let seen = opened.observation(&rights, &replay.own_uses());
         let mut observation = seen.map_err(ServiceError::Watch)?;
         // What was not waited for may have been used later, and what has left memory is not seen.
         if end == End::TimeIsUp || is_short {
@@ -185,11 +183,11 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         report.seen_files = observation.files.len();
         report.seen_pages = pages(&observation);
         report.used_pages = replay.used_pages(&observation);
-        let used = device.as_ref().and_then(|device| {
+        let used = device.as_ref().map(|device| {
             let files = observation.files.iter().map(|file| Path::new(&file.path));
             let listed =
                 observation.names.iter().filter(|lookup| lookup.list).map(|lookup| Path::new(&lookup.path));
-            device.used(&flags, &replay.own_blocks(), &device.names(files, listed)).ok()
+            device.holding(&device.names(files, listed))
         });
         let shown = Shown { observation: Some(observation), ..Shown::default() };
         {

@@ -1,7 +1,6 @@
 //! What is known of a boot or a session, on its way into memory: first the blocks of the file system itself, in the order of the
 //! device, then the pages of files, in the order in which they are used.
 
-use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +38,7 @@ pub fn plan_for(willneed_pages: u64) -> PlanOptions {
 /// A prefetch under way, on threads of its own.
 pub struct Replay {
     files: Option<(Engine, Choice)>,
-    blocks: Option<(Engine, HashSet<u64>)>,
+    blocks: Option<Engine>,
     is_begun: Arc<AtomicBool>,
     plan: PlanOptions,
 }
@@ -64,11 +63,10 @@ impl Replay {
         let options = known.plan;
         let blocks = known.blocks.and_then(|(device, blocks)| device.profile(&blocks).ok());
         let blocks = blocks.map(|(profile, opened)| {
-            let own = plan(&profile, options).iter().map(|read| read.range.end().0 - 1).collect();
             let mut engine = Engine::with(profile, options, READERS);
             engine.give(0, opened);
             engine.keep_within(budget());
-            (engine, own)
+            engine
         });
         let files = known.profile.map(|profile| {
             // A boot is not tried without: it is worth more than what is learned from that.
@@ -80,8 +78,7 @@ impl Replay {
         let replay = Self { files, blocks, is_begun: Arc::default(), plan: options };
         let (rights, is_begun) = (rights.clone(), replay.is_begun.clone());
         let [blocks, files] =
-            [replay.blocks.as_ref().map(|one| &one.0), replay.files.as_ref().map(|one| &one.0)]
-                .map(|engine| engine.cloned());
+            [replay.blocks.as_ref(), replay.files.as_ref().map(|one| &one.0)].map(|engine| engine.cloned());
         thread(move || {
             // Names and inodes come with them: whoever opens files finds them there.
             if let Some(blocks) = blocks {
@@ -109,7 +106,7 @@ impl Replay {
     pub fn fetched_pages(&self) -> (u64, u64) {
         let pages =
             |engine: Option<&Engine>| engine.map_or(0, |engine| engine.outcome().requested_bytes / PAGE_SIZE);
-        (pages(self.blocks.as_ref().map(|one| &one.0)), pages(self.files.as_ref().map(|one| &one.0)))
+        (pages(self.blocks.as_ref()), pages(self.files.as_ref().map(|one| &one.0)))
     }
 
     /// The last page of each read of a file: reading it is how the engine waits for the others.
@@ -123,11 +120,6 @@ impl Replay {
         own
     }
 
-    /// The same of the device.
-    pub fn own_blocks(&self) -> HashSet<u64> {
-        self.blocks.as_ref().map(|one| one.1.clone()).unwrap_or_default()
-    }
-
     /// Of the pages of files that are known, how many were used.
     pub fn used_pages(&self, observation: &Observation) -> Option<u64> {
         let (_, choice) = self.files.as_ref()?;
@@ -136,7 +128,7 @@ impl Replay {
     }
 
     fn engines(&self) -> impl Iterator<Item = &Engine> {
-        [self.blocks.as_ref().map(|one| &one.0), self.files.as_ref().map(|one| &one.0)].into_iter().flatten()
+        [self.blocks.as_ref(), self.files.as_ref().map(|one| &one.0)].into_iter().flatten()
     }
 }
 

@@ -12,7 +12,6 @@ use std::os::unix::fs::FileExt;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
-use crate::cachestat::cached_pages;
 use crate::mapping::FileMapping;
 use crate::pagemap::PageMap;
 
@@ -73,10 +72,6 @@ impl PageFlags {
     ) -> io::Result<()> {
         for first in (0..pages).step_by(PAGES_AT_ONCE as usize) {
             let range = PageRange::new(PageIndex(first), PageIndex(pages.min(first + PAGES_AT_ONCE)));
-            // Where the kernel counts them (Linux 6.5), what has none in memory is passed over: a whole disk, for example.
-            if matches!(cached_pages(file, range), Ok(0)) {
-                continue;
-            }
             let mapping = FileMapping::new(file, range)?;
             mapping.expect_random()?;
             let resident = mapping.resident()?;
