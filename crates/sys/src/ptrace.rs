@@ -117,27 +117,28 @@ pub fn detach_with(tid: u32, signal: i32) -> io::Result<()> {
 
 /// What system call the stopped thread `tid` is at.
 pub fn syscall(tid: u32) -> io::Result<Syscall> {
-    // SAFETY: all-zero bytes are a valid ptrace_syscall_info (plain integers in a union).
-    let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
+    // The structure of linux/ptrace.h, which not every libc has.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        kind: u8,
+        _padding: [u8; 3],
+        arch: u32,
+        _instruction_and_stack: [u64; 2],
+        /// At an entry the number and the arguments, at an exit the result.
+        values: [u64; 7],
+    }
+    const ENTRY: u8 = 1;
+    const EXIT: u8 = 2;
+    let mut info = Info::default();
     // SAFETY: the kernel writes at most the size passed, and `info` is that large.
     check(unsafe {
-        libc::ptrace(
-            libc::PTRACE_GET_SYSCALL_INFO as _,
-            tid as libc::pid_t,
-            size_of::<libc::ptrace_syscall_info>(),
-            &mut info,
-        )
+        libc::ptrace(PTRACE_GET_SYSCALL_INFO as _, tid as libc::pid_t, size_of::<Info>(), &raw mut info)
     })?;
-    if info.arch != NATIVE_ARCH {
-        return Ok(Syscall::Unknown);
-    }
-    Ok(match info.op {
-        // SAFETY: `op` names the member of the union that the kernel filled in.
-        libc::PTRACE_SYSCALL_INFO_ENTRY => unsafe {
-            Syscall::Entry { number: info.u.entry.nr, args: info.u.entry.args }
-        },
-        // SAFETY: as above.
-        libc::PTRACE_SYSCALL_INFO_EXIT => unsafe { Syscall::Exit { result: info.u.exit.sval } },
+    let [first, args @ ..] = info.values;
+    Ok(match info.kind {
+        ENTRY if info.arch == NATIVE_ARCH => Syscall::Entry { number: first, args },
+        EXIT if info.arch == NATIVE_ARCH => Syscall::Exit { result: first as i64 },
         _ => Syscall::Unknown,
     })
 }
@@ -280,13 +281,16 @@ impl Registers {
 
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
+const PTRACE_GET_SYSCALL_INFO: libc::c_uint = 0x420e;
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 
 /// Blocks all signals of a stopped thread. Returns its mask from before, for [`set_signal_mask`].
 pub fn block_signals(tid: u32) -> io::Result<u64> {
     let mut before = 0u64;
     // SAFETY: the kernel writes eight bytes, the size of its signal set, to `before`.
-    check(unsafe { libc::ptrace(PTRACE_GETSIGMASK, tid as libc::pid_t, size_of::<u64>(), &raw mut before) })?;
+    check(unsafe {
+        libc::ptrace(PTRACE_GETSIGMASK as _, tid as libc::pid_t, size_of::<u64>(), &raw mut before)
+    })?;
     set_signal_mask(tid, u64::MAX)?;
     Ok(before)
 }
@@ -294,7 +298,9 @@ pub fn block_signals(tid: u32) -> io::Result<u64> {
 /// Sets which signals of a stopped thread are blocked.
 pub fn set_signal_mask(tid: u32, mask: u64) -> io::Result<()> {
     // SAFETY: the kernel reads eight bytes of `mask`.
-    check(unsafe { libc::ptrace(PTRACE_SETSIGMASK, tid as libc::pid_t, size_of::<u64>(), &raw const mask) })
+    check(unsafe {
+        libc::ptrace(PTRACE_SETSIGMASK as _, tid as libc::pid_t, size_of::<u64>(), &raw const mask)
+    })
 }
 
 /// Whether a stopped thread is within a restartable sequence (rseq(2)), which would go wrong if its registers were used
@@ -313,7 +319,7 @@ pub fn is_in_rseq(tid: u32) -> io::Result<bool> {
     // SAFETY: the kernel writes at most the size passed to `configuration`.
     check(unsafe {
         libc::ptrace(
-            PTRACE_GET_RSEQ_CONFIGURATION,
+            PTRACE_GET_RSEQ_CONFIGURATION as _,
             tid as libc::pid_t,
             size_of::<Configuration>(),
             &raw mut configuration,

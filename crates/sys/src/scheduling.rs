@@ -20,9 +20,9 @@ pub fn as_others() -> io::Result<()> {
 }
 
 fn set(policy: i32) -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads one structure, of this thread (0).
-    match unsafe { libc::sched_setscheduler(0, policy, &parameters) } {
+    let priority: libc::c_int = 0;
+    // SAFETY: the kernel reads one structure, which has this one member, for this thread (0). By number: musl's function does nothing.
+    match unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -99,4 +99,4 @@ pub(crate) const IOC_WRITE_PROTECT: libc::Ioctl = request(READ_WRITE, 0x06, size
 pub(crate) const IOC_CONTINUE: libc::Ioctl = request(READ_WRITE, 0x07, size_of::<Fill>());
 pub(crate) const IOC_POISON: libc::Ioctl = request(READ_WRITE, 0x08, size_of::<Fill>());
 // The number that linux/userfaultfd.h gives for UFFDIO_COPY.
-const _: () = assert!(IOC_COPY == 0xc028_aa03);
+const _: () = assert!(IOC_COPY as u32 == 0xc028_aa03);

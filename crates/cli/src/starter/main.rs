@@ -20,6 +20,10 @@ use prepage_prefetch::launch::{LaunchOptions, Prepared, prepare};
 use prepage_profiles::program;
 use prepage_sys::exec::{exec, exec_with};
 
+// musl's own takes a lock and a system call too many.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 /// A failure of our own, as env(1), nohup(1) and timeout(1) report it.
 const OWN_FAILURE: u8 = 125;
 const CANNOT_EXECUTE: u8 = 126;
