@@ -11,6 +11,7 @@
 //! store to that one, and nothing is copied.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, Weak};
 
 use prepage_core::chain::{ChainCounts, Chains, LinkId, Transfer};
@@ -209,10 +210,21 @@ impl Inner {
         &mut self,
         looked_at: &mut (Vec<Arc<MapCore>>, Vec<Arc<Watched>>),
     ) -> Vec<(Arc<ObjectCore>, PageRange)> {
-        let mut shadowed = Vec::new();
+        let mut settled = self.settled();
         for (link, pages) in self.chains.destroy_shadowed() {
-            shadowed.extend(self.stores(link, pages).into_iter().map(|(pages, store)| (store, pages)));
             self.bring_home(link, pages);
+        }
+        for (&id, link) in &self.links {
+            let elsewhere = link.elsewhere.iter().map(|(run, Store(store))| (store, run.clone()));
+            let own = link.store.iter().filter(|_| !self.chains.is_held(id)).flat_map(|store| {
+                let own = self.chains.own_pages(id);
+                let home = own
+                    .flat_map(|run| link.elsewhere.gaps(&(run.start().0..run.end().0)).collect::<Vec<_>>());
+                home.map(move |run| (store, run))
+            });
+            for (store, run) in elsewhere.chain(own) {
+                settled.get_mut(&store.id).expect("found above").1.push(run);
+            }
         }
         // Maps go on showing what their link held when they were made, also where a copy of it was made since.
         let mut shown: HashMap<u32, RangeMap<u64, ()>> = HashMap::new();
@@ -222,19 +234,30 @@ impl Inner {
                 shown.entry(segment.object.id).or_default().insert(pages.start().0..pages.end().0, ());
             }
         };
+        // What is held is all that is there: nothing of that store is hidden.
+        let resident = |store: &ObjectCore| store.frames().map_or(0, crate::object::Frames::resident);
+        settled.retain(|_, (store, held)| resident(store) > held.iter().map(|run| run.end - run.start).sum());
         looked_at.0.extend(self.maps.iter().filter_map(Weak::upgrade));
         looked_at.1.extend(self.shown.iter().filter_map(Weak::upgrade));
         looked_at.0.iter().for_each(|map| look(&map.shown.current()));
         looked_at.1.iter().for_each(|watched| look(&watched.0));
-        let hidden = shadowed.into_iter().flat_map(|(store, pages)| {
-            let range = pages.start().0..pages.end().0;
-            let gaps: Vec<_> = match shown.get(&store.id) {
-                Some(shown) => shown.gaps(&range).collect(),
-                None => vec![range],
-            };
+        let hidden = settled.into_values().flat_map(|(store, held)| {
+            let mut seen = shown.remove(&store.id).unwrap_or_default();
+            held.into_iter().for_each(|run| seen.insert(run, ()));
+            let gaps: Vec<_> = seen.gaps(&(0..store.pages().end().0)).collect();
             gaps.into_iter().map(move |gap| (Arc::clone(&store), page_range(gap.start, gap.end)))
         });
         hidden.collect()
+    }
+
+    /// The stores that nobody writes to any more, since no map looks at their link, or that was merged into another; with room for
+    /// their runs of pages that are held.
+    fn settled(&self) -> HashMap<u32, (Arc<ObjectCore>, Vec<Range<u64>>)> {
+        let stores = self.links.iter().flat_map(|(&id, link)| {
+            let own = link.store.iter().filter(move |_| !self.chains.is_held(id));
+            own.chain(link.elsewhere.iter().map(|(_, Store(store))| store))
+        });
+        stores.map(|store| (store.id, (Arc::clone(store), Vec::new()))).collect()
     }
 
     /// What is behind each page of a map that looks at `link`, by pages counted from 0.
