@@ -9,26 +9,68 @@ use support::{left_in, modes, read, touch, until, vm, write};
 
 mod support;
 
-/// What is overwritten in later snapshots, beside a page that is not, is given back although the page stays.
+/// What is overwritten in later snapshots, beside a page that is not, is given back although the page stays; and what stays of many
+/// snapshots is brought together.
 #[test]
 fn the_last_of_many_snapshots_keeps_what_it_shows_alone() {
-    const PAGES: u64 = 64;
+    const HOT: u64 = 16;
+    const COLD: u64 = 200;
+    const ROUNDS: u64 = 500;
+    let vm = vm();
+    let zeros = vm.anonymous((HOT + COLD) * PAGE_SIZE).unwrap();
+    let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+    let mut last: Option<Object> = None;
+    for round in 0..ROUNDS {
+        (0..HOT).for_each(|page| write(&mut map, page, round));
+        write(&mut map, HOT + round % COLD, round);
+        last = Some(map.snapshot().unwrap());
+        assert!(vm.statistics().objects < 80, "{} objects, each with a descriptor", vm.statistics().objects);
+    }
+    vm.free_shadowed().unwrap();
+    assert_eq!(vm.statistics().frames, HOT + COLD);
+    assert!(vm.chains().depth_max <= DEPTH_MAX);
+    let clone = vm.map(last.as_ref().unwrap(), &MapOptions::private()).unwrap();
+    (0..HOT).for_each(|page| assert_eq!(read(&clone, page), ROUNDS - 1));
+    for round in ROUNDS - COLD..ROUNDS {
+        assert_eq!(read(&clone, HOT + round % COLD), round);
+    }
+    drop((clone, last, map, zeros));
+    assert_eq!(left_in(&vm), (0, 0, 0, 0));
+}
+
+/// A collapse takes over pages where they are; a clone that is the last to look at such a snapshot writes to them elsewhere.
+#[test]
+fn what_a_collapse_took_over_is_not_written_to() {
+    const PAGES: u64 = 16;
     let vm = vm();
     let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
     let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
-    let mut last: Option<Object> = None;
-    for round in 0..100 {
-        (0..PAGES / 2).for_each(|page| write(&mut map, page, round));
-        write(&mut map, PAGES / 2 + round % (PAGES / 2), round);
-        last = Some(map.snapshot().unwrap());
+    (0..PAGES).for_each(|page| write(&mut map, page, 100 + page));
+    let first = map.snapshot().unwrap();
+    let mut clone = vm.map(&first, &MapOptions::private()).unwrap();
+    let mut later = Vec::new();
+    for round in 0..8 {
+        write(&mut map, 0, round);
+        later.push(map.snapshot().unwrap());
     }
+    let frames = vm.statistics().frames;
+    assert!(vm.chains().collapse_copies > 0);
+    assert_eq!(frames, PAGES + 8, "a collapse copies nothing");
+    let last = later.pop().unwrap();
+    drop((first, later));
+    (0..PAGES).for_each(|page| write(&mut clone, page, 200 + page));
+    let of_clone = clone.snapshot().unwrap();
+    let row = |snapshot| {
+        let map = vm.map(snapshot, &MapOptions::private()).unwrap();
+        (0..PAGES).map(|page| read(&map, page)).collect::<Vec<_>>()
+    };
+    let expected: Vec<u64> = std::iter::once(7).chain((1..PAGES).map(|page| 100 + page)).collect();
+    assert_eq!(row(&last), expected);
+    assert_eq!(row(&of_clone), (0..PAGES).map(|page| 200 + page).collect::<Vec<_>>());
     vm.free_shadowed().unwrap();
-    assert_eq!(vm.statistics().frames, PAGES);
-    assert!(vm.chains().depth_max <= DEPTH_MAX);
-    let clone = vm.map(last.as_ref().unwrap(), &MapOptions::private()).unwrap();
-    (0..PAGES / 2).for_each(|page| assert_eq!(read(&clone, page), 99));
-    (0..PAGES / 2).for_each(|nth| assert_eq!(read(&clone, PAGES / 2 + nth), (99 - nth) / 32 * 32 + nth));
-    drop((clone, last, map, zeros));
+    assert_eq!((row(&last), row(&of_clone)[1]), (expected, 201));
+    assert_eq!(vm.statistics().frames, 2 * PAGES);
+    drop((last, of_clone, map, clone, zeros));
     assert_eq!(left_in(&vm), (0, 0, 0, 0));
 }
 
