@@ -168,6 +168,7 @@ bench-vm: setup-build
 
 ## bench-snapshots: snapshots and clones of the user-space VM, beside fork(2) and a private mapping; 10 GiB of memory, ROUNDS settable
 bench-snapshots: setup-build
+	@bench/packages xfsprogs
 	cargo bench --locked -p prepage-vm --bench vm -- snapshots
 
 ## bench-writes: first writes to mapped files, flushes and swap of the user-space VM, beside the kernel's; ROUNDS and DIRECTORY settable

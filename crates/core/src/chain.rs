@@ -206,6 +206,11 @@ impl Chains {
         link.terminal == Some(top) || link.maps > 1 || !link.above.is_empty()
     }
 
+    /// Whether a map or handle looks at `link` itself. Where none does, none ever will, and its pages are those it has or fewer.
+    pub fn is_held(&self, link: LinkId) -> bool {
+        self.link(link).maps > 0
+    }
+
     /// The runs of pages that links of the chain of `top` hold, and which; what is in none is held by the terminal link.
     pub fn extents(&self, top: LinkId) -> impl Iterator<Item = (PageRange, LinkId)> {
         self.link(top).extents.iter().map(|(pages, &holder)| (page_range(pages), holder))

@@ -8,9 +8,11 @@
 //!
 //! The links and what becomes of them are `prepage_core::chain`'s, the same that `prepage simulate --forks` replays. Here their
 //! bytes are kept: a link's *store* is an object of its own at the same offsets. A link that is merged into another leaves its
-//! store to that one, and nothing is copied.
+//! store to that one, and a collapse takes over pages where they are: nothing is copied. A store that others have pages in is written to
+//! no more. Where a link has pages in more than 64 stores of others, those of the smallest are copied to its own.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, Weak};
 
 use prepage_core::chain::{ChainCounts, Chains, LinkId, Transfer};
@@ -34,6 +36,8 @@ const DENSE_PAGES: u64 = 16;
 /// As many runs of a map have a mapping of their own at most, the longest first: each takes two of vm.max_map_count, and 3 µs
 /// of the time until a clone is ready.
 const DENSE_RUNS: usize = 16;
+/// A link has pages in so many stores of others at most: each is a descriptor of the process.
+const STORES_MOST: usize = 64;
 
 /// All chains of a VM.
 ///
@@ -58,8 +62,10 @@ pub(crate) struct Inner {
 struct Link {
     /// Where its own pages are.
     store: Option<Arc<ObjectCore>>,
-    /// Those of its pages that are in stores of links that were merged into it.
+    /// Those of its pages that are in stores of others: of links that were merged into it, and of those that a collapse let go of.
     elsewhere: RangeMap<u64, Store>,
+    /// Others have pages in `store`, which is written to no more.
+    is_lent: bool,
     base: Arc<Base>,
     /// What maps of it show, while there is one.
     view: Weak<View>,
@@ -85,6 +91,14 @@ struct View {
 /// Pages of stores that somebody uses who is no map.
 #[derive(Debug)]
 pub(crate) struct Watched(Arc<Segments>);
+
+/// What is looked at for pages that nobody sees, to be dropped once the book is free.
+#[derive(Debug, Default)]
+struct LookedAt {
+    maps: Vec<Arc<MapCore>>,
+    others: Vec<Arc<Watched>>,
+    stores: Vec<Arc<ObjectCore>>,
+}
 
 #[derive(Clone, Debug)]
 struct Store(Arc<ObjectCore>);
@@ -132,7 +146,8 @@ impl Book {
         let link =
             if is_zeros { inner.chains.add_anonymous(pages) } else { inner.chains.add_terminal(pages) };
         let elsewhere = RangeMap::new();
-        inner.links.insert(link, Link { store: None, elsewhere, base: Arc::new(base), view: Weak::new() });
+        let base = Arc::new(base);
+        inner.links.insert(link, Link { store: None, elsewhere, is_lent: false, base, view: Weak::new() });
         Hold { vm: Arc::clone(vm), link }
     }
 
@@ -162,28 +177,74 @@ impl Inner {
         self.maps.push(Arc::downgrade(map));
     }
 
-    /// Where frozen pages of `link` go that nobody else looks at.
-    pub(crate) fn store(&self, link: LinkId) -> Option<Arc<ObjectCore>> {
-        self.links[&link].store.clone()
+    /// Where frozen pages of `link` are, and whether more may go there as long as nobody else looks at it.
+    pub(crate) fn store(&self, link: LinkId) -> (Option<Arc<ObjectCore>>, bool) {
+        let known = &self.links[&link];
+        (known.store.clone(), !known.is_lent)
     }
 
-    /// Gives `link`, which is on no chain yet, its store and what it began on: that of `below`.
+    /// Gives `link` its store, and where it is new what it began on: that of `below`. What is in a store that it had stays there.
     pub(crate) fn put(&mut self, link: LinkId, below: LinkId, store: &Arc<ObjectCore>) {
         let base = Arc::clone(&self.links[&below].base);
-        match self.links.get_mut(&link) {
-            Some(known) => known.store = Some(Arc::clone(store)),
-            None => {
-                let store = Some(Arc::clone(store));
-                let elsewhere = RangeMap::new();
-                self.links.insert(link, Link { store, elsewhere, base, view: Weak::new() });
+        let Some(known) = self.links.get_mut(&link) else {
+            let (store, elsewhere) = (Some(Arc::clone(store)), RangeMap::new());
+            self.links.insert(link, Link { store, elsewhere, is_lent: false, base, view: Weak::new() });
+            return;
+        };
+        let before = known.store.replace(Arc::clone(store));
+        if let Some(before) = before.filter(|before| !Arc::ptr_eq(before, store)) {
+            for run in self.chains.own_pages(link) {
+                let gaps: Vec<_> = known.elsewhere.gaps(&(run.start().0..run.end().0)).collect();
+                gaps.into_iter().for_each(|gap| known.elsewhere.insert(gap, Store(Arc::clone(&before))));
             }
+            known.is_lent = false;
         }
+    }
+
+    /// What a collapse into `top` takes over, and where that is.
+    pub(crate) fn collapsing(&self, top: LinkId) -> Vec<(PageRange, Arc<ObjectCore>)> {
+        let taken = self.chains.would_copy(top);
+        taken.iter().flat_map(|taken| self.stores(taken.from, taken.pages)).collect()
+    }
+
+    /// After a collapse, whose `transfers` were, those pages of `top` are where they were.
+    pub(crate) fn lend(
+        &mut self,
+        top: LinkId,
+        transfers: &[Transfer],
+        taken: Vec<(PageRange, Arc<ObjectCore>)>,
+    ) {
+        for transfer in transfers {
+            self.links.get_mut(&transfer.from).expect("it goes later").is_lent = true;
+        }
+        let known = self.links.get_mut(&top).expect("the link exists");
+        for (pages, store) in taken {
+            known.elsewhere.insert(pages.start().0..pages.end().0, Store(store));
+            known.view = Weak::new();
+        }
+    }
+
+    /// The pages of `link` in those stores of others that hold the fewest, as far as there are more such stores than there may be.
+    pub(crate) fn scattered(&self, link: LinkId) -> Vec<(PageRange, Arc<ObjectCore>)> {
+        let mut by_store: HashMap<u32, Vec<_>> = HashMap::new();
+        for (run, Store(store)) in self.links[&link].elsewhere.iter() {
+            by_store.entry(store.id).or_default().push((page_range(run.start, run.end), Arc::clone(store)));
+        }
+        let more = by_store.len().saturating_sub(STORES_MOST);
+        let mut stores: Vec<_> = by_store.into_values().collect();
+        stores.sort_by_key(|runs| runs.iter().map(|(pages, _)| pages.len()).sum::<u64>());
+        stores.into_iter().take(more).flatten().collect()
     }
 
     /// The stores that hold `pages` of what `link` itself holds.
     pub(crate) fn stores(&self, link: LinkId, pages: PageRange) -> Vec<(PageRange, Arc<ObjectCore>)> {
         let known = &self.links[&link];
         let range = pages.start().0..pages.end().0;
+        if let Some((part, Store(store))) = known.elsewhere.get_key_value(&range.start)
+            && part.end >= range.end
+        {
+            return vec![(pages, Arc::clone(store))];
+        }
         let own = known.store.as_ref();
         let gaps = known.elsewhere.gaps(&range);
         let own = gaps.map(|gap| (gap, Arc::clone(own.expect("a link that holds pages has a store"))));
@@ -205,14 +266,25 @@ impl Inner {
 
     /// Finds the frozen pages that no map and no handle sees any more; forgets them, and returns where they are. Puts into
     /// `looked_at` what must not go while the book is locked.
-    fn take_shadowed(
-        &mut self,
-        looked_at: &mut (Vec<Arc<MapCore>>, Vec<Arc<Watched>>),
-    ) -> Vec<(Arc<ObjectCore>, PageRange)> {
-        let mut shadowed = Vec::new();
+    fn take_shadowed(&mut self, looked_at: &mut LookedAt) -> Vec<(Arc<ObjectCore>, PageRange)> {
+        let mut settled = self.settled();
+        looked_at.stores.extend(settled.values().map(|(store, _)| Arc::clone(store)));
         for (link, pages) in self.chains.destroy_shadowed() {
-            shadowed.extend(self.stores(link, pages).into_iter().map(|(pages, store)| (store, pages)));
             self.bring_home(link, pages);
+        }
+        for (&id, link) in &self.links {
+            let elsewhere = link.elsewhere.iter().map(|(run, Store(store))| (store, run.clone()));
+            let own = link.store.iter().filter(|_| !self.chains.is_held(id)).flat_map(|store| {
+                let own = self.chains.own_pages(id);
+                let home = own
+                    .flat_map(|run| link.elsewhere.gaps(&(run.start().0..run.end().0)).collect::<Vec<_>>());
+                home.map(move |run| (store, run))
+            });
+            for (store, run) in elsewhere.chain(own) {
+                if let Some((_, held)) = settled.get_mut(&store.id) {
+                    held.push(run);
+                }
+            }
         }
         // Maps go on showing what their link held when they were made, also where a copy of it was made since.
         let mut shown: HashMap<u32, RangeMap<u64, ()>> = HashMap::new();
@@ -222,19 +294,36 @@ impl Inner {
                 shown.entry(segment.object.id).or_default().insert(pages.start().0..pages.end().0, ());
             }
         };
-        looked_at.0.extend(self.maps.iter().filter_map(Weak::upgrade));
-        looked_at.1.extend(self.shown.iter().filter_map(Weak::upgrade));
-        looked_at.0.iter().for_each(|map| look(&map.shown.current()));
-        looked_at.1.iter().for_each(|watched| look(&watched.0));
-        let hidden = shadowed.into_iter().flat_map(|(store, pages)| {
-            let range = pages.start().0..pages.end().0;
-            let gaps: Vec<_> = match shown.get(&store.id) {
-                Some(shown) => shown.gaps(&range).collect(),
-                None => vec![range],
-            };
+        // What is held is all that is there: nothing of that store is hidden.
+        let resident = |store: &ObjectCore| store.frames().map_or(0, crate::object::Frames::resident);
+        settled.retain(|_, (store, held)| resident(store) > unite(held));
+        looked_at.maps.extend(self.maps.iter().filter_map(Weak::upgrade));
+        looked_at.others.extend(self.shown.iter().filter_map(Weak::upgrade));
+        looked_at.maps.iter().for_each(|map| look(&map.shown.current()));
+        looked_at.others.iter().for_each(|watched| look(&watched.0));
+        let hidden = settled.into_values().flat_map(|(store, held)| {
+            let mut seen = shown.remove(&store.id).unwrap_or_default();
+            held.into_iter().for_each(|run| seen.insert(run, ()));
+            let gaps: Vec<_> = seen.gaps(&(0..store.pages().end().0)).collect();
             gaps.into_iter().map(move |gap| (Arc::clone(&store), page_range(gap.start, gap.end)))
         });
         hidden.collect()
+    }
+
+    /// The stores that nobody writes to any more, since no map looks at their link or that is gone; with room for their runs of pages
+    /// that are held.
+    fn settled(&self) -> HashMap<u32, (Arc<ObjectCore>, Vec<Range<u64>>)> {
+        let stores = self.links.iter().flat_map(|(&id, link)| {
+            let own = link.store.iter().filter(move |_| !self.chains.is_held(id));
+            own.chain(link.elsewhere.iter().map(|(_, Store(store))| store))
+        });
+        let mut settled: HashMap<_, _> =
+            stores.map(|store| (store.id, (Arc::clone(store), Vec::new()))).collect();
+        let written = self.links.iter().filter(|(id, _)| self.chains.is_held(**id));
+        for store in written.filter_map(|(_, link)| link.store.as_ref()) {
+            settled.remove(&store.id);
+        }
+        settled
     }
 
     /// What is behind each page of a map that looks at `link`, by pages counted from 0.
@@ -295,7 +384,8 @@ impl Inner {
 }
 
 impl Vm {
-    /// What was done with the chains of snapshots until now.
+    /// What was done with the chains of snapshots until now. A collapse leaves pages in the frames where they are: what counts as copied
+    /// by one was taken over.
     pub fn chains(&self) -> ChainCounts {
         if self.core.check_process().is_err() {
             return ChainCounts::default();
@@ -312,7 +402,7 @@ impl Vm {
     pub fn free_shadowed(&self) -> Result<u64, AccessError> {
         self.core.check_process().map_err(|_| AccessError::Forked)?;
         let _masked = Masked::asynchronous();
-        let mut looked_at = (Vec::new(), Vec::new());
+        let mut looked_at = LookedAt::default();
         let shadowed = self.core.book.lock().take_shadowed(&mut looked_at);
         drop(looked_at);
         let mut freed = 0;
@@ -493,6 +583,19 @@ pub(crate) fn moved_up(segments: Vec<Segment>, start: PageIndex) -> Vec<Segment>
         segment.at(start)
     };
     segments.into_iter().map(up).collect()
+}
+
+/// Makes the runs of `runs` follow each other without touching; returns how many pages they have.
+fn unite(runs: &mut Vec<Range<u64>>) -> u64 {
+    runs.sort_unstable_by_key(|run| run.start);
+    runs.dedup_by(|next, run| {
+        let touches = next.start <= run.end;
+        if touches {
+            run.end = run.end.max(next.end);
+        }
+        touches
+    });
+    runs.iter().map(|run| run.end - run.start).sum()
 }
 
 fn page_range(start: u64, end: u64) -> PageRange {

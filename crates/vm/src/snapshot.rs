@@ -85,9 +85,10 @@ impl Map {
             core.tell_writes()?;
             self.weed();
         }
-        let (is_shared, own) = {
+        let (is_shared, own, has_room) = {
             let book = core.vm.book.lock();
-            (book.chains.is_shared(link), book.store(link))
+            let (own, has_room) = book.store(link);
+            (book.chains.is_shared(link), own, has_room)
         };
         if core.written().is_empty()
             && let Some(store) = &own
@@ -95,7 +96,7 @@ impl Map {
             return Ok(self.handle(store, link));
         }
         let vm = Vm { core: Arc::clone(&core.vm) };
-        let store = match own.filter(|_| !is_shared) {
+        let store = match own.filter(|_| !is_shared && has_room) {
             Some(own) => own,
             None => new_store(&vm, self.len_bytes()).map_err(|error| match error {
                 MakeError::System { source, .. } => source.into(),
@@ -128,14 +129,7 @@ impl Map {
         })?;
         let added: u64 = copied.iter().map(|run| publish(&store, *run)).sum();
         core.vm.release_frames(reserved.get() - added);
-        let link = match shadow(&core.vm, chain.as_mut().expect("just begun"), is_shared, &store, &copied) {
-            Ok(link) => link,
-            Err(error) => {
-                // Of a store of its own; what went into one that there was before will be overwritten.
-                core.unfreeze(&copied);
-                return Err(error);
-            }
-        };
+        let link = shadow(&core.vm, chain.as_mut().expect("just begun"), is_shared, &store, &copied);
         {
             // What is shown is known to the book as soon as it is found there.
             let book = core.vm.book.lock();
@@ -211,22 +205,24 @@ fn shadow(
     is_shared: bool,
     store: &Arc<ObjectCore>,
     copied: &[PageRange],
-) -> Result<prepage_core::chain::LinkId, SnapshotError> {
+) -> prepage_core::chain::LinkId {
     let mut book = vm.book.lock();
     let below = hold.link;
-    let mut gone = Vec::new();
+    let (mut gone, mut scattered) = (Vec::new(), Vec::new());
     let link = if is_shared {
-        for transfer in book.chains.would_copy(below) {
-            let home = book.store(below).expect("only stores are below");
-            for (pages, from) in book.stores(transfer.from, transfer.pages) {
-                copy(vm, &from, &home, pages)?;
+        scattered = book.scattered(below);
+        let home = book.store(below).0.filter(|_| !scattered.is_empty());
+        for (pages, from) in &scattered {
+            // Where there is no room for them they stay where they are. Nobody has had these pages in that store.
+            match &home {
+                Some(home) if copy(vm, from, home, *pages).is_ok() => book.bring_home(below, *pages),
+                _ => break,
             }
         }
+        let taken = book.collapsing(below);
         let (link, transfers) = book.chains.shadow(below);
         hold.link = link;
-        for transfer in &transfers.copied {
-            book.bring_home(below, transfer.pages);
-        }
+        book.lend(below, &transfers.copied, taken);
         book.put(link, below, store);
         gone = book.follow(&transfers.moved);
         link
@@ -240,8 +236,8 @@ fn shadow(
     }
     copied.iter().for_each(|run| book.bring_home(link, *run));
     drop(book);
-    drop(gone);
-    Ok(link)
+    drop((gone, scattered));
+    link
 }
 
 /// Copies `pages` of one store to another.

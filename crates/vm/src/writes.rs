@@ -453,14 +453,6 @@ impl MapCore {
             number => Err(std::io::Error::from_raw_os_error(number as i32)),
         }
     }
-
-    /// What was copied is in no snapshot after all.
-    pub(crate) fn unfreeze(&self, copied: &[PageRange]) {
-        let writes = self.writes.writes.get().expect("writes are told");
-        for index in copied.iter().flat_map(|run| run.iter()) {
-            writes.change(index.0, CLEAN, KEPT);
-        }
-    }
 }
 
 /// `open`, and what lies between where that is little: what is protected by one call.

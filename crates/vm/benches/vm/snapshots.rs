@@ -152,7 +152,8 @@ fn depth() -> Option<Aim> {
 /// Pages that two maps above have written over.
 fn shadowed() -> Option<Aim> {
     const LEN: u64 = 64 * MIB;
-    let vm = Vm::new(VmOptions::default()).unwrap();
+    // Nothing is freed before it is looked for.
+    let vm = Vm::new(VmOptions::default().free_shadowed_after(std::time::Duration::MAX)).unwrap();
     let zeros = vm.anonymous(LEN).unwrap();
     let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
     let write = |map: &mut Map, value: u8| {
