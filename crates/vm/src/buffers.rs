@@ -1,26 +1,43 @@
 //! Buffers between sources and frames.
+//!
+//! ```text
+//!   take ◄─ warm: as many as run at once, with their memory ◄─┐
+//!     ▲                                                       ├─ give
+//!     └──── cold: the others, whose memory went back       ◄──┘
+//! ```
+//! A sweep has many reads under way. Once it is over, its buffers are a megabyte each that no frame counts.
+
+use std::io;
 
 use crossbeam_queue::ArrayQueue;
 use prepage_core::PAGE_SIZE;
+use prepage_sys::region::{Contents, Region};
 
 use crate::sync::{AtomicU32, Ordering, seq_cst, wait, wake};
 
 /// Pages that are read at once by one call of a source that has no larger grain.
 pub(crate) const BUFFER_PAGES: u64 = 256;
 
+/// Pages that a buffer may keep while it is cold: faults that read so few give no memory back, and take none, each time.
+const COLD_PAGES: u64 = 4;
+/// The fewest buffers that keep their memory.
+const LEAST_WARM: usize = 4;
+
 /// Page-aligned memory of [`BUFFER_PAGES`] or more.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
+    region: Region,
+    /// So many of its first pages may take memory.
+    used_pages: u64,
 }
 
 /// Buffers that nobody uses.
 ///
-/// Lock legend: (a) atomic; (f) atomic, slept on; the queue is one of atomics.
+/// Lock legend: (a) atomic; (f) atomic, slept on; the queues are of atomics.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    free: ArrayQueue<Buffer>,
+    warm: ArrayQueue<Buffer>,
+    cold: ArrayQueue<Buffer>,
     /// (a) Who found no buffer.
     waiting: AtomicU32,
     /// (f) Changes when a buffer comes back that somebody waits for.
@@ -29,34 +46,49 @@ pub(crate) struct Buffers {
 
 impl Buffer {
     /// Zeroed memory of this size is mapped, not touched.
-    pub(crate) fn new(pages: u64) -> Self {
-        // One page more, to begin at a page: direct reads demand it.
-        let bytes = vec![0; ((pages.max(BUFFER_PAGES) + 1) * PAGE_SIZE) as usize];
-        let start = bytes.as_ptr().align_offset(PAGE_SIZE as usize);
-        Self { bytes, start }
+    pub(crate) fn new(pages: u64) -> io::Result<Self> {
+        let region = Region::map(pages.max(BUFFER_PAGES) * PAGE_SIZE, Contents::Anonymous)?;
+        Ok(Self { region, used_pages: 0 })
     }
 
     /// The first `pages` pages of it, with whatever was left in them.
     pub(crate) fn pages(&mut self, pages: u64) -> &mut [u8] {
-        &mut self.bytes[self.start..][..(pages * PAGE_SIZE) as usize]
+        self.used_pages = self.used_pages.max(pages);
+        &mut self.region.as_mut_slice()[..(pages * PAGE_SIZE) as usize]
     }
 
     fn room_pages(&self) -> u64 {
-        self.bytes.len() as u64 / PAGE_SIZE - 1
+        self.region.len() / PAGE_SIZE
+    }
+
+    /// Gives memory back, but for a little.
+    fn cool(&mut self) {
+        // Where the kernel refuses it is tried again after the next use.
+        if self.used_pages > COLD_PAGES && self.region.discard(0, self.used_pages * PAGE_SIZE).is_ok() {
+            self.used_pages = 0;
+        }
     }
 }
 
 impl Buffers {
     /// Room for `count`, of which `ready` are made now.
-    pub(crate) fn new(count: usize, ready: usize) -> Self {
-        let free = ArrayQueue::new(count);
-        (0..ready).for_each(|_| drop(free.push(Buffer::new(BUFFER_PAGES))));
-        Self { free, waiting: AtomicU32::new(0), returned: AtomicU32::new(0) }
+    pub(crate) fn new(count: usize, ready: usize) -> io::Result<Self> {
+        let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let cold = ArrayQueue::new(count);
+        for _ in 0..ready {
+            drop(cold.push(Buffer::new(BUFFER_PAGES)?));
+        }
+        let warm = ArrayQueue::new(at_once.clamp(LEAST_WARM, count.max(LEAST_WARM)));
+        Ok(Self { warm, cold, waiting: AtomicU32::new(0), returned: AtomicU32::new(0) })
+    }
+
+    fn pop(&self) -> Option<Buffer> {
+        self.warm.pop().or_else(|| self.cold.pop())
     }
 
     /// Takes a buffer; sleeps while there is none. Allocates nothing: for faults, whose fills always end.
     pub(crate) fn take(&self) -> Buffer {
-        self.free.pop().unwrap_or_else(|| self.wait())
+        self.pop().unwrap_or_else(|| self.wait())
     }
 
     fn wait(&self) -> Buffer {
@@ -64,7 +96,7 @@ impl Buffers {
         seq_cst();
         let buffer = loop {
             let returned = self.returned.load(Ordering::SeqCst);
-            if let Some(buffer) = self.free.pop() {
+            if let Some(buffer) = self.pop() {
                 break buffer;
             }
             wait(&self.returned, returned);
@@ -74,8 +106,11 @@ impl Buffers {
     }
 
     /// Takes a buffer of at least `pages`, or makes one.
-    pub(crate) fn take_or_make(&self, pages: u64) -> Buffer {
-        self.free.pop().filter(|buffer| buffer.room_pages() >= pages).unwrap_or_else(|| Buffer::new(pages))
+    ///
+    /// # Errors
+    /// ENOMEM when the address space is exhausted.
+    pub(crate) fn take_or_make(&self, pages: u64) -> io::Result<Buffer> {
+        self.pop().filter(|buffer| buffer.room_pages() >= pages).map_or_else(|| Buffer::new(pages), Ok)
     }
 
     /// Gives a buffer back.
@@ -84,8 +119,11 @@ impl Buffers {
             // Of a source with a large grain: too much to keep.
             return;
         }
-        if self.free.push(buffer).is_err() {
-            return;
+        if let Err(mut buffer) = self.warm.push(buffer) {
+            buffer.cool();
+            if self.cold.push(buffer).is_err() {
+                return;
+            }
         }
         // Who waits was counted before it looked into the queue, and the buffer is there before this looks for who waits.
         seq_cst();
@@ -98,17 +136,48 @@ impl Buffers {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
+    use prepage_sys::region::is_present;
+
     use super::*;
 
     #[test]
     fn who_finds_no_buffer_gets_one_that_comes_back() {
-        let buffers = Buffers::new(2, 2);
+        let buffers = Buffers::new(2, 2).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..6 {
                 // Who is not woken waits for ever.
                 scope.spawn(|| (0..2_000).for_each(|_| buffers.give(buffers.take())));
             }
         });
-        assert_eq!((buffers.free.len(), buffers.waiting.load(Ordering::SeqCst)), (2, 0));
+        let free = buffers.warm.len() + buffers.cold.len();
+        assert_eq!((free, buffers.waiting.load(Ordering::SeqCst)), (2, 0));
+    }
+
+    #[test]
+    fn when_many_reads_end_few_buffers_keep_their_memory() {
+        let buffers = Buffers::new(256, 0).unwrap();
+        let count = buffers.warm.capacity() + 30;
+        let read = |pages: u64| {
+            let taken: Vec<Buffer> = (0..count)
+                .map(|_| {
+                    let mut buffer = buffers.take_or_make(pages).unwrap();
+                    buffer.pages(pages).fill(1);
+                    buffer
+                })
+                .collect();
+            taken.into_iter().for_each(|buffer| buffers.give(buffer));
+        };
+        let present = |buffer: &Buffer| is_present(buffer.region.start()).unwrap();
+        read(BUFFER_PAGES);
+        assert!(buffers.warm.is_full());
+        let cold: Vec<Buffer> = std::iter::from_fn(|| buffers.cold.pop()).collect();
+        assert_eq!(cold.len(), 30);
+        assert!(!cold.iter().any(present), "memory of buffers that nobody uses");
+        let warm: Vec<Buffer> = std::iter::from_fn(|| buffers.warm.pop()).collect();
+        assert!(warm.iter().all(present));
+        // Small reads leave it where it is.
+        cold.into_iter().chain(warm).for_each(|buffer| buffers.give(buffer));
+        read(1);
+        assert!(std::iter::from_fn(|| buffers.pop()).all(|buffer| present(&buffer)));
     }
 }

@@ -122,7 +122,7 @@ pub(crate) fn take_claimed(
 /// Keeps what the pages of `run` hold in mind.
 fn remember(object: &ObjectCore, frames: &Frames, run: PageRange) -> std::io::Result<()> {
     let sums = frames.make_sums(object.pages().len())?;
-    let mut buffer = object.vm.request_buffers.take_or_make(1);
+    let mut buffer = object.vm.request_buffers.take_or_make(1)?;
     let mut start = run.start();
     let mut outcome = Ok(());
     while start < run.end() && outcome.is_ok() {

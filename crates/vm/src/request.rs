@@ -140,17 +140,19 @@ pub(crate) fn begin(
     account: &mut Account,
 ) {
     let mut told = Told::default();
-    if let Err(code) = fill::reserve(object, &mut claim, wanted, &mut told, account) {
-        let failed = fill::give_up(object, claim, wanted, code, told, account);
-        return end(object, failed, wanted, then, account);
-    }
+    let buffer = match room(object, &mut claim, wanted, &mut told, account) {
+        Ok(buffer) => buffer,
+        Err(code) => {
+            let failed = fill::give_up(object, claim, wanted, code, told, account);
+            return end(object, failed, wanted, then, account);
+        }
+    };
     if told.listed {
         object.vm.jobs.serve_listed_soon();
     }
     // A panic on the way leaves the claim failed for this reason.
     claim.will_fail(reason::PANICKED);
     let range = claim.range();
-    let buffer = object.vm.request_buffers.take_or_make(range.len());
     let flight = Arc::new(Flight {
         object: Arc::clone(object),
         priority: wanted.priority,
@@ -161,6 +163,25 @@ pub(crate) fn begin(
         object.vm.jobs.watch(Arc::clone(&flight));
     }
     Box::new(Reading { object: Arc::clone(object), flight, range, buffer, tries: 0 }).start();
+}
+
+/// A buffer and frames for what is left of `claim`. Frames come last: whoever fails has none to give back.
+fn room(
+    object: &ObjectCore,
+    claim: &mut Claim,
+    wanted: Wanted,
+    told: &mut Told,
+    account: &mut Account,
+) -> Result<Buffer, u16> {
+    let buffer = object.vm.request_buffers.take_or_make(claim.range().len());
+    let buffer = buffer.map_err(|error| reason::of_errno(error.raw_os_error()))?;
+    match fill::reserve(object, claim, wanted, told, account) {
+        Ok(()) => Ok(buffer),
+        Err(code) => {
+            object.vm.request_buffers.give(buffer);
+            Err(code)
+        }
+    }
 }
 
 impl Reading {

@@ -249,7 +249,7 @@ fn copy(
 ) -> Result<(), SnapshotError> {
     let frames = to.frames().expect("a store has frames");
     let source = from.frames().expect("a store has frames");
-    let mut buffer = vm.request_buffers.take_or_make(1);
+    let mut buffer = vm.request_buffers.take_or_make(1)?;
     let mut start = pages.start();
     let mut outcome = Ok(());
     while start < pages.end() && outcome.is_ok() {

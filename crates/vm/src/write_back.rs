@@ -205,19 +205,20 @@ impl ObjectCore {
     ) -> (u64, Result<(), FlushError>) {
         // Who let a write happen before the mark was taken has done so when this returns.
         frames.sections.wait();
-        let mut outcome = self.protect(batch).map_err(FlushError::System);
-        let is_protected = outcome.is_ok();
-        let mut buffer = self.vm.request_buffers.take_or_make(1);
+        let buffer = self.protect(batch).and_then(|()| self.vm.request_buffers.take_or_make(1));
+        let (mut buffer, mut outcome) = match buffer {
+            Ok(buffer) => (Some(buffer), Ok(())),
+            Err(error) => (None, Err(FlushError::System(error))),
+        };
         let mut pages = 0;
         for run in batch.chunk_by(|page, next| page.0 + 1 == next.0) {
             for run in run.chunks(BUFFER_PAGES as usize) {
                 let run = PageRange::new(run[0], PageIndex(run[0].0 + run.len() as u64));
-                let came = if is_protected {
-                    self.write_run(frames, dirty, run, buffer.pages(run.len()))
-                } else {
-                    Ok(())
+                let came = match &mut buffer {
+                    Some(buffer) => self.write_run(frames, dirty, run, buffer.pages(run.len())),
+                    None => Ok(()),
                 };
-                let is_written = is_protected && came.is_ok();
+                let is_written = buffer.is_some() && came.is_ok();
                 if is_written {
                     written.since_sync.insert(run.start().0..run.end().0);
                     pages += run.len();
@@ -228,7 +229,9 @@ impl ObjectCore {
                 }
             }
         }
-        self.vm.request_buffers.give(buffer);
+        if let Some(buffer) = buffer {
+            self.vm.request_buffers.give(buffer);
+        }
         let failed = batch.len() as u64 - pages;
         let swapped = if dirty.home.is_swap() { pages } else { 0 };
         let tally = Tally {

@@ -10,6 +10,7 @@ use prepage_bench::pool::{Order, Served, Way, enter, limit, overhead_bytes, serv
 use prepage_core::PAGE_SIZE;
 use prepage_prefetch::readahead::ReadAhead;
 use prepage_prefetch::statistics::median;
+use prepage_vm::Replacement;
 use serde_json::json;
 
 use super::file::with_remedy;
@@ -184,6 +185,19 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
         }
         let simulated = simulated.map(|(rule, misses)| format!("{rule} {misses}")).join(", ");
         writeln!(out, "{}\n\n{}\n\nsimulated misses: {simulated}\n", order.name(), shown.trim_fmt())?;
+        let p99_us = |of_way: Way| {
+            let at = args.way.iter().position(|way| *way == of_way)?;
+            Some(of(&runs[at], |served| served.p99_us))
+        };
+        if let (Some(under), Some(without)) =
+            (p99_us(Way::Vm(Replacement::default())), p99_us(Way::VmUnlimited))
+        {
+            writeln!(
+                out,
+                "p99 of a fault under pressure, to that without: {:.2} (aim: 3)\n",
+                under / without
+            )?;
+        }
     }
     if args.json {
         let report = json!({
