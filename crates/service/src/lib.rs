@@ -38,6 +38,7 @@
 //! | [`brought`]   | the pages brought in for one program                                     |
 //! | [`period`], [`subject`] | a boot or a session: replayed, and learned until the machine is quiet |
 //! | [`early`]     | the same from the initramfs on                                           |
+//! | [`turn`]      | which of the two follows a boot                                          |
 //! | [`replay`], [`blocks`], [`ext4`] | what is known of it: files, and the file system's own blocks |
 //! | [`opened`]    | what is opened meanwhile, and what of it was used                        |
 //! | [`quiet`]     | when that is over                                                        |
@@ -86,4 +87,5 @@ pub mod socket;
 pub mod status;
 pub mod subject;
 pub mod tree;
+pub mod turn;
 pub mod watch;
