@@ -75,8 +75,7 @@ fn unit_is_enabled(root: &Path) -> bool {
     let below = |units: &str| root.join(units.trim_start_matches('/'));
     let is_masked =
         std::fs::read_link(below(UNITS[0]).join(UNIT)).is_ok_and(|target| target == Path::new("/dev/null"));
-    let is_wanted = |units: &&str| below(units).join(WANTED_BY).join(UNIT).symlink_metadata().is_ok();
-    !is_masked && UNITS.iter().any(|units| is_wanted(&units))
+    !is_masked && UNITS.iter().any(|units| below(units).join(WANTED_BY).join(UNIT).symlink_metadata().is_ok())
 }
 
 /// Waits until /proc has moved to the root.

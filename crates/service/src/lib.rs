@@ -19,6 +19,7 @@
 //! | [`options`]   | how it is to run                                                         |
 //! | [`confined`]  | what it gives up before it begins                                        |
 //! | [`watch`]     | the file systems whose execs are seen                                    |
+//! | [`lull`]      | how long it looks away from starts that need nothing                     |
 //! | [`pace`]      | how often the mounts are looked at                                       |
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
 //! | [`files`]     | what is known of an executed file without a look at its process          |
@@ -72,6 +73,7 @@ pub mod learner;
 pub mod library;
 pub mod log;
 pub mod looks;
+pub mod lull;
 pub mod names;
 pub mod notify;
 pub mod opened;
