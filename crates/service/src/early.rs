@@ -6,22 +6,35 @@
 
 use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use prepage_prefetch::memory::Budget;
 use prepage_sys::exec_watch::ExecWatch;
 
 use crate::blocks::{Device, willneed_pages};
 
-/// What the initramfs still does takes moments; one that never ends leads to no boot either.
-const PROC_WAIT: Duration = Duration::from_secs(60);
+/// What the initramfs still does takes moments; one that never ends leads to no boot either. Looks are counted and not time, which also
+/// passes while a machine is suspended.
+const LOOKS_MAX: u32 = 30_000;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// The kernel ends whatever else before what the boot needs.
 const OOM_SCORE: &str = "500";
 
+/// The unit of a boot. Where an administrator has masked or disabled it, or the kernel's command line has [`OFF`], nothing is to
+/// be done in the initramfs either.
+const UNIT: &str = "prepage-boot.service";
+/// An administrator's units, and those of packages.
+const UNITS: [&str; 2] = ["/etc/systemd/system", "/usr/lib/systemd/system"];
+/// The target that wants it.
+const WANTED_BY: &str = "sysinit.target.wants";
+/// What the unit's ConditionKernelCommandLine names.
+const OFF: &str = "prepage=off";
+
 /// What is had from the initramfs.
 #[derive(Debug)]
 pub struct Early {
+    /// Whether a boot is to be followed.
+    pub is_wanted: bool,
     /// What there is to fetch with.
     pub budget: Budget,
     /// The root's device, where its file system reads through it.
@@ -40,14 +53,29 @@ impl Early {
     pub fn enter(root: &Path) -> io::Result<Self> {
         // As a unit has it.
         let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+        // One that cannot be read says nothing.
+        let command_line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
+        let is_wanted = !is_switched_off(&command_line) && unit_is_enabled(root);
         let budget = Budget::of_process();
         let device = Device::of(root).ok().flatten();
         let willneed_pages = willneed_pages(root);
         rustix::process::chroot(root)?;
         std::env::set_current_dir("/")?;
         let opens = ExecWatch::of_opens().and_then(|opens| opens.add(Path::new("/")).map(|()| opens));
-        Ok(Self { budget, device, willneed_pages, opens })
+        Ok(Self { is_wanted, budget, device, willneed_pages, opens })
     }
+}
+
+fn is_switched_off(command_line: &str) -> bool {
+    command_line.split_whitespace().any(|word| word == OFF)
+}
+
+/// Whether the manager of the machine whose root file system is at `root` would begin the unit.
+fn unit_is_enabled(root: &Path) -> bool {
+    let below = |units: &str| root.join(units.trim_start_matches('/'));
+    let is_masked =
+        std::fs::read_link(below(UNITS[0]).join(UNIT)).is_ok_and(|target| target == Path::new("/dev/null"));
+    !is_masked && UNITS.iter().any(|units| below(units).join(WANTED_BY).join(UNIT).symlink_metadata().is_ok())
 }
 
 /// Waits until /proc has moved to the root.
@@ -55,12 +83,47 @@ impl Early {
 /// # Errors
 /// TimedOut where it does not.
 pub fn wait_for_proc() -> io::Result<()> {
-    let until = Instant::now() + PROC_WAIT;
-    while !Path::new("/proc/self/mountinfo").exists() {
-        if Instant::now() >= until {
-            return Err(io::ErrorKind::TimedOut.into());
+    for _ in 0..LOOKS_MAX {
+        if Path::new("/proc/self/mountinfo").exists() {
+            return Ok(());
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    Ok(())
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{create_dir_all, remove_file};
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_word_of_the_command_line_switches_a_boot_off() {
+        assert!(is_switched_off("root=/dev/vda ro prepage=off quiet\n"));
+        for others in ["", "root=/dev/vda ro quiet\n", "prepage=offline", "x.prepage=off", "prepage=on"] {
+            assert!(!is_switched_off(others), "{others}");
+        }
+    }
+
+    #[test]
+    fn a_unit_that_is_disabled_or_masked_is_not_enabled_whoever_would_begin_it() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        for units in UNITS {
+            let units = root.join(&units[1..]);
+            create_dir_all(units.join(WANTED_BY)).unwrap();
+            assert!(!unit_is_enabled(root), "disabled");
+            // What it points to is not there while an image is made.
+            let wanted = units.join(WANTED_BY).join(UNIT);
+            symlink(Path::new("/usr/lib/systemd/system").join(UNIT), &wanted).unwrap();
+            assert!(unit_is_enabled(root));
+            let mask = root.join("etc/systemd/system").join(UNIT);
+            symlink("/dev/null", &mask).unwrap();
+            assert!(!unit_is_enabled(root), "masked");
+            remove_file(mask).unwrap();
+            remove_file(wanted).unwrap();
+        }
+    }
 }

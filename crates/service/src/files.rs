@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prepage_sys::file_handle::FileHandle;
 
@@ -21,6 +21,8 @@ const LOADERS: [&str; 6] = [
     "/lib/ld-musl-x86_64.so.1",
     "/lib/ld-musl-aarch64.so.1",
 ];
+/// The longest rest, of a program that is started all the time and found in memory each time: what is used so often stays there.
+const REST_MAX: Duration = Duration::from_secs(8);
 /// Programs that rest at once.
 const RESTS_MAX: usize = 1024;
 /// Files without a profile that are remembered.
@@ -35,8 +37,24 @@ pub struct Files(Mutex<State>);
 struct State {
     loaders: HashSet<FileHandle>,
     strangers: HashSet<FileHandle>,
-    /// By file and user: until when.
-    rests: HashMap<(FileHandle, u32), Instant>,
+    /// By file and user.
+    rests: HashMap<(FileHandle, u32), Rest>,
+}
+
+/// The starts of a program need nothing for a while.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    until: Instant,
+    length: Duration,
+}
+
+impl Rest {
+    /// From `now` on. One that follows `last` and finds the program in memory again is twice as long.
+    fn after(last: Option<&Self>, is_in_memory: bool, now: Instant) -> Self {
+        let is_next = |last: &&Self| is_in_memory && now <= last.until + last.length;
+        let length = last.filter(is_next).map_or(APART, |last| (2 * last.length).min(REST_MAX));
+        Self { until: now + length, length }
+    }
 }
 
 impl Files {
@@ -65,24 +83,25 @@ impl Files {
         self.lock().strangers.contains(file)
     }
 
-    /// The starts of user `uid` of the program in `file` need nothing for a while.
-    pub fn begin_rest(&self, file: FileHandle, uid: u32) {
-        self.begin_rest_at(file, uid, Instant::now());
+    /// The starts of user `uid` of the program in `file` need nothing for a while: longer, where it was found in memory.
+    pub fn begin_rest(&self, file: FileHandle, uid: u32, is_in_memory: bool) {
+        self.begin_rest_at(file, uid, is_in_memory, Instant::now());
     }
 
-    fn begin_rest_at(&self, file: FileHandle, uid: u32, now: Instant) {
-        let rests = &mut self.lock().rests;
+    fn begin_rest_at(&self, file: FileHandle, uid: u32, is_in_memory: bool, now: Instant) {
+        let (rests, whose) = (&mut self.lock().rests, (file, uid));
+        let rest = Rest::after(rests.get(&whose), is_in_memory, now);
         if rests.len() >= RESTS_MAX {
-            rests.retain(|_, until| *until > now);
+            rests.retain(|_, rest| rest.until > now);
         }
-        if rests.len() < RESTS_MAX {
-            rests.insert((file, uid), now + APART);
+        if rests.len() < RESTS_MAX || rests.contains_key(&whose) {
+            rests.insert(whose, rest);
         }
     }
 
     /// Whether a start of user `uid` of the program in `file` needs nothing.
     pub fn is_at_rest(&self, file: &FileHandle, uid: u32) -> bool {
-        self.lock().rests.get(&(file.clone(), uid)).is_some_and(|until| *until > Instant::now())
+        self.lock().rests.get(&(file.clone(), uid)).is_some_and(|rest| rest.until > Instant::now())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -92,26 +111,40 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn a_rest_is_of_one_user_and_ends() {
         let [sh, other] = ["/bin/sh", "/bin/true"].map(|path| FileHandle::of(Path::new(path)).unwrap());
         let files = Files::default();
-        files.begin_rest_at(sh.clone(), 7, Instant::now() + Duration::from_secs(3600));
+        files.begin_rest_at(sh.clone(), 7, true, Instant::now() + Duration::from_secs(3600));
         assert!(files.is_at_rest(&sh, 7));
         assert!(!files.is_at_rest(&sh, 8) && !files.is_at_rest(&other, 7));
-        files.begin_rest_at(sh.clone(), 7, Instant::now() - APART);
+        files.begin_rest_at(sh.clone(), 7, false, Instant::now() - APART);
         assert!(!files.is_at_rest(&sh, 7));
+    }
+
+    #[test]
+    fn a_rest_gets_longer_while_a_program_is_started_all_the_time_and_found_in_memory() {
+        let began = Instant::now();
+        let mut rest = Rest::after(None, true, began);
+        assert_eq!(rest.length, APART);
+        let mut lengths = Vec::new();
+        for _ in 0..5 {
+            rest = Rest::after(Some(&rest), true, rest.until);
+            lengths.push(rest.length.as_secs());
+        }
+        assert_eq!(lengths, [2, 4, 8, 8, 8]);
+        assert_eq!(Rest::after(Some(&rest), false, rest.until).length, APART, "it was fetched");
+        let late = rest.until + rest.length + Duration::from_nanos(1);
+        assert_eq!(Rest::after(Some(&rest), true, late).length, APART, "it was not started for as long");
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
         let sh = FileHandle::of(Path::new("/bin/sh")).unwrap();
         let files = Files::default();
-        (0..2 * RESTS_MAX as u32).for_each(|uid| files.begin_rest(sh.clone(), uid));
+        (0..2 * RESTS_MAX as u32).for_each(|uid| files.begin_rest(sh.clone(), uid, true));
         assert_eq!(files.lock().rests.len(), RESTS_MAX);
         assert!(files.is_at_rest(&sh, 0) && !files.is_at_rest(&sh, RESTS_MAX as u32));
     }

@@ -19,6 +19,7 @@
 //! | [`options`]   | how it is to run                                                         |
 //! | [`confined`]  | what it gives up before it begins                                        |
 //! | [`watch`]     | the file systems whose execs are seen                                    |
+//! | [`lull`]      | how long it looks away from starts that need nothing                     |
 //! | [`pace`]      | how often the mounts are looked at                                       |
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
 //! | [`files`]     | what is known of an executed file without a look at its process          |
@@ -38,6 +39,7 @@
 //! | [`brought`]   | the pages brought in for one program                                     |
 //! | [`period`], [`subject`] | a boot or a session: replayed, and learned until the machine is quiet |
 //! | [`early`]     | the same from the initramfs on                                           |
+//! | [`turn`]      | which of the two follows a boot                                          |
 //! | [`replay`], [`blocks`], [`ext4`] | what is known of it: files, and the file system's own blocks |
 //! | [`opened`]    | what is opened meanwhile, and what of it was used                        |
 //! | [`quiet`]     | when that is over                                                        |
@@ -71,6 +73,7 @@ pub mod learner;
 pub mod library;
 pub mod log;
 pub mod looks;
+pub mod lull;
 pub mod names;
 pub mod notify;
 pub mod opened;
@@ -86,4 +89,5 @@ pub mod socket;
 pub mod status;
 pub mod subject;
 pub mod tree;
+pub mod turn;
 pub mod watch;

@@ -14,8 +14,6 @@ use prepage_prefetch::memory::Budget;
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{StoreError, Stores};
 use prepage_sys::rights::Assumed;
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::{Device, willneed_pages};
@@ -28,6 +26,7 @@ use crate::quiet::{End, Quiet};
 use crate::reading::Sampler;
 use crate::replay::{Known, Replay, plan_for};
 use crate::subject::Subject;
+use crate::turn::Turn;
 
 /// How often is looked at what was opened: a file is looked up by its number while the kernel still has it in memory.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -35,8 +34,6 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The report on the last boot, below the machine's profiles.
 const REPORT: &str = "boot.json";
 const REPORT_BYTES_MAX: u64 = 4096;
-/// What an administrator's unit of a boot is called.
-const BOOT_UNIT: &str = "/etc/systemd/system/prepage-boot.service";
 
 /// How it is to run.
 #[derive(Clone, Debug)]
@@ -106,11 +103,15 @@ impl PeriodReport {
 pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, ServiceError> {
     let mut early = options.root.as_deref().map(Early::enter).transpose()?;
     let config = config(subject);
-    let is_off = !config.enabled || (early.is_some() && is_masked());
+    let is_off = !config.enabled || early.as_ref().is_some_and(|early| !early.is_wanted);
     let stores = subject.stores(options.layers.clone())?;
-    let _turn = match is_off {
-        false => turn(subject, &stores, early.is_some(), options.at_most),
-        true => None,
+    let _turn = match subject {
+        _ if is_off => None,
+        Subject::Boot => {
+            let directory = stores.directory(subject.layer()).ok();
+            Turn::at_boot(directory, early.is_some(), options.at_most, || notify::say("READY=1"))
+        }
+        Subject::Session(_) => Some(Turn::alone()),
     };
     let Some(_turn) = _turn else {
         notify::say("READY=1");
@@ -205,35 +206,6 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     }
     Ok(report)
 }
-
-/// Whether the administrator wants no unit of a boot: then nothing in the initramfs either.
-fn is_masked() -> bool {
-    fs::read_link(BOOT_UNIT).is_ok_and(|target| target == Path::new("/dev/null"))
-}
-
-/// The turn to follow a boot: one that began in the initramfs is waited for, and there is nothing left to do after it. `None` for
-/// whoever has no turn. A session needs none.
-fn turn(subject: Subject, stores: &Stores, is_early: bool, at_most: Duration) -> Option<Turn> {
-    let Subject::Boot = subject else { return Some(Turn(None)) };
-    // Where nothing was learned yet there is no such place.
-    let opened = stores.directory(subject.layer()).ok().and_then(|directory| fs::File::open(directory).ok());
-    let Some(directory) = opened else { return (!is_early).then_some(Turn(None)) };
-    let lock = || rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive);
-    match lock() {
-        Ok(()) => return Some(Turn(Some(directory))),
-        Err(Errno::WOULDBLOCK) => {}
-        Err(_) => return Some(Turn(None)),
-    }
-    notify::say("READY=1");
-    let until = Instant::now() + at_most;
-    while !is_early && Instant::now() < until && lock().is_err() {
-        std::thread::sleep(SECOND);
-    }
-    None
-}
-
-/// Held for as long as a boot is followed.
-struct Turn(#[expect(dead_code, reason = "the lock goes with it")] Option<fs::File>);
 
 /// Seconds since the kernel began.
 fn uptime_s() -> f64 {

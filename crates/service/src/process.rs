@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::profile::role::{called, role};
@@ -153,6 +154,11 @@ fn strings(path: &str, bytes_max: u64) -> io::Result<Vec<OsString>> {
         return Ok(Vec::new());
     }
     Ok(bytes.split(|&byte| byte == 0).map(|one| OsString::from_vec(one.to_vec())).collect())
+}
+
+/// The user that the kernel shows the process's directory as; a process that is gone has none.
+pub fn user_of(pid: u32) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).map(|process| process.uid()).ok()
 }
 
 /// Clock ticks since the machine was started, as processes' starts are counted.

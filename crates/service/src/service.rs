@@ -1,9 +1,7 @@
 //! The service, running: one thread waits for the kernel and hands on what it says, and never waits for anything else.
 
-use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,11 +31,12 @@ use crate::last_starts::LastStarts;
 use crate::learner::Learner;
 use crate::library::Library;
 use crate::looks::Looks;
+use crate::lull::Lull;
 use crate::names::Names;
 use crate::notify;
 use crate::options::{Options, ServiceError};
 use crate::pace::Pace;
-use crate::process::{LeftAlone, Process, boot_ticks, is_switched_off, started_since};
+use crate::process::{LeftAlone, Process, boot_ticks, is_switched_off, started_since, user_of};
 use crate::socket::Socket;
 use crate::tree::{Kind, Tree};
 use crate::watch::Watch;
@@ -143,7 +142,7 @@ impl Service {
         let mut awaited = Awaited::default();
         let watchdog = notify::watchdog().unwrap_or(TICK).min(TICK);
         let (mut ticked, mut drained) = (Instant::now(), boot_ticks());
-        let mut mounts = Pace::new(ticked);
+        let (mut mounts, mut lull) = (Pace::new(ticked), Lull::new(ticked));
         loop {
             let pause = awaited.pause().unwrap_or(watchdog).min(watchdog.saturating_sub(ticked.elapsed()));
             let pause = mounts.pause(Instant::now()).unwrap_or(pause).min(pause);
@@ -160,9 +159,12 @@ impl Service {
             if has_execs {
                 // Anything that is executed from now on is in the queue.
                 let now = boot_ticks();
-                let mut lost = false;
+                let (mut lost, mut is_needed, mut count) = (false, false, 0);
                 while self.watch.read(&mut |seen| match seen {
-                    Seen::Exec { pid, file } => self.see(pid, file, &mut awaited),
+                    Seen::Exec { pid, file } => {
+                        count += 1;
+                        is_needed |= self.see(pid, file, &mut awaited);
+                    }
                     Seen::Lost => lost = true,
                 })? {}
                 if lost {
@@ -171,6 +173,11 @@ impl Service {
                     self.launchers.lend(Priority::Start, Box::new(move || service.rescan(drained)));
                 }
                 drained = now;
+                // Those that are awaited are looked at by the clock.
+                let lull = lull.after(Instant::now(), count, is_needed || awaited.pause().is_some());
+                if !lull.is_zero() {
+                    std::thread::sleep(lull);
+                }
             }
             awaited.look(&mut |pid, file| self.launch(pid, file));
             if has_mounts {
@@ -228,29 +235,37 @@ impl Service {
         }
     }
 
-    /// A file was opened to be executed.
-    fn see(self: &Arc<Self>, pid: u32, file: FileHandle, awaited: &mut Awaited) {
+    /// A file was opened to be executed. Returns whether something is done for it.
+    fn see(self: &Arc<Self>, pid: u32, file: FileHandle, awaited: &mut Awaited) -> bool {
         self.counters.execs.count();
         if pid == 0 || pid == std::process::id() {
-            return;
+            return false;
         }
         if self.files.is_loader(&file) {
-            return awaited.hurry(pid);
+            awaited.hurry(pid);
+            return false;
         }
         let is_known = self.library.is_known(&file);
-        if is_known && user_of(pid).is_some_and(|uid| self.files.is_at_rest(&file, uid)) {
-            if self.tree.of(pid, &[]).is_none() {
-                self.tree.begin(pid, Kind::Covered, START_WINDOW);
+        if is_known {
+            // One that is gone needs nothing any more.
+            let Some(uid) = user_of(pid) else { return false };
+            if self.files.is_at_rest(&file, uid) {
+                if self.tree.of(pid, &[]).is_none() {
+                    self.tree.begin(pid, Kind::Covered, START_WINDOW);
+                }
+                self.counters.passed.count();
+                return false;
             }
-            return self.counters.passed.count();
         }
         if !is_known && self.files.is_stranger(&file) {
             if !self.may_observe() {
-                return self.counters.unknown.count();
+                self.counters.unknown.count();
+                return false;
             }
             let parent = ProcessStat::of(pid).map_or(0, |stat| stat.parent);
             if self.tree.of(pid, &[parent]).is_some() {
-                return self.counters.passed.count();
+                self.counters.passed.count();
+                return false;
             }
         }
         let begun = awaited.begin(pid, file.clone());
@@ -264,6 +279,7 @@ impl Service {
             Begun::Awaited | Begun::Gone => {}
             Begun::Crowded => self.counters.crowded.count(),
         }
+        begun != Begun::Gone
     }
 
     /// Process `pid` is about to execute the program in `file`: with the rights and the environment that it has itself, mostly.
@@ -354,7 +370,7 @@ impl Service {
         if let (Some(_), Some(file), false) = (&found, file, is_due)
             && self.library.only_role(&file, process.rights.uid).is_some()
         {
-            self.files.begin_rest(file, process.rights.uid);
+            self.files.begin_rest(file, process.rights.uid, done == Done::Warm);
         }
         let learns = || self.may_observe() && self.library.learns_of(process.context.uid);
         (part_of.is_none() && is_due && learns()).then_some(process)
@@ -392,11 +408,6 @@ impl Service {
         let (reading, hang) = self.fetches.threads();
         (launching, reading, hanging + hang)
     }
-}
-
-/// The user that the kernel shows the process's directory as; a process that is gone has none.
-fn user_of(pid: u32) -> Option<u32> {
-    fs::metadata(format!("/proc/{pid}")).map(|process| process.uid()).ok()
 }
 
 /// Prefetches keep the files of their profiles open.

@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,6 +15,8 @@ use crate::file_handle::FileHandle;
 
 /// Some 600 events.
 const BUFFER_BYTES: usize = 32 << 10;
+/// No event is longer: its metadata, one header, a file system, and a handle of MAX_HANDLE_SZ.
+const EVENT_BYTES_MAX: usize = 256;
 
 /// `struct fanotify_event_metadata`.
 const METADATA_BYTES: usize = 24;
@@ -142,11 +145,13 @@ impl Group {
     }
 
     fn read(&self, see: &mut dyn FnMut(Seen)) -> io::Result<bool> {
-        let mut buffer = [0u8; BUFFER_BYTES];
-        match rustix::io::read(&self.fd, &mut buffer) {
-            Ok(len) => {
-                parse(&buffer[..len], see);
-                Ok(len > 0)
+        // To clear it would take longer than to look at one event.
+        let mut buffer = [MaybeUninit::<u8>::uninit(); BUFFER_BYTES];
+        match rustix::io::read(&self.fd, &mut buffer[..]) {
+            Ok((events, _)) => {
+                parse(events, see);
+                // The kernel stops where the next one does not fit.
+                Ok(events.len() + EVENT_BYTES_MAX > BUFFER_BYTES)
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),

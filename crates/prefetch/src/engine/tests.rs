@@ -152,3 +152,29 @@ fn work_that_others_do_later_or_never_is_a_prefetch_all_the_same() {
     assert_eq!(engine.start_on(&mut |_| false), 0);
     assert!(engine.wait_for(Duration::ZERO), "nobody is at work");
 }
+
+#[test]
+fn what_is_given_is_read_whatever_lies_at_its_path() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let given = File::open(&path).unwrap();
+    let in_memory = |page| {
+        let one = PageRange::new(PageIndex(page), PageIndex(page + 1));
+        prepage_sys::cachestat::cached_pages(given.as_fd(), one).is_ok_and(|count| count > 0)
+    };
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    // What has come in may have left again where memory is short.
+    while !(in_memory(1) && in_memory(100)) {
+        assert!(std::time::Instant::now() < until, "never in memory");
+        // Nothing can be opened at the path, and nothing there is like what was learned.
+        let mut profile = profile(&path, &[1, 100]);
+        profile.files[0].path = dir.path().join("none").to_str().unwrap().into();
+        profile.files[0].identity = Default::default();
+        let mut engine = Engine::with(profile.clone(), PlanOptions::EXACT, 8);
+        engine.give(0, given.try_clone().unwrap());
+        let outcome = engine.run();
+        assert_eq!((outcome.requested_bytes, outcome.skipped), (2 * PAGE_SIZE, vec![]));
+        let not_given = Engine::with(profile, PlanOptions::EXACT, 8).run();
+        assert_eq!(not_given.skipped, [(0, Skipped::Missing)]);
+    }
+}

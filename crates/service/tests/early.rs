@@ -1,0 +1,103 @@
+//! A boot from its initramfs on, on the real kernel: a directory takes the part of the root file system, and becomes the root of
+//! `prepaged` before /proc is there.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use prepage_core::profile::file as profile_file;
+use prepage_service::period::PeriodReport;
+use prepage_service::subject::{Subject, is_of_subject};
+use prepage_testing::{Need, has};
+
+/// Longer than anything takes here, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Of a root file system.
+const WANTED: &str = "etc/systemd/system/sysinit.target.wants/prepage-boot.service";
+const LAYER: &str = "var/lib/prepage";
+
+/// A root file system with a program that is used, and with the unit; `None`, and a skip, where this machine does not allow the tests.
+fn root() -> Option<tempfile::TempDir> {
+    let on_disk = PathBuf::from("/var/tmp");
+    if !has(Need::Root) || !has(Need::Mounts) || !has(Need::Eviction(on_disk.clone())) {
+        return None;
+    }
+    let root = tempfile::tempdir_in(on_disk).unwrap();
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for directory in [Path::new(WANTED).parent().unwrap(), Path::new(LAYER), Path::new("proc")] {
+        fs::create_dir_all(root.path().join(directory)).unwrap();
+    }
+    symlink("/usr/lib/systemd/system/prepage-boot.service", root.path().join(WANTED)).unwrap();
+    fs::write(root.path().join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
+    fs::write(root.path().join("needed"), [1; 8192]).unwrap();
+    Some(root)
+}
+
+/// Follows a boot of `root` for some seconds, in a mount namespace of its own: with this command line of the kernel, where one is
+/// given. /proc comes to the root later, and somebody uses a file of it then.
+fn boot(root: &Path, command_line: Option<&str>) -> Option<PeriodReport> {
+    let words = root.join("command-line");
+    let script = r#"
+set -e
+mount --bind "$ROOT" "$ROOT"
+[ ! -e "$WORDS" ] || mount --bind "$WORDS" /proc/cmdline
+"$PREPAGED" boot --root "$ROOT" --quiet 1000 --at-most 5 &
+sleep 0.2
+mount -t proc proc "$ROOT/proc"
+while kill -0 $! 2>/dev/null; do
+    exec 3<"$ROOT/needed"; read -r line <&3 || true
+    sleep 0.1
+done
+wait $!
+"#;
+    if let Some(command_line) = command_line {
+        fs::write(&words, command_line).unwrap();
+    }
+    let status = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .envs([("ROOT", root), ("WORDS", &words), ("PREPAGED", Path::new(env!("CARGO_BIN_EXE_prepaged")))])
+        .env("PREPAGE_LAYERS", Path::new("/").join(LAYER))
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+    let _ = fs::remove_file(words);
+    PeriodReport::of_last_boot(&Subject::Boot.stores(Some(vec![root.join(LAYER)])).unwrap())
+}
+
+/// Whether the file that somebody used is in the profile of the boot.
+fn knows_the_file(root: &Path) -> bool {
+    let path = root.join(LAYER).join(Subject::Boot.key().file_name());
+    let Ok(bytes) = fs::read(path) else { return false };
+    let profile = profile_file::decode(&bytes).unwrap();
+    is_of_subject(&profile) && profile.files.iter().any(|file| file.path == "/needed")
+}
+
+#[test]
+fn a_boot_is_followed_from_the_initramfs_on() {
+    let Some(root) = root() else { return };
+    let until = Instant::now() + PATIENCE;
+    // Where memory is short the kernel takes back its notes of what was used: tried again.
+    while !knows_the_file(root.path()) {
+        assert!(Instant::now() < until, "not learned");
+        let report = boot(root.path(), None).expect("a report");
+        assert!(!report.is_quiet && report.began_s > 0.0, "{report:?}");
+    }
+}
+
+#[test]
+fn a_boot_is_left_alone_in_the_initramfs_where_somebody_wants_none() {
+    let Some(root) = root() else { return };
+    let root = root.path();
+    assert_eq!(boot(root, Some("root=/dev/vda prepage=off quiet\n")), None);
+    let mask = root.join("etc/systemd/system/prepage-boot.service");
+    symlink("/dev/null", &mask).unwrap();
+    assert_eq!(boot(root, None), None);
+    fs::remove_file(mask).unwrap();
+    fs::write(root.join("etc/prepage.conf"), "enabled = no\n").unwrap();
+    assert_eq!(boot(root, None), None);
+    fs::remove_file(root.join("etc/prepage.conf")).unwrap();
+    fs::remove_file(root.join(WANTED)).unwrap();
+    assert_eq!(boot(root, Some("root=/dev/vda quiet\n")), None);
+}
