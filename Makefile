@@ -162,9 +162,9 @@ bench-rates: build
 
 .PHONY: bench-linux bench-clusters bench-drive-cache bench-rates
 
-## bench-vm: the user-space VM against the kernel and a plain handler; 1 GiB of disk, ROUNDS and FILE_MIB settable, UMAP=DIR compares with UMap
+## bench-vm: the user-space VM against the kernel and a plain handler, with all it is held against in one table; 1 GiB of disk, ROUNDS and FILE_MIB settable, UMAP=DIR compares with UMap
 bench-vm: setup-build
-	cargo bench --locked -p prepage-vm --bench vm
+	cargo bench --locked -p prepage-vm --bench vm -- resident zeros cold waits clones records
 
 ## bench-snapshots: snapshots and clones of the user-space VM, beside fork(2) and a private mapping; 10 GiB of memory, ROUNDS settable
 bench-snapshots: setup-build

@@ -48,7 +48,7 @@ fn main() {
     if cold {
         match read_ahead.as_ref().expect("set above") {
             Ok(_) => aims.extend(cold::measure(|part| chosen("cold") || chosen(part))),
-            Err(error) => println!("cold file: skipped, the read-ahead cannot be set: {error}"),
+            Err(error) => aims.extend(cold::not_run(&format!("the read-ahead cannot be set: {error}"))),
         }
     }
     // With the read-ahead as the machine has it.

@@ -17,10 +17,11 @@ pub struct Scores {
     by_way: Vec<(String, Vec<f64>)>,
 }
 
-/// A figure that the VM was built to reach: by the median of the rounds, and by the best of each way.
+/// A figure that the VM was built to reach: by the median of the rounds, and by the best of each way; or why it was not
+/// measured.
 pub struct Aim {
     what: String,
-    measured: f64,
+    measured: Result<f64, String>,
     best: Option<f64>,
     at_least: bool,
     bound: f64,
@@ -83,8 +84,13 @@ impl Scores {
     /// Holds the ratio of one way to another against a bound, by the median of the rounds' ratios and by the best of each.
     pub fn aim(&self, what: &str, name: &str, to: &str, bound: f64) -> Option<Aim> {
         let best = self.best(name)? / self.best(to)?;
-        let aim = Aim::at_least(what, self.ratio(name, to), bound)?;
-        Some(Aim { best: Some(best), ..aim })
+        Some(Aim::at_least(what, self.ratio(name, to), bound)?.best(Some(best)))
+    }
+
+    /// As `aim`, for a ratio that is to be small.
+    pub fn aim_at_most(&self, what: &str, name: &str, to: &str, bound: f64) -> Option<Aim> {
+        let best = self.best(name)? / self.best(to)?;
+        Some(Aim::at_most(what, self.ratio(name, to), bound)?.best(Some(best)))
     }
 
     fn of(&self, name: &str) -> Option<&Vec<f64>> {
@@ -94,25 +100,44 @@ impl Scores {
 
 impl Aim {
     pub fn at_least(what: &str, measured: Option<f64>, bound: f64) -> Option<Self> {
-        measured.map(|measured| Self { what: what.to_owned(), measured, best: None, at_least: true, bound })
+        measured.map(|measured| Self {
+            what: what.to_owned(),
+            measured: Ok(measured),
+            best: None,
+            at_least: true,
+            bound,
+        })
     }
 
     pub fn at_most(what: &str, measured: Option<f64>, bound: f64) -> Option<Self> {
-        measured.map(|measured| Self { what: what.to_owned(), measured, best: None, at_least: false, bound })
+        Some(Self { at_least: false, ..Self::at_least(what, measured, bound)? })
+    }
+
+    /// A figure to reach at least, that could not be measured.
+    pub fn not_run(what: &str, bound: f64, why: &str) -> Self {
+        Self { what: what.to_owned(), measured: Err(why.to_owned()), best: None, at_least: true, bound }
+    }
+
+    pub fn best(self, best: Option<f64>) -> Self {
+        Self { best, ..self }
     }
 }
 
 pub fn print_aims(aims: &[Aim]) {
     println!("\n{:<64} {:>12} {:>12} {:>12}", "aims", "median", "best", "aim");
     for aim in aims {
-        let met = if aim.at_least { aim.measured >= aim.bound } else { aim.measured <= aim.bound };
+        let verdict = match &aim.measured {
+            Ok(measured) if aim.at_least && *measured >= aim.bound => "met".to_owned(),
+            Ok(measured) if !aim.at_least && *measured <= aim.bound => "met".to_owned(),
+            Ok(_) => "missed".to_owned(),
+            Err(why) => format!("not run: {why}"),
+        };
         println!(
-            "  {:<62} {:>12} {:>12} {:>12}  {}",
+            "  {:<62} {:>12} {:>12} {:>12}  {verdict}",
             aim.what,
-            number(aim.measured),
-            aim.best.map_or_else(String::new, number),
+            aim.measured.as_ref().map_or_else(|_| "-".to_owned(), |measured| number(*measured)),
+            aim.best.map_or_else(|| "-".to_owned(), number),
             format!("{} {}", if aim.at_least { ">=" } else { "<=" }, number(aim.bound)),
-            if met { "met" } else { "missed" }
         );
     }
 }

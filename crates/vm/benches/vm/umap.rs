@@ -10,22 +10,14 @@ pub struct Umap {
 }
 
 impl Umap {
-    /// Builds what UMAP names; `None`, with a line on why, where that is not set or does not compile.
-    pub fn given() -> Option<Self> {
-        let Some(sources) = std::env::var_os("UMAP").map(PathBuf::from) else {
-            println!("UMap: not compared; UMAP=DIR gives its sources");
-            return None;
-        };
+    /// Builds what UMAP names; says why where that is not set or does not compile.
+    pub fn given() -> Result<Self, String> {
+        let sources = std::env::var_os("UMAP").map(PathBuf::from).ok_or("UMAP=DIR gives UMap's sources")?;
         let directory = std::env::temp_dir().join(format!("bench-vm-umap-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let umap = Self { directory };
-        match umap.build(&sources) {
-            Ok(()) => Some(umap),
-            Err(why) => {
-                println!("UMap: not compared: {why}");
-                None
-            }
-        }
+        umap.build(&sources).map_err(|why| format!("UMap does not compile: {why}"))?;
+        Ok(umap)
     }
 
     fn build(&self, sources: &Path) -> Result<(), String> {

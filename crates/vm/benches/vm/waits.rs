@@ -49,8 +49,7 @@ fn populate() -> Option<Aim> {
         }),
     ];
     let scores = compare("256 MiB, 256 requests of 100 ms, 64 at once", "times a second", ways);
-    let requests = scores.ratio("one request", "populate");
-    Aim::at_most("populate of 256 MiB: in times of one request", requests, 5.0)
+    scores.aim_at_most("populate of 256 MiB: in times of one request", "one request", "populate", 5.0)
 }
 
 /// Touches of pages that take 20 ms to read, while 10,000 reads ahead of the same source wait.
@@ -85,6 +84,6 @@ fn demand() -> Option<Aim> {
         way("touches while 10,000 wait", move || touches(true)),
     ];
     let scores = compare("demand faults of 20 ms each, median", "a second", ways);
-    let slower = scores.ratio("touches alone", "touches while 10,000 wait");
-    Aim::at_most("a demand fault while 10,000 reads ahead wait: to alone", slower, 1.2)
+    let what = "a demand fault while 10,000 reads ahead wait: to alone";
+    scores.aim_at_most(what, "touches alone", "touches while 10,000 wait", 1.2)
 }
