@@ -73,6 +73,9 @@ pub fn device_of(profile: &Profile) -> DeviceFigures {
 /// What one thread does of a prefetch.
 pub type Work = Box<dyn FnOnce() + Send>;
 
+/// Returns whether a read may begin, once it may.
+pub type Asks = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// A prefetch in preparation or under way. Clones are handles to the same one.
 #[derive(Clone)]
 pub struct Engine {
@@ -115,6 +118,7 @@ impl Engine {
             waits: true,
             name_threads: NAME_THREADS,
             budget: None,
+            asks: None,
             next_read: AtomicUsize::new(0),
             next_file: AtomicUsize::new(0),
             next_lookup: AtomicUsize::new(0),
@@ -130,6 +134,11 @@ impl Engine {
     /// Has file `at` of the profile read by `opened`, whatever lies at its path: for what is no regular file.
     pub fn give(&mut self, at: usize, opened: File) {
         self.prepared().files[at] = OnceLock::from(Ok(opened));
+    }
+
+    /// Has `asks` called before each read, on the thread that is to make it. The prefetch ends where it says no.
+    pub fn ask_before_reads(&mut self, asks: Asks) {
+        self.prepared().asks = Some(asks);
     }
 
     /// The state while this is the only handle to it.

@@ -8,7 +8,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use prepage_core::profile::plan::PlanOptions;
 use prepage_core::profile::{Extent, Profile, ProfiledFile};
@@ -19,7 +21,15 @@ use prepage_sys::cachestat::cached_pages;
 use prepage_sys::exec_watch::{OpenWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::rights::Rights;
+use prepage_sys::scheduling;
 use rustix::fs::{Advice, fadvise};
+
+use crate::courtesy::{Courtesy, Next};
+use crate::device_use::DeviceUse;
+use crate::reading::memory_is_short;
+
+/// Short reads: who comes meanwhile waits for one.
+const PLAN: PlanOptions = PlanOptions { read_pages_max: 16, ..PlanOptions::EXACT };
 
 /// The pages brought in for one program.
 #[derive(Debug)]
@@ -52,39 +62,94 @@ pub struct Settled {
 /// Who reads for a guess, so that a start can have it stop.
 #[derive(Debug, Default)]
 pub struct Reader {
-    state: Mutex<ReaderState>,
+    is_courteous: bool,
+    /// Set under `engine`.
+    is_stopped: Arc<AtomicBool>,
+    engine: Mutex<Option<Engine>>,
+    /// Of the device of the last file.
+    turn: Mutex<Option<Arc<Turn>>>,
 }
 
-/// Protected by `Reader::state`.
-#[derive(Debug, Default)]
-struct ReaderState {
-    engine: Option<Engine>,
-    is_stopped: bool,
+/// Waits for the moments in which a device may be read from.
+#[derive(Debug)]
+struct Turn {
+    device: u64,
+    /// Where nothing counts how much the device is used, reads take their share of the time alone.
+    used: Option<DeviceUse>,
+    courtesy: Mutex<Courtesy>,
+    began: Instant,
+    is_stopped: Arc<AtomicBool>,
+}
+
+impl Turn {
+    /// Returns whether a read may begin, once it may. Where it may not, nothing more is read.
+    fn wait(&self) -> bool {
+        let is_over = || self.is_stopped.load(Ordering::Relaxed) || memory_is_short();
+        while !is_over() {
+            let seen = self.used.as_ref().and_then(|used| used.look().ok()).unwrap_or_default();
+            let mut courtesy = self.courtesy.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = courtesy.next(self.began.elapsed(), seen);
+            drop(courtesy);
+            match next {
+                Next::Read => return true,
+                Next::Rest(pause) => std::thread::sleep(pause),
+                Next::Leave => break,
+            }
+        }
+        self.is_stopped.store(true, Ordering::Relaxed);
+        false
+    }
 }
 
 impl Reader {
+    /// One that leaves devices to whoever else uses them ([`crate::courtesy`]).
+    pub fn courteous() -> Self {
+        Self { is_courteous: true, ..Self::default() }
+    }
+
     /// Stops at the read that it is at, and reads nothing more.
     pub fn stop(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.is_stopped = true;
-        state.engine.take().inspect(Engine::cancel);
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_stopped.store(true, Ordering::Relaxed);
+        engine.take().inspect(Engine::cancel);
     }
 
-    /// Whether somebody had it stop.
+    /// Whether somebody had it stop, or it has left the device to others.
     pub fn is_stopped(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_stopped
+        self.is_stopped.load(Ordering::Relaxed)
     }
 
-    /// Reads `profile` on this thread, one read after the other: whoever else needs the device waits for one at most. Returns
-    /// how many bytes were asked for.
-    fn read(&self, profile: Profile, rights: &Rights) -> u64 {
-        let engine = Engine::with(profile, PlanOptions::EXACT, 1);
+    fn turn(&self, device: u64) -> Arc<Turn> {
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        turn.take_if(|turn| turn.device != device);
+        let new = || {
+            Arc::new(Turn {
+                device,
+                used: DeviceUse::of(device).ok(),
+                courtesy: Mutex::default(),
+                began: Instant::now(),
+                is_stopped: self.is_stopped.clone(),
+            })
+        };
+        turn.get_or_insert_with(new).clone()
+    }
+
+    /// Reads `profile`, a file of `device`, on this thread, one read after the other: whoever else needs the device waits for one at
+    /// most. Returns how many bytes were asked for.
+    fn read(&self, profile: Profile, device: u64, rights: &Rights) -> u64 {
+        let mut engine = Engine::with(profile, PLAN, 1);
+        if self.is_courteous {
+            // Where the kernel does not know of it, or the device's scheduler does not, pauses do for it.
+            let _ = scheduling::read_last();
+            let turn = self.turn(device);
+            engine.ask_before_reads(Box::new(move || turn.wait()));
+        }
         {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if state.is_stopped {
+            let mut under_way = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.is_stopped() {
                 return 0;
             }
-            state.engine = Some(engine.clone());
+            *under_way = Some(engine.clone());
         }
         let mut all = Vec::new();
         engine.start_on(&mut |work| {
@@ -113,6 +178,9 @@ impl Brought {
         let mut files = Vec::new();
         let mut left_bytes = spare_bytes;
         for profiled in &planned.files {
+            if reader.is_stopped() {
+                break;
+            }
             let opened = {
                 let _assumed = rights.assume()?;
                 open_if_same(profiled)
@@ -133,7 +201,9 @@ impl Brought {
             if !is_known || wanted_bytes == 0 || wanted_bytes > left_bytes {
                 continue;
             }
-            let bytes = reader.read(Profile { files: vec![profiled.clone()], ..Profile::default() }, rights);
+            let device = profiled.identity.device;
+            let bytes =
+                reader.read(Profile { files: vec![profiled.clone()], ..Profile::default() }, device, rights);
             left_bytes = left_bytes.saturating_sub(bytes);
             if bytes > 0 {
                 files.push(BroughtFile { profiled, handle, bytes, is_used: false });
@@ -214,9 +284,9 @@ fn missing(file: BorrowedFd<'_>, range: PageRange, see: &mut dyn FnMut(PageRange
 pub struct Current(Arc<Mutex<Option<Arc<Reader>>>>);
 
 impl Current {
-    /// The next reader.
-    pub fn next(&self) -> Arc<Reader> {
-        let reader = Arc::<Reader>::default();
+    /// `reader` is the next one.
+    pub fn set(&self, reader: Reader) -> Arc<Reader> {
+        let reader = Arc::new(reader);
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader.clone());
         reader
     }

@@ -4,7 +4,8 @@
 //! starts ─► Log (who starts what when) ─► expected ─┐
 //! /proc, /sys ─► Sampler ─► Reading: idle, spare ───┴─► Brought ─► used, or sent out again ─► Worth: go on, or pause for a day
 //! ```
-//! One thread does all of it, one program at a time and one read at a time, and stops where anything is started.
+//! One thread does all of it, one program at a time and one read at a time, waits while others use the disk ([`crate::courtesy`]), and stops
+//! where anything is started.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use prepage_profiles::ProgramKey;
 use prepage_sys::local_time::utc_offset_s;
 use serde::Serialize;
 
-use crate::brought::{Brought, Current, Settled};
+use crate::brought::{Brought, Current, Reader, Settled};
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::library::Library;
@@ -215,7 +216,9 @@ impl Idle {
         let taken_bytes = lock(&self.state).brought.iter().map(|entry| entry.brought.bytes()).sum();
         let key = ProgramKey { program: what.program.clone(), role: what.role.clone() };
         let known = self.library.expected(&key, uid).filter(|_| self.library.predicts(uid));
-        let reader = self.current.next();
+        // Who wants it done whatever the machine does waits for nobody.
+        let reader = if self.after.is_zero() { Reader::default() } else { Reader::courteous() };
+        let reader = self.current.set(reader);
         let brought = known.filter(|known| !known.is_left_alone()).and_then(|known| {
             let brought =
                 Brought::bring(&known.planned, &known.rights, reading.spare_bytes(taken_bytes), &reader);

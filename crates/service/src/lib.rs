@@ -37,6 +37,7 @@
 //! | [`log`]       | who starts what when                                                     |
 //! | [`reading`]   | what the machine does                                                    |
 //! | [`brought`]   | the pages brought in for one program                                     |
+//! | [`courtesy`], [`device_use`] | when that has to wait, for others use the device          |
 //! | [`period`], [`subject`] | a boot or a session: replayed, and learned until the machine is quiet |
 //! | [`early`]     | the same from the initramfs on                                           |
 //! | [`turn`]      | which of the two follows a boot                                          |
@@ -61,7 +62,9 @@ pub mod blocks;
 pub mod brought;
 pub mod confined;
 pub mod counters;
+pub mod courtesy;
 pub mod crew;
+pub mod device_use;
 pub mod early;
 pub mod ext4;
 pub mod fetches;

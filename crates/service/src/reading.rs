@@ -60,18 +60,30 @@ impl Sample {
             |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?) as f64 / elapsed_us);
         let used = self.processor_ticks.0.saturating_sub(last.processor_ticks.0);
         let all = self.processor_ticks.1.saturating_sub(last.processor_ticks.1);
-        let memory = rustix::system::sysinfo();
-        let bytes = |units: u64| units.saturating_mul(memory.mem_unit.into());
+        let (free_bytes, total_bytes) = memory_bytes();
         Reading {
             disk_busy: self.disks_ms.iter().map(disk).fold(0.0, f64::max),
             processor_busy: used as f64 / all.max(1) as f64,
             io_stalled: share(self.io_stalled_us, last.io_stalled_us),
             memory_stalled: share(self.memory_stalled_us, last.memory_stalled_us),
             is_on_battery: is_on_battery(power),
-            free_bytes: bytes(memory.freeram as u64),
-            total_bytes: bytes(memory.totalram as u64),
+            free_bytes,
+            total_bytes,
         }
     }
+}
+
+/// Whether so little memory is free that guesses are to be given up.
+pub fn memory_is_short() -> bool {
+    let (free_bytes, total_bytes) = memory_bytes();
+    Reading { free_bytes, total_bytes, ..Reading::default() }.is_short()
+}
+
+/// Free memory, and all of it.
+fn memory_bytes() -> (u64, u64) {
+    let memory = rustix::system::sysinfo();
+    let bytes = |units: u64| units.saturating_mul(memory.mem_unit.into());
+    (bytes(memory.freeram as u64), bytes(memory.totalram as u64))
 }
 
 /// The thirteenth field of each line (Documentation/admin-guide/iostats.rst).

@@ -1,4 +1,4 @@
-//! How eagerly the kernel gives a thread a processor (sched(7)).
+//! How eagerly the kernel gives a thread a processor (sched(7)), and a device its reads (ioprio_set(2)).
 
 use std::io;
 
@@ -17,6 +17,20 @@ pub fn give_way() -> io::Result<()> {
 /// Where a filter of system calls refuses.
 pub fn as_others() -> io::Result<()> {
     set(libc::SCHED_OTHER)
+}
+
+/// From now on the reads of this thread come after those of all others, where the device's scheduler of reads knows of that.
+///
+/// # Errors
+/// Where a filter of system calls refuses.
+pub fn read_last() -> io::Result<()> {
+    const OF_PROCESS: libc::c_int = 1;
+    const IDLE: libc::c_int = 3 << 13;
+    // SAFETY: three numbers, for this thread (0).
+    match unsafe { libc::syscall(libc::SYS_ioprio_set, OF_PROCESS, 0, IDLE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn set(policy: i32) -> io::Result<()> {
@@ -38,6 +52,7 @@ mod tests {
         let policy = || unsafe { libc::sched_getscheduler(0) };
         give_way().expect("allowed to everybody");
         assert_eq!(policy(), libc::SCHED_BATCH);
+        read_last().expect("allowed to everybody");
         as_others().expect("allowed to everybody");
         assert_eq!(policy(), libc::SCHED_OTHER);
     }

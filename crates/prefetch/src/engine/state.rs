@@ -24,6 +24,8 @@ pub(super) struct State {
     pub(super) waits: bool,
     pub(super) name_threads: u32,
     pub(super) budget: Option<Budget>,
+    /// What is asked before each read.
+    pub(super) asks: Option<super::Asks>,
     pub(super) files: Vec<OnceLock<Result<File, Skipped>>>,
     pub(super) next_read: AtomicUsize,
     pub(super) next_file: AtomicUsize,
@@ -92,6 +94,12 @@ impl State {
         while !self.cancelled.load(Ordering::Relaxed) {
             let Some(read) = self.reads.get(self.next_read.fetch_add(1, Ordering::Relaxed)) else { break };
             let Ok(file) = self.file(read.file) else { continue };
+            if self.asks.as_ref().is_some_and(|may_read| !may_read()) {
+                self.cancel();
+            }
+            if self.cancelled.load(Ordering::Relaxed) {
+                break;
+            }
             let before = self.requested_bytes.fetch_add(read.range.bytes(), Ordering::Relaxed);
             // One reader looks, the one that passes the mark; the others go on meanwhile.
             if (before + read.range.bytes()) / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES {

@@ -39,6 +39,21 @@ fn profile(path: &Path, pages: &[u64]) -> Profile {
     }
 }
 
+#[test]
+fn nothing_is_read_any_more_once_a_read_may_not_begin() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut engine = Engine::with(profile(&path, &[1, 10, 20, 30]), PlanOptions::EXACT, 1);
+    let count = asked.clone();
+    engine.ask_before_reads(Box::new(move || count.fetch_add(1, Ordering::Relaxed) < 2));
+    engine.run();
+    while engine.is_at_work() {
+        std::thread::yield_now();
+    }
+    assert_eq!((engine.outcome().requested_bytes, asked.load(Ordering::Relaxed)), (2 * PAGE_SIZE, 3));
+}
+
 /// Evicts the file, prefetches `pages` of it, and says which pages are in memory then.
 fn resident_after(pages: &[u64]) -> Vec<u64> {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();

@@ -98,10 +98,25 @@ fn no_more_is_brought_in_than_fits_and_nothing_once_it_is_stopped() {
     assert_eq!(brought.settle(true), Settled { unused_bytes: 4 * PAGE_SIZE, ..Settled::default() });
     let c = place.file("c");
     let current = Current::default();
-    let reader = current.next();
+    let reader = current.set(Reader::default());
     current.stop();
     let rights = Rights::of_process(std::process::id()).unwrap();
     assert!(Brought::bring(&profile(&[&c]), &rights, u64::MAX, &reader).unwrap().is_none());
+}
+
+/// Whether others leave it the device is their own affair.
+#[test]
+fn a_courteous_reader_brings_in_the_same_or_has_stopped() {
+    let Some(place) = Place::new() else { return };
+    let file = place.file("file");
+    let rights = Rights::of_process(std::process::id()).unwrap();
+    let reader = Reader::courteous();
+    let brought = Brought::bring(&profile(&[&file]), &rights, u64::MAX, &reader).unwrap();
+    let bytes = brought.map_or(0, |brought| brought.bytes());
+    assert!(bytes == 4 * PAGE_SIZE || reader.is_stopped(), "{bytes}");
+    reader.stop();
+    let other = place.file("other");
+    assert!(Brought::bring(&profile(&[&other]), &rights, u64::MAX, &reader).unwrap().is_none());
 }
 
 #[test]
