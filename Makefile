@@ -85,8 +85,9 @@ bench-service: build setup-bench setup-start
 	bench/service $(PLACES)
 .PHONY: bench-service
 
-## bench-service-cost: a build with the service running and with it stopped (root); ROUNDS settable
+## bench-service-cost: a build with the service running and with it stopped, and reads of others beside idle prefetch (root); ROUNDS settable
 bench-service-cost: build setup-bench
+	RUSTFLAGS= cargo build --locked --release -p prepage-service --example expect
 	bench/service-cost
 .PHONY: bench-service-cost
 
