@@ -94,6 +94,7 @@ impl Inside {
     fn see(&mut self, record: &Record, sightings: &mut Sightings) -> Option<u64> {
         let time_ns = if record.time_ns == 0 { now_ns() } else { record.time_ns };
         match &record.event {
+            Event::Name { path, lookup: Lookup::Library } => sightings.library(time_ns, path),
             Event::Name { path, lookup } => {
                 sightings.lookup(time_ns, path, *lookup == Lookup::List);
                 if matches!(lookup, Lookup::Open | Lookup::Stream) {
@@ -112,7 +113,7 @@ impl Inside {
             }
             Event::Started { path, arming } => {
                 self.approximate += u32::from(*arming != Arming::Armed);
-                sightings.lookup(time_ns, Path::new(path), false);
+                sightings.started(time_ns, Path::new(path));
             }
         }
         None

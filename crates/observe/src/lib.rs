@@ -20,6 +20,7 @@
 //! | [`until`]       | when it is over                                                         |
 //! | [`armer`]       | arming each address space and mapping as it appears                     |
 //! | `loading`       | a program that is being set up                                          |
+//! | `loads`         | what is touched of programs and libraries before they are armed          |
 //! | [`armed`]       | what was armed when                                                     |
 //! | [`arming`]      | the thread that does it, where perf tells of mappings                   |
 //! | [`faults`]      | pages in use, as perf tells them                                        |
@@ -53,6 +54,7 @@ pub mod exact;
 pub mod faults;
 pub mod inside;
 mod loading;
+mod loads;
 pub mod observer;
 pub mod page_tables;
 mod primer;

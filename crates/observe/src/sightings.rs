@@ -14,6 +14,7 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use rustc_hash::FxHashMap;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::loads::{Loads, loader_cache};
 use prepage_profiles::identity::{content_of, identity_at, identity_of, open_to_read};
 
 /// Places whose contents are made up by the kernel or live in memory: nothing there comes from a device.
@@ -81,6 +82,7 @@ pub struct Sightings {
     names: HashMap<String, Name>,
     /// Files that were opened to be read, by name.
     opened: HashSet<PathBuf>,
+    loads: Loads,
     /// A file that only observed starts use.
     agent: Option<PathBuf>,
     is_full: bool,
@@ -101,6 +103,7 @@ impl Default for Sightings {
             pages: 0,
             names: HashMap::new(),
             opened: HashSet::new(),
+            loads: Loads::default(),
             agent: None,
             is_full: false,
         }
@@ -153,6 +156,21 @@ impl Sightings {
         }
     }
 
+    /// Notes that at `time_ns` the program `path` was set up, with an ld.so that looks libraries up in its cache.
+    pub fn started(&mut self, time_ns: u64, path: &Path) {
+        self.lookup(time_ns, path, false);
+        self.loads.program(time_ns, path);
+        if let Some((path, inode, pages)) = loader_cache() {
+            self.read(time_ns, path, inode, pages);
+        }
+    }
+
+    /// Notes that at `time_ns` ld.so looked for a library at `path`.
+    pub fn library(&mut self, time_ns: u64, path: &Path) {
+        self.lookup(time_ns, path, false);
+        self.loads.library(time_ns, path);
+    }
+
     fn note_read(&mut self, at: Place, time_ns: u64, pages: PageRange) -> bool {
         let used = Use { time_ns, by_read: true, is_sure: true };
         // No more than can be kept, whatever length a program asked for.
@@ -192,8 +210,11 @@ impl Sightings {
     pub fn observation(&self) -> Observation {
         let began_ns = self.began_ns;
         let mut order: Vec<(u64, usize, u64)> = Vec::with_capacity(self.pages);
-        for (at, file) in self.files.iter().enumerate() {
-            order.extend(file.pages.iter().map(|(&page, used)| (used.time_ns, at, page)));
+        let touched = self.loads.touched();
+        for (seen, at) in &self.places {
+            let loaded = touched.of(&seen.path);
+            let pages = self.files[at.0].pages.iter();
+            order.extend(pages.map(|(&page, used)| (loaded.time_ns(page, used.time_ns), at.0, page)));
         }
         order.sort_unstable();
         let mut ranks: Vec<FxHashMap<u64, u32>> = self.files.iter().map(|_| FxHashMap::default()).collect();

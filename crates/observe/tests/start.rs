@@ -376,6 +376,38 @@ fn names_and_reads_are_seen_from_inside() {
     assert!(used[0].by_read && used[0].range.start().0 == 0 && used[0].range.end().0 >= 3, "{used:?}");
 }
 
+/// ld.so reads its cache, and the head and the dynamic section of each library as it loads it; then it relocates the last one first.
+#[test]
+fn libraries_are_told_in_the_order_in_which_they_are_loaded() {
+    let [options, ..] = ways("/bin/ls");
+    let program = Path::new("/bin/ls");
+    let (observation, code) = observe(&[program.to_str().unwrap(), "/"], &options);
+    assert_eq!(code, 0);
+    let ranks = |file: &ObservedFile| file.pages.iter().find(|used| used.range.start().0 == 0).unwrap().rank;
+    let cache = file(&observation, Path::new("/etc/ld.so.cache"));
+    assert_eq!(cache.pages.last().unwrap().range.end().0, cache.identity.size_bytes.div_ceil(4096));
+    // As the names of them were looked up.
+    let mut libraries: Vec<&ObservedFile> = Vec::new();
+    for name in &observation.names {
+        let Ok(path) = Path::new(&name.path).canonicalize() else { continue };
+        let found =
+            observation.files.iter().find(|file| Path::new(&file.path) == path && name.path.contains(".so."));
+        libraries.extend(found.filter(|found| {
+            found.path != cache.path && !libraries.iter().any(|known| known.path == found.path)
+        }));
+    }
+    assert!(libraries.len() > 1, "{:?}", observation.names);
+    let loader = observation
+        .files
+        .iter()
+        .find(|file| file.path.contains("/ld-linux") || file.path.contains("/ld-2"))
+        .unwrap();
+    for first in [loader, cache] {
+        let order: Vec<u32> = [first].into_iter().chain(libraries.iter().copied()).map(ranks).collect();
+        assert!(order.is_sorted(), "{order:?}");
+    }
+}
+
 /// As flatpak, bwrap and containers do: another directory in the place of one of the host's.
 #[test]
 fn files_in_another_mount_namespace_are_not_taken_for_those_of_the_same_name_here() {
