@@ -38,8 +38,8 @@ struct Unjudged {
 pub struct Armer {
     ranges: SharedRanges,
     receiver: Option<Receiver>,
-    /// Why programs are not visited; `None` where they are.
-    no_visits: Option<String>,
+    /// Why no program is armed, by a visit or an agent; `None` where programs are.
+    no_arming: Option<String>,
     #[cfg(target_arch = "x86_64")]
     visits: Vec<Visit>,
     spaces: HashMap<u32, Vec<FirstTouches>>,
@@ -63,11 +63,11 @@ impl Armer {
     /// One that takes what agents send to `receiver`, and visits where no agent goes along.
     pub fn new(receiver: Option<Receiver>) -> Self {
         // Where a filter might kill a program for the call, it is not made to call.
-        let no_visits = may_arm().err().map(|error| error.to_string());
+        let no_arming = may_arm().err().map(|error| error.to_string());
         Self {
             ranges: SharedRanges::default(),
             receiver,
-            no_visits,
+            no_arming,
             #[cfg(target_arch = "x86_64")]
             visits: Vec::new(),
             spaces: HashMap::new(),
@@ -130,7 +130,7 @@ impl Armer {
     /// no agent enters.
     #[cfg(target_arch = "x86_64")]
     pub fn visit_at_exec(&mut self, pid: u32) {
-        if self.no_visits.is_none() {
+        if self.no_arming.is_none() {
             // Where it may not be, it is visited afterwards.
             self.visits.extend(Visit::at_exec(pid));
         }
@@ -175,15 +175,17 @@ impl Armer {
         for (pid, since) in std::mem::take(&mut self.loading) {
             if !is_loaded(pid, since.elapsed()) {
                 self.loading.push((pid, since));
-            } else if self.receiver.is_some() && carries_agent(pid) {
-                if !self.spaces.contains_key(&pid) {
-                    self.expected.insert(pid, since);
+                continue;
+            }
+            match &self.no_arming {
+                // Nor would an agent arm anything, or send word.
+                Some(why) => self.ranges.now().refused(why.clone()),
+                None if self.receiver.is_some() && carries_agent(pid) => {
+                    if !self.spaces.contains_key(&pid) {
+                        self.expected.insert(pid, since);
+                    }
                 }
-            } else {
-                match &self.no_visits {
-                    Some(why) => self.ranges.now().refused(why.clone()),
-                    None => self.visit(pid),
-                }
+                None => self.visit(pid),
             }
         }
     }

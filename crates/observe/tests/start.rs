@@ -10,8 +10,9 @@ use std::time::Duration;
 use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
 use prepage_observe::{ObserveOptions, Observer, Until};
+use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, has, unless_refused};
 
 /// Maps a file privately, waits until the mapping is armed (VmFlags of /proc/self/smaps) and touches some pages.
 const MAP_AND_TOUCH: &str = r"
@@ -479,6 +480,59 @@ os.execv('/bin/sh', ['sh', '-c', '/bin/true; exit 12'])
         assert_eq!(code, 12, "{options:?}");
         assert!(observation.coverage != Coverage::Exact, "{options:?}: {:?}", observation.unseen);
     }
+}
+
+/// Whether this is the process in a sandbox that refuses what observing goes by at best. Where it is not, `test` is run in one.
+fn is_in_a_sandbox(test: &str) -> bool {
+    const SANDBOXED: &str = "PREPAGE_TEST_SANDBOXED";
+    if std::env::var_os(SANDBOXED).is_some() {
+        return true;
+    }
+    // The filter is this thread's, and of all that it starts.
+    let in_a_thread = move |test: String| {
+        let refused = [libc::SYS_userfaultfd, libc::SYS_ptrace, libc::SYS_perf_event_open];
+        let filter = refuse(&refused.map(|call| (call, When::Always)));
+        let denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+        unless_refused(filter, Need::Path("a kernel with seccomp".into()), denied)?;
+        let mut inner = Command::new(std::env::current_exe().unwrap());
+        Some(inner.args(["--exact", &test]).env(SANDBOXED, "1").output().unwrap())
+    };
+    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let test = test.to_owned();
+    if let Some(output) = std::thread::spawn(move || in_a_thread(test)).join().unwrap() {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    false
+}
+
+/// Touches a page, and another a while later; page tables are looked at meanwhile.
+const TOUCH_IN_TURN: &str = r"
+import mmap, sys, time
+file = open(sys.argv[1], 'rb')
+mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+mapped[40 * 4096]
+time.sleep(0.3)
+mapped[3 * 4096]
+time.sleep(0.3)
+";
+
+#[test]
+fn in_a_sandbox_pages_come_in_their_order() {
+    if !is_in_a_sandbox("in_a_sandbox_pages_come_in_their_order") {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64);
+    let [with_agent, ..] = ways("/usr/bin/python3");
+    let command = ["/usr/bin/python3", "-c", TOUCH_IN_TURN, data.to_str().unwrap()];
+    let (observation, code) = observe(&command, &with_agent);
+    assert_eq!(code, 0);
+    let rank = |page| {
+        let mut pages = file(&observation, &data).pages.iter();
+        pages.find(|used| used.range.contains(PageIndex(page))).map(|used| used.rank)
+    };
+    // As long as the agent was waited for, which cannot arm anything here, nothing was looked at.
+    assert!(rank(40) < rank(3), "{:?}", file(&observation, &data));
 }
 
 #[test]
