@@ -53,14 +53,14 @@ check: lint setup-check
 ## lint: formatting, lints, documentation without broken links
 lint: setup-build setup-lint
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets --features prepage-bench/slow-volume -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	@# What skips must count: see crates/testing.
 	@! grep -rn --include='*.rs' -i 'eprintln!("skip' crates --exclude-dir=testing
 
 ## bench-start: cold, prefetched and warm starts of real programs, on the local disk and on slow volumes
 bench-start: build setup-bench setup-start
-	RUSTFLAGS= cargo build --locked --release -p prepage-bench --example slow_volume
+	RUSTFLAGS= cargo build --locked --release -p prepage-bench --features slow-volume --example slow_volume
 	bench/start
 
 ## bench-agent: what the agent costs warm starts

@@ -10,24 +10,20 @@ use prepage_sys::mapping::FileMapping;
 
 use prepage_simulate::pattern::Pattern;
 
-/// Why a file was not read as it should have been.
+/// The file cannot be opened or mapped.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AccessError {
-    /// It cannot be opened or mapped.
-    #[error("{} cannot be mapped", path.display())]
-    Map {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+#[error("{} cannot be mapped", path.display())]
+pub struct AccessError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
 }
 
 /// Maps the file and reads each of its bytes once in the order of `pattern`. Returns their sum, which is the same for
 /// every order.
 pub fn access(path: &Path, pattern: Pattern, seed: u64) -> Result<u64, AccessError> {
-    let failed = |source| AccessError::Map { path: path.to_owned(), source };
+    let failed = |source| AccessError { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let size_bytes = file.metadata().map_err(failed)?.len();
     let mapping = FileMapping::new(file.as_fd(), PageRange::covering(0, size_bytes)).map_err(failed)?;

@@ -7,11 +7,11 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 
 use prepage_core::{PAGE_SIZE, PageRange};
 use prepage_simulate::pattern::Pattern;
 use prepage_sys::mapping::FileMapping;
+use prepage_sys::pagemap::{PageEntry, PageMap};
 use prepage_sys::process_stat::ProcessStat;
 
 use crate::experiment::Experiment;
@@ -19,8 +19,6 @@ use crate::subject::{Subject, SubjectError};
 
 /// Pages looked at around a fault: what one page table covers, which fault-around never leaves.
 const TABLE_PAGES: u64 = 512;
-/// The bit of a pagemap entry that says "mapped" (Documentation/admin-guide/mm/pagemap.rst).
-const PRESENT: u64 = 1 << 63;
 
 /// Faults of a run, and the pages they mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +70,7 @@ pub fn mapped_pages(
 
 fn count(experiment: Experiment, subject: &Subject, seed: u64) -> io::Result<MappedPages> {
     let file = File::open(subject.path())?;
-    let pagemap = File::open("/proc/self/pagemap")?;
+    let pagemap = PageMap::of(std::process::id())?;
     let pages = subject.pages();
     let mapping = FileMapping::new(file.as_fd(), PageRange::covering(0, subject.size_bytes()))?;
     let first_page = mapping.address() / PAGE_SIZE;
@@ -98,14 +96,13 @@ fn count(experiment: Experiment, subject: &Subject, seed: u64) -> io::Result<Map
             let table = (first_page + page) / TABLE_PAGES * TABLE_PAGES;
             let from = table.max(first_page);
             let to = (table + TABLE_PAGES).min(first_page + pages);
-            let mut entries = vec![0; ((to - from) * 8) as usize];
-            pagemap.read_exact_at(&mut entries, from * 8)?;
+            let mut entries = vec![PageEntry::default(); (to - from) as usize];
+            pagemap.entries(from * PAGE_SIZE, &mut entries)?;
             let flags = &mut mapped[(from - first_page) as usize..(to - first_page) as usize];
             let mut fresh = 0;
-            for (flag, entry) in flags.iter_mut().zip(entries.as_chunks::<8>().0) {
-                let present = u64::from_ne_bytes(*entry) & PRESENT != 0;
-                fresh += u64::from(present && !*flag);
-                *flag |= present;
+            for (flag, entry) in flags.iter_mut().zip(entries) {
+                fresh += u64::from(entry.is_present() && !*flag);
+                *flag |= entry.is_present();
             }
             let (faults, pages) = match disk {
                 true => (&mut counts.disk_faults, &mut counts.disk_pages),

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use prepage_prefetch::readahead::ReadAhead;
+use prepage_sys::readahead::ReadAhead;
 use serde::Serialize;
 
 use crate::head_start::Tuning;

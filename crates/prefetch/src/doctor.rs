@@ -10,8 +10,8 @@ use prepage_sys::userfaultfd::{Delivery, OpenError, Userfaultfd};
 use prepage_trace::{FaultEvents, PageCacheEvents, Probe, Stream};
 use serde::Serialize;
 
-use crate::readahead::can_be_set;
 use prepage_profiles::{Layer, Stores};
+use prepage_sys::readahead::can_be_set;
 
 /// How far something works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

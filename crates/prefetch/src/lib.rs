@@ -20,7 +20,7 @@
 //! | [`persist`]                       | what a start showed goes into the store                           |
 //! | [`learn`]                         | one observed run                                                  |
 //! | [`memory`], [`calibrate`]         | how much there is for guesses; what a device can do               |
-//! | [`readahead`], [`cold`]           | settings and caches of the machine, restored or told              |
+//! | [`cold`]                          | dropping the machine's caches, and whether it could be done       |
 //! | [`measure`], [`statistics`]       | figures                                                           |
 //! | [`account`]                       | what a prefetch says of itself                                    |
 //! | [`config`]                        | what administrator and user want, from two small files            |
@@ -56,7 +56,6 @@ pub mod memory;
 pub mod persist;
 pub mod progress;
 mod random;
-pub mod readahead;
 mod resident;
 pub mod start;
 pub mod statistics;

@@ -46,16 +46,20 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "files")]
 pub mod comparison;
 pub mod cost;
 pub mod device;
 mod entry;
 pub mod forks;
+#[cfg(feature = "files")]
 pub mod input;
 pub mod layout;
+#[cfg(feature = "files")]
 pub mod memory;
 pub mod model;
 pub mod outcome;
+#[cfg(feature = "files")]
 pub mod page;
 pub mod pages;
 pub mod pattern;
@@ -65,11 +69,14 @@ mod resident;
 pub mod sweep;
 pub mod timeline;
 pub mod touch_text;
+#[cfg(feature = "files")]
 mod trace_touches;
 
+#[cfg(feature = "files")]
 pub use comparison::{Contender, Options, Row, Simulated, compare, rows};
 pub use cost::CostModel;
 pub use device::Device;
+#[cfg(feature = "files")]
 pub use input::{Input, InputError};
 pub use layout::Layout;
 pub use outcome::Outcome;

@@ -27,6 +27,7 @@
 //! | [`mounts`]    | the mounted file systems                                        |                 |
 //! | [`process_stat`] | faults and times of a process                                |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
+//! | [`readahead`] | the read-ahead of all disks, set for a while and restored     | root            |
 //! | [`reap`]      | waiting for children, and what each used                        |                 |
 //! | [`call_filter`] | system calls that a process gives up                     | seccomp         |
 //! | [`landlock`]  | a thread that only reads                                        | Linux 5.13      |
@@ -82,6 +83,7 @@ pub mod perf;
 pub mod process_stat;
 pub mod psi;
 pub mod ptrace;
+pub mod readahead;
 pub mod reap;
 pub mod region;
 pub mod rights;

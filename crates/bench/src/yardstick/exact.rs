@@ -13,7 +13,7 @@ use prepage_core::{ExactFacts, PageRange};
 use prepage_sys::cachestat::cached_pages;
 
 use prepage_prefetch::cold::drop_caches;
-use prepage_prefetch::readahead::ReadAhead;
+use prepage_sys::readahead::ReadAhead;
 
 /// The conditions cannot be made. Nothing stays changed then.
 #[derive(Debug, thiserror::Error)]

@@ -31,7 +31,7 @@ pub struct Args {
 /// A layer of the stores, or the one that suits.
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
 enum LayerChoice {
-    /// The machine's for root, the user's for others or where PREPAGE_STORE says where to.
+    /// The machine's for root; the user's for other users, and if PREPAGE_STORE names a directory.
     #[default]
     Auto,
     User,

@@ -15,10 +15,10 @@ use prepage_prefetch::measure::{
     Comparison, Figures, Measurement, Starts, measure, medians, untouched_bytes,
 };
 use prepage_prefetch::persist::{Shown, persist};
-use prepage_prefetch::readahead::{self, ReadAhead};
 use prepage_prefetch::statistics::{Estimate, median_ratio};
 use prepage_profiles::key::readable;
 use prepage_profiles::{Layer, ProgramKey, Stores};
+use prepage_sys::readahead::{self, ReadAhead};
 use serde::Serialize;
 
 use crate::child::not_started;

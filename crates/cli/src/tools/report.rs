@@ -47,7 +47,7 @@ pub struct Args {
     /// Show that page in the browser ($BROWSER, else xdg-open); without --html it is written to the temporary directory
     #[arg(long, conflicts_with_all = ["json", "by", "columns", "top", "slices"])]
     open: bool,
-    /// Draw at most N faults as single dots; of more, a sample of each class is drawn
+    /// Draw at most N faults as single dots; if there are more, draw a sample of each class
     #[arg(long, value_name = "N", default_value_t = html::POINTS_MAX, value_parser = clap::value_parser!(u64).range(1..=20_000_000))]
     points: u64,
 }

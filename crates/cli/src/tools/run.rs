@@ -17,7 +17,7 @@ pub struct Args {
     /// Do not prefetch in this start
     #[arg(long)]
     no_prefetch: bool,
-    /// Prefetch in any case: a few starts go without, to measure what prefetching gains
+    /// Prefetch in this start in any case; otherwise a few starts go without, to measure what prefetching gains
     #[arg(long)]
     no_hold_out: bool,
     /// Update the profile of a program that is neither new nor changed at most once in this many seconds

@@ -36,7 +36,7 @@ fn main() {
     // Before there are threads: the guardian of the setting is a process beside this one.
     let parts = ["sequential", "random", "cached", "predicted"];
     let cold = chosen("cold") || parts.iter().any(|part| chosen(part));
-    let read_ahead = cold.then(|| prepage_prefetch::readahead::ReadAhead::set(128));
+    let read_ahead = cold.then(|| prepage_sys::readahead::ReadAhead::set(128));
     println!("{:<58} {:>12} {:>18} {:>8}", "", "median", "spread", "ratio");
     let mut aims = Vec::new();
     if chosen("resident") {

@@ -52,8 +52,9 @@ pub fn prepare(command: &[OsString], library: Option<&Path>, maps_ahead: bool) -
         ),
         None => {
             if maps_ahead {
-                missing
-                    .push("early fault: no libprepage-early-fault.so beside this binary (make build)".into());
+                missing.push(
+                    "early fault: no libprepage-early-fault.so next to this binary (make build)".into(),
+                );
             }
             None
         }

@@ -9,8 +9,8 @@ use prepage_bench::experiment::spread;
 use prepage_bench::page::{self, Facts, Shown};
 use prepage_bench::{Cache, Experiment, Pattern, STUDY_PAGES, Subject, figure, mapped_pages};
 use prepage_core::PAGE_SIZE;
-use prepage_prefetch::readahead::{self, ReadAhead};
 use prepage_sys::mounts::mount_of;
+use prepage_sys::readahead::{self, ReadAhead};
 
 use super::report;
 use crate::targets::size;

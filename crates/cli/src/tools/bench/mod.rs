@@ -49,15 +49,15 @@ pub enum Command {
     /// Measure the memory that tracks who maps which page, per map and per page
     Maps(maps::Args),
     /// Touch a file twice as large as memory, in several orders: through mmap in a memory control group, and through the user-space
-    /// VM with a pool of as much
+    /// VM with a pool of the same size
     Pool(pool::Args),
-    /// Touch it once in one way: a worker of `bench pool`
+    /// Touch the file once in one way: a worker of `bench pool`
     #[command(hide = true)]
     PoolWorker(pool::WorkerArgs),
-    /// Do a fixed amount of work like that of compilers, by 1 to 30 workers, in memory of a fixed division, by FreeBSD's dont-need
-    /// rule, and by this VM's; beside the published figures of that rule
+    /// Time work like that of compilers, by 1 to 30 workers, under three ways to manage memory: a fixed division, FreeBSD's dont-need
+    /// rule, and this VM's own; prints the published figures of that rule too
     Workload(workload::Args),
-    /// Do it once: a worker of `bench workload`
+    /// Do the work once: a worker of `bench workload`
     #[command(hide = true)]
     WorkloadWorker(workload::WorkerArgs),
     /// Measure rates of the whole machine: starts of programs, new pages, a build

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use prepage_bench::modes::{Row, compare, count, ways};
 use prepage_bench::start::Way;
-use prepage_prefetch::readahead::{self, ReadAhead};
+use prepage_sys::readahead::{self, ReadAhead};
 
 use super::bench_start::{Prepared, prepare};
 use super::modes_report::Report;
@@ -24,7 +24,7 @@ pub struct Args {
     /// Read-ahead of all disks during the starts; restored afterwards (root) [default: as found]
     #[arg(short, long, value_name = "SIZE", value_parser = size)]
     read_ahead: Option<u64>,
-    /// The library that maps pages ahead [default: libprepage-early-fault.so beside this binary]
+    /// The library that maps pages ahead [default: libprepage-early-fault.so next to this binary]
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
     /// Write every read of a block device in the last start of each mode to FILE (CSV; root)

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use prepage_bench::Subject;
 use prepage_bench::pool::{Order, Served, Way, enter, limit, overhead_bytes, serve, simulated};
 use prepage_core::PAGE_SIZE;
-use prepage_prefetch::readahead::ReadAhead;
 use prepage_prefetch::statistics::median;
+use prepage_sys::readahead::ReadAhead;
 use prepage_vm::Replacement;
 use serde_json::json;
 
@@ -96,7 +96,9 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let limit_bytes = args.size / 2;
     if limit_bytes < 4 * overhead_bytes(args.size, args.touches) {
-        bail!("--size is too small: half of it is to be four times what a process takes beside frames");
+        bail!(
+            "--size is too small: half of it must be four times the memory that a process takes for other things than frames"
+        );
     }
     // The guardian of the setting is a process beside this one: before there are threads.
     let read_ahead = ReadAhead::set(READ_AHEAD_KIB)

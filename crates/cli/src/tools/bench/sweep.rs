@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use prepage_bench::tuning_sweep::{Point, Sweep};
-use prepage_prefetch::readahead;
 use prepage_prefetch::statistics::{median, median_ratio};
+use prepage_sys::readahead;
 use serde::Serialize;
 
 use super::bench_start::{Prepared, prepare};

@@ -1,10 +1,8 @@
 //! Help, manual pages and completion: what a stranger meets first.
 
-mod support;
-
 use std::process::Command;
 
-use support::{Sandbox, text};
+use crate::support::{Sandbox, text};
 
 /// What bash would offer for the last of `words`, without options.
 fn completed(sandbox: &Sandbox, words: &[&str]) -> Vec<String> {

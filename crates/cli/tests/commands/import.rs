@@ -8,9 +8,7 @@ use prepage_core::FaultClass;
 use prepage_testing::{Doctor, Need, has};
 use prepage_trace::parquet::read_trace;
 
-mod support;
-
-use support::may;
+use crate::support::may;
 
 fn tools(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_prepage-tools")).current_dir(dir).args(args).output().unwrap()

@@ -1,8 +1,6 @@
 //! Predictions follow the program: what it stops using is dropped, what it uses now and then is not, and a role never
 //! seen starts with what the others share.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::ops::Range;
@@ -10,10 +8,10 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::{Sandbox, can_learn, evict, json, make_old, may, wait_for};
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::cached_pages;
 use prepage_testing::{Doctor, Need, has, unless_caches_dropped};
-use support::{Sandbox, can_learn, evict, json, make_old, may, wait_for};
 
 /// Maps a file and touches the pages it is told, without read-ahead, so that afterwards those are in memory that were
 /// touched or prefetched.

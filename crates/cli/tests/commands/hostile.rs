@@ -1,8 +1,6 @@
 //! Profiles that lie, files that change, devices that fail, limits that bite: the program runs all the same, and `-v` says
 //! what was left out.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -10,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{Sandbox, evict, is_root, may, text, wait_for};
 use prepage_core::profile::{Counts, Extent, FileIdentity, Fingerprint, Lookup, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_testing::{Doctor, Need, has, task_groups};
-use support::{Sandbox, evict, is_root, may, text, wait_for};
 
 /// Goes on until its standard input ends, 4 seconds at most: a prefetch ends with its program.
 const PROGRAM: [&str; 3] = ["sh", "-c", "timeout 4 cat; echo ran"];

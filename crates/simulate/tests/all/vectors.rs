@@ -8,7 +8,7 @@ use prepage_simulate::model::code_section;
 use prepage_simulate::{Outcome, Replay, Touch};
 use serde_json::Value;
 
-const VECTORS: &str = include_str!("vectors/clustering.json");
+const VECTORS: &str = include_str!("../vectors/clustering.json");
 
 fn replay(policy: &str, vector: &Value, touches: &[u64]) -> Outcome {
     let options = &vector["options"];

@@ -20,7 +20,7 @@ fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
     };
     let refused = run(&["service", "install", "--no-start"]);
     assert_eq!(refused.status.code(), Some(125), "{}", text(&refused.stderr));
-    assert!(text(&refused.stderr).contains("no `prepaged` beside"), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("no `prepaged` next to"), "{}", text(&refused.stderr));
     fs::write(path("prepaged"), "").unwrap();
     let installed = run(&["service", "install", "--no-start"]);
     assert!(installed.status.success(), "{}", text(&installed.stderr));

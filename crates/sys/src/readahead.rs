@@ -12,9 +12,9 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use prepage_sys::beside::run_beside;
-use prepage_sys::mounts::{Mount, mounts};
-use prepage_sys::signals::ignore_endings;
+use crate::beside::run_beside;
+use crate::mounts::{Mount, mounts};
+use crate::signals::ignore_endings;
 use rustix::fs::FlockOperation;
 
 /// Read-ahead settings in force until this is dropped.

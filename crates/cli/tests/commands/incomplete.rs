@@ -8,9 +8,7 @@ use prepage_testing::{Doctor, Need, has};
 use prepage_trace::Tables;
 use prepage_trace::parquet::{TraceWriter, write_trace};
 
-mod support;
-
-use support::may;
+use crate::support::may;
 
 fn tools(dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));

@@ -1,16 +1,14 @@
 //! Programs and surroundings of every odd kind: started by `prepage run`, observed and known, they print, exit, and have the
 //! signals and descriptors that they have without.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::support::{Sandbox, can_learn, helpers, is_root, text, wait_for};
 use prepage_testing::{Need, has};
-use support::{Sandbox, can_learn, helpers, is_root, text, wait_for};
 
 /// Says what a program can see of the world it was started in.
 const LOOK: &str = "import os, resource, signal, sys\n\
@@ -297,7 +295,7 @@ fn rights_of_programs_in_the_tree_stay_theirs() {
         )
         .unwrap();
     }
-    fs::copy(support::agent(), directory.path().join("libprepage-agent.so")).unwrap();
+    fs::copy(crate::support::agent(), directory.path().join("libprepage-agent.so")).unwrap();
     fs::create_dir(&own).unwrap();
     std::os::unix::fs::chown(&own, Some(65534), Some(65534)).unwrap();
     fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();

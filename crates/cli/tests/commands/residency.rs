@@ -1,11 +1,9 @@
 //! `prepage residency`, `warm` and `evict` as their user meets them.
 
-mod support;
-
 use std::process::{Command, Output};
 
+use crate::support::{Sandbox, can_learn, is_root, json, text};
 use prepage_testing::{Need, has};
-use support::{Sandbox, can_learn, is_root, json, text};
 
 fn tools(args: &[&str]) -> Output {
     // As narrow as it gets: a strip of 20 cells.

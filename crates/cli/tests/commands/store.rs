@@ -1,12 +1,10 @@
 //! What all profiles may take together: `store-max` of the configuration.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Sandbox, can_learn, helpers, json, text, wait_for};
 use prepage_core::profile::{History, Profile};
 use prepage_profiles::{Layer, ProgramKey, Stores};
-use support::{Sandbox, can_learn, helpers, json, text, wait_for};
 
 #[test]
 fn steady_profiles_stay_within_the_cap_and_those_of_single_starts_make_room() {

@@ -1,15 +1,13 @@
 //! Profiles that travel: in files, beside them, from store to store; and whose word is followed.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 use prepage_testing::{Need, has};
-use support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 
 /// A copy of `program` in the sandbox that `prepage run` has learned, and its name.
 fn learned(sandbox: &Sandbox, program: &str, args: &[&str]) -> PathBuf {

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use prepage_testing::{Doctor, Need, has};
 use prepage_trace::parquet::read_trace;
 
-mod support;
-
-use support::may;
+use crate::support::may;
 
 fn record(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));

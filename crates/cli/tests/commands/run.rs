@@ -1,7 +1,5 @@
 //! `prepage run`: the program notices nothing, and the next start knows it.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -9,9 +7,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{Sandbox, can_learn, evict, is_root, json, make_old, text, wait_for};
 use prepage_testing::{Need, has};
 use rustix::process::{Pid, Signal, kill_process_group};
-use support::{Sandbox, can_learn, evict, is_root, json, make_old, text, wait_for};
 
 /// A program that maps and reads something.
 const PROGRAM: [&str; 3] = ["sh", "-c", "ls /usr/lib >/dev/null; cat /etc/passwd >/dev/null"];

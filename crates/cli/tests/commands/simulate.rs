@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const VECTORS: &str = include_str!("../../simulate/tests/vectors/clustering.json");
+const VECTORS: &str = include_str!("../../../simulate/tests/vectors/clustering.json");
 
 fn simulate(dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));

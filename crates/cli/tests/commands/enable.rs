@@ -1,13 +1,11 @@
 //! Programs that `prepage enable` has started through links, and the configuration files, as their user meets them.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use support::{Sandbox, json, text};
+use crate::support::{Sandbox, json, text};
 
 /// A user's home with a directory of programs, and the link directory of `prepage enable` (made by hand where root's is
 /// everybody's).
@@ -234,7 +232,7 @@ fn measure_finds_the_starter_where_distributions_put_it() {
     fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), libexec.join("prepage-tools"))
         .or_else(|_| fs::copy(env!("CARGO_BIN_EXE_prepage-tools"), libexec.join("prepage-tools")).map(drop))
         .unwrap();
-    if !support::can_learn(&home.sandbox) {
+    if !crate::support::can_learn(&home.sandbox) {
         return;
     }
     let measure = ["measure", "--warm", "-n", "1", "--", "cat", "/etc/passwd"];

@@ -1,18 +1,16 @@
 //! How what runs beside a program ends: asked to end, killed with the container, called again within the minute. What was
 //! observed is kept.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::support::{Sandbox, can_learn, evict, helpers, make_old, wait_for};
 use prepage_core::profile::{History, Profile};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_testing::{Need, has};
 use rustix::process::{Signal, kill_process};
-use support::{Sandbox, can_learn, evict, helpers, make_old, wait_for};
 
 /// A program that touches a page of its first argument's file every 50 ms for 20 seconds, which is no quiet moment, and
 /// says so before. SIGTERM does not end it.
