@@ -24,7 +24,7 @@ use prepage_sys::rights::Rights;
 use prepage_sys::scheduling;
 use rustix::fs::{Advice, fadvise};
 
-use crate::courtesy::{Courtesy, Next};
+use crate::courtesy::{Courtesy, Next, Use};
 use crate::device_use::DeviceUse;
 use crate::reading::memory_is_short;
 
@@ -86,7 +86,8 @@ impl Turn {
     fn wait(&self) -> bool {
         let is_over = || self.is_stopped.load(Ordering::Relaxed) || memory_is_short();
         while !is_over() {
-            let seen = self.used.as_ref().and_then(|used| used.look().ok()).unwrap_or_default();
+            // A device that counts no longer is gone.
+            let Ok(seen) = self.used.as_ref().map_or(Ok(Use::default()), DeviceUse::look) else { break };
             let mut courtesy = self.courtesy.lock().unwrap_or_else(PoisonError::into_inner);
             let next = courtesy.next(self.began.elapsed(), seen);
             drop(courtesy);
