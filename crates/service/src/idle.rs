@@ -27,6 +27,7 @@ use crate::library::Library;
 use crate::log::Log;
 use crate::process::Process;
 use crate::reading::Sampler;
+use crate::searches::Searches;
 
 /// Programs less probable than this are not brought in: what nobody starts is read in vain.
 const PROBABILITY_MIN: f64 = 0.75;
@@ -49,6 +50,7 @@ pub struct Idle {
     after: Duration,
     began: Instant,
     current: Current,
+    searches: Searches,
     log: Mutex<Log>,
     state: Mutex<State>,
     is_at_work: AtomicBool,
@@ -120,6 +122,7 @@ impl Idle {
             after,
             began: Instant::now(),
             current: Current::default(),
+            searches: Searches::default(),
             log: Mutex::new(Log::read(directory)),
             state: Mutex::default(),
             is_at_work: AtomicBool::new(false),
@@ -138,8 +141,10 @@ impl Idle {
         let uid = process.context.uid;
         if !self.library.predicts(uid) {
             lock(&self.log).forget(uid);
+            self.searches.forget(uid);
             return;
         }
+        self.searches.note(&process.rights, &process.search);
         lock(&self.log).launched(uid, &what, process.session, unix_s());
         let mut state = lock(&self.state);
         let expected = state.brought.iter_mut().find(|entry| entry.uid == uid && entry.what == what);
@@ -220,6 +225,7 @@ impl Idle {
         let reader = if self.after.is_zero() { Reader::default() } else { Reader::courteous() };
         let reader = self.current.set(reader);
         let brought = known.filter(|known| !known.is_left_alone()).and_then(|known| {
+            self.searches.look_up(uid, what.role.split(' ').next().unwrap_or_default());
             let brought =
                 Brought::bring(&known.planned, &known.rights, reading.spare_bytes(taken_bytes), &reader);
             brought.ok().flatten()
