@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(search, [Path::new("/first"), Path::new("/second")]);
         let long = format!("/{}", "x".repeat(SEARCH_BYTES_MAX));
         let child = Waiting::new(Command::new("/bin/sh").args(["-c", SCRIPT]).env("PATH", long));
-        assert_eq!(Process::of(child.0.id(), None).unwrap().search, [PathBuf::new(); 0]);
+        assert!(Process::of(child.0.id(), None).unwrap().search.is_empty());
     }
 
     #[test]
