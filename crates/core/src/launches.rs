@@ -117,6 +117,12 @@ impl Launches {
         // The machine slept, or somebody set the clock.
         if now_unix_s < self.now_unix_s || now_unix_s > self.now_unix_s.saturating_add(2 * HOUR_S) {
             self.open.clear();
+            // What was launched in the future was launched by another clock: it is to grow old by this one.
+            let before = now_unix_s.saturating_sub(1);
+            self.last_launch_unix_s = self.last_launch_unix_s.min(before);
+            for program in self.programs.iter_mut().flatten() {
+                program.last_unix_s = program.last_unix_s.min(before);
+            }
         }
         self.now_unix_s = now_unix_s;
         let mut over = Vec::new();

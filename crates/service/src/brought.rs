@@ -24,7 +24,7 @@ use prepage_sys::rights::Rights;
 use prepage_sys::scheduling;
 use rustix::fs::{Advice, fadvise};
 
-use crate::courtesy::{Courtesy, Next};
+use crate::courtesy::{Courtesy, Next, Use};
 use crate::device_use::DeviceUse;
 use crate::reading::memory_is_short;
 
@@ -86,7 +86,8 @@ impl Turn {
     fn wait(&self) -> bool {
         let is_over = || self.is_stopped.load(Ordering::Relaxed) || memory_is_short();
         while !is_over() {
-            let seen = self.used.as_ref().and_then(|used| used.look().ok()).unwrap_or_default();
+            // A device that counts no longer is gone.
+            let Ok(seen) = self.used.as_ref().map_or(Ok(Use::default()), DeviceUse::look) else { break };
             let mut courtesy = self.courtesy.lock().unwrap_or_else(PoisonError::into_inner);
             let next = courtesy.next(self.began.elapsed(), seen);
             drop(courtesy);
@@ -174,8 +175,17 @@ impl Brought {
         spare_bytes: u64,
         reader: &Reader,
     ) -> io::Result<Option<Self>> {
-        let watch = OpenWatch::new()?;
-        let mut files = Vec::new();
+        let mut brought = Self { rights: rights.clone(), files: Vec::new(), watch: OpenWatch::new()? };
+        brought.go_on(planned, spare_bytes, reader)?;
+        Ok((!brought.files.is_empty()).then_some(brought))
+    }
+
+    /// Brings in what is still missing of `planned`, as far as it fits `spare_bytes`: the last time something came between.
+    ///
+    /// # Errors
+    /// Where the rights with which it was begun cannot be taken on.
+    pub fn go_on(&mut self, planned: &Profile, spare_bytes: u64, reader: &Reader) -> io::Result<()> {
+        let Self { rights, files, watch } = self;
         let mut left_bytes = spare_bytes;
         for profiled in &planned.files {
             if reader.is_stopped() {
@@ -205,11 +215,16 @@ impl Brought {
             let bytes =
                 reader.read(Profile { files: vec![profiled.clone()], ..Profile::default() }, device, rights);
             left_bytes = left_bytes.saturating_sub(bytes);
-            if bytes > 0 {
-                files.push(BroughtFile { profiled, handle, bytes, is_used: false });
+            match files.iter_mut().find(|file| file.handle == handle) {
+                _ if bytes == 0 => {}
+                Some(file) => {
+                    file.profiled.extents.extend(profiled.extents);
+                    file.bytes += bytes;
+                }
+                None => files.push(BroughtFile { profiled, handle, bytes, is_used: false }),
             }
         }
-        Ok((!files.is_empty()).then(|| Self { rights: rights.clone(), files, watch }))
+        Ok(())
     }
 
     /// Bytes brought in.

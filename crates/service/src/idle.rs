@@ -27,6 +27,7 @@ use crate::library::Library;
 use crate::log::Log;
 use crate::process::Process;
 use crate::reading::Sampler;
+use crate::searches::Searches;
 
 /// Programs less probable than this are not brought in: what nobody starts is read in vain.
 const PROBABILITY_MIN: f64 = 0.75;
@@ -49,6 +50,7 @@ pub struct Idle {
     after: Duration,
     began: Instant,
     current: Current,
+    searches: Searches,
     log: Mutex<Log>,
     state: Mutex<State>,
     is_at_work: AtomicBool,
@@ -72,7 +74,15 @@ struct Entry {
     uid: u32,
     what: Launched,
     brought: Brought,
+    /// Whether nothing came between.
+    is_whole: bool,
     started: Option<Instant>,
+}
+
+impl Entry {
+    fn is_of(&self, uid: u32, what: &Launched) -> bool {
+        self.uid == uid && self.what == *what
+    }
 }
 
 /// What is said of it.
@@ -120,6 +130,7 @@ impl Idle {
             after,
             began: Instant::now(),
             current: Current::default(),
+            searches: Searches::default(),
             log: Mutex::new(Log::read(directory)),
             state: Mutex::default(),
             is_at_work: AtomicBool::new(false),
@@ -138,11 +149,13 @@ impl Idle {
         let uid = process.context.uid;
         if !self.library.predicts(uid) {
             lock(&self.log).forget(uid);
+            self.searches.forget(uid);
             return;
         }
+        self.searches.note(&process.rights, &process.search);
         lock(&self.log).launched(uid, &what, process.session, unix_s());
         let mut state = lock(&self.state);
-        let expected = state.brought.iter_mut().find(|entry| entry.uid == uid && entry.what == what);
+        let expected = state.brought.iter_mut().find(|entry| entry.is_of(uid, &what));
         if let Some(entry) = expected.filter(|entry| entry.started.is_none()) {
             entry.started = Some(Instant::now());
             self.counters.predicted_starts.count();
@@ -199,13 +212,14 @@ impl Idle {
         is_calm && state.brought.len() < BROUGHT_MAX && !state.worth.is_paused(now_unix_s)
     }
 
-    /// The likeliest program that is neither brought in nor in memory.
+    /// The likeliest program that is neither brought in, all of it, nor in memory.
     fn next(&self, expected: &[(u32, Expected)]) -> Option<(u32, Launched)> {
         let mut state = lock(&self.state);
         state.in_memory.retain(|_, seen| seen.elapsed() < IN_MEMORY);
         let is_new = |(uid, expected): &&(u32, Expected)| {
             let what = &expected.what;
-            !state.brought.iter().any(|entry| entry.uid == *uid && entry.what == *what)
+            let is_done = |entry: &Entry| entry.is_whole || entry.started.is_some();
+            !state.brought.iter().any(|entry| entry.is_of(*uid, what) && is_done(entry))
                 && !state.in_memory.contains_key(&(*uid, what.clone()))
                 && state.in_memory.len() < IN_MEMORY_MAX
         };
@@ -213,23 +227,40 @@ impl Idle {
     }
 
     fn bring(&self, uid: u32, what: Launched, reading: &Reading) {
-        let taken_bytes = lock(&self.state).brought.iter().map(|entry| entry.brought.bytes()).sum();
+        let (spare_bytes, begun) = {
+            let mut state = lock(&self.state);
+            let taken_bytes = state.brought.iter().map(|entry| entry.brought.bytes()).sum();
+            let begun = state.brought.extract_if(.., |entry| entry.is_of(uid, &what)).next();
+            (reading.spare_bytes(taken_bytes), begun)
+        };
+        let started = begun.as_ref().and_then(|begun| begun.started);
+        let begun_bytes = begun.as_ref().map_or(0, |begun| begun.brought.bytes());
         let key = ProgramKey { program: what.program.clone(), role: what.role.clone() };
         let known = self.library.expected(&key, uid).filter(|_| self.library.predicts(uid));
         // Who wants it done whatever the machine does waits for nobody.
         let reader = if self.after.is_zero() { Reader::default() } else { Reader::courteous() };
         let reader = self.current.set(reader);
-        let brought = known.filter(|known| !known.is_left_alone()).and_then(|known| {
-            let brought =
-                Brought::bring(&known.planned, &known.rights, reading.spare_bytes(taken_bytes), &reader);
-            brought.ok().flatten()
-        });
+        let brought = match (known.filter(|known| !known.is_left_alone()), begun) {
+            (Some(known), Some(Entry { mut brought, .. })) => {
+                let _ = brought.go_on(&known.planned, spare_bytes, &reader);
+                Some(brought)
+            }
+            (Some(known), None) => {
+                self.searches.look_up(uid, what.role.split(' ').next().unwrap_or_default());
+                Brought::bring(&known.planned, &known.rights, spare_bytes, &reader).ok().flatten()
+            }
+            (None, begun) => begun.map(|begun| begun.brought),
+        };
         let mut state = lock(&self.state);
         match brought {
             Some(brought) => {
-                self.counters.predicted_bytes.add(brought.bytes());
-                self.counters.predicted.count();
-                state.brought.push(Entry { uid, what, brought, started: None });
+                self.counters.predicted_bytes.add(brought.bytes() - begun_bytes);
+                if begun_bytes == 0 {
+                    self.counters.predicted.count();
+                }
+                // What something came between is gone on with.
+                let is_whole = !reader.is_stopped();
+                state.brought.push(Entry { uid, what, brought, is_whole, started });
             }
             // It is tried again.
             None if reader.is_stopped() => {}

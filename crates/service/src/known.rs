@@ -95,6 +95,12 @@ impl Known {
     pub fn has_changed(&self) -> bool {
         self.has_changed.load(Ordering::Relaxed)
     }
+
+    /// Whether it was learned from a moment ago. By a clock that was ahead it may have been in the future.
+    pub fn was_just_learned(&self, now_unix_s: u64) -> bool {
+        const APART_S: u64 = 60;
+        now_unix_s.abs_diff(self.past.history.updated_unix_s) <= APART_S
+    }
 }
 
 /// About what it takes in memory.
@@ -106,4 +112,19 @@ fn bytes_of(profile: &Profile) -> u64 {
     let files: usize = profile.files.iter().map(file).sum();
     let names: usize = profile.lookups.iter().map(|name| name.path.len() + NAME_BYTES).sum();
     (files + names) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_learned_by_a_clock_that_was_ahead_is_learned_from_again() {
+        const LEARNED: u64 = 1_900_000_000;
+        let mut profile = Profile::default();
+        profile.history.updated_unix_s = LEARNED;
+        let known = Known::new(&profile, Rights::of_everybody());
+        assert!([LEARNED - 5, LEARNED, LEARNED + 60].into_iter().all(|now| known.was_just_learned(now)));
+        assert!([0, LEARNED - 61, LEARNED + 61].into_iter().all(|now| !known.was_just_learned(now)));
+    }
 }

@@ -1,9 +1,9 @@
 //! A process that has executed a program, as /proc tells it: only what is the kernel's own, in bounded pieces.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,8 @@ use rustix::time::{ClockId, clock_gettime};
 const ARGUMENTS_BYTES_MAX: u64 = 64 << 10;
 /// Of larger environments the beginning is read.
 const ENVIRONMENT_BYTES_MAX: u64 = 128 << 10;
+/// A longer PATH is not kept.
+const SEARCH_BYTES_MAX: usize = 4096;
 /// So many parents are asked for: a build's compilers are some levels below it.
 const PARENTS_MAX: usize = 12;
 
@@ -36,6 +38,8 @@ pub struct Process {
     pub rights: Rights,
     /// Files that its role names the places of.
     pub places: Vec<PathBuf>,
+    /// Directories in which whoever started it looks for programs.
+    pub search: Vec<PathBuf>,
     /// The login that it belongs to, where it belongs to one (audit's session).
     pub session: Option<u32>,
     /// Its parent, the parent's parent and so on.
@@ -93,7 +97,8 @@ impl Process {
             None => return Err(LeftAlone::Gone),
         }
         let argv = strings(&format!("/proc/{pid}/cmdline"), ARGUMENTS_BYTES_MAX).map_err(gone)?;
-        if is_switched_off(pid).map_err(gone)? {
+        let environment = environment(pid).map_err(gone)?;
+        if is_switched_off_in(&environment) {
             return Err(LeftAlone::SwitchedOff);
         }
         let words = readable(&argv);
@@ -120,6 +125,7 @@ impl Process {
             context,
             rights,
             places: places.into_inner(),
+            search: search(&environment),
             session: session(pid),
             parents: parents(pid),
         })
@@ -136,11 +142,27 @@ impl Process {
 /// # Errors
 /// When it is gone.
 pub fn is_switched_off(pid: u32) -> io::Result<bool> {
-    let environment = strings(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES_MAX)?;
-    let value = |variable: &OsString| {
-        Some(OsString::from_vec(variable.as_encoded_bytes().strip_prefix(b"PREPAGE=")?.to_vec()))
-    };
-    Ok(environment.iter().find_map(value).is_some_and(|value| is_off(&value)))
+    environment(pid).map(|environment| is_switched_off_in(&environment))
+}
+
+fn is_switched_off_in(environment: &[OsString]) -> bool {
+    variable(environment, b"PREPAGE=").is_some_and(is_off)
+}
+
+/// The directories of PATH, but for those that depend on where it is started.
+fn search(environment: &[OsString]) -> Vec<PathBuf> {
+    let path = variable(environment, b"PATH=").filter(|path| path.len() <= SEARCH_BYTES_MAX);
+    let directories = path.map(std::env::split_paths).into_iter().flatten();
+    directories.filter(|directory| directory.is_absolute()).collect()
+}
+
+fn environment(pid: u32) -> io::Result<Vec<OsString>> {
+    strings(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES_MAX)
+}
+
+/// The value of the variable that begins with `name`, which ends in an equals sign.
+fn variable<'a>(environment: &'a [OsString], name: &[u8]) -> Option<&'a OsStr> {
+    environment.iter().find_map(|one| one.as_bytes().strip_prefix(name)).map(OsStr::from_bytes)
 }
 
 /// Strings that each end in a zero byte, of the first `bytes_max` bytes of a file.
@@ -250,6 +272,17 @@ mod tests {
         let off = Waiting::new(Command::new("sh").args(["-c", SCRIPT]).env("PREPAGE", "off"));
         assert_eq!(Process::of(off.0.id(), None).unwrap_err(), LeftAlone::SwitchedOff);
         assert_eq!(Process::of(u32::MAX, None).unwrap_err(), LeftAlone::Gone);
+    }
+
+    #[test]
+    fn programs_are_looked_for_where_its_path_says() {
+        let mut command = Command::new("/bin/sh");
+        let child = Waiting::new(command.args(["-c", SCRIPT]).env("PATH", "/first:relative::/second"));
+        let search = Process::of(child.0.id(), None).unwrap().search;
+        assert_eq!(search, [Path::new("/first"), Path::new("/second")]);
+        let long = format!("/{}", "x".repeat(SEARCH_BYTES_MAX));
+        let child = Waiting::new(Command::new("/bin/sh").args(["-c", SCRIPT]).env("PATH", long));
+        assert!(Process::of(child.0.id(), None).unwrap().search.is_empty());
     }
 
     #[test]

@@ -378,8 +378,7 @@ impl Service {
 
     /// A number to draw whether a known start is observed; none where it was learned from a moment ago.
     fn sample(&self, known: &Known) -> Option<u64> {
-        const APART_S: u64 = 60;
-        (unix_s().saturating_sub(known.past.history.updated_unix_s) > APART_S).then(random)
+        (!known.was_just_learned(unix_s())).then(random)
     }
 
     fn may_observe(&self) -> bool {

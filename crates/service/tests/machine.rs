@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use prepage_core::PAGE_SIZE;
-use prepage_core::launches::{Launched, Launches};
+use prepage_core::launches::Launches;
 use prepage_core::profile::{Profile, file as profile_file};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_testing::{Need, has};
@@ -108,24 +108,12 @@ fn what_is_expected_is_brought_in_and_its_use_is_counted() {
     let program = place.program("known");
     let file = place.cold_file("file", 0o644);
     place.profile(&program, &[&file]);
-    let key = ProgramKey::of(&[(&program).into(), "60".into()]).unwrap();
-    let what = Launched { program: key.program, role: key.role };
-    // The last four days began with it.
-    let mut launches = Launches::default();
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-    for days in (1..5).rev() {
-        let then = now - days * 86_400;
-        launches.launched(&what, false, then);
-        launches.tick(then + 3000);
-    }
-    let log = place.layer().join("launches");
-    fs::create_dir(&log).unwrap();
-    fs::write(log.join("0"), launches.encode()).unwrap();
+    let log = place.expect(&program, unix_s());
     let mut service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
     service.wait_until("it is brought in", || service.count("predicted") > 0);
-    // Whatever else is started on this machine stops it.
+    // Whatever else is started on this machine stops it, and it goes on later.
+    service.wait_until("all of it is", || service.count("predicted_bytes") >= 3 * PAGE_SIZE);
     let bytes = service.count("predicted_bytes");
-    assert!((1..=3 * PAGE_SIZE).contains(&bytes), "{bytes}");
     let idle = &service.status()["idle"];
     assert_eq!((&idle["brought_programs"], &idle["expected"][0]["is_brought"]), (&1.into(), &true.into()));
     // The program itself is sleep(1): this process opens the file in its place.
@@ -137,8 +125,8 @@ fn what_is_expected_is_brought_in_and_its_use_is_counted() {
     assert_eq!(counts.map(|name| service.count(name)), [1, bytes, 0, 0]);
     service.signal(Signal::TERM);
     assert!(service.child.wait().unwrap().success());
-    assert_eq!(fs::metadata(log.join("0")).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(Launches::decode(&fs::read(log.join("0")).unwrap()).unwrap().programs() == 1);
+    assert_eq!(fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(Launches::decode(&fs::read(&log).unwrap()).unwrap().programs() == 1);
 }
 
 #[test]

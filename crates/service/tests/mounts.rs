@@ -3,12 +3,13 @@
 mod support;
 
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use prepage_core::profile::file as profile_file;
 use prepage_profiles::{Layer, ProgramKey};
+use prepage_sys::cachestat::evict;
 use prepage_testing::{Need, has};
 use rustix::process::Signal;
 
@@ -20,28 +21,70 @@ fn file_systems_are_watched_as_they_come_and_go() {
     if !has(Need::LoopDevice) {
         return;
     }
-    let image = place.path("image");
-    File::create(&image).unwrap().set_len(16 << 20).unwrap();
-    let quiet = |command: &mut Command| {
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    };
-    quiet(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+    let (image, point) = file_system(&place);
     let service = Prepaged::start(&place, &["--no-learn"]);
-    let point = place.path("mounted");
-    fs::create_dir(&point).unwrap();
-    let is_watched = || {
-        let status = service.status();
-        let all = status["file_systems"].as_array().unwrap().clone();
-        all.iter().any(|one| one["point"] == point.to_str().unwrap() && one["is_watched"] == true)
-    };
     quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
     let mounted = Mounted(&point);
+    let is_watched = || is_watched(&service, &point);
     service.wait_until("it is watched", is_watched);
     // The service keeps it from nobody.
-    rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()).unwrap();
+    rustix::mount::unmount(&point, NO_FLAGS).unwrap();
     drop(mounted);
     service.wait_until("it is gone", || !is_watched());
+}
+
+#[test]
+fn what_lies_on_a_file_system_is_fetched_when_it_is_mounted_otherwise_and_anew() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::LoopDevice) {
+        return;
+    }
+    let (image, point) = file_system(&place);
+    quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
+    let _mounted = Mounted(&point);
+    let program = place.program("mounted/known");
+    let file = place.cold_file("mounted/file", 0o644);
+    place.profile(&program, &[&file]);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let is_fetched = || {
+        evict(File::open(&file).unwrap().as_fd(), PATIENCE).unwrap();
+        service.wait_until("it is fetched", || {
+            let _running = Running::start(&program);
+            pages_in_memory(&file) >= 3
+        });
+    };
+    is_fetched();
+    quiet(Command::new("mount").args(["-o", "remount,ro"]).arg(&point));
+    is_fetched();
+    // What is fetched keeps it from nobody for longer than that takes.
+    service.wait_until("it is unmounted", || rustix::mount::unmount(&point, NO_FLAGS).is_ok());
+    service.wait_until("it is gone", || !is_watched(&service, &point));
+    quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
+    service.wait_until("it is watched", || is_watched(&service, &point));
+    is_fetched();
+}
+
+const NO_FLAGS: rustix::mount::UnmountFlags = rustix::mount::UnmountFlags::empty();
+
+fn quiet(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// An image with a file system, and a directory to mount it at.
+fn file_system(place: &Place) -> (PathBuf, PathBuf) {
+    let [image, point] = ["image", "mounted"].map(|name| place.path(name));
+    File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    quiet(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+    fs::create_dir(&point).unwrap();
+    (image, point)
+}
+
+/// Whether `service` sees what is executed on the file system mounted at `point`.
+fn is_watched(service: &Prepaged, point: &Path) -> bool {
+    let status = service.status();
+    let mut all = status["file_systems"].as_array().unwrap().iter();
+    all.any(|one| one["point"] == point.to_str().unwrap() && one["is_watched"] == true)
 }
 
 /// A file system that never answers, mounted until this is dropped.
@@ -76,17 +119,9 @@ fn a_file_system_that_does_not_answer_holds_up_nobody_else() {
         return;
     }
     let [hanging, known] = ["hanging", "known"].map(|name| place.program(name));
-    let [file, hung] = ["file", "hung"].map(|name| place.cold_file(name, 0o644));
-    place.profile(&hanging, &[&hung]);
+    let file = place.cold_file("file", 0o644);
     place.profile(&known, &[&file]);
-    // What its profile names lies on another file system by now.
-    let point = place.path("point");
-    fs::create_dir(&point).unwrap();
-    let (stores, key) = (place.stores(), ProgramKey::of(&[(&hanging).into(), "60".into()]).unwrap());
-    let path = stores.path_of(&key, Layer::Machine).unwrap();
-    let mut profile = stores.at_path(Layer::Machine, &path).unwrap().unwrap();
-    profile.files[0].path = point.join("hung").to_str().unwrap().into();
-    fs::write(&path, profile_file::encode(&profile)).unwrap();
+    let point = hanging_point(&place, &hanging);
     let _hung = Hung::mount(&point);
     let mut service = Prepaged::start(&place, &["--no-learn"]);
     // More than there are threads to look at starts.
@@ -96,6 +131,42 @@ fn a_file_system_that_does_not_answer_holds_up_nobody_else() {
     assert!(pages_in_memory(&file) >= 3);
     service.signal(Signal::TERM);
     assert!(service.child.wait().unwrap().success());
+}
+
+/// Gives `program` a profile whose file lies on a file system that is still to be mounted. Returns where.
+fn hanging_point(place: &Place, program: &Path) -> PathBuf {
+    let point = place.path("point");
+    fs::create_dir(&point).unwrap();
+    place.profile(program, &[&place.cold_file("hung", 0o644)]);
+    let (stores, key) = (place.stores(), ProgramKey::of(&[program.into(), "60".into()]).unwrap());
+    let path = stores.path_of(&key, Layer::Machine).unwrap();
+    let mut profile = stores.at_path(Layer::Machine, &path).unwrap().unwrap();
+    profile.files[0].path = point.join("hung").to_str().unwrap().into();
+    fs::write(&path, profile_file::encode(&profile)).unwrap();
+    point
+}
+
+#[test]
+fn a_file_system_that_goes_away_while_somebody_waits_for_it_is_waited_for_no_longer() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let program = place.program("hanging");
+    let point = hanging_point(&place, &program);
+    let hung = Hung::mount(&point);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.wait_until("one start waits, and another finds it so", || {
+        let _running = Running::start(&program);
+        service.count("hung") > 0
+    });
+    drop(hung);
+    // The same file, where nothing is mounted any more.
+    let file = place.cold_file("point/hung", 0o644);
+    service.wait_until("it is fetched", || {
+        let _running = Running::start(&program);
+        pages_in_memory(&file) >= 3
+    });
 }
 
 const INSIDE: &str = "PREPAGE_TEST_OWN_MOUNTS";

@@ -170,6 +170,26 @@ fn a_clock_that_jumps_ends_visits_and_counts_nothing() {
 }
 
 #[test]
+fn programs_of_a_clock_that_was_ahead_make_room_for_others() {
+    let mut ahead = Launches::default();
+    for at in 0..PROGRAMS_MAX as u64 {
+        ahead.launched(&what(&format!("tool{at}")), false, MONDAY + 3650 * DAY_S + at);
+    }
+    // The clock is set back while this runs, or between two runs.
+    for mut launches in [Launches::decode(&ahead.encode()).unwrap(), ahead] {
+        for day in 0..4 {
+            let now = MONDAY + day * DAY_S;
+            pass(&mut launches, now);
+            launches.launched(&what("edit"), false, now);
+            launches.launched(&what("compile"), false, now + 5);
+            pass(&mut launches, now + HOUR_S);
+        }
+        launches.launched(&what("edit"), false, MONDAY + 4 * DAY_S);
+        assert_eq!(names(&launches, 0.75), ["compile"]);
+    }
+}
+
+#[test]
 fn a_million_programs_take_bounded_memory() {
     let mut launches = Launches::default();
     let mut now = MONDAY;

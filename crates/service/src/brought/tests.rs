@@ -104,6 +104,25 @@ fn no_more_is_brought_in_than_fits_and_nothing_once_it_is_stopped() {
     assert!(Brought::bring(&profile(&[&c]), &rights, u64::MAX, &reader).unwrap().is_none());
 }
 
+#[test]
+fn what_something_came_between_is_brought_in_later_and_counts_as_one() {
+    let Some(place) = Place::new() else { return };
+    let [a, b] = ["a", "b"].map(|name| place.file(name));
+    let (both, reader) = (profile(&[&a, &b]), Reader::default());
+    let mut brought = bring(&both, 7 * PAGE_SIZE).unwrap();
+    assert_eq!(brought.bytes(), 4 * PAGE_SIZE);
+    reader.stop();
+    brought.go_on(&both, u64::MAX, &reader).unwrap();
+    assert_eq!(brought.bytes(), 4 * PAGE_SIZE, "somebody had it stop");
+    let opened = File::open(&a.path).unwrap();
+    evict(opened.as_fd(), PATIENCE).unwrap();
+    brought.go_on(&both, u64::MAX, &Reader::default()).unwrap();
+    assert_eq!((brought.bytes(), brought.files.len()), (3 * 4 * PAGE_SIZE, 2), "one file twice");
+    open_by_another(&b);
+    let Settled { used_bytes, unused_bytes, .. } = brought.settle(false);
+    assert_eq!((used_bytes, unused_bytes), (4 * PAGE_SIZE, 2 * 4 * PAGE_SIZE));
+}
+
 /// Whether others leave it the device is their own affair.
 #[test]
 fn a_courteous_reader_brings_in_the_same_or_has_stopped() {

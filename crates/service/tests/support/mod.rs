@@ -7,8 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use prepage_core::launches::{Launched, Launches};
 use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
@@ -84,6 +85,22 @@ impl Place {
         (0..count).map(script).collect()
     }
 
+    /// Writes root's launch log: the last four days before `until_unix_s` began with `program`. Returns where the log lies.
+    pub fn expect(&self, program: &Path, until_unix_s: u64) -> PathBuf {
+        let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
+        let what = Launched { program: key.program, role: key.role };
+        let mut launches = Launches::default();
+        for days in (1..5).rev() {
+            let then = until_unix_s - days * 86_400;
+            launches.launched(&what, false, then);
+            launches.tick(then + 3000);
+        }
+        let log = self.layer().join("launches");
+        fs::create_dir_all(&log).unwrap();
+        fs::write(log.join("0"), launches.encode()).unwrap();
+        log.join("0")
+    }
+
     /// Puts a profile into the machine's layer, whatever is in it: pages 8, 9 and 200 of each of the files.
     pub fn profile(&self, program: &Path, files: &[&Path]) {
         let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
@@ -114,6 +131,10 @@ impl Place {
         // What tells the contents has been read.
         files.iter().for_each(|path| evict(File::open(path).unwrap().as_fd(), PATIENCE).unwrap());
     }
+}
+
+pub fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
 pub fn pages_in_memory(path: &Path) -> u64 {

@@ -1,0 +1,68 @@
+//! The service where it is stopped for a while, and where clocks are set.
+
+mod support;
+
+use std::fs;
+
+use prepage_core::launches::Launches;
+use rustix::process::Signal;
+
+use support::*;
+
+#[test]
+fn what_was_started_while_the_service_was_stopped_is_served_when_it_goes_on() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.signal(Signal::STOP);
+    let _running = Running::start(&program);
+    service.signal(Signal::CONT);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    assert!(pages_in_memory(&file) >= 3);
+    assert_eq!(service.count("lost"), 0);
+}
+
+#[test]
+fn a_service_that_is_stopped_while_it_observes_a_start_learns_again_when_it_goes_on() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("unknown");
+    let service = Prepaged::start(&place, &[]);
+    let running = Running::start(&program);
+    service.wait_until("the start is seen", || service.count("starts") > 0);
+    service.signal(Signal::STOP);
+    // It ends while nobody looks.
+    drop(running);
+    service.signal(Signal::CONT);
+    service.wait_until("it is learned", || {
+        let _running = Running::start(&program);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        service.count("learned") > 0
+    });
+}
+
+/// The log and the profile are of a clock that was ahead, or had not been set yet.
+#[test]
+fn a_clock_that_was_set_between_two_runs_keeps_no_start_from_being_served_and_remembered() {
+    const YEAR_S: u64 = 365 * 86_400;
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    for then in [unix_s() + 10 * YEAR_S, YEAR_S] {
+        prepage_sys::cachestat::evict(std::os::fd::AsFd::as_fd(&fs::File::open(&file).unwrap()), PATIENCE)
+            .unwrap();
+        let log = place.expect(&program, then);
+        let mut service = Prepaged::start(&place, &["--no-learn"]);
+        let _running = Running::start(&program);
+        service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+        service.signal(Signal::TERM);
+        assert!(service.child.wait().unwrap().success());
+        // The user is away for as long as it takes to arrive once more, by the clock that is right.
+        let mut launches = Launches::decode(&fs::read(&log).unwrap()).unwrap();
+        launches.tick(unix_s() + 5 * 3600);
+        let expected = launches.expected(0.75);
+        assert_eq!(expected[0].what.program, program.to_str().unwrap());
+    }
+}
