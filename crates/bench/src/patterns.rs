@@ -374,8 +374,8 @@ fn room(buffer: &mut Vec<u8>, len: u64) -> &mut [u8] {
     &mut buffer[..len as usize]
 }
 
-/// What is left for frames of a limit for a whole process with a large file of `size_bytes`. The VM's writable files go through the kernel's page cache, which is
-/// within the limit too: it gets a quarter.
+/// What is left for frames of a limit for a whole process with a large file of `size_bytes`. The VM's writable files go through
+/// the kernel's page cache, which is within the limit too: it gets a quarter.
 pub const fn pool_bytes(limit_bytes: u64, size_bytes: u64) -> u64 {
     (limit_bytes / 4 * 3).saturating_sub(pool::overhead_bytes(size_bytes, 0))
 }
