@@ -40,7 +40,7 @@ pub fn measure() -> Vec<Aim> {
             }));
             let title = format!("half of {MIB} MiB in frames, {order_name}, a file that is {state}");
             let scores = compare(&title, "pages/s", ways);
-            let what = format!("{title}: to UMap");
+            let what = format!("pool of half, {order_name}, {state}: to UMap");
             aims.extend(match &umap {
                 Ok(_) => scores.aim(&what, OURS, UMAP, bound),
                 Err(why) => Some(Aim::not_run(&what, bound, why)),
