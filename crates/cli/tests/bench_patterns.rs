@@ -20,7 +20,7 @@ fn every_way_reads_what_it_wrote_and_leaves_nothing() {
     // On a disk: the system's temporary directory may be in memory.
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let there = directory.path().to_str().unwrap();
-    let fixed = ["--json", "--rounds", "1", "--size", "64M", "--files", "40", "--directory"];
+    let fixed = ["--json", "--rounds", "1", "--size", "36M", "--files", "40", "--directory"];
     let output = patterns(&[&fixed[..], &[there]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

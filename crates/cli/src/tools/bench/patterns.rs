@@ -65,7 +65,7 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let pool_bytes = pool_bytes(args.size / 2, args.size);
     if pool_bytes < 4 << 20 {
-        bail!("--size is too small: 64M at least, so that half of it holds a process and frames");
+        bail!("--size is too small: 36M at least, so that half of it holds a process and frames");
     }
     if let Some(group) = &args.group {
         limit(group, args.size / 2).with_context(|| {
