@@ -146,8 +146,12 @@ bench-clusters: build
 
 ## bench-pool: a file twice as large as memory by mmap under a limit and by the VM's pool (root); POOL='--size 1G …' are options
 bench-pool: build
-	bench/pool $(POOL)
-.PHONY: bench-pool bench-workload
+	bench/limited pool $(POOL)
+.PHONY: bench-pool bench-workload bench-patterns
+
+## bench-patterns: a large file, records and many small files written and read under a limit of memory, by read and write, mmap and the VM (root); PATTERNS='--size 1G …' are options
+bench-patterns: build
+	bench/limited patterns $(PATTERNS)
 
 ## bench-workload: work like that of compilers in memory of a fixed division, by FreeBSD's dont-need rule and by the VM's own; WORKLOAD='--memory 256M …' are options
 bench-workload: build
@@ -180,7 +184,11 @@ bench-writes: setup-build
 bench-give-back: setup-build
 	cargo bench --locked -p prepage-vm --bench vm -- give-back
 
-.PHONY: bench-snapshots bench-writes bench-give-back
+## bench-half: a pool of half as many frames as pages are used beside UMap with as large a buffer (UMAP=DIR); ROUNDS settable
+bench-half: setup-build
+	cargo bench --locked -p prepage-vm --bench vm -- half
+
+.PHONY: bench-snapshots bench-writes bench-give-back bench-half
 
 ## stress-vm: threads against the user-space VM under a watchdog, for SECONDS (600)
 stress-vm: setup-build

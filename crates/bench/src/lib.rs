@@ -31,6 +31,7 @@
 //! | [`drive_cache`] | whether a drive gets faster for what it has read                   |
 //! | [`linux`]      | Linux's policies as simulated, against the kernel's own counts      |
 //! | [`pool`]       | a file twice as large as memory, by the kernel and by the VM's pool |
+//! | [`patterns`]   | a large file, records and small files, written and read in three ways |
 //! | [`workload`]   | work like that of compilers, under three ways to manage memory      |
 //! | [`rates`]      | starts of programs, pages of zeros and a build, a second            |
 //! | [`figure`], [`page`] | the study's plots as SVG; all in one HTML file                |
@@ -67,6 +68,7 @@ pub mod mapped;
 pub mod mode;
 pub mod modes;
 pub mod page;
+pub mod patterns;
 pub mod pool;
 pub mod published;
 pub mod rates;

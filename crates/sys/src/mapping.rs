@@ -151,6 +151,15 @@ impl WritableMapping {
         unsafe { self.0.start.as_ptr().add(offset_bytes as usize).write_volatile(byte) }
     }
 
+    /// The byte at `offset_bytes` of the mapping: [`FileMapping::byte`].
+    ///
+    /// # Panics
+    /// Outside the mapping.
+    #[inline]
+    pub fn byte(&self, offset_bytes: u64) -> u8 {
+        self.0.byte(offset_bytes)
+    }
+
     /// Makes what was written durable: msync(2) with MS_SYNC.
     ///
     /// # Errors

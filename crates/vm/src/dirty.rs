@@ -9,13 +9,16 @@
 //! A page that a map lets be written to without a fault is dirty: who lets it marks it first, within one of the object's
 //! sections. Who writes a page back takes the mark, waits for the sections that began before, protects the page in all maps, and
 //! only then reads it. So what is written later marks the page again, and nothing is lost between the two.
+//!
+//! Who writes in order is let write to pages ahead of the one that faults. These are dirty too, but marked as *ahead*, with the sum of what they hold: one
+//! that still holds the same when it is to be written back was not written to, and does not go to the file, where others may have written.
 
 use std::io;
 
 use prepage_core::{PageIndex, PageRange};
 
 use crate::home::Home;
-use crate::pages::{DIRTY, Pages, RESIDENT, STATE, WRITING, Words, words};
+use crate::pages::{AHEAD, DIRTY, MARKED, Pages, RESIDENT, STATE, UNWIRED, WRITING, Words, words};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::write_back::Written;
 
@@ -61,18 +64,46 @@ impl Dirty {
     pub(crate) fn mark(&self, pages: &Pages, page: PageIndex) -> Option<bool> {
         let word = pages.word(page);
         let mut now = word.load(Ordering::SeqCst);
-        if now & STATE == RESIDENT && now & DIRTY != 0 {
+        if now & (STATE | DIRTY | AHEAD) == RESIDENT | DIRTY {
             return Some(false);
         }
         self.count(page);
-        while now & STATE == RESIDENT && now & DIRTY == 0 {
-            match word.compare_exchange(now, now | DIRTY, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return Some(true),
+        while now & STATE == RESIDENT && now & (DIRTY | AHEAD) != DIRTY {
+            match word.compare_exchange(now, now & !AHEAD | DIRTY, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) if now & DIRTY == 0 => return Some(true),
+                Ok(_) => break,
                 Err(other) => now = other,
             }
         }
         self.uncount(page);
         (now & STATE == RESIDENT).then_some(false)
+    }
+
+    /// `page` is to be let be written to although nobody is about to: where it is in memory, wired and clean it is dirty from here on, and the caller has
+    /// to keep its sum before it lets it. In a section of the object. From any context.
+    pub(crate) fn mark_ahead(&self, pages: &Pages, page: PageIndex) -> bool {
+        let word = pages.word(page);
+        let now = word.load(Ordering::SeqCst);
+        if now & (STATE | MARKED | UNWIRED | DIRTY | WRITING) != RESIDENT {
+            return false;
+        }
+        self.count(page);
+        let marked = word.compare_exchange(now, now | DIRTY | AHEAD, Ordering::SeqCst, Ordering::SeqCst);
+        if marked.is_err() {
+            self.uncount(page);
+        }
+        marked.is_ok()
+    }
+
+    /// Whether nobody is known to have written to `page`, whose mark the caller took: its sum tells. Asked once it is protected.
+    pub(crate) fn is_ahead(&self, pages: &Pages, page: PageIndex) -> bool {
+        pages.word(page).load(Ordering::SeqCst) & AHEAD != 0
+    }
+
+    /// How many pages directly before `page` are dirty, `most` at most.
+    pub(crate) fn before(&self, pages: &Pages, page: PageIndex, most: u64) -> u64 {
+        let is_dirty = |page: &u64| pages.word(PageIndex(*page)).load(Ordering::SeqCst) & DIRTY != 0;
+        (page.0.saturating_sub(most)..page.0).rev().take_while(is_dirty).count() as u64
     }
 
     /// Takes the mark of a dirty page, which the caller writes back; false where it is clean. Its frame stays until
@@ -96,12 +127,15 @@ impl Dirty {
     /// A page is written back, or was not for some reason and is dirty as before.
     pub(crate) fn end(&self, pages: &Pages, page: PageIndex, is_written: bool) {
         let word = pages.word(page);
-        if !is_written {
-            self.count(page);
-            let before = word.fetch_or(DIRTY, Ordering::SeqCst);
-            if before & DIRTY != 0 {
-                self.uncount(page);
-            }
+        if is_written {
+            // Nobody opens it ahead while it is Writing.
+            word.fetch_and(!(WRITING | AHEAD), Ordering::SeqCst);
+            return;
+        }
+        self.count(page);
+        let before = word.fetch_or(DIRTY, Ordering::SeqCst);
+        if before & DIRTY != 0 {
+            self.uncount(page);
         }
         word.fetch_and(!WRITING, Ordering::SeqCst);
     }

@@ -54,11 +54,18 @@ mod whole_path {
 
     /// As a program's touch in inline mode; false where it ends in SIGBUS.
     fn touch_inline(map: &Map, page: u64) -> bool {
+        // No other thread of the model runs between the last look and the next.
+        let came = bring_inline(map, page);
+        if came {
+            check(map.address() + page * PAGE_SIZE, page);
+        }
+        came
+    }
+
+    fn bring_inline(map: &Map, page: u64) -> bool {
         let address = map.address() + page * PAGE_SIZE;
         loop {
-            // No other thread of the model runs between this look and the next.
             if is_present(address).unwrap() {
-                check(address, page);
                 return true;
             }
             let fault = BusFault { address, ip: 0, write: Some(false) };
@@ -288,9 +295,18 @@ mod whole_path {
 
     #[test]
     fn model_a_write_is_written_back_or_its_page_is_dirty() {
-        random(1_000, || {
+        writes_are_kept(2);
+    }
+
+    #[test]
+    fn model_a_write_ahead_of_which_pages_are_open_is_kept_too() {
+        writes_are_kept(PAGES);
+    }
+
+    fn writes_are_kept(limit_pages: u64) {
+        random(1_000, move || {
             let options = VmOptions::default().explain(false).fill_threads(1);
-            let vm = Vm::new(options.frame_limit_bytes(2 * PAGE_SIZE)).unwrap();
+            let vm = Vm::new(options.frame_limit_bytes(limit_pages * PAGE_SIZE)).unwrap();
             let bytes = std::sync::Arc::new(std::sync::Mutex::new(vec![0; (PAGES * PAGE_SIZE) as usize]));
             let [source, home] = [(); 2].map(|()| Kept(std::sync::Arc::clone(&bytes)));
             let object = vm.object("kept".to_owned(), PAGES * PAGE_SIZE, None, |len| {
@@ -301,6 +317,8 @@ mod whole_path {
             let object = object.unwrap();
             let maps = [(); 2]
                 .map(|()| vm.map(&object, &MapOptions::writable().policy("none".parse().unwrap())).unwrap());
+            // What is in memory is let be written to ahead of its own fault.
+            (0..PAGES).for_each(|page| assert!(bring_inline(&maps[0], page)));
             let model = Arc::new((object, maps));
             let works: [fn(&(Object, [Map; 2])); 4] = [
                 |(_, maps)| (1..4).for_each(|value| write_inline(&maps[0], 1, value)),

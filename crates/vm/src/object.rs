@@ -377,7 +377,10 @@ impl Frames {
     /// As [`Self::new`], of pages that are written to, and go to `home` then.
     pub(crate) fn written(len_bytes: u64, bytes: Bytes, home: Box<dyn Home>) -> io::Result<Self> {
         let pages = PageRange::covering(0, len_bytes).len();
-        Ok(Self { dirty: Some(Dirty::new(pages, home)?), ..Self::new(len_bytes, bytes)? })
+        let dirty = Some(Dirty::new(pages, home)?);
+        // Faults keep sums, and may not allocate.
+        let sums = OnceLock::from(Sums::new(pages)?);
+        Ok(Self { dirty, sums, ..Self::new(len_bytes, bytes)? })
     }
 
     pub(crate) fn resident(&self) -> u64 {
@@ -431,6 +434,10 @@ impl Frames {
         }
         let made = Sums::new(pages)?;
         Ok(self.sums.get_or_init(|| made))
+    }
+
+    pub(crate) fn sums(&self) -> Option<&Sums> {
+        self.sums.get()
     }
 
     /// Whether `bytes`, read for the pages from `at` on, are what these pages held when they were evicted.

@@ -13,7 +13,8 @@
 //! releases it. Nobody else writes the frame meanwhile, and threads that need the page sleep on its word.
 //!
 //! ```text
-//!   bits  0-1 state   2 waited   3 listed   4 marked   5 unwired   6 pinned   7 queued   8 dirty   9 written   10-15 flags
+//!   bits  0-1 state   2 waited   3 listed   4 marked   5 unwired   6 pinned   7 queued   8 dirty   9 written
+//!        10 ahead   11-15 flags
 //!        16-31 value
 //! ```
 //! Every change of the state keeps the flags, which belong to whoever gives them a meaning, and compares only the bits that
@@ -38,9 +39,9 @@ const WAITED: u32 = 1 << 2;
 /// While Filling: faults of handler mode are listed, to be served when the page is there.
 const LISTED: u32 = 1 << 3;
 /// While Resident: the first fault on the page asks the policy what to read in the background.
-const MARKED: u32 = 1 << 4;
+pub(crate) const MARKED: u32 = 1 << 4;
 /// While Resident: no map shows the frame, and its next touch says so ([`Pages::rewire`]).
-const UNWIRED: u32 = 1 << 5;
+pub(crate) const UNWIRED: u32 = 1 << 5;
 /// The frame may not be taken away or unwired.
 const PINNED: u32 = 1 << 6;
 /// The pool's order of reclaim has an entry for the page. Changed by who holds the order's lock.
@@ -49,6 +50,8 @@ const QUEUED: u32 = 1 << 7;
 pub(crate) const DIRTY: u32 = 1 << 8;
 /// While Resident: what it held is being written back. Changed by `dirty`.
 pub(crate) const WRITING: u32 = 1 << 9;
+/// While Dirty or Writing: nobody is known to have written to it, and its sum is that of what its home has. Changed by `dirty`.
+pub(crate) const AHEAD: u32 = 1 << 10;
 /// The frame may not be taken away or unwired.
 const HELD: u32 = PINNED | DIRTY | WRITING;
 /// Kept by every change of the state, but for what holds of resident pages alone.

@@ -10,12 +10,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::reason;
 
-/// A sum of 64 bits for each page that was ever evicted.
+/// A sum of 64 bits for each page that was ever evicted, or let be written to ahead.
 ///
-/// Lock legend: (c) constant; a page's words are written and read by who holds its claim.
+/// Lock legend: (c) constant; a page's words are written and read by who holds its claim, or has marked it as ahead, or took that mark.
 #[derive(Debug)]
 pub(crate) struct Sums {
-    /// Two words a page: 0 where it was never evicted. They take memory where they are used.
+    /// Two words a page: 0 where it has no sum. They take memory where they are used.
     words: Words,
     /// (c) Nobody outside knows which bytes have the same sum.
     seed: u64,
@@ -36,7 +36,7 @@ impl Sums {
         }
     }
 
-    /// Whether a page of `range` was ever evicted.
+    /// Whether a page of `range` has a sum.
     pub(crate) fn knows(&self, range: PageRange) -> bool {
         range.iter().any(|page| self.of(page.0 as usize) != 0)
     }

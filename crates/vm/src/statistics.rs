@@ -70,7 +70,7 @@ counters! {
     pages_copied,
     /// Pages that a write was let through to, of maps with snapshots: the first write to a page after each.
     pages_opened,
-    /// Clean pages that were written to, of objects that take writes.
+    /// Clean pages that were let be written to, of objects that take writes.
     pages_dirtied,
     /// Pages that were written back.
     pages_written_back,

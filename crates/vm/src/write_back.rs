@@ -38,7 +38,8 @@ pub(crate) struct Written {
 }
 
 impl Object {
-    /// How many of its pages hold what was written to a map and is not written back. They stay in memory until it is.
+    /// How many of its pages may hold what was written to a map and is not written back. They stay in memory until it is. Pages ahead of what is written
+    /// in order are among them: see [`Self::write_back`].
     pub fn dirty_pages(&self) -> u64 {
         self.core.dirty().map_or(0, Dirty::pages)
     }
@@ -60,7 +61,8 @@ impl Object {
         })
     }
 
-    /// As [`Self::flush`], without making it durable: others who read the file see what was written. Returns how many pages went.
+    /// As [`Self::flush`], without making it durable: others who read the file see what was written. Returns how many pages went. A page that was not written
+    /// to does not go.
     /// Pages of [`Vm::memory`](crate::Vm::memory) go to the swap file.
     ///
     /// # Errors
@@ -210,19 +212,22 @@ impl ObjectCore {
             Ok(buffer) => (Some(buffer), Ok(())),
             Err(error) => (None, Err(FlushError::System(error))),
         };
-        let mut pages = 0;
+        let (mut pages, mut failed) = (0, 0);
         for run in batch.chunk_by(|page, next| page.0 + 1 == next.0) {
             for run in run.chunks(BUFFER_PAGES as usize) {
                 let run = PageRange::new(run[0], PageIndex(run[0].0 + run.len() as u64));
                 let came = match &mut buffer {
                     Some(buffer) => self.write_run(frames, dirty, run, buffer.pages(run.len())),
-                    None => Ok(()),
+                    None => Ok(Vec::new()),
                 };
                 let is_written = buffer.is_some() && came.is_ok();
-                if is_written {
-                    written.since_sync.insert(run.start().0..run.end().0);
-                    pages += run.len();
-                }
+                failed += if is_written { 0 } else { run.len() };
+                let came = came.map(|parts| {
+                    for part in parts {
+                        written.since_sync.insert(part.start().0..part.end().0);
+                        pages += part.len();
+                    }
+                });
                 outcome = outcome.and(came);
                 for page in run.iter() {
                     dirty.end(&frames.pages, page, is_written);
@@ -232,7 +237,6 @@ impl ObjectCore {
         if let Some(buffer) = buffer {
             self.vm.request_buffers.give(buffer);
         }
-        let failed = batch.len() as u64 - pages;
         let swapped = if dirty.home.is_swap() { pages } else { 0 };
         let tally = Tally {
             pages_written_back: pages - swapped,
@@ -244,22 +248,41 @@ impl ObjectCore {
         (pages, outcome)
     }
 
+    /// Writes what was written to of `run`, and gives that. Where a page fails all of `run` may be as it was.
     fn write_run(
         &self,
         frames: &Frames,
         dirty: &Dirty,
         run: PageRange,
         bytes: &mut [u8],
-    ) -> Result<(), FlushError> {
+    ) -> Result<Vec<PageRange>, FlushError> {
         let failed = |source| FlushError::Write { object: self.name.clone(), page: run.start(), source };
-        let start = run.start().offset_bytes();
-        frames.memfd.read_at(bytes, start).map_err(failed)?;
-        let wanted = run.bytes().min(self.len_bytes - start);
+        frames.memfd.read_at(bytes, run.start().offset_bytes()).map_err(failed)?;
+        let of_page = |page: PageIndex| &bytes[((page.0 - run.start().0) * PAGE_SIZE) as usize..];
+        let is_same = |page: PageIndex| {
+            let bytes = &of_page(page)[..PAGE_SIZE as usize];
+            dirty.is_ahead(&frames.pages, page) && frames.verify(page, bytes).is_ok()
+        };
+        let pages: Vec<PageIndex> = run.iter().filter(|&page| !is_same(page)).collect();
+        let parts = pages.chunk_by(|page, next| page.0 + 1 == next.0);
+        parts
+            .map(|part| {
+                let part = PageRange::new(part[0], PageIndex(part[part.len() - 1].0 + 1));
+                self.write_part(dirty, part, &of_page(part.start())[..part.bytes() as usize])?;
+                Ok(part)
+            })
+            .collect()
+    }
+
+    fn write_part(&self, dirty: &Dirty, part: PageRange, bytes: &[u8]) -> Result<(), FlushError> {
+        let failed = |source| FlushError::Write { object: self.name.clone(), page: part.start(), source };
+        let start = part.start().offset_bytes();
+        let wanted = part.bytes().min(self.len_bytes - start);
         let len_bytes = dirty.home.len_bytes().map_err(failed)?;
         let there = wanted.min(len_bytes.saturating_sub(start));
         dirty.home.write(start, &bytes[..there as usize]).map_err(failed)?;
         if there < wanted {
-            let page = PageIndex(run.start().0 + there / PAGE_SIZE);
+            let page = PageIndex(part.start().0 + there / PAGE_SIZE);
             return Err(FlushError::Truncated { object: self.name.clone(), page, len_bytes });
         }
         Ok(())

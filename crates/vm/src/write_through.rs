@@ -1,4 +1,5 @@
-//! Writes to maps that go to their object: the first to each page is a fault, which marks the page and lets it be written to.
+//! Writes to maps that go to their object: the first to each page is a fault, which marks the page and lets it be written to; where pages are written to in
+//! order, some ahead of it with it.
 
 use std::sync::atomic::AtomicU8;
 
@@ -9,13 +10,17 @@ use prepage_sys::userfaultfd::{Progress, Writes};
 use crate::error::{AccessError, FlushError};
 use crate::fault::{Fault, Outcome};
 use crate::map::Map;
-use crate::object::{Frames, Object, ObjectCore};
+use crate::object::{Frames, Object, ObjectCore, clip};
 use crate::reason;
 use crate::segment::Place;
 use crate::statistics::Account;
 
 /// Pages that [`Map::write_at`] writes at once.
 const WRITE_PAGES: u64 = 64;
+/// Pages written to in order from which on others are let be written to with the next: as many as were, up to the most. At the end of what is written so no
+/// more are looked at in vain than were written to.
+const AHEAD_FROM: u64 = if cfg!(any(feature = "shuttle", feature = "loom")) { 1 } else { 4 };
+const AHEAD_MOST: u64 = 64;
 
 impl Map {
     /// Its bytes, which other threads and maps may change meanwhile. To store is to touch, as with `as_slice`.
@@ -69,7 +74,7 @@ impl Map {
     /// As `flush`.
     pub fn flush(&self, range: PageRange) -> Result<(), FlushError> {
         let core = std::sync::Arc::clone(&self.core.laid[0].object);
-        Object { core, hold: None }.flush(crate::object::clip(range, self.window()))
+        Object { core, hold: None }.flush(clip(range, self.window()))
     }
 }
 
@@ -121,13 +126,12 @@ impl Fault<'_> {
         if !place.object.mark(frames, place.page, &mut self.account) {
             return None;
         }
-        let at = place.offset_of(place.page);
-        let mapped = map.space.uffd.map_resident(&map.span, at, PAGE_SIZE, Writes::Free);
-        let let_through = mapped.and_then(|progress| match progress {
-            // Wakes who waits for it, too.
-            Progress::Mapped => map.space.uffd.unprotect(&map.span, at, PAGE_SIZE).map(|()| progress),
-            _ => Ok(progress),
-        });
+        let run = self.open_ahead(place, frames);
+        let mut let_through = self.let_through(place, run);
+        if run.len() > 1 && matches!(let_through, Ok(Progress::Split) | Err(_)) {
+            // The program split the mapping by an advice of its own: the page alone is in one.
+            let_through = self.let_through(place, PageRange::new(run.start(), PageIndex(run.start().0 + 1)));
+        }
         drop(section);
         let outcome = match let_through {
             Ok(Progress::Done | Progress::Part(_) | Progress::Mapped) => {
@@ -138,11 +142,51 @@ impl Fault<'_> {
             Ok(Progress::Hole) => Outcome::Failed(reason::NO_MEMORY),
             Err(ref error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
         };
-        self.account.tally.pages_mapped += u64::from(matches!(let_through, Ok(Progress::Done)));
+        self.account.tally.pages_mapped += match let_through {
+            Ok(Progress::Done) => run.len(),
+            Ok(Progress::Part(bytes)) => bytes / PAGE_SIZE,
+            _ => 0,
+        };
         map.vm.writer.call_for(place.object);
         if frames.pages.take_mark(place.page) {
             self.ask_to_read_on(place, frames);
         }
         Some(outcome)
+    }
+
+    /// Lets the pages `run`, which are marked, be written to in the map.
+    fn let_through(&self, place: &Place<'_>, run: PageRange) -> std::io::Result<Progress> {
+        let (map, at) = (self.map, place.offset_of(run.start()));
+        let progress = map.space.uffd.map_resident(&map.span, at, run.bytes(), Writes::Free)?;
+        if matches!(progress, Progress::Mapped | Progress::Part(_)) {
+            // Wakes who waits for it, too.
+            map.space.uffd.unprotect(&map.span, at, run.bytes())?;
+        }
+        Ok(progress)
+    }
+
+    /// The page of `place`, which is marked, and those behind it that are let be written to with it, which are marked as ahead. In a section.
+    fn open_ahead(&mut self, place: &Place<'_>, frames: &Frames) -> PageRange {
+        let (page, next) = (place.page, PageIndex(place.page.0 + 1));
+        let dirty = frames.dirty.as_ref().expect("it takes writes");
+        let count = dirty.before(&frames.pages, page, AHEAD_MOST);
+        let wanted = if count < AHEAD_FROM { 0 } else { count };
+        let wanted = clip(PageRange::new(next, PageIndex(next.0 + wanted)), place.window);
+        let marked = wanted.iter().take_while(|&page| dirty.mark_ahead(&frames.pages, page)).count() as u64;
+        let ahead = PageRange::new(next, PageIndex(next.0 + marked));
+        if marked > 0 {
+            let mut buffer = self.map.vm.buffers.take();
+            let bytes = buffer.pages(marked);
+            match (frames.memfd.read_at(bytes, ahead.start().offset_bytes()), frames.sums()) {
+                (Ok(()), Some(sums)) => sums.keep(ahead.start(), bytes),
+                // Without a sum they pass for written to.
+                _ => ahead.iter().for_each(|page| {
+                    let _ = dirty.mark(&frames.pages, page);
+                }),
+            }
+            self.map.vm.buffers.give(buffer);
+            self.account.tally.pages_dirtied += marked;
+        }
+        PageRange::new(page, ahead.end())
     }
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use prepage_core::PAGE_SIZE;
+use prepage_core::{FaultClass, PAGE_SIZE};
 use prepage_vm::{AccessError, FlushError, Map, MapError, MapOptions, Object, Pool, Vm, VmOptions};
 use support::{file, is_child, left_in, modes, page_bytes, pages, until, word};
 
@@ -124,6 +124,38 @@ fn dirty_pages_stay_in_memory_until_they_are_written() {
     assert_eq!(object.evict(object.pages()).unwrap(), 2);
     assert_eq!((load(&map, 5 * PAGE), load(&map, 6 * PAGE)), (5, 6));
     assert_eq!(object.dirty_pages(), 0);
+}
+
+#[test]
+fn pages_ahead_of_what_is_written_in_order_take_no_fault_and_go_to_the_file_only_if_they_were_written_to() {
+    let file = file(256 * PAGE_SIZE);
+    let vm = Vm::new(by_hand()).unwrap();
+    let object = vm.file_writable(file.path()).unwrap();
+    let maps = [(); 2].map(|()| vm.map(&object, &MapOptions::writable()).unwrap());
+    maps.iter().for_each(|map| map.populate(map.window()).unwrap());
+    let faults = || vm.statistics().costs_ns[FaultClass::Cached as usize].len();
+    let before = faults();
+    for page in 0..100 {
+        store(&maps[0], page * PAGE, page as u64 + 1000);
+    }
+    assert!(object.dirty_pages() > 100, "pages are let be written to before");
+    let took = faults() - before;
+    assert!((5..20).contains(&took), "{took} faults of 100 pages");
+    // One of these is written to without a fault, one by the other map, one by a call, and one by somebody else to the file.
+    store(&maps[0], 102 * PAGE, 102);
+    store(&maps[1], 103 * PAGE, 103);
+    maps[1].write_at(104 * PAGE_SIZE, &104_u64.to_ne_bytes()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(file.as_file(), &106_u64.to_ne_bytes(), 106 * PAGE_SIZE)
+        .unwrap();
+    object.flush(object.pages()).unwrap();
+    assert_eq!(object.dirty_pages(), 0);
+    assert!((0..100).all(|page| in_file(&file, page * PAGE) == page as u64 + 1000));
+    assert_eq!([102, 103, 104, 106].map(|page| in_file(&file, page * PAGE)), [102, 103, 104, 106]);
+    assert_eq!(vm.statistics().counted.pages_written_back, 103);
+    // What was let be written to is told again.
+    store(&maps[0], 101 * PAGE, 7);
+    assert_eq!(object.write_back(object.pages()).unwrap(), 1);
+    assert_eq!(in_file(&file, 101 * PAGE), 7);
 }
 
 #[test]

@@ -29,15 +29,19 @@ const CACHED_TO_UMAP: (&str, f64) = ("file in the page cache at random, cluster 
 const PREDICTED: (&str, f64) = ("cold file, predicted working set: to kernel mmap", 3.0);
 
 /// The file, removed when this is dropped.
-struct Data {
-    path: PathBuf,
-    pages: u64,
+pub struct Data {
+    pub path: PathBuf,
+    pub pages: u64,
 }
 
 impl Data {
+    /// As large as FILE_MIB says.
     fn new() -> Self {
+        Self::of(std::env::var("FILE_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(1024))
+    }
+
+    pub fn of(mib: u64) -> Self {
         let directory = std::env::var("DIRECTORY").unwrap_or_else(|_| ".".to_owned());
-        let mib: u64 = std::env::var("FILE_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(1024);
         let path = PathBuf::from(directory).join(format!(".bench-vm-{}", std::process::id()));
         let data = Self { path, pages: mib * 256 };
         let mut file = File::create(&data.path).unwrap();
@@ -55,7 +59,7 @@ impl Data {
     }
 
     /// Takes the file out of the page cache.
-    fn cool(&self) {
+    pub fn cool(&self) {
         let file = File::open(&self.path).unwrap();
         // Pages that are being read ahead for who was here before stay until they are there.
         prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(2)).unwrap();
@@ -64,7 +68,7 @@ impl Data {
         assert_eq!(cached, 0, "pages stayed in memory");
     }
 
-    fn kernel(&self) -> FileMapping {
+    pub fn kernel(&self) -> FileMapping {
         let file = File::open(&self.path).unwrap();
         FileMapping::new(file.as_fd(), PageRange::new(PageIndex(0), PageIndex(self.pages))).unwrap()
     }
@@ -80,7 +84,7 @@ impl Drop for Data {
 type Order = Arc<[u64]>;
 
 /// Touches a byte of each line of all pages of `order`, as a reader would.
-fn walk(byte: impl Fn(u64) -> u8, order: &[u64]) -> f64 {
+pub fn walk(byte: impl Fn(u64) -> u8, order: &[u64]) -> f64 {
     let mut sum = 0_u64;
     let took = seconds(|| {
         for &page in order {
@@ -252,7 +256,7 @@ fn cached(data: &Data, umap: Result<&Umap, &str>) -> Vec<Aim> {
     ];
     // It takes ages: a part is enough.
     let part = &order[..order.len() / 8];
-    ways.extend(umap.ok().map(|umap| way("UMap, cached", || umap.walk(&data.path, part))));
+    ways.extend(umap.ok().map(|umap| way("UMap, cached", || umap.walk(&data.path, part, None))));
     let scores =
         compare("file in the page cache, 1/8 of its pages at random, a page a fault", "pages/s", ways);
     let (what, bound) = CACHED_TO_UMAP;
@@ -280,7 +284,7 @@ fn random(data: &Data, umap: Result<&Umap, &str>) -> Vec<Aim> {
     ways.extend(umap.ok().map(|umap| {
         way("UMap, cold", move || {
             data.cool();
-            umap.walk(&data.path, &next())
+            umap.walk(&data.path, &next(), None)
         })
     }));
     let scores = compare_pieces("cold file, 1/16 of its pages in random order", "pages/s", PIECES, ways);
@@ -333,6 +337,6 @@ fn cut(order: &[u64]) -> Arc<[Order]> {
     order.chunks(order.len().div_ceil(PIECES)).map(Order::from).collect()
 }
 
-fn none() -> Policy {
+pub fn none() -> Policy {
     "none".parse().expect("a policy")
 }

@@ -1,7 +1,7 @@
 //! The VM against the kernel doing the same on the same data, and against a plain handler, interleaved in one run.
 //!
 //! `cargo bench -p prepage-vm --bench vm -- [resident] [zeros] [cold] [waits] [clones] [records]
-//! [snapshots] [writes] [give-back]`; all without arguments.
+//! [snapshots] [writes] [half] [give-back]`; all without arguments.
 //! Parts of `cold` are `sequential`, `as-found`, `random`, `cached` and `predicted`.
 //! ROUNDS (default 7) rounds of each measurement, DIRECTORY (default .) for the cold file of FILE_MIB (default 1024),
 //! UMAP for the sources of LLNL's UMap to compare with, ONLY for the ways whose names hold its text (to profile one).
@@ -10,6 +10,7 @@ mod bare;
 mod clones;
 mod cold;
 mod give_back;
+mod half;
 mod plain;
 mod records;
 mod reflink;
@@ -70,6 +71,9 @@ fn main() {
     }
     if chosen("writes") {
         aims.extend(writes::measure());
+    }
+    if chosen("half") {
+        aims.extend(half::measure());
     }
     if chosen("give-back") {
         aims.extend(give_back::measure());

@@ -45,14 +45,15 @@ impl Umap {
         Err(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("c++ failed").to_owned())
     }
 
-    /// Pages a second of `file` touched in `order`, 4 KiB a fault.
-    pub fn walk(&self, file: &Path, order: &[u64]) -> f64 {
+    /// Pages a second of `file` touched in `order`, 4 KiB a fault, with a buffer of so many pages or of the size that UMap chooses.
+    pub fn walk(&self, file: &Path, order: &[u64], buffer_pages: Option<u64>) -> f64 {
         let path = self.directory.join("order");
         let mut words = std::fs::File::create(&path).unwrap();
         let bytes: Vec<u8> = order.iter().flat_map(|page| page.to_le_bytes()).collect();
         words.write_all(&bytes).unwrap();
         let output = Command::new(self.directory.join("umap_walk"))
             .env("UMAP_PAGESIZE", "4096")
+            .envs(buffer_pages.map(|pages| ("UMAP_BUFSIZE", pages.to_string())))
             .args([file, path.as_path()])
             .output()
             .unwrap();

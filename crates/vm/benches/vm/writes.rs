@@ -1,6 +1,7 @@
 //! Writes to a file through a shared map: the first write to each page, and a flush of all that was written; beside a mapping of
 //! the kernel's. And memory without a file, twice as much as fits.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -46,9 +47,20 @@ pub fn measure() -> Vec<Aim> {
         let written = || (0..PAGES).step_by(apart).map(|page| page * PAGE_SIZE);
         let count = PAGES as f64 / apart as f64;
         let of = |what: &str| format!("{what}, one page in {apart} of {} MiB", (PAGES * PAGE_SIZE) >> 20);
-        let write =
-            |map: &Map| written().for_each(|at| map.as_atomics()[at as usize].store(1, Ordering::Relaxed));
-        let kernel_writes = || written().for_each(|at| kernel.set_byte(at, 1));
+        // Another value each time: what is as it was is not written back.
+        let value = Cell::new(0_u8);
+        let next = || {
+            value.set(value.get().wrapping_add(1));
+            value.get()
+        };
+        let write = |map: &Map| {
+            let value = next();
+            written().for_each(|at| map.as_atomics()[at as usize].store(value, Ordering::Relaxed));
+        };
+        let kernel_writes = || {
+            let value = next();
+            written().for_each(|at| kernel.set_byte(at, value));
+        };
         // Each round ends with clean pages.
         let mut firsts = vec![way(KERNEL, || {
             let took = seconds(kernel_writes);
@@ -89,13 +101,16 @@ fn swap(directory: &str) {
     let object = vm.memory(PAGES * PAGE_SIZE).unwrap();
     let map = vm.map(&object, &MapOptions::writable()).unwrap();
     let bytes = || (0..PAGES).map(|page| &map.as_atomics()[(page * PAGE_SIZE) as usize]);
+    let value = Cell::new(0_u8);
     let written = way("each page written to, in order", || {
-        PAGES as f64 / seconds(|| bytes().for_each(|byte| byte.store(1, Ordering::Relaxed)))
+        value.set(value.get() % u8::MAX + 1);
+        PAGES as f64 / seconds(|| bytes().for_each(|byte| byte.store(value.get(), Ordering::Relaxed)))
     });
     let read = way("each page read, in order", || {
         PAGES as f64
             / seconds(|| {
-                assert_eq!(bytes().map(|byte| u64::from(byte.load(Ordering::Relaxed))).sum::<u64>(), PAGES)
+                let sum = bytes().map(|byte| u64::from(byte.load(Ordering::Relaxed))).sum::<u64>();
+                assert_eq!(sum, PAGES * u64::from(value.get()));
             })
     });
     compare("memory without a file, half of it swapped out", "pages/s; ratio to writes", vec![written, read]);

@@ -8,6 +8,7 @@ mod linux;
 mod maps;
 mod modes;
 mod modes_report;
+mod patterns;
 mod pool;
 mod rates;
 mod report;
@@ -60,6 +61,12 @@ pub enum Command {
     /// Do the work once: a worker of `bench workload`
     #[command(hide = true)]
     WorkloadWorker(workload::WorkerArgs),
+    /// Write and read a large file, records of it and many small files under a limit of memory: by read and write, by mmap, and by
+    /// the user-space VM's writable maps
+    Patterns(patterns::Args),
+    /// Do it once in one way: a worker of `bench patterns`
+    #[command(hide = true)]
+    PatternsWorker(patterns::WorkerArgs),
     /// Measure rates of the whole machine: starts of programs, new pages, a build
     Rates(rates::Args),
     /// Start a program again and again: a worker of `bench rates`
@@ -96,6 +103,8 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         Command::PoolWorker(args) => pool::work(args),
         Command::Workload(args) => workload::run(args),
         Command::WorkloadWorker(args) => workload::work(args),
+        Command::Patterns(args) => patterns::run(args),
+        Command::PatternsWorker(args) => patterns::work(args),
         Command::Rates(args) => rates::run(args),
         Command::Starts(args) => rates::count(args),
         Command::Access { pattern, seed, expect_sum, file } => {

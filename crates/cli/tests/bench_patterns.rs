@@ -1,0 +1,52 @@
+//! `prepage bench patterns` does the same by every way.
+
+use std::process::{Command, Output};
+
+use prepage_testing::Doctor;
+use serde_json::Value;
+
+mod support;
+
+fn patterns(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    command.args(["bench", "patterns"]).args(arguments).output().unwrap()
+}
+
+#[test]
+fn every_way_reads_what_it_wrote_and_leaves_nothing() {
+    if !support::may(Doctor::ServedFaults) {
+        return;
+    }
+    // On a disk: the system's temporary directory may be in memory.
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let there = directory.path().to_str().unwrap();
+    let fixed = ["--json", "--rounds", "1", "--size", "36M", "--files", "40", "--directory"];
+    let output = patterns(&[&fixed[..], &[there]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["schema_version"], &report["limit_bytes"]), (&1.into(), &Value::Null));
+    let runs: Vec<&Value> = report["ways"].as_array().unwrap().iter().map(|way| &way["runs"][0]).collect();
+    let done = |run: &Value| -> Vec<(String, u64, u64)> {
+        let phases = run.as_array().unwrap().iter();
+        let number = |phase: &Value, name: &str| phase[name].as_u64().unwrap();
+        let name = |phase: &Value| format!("{} {}", phase["pattern"], phase["name"]);
+        phases.map(|phase| (name(phase), number(phase, "operations"), number(phase, "sum"))).collect()
+    };
+    let calls = done(runs[0]);
+    assert_eq!((calls.len(), runs.len()), (11, 3));
+    assert!(calls.iter().filter(|(_, _, sum)| *sum > 0).count() >= 7, "{calls:?}");
+    for run in &runs[1..] {
+        assert_eq!(done(run), calls);
+    }
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+}
+
+#[test]
+fn what_cannot_be_measured_says_why() {
+    let output = patterns(&["--size", "1M"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--size is too small"));
+    let output = patterns(&["--group", "/nowhere", "--rounds", "1"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the limit of /nowhere cannot be set"));
+}
