@@ -122,10 +122,16 @@ impl Fault<'_> {
             return None;
         }
         let at = place.offset_of(place.page);
-        let mapped = map.space.uffd.map_resident(&map.span, at, PAGE_SIZE, Writes::Free);
+        let uffd = &map.space.uffd;
+        // A page that was there, and has gone meanwhile, is mapped by the next touch.
+        let mapped = if self.touch.protected {
+            Ok(Progress::Mapped)
+        } else {
+            uffd.map_resident(&map.span, at, PAGE_SIZE, Writes::Free)
+        };
         let let_through = mapped.and_then(|progress| match progress {
             // Wakes who waits for it, too.
-            Progress::Mapped => map.space.uffd.unprotect(&map.span, at, PAGE_SIZE).map(|()| progress),
+            Progress::Mapped => uffd.unprotect(&map.span, at, PAGE_SIZE).map(|()| progress),
             _ => Ok(progress),
         });
         drop(section);
