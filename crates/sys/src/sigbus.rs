@@ -18,6 +18,8 @@ pub struct BusFault {
     pub ip: u64,
     /// Whether it was written to; `None` where this architecture is not known.
     pub write: Option<bool>,
+    /// Whether a page was there that may not be touched so; false where this architecture is not known.
+    pub protected: bool,
 }
 
 /// What a resolver found.
@@ -95,8 +97,8 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context
     // A page that could not be had. Other codes tell of broken memory (BUS_MCEERR_AR), which no resolver mends, or were sent
     // by kill(2) and the like.
     let verdict = if code == libc::BUS_ADRERR {
-        let (ip, write) = registers(context);
-        (installed.resolver)(&BusFault { address, ip, write })
+        let (ip, write, protected) = registers(context);
+        (installed.resolver)(&BusFault { address, ip, write, protected })
     } else {
         Verdict::NotOurs
     };
@@ -159,17 +161,19 @@ fn pass_on(
     }
 }
 
-/// The instruction, and whether it wrote.
+/// The instruction, whether it wrote, and whether a page was there.
 #[cfg(target_arch = "x86_64")]
-fn registers(context: *mut libc::c_void) -> (u64, Option<bool>) {
-    // Bit 1 of the page fault's error code.
+fn registers(context: *mut libc::c_void) -> (u64, Option<bool>, bool) {
+    // Bits of the page fault's error code.
+    const PROTECTED: i64 = 1 << 0;
     const WRITE: i64 = 1 << 1;
     // SAFETY: with SA_SIGINFO the kernel passes a ucontext.
     let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    (registers[libc::REG_RIP as usize] as u64, Some(registers[libc::REG_ERR as usize] & WRITE != 0))
+    let error = registers[libc::REG_ERR as usize];
+    (registers[libc::REG_RIP as usize] as u64, Some(error & WRITE != 0), error & PROTECTED != 0)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn registers(_: *mut libc::c_void) -> (u64, Option<bool>) {
-    (0, None)
+fn registers(_: *mut libc::c_void) -> (u64, Option<bool>, bool) {
+    (0, None, false)
 }

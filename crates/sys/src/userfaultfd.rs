@@ -14,10 +14,10 @@ use prepage_core::PAGE_SIZE;
 use crate::region::Span;
 use crate::userfaultfd_abi::{
     API, Api, EVENT_FORK, EVENT_PAGEFAULT, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP, FEATURE_EVENT_FORK,
-    FEATURE_EVENTS, FEATURE_MINOR_SHMEM, FEATURE_POISON, FEATURE_SIGBUS, FEATURE_THREAD_ID, FLAG_WRITE, Fill,
-    IOC_API, IOC_CONTINUE, IOC_COPY, IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER, IOC_WAKE,
-    IOC_WRITE_PROTECT, IOC_ZEROPAGE, MODE_MINOR, MODE_MISSING, MODE_WRITE_PROTECT, PROTECT_ON, PROTECTED,
-    Range, RawMessage, Register, Transfer, USER_MODE_ONLY, WriteProtect,
+    FEATURE_EVENTS, FEATURE_MINOR_SHMEM, FEATURE_POISON, FEATURE_SIGBUS, FEATURE_THREAD_ID, FLAG_PROTECTED,
+    FLAG_WRITE, Fill, IOC_API, IOC_CONTINUE, IOC_COPY, IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER,
+    IOC_WAKE, IOC_WRITE_PROTECT, IOC_ZEROPAGE, MODE_MINOR, MODE_MISSING, MODE_WRITE_PROTECT, PROTECT_ON,
+    PROTECTED, Range, RawMessage, Register, Transfer, USER_MODE_ONLY, WriteProtect,
 };
 
 /// How the faults of a descriptor are told.
@@ -72,6 +72,8 @@ pub struct Message {
     pub tid: u32,
     /// Whether it was a write.
     pub write: bool,
+    /// Whether a page was there that is write-protected.
+    pub protected: bool,
 }
 
 /// How far a call that maps pages came.
@@ -422,6 +424,7 @@ impl RawMessage {
                 address: second & !(PAGE_SIZE - 1),
                 tid: third as u32,
                 write: first & FLAG_WRITE != 0,
+                protected: first & FLAG_PROTECTED != 0,
             })),
             EVENT_REMAP => Some(Event::Moved { from: first, to: second, len: third }),
             EVENT_REMOVE => Some(Event::Removed { start: first, end: second }),

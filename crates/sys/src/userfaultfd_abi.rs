@@ -81,6 +81,7 @@ pub(crate) const EVENT_REMAP: u8 = 0x14;
 pub(crate) const EVENT_REMOVE: u8 = 0x15;
 pub(crate) const EVENT_UNMAP: u8 = 0x16;
 pub(crate) const FLAG_WRITE: u64 = 1 << 0;
+pub(crate) const FLAG_PROTECTED: u64 = 1 << 1;
 pub(crate) const USER_MODE_ONLY: libc::c_int = 1;
 
 const fn request(direction: u64, number: u64, size: usize) -> libc::Ioctl {

@@ -36,6 +36,8 @@ pub(crate) struct Touch {
     pub(crate) address: u64,
     pub(crate) ip: u64,
     pub(crate) write: bool,
+    /// A page was there, which may not be written to.
+    pub(crate) protected: bool,
     pub(crate) tid: u32,
     pub(crate) start_ns: u64,
 }

@@ -277,6 +277,7 @@ pub(crate) fn serve_message(space: &Space, message: &Message) {
         address: message.address,
         ip: 0,
         write: message.write,
+        protected: message.protected,
         tid: message.tid,
         start_ns,
     };
@@ -315,7 +316,7 @@ mod tests {
         vm.core.jobs.wait_for_threads();
         let serve = |page: u64| {
             let address = map.address() + page * PAGE_SIZE;
-            serve_message(&map.core.space, &Message { address, tid: 1, write: false });
+            serve_message(&map.core.space, &Message { address, tid: 1, write: false, protected: false });
             object.core.frames().unwrap().pages.see(PageIndex(page))
         };
         assert_eq!(serve(3), Seen::Resident { marked: false });

@@ -78,7 +78,12 @@ impl MapCore {
         // A private map would get copies of its own, and who is told of writes maps frames that are there.
         let is_plain = place.install == Install::Continue && !self.private && frames.dirty.is_none();
         let is_here = place.window.start() <= range.start() && range.end() <= place.window.end();
-        is_plain && is_here && matches!(self.around(), Around::Near(_)) && {
+        // Those that were asked for exactly are what was read, or this call is not all.
+        let is_all = match self.around() {
+            Around::Exactly(Neighbours::Block(pages)) => block(place.page, pages, place.window) == range,
+            Around::Exactly(Neighbours::Spiral(_)) | Around::Near(_) => true,
+        };
+        is_plain && is_here && is_all && {
             let copied =
                 self.space.uffd.copy(&self.span, place.offset_of(range.start()), bytes, Writes::Free);
             matches!(copied, Ok(Progress::Done))

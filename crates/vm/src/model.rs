@@ -68,7 +68,7 @@ mod whole_path {
             if is_present(address).unwrap() {
                 return true;
             }
-            let fault = BusFault { address, ip: 0, write: Some(false) };
+            let fault = BusFault { address, ip: 0, write: Some(false), protected: false };
             match inline::serve(map.core.space.addresses, &fault) {
                 Verdict::Resolved => {}
                 Verdict::Failed => return false,
@@ -85,7 +85,10 @@ mod whole_path {
                 check(address, page);
                 return true;
             }
-            handler::serve_message(&map.core.space, &Message { address, tid, write: false });
+            handler::serve_message(
+                &map.core.space,
+                &Message { address, tid, write: false, protected: false },
+            );
             // Until the fault is recorded: nobody may forget it.
             let recorded = loop {
                 let (faults, _) = vm.core.records.as_ref().expect("asked for").take();
@@ -288,7 +291,7 @@ mod whole_path {
                 map.region.as_atomics()[(page * PAGE_SIZE) as usize].store(value, Ordering::SeqCst);
                 return;
             }
-            let fault = BusFault { address, ip: 0, write: Some(true) };
+            let fault = BusFault { address, ip: 0, write: Some(true), protected: entry[0].is_present() };
             assert_eq!(inline::serve(map.core.space.addresses, &fault), Verdict::Resolved);
         }
     }

@@ -157,7 +157,12 @@ impl Fault<'_> {
     /// Lets the pages `run`, which are marked, be written to in the map.
     fn let_through(&self, place: &Place<'_>, run: PageRange) -> std::io::Result<Progress> {
         let (map, at) = (self.map, place.offset_of(run.start()));
-        let progress = map.space.uffd.map_resident(&map.span, at, run.bytes(), Writes::Free)?;
+        // A page that was there, and has gone meanwhile, is mapped by the next touch.
+        let progress = if self.touch.protected {
+            Progress::Mapped
+        } else {
+            map.space.uffd.map_resident(&map.span, at, run.bytes(), Writes::Free)?
+        };
         if matches!(progress, Progress::Mapped | Progress::Part(_)) {
             // Wakes who waits for it, too.
             map.space.uffd.unprotect(&map.span, at, run.bytes())?;
