@@ -236,9 +236,9 @@ impl Armer {
             self.expected.remove(&pid);
             let is_first = !self.spaces.contains_key(&pid);
             self.spaces.entry(pid).or_default().push(touches);
-            // A later one is for a library loaded by dlopen(3), which perf reports as mapped: then it is found armed.
-            let mapped = if is_first || !self.knows_times { self.arm_all(pid) } else { Vec::new() };
+            // A later one is for a library loaded by dlopen(3), which is found armed where it is seen to be mapped.
             if is_first {
+                let mapped = self.arm_all(pid);
                 let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
                 self.unjudged.push(Unjudged { pid, sent_ns, mapped, present });
             }
@@ -363,7 +363,11 @@ impl Armer {
             Err(_) => return None,
         };
         // The agent arms what ld.so maps before it is used.
-        let since = if by == By::Agent && time_ns > 0 { Since::Mapped(time_ns) } else { Since::Now };
+        let since = match by {
+            By::Agent if time_ns > 0 => Since::Mapped(time_ns),
+            By::Agent if !self.knows_times => Since::Exec,
+            By::Agent | By::Observer => Since::Now,
+        };
         self.ranges.now().armed(pid, mapped, since);
         Some(by)
     }

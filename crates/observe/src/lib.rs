@@ -26,6 +26,7 @@
 //! | [`faults`]      | pages in use, as perf tells them                                        |
 //! | `primer`        | the wait for perf                                                       |
 //! | [`page_tables`] | pages in use, until perf is ready and where it is forbidden             |
+//! | `runs`          | sets of addresses                                                       |
 //! | [`inside`]      | names and reads, as the agent tells them                                |
 //! | [`stalls`], [`calls`] | names and reads that threads are found asleep in                  |
 //! | [`elsewhere`]   | processes for which a name means another file                             |
@@ -58,6 +59,7 @@ mod loads;
 pub mod observer;
 pub mod page_tables;
 mod primer;
+mod runs;
 pub mod sightings;
 pub mod stalls;
 pub mod until;

@@ -3,14 +3,14 @@
 //! In an armed mapping only pages that were touched are there. Order is known as far as the intervals tell, and what is
 //! touched between the last look and the end of a process is not seen.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use prepage_core::profile::observation::Coverage;
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_sys::pagemap::PageMap;
+use prepage_core::{PageIndex, PageRange};
+use prepage_sys::pagemap::{PageEntry, PageMap};
 use prepage_trace::space::parse_maps_line;
 use prepage_trace::{Mapped, now_ns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,12 +19,15 @@ use crate::armed::SharedRanges;
 use crate::armer::{Armer, is_of_a_file};
 use crate::arming::Entry;
 use crate::faults::as_stat_shows;
-use crate::sightings::Sightings;
+use crate::runs::{Run, joined, within, without};
+use crate::sightings::{Place, Sightings};
 use crate::until::Until;
 
 /// Shortest and longest interval between looks; between these, a tenth of the time since the beginning.
 const INTERVAL_MIN: Duration = Duration::from_micros(500);
 const INTERVAL_MAX: Duration = Duration::from_millis(50);
+/// How often the mappings of a process are read again that seem to be the same.
+const READ_NS: u64 = 10_000_000;
 
 /// Page tables, and what was seen in them.
 #[derive(Debug)]
@@ -45,12 +48,91 @@ struct Process {
     /// What tells one program of a process from the next: its auxiliary vector.
     program: Vec<u8>,
     map: PageMap,
-    /// Runs of pages that were there at some look: nothing new in them.
-    seen: HashSet<(u64, u64)>,
+    /// Its mappings of files, when they were read last.
+    mappings: Vec<Mapping>,
+    /// How many pages had been mapped, and when they were read.
+    mapped_pages: u64,
+    read_ns: u64,
+    /// Pages that were there at some look: noted, if they are to be.
+    noted: Vec<Run>,
     /// Whether it was looked at as it ended.
     was_seen_last: bool,
-    /// Addresses of pages that were there before their mapping was armed: they, or neighbours of theirs, were touched.
-    before: HashSet<u64>,
+}
+
+/// A mapping of a file.
+#[derive(Debug)]
+struct Mapping {
+    mapped: Mapped,
+    /// `None` where nothing is noted of it.
+    place: Option<Place>,
+}
+
+/// How many pages process `pid` has mapped that are not private memory to be written to, as heaps and stacks are: their number
+/// changes with most mappings of files.
+fn mapped_pages(pid: u32) -> Option<u64> {
+    let sizes = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut pages = sizes.split_ascii_whitespace().map(str::parse::<u64>);
+    let all = pages.next()?.ok()?;
+    Some(all.abs_diff(pages.nth(4)?.ok()?))
+}
+
+impl Process {
+    fn new(program: Vec<u8>, map: PageMap) -> Self {
+        Self {
+            program,
+            map,
+            mappings: Vec::new(),
+            mapped_pages: 0,
+            read_ns: 0,
+            noted: Vec::new(),
+            was_seen_last: false,
+        }
+    }
+
+    /// Whether process `pid` may have mapped files since its mappings were read. To read them takes ten times as long as to look at its
+    /// page tables.
+    fn may_have_other_mappings(&mut self, pid: u32, now: u64) -> bool {
+        let Some(pages) = mapped_pages(pid) else { return false };
+        let known = std::mem::replace(&mut self.mapped_pages, pages);
+        pages != known || now.saturating_sub(self.read_ns) >= READ_NS
+    }
+
+    /// Whether one of the pages at `new` is a file's that no known mapping shows.
+    fn is_of_unknown_file(&self, new: &[Run]) -> bool {
+        let known: Vec<Run> =
+            self.mappings.iter().map(|Mapping { mapped, .. }| (mapped.start, mapped.end)).collect();
+        without(new, &known).iter().any(|run| {
+            let mut entry = [PageEntry::default()];
+            self.map.entries(run.0, &mut entry).is_ok() && entry[0].is_of_file()
+        })
+    }
+
+    /// Reads its mappings, and has those armed that are new.
+    fn read_mappings(&mut self, pid: u32, now: u64, armer: &mut Armer, sightings: &mut Sightings) {
+        self.read_ns = now;
+        let known = std::mem::take(&mut self.mappings);
+        let mut new = Vec::new();
+        for mapped in mappings(pid) {
+            // mprotect(2) makes several of one.
+            let at = known.partition_point(|one| one.mapped.start <= mapped.start);
+            let same = known[..at].last().filter(|one| is_part(&mapped, &one.mapped));
+            let place = same.map(|one| one.place).unwrap_or_else(|| {
+                armer.mapped(pid, &mapped, 0);
+                new.push((mapped.start, mapped.end));
+                sightings.place(Path::new(&*mapped.path), mapped.inode.map(as_stat_shows))
+            });
+            self.mappings.push(Mapping { mapped, place });
+        }
+        // What was noted there was another file's, or is noted once more.
+        self.noted = without(&self.noted, &new);
+    }
+}
+
+/// Whether `mapped` shows what a part of `whole` showed.
+fn is_part(mapped: &Mapped, whole: &Mapped) -> bool {
+    mapped.inode == whole.inode
+        && mapped.end <= whole.end
+        && mapped.offset_bytes.checked_sub(whole.offset_bytes) == mapped.start.checked_sub(whole.start)
 }
 
 impl PageTables {
@@ -126,6 +208,10 @@ impl PageTables {
         if program.is_empty() {
             return false;
         }
+        // A child of vfork(2) has its parent's address space, which lives on when it executes another program.
+        if self.processes.get(&pid).is_some_and(|known| known.program == program) {
+            return true;
+        }
         if !self.executed {
             // The starter, as long as it is what this process is.
             self.executed =
@@ -135,22 +221,16 @@ impl PageTables {
             }
             *last_touch_ns = now_ns();
         }
-        let is_known = self.processes.get(&pid).is_some_and(|known| known.program == program);
         // A child that has not executed anything uses what its parent uses, but is not armed.
         let is_fork =
             pid != self.root && self.processes.get(&parent).is_some_and(|known| known.program == program);
-        if !is_known {
-            let Ok(map) = PageMap::of(pid) else {
-                self.unreadable += 1;
-                return false;
-            };
-            self.processes.insert(
-                pid,
-                Process { program, map, seen: HashSet::new(), was_seen_last: false, before: HashSet::new() },
-            );
-            if !is_fork {
-                self.armer.executed(pid, now_ns());
-            }
+        let Ok(map) = PageMap::of(pid) else {
+            self.unreadable += 1;
+            return false;
+        };
+        self.processes.insert(pid, Process::new(program, map));
+        if !is_fork {
+            self.armer.executed(pid, now_ns());
         }
         true
     }
@@ -160,48 +240,45 @@ impl PageTables {
         if self.armer.is_expected(pid) {
             return;
         }
-        let mappings = mappings(pid);
-        self.see(pid, &mappings, sightings, last_touch_ns);
-        for mapped in &mappings {
-            self.armer.mapped(pid, mapped, 0);
-        }
-    }
-
-    /// Notes the pages that are there now and were not at the last look.
-    fn see(&mut self, pid: u32, mappings: &[Mapped], sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        // What is armed from now on may have been touched before.
         let now = now_ns();
         let Some(process) = self.processes.get_mut(&pid) else { return };
+        if process.may_have_other_mappings(pid, now) {
+            process.read_mappings(pid, now, &mut self.armer, sightings);
+        }
         let Ok(present) = process.map.present() else { return };
+        let mut new = without(&present, &process.noted);
+        if process.is_of_unknown_file(&new) {
+            process.read_mappings(pid, now, &mut self.armer, sightings);
+            new = without(&present, &process.noted);
+        }
         // An agent sends word of a mapping before the program touches it: what is not armed may have been by now.
         let may_be_armed = self.armer.is_sent_something();
         let ranges = self.armer.ranges();
         let ranges = ranges.now();
-        for mapped in mappings {
-            let path = Path::new(&*mapped.path);
-            let Some(place) = sightings.place(path, mapped.inode.map(as_stat_shows)) else { continue };
-            let from = present.partition_point(|run| run.1 <= mapped.start);
-            for &(start, end) in present[from..].iter().take_while(|run| run.0 < mapped.end) {
-                let (start, end) = (start.max(mapped.start), end.min(mapped.end));
-                let is_armed = ranges.contains(pid, start, now);
-                let is_for_later = !is_armed && may_be_armed;
-                if is_for_later || is_armed && !process.seen.insert((start, end)) {
+        let mut later = Vec::new();
+        for Mapping { mapped, place } in &process.mappings {
+            let Some(place) = *place else { continue };
+            for run in within(&new, (mapped.start, mapped.end)) {
+                let is_armed = ranges.contains(pid, run.0, now);
+                if !is_armed && may_be_armed {
+                    later.push(run);
                     continue;
                 }
-                for address in (start..end).step_by(PAGE_SIZE as usize) {
-                    let page = PageIndex::containing(mapped.offset_bytes + (address - mapped.start));
-                    let is_new = if is_armed {
-                        !process.before.contains(&address) && sightings.touch(now, place, page)
-                    } else {
-                        let pages = PageRange::new(page, PageIndex(page.0 + 1));
-                        self.has_windows = true;
-                        process.before.insert(address) && sightings.window(now, place, pages)
-                    };
-                    if is_new {
-                        *last_touch_ns = now;
-                    }
+                let page = |address| PageIndex::containing(mapped.offset_bytes + (address - mapped.start));
+                let pages = PageRange::new(page(run.0), page(run.1));
+                let is_new = if is_armed {
+                    pages.iter().fold(false, |is_new, page| sightings.touch(now, place, page) | is_new)
+                } else {
+                    self.has_windows = true;
+                    sightings.window(now, place, pages)
+                };
+                if is_new {
+                    *last_touch_ns = now;
                 }
             }
         }
+        process.noted = joined(&process.noted, &without(&new, &later));
     }
 
     /// The process and its descendants, itself first.
