@@ -170,11 +170,14 @@ impl PageMap {
             if found < 0 {
                 return Err(io::Error::last_os_error());
             }
-            runs.extend(regions[..found as usize].iter().map(|region| (region.start, region.end)));
-            if scan.walk_end <= start {
-                break;
+            let found = &regions[..found as usize];
+            runs.extend(found.iter().map(|region| (region.start, region.end)));
+            // With room left, the walk came to its end. Its `walk_end` may lie before that: where the kernel's own buffer
+            // had been full once (512 runs, Linux 6.18), it keeps the place of that.
+            match found.last().filter(|_| found.len() == REGIONS) {
+                Some(last) => start = scan.walk_end.max(last.end),
+                None => break,
             }
-            start = scan.walk_end;
         }
         Ok(runs)
     }
@@ -222,6 +225,30 @@ mod tests {
         // SAFETY: within the capacity; the write makes no claim about what the vector holds.
         unsafe { std::ptr::write_volatile(page as *mut u8, 1) };
         assert!(is_present() && map.is_alive());
+    }
+
+    /// More runs than the kernel tells at once, and than it keeps while it walks.
+    #[test]
+    fn many_runs_are_told_once_each_and_in_order() {
+        let map = PageMap::of(std::process::id()).expect("our own");
+        for runs in [400, 600, REGIONS, REGIONS + 1, 2 * REGIONS + 700] {
+            let pages: Vec<u8> = Vec::with_capacity((2 * runs + 2) * PAGE_BYTES as usize);
+            let first = (pages.as_ptr() as u64).next_multiple_of(PAGE_BYTES);
+            let touched: Vec<(u64, u64)> = (0..runs as u64)
+                .map(|run| first + (2 * run + 1) * PAGE_BYTES)
+                .map(|start| (start, start + PAGE_BYTES))
+                .collect();
+            let len = (2 * runs + 1) * PAGE_BYTES as usize;
+            // SAFETY: within the capacity. A huge page would bring in what is not touched.
+            let advised = unsafe { libc::madvise(first as *mut libc::c_void, len, libc::MADV_NOHUGEPAGE) };
+            assert_eq!(advised, 0, "{}", io::Error::last_os_error());
+            for &(start, _) in &touched {
+                // SAFETY: within the capacity; the write makes no claim about what the vector holds.
+                unsafe { std::ptr::write_volatile(start as *mut u8, 1) };
+            }
+            let end = first + (2 * runs as u64 + 1) * PAGE_BYTES;
+            assert_eq!(map.present_in(first + PAGE_BYTES..end).unwrap(), touched);
+        }
     }
 
     #[test]
