@@ -24,7 +24,7 @@ const PAGES: u64 = 2048;
 const TOUCHERS: u64 = 4;
 const ZEROS: u64 = TOUCHERS;
 const AGAIN: u64 = TOUCHERS + 1;
-const DISTURB: u64 = TOUCHERS + 2;
+const DISTURB: u64 = AGAIN + 2;
 const FORK: u64 = DISTURB + 2;
 const INTERRUPT: u64 = FORK + 1;
 const LOCK: u64 = INTERRUPT + 1;
@@ -35,9 +35,11 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const TICK: Duration = Duration::from_millis(200);
 /// Of so many children one is a process of its own that dumps core.
 const DUMPS: u64 = 16;
-/// A core of a process with [`SPARSE_BYTES`] mapped twice is smaller.
-const CORE_BYTES: u64 = 256 << 20;
-const SPARSE_BYTES: u64 = 1 << 30;
+/// A core of a process with [`SPARSE_BYTES`] mapped twice is smaller. The kernel looks for each page of the private map in turn.
+const CORE_BYTES: u64 = 64 << 20;
+const SPARSE_BYTES: u64 = 256 << 20;
+/// How long what signals touch is missing, then there again, in turns.
+const LEFT_ALONE: Duration = Duration::from_millis(20);
 
 /// What every page begins with.
 fn word(page: u64) -> u64 {
@@ -140,6 +142,16 @@ fn take_signals() {
         action.sa_sigaction = on_signal as *const () as usize;
         action.sa_flags = libc::SA_RESTART;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+}
+
+/// The kernel gives a process's signal to its first thread where it can: it and who sends them leave them to those that touch.
+fn leave_signals_to_others() {
+    // SAFETY: a set of signals is a number of bits, and both calls are given one.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&raw mut set, libc::SIGUSR1);
+        assert_eq!(libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()), 0);
     }
 }
 
@@ -412,11 +424,14 @@ impl Stress {
 
     fn work(&self, number: usize, long_lived: &[Map]) {
         let mut random = Random(0x2545_f491_4f6c_dd1d ^ (number as u64 + 1) << 17);
+        if number as u64 == INTERRUPT {
+            leave_signals_to_others();
+        }
         while !self.stop.load(Ordering::Relaxed) {
             match number as u64 {
                 number if number < TOUCHERS => self.touch_some(&mut random, long_lived),
                 ZEROS => self.zero_some(&mut random),
-                AGAIN => {
+                AGAIN..DISTURB => {
                     let mode = if random.below(8) == 0 { Mode::Handler } else { Mode::Inline };
                     self.touch_again(&mut random, mode);
                 }
@@ -565,14 +580,16 @@ fn main() {
         let mut turns = 0_u64;
         while !end.load(Ordering::Relaxed) {
             evicted.evict(evicted.pages()).expect("holes can be punched");
-            thread::sleep(Duration::from_millis(5));
+            thread::sleep(LEFT_ALONE);
             for map in &for_signals {
                 map.populate(map.window()).expect("a file that is there");
             }
+            thread::sleep(LEFT_ALONE);
             turns += 1;
         }
         (for_signals, turns)
     });
+    leave_signals_to_others();
     while lived.tick(TICK) < Duration::from_secs(seconds) {
         let trace = stress.vm.take_trace();
         recorded += trace.faults.len() as u64 + trace.facts.lost;

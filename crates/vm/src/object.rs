@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::memfd::Memfd;
 use prepage_sys::sections::Sections;
+use prepage_sys::signals::Masked;
 
 use crate::backing::{Backing, Backings};
 use crate::book::Hold;
@@ -192,6 +193,8 @@ impl Object {
 
     /// The maps of the object: one backing each, and one for each piece of a map of several.
     pub fn backings(&self) -> Vec<Backing> {
+        // Reclaim takes the lock too, and a handler's touch may wait for the frames that it frees.
+        let _masked = Masked::asynchronous();
         self.core.backings.all()
     }
 
@@ -201,7 +204,7 @@ impl Object {
     /// # Errors
     /// When /proc/self/pagemap cannot be read.
     pub fn mappings_of(&self, page: PageIndex) -> io::Result<Vec<(u64, Backing)>> {
-        let backings = self.core.backings.all();
+        let backings = self.backings();
         let tally = Tally { backings_scanned: backings.len() as u64, ..Tally::default() };
         self.core.vm.figures.add(0, &tally);
         let mut mappings = Vec::new();
