@@ -7,6 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use prepage_core::PageIndex;
 use prepage_core::policy::Policy;
 use prepage_core::policy::aligned::Aligned;
 use prepage_core::policy::predicted::Predicted;
@@ -22,13 +23,31 @@ static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 static ANSWERING: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 static ALLOCATED_BY_THEM: AtomicU64 = AtomicU64::new(0);
 
+/// The thread that lists backings now, and how often it allocated while a signal's handler could run.
+static LISTS: AtomicU32 = AtomicU32::new(0);
+static ALLOCATED_OPENLY: AtomicU64 = AtomicU64::new(0);
+
 struct Watching;
+
+/// Whether this thread holds signals back.
+fn is_masked() -> bool {
+    // SAFETY: both only write to the set, which is a plain value.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
+        libc::sigismember(&set, libc::SIGUSR1) == 1
+    }
+}
 
 fn look() {
     if ANSWERING[0].load(Ordering::Relaxed) != 0 {
         let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let answers = ANSWERING.iter().any(|tid| tid.load(Ordering::Relaxed) == own);
         ALLOCATED_BY_THEM.fetch_add(u64::from(answers), Ordering::Relaxed);
+    }
+    let lists = LISTS.load(Ordering::SeqCst);
+    if lists != 0 && rustix::thread::gettid().as_raw_nonzero().get() as u32 == lists && !is_masked() {
+        ALLOCATED_OPENLY.fetch_add(1, Ordering::SeqCst);
     }
     let touches = TOUCHES.load(Ordering::SeqCst);
     if touches != 0 && rustix::thread::gettid().as_raw_nonzero().get() as u32 == touches {
@@ -131,6 +150,24 @@ fn a_fault_in_signal_context_allocates_nothing() {
     (0..50).for_each(|page| assert_eq!(touch(&map, 94 + page), word(page * 4096)));
     assert!(vm.statistics().counted.soft > 0 && vm.statistics().counted.hard > 0);
     assert_eq!(ALLOCATED.load(Ordering::SeqCst), 0, "allocated or freed in signal handlers");
+}
+
+/// The list is made under the lock that reclaim takes, and a handler's touch may wait for what reclaim frees.
+#[test]
+fn no_handler_runs_while_backings_are_listed() {
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let object = vm.anonymous(16 * 4096).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    LISTS.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
+    drop(std::hint::black_box(Box::new(7)));
+    let seen = ALLOCATED_OPENLY.swap(0, Ordering::SeqCst);
+    let backings = object.backings();
+    let openly = ALLOCATED_OPENLY.load(Ordering::SeqCst);
+    let mappings = object.mappings_of(PageIndex(0)).unwrap();
+    LISTS.store(0, Ordering::SeqCst);
+    assert_eq!((seen, openly), (2, 0), "what is allocated openly is seen, and backings are not");
+    assert_eq!((backings.len(), mappings.len()), (1, 0));
+    drop(map);
 }
 
 #[test]
