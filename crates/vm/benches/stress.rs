@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use prepage_core::policy::Neighbours;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::forked::Forked;
+use prepage_sys::signals::Masked;
 use prepage_vm::{Advice, Map, MapOptions, Mode, Object, Piece, Pool, Source, SourceError, Vm, VmOptions};
 use rustix::mm::{MlockAllFlags, mlockall, munlockall};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
@@ -142,16 +143,6 @@ fn take_signals() {
         action.sa_sigaction = on_signal as *const () as usize;
         action.sa_flags = libc::SA_RESTART;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
-    }
-}
-
-/// The kernel gives a process's signal to its first thread where it can: it and who sends them leave them to those that touch.
-fn leave_signals_to_others() {
-    // SAFETY: a set of signals is a number of bits, and both calls are given one.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigaddset(&raw mut set, libc::SIGUSR1);
-        assert_eq!(libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()), 0);
     }
 }
 
@@ -424,9 +415,7 @@ impl Stress {
 
     fn work(&self, number: usize, long_lived: &[Map]) {
         let mut random = Random(0x2545_f491_4f6c_dd1d ^ (number as u64 + 1) << 17);
-        if number as u64 == INTERRUPT {
-            leave_signals_to_others();
-        }
+        let _masked = (number as u64 == INTERRUPT).then(Masked::asynchronous);
         while !self.stop.load(Ordering::Relaxed) {
             match number as u64 {
                 number if number < TOUCHERS => self.touch_some(&mut random, long_lived),
@@ -589,7 +578,8 @@ fn main() {
         }
         (for_signals, turns)
     });
-    leave_signals_to_others();
+    // The kernel gives a process's signal to its first thread where it can: it and who sends them leave them to those that touch.
+    let _masked = Masked::asynchronous();
     while lived.tick(TICK) < Duration::from_secs(seconds) {
         let trace = stress.vm.take_trace();
         recorded += trace.faults.len() as u64 + trace.facts.lost;
