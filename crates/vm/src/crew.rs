@@ -114,32 +114,16 @@ impl Crew {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
-    use std::thread;
-
     use super::*;
 
     #[test]
     fn the_last_idle_thread_stays() {
         let crew = Crew::new(4);
-        let idle = || crew.idle.load(Ordering::SeqCst);
-        thread::scope(|scope| {
-            let (crew, calls) = (&crew, crew.calls());
-            let first = scope.spawn(move || crew.sleep(calls, None));
-            while idle() < 1 {
-                thread::yield_now();
-            }
-            let second = scope.spawn(move || crew.sleep(calls, None));
-            while idle() < 2 {
-                thread::yield_now();
-            }
-            // Asleep, by then.
-            thread::sleep(Duration::from_millis(50));
-            crew.call_one();
-            assert_eq!(first.join().unwrap(), Slept::Woken);
-            // It takes work, and starts nobody: the other is idle.
-            assert!(!crew.needs_another());
-            assert_eq!(second.join().unwrap(), Slept::Woken, "nobody is left to take the next work");
-        });
+        crew.idle.store(1, Ordering::SeqCst);
+        assert_eq!(crew.sleep(crew.calls(), None), Slept::TooLong, "another is idle");
+        // That one has taken work, and started nobody: this one was idle.
+        crew.idle.store(0, Ordering::SeqCst);
+        assert_eq!(crew.sleep(crew.calls(), None), Slept::Woken, "nobody is left to take the next work");
         assert!(crew.needs_another());
     }
 }
