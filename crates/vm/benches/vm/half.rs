@@ -15,8 +15,12 @@ pub fn measure() -> Vec<Aim> {
     let data = &Data::of(MIB);
     let umap = Umap::given();
     let mut aims = Vec::new();
-    for (order_name, order) in [("uniform", uniform(data.pages)), ("a scan and a hot set", scan(data.pages))]
-    {
+    let orders = [
+        ("uniform", uniform(data.pages)),
+        ("Zipf", zipf(data.pages)),
+        ("a scan and a hot set", scan(data.pages)),
+    ];
+    for (order_name, order) in orders {
         for (state, bound) in [("cold", 1.3), ("in the page cache", 5.0)] {
             let ready = || match state {
                 "cold" => data.cool(),
@@ -50,14 +54,35 @@ pub fn measure() -> Vec<Aim> {
     aims
 }
 
-/// Twice as many touches as there are pages, each page as likely as any other.
-fn uniform(pages: u64) -> Vec<u64> {
+/// Numbers of 31 bits, the same each time.
+fn numbers() -> impl FnMut() -> u64 {
     let mut state = 1_u64;
-    let mut random = move || {
+    move || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         state >> 33
-    };
+    }
+}
+
+/// Twice as many touches as there are pages, each page as likely as any other.
+fn uniform(pages: u64) -> Vec<u64> {
+    let mut random = numbers();
     (0..2 * pages).map(|_| random() % pages).collect()
+}
+
+/// As many: the page of rank r as likely as r to the power of −0.99, ranks scattered over the file (YCSB's default).
+fn zipf(pages: u64) -> Vec<u64> {
+    let mut random = numbers();
+    let mut total = 0.0;
+    let sums: Vec<f64> = (1..=pages)
+        .map(|rank| {
+            total += (rank as f64).powf(-0.99);
+            total
+        })
+        .collect();
+    let rank = |part: f64| sums.partition_point(|&sum| sum < part * total) as u64;
+    // Every page once: 2654435761 is a prime, and larger than the file's pages.
+    let scattered = |rank: u64| rank.min(pages - 1).wrapping_mul(2_654_435_761) % pages;
+    (0..2 * pages).map(|_| scattered(rank(random() as f64 / (1_u64 << 31) as f64))).collect()
 }
 
 /// As many: every other one of an eighth of the pages, between them a scan around the rest.
