@@ -5,17 +5,15 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::direct_fill::{Cached, DirectFill};
 use prepage_sys::memfd::Memfd;
 
 use crate::reason;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
-
-/// After a read for which staying awake was in vain, so many are not tried: it costs a thirtieth of the reads at most.
-const SLOW_READS: u32 = 30;
+use crate::spin::{Spin, Tried};
+use crate::sync::{AtomicU64, Ordering};
 
 /// An object's frames as a place to read to.
 ///
@@ -26,15 +24,14 @@ pub(crate) struct LocalFill {
     /// (a) The pages that the last fill left in the page table, as `start << 16 | len`; 0 for none. The next fill takes
     /// them out, so that frames do not count twice in the process's resident set.
     left: AtomicU64,
-    /// (a) Reads for which it is not worth a try to stay awake, as the device is too slow for that.
-    slow: AtomicU32,
+    spin: Spin,
 }
 
 impl LocalFill {
     /// `None` where the address space has no room: frames are written through their descriptor then.
     pub(crate) fn new(memfd: &Memfd, pages: PageRange) -> Option<Self> {
         let frames = DirectFill::map(memfd, pages.bytes()).ok()?;
-        Some(Self { frames, left: AtomicU64::new(0), slow: AtomicU32::new(0) })
+        Some(Self { frames, left: AtomicU64::new(0), spin: Spin::default() })
     }
 
     /// Reads `range` of `file`, all of which lies before the file's end. Stays awake for `spin` before it
@@ -44,9 +41,17 @@ impl LocalFill {
         self.clear(self.left.swap(0, Ordering::Relaxed));
         self.frames.populate(offset, range.bytes()).map_err(code)?;
         let mut done = 0;
-        if !spin.is_zero() && !self.is_slow() {
-            done = self.stay_awake(file, range, spin);
-        }
+        self.spin.read(spin, || {
+            let at = offset + done;
+            match self.frames.read_cached(file.as_fd(), at, at, range.bytes() - done) {
+                Ok(Cached::Read(bytes)) if bytes > 0 => {
+                    done += bytes as u64;
+                    if done == range.bytes() { Tried::Read } else { Tried::Part }
+                }
+                Ok(Cached::NotYet) => Tried::NotYet,
+                _ => Tried::Never,
+            }
+        });
         while done < range.bytes() {
             let at = offset + done;
             match self.frames.read(file.as_fd(), at, at, range.bytes() - done) {
@@ -60,38 +65,6 @@ impl LocalFill {
         }
         self.clear(self.left.swap(packed(range), Ordering::Relaxed));
         Ok(())
-    }
-
-    /// Asks for `range` until it is there, for as long as `spin`; returns how many bytes of it were read.
-    fn stay_awake(&self, file: &File, range: PageRange, spin: Duration) -> u64 {
-        let offset = range.start().offset_bytes();
-        let began = Instant::now();
-        let mut done = 0;
-        while done < range.bytes() {
-            let at = offset + done;
-            match self.frames.read_cached(file.as_fd(), at, at, range.bytes() - done) {
-                Ok(Cached::Read(bytes)) if bytes > 0 => done += bytes as u64,
-                Ok(Cached::NotYet) if began.elapsed() < spin => {
-                    // Whoever else has work for this CPU gets it; else this returns at once.
-                    rustix::thread::sched_yield();
-                }
-                // Too late; or a file system that cannot tell, or a file that was truncated.
-                _ => {
-                    self.slow.store(SLOW_READS, Ordering::Relaxed);
-                    break;
-                }
-            }
-        }
-        done
-    }
-
-    fn is_slow(&self) -> bool {
-        let slow = self.slow.load(Ordering::Relaxed);
-        if slow > 0 {
-            // Counts that another thread's store overwrites do no harm.
-            self.slow.store(slow - 1, Ordering::Relaxed);
-        }
-        slow > 0
     }
 
     fn clear(&self, left: u64) {

@@ -247,9 +247,12 @@ fn read(
     let short = wanted.priority == Priority::Demand && range.len() <= DIRECT_PAGES;
     // Where frames are reclaimed too, another CPU may have to be interrupted for each that the mapping shows.
     let direct = file.direct && !object.vm.pool.core().reclaims();
+    let read_uncached =
+        short && file.direct && file.read_uncached(offset, &mut bytes[..valid], object.vm.options.read_spin);
     let into_frames =
         frames.local.as_ref().filter(|_| valid == bytes.len() && (short && !file.direct || direct));
     match into_frames {
+        _ if read_uncached => {}
         Some(local) if file.direct || !file.read_cached(offset, bytes) => {
             let spin = if file.direct { std::time::Duration::ZERO } else { object.vm.options.read_spin };
             let read = local.fill(file.file(), range, spin);

@@ -70,7 +70,7 @@ impl VmOptions {
 
     /// How long a fault on a page of a local file stays awake while the page is read; 200 µs unless given, zero to sleep
     /// at once. A CPU that falls asleep takes long to wake, in a virtual machine above all. The time is offered to others
-    /// that want the CPU; where a device is slower than this, few faults try. Direct reads always sleep.
+    /// that want the CPU; where a device is slower than this, few faults try.
     pub fn read_spin(self, read_spin: Duration) -> Self {
         Self { read_spin, ..self }
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use prepage_core::PAGE_SIZE;
 
 use crate::request::Request;
+use crate::uncached::Uncached;
 
 /// Bytes that can be read at any offset.
 ///
@@ -110,6 +111,8 @@ pub(crate) struct LocalFile {
     len_bytes: u64,
     /// Whether reads go past the page cache.
     pub(crate) direct: bool,
+    /// Of a direct one, for short reads that a touch waits for.
+    uncached: Option<Uncached>,
 }
 
 /// Pauses before a source that asks for it is tried again.
@@ -141,7 +144,8 @@ impl LocalFile {
         }
         // What to read ahead is the policy's to say. A file system that takes no advice reads ahead, which does no harm.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
-        Ok(Self { file, len_bytes: facts.len(), direct })
+        let uncached = if direct { Uncached::of(&file) } else { None };
+        Ok(Self { file, len_bytes: facts.len(), direct, uncached })
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
@@ -157,6 +161,12 @@ impl LocalFile {
         let wanted = into.len();
         let into = &mut [io::IoSliceMut::new(into)];
         rustix::io::preadv2(&self.file, into, offset_bytes, rustix::io::ReadWriteFlags::NOWAIT) == Ok(wanted)
+    }
+
+    /// Reads all of `into` at `offset_bytes`, of a file that is read directly, and stays awake for `limit` meanwhile; false where that
+    /// cannot be done.
+    pub(crate) fn read_uncached(&self, offset_bytes: u64, into: &mut [u8], limit: Duration) -> bool {
+        self.uncached.as_ref().is_some_and(|uncached| uncached.read(offset_bytes, into, limit))
     }
 
     /// Reads whole pages at `offset_bytes`; what lies past the file's end is left alone. Nothing here allocates.

@@ -161,7 +161,9 @@ impl Vm {
         self.open_file(path.as_ref(), false)
     }
 
-    /// As [`Self::file`], read past the kernel's page cache: for files that are read once, and memory that is short.
+    /// As [`Self::file`], read past the kernel's page cache: for files that are read once, and memory that is short. Short reads that a touch
+    /// waits for go through the page cache and leave nothing there, where the kernel can do that (Linux 6.14): those are waited for
+    /// awake, for [`VmOptions::read_spin`].
     ///
     /// # Errors
     /// As `file`; also where the file system has no direct reads.

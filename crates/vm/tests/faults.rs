@@ -3,6 +3,7 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -39,6 +40,31 @@ fn direct_reads_give_the_same_bytes() {
     let map = vm.map(&object, &MapOptions::shared()).unwrap();
     map.populate(map.window()).unwrap();
     assert_eq!(map.as_slice(), std::fs::read(file.path()).unwrap());
+}
+
+#[test]
+fn direct_reads_leave_nothing_in_the_page_cache() {
+    let directory = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    if !prepage_testing::has(prepage_testing::Need::DirectReads(directory.clone()))
+        || !prepage_testing::has(prepage_testing::Need::Eviction(directory.clone()))
+    {
+        return;
+    }
+    let mut file = tempfile::NamedTempFile::new_in(directory).unwrap();
+    (0..64).for_each(|page| file.write_all(&page_bytes(page)).unwrap());
+    file.as_file().sync_all().unwrap();
+    prepage_sys::cachestat::evict(file.as_file().as_fd(), Duration::from_secs(1)).unwrap();
+    let limited = VmOptions::default().frame_limit_bytes(256 * 4096);
+    for options in [VmOptions::default(), limited, VmOptions::default().read_spin(Duration::ZERO)] {
+        let vm = Vm::new(options).unwrap();
+        let object = vm.file_direct(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
+        for page in [5, 40, 6, 63] {
+            assert_eq!(touch(&map, page), word(page * 4096));
+        }
+        let cached = prepage_sys::cachestat::cached_pages(file.as_file().as_fd(), pages(0, 64)).unwrap();
+        assert_eq!((object.resident_pages(), cached), (4, 0));
+    }
 }
 
 #[test]
