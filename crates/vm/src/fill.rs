@@ -20,6 +20,10 @@ use crate::statistics::Account;
 /// nothing, always go so.
 const DIRECT_PAGES: u64 = 16;
 
+/// Pages that are read ahead of a file are published so many at a time. A processor's cache holds that much between the two copies of
+/// it, and who touches pages in order does not wait for the whole read.
+const PART_PAGES: u64 = 32;
+
 /// Why a claim is filled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
@@ -122,17 +126,31 @@ pub(crate) fn commit(
     account: &mut Account,
 ) -> Filled {
     let range = claim.range();
+    told.listed |= commit_first(object, frames, &mut claim, range.len(), wanted, account).listed;
+    Filled { outcome: Ok(range), told }
+}
+
+/// The frames of the first `pages` pages of `claim` hold their bytes: publishes them.
+fn commit_first(
+    object: &ObjectCore,
+    frames: &Frames,
+    claim: &mut Claim,
+    pages: u64,
+    wanted: Wanted,
+    account: &mut Account,
+) -> Told {
+    let start = claim.range().start();
     let pool = object.vm.pool.core();
-    object.came(frames, range.len());
-    pool.arrived(object.pool_key, range);
-    account.tally.pages_read += range.len();
+    object.came(frames, pages);
+    pool.arrived(object.pool_key, PageRange::new(start, PageIndex(start.0 + pages)));
+    account.tally.pages_read += pages;
     // The words of the pages, the limit of frames, their count, and the buffer taken and given back.
-    account.tally.shared_atomics += range.len() + 4;
+    account.tally.shared_atomics += pages + 4;
     // Before others can see the pages: figures are never behind what a thread knows.
     object.vm.figures.settle(account);
-    told.listed |= claim.publish(range.len(), wanted.mark).listed;
+    let told = claim.publish(pages, wanted.mark);
     pool.frames.published();
-    Filled { outcome: Ok(range), told }
+    told
 }
 
 /// A read of all of `claim` failed: what is left to be tried of it. A bad neighbour does no harm to a page that is needed,
@@ -186,6 +204,12 @@ pub(crate) fn fill_local(
     // A panic on the way leaves the claim failed for this reason.
     claim.will_fail(reason::PANICKED);
     let mut buffer = object.vm.buffers.take();
+    if wanted.priority == Priority::Ahead && !file.direct && claim.range().len() > PART_PAGES {
+        let mut filled = fill_in_parts(object, frames, file, claim, wanted, &mut buffer, account);
+        filled.told.listed |= told.listed;
+        object.vm.buffers.give(buffer);
+        return filled;
+    }
     let filled = loop {
         let range = claim.range();
         match read(object, frames, file, range, wanted, by.as_deref_mut(), &mut buffer) {
@@ -199,6 +223,51 @@ pub(crate) fn fill_local(
     };
     object.vm.buffers.give(buffer);
     filled
+}
+
+/// Brings in the pages of `claim` ahead of touches, a part at a time: who touches them in order waits for the part alone, and what is
+/// copied is still in the processor's cache.
+fn fill_in_parts(
+    object: &ObjectCore,
+    frames: &Frames,
+    file: &LocalFile,
+    mut claim: Claim,
+    wanted: Wanted,
+    buffer: &mut Buffer,
+    account: &mut Account,
+) -> Filled {
+    let whole = claim.range();
+    let mut told = Told::default();
+    file.begin(whole.start().offset_bytes(), whole.bytes());
+    while !claim.range().is_empty() {
+        let start = claim.range().start();
+        let part = PageRange::new(start, PageIndex((start.0 + PART_PAGES).min(whole.end().0)));
+        match read_part(object, frames, file, part, buffer) {
+            Ok(()) => {
+                told.listed |= commit_first(object, frames, &mut claim, part.len(), wanted, account).listed;
+            }
+            Err(code) => {
+                after_failure(object, claim, wanted, code, &mut told, account);
+                return Filled { outcome: Err(code), told };
+            }
+        }
+    }
+    Filled { outcome: Ok(whole), told }
+}
+
+fn read_part(
+    object: &ObjectCore,
+    frames: &Frames,
+    file: &LocalFile,
+    part: PageRange,
+    buffer: &mut Buffer,
+) -> Result<(), u16> {
+    let bytes = buffer.pages(part.len());
+    file.read(part.start().offset_bytes(), bytes)?;
+    // The rest of the last page, in which an earlier fill may have left its bytes.
+    bytes[valid_bytes(object, part)..].fill(0);
+    frames.verify(part.start(), bytes)?;
+    frames.write(part, bytes)
 }
 
 /// As [`fill_local`], if all of it is in the page cache, so that nothing waits for a device; else gives the claim back, and

@@ -163,6 +163,12 @@ impl LocalFile {
         rustix::io::preadv2(&self.file, into, offset_bytes, rustix::io::ReadWriteFlags::NOWAIT) == Ok(wanted)
     }
 
+    /// Has the kernel begin to read into the page cache. A file system that takes no advice reads when it is asked.
+    pub(crate) fn begin(&self, offset_bytes: u64, len_bytes: u64) {
+        let len = std::num::NonZeroU64::new(len_bytes);
+        let _ = rustix::fs::fadvise(&self.file, offset_bytes, len, rustix::fs::Advice::WillNeed);
+    }
+
     /// Reads all of `into` at `offset_bytes`, of a file that is read directly, and stays awake for `limit` meanwhile; false where that
     /// cannot be done.
     pub(crate) fn read_uncached(&self, offset_bytes: u64, into: &mut [u8], limit: Duration) -> bool {

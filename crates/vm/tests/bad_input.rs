@@ -7,12 +7,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use prepage_core::PageIndex;
 use prepage_vm::{
     AccessError, Advice, MakeError, MapError, MapOptions, Mode, OpenError, Reason, Source, SourceError, Vm,
     VmOptions,
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
-use support::{Words, child, file, is_child, left_in, modes, pages, touch, vm, word};
+use support::{Words, child, file, is_child, left_in, modes, pages, touch, until, vm, word};
 
 /// What a bad source does next.
 const FINE: u32 = 0;
@@ -154,6 +155,20 @@ fn a_truncated_file_is_told() {
     file.as_file().set_len(21 * 4096).unwrap();
     assert_eq!(touch(&map, 20), word(20 * 4096));
     assert_eq!(reason(map.populate(pages(21, 22)).unwrap_err()), Reason::Short);
+}
+
+#[test]
+fn what_was_read_ahead_before_a_file_ends_is_there() {
+    let file = file(256 * 4096);
+    let vm = vm();
+    let object = vm.file(file.path()).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    file.as_file().set_len(200 * 4096).unwrap();
+    map.advise(Advice::WillNeed(map.window())).unwrap();
+    until(|| object.is_resident(PageIndex(127)));
+    until(|| vm.statistics().frames == object.resident_pages());
+    assert!(!object.is_resident(PageIndex(200)));
+    assert_eq!(touch(&map, 100), word(100 * 4096));
 }
 
 #[test]
