@@ -192,9 +192,10 @@ mod tests {
 
     #[test]
     fn long_reads_and_short_ones_are_apart_and_together_all_that_there_is() {
-        let file = |path: &str, touched: &[std::ops::Range<u64>]| {
+        let file = |path: &str, touched: &[(u64, u64)]| {
             let mut touches = Touches::default();
-            touched.iter().cloned().flatten().for_each(|page| touches.touch(PageIndex(page), page as u32));
+            let pages = touched.iter().flat_map(|&(start, end)| start..end);
+            pages.for_each(|page| touches.touch(PageIndex(page), page as u32));
             ProfiledFile {
                 path: path.into(),
                 identity: FileIdentity::default(),
@@ -203,8 +204,11 @@ mod tests {
                 extents: touches.extents(),
             }
         };
-        let files =
-            vec![file("short", &[0..1]), file("both", &[0..40, 100..102, 200..300]), file("long", &[0..64])];
+        let files = vec![
+            file("short", &[(0, 1)]),
+            file("both", &[(0, 40), (100, 102), (200, 300)]),
+            file("long", &[(0, 64)]),
+        ];
         let profile = Profile { files, ..Profile::default() };
         let parts = apart(&profile, plan_for(READ_PAGES_MAX));
         let reads = parts.each_ref().map(|part| plan(part, plan_for(READ_PAGES_MAX)));
