@@ -4,6 +4,7 @@
 //! was started once only, then those not used for the longest time: however many programs somebody tries or builds in a day, what
 //! is used day by day stays.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::BorrowedFd;
@@ -44,7 +45,8 @@ impl StoreFile {
         // What makes no sense is of use to nobody.
         let Some(past) = read.ok().and_then(|_| decode_past(&bytes).ok()) else { return true };
         let learned = SystemTime::UNIX_EPOCH + Duration::from_secs(past.history.updated_unix_s);
-        let is_used_later = self.used.duration_since(learned).is_ok_and(|later| later > MARK_EVERY / 2);
+        // By a clock that was ahead it may have been learned later than it was used.
+        let is_used_later = apart(self.used, learned) > MARK_EVERY / 2;
         past.history.observations <= 1 && past.starts.is_empty() && !is_used_later
     }
 
@@ -82,6 +84,12 @@ pub fn taken_in(directory: &Path) -> (usize, u64) {
 /// [`PROFILES_OF_A_NAME_MAX`]. `written`, which was just written, goes only where it is larger than that by itself.
 pub(crate) fn make_room(path: &Path, directory: BorrowedFd<'_>, written: &str, bytes_max: u64) {
     let mut files = files_of(path);
+    let now = SystemTime::now();
+    // What a clock that was ahead has marked would stay for as long as the clock was ahead, used or not: it ages from now on.
+    for file in files.iter_mut().filter(|file| file.used > now && apart(file.used, now) > MARK_EVERY) {
+        mark(directory, file.path.file_name().unwrap_or_default());
+        file.used = now;
+    }
     let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
     let mut alike = files.iter().filter(|file| file.is_named_like(written)).count();
     if bytes <= bytes_max && alike <= PROFILES_OF_A_NAME_MAX {
@@ -89,7 +97,7 @@ pub(crate) fn make_room(path: &Path, directory: BorrowedFd<'_>, written: &str, b
     }
     let wanted_bytes = if bytes > bytes_max { bytes_max - bytes_max / ROOM_SHARE } else { bytes_max };
     let is_written = |file: &StoreFile| file.path.file_name().is_some_and(|name| name == written);
-    // Sorted by use already; the least useful come last.
+    // The least useful come last. What was marked just now stood first already.
     files.sort_by_cached_key(|file| (!is_written(file), file.was_started_once(directory)));
     for file in files.iter().rev() {
         let is_alike = file.is_named_like(written);
@@ -104,15 +112,26 @@ pub(crate) fn make_room(path: &Path, directory: BorrowedFd<'_>, written: &str, b
     }
 }
 
-/// Sets the time of modification, once a day, without writing the profile. Returns what it was.
-pub(crate) fn mark_as_used(directory: BorrowedFd<'_>, name: &Path) -> Option<SystemTime> {
+/// How far two times are apart, whichever is the later.
+fn apart(one: SystemTime, other: SystemTime) -> Duration {
+    one.duration_since(other).unwrap_or_else(|earlier| earlier.duration())
+}
+
+/// Sets the time of modification to now.
+fn mark(directory: BorrowedFd<'_>, name: &OsStr) {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };
+    // On a read-only store nothing is evicted either.
+    let _ = rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW);
+}
+
+/// Sets the time of modification, once a day, without writing the profile. Returns what it was. One that is more than a day ahead was set by
+/// a clock that was.
+pub(crate) fn mark_as_used(directory: BorrowedFd<'_>, name: &Path) -> Option<SystemTime> {
     let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(stat.st_mtime.try_into().unwrap_or(0));
-    if modified.elapsed().is_ok_and(|age| age > MARK_EVERY) {
-        // On a read-only store nothing is evicted either.
-        let _ = rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW);
+    if apart(modified, SystemTime::now()) > MARK_EVERY {
+        mark(directory, name.as_os_str());
     }
     Some(modified)
 }

@@ -191,6 +191,34 @@ fn what_was_not_used_for_the_longest_time_makes_room() {
     assert_eq!(gone, [&keys[1]]);
 }
 
+/// A clock that was ahead for a while has marked profiles as used in years to come.
+#[test]
+fn what_was_marked_by_a_clock_that_was_ahead_is_as_old_as_the_next_use_and_makes_room_in_time() {
+    const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
+    let (_dir, stores) = place();
+    let set = |path: &Path, time| File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+    let modified = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+    let of = |key: &ProgramKey, layer| stores.path_of(key, layer).unwrap();
+    let used = key("used");
+    write(&stores, &used, Layer::User);
+    set(&of(&used, Layer::User), SystemTime::now() + YEARS);
+    assert!(stores.find(&used).unwrap().is_some());
+    assert!(modified(&of(&used, Layer::User)) <= SystemTime::now(), "it is used now");
+    for layer in [Layer::User, Layer::Machine] {
+        let keys: Vec<ProgramKey> = (0..PROFILES_OF_A_NAME_MAX).map(|at| key(&format!("x --{at}"))).collect();
+        keys.iter().for_each(|key| write(&stores, key, layer));
+        set(&of(&keys[5], layer), SystemTime::now() + YEARS);
+        write(&stores, &key("other"), layer);
+        // Others are used later than that.
+        let is_other = |key: &&ProgramKey| **key != keys[5];
+        let later = SystemTime::now() + Duration::from_secs(10);
+        keys.iter().filter(is_other).for_each(|key| set(&of(key, layer), later));
+        write(&stores, &key("x --new"), layer);
+        let gone: Vec<&ProgramKey> = keys.iter().filter(|key| !of(key, layer).exists()).collect();
+        assert_eq!(gone, [&keys[5]], "{layer:?}");
+    }
+}
+
 /// Somebody builds and tries programs all day: what is used day by day stays, though its last use was yesterday.
 #[test]
 fn a_cap_lets_steady_profiles_stay_and_those_of_single_starts_go() {

@@ -17,6 +17,7 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::extents::extents;
 use serde::{Deserialize, Serialize};
 
+use crate::early;
 use crate::ext4::Layout;
 
 /// The file below the machine's profiles.
@@ -85,11 +86,11 @@ impl Device {
         }
         let device = fs::metadata(root)?.dev();
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        let uevent = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent"))?;
+        let uevent = early::read(root, &format!("/sys/dev/block/{major}:{minor}/uevent"))?;
         let name =
             uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=")).ok_or(io::ErrorKind::NotFound)?;
         let path = Path::new("/dev").join(name);
-        let mut file = File::open(&path)?;
+        let mut file = early::first(root, &path, |path| File::open(path))?;
         if file.metadata()?.rdev() != device {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -176,7 +177,7 @@ pub fn willneed_pages(root: &Path) -> u64 {
     // A partition's are those of the disk that it is a part of.
     let kib = |name: &str| {
         let paths = [format!("{directory}/queue/{name}"), format!("{directory}/../queue/{name}")];
-        paths.iter().find_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok())
+        paths.iter().find_map(|path| early::read(root, path).ok()?.trim().parse::<u64>().ok())
     };
     kib("max_sectors_kb").max(kib("read_ahead_kb")).unwrap_or(0) * 1024 / PAGE_SIZE
 }

@@ -27,6 +27,7 @@ use rustix::fs::{Advice, fadvise};
 use crate::courtesy::{Courtesy, Next, Use};
 use crate::device_use::DeviceUse;
 use crate::reading::memory_is_short;
+use crate::round::Round;
 
 /// Short reads: who comes meanwhile waits for one.
 const PLAN: PlanOptions = PlanOptions { read_pages_max: 16, ..PlanOptions::EXACT };
@@ -63,6 +64,8 @@ pub struct Settled {
 #[derive(Debug, Default)]
 pub struct Reader {
     is_courteous: bool,
+    /// Seen by whoever looks whether a file system answers.
+    round: Arc<Round>,
     /// Set under `engine`.
     is_stopped: Arc<AtomicBool>,
     engine: Mutex<Option<Engine>>,
@@ -79,11 +82,13 @@ struct Turn {
     courtesy: Mutex<Courtesy>,
     began: Instant,
     is_stopped: Arc<AtomicBool>,
+    round: Arc<Round>,
 }
 
 impl Turn {
     /// Returns whether a read may begin, once it may. Where it may not, nothing more is read.
     fn wait(&self) -> bool {
+        self.round.rests();
         let is_over = || self.is_stopped.load(Ordering::Relaxed) || memory_is_short();
         while !is_over() {
             // A device that counts no longer is gone.
@@ -92,7 +97,10 @@ impl Turn {
             let next = courtesy.next(self.began.elapsed(), seen);
             drop(courtesy);
             match next {
-                Next::Read => return true,
+                Next::Read => {
+                    self.round.goes_on();
+                    return true;
+                }
                 Next::Rest(pause) => std::thread::sleep(pause),
                 Next::Leave => break,
             }
@@ -103,9 +111,9 @@ impl Turn {
 }
 
 impl Reader {
-    /// One that leaves devices to whoever else uses them ([`crate::courtesy`]).
-    pub fn courteous() -> Self {
-        Self { is_courteous: true, ..Self::default() }
+    /// One that reads in `round`; where it `is_courteous`, it leaves devices to whoever else uses them ([`crate::courtesy`]).
+    pub fn new(is_courteous: bool, round: Arc<Round>) -> Self {
+        Self { is_courteous, round, ..Self::default() }
     }
 
     /// Stops at the read that it is at, and reads nothing more.
@@ -130,6 +138,7 @@ impl Reader {
                 courtesy: Mutex::default(),
                 began: Instant::now(),
                 is_stopped: self.is_stopped.clone(),
+                round: self.round.clone(),
             })
         };
         turn.get_or_insert_with(new).clone()
@@ -144,6 +153,12 @@ impl Reader {
             let _ = scheduling::read_last();
             let turn = self.turn(device);
             engine.ask_before_reads(Box::new(move || turn.wait()));
+        } else {
+            let round = self.round.clone();
+            engine.ask_before_reads(Box::new(move || {
+                round.goes_on();
+                true
+            }));
         }
         {
             let mut under_way = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,6 +206,7 @@ impl Brought {
             if reader.is_stopped() {
                 break;
             }
+            let Some(_looking) = reader.round.look_at(&profiled.path) else { continue };
             let opened = {
                 let _assumed = rights.assume()?;
                 open_if_same(profiled)
@@ -247,8 +263,8 @@ impl Brought {
         while self.watch.read(&mut see).unwrap_or(false) {}
     }
 
-    /// Says what was used. What was not is sent out where `keep` does not say otherwise.
-    pub fn settle(mut self, keep: bool) -> Settled {
+    /// Says what was used. What was not is sent out in `round` where `keep` does not say otherwise.
+    pub fn settle(mut self, keep: bool, round: &Round) -> Settled {
         self.look();
         let mut settled = Settled::default();
         for file in &self.files {
@@ -257,7 +273,11 @@ impl Brought {
                 continue;
             }
             settled.unused_bytes += file.bytes;
-            if !keep && self.send_out(file).is_ok() {
+            let sends_out = || {
+                let _looking = round.look_at(&file.profiled.path)?;
+                self.send_out(file).ok()
+            };
+            if !keep && sends_out().is_some() {
                 settled.sent_out_bytes += file.bytes;
             }
         }

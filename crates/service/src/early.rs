@@ -1,8 +1,8 @@
 //! A boot that is followed from its initramfs on, before the manager of the machine begins: the root file system is mounted somewhere
 //! below, and becomes the root of this process before it becomes everybody's.
 //!
-//! What has to be asked of /proc, /sys and /dev is asked before: they move to the new root some moments later. The process itself
-//! stays when the initramfs is emptied, and ends as one of a unit would.
+//! What has to be asked of /proc, /sys and /dev is asked before anything waits for the disk: they move to the new root some moments later, and
+//! what has moved already is asked there. The process itself stays when the initramfs is emptied, and ends as one of a unit would.
 
 use std::io;
 use std::path::Path;
@@ -52,13 +52,14 @@ impl Early {
     /// As chroot(2).
     pub fn enter(root: &Path) -> io::Result<Self> {
         // As a unit has it.
-        let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+        let _ = first(root, Path::new("/proc/self/oom_score_adj"), |path| std::fs::write(path, OOM_SCORE));
         // One that cannot be read says nothing.
-        let command_line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
-        let is_wanted = !is_switched_off(&command_line) && unit_is_enabled(root);
+        let command_line = read(root, "/proc/cmdline").unwrap_or_default();
         let budget = Budget::of_process();
         let device = Device::of(root).ok().flatten();
         let willneed_pages = willneed_pages(root);
+        // Links on the disk.
+        let is_wanted = !is_switched_off(&command_line) && unit_is_enabled(root);
         rustix::process::chroot(root)?;
         std::env::set_current_dir("/")?;
         let opens = ExecWatch::of_opens().and_then(|opens| opens.add(Path::new("/")).map(|()| opens));
@@ -76,6 +77,22 @@ fn unit_is_enabled(root: &Path) -> bool {
     let is_masked =
         std::fs::read_link(below(UNITS[0]).join(UNIT)).is_ok_and(|target| target == Path::new("/dev/null"));
     !is_masked && UNITS.iter().any(|units| below(units).join(WANTED_BY).join(UNIT).symlink_metadata().is_ok())
+}
+
+/// What `open` makes of `path`, which the initramfs moves below `root` at any moment: where it is not here, of where it has moved to.
+///
+/// # Errors
+/// That of the second.
+pub fn first<T>(root: &Path, path: &Path, open: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+    open(path).or_else(|_| open(&root.join(path.strip_prefix("/").unwrap_or(path))))
+}
+
+/// The text of such a file.
+///
+/// # Errors
+/// As [`first`].
+pub fn read(root: &Path, path: &str) -> io::Result<String> {
+    first(root, Path::new(path), |path| std::fs::read_to_string(path))
 }
 
 /// Waits until /proc has moved to the root.

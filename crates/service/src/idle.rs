@@ -5,11 +5,10 @@
 //! /proc, /sys ─► Sampler ─► Reading: idle, spare ───┴─► Brought ─► used, or sent out again ─► Worth: go on, or pause for a day
 //! ```
 //! One thread does all of it, one program at a time and one read at a time, waits while others use the disk ([`crate::courtesy`]), and stops
-//! where anything is started.
+//! where anything is started. Where a file system does not answer it, another takes its place ([`crate::round`]).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +26,7 @@ use crate::library::Library;
 use crate::log::Log;
 use crate::process::Process;
 use crate::reading::Sampler;
+use crate::round::{HANGING_MAX, Next, Round, Rounds};
 use crate::searches::Searches;
 
 /// Programs less probable than this are not brought in: what nobody starts is read in vain.
@@ -53,7 +53,8 @@ pub struct Idle {
     searches: Searches,
     log: Mutex<Log>,
     state: Mutex<State>,
-    is_at_work: AtomicBool,
+    /// Not held together with `state`.
+    rounds: Mutex<Rounds>,
 }
 
 /// Protected by `Idle::state`, which is never held over a read.
@@ -126,14 +127,14 @@ impl Idle {
         Self {
             library,
             counters,
-            crew: Crew::new("idle", 1, 1),
+            crew: Crew::new("idle", 1 + HANGING_MAX, 1),
             after,
             began: Instant::now(),
             current: Current::default(),
             searches: Searches::default(),
             log: Mutex::new(Log::read(directory)),
             state: Mutex::default(),
-            is_at_work: AtomicBool::new(false),
+            rounds: Mutex::default(),
         }
     }
 
@@ -164,17 +165,14 @@ impl Idle {
 
     /// To be called each second. `is_quiet` says that nothing is fetched for any start.
     pub fn tick(self: &Arc<Self>, is_quiet: bool) {
-        if self.is_at_work.swap(true, Ordering::Relaxed) {
-            return;
+        let Next::Begin { round, hangs } = lock(&self.rounds).next(Instant::now()) else { return };
+        if hangs {
+            self.counters.hung.count();
+            // Should it ever be answered, it asks for nothing more.
+            self.current.stop();
         }
         let idle = self.clone();
-        let round = move || {
-            idle.round(is_quiet);
-            idle.is_at_work.store(false, Ordering::Relaxed);
-        };
-        if !self.crew.lend(Priority::Guess, Box::new(round)) {
-            self.is_at_work.store(false, Ordering::Relaxed);
-        }
+        self.crew.lend(Priority::Guess, Box::new(move || idle.round(is_quiet, &round)));
     }
 
     /// Writes the log. To be called at the end.
@@ -182,7 +180,7 @@ impl Idle {
         self.write_log(true);
     }
 
-    fn round(&self, is_quiet: bool) {
+    fn round(&self, is_quiet: bool, round: &Arc<Round>) {
         let now_unix_s = unix_s();
         let expected = {
             let mut log = lock(&self.log);
@@ -191,12 +189,12 @@ impl Idle {
         };
         let reading = lock(&self.state).sampler.look();
         let is_short = reading.is_some_and(|reading| reading.is_short());
-        self.settle(&expected, is_short, now_unix_s);
+        self.settle(&expected, is_short, now_unix_s, round);
         if let Some(reading) = reading
             && self.may_bring(&reading, is_quiet, now_unix_s)
-            && let Some((uid, what)) = self.next(&expected)
+            && let Some((uid, what)) = self.next(&self.answered(expected))
         {
-            self.bring(uid, what, &reading);
+            self.bring(uid, what, &reading, round);
             // What the disk did meanwhile was this.
             lock(&self.state).sampler.forget();
         }
@@ -210,6 +208,13 @@ impl Idle {
         let calm_ms = state.calm.see(busy.is_none(), self.began.elapsed().as_millis() as u64);
         let is_calm = self.after.is_zero() || busy.is_none() && u128::from(calm_ms) >= self.after.as_millis();
         is_calm && state.brought.len() < BROUGHT_MAX && !state.worth.is_paused(now_unix_s)
+    }
+
+    /// Without those of users whose file systems do not answer.
+    fn answered(&self, mut expected: Vec<(u32, Expected)>) -> Vec<(u32, Expected)> {
+        let rounds = lock(&self.rounds);
+        expected.retain(|(uid, _)| !rounds.is_too_much_of(*uid));
+        expected
     }
 
     /// The likeliest program that is neither brought in, all of it, nor in memory.
@@ -226,7 +231,8 @@ impl Idle {
         expected.iter().find(is_new).map(|(uid, expected)| (*uid, expected.what.clone()))
     }
 
-    fn bring(&self, uid: u32, what: Launched, reading: &Reading) {
+    fn bring(&self, uid: u32, what: Launched, reading: &Reading, round: &Arc<Round>) {
+        round.is_for(uid);
         let (spare_bytes, begun) = {
             let mut state = lock(&self.state);
             let taken_bytes = state.brought.iter().map(|entry| entry.brought.bytes()).sum();
@@ -238,7 +244,7 @@ impl Idle {
         let key = ProgramKey { program: what.program.clone(), role: what.role.clone() };
         let known = self.library.expected(&key, uid).filter(|_| self.library.predicts(uid));
         // Who wants it done whatever the machine does waits for nobody.
-        let reader = if self.after.is_zero() { Reader::default() } else { Reader::courteous() };
+        let reader = Reader::new(!self.after.is_zero(), round.clone());
         let reader = self.current.set(reader);
         let brought = match (known.filter(|known| !known.is_left_alone()), begun) {
             (Some(known), Some(Entry { mut brought, .. })) => {
@@ -269,7 +275,7 @@ impl Idle {
     }
 
     /// Takes account of programs that were started, and of those that are no longer expected; sends out what nobody used.
-    fn settle(&self, expected: &[(u32, Expected)], is_short: bool, now_unix_s: u64) {
+    fn settle(&self, expected: &[(u32, Expected)], is_short: bool, now_unix_s: u64, round: &Round) {
         let is_expected = |entry: &Entry| {
             expected.iter().any(|(uid, expected)| *uid == entry.uid && expected.what == entry.what)
         };
@@ -278,10 +284,11 @@ impl Idle {
             None => is_short || !is_expected(entry),
         };
         let over: Vec<Entry> = lock(&self.state).brought.extract_if(.., is_over).collect();
-        for Entry { brought, started, .. } in over {
+        for Entry { uid, brought, started, .. } in over {
+            round.is_for(uid);
             let bytes = brought.bytes();
             let Settled { used_bytes, unused_bytes, sent_out_bytes } =
-                brought.settle(started.is_some() && !is_short);
+                brought.settle(started.is_some() && !is_short, round);
             self.counters.predicted_used_bytes.add(used_bytes);
             self.counters.predicted_unused_bytes.add(unused_bytes);
             self.counters.predicted_sent_out_bytes.add(sent_out_bytes);

@@ -38,6 +38,7 @@
 //! | [`reading`]   | what the machine does                                                    |
 //! | [`brought`]   | the pages brought in for one program                                     |
 //! | [`courtesy`], [`device_use`] | when that has to wait, for others use the device          |
+//! | [`round`]     | what of that hangs, and is left out                                      |
 //! | [`searches`]  | where users look for programs                                            |
 //! | [`period`], [`subject`] | a boot or a session: replayed, and learned until the machine is quiet |
 //! | [`early`]     | the same from the initramfs on                                           |
@@ -88,6 +89,7 @@ pub mod process;
 pub mod quiet;
 pub mod reading;
 pub mod replay;
+pub mod round;
 pub mod searches;
 pub mod service;
 pub mod socket;

@@ -1,7 +1,8 @@
 //! Metadata in memory: what the kernel knows of the files and names of known programs, so that a start waits for data only.
 //!
 //! Nothing is held: names are looked up again where the kernel was told to forget them, when profiles have changed, and now and then. One
-//! thread does it, one profile after the other, with the rights with which it is fetched, and leaves the disk to others meanwhile.
+//! thread does it, one profile after the other, with the rights with which it is fetched, and leaves the disk to others meanwhile. Where a file
+//! system does not answer, another thread begins anew without it ([`crate::round`]).
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +12,13 @@ use std::time::{Duration, Instant};
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_prefetch::engine::Engine;
 use prepage_sys::file_handle::FileHandle;
+use prepage_sys::rights::Rights;
 
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::known::Known;
 use crate::library::Library;
+use crate::round::{HANGING_MAX, Next, Round, Rounds};
 
 /// What all names and inodes may take in the kernel.
 const BYTES_MAX: u64 = 16 << 20;
@@ -23,22 +26,13 @@ const BYTES_MAX: u64 = 16 << 20;
 const NAME_BYTES: u64 = 1300;
 /// However quiet it is, after this long names are looked up again.
 const ROUND_EVERY: Duration = Duration::from_secs(600);
-/// A profile whose names take longer than this lies on a file system that does not answer.
-const HANGS_AFTER: Duration = Duration::from_secs(20);
-/// For how long it is left alone then.
-const LEFT_ALONE: Duration = Duration::from_secs(600);
-
-/// What is being looked up, and since when.
-type At = Mutex<Option<(Arc<Known>, Instant)>>;
-
 /// The names of known programs.
 #[derive(Debug)]
 pub struct Names {
     library: Arc<Library>,
     counters: Arc<Counters>,
     crew: Crew,
-    /// What is being looked up, and since when.
-    at: Arc<At>,
+    rounds: Mutex<Rounds>,
     is_wanted: AtomicBool,
     last: Mutex<(Option<Instant>, Option<u64>)>,
 }
@@ -46,9 +40,9 @@ pub struct Names {
 impl Names {
     /// A round is wanted from the beginning.
     pub fn new(library: Arc<Library>, counters: Arc<Counters>) -> Self {
-        let crew = Crew::of_readers("names", 1, 1);
-        let (at, is_wanted, last) = (Arc::default(), AtomicBool::new(true), Mutex::default());
-        Self { library, counters, crew, at, is_wanted, last }
+        let crew = Crew::of_readers("names", 1 + HANGING_MAX, 1);
+        let (rounds, is_wanted, last) = (Mutex::default(), AtomicBool::new(true), Mutex::default());
+        Self { library, counters, crew, rounds, is_wanted, last }
     }
 
     /// Has all looked up again.
@@ -58,11 +52,11 @@ impl Names {
 
     /// To be called now and then, while nothing else is to be done: begins a round where one is due.
     pub fn tick(&self) {
-        if let Some((known, since)) = &*self.at.lock().unwrap_or_else(PoisonError::into_inner) {
-            if since.elapsed() > HANGS_AFTER {
-                known.leave_alone(LEFT_ALONE);
-            }
-            return;
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let Next::Begin { round, hangs } = rounds.next(Instant::now()) else { return };
+        if hangs {
+            self.counters.hung.count();
+            self.want();
         }
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let forgotten = forgotten();
@@ -71,38 +65,50 @@ impl Names {
             return;
         }
         *last = (Some(Instant::now()), forgotten);
-        let (library, counters, at) = (self.library.clone(), self.counters.clone(), self.at.clone());
+        let (library, counters) = (self.library.clone(), self.counters.clone());
+        let mut all = library.all();
+        // Users' own are bounded; what names the machine's profiles hold, root has said.
+        let everybody = Rights::of_everybody().uid;
+        all.retain(|known| known.rights.uid == everybody || !rounds.is_too_much_of(known.rights.uid));
         self.crew.lend(
             Priority::Guess,
             Box::new(move || {
-                look_up_all(&library, &at);
+                look_up_all(&library, &all, &round);
                 counters.name_rounds.count();
             }),
         );
     }
 }
 
-fn look_up_all(library: &Library, at: &At) {
-    let set = |now| *at.lock().unwrap_or_else(PoisonError::into_inner) = now;
+fn look_up_all(library: &Library, all: &[Arc<Known>], round: &Round) {
     let mut bytes = 0;
-    for known in library.all() {
+    for known in all {
         let planned = &known.planned;
         bytes += NAME_BYTES * (planned.files.len() + planned.lookups.len()) as u64;
         if bytes > BYTES_MAX {
             break;
         }
-        set(Some((known.clone(), Instant::now())));
-        if let Ok(_assumed) = known.rights.assume() {
-            // Where the files lie is all that is asked for.
-            let without_pages = |file: &ProfiledFile| ProfiledFile { extents: Vec::new(), ..file.clone() };
-            let files = planned.files.iter().map(without_pages).collect();
-            let names = Profile { files, ..(**planned).clone() };
-            Engine::new(names, &known.figures).look_up();
-            if let Ok(handle) = FileHandle::of(Path::new(&known.key.program)) {
-                library.note(handle, &known.key.program);
-            }
+        let Ok(_assumed) = known.rights.assume() else { continue };
+        round.is_for(known.rights.uid);
+        // One at a time, so that what does not answer has a name.
+        let look_up = |path: &str, one: Profile| {
+            let _looking = round.look_at(path)?;
+            Engine::new(one, &known.figures).look_up();
+            Some(())
+        };
+        for file in &planned.files {
+            // Where the file lies is all that is asked for.
+            let without_pages = ProfiledFile { extents: Vec::new(), ..file.clone() };
+            look_up(&file.path, Profile { files: vec![without_pages], ..Profile::default() });
         }
-        set(None);
+        for lookup in &planned.lookups {
+            look_up(&lookup.path, Profile { lookups: vec![lookup.clone()], ..Profile::default() });
+        }
+        if let Some(_looking) = round.look_at(&known.key.program)
+            && let Ok(handle) = FileHandle::of(Path::new(&known.key.program))
+        {
+            library.note(handle, &known.key.program);
+        }
     }
 }
 

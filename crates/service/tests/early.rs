@@ -25,28 +25,35 @@ fn root() -> Option<tempfile::TempDir> {
         return None;
     }
     let root = tempfile::tempdir_in(on_disk).unwrap();
-    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    for directory in [Path::new(WANTED).parent().unwrap(), Path::new(LAYER), Path::new("proc")] {
-        fs::create_dir_all(root.path().join(directory)).unwrap();
-    }
-    symlink("/usr/lib/systemd/system/prepage-boot.service", root.path().join(WANTED)).unwrap();
-    fs::write(root.path().join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
-    fs::write(root.path().join("needed"), [1; 8192]).unwrap();
+    fill(root.path());
     Some(root)
 }
 
+fn fill(root: &Path) {
+    fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+    for directory in [WANTED.rsplit_once('/').unwrap().0, LAYER, "proc", "sys", "dev"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    symlink("/usr/lib/systemd/system/prepage-boot.service", root.join(WANTED)).unwrap();
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
+    fs::write(root.join("needed"), [1; 8192]).unwrap();
+}
+
 /// Follows a boot of `root` for some seconds, in a mount namespace of its own: with this command line of the kernel, where one is
-/// given. /proc comes to the root later, and somebody uses a file of it then.
-fn boot(root: &Path, command_line: Option<&str>) -> Option<PeriodReport> {
+/// given. /proc comes to the root later, and somebody uses a file of it then. What is `moved` is there before.
+fn boot(root: &Path, command_line: Option<&str>, moved: &str) -> Option<PeriodReport> {
     let words = root.join("command-line");
     let script = r#"
 set -e
 mount --bind "$ROOT" "$ROOT"
 [ ! -e "$WORDS" ] || mount --bind "$WORDS" /proc/cmdline
-"$PREPAGED" boot --root "$ROOT" --quiet 1000 --at-most 5 &
+(
+    for one in $MOVED; do mount --move "$one" "$ROOT$one"; done
+    exec "$PREPAGED" boot --root "$ROOT" --quiet 1000 --at-most 5
+) &
 sleep 0.2
 mount -t proc proc "$ROOT/proc"
-while kill -0 $! 2>/dev/null; do
+while kill -0 $! 2>&-; do
     exec 3<"$ROOT/needed"; read -r line <&3 || true
     sleep 0.1
 done
@@ -58,6 +65,7 @@ wait $!
     let status = Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
         .envs([("ROOT", root), ("WORDS", &words), ("PREPAGED", Path::new(env!("CARGO_BIN_EXE_prepaged")))])
+        .env("MOVED", moved)
         .env("PREPAGE_LAYERS", Path::new("/").join(LAYER))
         .status()
         .unwrap();
@@ -81,7 +89,7 @@ fn a_boot_is_followed_from_the_initramfs_on() {
     // Where memory is short the kernel takes back its notes of what was used: tried again.
     while !knows_the_file(root.path()) {
         assert!(Instant::now() < until, "not learned");
-        let report = boot(root.path(), None).expect("a report");
+        let report = boot(root.path(), None, "").expect("a report");
         assert!(!report.is_quiet && report.began_s > 0.0, "{report:?}");
     }
 }
@@ -90,14 +98,40 @@ fn a_boot_is_followed_from_the_initramfs_on() {
 fn a_boot_is_left_alone_in_the_initramfs_where_somebody_wants_none() {
     let Some(root) = root() else { return };
     let root = root.path();
-    assert_eq!(boot(root, Some("root=/dev/vda prepage=off quiet\n")), None);
+    assert_eq!(boot(root, Some("root=/dev/vda prepage=off quiet\n"), ""), None);
     let mask = root.join("etc/systemd/system/prepage-boot.service");
     symlink("/dev/null", &mask).unwrap();
-    assert_eq!(boot(root, None), None);
+    assert_eq!(boot(root, None, ""), None);
     fs::remove_file(mask).unwrap();
     fs::write(root.join("etc/prepage.conf"), "enabled = no\n").unwrap();
-    assert_eq!(boot(root, None), None);
+    assert_eq!(boot(root, None, ""), None);
     fs::remove_file(root.join("etc/prepage.conf")).unwrap();
     fs::remove_file(root.join(WANTED)).unwrap();
-    assert_eq!(boot(root, Some("root=/dev/vda quiet\n")), None);
+    assert_eq!(boot(root, Some("root=/dev/vda quiet\n"), ""), None);
+}
+
+/// /sys and /dev: what is asked first waits for a disk, and the initramfs for nobody.
+#[test]
+fn the_root_s_device_is_found_wherever_what_says_so_has_moved() {
+    if !has(Need::Root) || !has(Need::Mounts) || !has(Need::LoopDevice) {
+        return;
+    }
+    let place = tempfile::tempdir_in("/var/tmp").unwrap();
+    let [image, root] = ["image", "root"].map(|name| place.path().join(name));
+    fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    fs::create_dir(&root).unwrap();
+    assert!(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).status().unwrap().success());
+    assert!(Command::new("mount").args(["-o", "loop"]).args([&image, &root]).status().unwrap().success());
+    struct Mounted<'a>(&'a Path);
+    impl Drop for Mounted<'_> {
+        fn drop(&mut self) {
+            let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+    let _mounted = Mounted(&root);
+    fill(&root);
+    for moved in ["", "/dev", "/sys /dev"] {
+        let report = boot(&root, None, moved).expect("a report");
+        assert!(report.seen_blocks > 0, "with {moved:?} moved: {report:?}");
+    }
 }

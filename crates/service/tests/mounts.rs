@@ -137,13 +137,18 @@ fn a_file_system_that_does_not_answer_holds_up_nobody_else() {
 fn hanging_point(place: &Place, program: &Path) -> PathBuf {
     let point = place.path("point");
     fs::create_dir(&point).unwrap();
+    name_hung_file(place, program, &point);
+    point
+}
+
+/// Gives `program` a profile with a file below `point`.
+fn name_hung_file(place: &Place, program: &Path, point: &Path) {
     place.profile(program, &[&place.cold_file("hung", 0o644)]);
     let (stores, key) = (place.stores(), ProgramKey::of(&[program.into(), "60".into()]).unwrap());
     let path = stores.path_of(&key, Layer::Machine).unwrap();
     let mut profile = stores.at_path(Layer::Machine, &path).unwrap().unwrap();
     profile.files[0].path = point.join("hung").to_str().unwrap().into();
     fs::write(&path, profile_file::encode(&profile)).unwrap();
-    point
 }
 
 #[test]
@@ -167,6 +172,29 @@ fn a_file_system_that_goes_away_while_somebody_waits_for_it_is_waited_for_no_lon
         let _running = Running::start(&program);
         pages_in_memory(&file) >= 3
     });
+}
+
+/// Nobody starts any of them: what is waited for in vain is read ahead.
+#[test]
+fn a_file_system_that_does_not_answer_holds_up_nothing_else_that_is_expected_and_is_asked_once() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let [first, second, known] = ["first", "second", "known"].map(|name| place.program(name));
+    let file = place.cold_file("file", 0o644);
+    place.profile(&known, &[&file]);
+    let point = hanging_point(&place, &first);
+    name_hung_file(&place, &second, &point);
+    place.expect_all(&[&first, &second, &known], unix_s());
+    let _hung = Hung::mount(&point);
+    let mut service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
+    service.wait_until("the one behind them is brought in", || service.count("predicted") > 0);
+    service.wait_until("names are looked up", || service.count("name_rounds") > 0);
+    // Once for each of the two.
+    assert_eq!(service.count("hung"), 2);
+    service.signal(Signal::TERM);
+    assert!(service.child.wait().unwrap().success());
 }
 
 const INSIDE: &str = "PREPAGE_TEST_OWN_MOUNTS";

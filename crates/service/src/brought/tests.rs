@@ -68,7 +68,7 @@ fn what_somebody_else_has_opened_is_used_and_the_rest_is_sent_out() {
     drop(File::open(&b.path).unwrap());
     let expected =
         Settled { used_bytes: 4 * PAGE_SIZE, unused_bytes: 4 * PAGE_SIZE, sent_out_bytes: 4 * PAGE_SIZE };
-    assert_eq!(brought.settle(false), expected);
+    assert_eq!(brought.settle(false, &Round::default()), expected);
 }
 
 #[test]
@@ -95,7 +95,10 @@ fn no_more_is_brought_in_than_fits_and_nothing_once_it_is_stopped() {
     let [a, b] = ["a", "b"].map(|name| place.file(name));
     let brought = bring(&profile(&[&a, &b]), 7 * PAGE_SIZE).unwrap();
     assert_eq!(brought.bytes(), 4 * PAGE_SIZE);
-    assert_eq!(brought.settle(true), Settled { unused_bytes: 4 * PAGE_SIZE, ..Settled::default() });
+    assert_eq!(
+        brought.settle(true, &Round::default()),
+        Settled { unused_bytes: 4 * PAGE_SIZE, ..Settled::default() }
+    );
     let c = place.file("c");
     let current = Current::default();
     let reader = current.set(Reader::default());
@@ -119,7 +122,7 @@ fn what_something_came_between_is_brought_in_later_and_counts_as_one() {
     brought.go_on(&both, u64::MAX, &Reader::default()).unwrap();
     assert_eq!((brought.bytes(), brought.files.len()), (3 * 4 * PAGE_SIZE, 2), "one file twice");
     open_by_another(&b);
-    let Settled { used_bytes, unused_bytes, .. } = brought.settle(false);
+    let Settled { used_bytes, unused_bytes, .. } = brought.settle(false, &Round::default());
     assert_eq!((used_bytes, unused_bytes), (4 * PAGE_SIZE, 2 * 4 * PAGE_SIZE));
 }
 
@@ -129,7 +132,7 @@ fn a_courteous_reader_brings_in_the_same_or_has_stopped() {
     let Some(place) = Place::new() else { return };
     let file = place.file("file");
     let rights = Rights::of_process(std::process::id()).unwrap();
-    let reader = Reader::courteous();
+    let reader = Reader::new(true, Arc::default());
     let brought = Brought::bring(&profile(&[&file]), &rights, u64::MAX, &reader).unwrap();
     let bytes = brought.map_or(0, |brought| brought.bytes());
     assert!(bytes == 4 * PAGE_SIZE || reader.is_stopped(), "{bytes}");
@@ -145,7 +148,7 @@ fn what_was_replaced_meanwhile_is_not_touched() {
     let brought = bring(&profile(&[&file]), u64::MAX).unwrap();
     std::fs::remove_file(&file.path).unwrap();
     std::fs::write(&file.path, vec![3; (2 * PAGES * PAGE_SIZE) as usize]).unwrap();
-    let settled = brought.settle(false);
+    let settled = brought.settle(false, &Round::default());
     assert_eq!((settled.unused_bytes, settled.sent_out_bytes), (4 * PAGE_SIZE, 0));
     let changed = ProfiledFile { path: "/no/such/file".into(), ..file };
     assert!(bring(&profile(&[&changed]), u64::MAX).is_none());

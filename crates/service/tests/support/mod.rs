@@ -87,12 +87,18 @@ impl Place {
 
     /// Writes root's launch log: the last four days before `until_unix_s` began with `program`. Returns where the log lies.
     pub fn expect(&self, program: &Path, until_unix_s: u64) -> PathBuf {
-        let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
-        let what = Launched { program: key.program, role: key.role };
+        self.expect_all(&[program], until_unix_s)
+    }
+
+    /// The same of several programs, which are brought in in this order.
+    pub fn expect_all(&self, programs: &[&Path], until_unix_s: u64) -> PathBuf {
         let mut launches = Launches::default();
         for days in (1..5).rev() {
             let then = until_unix_s - days * 86_400;
-            launches.launched(&what, false, then);
+            for program in programs {
+                let key = ProgramKey::of(&[(*program).into(), "60".into()]).unwrap();
+                launches.launched(&Launched { program: key.program, role: key.role }, false, then);
+            }
             launches.tick(then + 3000);
         }
         let log = self.layer().join("launches");
