@@ -107,28 +107,16 @@ pub struct PhasedReads {
     pub seen: Seen,
 }
 
-/// For whom a read was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// The profile, and finding the program.
-    Profile,
-    /// Prefetching.
-    Prefetch,
-    /// The program itself.
-    Program,
-}
-
-impl Phase {
-    /// All, in the order of a start.
-    pub const ALL: [Self; 3] = [Self::Profile, Self::Prefetch, Self::Program];
-
-    /// The name in tables and CSV.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Profile => "profile",
-            Self::Prefetch => "prefetch",
-            Self::Program => "program",
-        }
+prepage_core::named! {
+    /// For whom a read was made.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Phase {
+        /// The profile, and finding the program.
+        Profile = "profile",
+        /// Prefetching.
+        Prefetch = "prefetch",
+        /// The program itself.
+        Program = "program",
     }
 }
 

@@ -37,14 +37,8 @@ impl Points {
     /// What cannot be read or decoded.
     pub fn read(file: &TraceFile, report: &Report, limit: u64) -> Result<Self, TraceFileError> {
         let choice = Choice::of(&report.classes, limit);
-        let wanted = Wanted {
-            start: true,
-            thread: true,
-            address: true,
-            object: true,
-            page: true,
-            ..report.filter.wanted()
-        };
+        let points = Wanted::START | Wanted::THREAD | Wanted::ADDRESS | Wanted::OBJECT | Wanted::PAGE;
+        let wanted = report.filter.wanted() | points;
         let new = || (Sieve::new(&report.filter), Vec::new());
         let (parts, _) = file.fold(wanted, new, |(sieve, kept), batch| {
             for (fault, row) in batch.faults.iter().zip(batch.first_row..) {
