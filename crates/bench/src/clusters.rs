@@ -22,25 +22,14 @@ const OBJECT_ALIGNMENT: u64 = 512;
 /// Pages that one system call reads at most.
 const READ_PAGES: u64 = 512;
 
-/// How the faults are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// By the user-space VM, in the thread that touches.
-    Vm,
-    /// By a loop that asks the policy and reads, without mapping: what is left is the reading.
-    Reads,
-}
-
-impl Way {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Vm, Self::Reads];
-
-    /// Its name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Vm => "vm",
-            Self::Reads => "reads",
-        }
+prepage_core::named! {
+    /// How the faults are served.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Way {
+        /// By the user-space VM, in the thread that touches.
+        Vm = "vm",
+        /// By a loop that asks the policy and reads, without mapping: what is left is the reading.
+        Reads = "reads",
     }
 }
 

@@ -9,33 +9,22 @@ use prepage_core::profile::plan::READ_PAGES_MAX;
 use prepage_core::profile::{Extent, Fingerprint, Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
 
-/// How a start is prefetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The pages of the profile, while the program runs.
-    Async,
-    /// The pages of the profile; the program starts when they are in memory.
-    Sync,
-    /// Executables and libraries as a whole, of other files their pages; the program starts when they are in memory.
-    Slurp,
-    /// The same, while the program runs.
-    SlurpAsync,
+prepage_core::named! {
+    /// How a start is prefetched.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Mode {
+        /// The pages of the profile, while the program runs.
+        Async = "async",
+        /// The pages of the profile; the program starts when they are in memory.
+        Sync = "sync",
+        /// Executables and libraries as a whole, of other files their pages; the program starts when they are in memory.
+        Slurp = "slurp",
+        /// The same, while the program runs.
+        SlurpAsync = "slurp-async",
+    }
 }
 
 impl Mode {
-    /// Every mode.
-    pub const ALL: [Self; 4] = [Self::Async, Self::Sync, Self::Slurp, Self::SlurpAsync];
-
-    /// The name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Async => "async",
-            Self::Sync => "sync",
-            Self::Slurp => "slurp",
-            Self::SlurpAsync => "slurp-async",
-        }
-    }
-
     /// Whether the program waits for the end of the prefetch.
     pub const fn is_synchronous(self) -> bool {
         matches!(self, Self::Sync | Self::Slurp)

@@ -16,7 +16,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -25,6 +24,7 @@ use prepage_sys::mapping::WritableMapping;
 use prepage_vm::{FlushError, Map, MapOptions, Pool, Vm, VmOptions};
 
 use crate::pool::{self, PoolError};
+use crate::random::Random;
 
 /// Bytes that [`Pattern::Large`] reads and writes at once, as bonnie does.
 pub const BLOCK_BYTES: u64 = 16 << 10;
@@ -36,37 +36,16 @@ const STRIDE: u64 = 17;
 const SMALL: (u64, u64) = (512, 16 << 10);
 const APPENDED: (u64, u64) = (512, 4 << 10);
 
-/// Who reads and writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// read(2) and write(2).
-    Calls,
-    /// The kernel's shared mapping.
-    Mmap,
-    /// A writable map of the VM.
-    Vm,
-}
-
-impl Way {
-    /// All.
-    pub const ALL: [Self; 3] = [Self::Calls, Self::Mmap, Self::Vm];
-
-    /// Its name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Calls => "read-write",
-            Self::Mmap => "mmap",
-            Self::Vm => "vm",
-        }
-    }
-}
-
-impl FromStr for Way {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|way| way.name() == text);
-        found.ok_or_else(|| format!("`{text}`: expected read-write, mmap or vm"))
+prepage_core::named! {
+    /// Who reads and writes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Way {
+        /// read(2) and write(2).
+        Calls = "read-write",
+        /// The kernel's shared mapping.
+        Mmap = "mmap",
+        /// A writable map of the VM.
+        Vm = "vm",
     }
 }
 
@@ -94,19 +73,11 @@ pub enum PatternError {
     File(#[from] io::Error),
     /// The VM cannot serve it.
     #[error(transparent)]
-    Vm(PoolError),
+    Vm(#[from] PoolError),
     /// What was written cannot be made durable.
     #[error("a file cannot be flushed")]
     Flush(#[from] FlushError),
 }
-
-impl<E: Into<PoolError>> From<Wrapped<E>> for PatternError {
-    fn from(Wrapped(error): Wrapped<E>) -> Self {
-        Self::Vm(error.into())
-    }
-}
-
-struct Wrapped<E>(E);
 
 /// A file that is open in one way.
 enum Open {
@@ -121,18 +92,6 @@ struct Files {
     way: Way,
     vm: Option<Vm>,
     random: Random,
-}
-
-/// Xorshift64* (Vigna 2016), the same each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % end
-    }
 }
 
 /// Runs the three patterns in `directory`, which holds nothing afterwards that was not there before, with a large file of `size_bytes`, so many
@@ -150,8 +109,8 @@ pub fn run(
     let own = tempfile::tempdir_in(directory)?;
     let vm = match way {
         Way::Vm => {
-            let pool = Pool::new(pool_bytes).map_err(Wrapped)?;
-            Some(Vm::new(VmOptions::default().pool(&pool)).map_err(Wrapped)?)
+            let pool = Pool::new(pool_bytes).map_err(PoolError::from)?;
+            Some(Vm::new(VmOptions::default().pool(&pool)).map_err(PoolError::from)?)
         }
         Way::Calls | Way::Mmap => None,
     };
@@ -186,8 +145,8 @@ impl Files {
         file.set_len(len_bytes)?;
         Ok(match &self.vm {
             Some(vm) => {
-                let object = vm.file_writable(&path).map_err(Wrapped)?;
-                Open::Vm(vm.map(&object, &MapOptions::writable()).map_err(Wrapped)?)
+                let object = vm.file_writable(&path).map_err(PoolError::from)?;
+                Open::Vm(vm.map(&object, &MapOptions::writable()).map_err(PoolError::from)?)
             }
             None if self.way == Way::Mmap => {
                 Open::Mmap(WritableMapping::new(file.as_fd(), PageRange::covering(0, len_bytes))?)

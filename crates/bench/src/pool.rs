@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Instant;
 
 use prepage_core::policy::Policy;
@@ -18,63 +17,54 @@ use prepage_sys::mapping::FileMapping;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_vm::{MakeError, MapError, MapOptions, Pool, Replacement, Vm, VmOptions};
 
+use crate::random::Random;
+
 /// Memory of a worker that is not the VM's frames, in bytes, for a file of `size_bytes` and so many touches: the program and buffers (6 to 9
 /// MiB were measured, by memory.max_usage_in_bytes), words, sums and page tables, and the list of touches.
 pub const fn overhead_bytes(size_bytes: u64, touches: u64) -> u64 {
     (8 << 20) + size_bytes / 128 + (touches + size_bytes / PAGE_SIZE) * size_of::<u64>() as u64
 }
 
-/// An order of touches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Every page as likely as any other.
-    Uniform,
-    /// The page of rank r as likely as r to the power of −0.99, ranks scattered over the file (YCSB's default).
-    Zipf,
-    /// A quarter of memory at random, every other touch; between them a scan around the rest of the file.
-    Scan,
+prepage_core::named! {
+    /// An order of touches.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Order {
+        /// Every page as likely as any other.
+        Uniform = "uniform",
+        /// The page of rank r as likely as r to the power of −0.99, ranks scattered over the file (YCSB's default).
+        Zipf = "zipf",
+        /// A quarter of memory at random, every other touch; between them a scan around the rest of the file.
+        Scan = "scan",
+    }
 }
 
-/// Who serves the touches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// The kernel, which reads around as its read-ahead says.
-    Kernel,
-    /// The kernel after MADV_RANDOM: it reads one page a fault.
-    KernelRandom,
-    /// The VM, one page a read, by one of its orders of reclaim.
-    Vm(Replacement),
-    /// The VM, 16 pages a read.
-    VmClusters,
-    /// The VM without a limit, one page a read, each page touched once: what a fault takes where nothing is reclaimed.
-    VmUnlimited,
+prepage_core::named! {
+    /// Who serves the touches.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Way {
+        /// The kernel after MADV_RANDOM: it reads one page a fault.
+        KernelRandom = "kernel-random",
+        /// The kernel, which reads around as its read-ahead says.
+        Kernel = "kernel",
+        /// The VM, one page a read.
+        Vm = "vm",
+        /// The VM, 16 pages a read.
+        VmClusters = "vm-clusters",
+        /// The VM, one page a read, by the rule of [`Replacement::DontNeed`].
+        VmDontNeed = "vm-dont-need",
+        /// The VM, one page a read, by the rule of [`Replacement::Static`].
+        VmStatic = "vm-static",
+        /// The VM without a limit, one page a read, each page touched once: what a fault takes where nothing is reclaimed.
+        VmUnlimited = "vm-unlimited",
+    }
 }
 
 impl Order {
-    /// All.
-    pub const ALL: [Self; 3] = [Self::Uniform, Self::Zipf, Self::Scan];
-
-    /// Its name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Uniform => "uniform",
-            Self::Zipf => "zipf",
-            Self::Scan => "scan",
-        }
-    }
-
     /// `count` touches of a file of `pages` pages, of which half fit into memory. The same each time.
     pub fn touches(self, pages: u64, count: u64) -> Vec<u64> {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        // Xorshift64* (Vigna 2016).
-        let mut random = move || {
-            state ^= state >> 12;
-            state ^= state << 25;
-            state ^= state >> 27;
-            state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-        };
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
         match self {
-            Self::Uniform => (0..count).map(|_| random() % pages).collect(),
+            Self::Uniform => (0..count).map(|_| random.below(pages)).collect(),
             Self::Zipf => {
                 let mut sums = Vec::with_capacity(pages as usize);
                 let mut total = 0.0;
@@ -85,60 +75,17 @@ impl Order {
                 // Every number once: 2654435761 is a prime, and larger than any file's pages.
                 let scattered = |rank: usize| (rank as u64).wrapping_mul(2_654_435_761) % pages;
                 let at = |part: f64| sums.partition_point(|&sum| sum < part * total).min(sums.len() - 1);
-                (0..count).map(|_| scattered(at(random() as f64 / (1_u64 << 48) as f64))).collect()
+                let share = |random: &mut Random| (random.next() >> 16) as f64 / (1_u64 << 48) as f64;
+                (0..count).map(|_| scattered(at(share(&mut random)))).collect()
             }
             Self::Scan => {
                 let hot = (pages / 8).max(1);
                 let rest = (pages - hot).max(1);
                 (0..count)
-                    .map(|turn| if turn % 2 == 0 { random() % hot } else { hot + turn / 2 % rest })
+                    .map(|turn| if turn % 2 == 0 { random.below(hot) } else { hot + turn / 2 % rest })
                     .collect()
             }
         }
-    }
-}
-
-impl FromStr for Order {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|order| order.name() == text);
-        found.ok_or_else(|| format!("`{text}` is no order; there are uniform, zipf and scan"))
-    }
-}
-
-impl Way {
-    /// All.
-    pub const ALL: [Self; 7] = [
-        Self::KernelRandom,
-        Self::Kernel,
-        Self::Vm(Replacement::TwoQueues),
-        Self::VmClusters,
-        Self::Vm(Replacement::DontNeed),
-        Self::Vm(Replacement::Static),
-        Self::VmUnlimited,
-    ];
-
-    /// Its name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::KernelRandom => "kernel-random",
-            Self::Vm(Replacement::DontNeed) => "vm-dont-need",
-            Self::Vm(Replacement::Static) => "vm-static",
-            Self::Vm(_) => "vm",
-            Self::VmClusters => "vm-clusters",
-            Self::VmUnlimited => "vm-unlimited",
-        }
-    }
-}
-
-impl FromStr for Way {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|way| way.name() == text);
-        found.ok_or_else(|| format!("`{text}` is not a way"))
     }
 }
 
@@ -208,8 +155,9 @@ pub fn serve(
         Way::Kernel | Way::KernelRandom => {
             return Ok(by_kernel(path, way == Way::KernelRandom, first, rest)?);
         }
-        Way::Vm(replacement) => replacement,
-        Way::VmClusters | Way::VmUnlimited => Replacement::default(),
+        Way::VmDontNeed => Replacement::DontNeed,
+        Way::VmStatic => Replacement::Static,
+        Way::Vm | Way::VmClusters | Way::VmUnlimited => Replacement::TwoQueues,
     };
     let limit_bytes = if way == Way::VmUnlimited { u64::MAX } else { pool_bytes };
     let vm = Vm::new(VmOptions::default().pool(&Pool::with_replacement(limit_bytes, replacement)?))?;
@@ -333,7 +281,7 @@ mod tests {
                 Err(error) => panic!("{error}"),
             };
             assert!(served.seconds > 0.0, "{}", way.name());
-            if let Way::Vm(_) = way {
+            if matches!(way, Way::Vm | Way::VmDontNeed | Way::VmStatic) {
                 assert!(served.misses > 0 && served.misses < 3072, "{}: {served:?}", way.name());
             }
         }

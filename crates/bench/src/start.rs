@@ -1,7 +1,6 @@
 //! One start of a program, measured: time, processor, memory, faults, what was read from the disk and for whom.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use prepage_prefetch::cold::Chill;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::{Layer, StoreError, Stores};
+use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::reap::{Reap, Reaped, reap};
 use prepage_trace::now_ns;
 
@@ -107,28 +107,16 @@ pub struct PhasedReads {
     pub seen: Seen,
 }
 
-/// For whom a read was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// The profile, and finding the program.
-    Profile,
-    /// Prefetching.
-    Prefetch,
-    /// The program itself.
-    Program,
-}
-
-impl Phase {
-    /// All, in the order of a start.
-    pub const ALL: [Self; 3] = [Self::Profile, Self::Prefetch, Self::Program];
-
-    /// The name in tables and CSV.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Profile => "profile",
-            Self::Prefetch => "prefetch",
-            Self::Program => "program",
-        }
+prepage_core::named! {
+    /// For whom a read was made.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Phase {
+        /// The profile, and finding the program.
+        Profile = "profile",
+        /// Prefetching.
+        Prefetch = "prefetch",
+        /// The program itself.
+        Program = "program",
     }
 }
 
@@ -216,7 +204,7 @@ impl Bench {
     pub fn start(&mut self, way: &Way) -> Result<Measured, StartError> {
         self.make_cold()?;
         self.block_reads.as_mut().map(BlockReads::take);
-        let (reads_before, bytes_before) = disk_reads();
+        let disk_before = disk();
         let began_ns = now_ns();
         let began = Instant::now();
         let (head_start, mut phases) = self.begin(way, false)?;
@@ -231,7 +219,7 @@ impl Bench {
         let made = head_start.and_then(HeadStart::end);
         let others = others.collect().map_err(failed)?;
         let cpu = ended.cpu + others.cpu;
-        let (reads, bytes) = disk_reads();
+        let disk = disk();
         if ended.status != 0 {
             let status = ExitStatus::from_raw(ended.status);
             return Err(StartError::Failed { program: argv[0].to_string_lossy().into(), status });
@@ -240,7 +228,8 @@ impl Bench {
         measured.resident_bytes_max = ended.resident_bytes_max;
         measured.faults = ended.minor_faults + ended.major_faults;
         measured.disk_faults = ended.major_faults;
-        (measured.disk_reads, measured.disk_read_bytes) = (reads - reads_before, bytes - bytes_before);
+        measured.disk_reads = disk.reads - disk_before.reads;
+        measured.disk_read_bytes = disk.read_bytes - disk_before.read_bytes;
         if let Some(early) = self.early_fault.as_ref().filter(|_| way.maps_ahead()) {
             measured.mapped = early.take_report().map_err(StartError::Report)?;
             phases.mapping_ns = measured.mapped.took_ns;
@@ -362,13 +351,7 @@ fn wait_for(program: u32) -> io::Result<(Reaped, Others)> {
     }
 }
 
-/// Reads of the disk with /usr so far: requests and bytes (Documentation/block/stat.rst); zeros where the file system has no
-/// disk of its own.
-fn disk_reads() -> (u64, u64) {
-    let device = rustix::fs::stat("/usr").map_or(0, |stat| stat.st_dev);
-    let path = format!("/sys/dev/block/{}:{}/stat", rustix::fs::major(device), rustix::fs::minor(device));
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let mut fields = text.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0));
-    let requests = fields.next().unwrap_or(0);
-    (requests, fields.nth(1).unwrap_or(0) * 512)
+/// What the disk with /usr has done so far; nothing where the file system has no disk of its own.
+fn disk() -> DiskStat {
+    rustix::fs::stat("/usr").ok().and_then(|stat| DiskStat::of(stat.st_dev)).unwrap_or_default()
 }

@@ -10,22 +10,16 @@ use prepage_core::PAGE_SIZE;
 use prepage_residency::evict::EvictedFile;
 use prepage_residency::{Spot, evict, warm};
 
-/// What the cache holds of the file when a run begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
-    /// Nothing.
-    Cold,
-    /// All of it.
-    Warm,
-}
+use crate::random::Random;
 
-impl Cache {
-    /// The name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cold => "cold",
-            Self::Warm => "warm",
-        }
+prepage_core::named! {
+    /// What the cache holds of the file when a run begins.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Cache {
+        /// Nothing.
+        Cold = "cold",
+        /// All of it.
+        Warm = "warm",
     }
 }
 
@@ -111,31 +105,22 @@ impl Subject {
     pub fn create(directory: &Path, size_bytes: u64) -> Result<Self, SubjectError> {
         let failed = |source| SubjectError::Create { directory: directory.to_owned(), source };
         let mut file = tempfile::tempfile_in(directory).map_err(failed)?;
-        let mut state = size_bytes;
+        let mut random = Random(size_bytes);
         let mut left = size_bytes;
         while left > 0 {
-            let words = (0..1 << 16).flat_map(|_| {
-                // Xorshift64* (Vigna 2016).
-                state ^= state >> 12;
-                state ^= state << 25;
-                state ^= state >> 27;
-                state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes()
-            });
+            let words = (0..1 << 16).flat_map(|_| random.next().to_le_bytes());
             let part: Vec<u8> = words.take(left.min(1 << 19) as usize).collect();
             file.write_all(&part).map_err(failed)?;
             left -= part.len() as u64;
         }
         file.sync_all().map_err(failed)?;
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
-        Self::new(path)?.keep(file)
+        Ok(Self { file, ..Self::open(&path)? })
     }
 
     /// The file at `path`, which is only read.
     pub fn open(path: &Path) -> Result<Self, SubjectError> {
-        Self::new(path.to_owned())
-    }
-
-    fn new(path: PathBuf) -> Result<Self, SubjectError> {
+        let path = path.to_owned();
         let failed = |source| SubjectError::Read { path: path.clone(), source };
         let mut file = File::open(&path).map_err(failed)?;
         let (mut size_bytes, mut byte_sum) = (0, 0);
@@ -155,10 +140,6 @@ impl Subject {
             return Err(SubjectError::Empty { path });
         }
         Ok(Self { file, path, size_bytes, byte_sum })
-    }
-
-    fn keep(self, file: File) -> Result<Self, SubjectError> {
-        Ok(Self { file, ..self })
     }
 
     /// A path under which other processes can open it.

@@ -13,7 +13,6 @@
 //! [`Management::Static`], which it amounts to.
 
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -36,37 +35,16 @@ const HEADERS_PARTS: (u64, u64) = (3, 8);
 const OWN_PART: u64 = 32;
 const SOURCE_PART: u64 = 64;
 
-/// How memory is managed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Management {
-    /// The source's baseline: file data has 3/8 of memory for itself, wired, and nobody else gets any of it.
-    Static,
-    /// The source's patch: one pool, idle file data is unwired and goes by `vm_page_dontneed`, no page before another by what it is.
-    DontNeed,
-    /// One pool, two queues, file data before own memory before text.
-    Classes,
-}
-
-impl Management {
-    /// All.
-    pub const ALL: [Self; 3] = [Self::Static, Self::DontNeed, Self::Classes];
-
-    /// Its name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Static => "static",
-            Self::DontNeed => "dont-need",
-            Self::Classes => "classes",
-        }
-    }
-}
-
-impl FromStr for Management {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|management| management.name() == text);
-        found.ok_or_else(|| format!("`{text}`: expected static, dont-need or classes"))
+prepage_core::named! {
+    /// How memory is managed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Management {
+        /// The source's baseline: file data has 3/8 of memory for itself, wired, and nobody else gets any of it.
+        Static = "static",
+        /// The source's patch: one pool, idle file data is unwired and goes by `vm_page_dontneed`, no page before another by what it is.
+        DontNeed = "dont-need",
+        /// One pool, two queues, file data before own memory before text.
+        Classes = "classes",
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
+use crate::named;
 use crate::page::PageIndex;
 use crate::permissions::Permissions;
 use crate::stack::{CodePlace, StackId};
@@ -26,55 +27,26 @@ impl FrameNumber {
     }
 }
 
-/// What a fault had to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum FaultClass {
-    /// The bytes had to be read from a device ("major").
-    Disk = 0,
-    /// The retry right after a disk fault: the same thread touched the same page by the same instruction again, and
-    /// the page only had to be mapped. Mostly the kernel maps the page within the disk fault and there is none.
-    Short = 1,
-    /// The page was in memory and only had to be mapped ("long non-disk").
-    Cached = 2,
-    /// A fresh anonymous page of zeros.
-    ZeroFill = 3,
-    /// A private copy of a page that is shared.
-    CopyOnWrite = 4,
-    /// The fault began and did not end: it ended in a signal, or with its thread.
-    Failed = 5,
-    /// The fault began, and records were lost before its end could be seen. What it had to do is not known.
-    Unseen = 6,
-}
-
-impl FaultClass {
-    /// Every class, in the order tables list them.
-    pub const ALL: [Self; 7] = [
-        Self::Disk,
-        Self::Short,
-        Self::Cached,
-        Self::ZeroFill,
-        Self::CopyOnWrite,
-        Self::Failed,
-        Self::Unseen,
-    ];
-
-    /// The name used in tables, Parquet and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Disk => "disk",
-            Self::Short => "short",
-            Self::Cached => "cached",
-            Self::ZeroFill => "zero-fill",
-            Self::CopyOnWrite => "copy-on-write",
-            Self::Failed => "failed",
-            Self::Unseen => "unseen",
-        }
-    }
-
-    /// The class called `name`.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|class| class.name() == name)
+named! {
+    /// What a fault had to do.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[repr(u8)]
+    pub enum FaultClass {
+        /// The bytes had to be read from a device ("major").
+        Disk = "disk",
+        /// The retry right after a disk fault: the same thread touched the same page by the same instruction again, and
+        /// the page only had to be mapped. Mostly the kernel maps the page within the disk fault and there is none.
+        Short = "short",
+        /// The page was in memory and only had to be mapped ("long non-disk").
+        Cached = "cached",
+        /// A fresh anonymous page of zeros.
+        ZeroFill = "zero-fill",
+        /// A private copy of a page that is shared.
+        CopyOnWrite = "copy-on-write",
+        /// The fault began and did not end: it ended in a signal, or with its thread.
+        Failed = "failed",
+        /// The fault began, and records were lost before its end could be seen. What it had to do is not known.
+        Unseen = "unseen",
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Decisions about numbers that somebody else has read, so that they can be tested without a machine.
 
+use crate::named;
 use crate::page::PAGE_SIZE;
 
 /// The share of time in which a disk had something to do, above which it is busy.
@@ -37,28 +38,18 @@ pub struct Reading {
     pub total_bytes: u64,
 }
 
-/// What a machine is busy with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Busy {
-    /// It runs on a battery.
-    Battery,
-    /// Next to no memory is free, or somebody waits for it.
-    Memory,
-    /// A disk has something to do.
-    Disk,
-    /// The processors have.
-    Processor,
-}
-
-impl Busy {
-    /// A word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Battery => "battery",
-            Self::Memory => "memory",
-            Self::Disk => "disk",
-            Self::Processor => "processor",
-        }
+named! {
+    /// What a machine is busy with.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Busy {
+        /// It runs on a battery.
+        Battery = "battery",
+        /// Next to no memory is free, or somebody waits for it.
+        Memory = "memory",
+        /// A disk has something to do.
+        Disk = "disk",
+        /// The processors have.
+        Processor = "processor",
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`permissions`] | what a mapping allows: `r-xp`                                          |
 //! | [`stack`] | where code was when it faulted; which build of it                         |
 //! | [`trace`] | a sequence of faults with the objects and threads they speak of           |
+//! | [`named!`] | enums whose variants have names                                         |
 //! | [`missing`], [`tally`] | what a trace lacks; counts and costs of faults              |
 //! | [`profile`] | which pages and names a program needs at its start, and how surely         |
 //! | [`device_figures`] | what a device can do                                             |
@@ -37,6 +38,7 @@ pub mod fault;
 pub mod idle;
 pub mod launches;
 pub mod missing;
+mod named;
 pub mod page;
 pub mod permissions;
 pub mod policy;

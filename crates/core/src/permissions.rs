@@ -8,9 +8,6 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Permissions(u8);
 
-const LETTERS: [(u8, u8); 3] =
-    [(Permissions::READ.0, b'r'), (Permissions::WRITE.0, b'w'), (Permissions::EXECUTE.0, b'x')];
-
 impl Permissions {
     /// No mapping.
     pub const NONE: Self = Self(0);
@@ -61,23 +58,7 @@ impl Permissions {
 
     /// The permissions written as `text`.
     pub fn from_text(text: &str) -> Option<Self> {
-        let bytes: [u8; 4] = match text {
-            "" => return Some(Self::default()),
-            _ => text.as_bytes().try_into().ok()?,
-        };
-        let mut permissions = match bytes[3] {
-            b'p' => Self::PRIVATE,
-            b's' => Self::SHARED,
-            _ => return None,
-        };
-        for (byte, (bit, letter)) in bytes.into_iter().zip(LETTERS) {
-            match byte {
-                _ if byte == letter => permissions.0 |= bit,
-                b'-' => {}
-                _ => return None,
-            }
-        }
-        Some(permissions)
+        Self::all().find(|permissions| permissions.text() == text)
     }
 }
 

@@ -3,8 +3,9 @@
 //! Starts with and without alternate, in an order that changes from round to round, so that what drifts (clock
 //! speed, other load, the host's cache) hits both alike. The first round of each kind is thrown away.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_sys::beside::adopt_orphans;
+use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::process_stat::ProcessStat;
 use serde::Serialize;
 
@@ -150,7 +152,7 @@ type Trail = (Option<i32>, Vec<u8>, Vec<u8>);
 struct Bench<'a> {
     measurement: &'a Measurement,
     /// Statistics files of the block devices that hold the program.
-    devices: Vec<PathBuf>,
+    devices: BTreeSet<u64>,
     first: Option<Trail>,
     differing_starts: u32,
     /// How long to wait for what a start leaves running.
@@ -253,7 +255,7 @@ impl Bench<'_> {
     }
 
     fn read_bytes(&self) -> u64 {
-        self.devices.iter().map(|stat| sectors_read(stat) * 512).sum()
+        self.devices.iter().filter_map(|&device| DiskStat::of(device)).map(|stat| stat.read_bytes).sum()
     }
 }
 
@@ -292,24 +294,14 @@ fn children_disk_faults() -> u64 {
     ProcessStat::of(std::process::id()).map_or(0, |stat| stat.children_major_faults)
 }
 
-/// Statistics files of the block devices under the profile's files. File systems without one of their own (overlay,
-/// btrfs, nfs) are left out.
-fn devices(profile: &Profile) -> Vec<PathBuf> {
-    let stat = |device: u64| {
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"))
-    };
-    let mut devices: Vec<PathBuf> =
-        profile.files.iter().map(|file| stat(file.identity.device)).filter(|stat| stat.exists()).collect();
-    devices.sort();
-    devices.dedup();
-    devices
-}
-
-/// The third field of a block device's `stat` (Documentation/block/stat.rst).
-fn sectors_read(stat: &PathBuf) -> u64 {
-    let text = fs::read_to_string(stat).unwrap_or_default();
-    text.split_ascii_whitespace().nth(2).and_then(|field| field.parse().ok()).unwrap_or(0)
+/// The block devices under the profile's files. File systems without one of their own (overlay, btrfs, nfs) are left out.
+fn devices(profile: &Profile) -> BTreeSet<u64> {
+    profile
+        .files
+        .iter()
+        .map(|file| file.identity.device)
+        .filter(|&device| DiskStat::of(device).is_some())
+        .collect()
 }
 
 #[cfg(test)]

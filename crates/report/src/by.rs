@@ -12,62 +12,34 @@ use crate::costs::Costs;
 use crate::report::Report;
 use crate::symbols::nameless;
 
-/// What faults are grouped by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum By {
-    /// What the fault had to do.
-    Class,
-    /// The file, or kind of anonymous memory, that was touched.
-    File,
-    /// The same, by what the mapping allows.
-    Mapping,
-    /// The thread, with the name it had.
-    Thread,
-    /// The process.
-    Process,
-    /// The name of the thread.
-    Comm,
-    /// When it began, in slices of equal length.
-    Time,
-    /// The file whose code touched the page.
-    Code,
-    /// The function that touched the page.
-    Symbol,
-    /// The calls that led to it.
-    Stack,
+prepage_core::named! {
+    /// What faults are grouped by.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum By {
+        /// What the fault had to do.
+        Class = "class",
+        /// The file, or kind of anonymous memory, that was touched.
+        File = "file",
+        /// The same, by what the mapping allows.
+        Mapping = "mapping",
+        /// The thread, with the name it had.
+        Thread = "thread",
+        /// The process.
+        Process = "process",
+        /// The name of the thread.
+        Comm = "comm",
+        /// When it began, in slices of equal length.
+        Time = "time",
+        /// The file whose code touched the page.
+        Code = "code",
+        /// The function that touched the page.
+        Symbol = "symbol",
+        /// The calls that led to it.
+        Stack = "stack",
+    }
 }
 
 impl By {
-    /// Every way of grouping, in the order help texts list them.
-    pub const ALL: [Self; 10] = [
-        Self::Class,
-        Self::File,
-        Self::Mapping,
-        Self::Thread,
-        Self::Process,
-        Self::Comm,
-        Self::Time,
-        Self::Code,
-        Self::Symbol,
-        Self::Stack,
-    ];
-
-    /// The name used on the command line and in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Class => "class",
-            Self::File => "file",
-            Self::Thread => "thread",
-            Self::Process => "process",
-            Self::Comm => "comm",
-            Self::Time => "time",
-            Self::Mapping => "mapping",
-            Self::Code => "code",
-            Self::Symbol => "symbol",
-            Self::Stack => "stack",
-        }
-    }
-
     /// What the cells that name a row are called.
     pub const fn labels(self) -> &'static [&'static str] {
         match self {
@@ -204,10 +176,8 @@ impl Report {
 
     fn by_time(&self) -> Vec<Row> {
         let slices = self.slices.iter().enumerate().map(|(at, classes)| {
-            let mut costs = self.slice_costs.get(at).cloned().unwrap_or_default();
-            if self.slice_costs.is_empty() {
-                classes.iter().for_each(|class| costs.merge(class));
-            }
+            let mut costs = Costs::default();
+            classes.iter().for_each(|class| costs.merge(class));
             let bounds = [at, at + 1].map(|at| Label::Time((at as f64 * self.slice_ns()) as u64));
             Row { labels: bounds.to_vec(), costs }
         });

@@ -4,110 +4,67 @@ use serde_json::Value;
 
 use crate::costs::Costs;
 
-/// A figure of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Column {
-    /// How many faults.
-    Count,
-    /// Their share of all faults.
-    Percent,
-    /// How many read from a device.
-    Disk,
-    /// The mean cost.
-    Mean,
-    /// The mean cost in cycles of the time stamp counter, where its frequency is known.
-    Cycles,
-    /// The cost that half of the faults do not exceed.
-    P50,
-    /// The cost that 90 % do not exceed.
-    P90,
-    /// The cost that 99 % do not exceed.
-    P99,
-    /// The cost that 99.9 % do not exceed.
-    P999,
-    /// The cost of the slowest.
-    Max,
-    /// The cost of those that read from a device.
-    DiskTotal,
-    /// The cost of all.
-    Total,
-    /// Their share of the cost of all.
-    TotalPercent,
+prepage_core::named! {
+    /// A figure of a group.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Column {
+        /// How many faults.
+        Count = "count",
+        /// Their share of all faults.
+        Percent = "percent",
+        /// How many read from a device.
+        Disk = "disk",
+        /// The mean cost.
+        Mean = "mean",
+        /// The mean cost in cycles of the time stamp counter, where its frequency is known.
+        Cycles = "cycles",
+        /// The cost that half of the faults do not exceed.
+        P50 = "p50",
+        /// The cost that 90 % do not exceed.
+        P90 = "p90",
+        /// The cost that 99 % do not exceed.
+        P99 = "p99",
+        /// The cost that 99.9 % do not exceed.
+        P999 = "p999",
+        /// The cost of the slowest.
+        Max = "max",
+        /// The cost of those that read from a device.
+        DiskTotal = "disk-total",
+        /// The cost of all.
+        Total = "total",
+        /// Their share of the cost of all.
+        TotalPercent = "total-percent",
+    }
 }
 
 impl Column {
-    /// Every column, in the order of a table that has all.
-    pub const ALL: [Self; 13] = [
-        Self::Count,
-        Self::Percent,
-        Self::Disk,
-        Self::Mean,
-        Self::Cycles,
-        Self::P50,
-        Self::P90,
-        Self::P99,
-        Self::P999,
-        Self::Max,
-        Self::DiskTotal,
-        Self::Total,
-        Self::TotalPercent,
-    ];
-
-    /// The name used on the command line.
-    pub const fn name(self) -> &'static str {
+    /// The heading in tables and the field's name in JSON, both with the unit.
+    const fn labels(self) -> (&'static str, &'static str) {
         match self {
-            Self::Count => "count",
-            Self::Percent => "percent",
-            Self::Disk => "disk",
-            Self::Mean => "mean",
-            Self::Cycles => "cycles",
-            Self::P50 => "p50",
-            Self::P90 => "p90",
-            Self::P99 => "p99",
-            Self::P999 => "p999",
-            Self::Max => "max",
-            Self::DiskTotal => "disk-total",
-            Self::Total => "total",
-            Self::TotalPercent => "total-percent",
+            Self::Count => ("count", "count"),
+            Self::Percent => ("share %", "count_percent"),
+            Self::Disk => ("disk", "disk_count"),
+            Self::Mean => ("mean µs", "mean_us"),
+            Self::Cycles => ("mean cycles", "mean_cycles"),
+            Self::P50 => ("p50 µs", "p50_us"),
+            Self::P90 => ("p90 µs", "p90_us"),
+            Self::P99 => ("p99 µs", "p99_us"),
+            Self::P999 => ("p99.9 µs", "p999_us"),
+            Self::Max => ("max µs", "max_us"),
+            Self::DiskTotal => ("disk ms", "disk_total_ms"),
+            Self::Total => ("total ms", "total_ms"),
+            Self::TotalPercent => ("time %", "total_percent"),
         }
     }
 
     /// The heading, with the unit.
     pub const fn heading(self) -> &'static str {
-        match self {
-            Self::Count => "count",
-            Self::Percent => "share %",
-            Self::Disk => "disk",
-            Self::Mean => "mean µs",
-            Self::Cycles => "mean cycles",
-            Self::P50 => "p50 µs",
-            Self::P90 => "p90 µs",
-            Self::P99 => "p99 µs",
-            Self::P999 => "p99.9 µs",
-            Self::Max => "max µs",
-            Self::DiskTotal => "disk ms",
-            Self::Total => "total ms",
-            Self::TotalPercent => "time %",
-        }
+        self.labels().0
     }
 
     /// The field's name in JSON, with the unit.
     pub const fn field(self) -> &'static str {
-        match self {
-            Self::Count => "count",
-            Self::Percent => "count_percent",
-            Self::Disk => "disk_count",
-            Self::Mean => "mean_us",
-            Self::Cycles => "mean_cycles",
-            Self::P50 => "p50_us",
-            Self::P90 => "p90_us",
-            Self::P99 => "p99_us",
-            Self::P999 => "p999_us",
-            Self::Max => "max_us",
-            Self::DiskTotal => "disk_total_ms",
-            Self::Total => "total_ms",
-            Self::TotalPercent => "total_percent",
-        }
+        self.labels().1
     }
 
     /// Whether it takes a histogram to know.

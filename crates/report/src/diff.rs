@@ -11,34 +11,23 @@ use crate::json::{SCHEMA_VERSION, missing};
 use crate::report::Report;
 use crate::text;
 
-/// What a threshold is of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Measure {
-    /// How long threads waited for all faults.
-    #[default]
-    Total,
-    /// How long they waited for the disk.
-    DiskTotal,
-    /// The number of faults.
-    Count,
-    /// The number of faults that read from a device.
-    Disk,
+prepage_core::named! {
+    /// What a threshold is of.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Measure {
+        /// How long threads waited for all faults.
+        #[default]
+        Total = "total",
+        /// How long they waited for the disk.
+        DiskTotal = "disk-total",
+        /// The number of faults.
+        Count = "count",
+        /// The number of faults that read from a device.
+        Disk = "disk",
+    }
 }
 
 impl Measure {
-    /// Every measure, in the order help texts list them.
-    pub const ALL: [Self; 4] = [Self::Total, Self::DiskTotal, Self::Count, Self::Disk];
-
-    /// The name used on the command line and in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Total => "total",
-            Self::DiskTotal => "disk-total",
-            Self::Count => "count",
-            Self::Disk => "disk",
-        }
-    }
-
     /// What is measured, in words.
     pub const fn words(self) -> &'static str {
         match self {

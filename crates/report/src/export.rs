@@ -12,31 +12,18 @@ use prepage_trace::parquet::{TraceFile, TraceFileError};
 
 use crate::filter::Filter;
 
-/// A format of another tool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Perfetto's protobuf: a track for each thread, a slice for each fault. For <https://ui.perfetto.dev>.
-    Perfetto,
-    /// The Firefox Profiler's processed profile: markers and samples. For <https://profiler.firefox.com>.
-    Firefox,
-    /// A line for each stack, and its weight. For flamegraph.pl, inferno and speedscope.
-    Folded,
-    /// A line for each fault, with the trace's columns.
-    Csv,
-}
-
-impl Format {
-    /// Every format, in the order help texts list them.
-    pub const ALL: [Self; 4] = [Self::Perfetto, Self::Firefox, Self::Folded, Self::Csv];
-
-    /// The name used on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Perfetto => "perfetto",
-            Self::Firefox => "firefox",
-            Self::Folded => "folded",
-            Self::Csv => "csv",
-        }
+prepage_core::named! {
+    /// A format of another tool.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Format {
+        /// Perfetto's protobuf: a track for each thread, a slice for each fault. For <https://ui.perfetto.dev>.
+        Perfetto = "perfetto",
+        /// The Firefox Profiler's processed profile: markers and samples. For <https://profiler.firefox.com>.
+        Firefox = "firefox",
+        /// A line for each stack, and its weight. For flamegraph.pl, inferno and speedscope.
+        Folded = "folded",
+        /// A line for each fault, with the trace's columns.
+        Csv = "csv",
     }
 }
 

@@ -26,11 +26,9 @@ impl Filter {
 
     /// What has to be read of a fault to decide.
     pub fn wanted(&self) -> Wanted {
-        Wanted {
-            object: !self.files.is_empty(),
-            thread: !self.comms.is_empty() || !self.pids.is_empty(),
-            ..Wanted::default()
-        }
+        let of_thread = !self.comms.is_empty() || !self.pids.is_empty();
+        let object = if self.files.is_empty() { Wanted::empty() } else { Wanted::OBJECT };
+        object | if of_thread { Wanted::THREAD } else { Wanted::empty() }
     }
 }
 

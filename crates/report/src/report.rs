@@ -1,7 +1,6 @@
 //! What a trace says, in tallies: one pass over the file.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::hash::Hash;
 
 use prepage_core::{
@@ -60,10 +59,8 @@ pub struct Report {
     pub codes: FxHashMap<CodePlace, Costs>,
     /// By call stack; empty unless it was asked for.
     pub stacks: FxHashMap<Option<StackId>, Costs>,
-    /// By slice of time and class.
+    /// By slice of time and class; with percentiles where those of groups were asked for by time.
     pub slices: Vec<[Costs; FaultClass::ALL.len()]>,
-    /// By slice of time, with percentiles; empty unless percentiles by time were asked for.
-    pub slice_costs: Vec<Costs>,
     /// The slowest faults, the slowest first.
     pub slowest: Vec<Fault>,
     /// What the numbers of objects mean.
@@ -88,8 +85,7 @@ impl Report {
         let mut parts = parts.into_iter();
         let mut whole = parts.next().unwrap_or_else(|| Part::new(options, end_ns));
         parts.for_each(|part| whole.merge(part));
-        let mut slowest: Vec<Fault> = whole.slowest.into_iter().map(|Reverse(slow)| slow.fault).collect();
-        slowest.sort_by_key(|fault| (Reverse(fault.cost_ns), fault.start_ns));
+        whole.slowest.compare();
         let (object_table, stack_table) = (names.objects(), names.stacks());
         let stacks = whole.stacks.keys().flatten();
         let in_stacks = stacks.flat_map(|id| stack_table[id.index()].places.iter().copied());
@@ -107,8 +103,7 @@ impl Report {
             codes: whole.codes,
             stacks: whole.stacks,
             slices: whole.slices,
-            slice_costs: whole.slice_costs,
-            slowest,
+            slowest: whole.slowest.faults,
             object_table,
             thread_table: names.threads(),
             stack_table,
@@ -154,49 +149,29 @@ pub(crate) fn place_path(objects: &[Object], place: CodePlace) -> &str {
     }
 }
 
-/// What has to be found out for the groups that were asked for.
-#[derive(Clone, Copy)]
-struct Needed {
-    threads: bool,
-    mappings: bool,
-    codes: bool,
-    stacks: bool,
-}
-
-impl Needed {
-    fn of(options: &Options) -> Self {
-        let any = |wanted: &[By]| options.by.iter().any(|by| wanted.contains(by));
-        Self {
-            threads: any(&[By::Thread, By::Process, By::Comm]),
-            mappings: any(&[By::Mapping]),
-            codes: any(&[By::Code, By::Symbol]),
-            stacks: any(&[By::Stack]),
-        }
-    }
+/// What of each fault the groups that were asked for go by.
+fn needed(options: &Options) -> Wanted {
+    let of = |by: &By| match by {
+        By::Thread | By::Process | By::Comm => Wanted::THREAD,
+        By::Mapping => Wanted::PERMISSIONS,
+        By::Code | By::Symbol => Wanted::CODE,
+        By::Stack => Wanted::STACK,
+        By::Class | By::File | By::Time => Wanted::empty(),
+    };
+    options.by.iter().map(of).collect()
 }
 
 fn wanted(options: &Options) -> Wanted {
-    let filter = options.filter.wanted();
-    let needed = Needed::of(options);
-    let slowest = options.slowest > 0;
-    Wanted {
-        start: true,
-        thread: filter.thread || slowest || needed.threads,
-        address: slowest,
-        object: true,
-        page: slowest,
-        permissions: needed.mappings,
-        code: needed.codes,
-        stack: needed.stacks,
-        ..Wanted::default()
-    }
+    let of_slowest = Wanted::THREAD | Wanted::ADDRESS | Wanted::PAGE;
+    let slowest = if options.slowest > 0 { of_slowest } else { Wanted::empty() };
+    Wanted::START | Wanted::OBJECT | options.filter.wanted() | needed(options) | slowest
 }
 
 /// What one worker found out.
 struct Part<'a> {
     options: &'a Options,
     sieve: Sieve<'a>,
-    needed: Needed,
+    needed: Wanted,
     slices_per_ns: f64,
     classes: [Costs; FaultClass::ALL.len()],
     objects: FxHashMap<Option<ObjectId>, Costs>,
@@ -205,17 +180,17 @@ struct Part<'a> {
     codes: FxHashMap<CodePlace, Costs>,
     stacks: FxHashMap<Option<StackId>, Costs>,
     slices: Vec<[Costs; FaultClass::ALL.len()]>,
-    slice_costs: Vec<Costs>,
-    slowest: BinaryHeap<Reverse<Slow>>,
+    slowest: Slowest,
 }
 
 impl<'a> Part<'a> {
     fn new(options: &'a Options, end_ns: u64) -> Self {
         let slices = options.slices.max(1);
+        let percentiles = options.group_percentiles && options.by.contains(&By::Time);
         Self {
             options,
             sieve: Sieve::new(&options.filter),
-            needed: Needed::of(options),
+            needed: needed(options),
             slices_per_ns: slices as f64 / end_ns.max(1) as f64,
             classes: std::array::from_fn(|_| Costs::with_percentiles()),
             objects: FxHashMap::default(),
@@ -223,12 +198,8 @@ impl<'a> Part<'a> {
             mappings: FxHashMap::default(),
             codes: FxHashMap::default(),
             stacks: FxHashMap::default(),
-            slices: vec![Default::default(); slices],
-            slice_costs: match options.group_percentiles && options.by.contains(&By::Time) {
-                true => vec![Costs::with_coarse_percentiles(); slices],
-                false => Vec::new(),
-            },
-            slowest: BinaryHeap::new(),
+            slices: vec![std::array::from_fn(|_| costs(percentiles)); slices],
+            slowest: Slowest { faults: Vec::new(), count: options.slowest, least_ns: 0 },
         }
     }
 
@@ -240,25 +211,22 @@ impl<'a> Part<'a> {
             }
             self.classes[fault.class as usize].add(fault);
             group(&mut self.objects, fault.object, percentiles).add(fault);
-            if self.needed.threads {
+            if self.needed.contains(Wanted::THREAD) {
                 group(&mut self.threads, fault.thread, percentiles).add(fault);
             }
-            if self.needed.mappings {
+            if self.needed.contains(Wanted::PERMISSIONS) {
                 group(&mut self.mappings, (fault.object, fault.permissions), percentiles).add(fault);
             }
-            if self.needed.codes {
+            if self.needed.contains(Wanted::CODE) {
                 group(&mut self.codes, fault.code_place(), percentiles).add(fault);
             }
-            if self.needed.stacks {
+            if self.needed.contains(Wanted::STACK) {
                 group(&mut self.stacks, fault.stack, percentiles).add(fault);
             }
             let slice = (fault.start_ns as f64 * self.slices_per_ns) as usize;
             let slice = slice.min(self.slices.len() - 1);
             self.slices[slice][fault.class as usize].add(fault);
-            if let Some(costs) = self.slice_costs.get_mut(slice) {
-                costs.add(fault);
-            }
-            keep_slowest(&mut self.slowest, fault, self.options.slowest);
+            self.slowest.add(fault);
         }
     }
 
@@ -272,17 +240,17 @@ impl<'a> Part<'a> {
         for (slice, theirs) in self.slices.iter_mut().zip(&other.slices) {
             slice.iter_mut().zip(theirs).for_each(|(tally, theirs)| tally.merge(theirs));
         }
-        self.slice_costs.iter_mut().zip(&other.slice_costs).for_each(|(costs, theirs)| costs.merge(theirs));
-        for Reverse(slow) in other.slowest {
-            keep_slowest(&mut self.slowest, &slow.fault, self.options.slowest);
-        }
+        other.slowest.faults.iter().for_each(|fault| self.slowest.add(fault));
     }
 }
 
 fn group<K: Eq + Hash>(groups: &mut FxHashMap<K, Costs>, key: K, percentiles: bool) -> &mut Costs {
-    groups
-        .entry(key)
-        .or_insert_with(|| if percentiles { Costs::with_coarse_percentiles() } else { Costs::default() })
+    groups.entry(key).or_insert_with(|| costs(percentiles))
+}
+
+/// Those of a group that has no faults yet.
+fn costs(percentiles: bool) -> Costs {
+    if percentiles { Costs::with_coarse_percentiles() } else { Costs::default() }
 }
 
 fn merge_groups<K: Eq + Hash>(groups: &mut FxHashMap<K, Costs>, others: FxHashMap<K, Costs>) {
@@ -291,46 +259,33 @@ fn merge_groups<K: Eq + Hash>(groups: &mut FxHashMap<K, Costs>, others: FxHashMa
     }
 }
 
-/// A fault ordered by its cost; of equal ones the earlier counts as slower.
-struct Slow {
-    cost_ns: u64,
-    fault: Fault,
+/// The slowest faults so far, and more that have not been compared yet.
+struct Slowest {
+    faults: Vec<Fault>,
+    count: usize,
+    /// The least cost of a fault that may be one of them.
+    least_ns: u64,
 }
 
-impl Slow {
-    fn key(&self) -> (u64, Reverse<u64>) {
-        (self.cost_ns, Reverse(self.fault.start_ns))
+impl Slowest {
+    /// So many more are kept until they are compared.
+    const WAITING: usize = 1024;
+
+    fn add(&mut self, fault: &Fault) {
+        if fault.cost_ns.is_some_and(|cost_ns| cost_ns >= self.least_ns) && self.count > 0 {
+            self.faults.push(*fault);
+            if self.faults.len() >= self.count.saturating_add(Self::WAITING) {
+                self.compare();
+            }
+        }
     }
-}
 
-impl PartialEq for Slow {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for Slow {}
-
-impl PartialOrd for Slow {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Slow {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-
-fn keep_slowest(slowest: &mut BinaryHeap<Reverse<Slow>>, fault: &Fault, count: usize) {
-    let Some(cost_ns) = fault.cost_ns else { return };
-    let slow = Slow { cost_ns, fault: *fault };
-    if slowest.len() < count {
-        slowest.push(Reverse(slow));
-    } else if let Some(mut fastest) = slowest.peek_mut()
-        && fastest.0 < slow
-    {
-        *fastest = Reverse(slow);
+    /// Leaves as many as were asked for, the slowest first; of equal ones the earlier counts as slower.
+    fn compare(&mut self) {
+        self.faults.sort_unstable_by_key(|fault| (Reverse(fault.cost_ns), fault.start_ns));
+        self.faults.truncate(self.count);
+        if let Some(least) = self.faults.last().filter(|_| self.faults.len() == self.count) {
+            self.least_ns = least.cost_ns.unwrap_or(0);
+        }
     }
 }

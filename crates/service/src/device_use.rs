@@ -9,11 +9,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use prepage_sys::disk_stat::DiskStat;
+
 use crate::courtesy::Use;
 
 /// Devices lie on devices this often at most.
 const DEPTH_MAX: u32 = 8;
-const SECTOR_BYTES: u64 = 512;
 
 /// The figures of one device and of the thread that made this. They are open: whoever takes on other rights can still look.
 #[derive(Debug)]
@@ -28,9 +29,8 @@ impl DeviceUse {
     /// # Errors
     /// Where the number is no block device's (Btrfs, overlayfs, network), or the kernel does not count.
     pub fn of(device: u64) -> io::Result<Self> {
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let mut disks = Vec::new();
-        open_disks(&PathBuf::from(format!("/sys/dev/block/{major}:{minor}")), DEPTH_MAX, &mut disks)?;
+        open_disks(&DiskStat::directory(device), DEPTH_MAX, &mut disks)?;
         let own = File::open("/proc/thread-self/io")?;
         let opened = Self { disks, own };
         opened.look()?;
@@ -46,9 +46,9 @@ impl DeviceUse {
         let own_bytes = own_bytes(&text(&self.own)?).ok_or(io::ErrorKind::InvalidData)?;
         let mut all = Use { own_bytes, ..Use::default() };
         for disk in &self.disks {
-            let (bytes, in_flight) = disk_use(&text(disk)?).ok_or(io::ErrorKind::InvalidData)?;
-            all.device_bytes += bytes;
-            all.in_flight += in_flight;
+            let disk = DiskStat::parse(&text(disk)?).ok_or(io::ErrorKind::InvalidData)?;
+            all.device_bytes += disk.read_bytes + disk.written_bytes;
+            all.in_flight += disk.in_flight;
         }
         Ok(all)
     }
@@ -75,14 +75,6 @@ fn text(file: &File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..len]).into_owned())
 }
 
-/// Bytes read and written, and what is in flight.
-fn disk_use(stat: &str) -> Option<(u64, u64)> {
-    let mut fields = stat.split_ascii_whitespace().map(|field| field.parse::<u64>());
-    let read = fields.nth(2)?.ok()?;
-    let written = fields.nth(3)?.ok()?;
-    Some(((read + written) * SECTOR_BYTES, fields.nth(1)?.ok()?))
-}
-
 fn own_bytes(io: &str) -> Option<u64> {
     io.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
 }
@@ -100,8 +92,6 @@ mod tests {
 
     #[test]
     fn what_the_kernel_says_is_understood() {
-        assert_eq!(disk_use("  10 1 80 3   20 2 40 7   5 9 9 0 0\n"), Some((120 * 512, 5)));
-        assert_eq!(disk_use("10 1"), None);
         assert_eq!(own_bytes("rchar: 1\nread_bytes: 4096\nwrite_bytes: 2\n"), Some(4096));
         assert_eq!(own_bytes(""), None);
         assert!(DeviceUse::of(0).is_err());

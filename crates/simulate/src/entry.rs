@@ -32,8 +32,8 @@ pub(crate) struct Mapped {
 }
 
 impl Entry {
-    pub fn new(object: ObjectIndex, window: PageRange, policy: Policy, executable: bool) -> Self {
-        let state = EntryState { executable, ..policy.entry(window) };
+    pub fn new(object: ObjectIndex, window: PageRange, policy: Policy) -> Self {
+        let state = policy.entry(window);
         Self {
             object,
             window,
@@ -47,7 +47,9 @@ impl Entry {
 
     /// The entry as it was before the first touch.
     pub fn unmapped(&self) -> Self {
-        Self::new(self.object, self.window, self.policy.clone(), self.state.executable)
+        let mut new = Self::new(self.object, self.window, self.policy.clone());
+        new.state.executable = self.state.executable;
+        new
     }
 
     /// Maps after a fault at `page` what the policy's rule of neighbours maps; returns how many pages were not mapped

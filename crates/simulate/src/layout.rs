@@ -77,8 +77,10 @@ impl Layout {
         }
         for entry in &self.entries {
             let policy = entry.advised.clone().unwrap_or_else(|| policy(&self.objects[entry.object]));
-            let add = if entry.executable { Replay::add_executable_entry } else { Replay::add_entry };
-            add(&mut replay, objects[entry.object], entry.offset, entry.pages, policy);
+            let index = replay.add_entry(objects[entry.object], entry.offset, entry.pages, policy);
+            if entry.executable {
+                replay.make_executable(index);
+            }
         }
         replay
     }

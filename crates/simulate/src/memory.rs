@@ -1,76 +1,31 @@
 //! Faults with too little memory, rule by rule and size by size.
 
 use std::collections::{BTreeMap, HashMap};
-use std::str::FromStr;
 use std::thread;
 
 use crate::input::{Input, InputError};
 use crate::replacement::{clock, dpmin, fifo, lru, opt, s3_fifo, sizes, two_q, working_set};
 
-/// What leaves memory when it is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// The page that came first.
-    Fifo,
-    /// [`clock`].
-    Clock,
-    /// [`two_q`].
-    TwoQ,
-    /// [`s3_fifo`].
-    S3Fifo,
-    /// The page touched longest ago.
-    Lru,
-    /// The page needed last: the fewest faults possible.
-    Opt,
-    /// [`dpmin`]: the fewest possible where a fault may load many pages.
-    Dpmin,
-    /// A page not touched for so many touches as the size says: not a memory size but a window.
-    WorkingSet,
-}
-
-impl Rule {
-    /// All rules.
-    pub const ALL: [Self; 8] = [
-        Self::Fifo,
-        Self::Clock,
-        Self::TwoQ,
-        Self::S3Fifo,
-        Self::Lru,
-        Self::Opt,
-        Self::Dpmin,
-        Self::WorkingSet,
-    ];
-
-    /// Its name in options, tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fifo => "fifo",
-            Self::Clock => "clock",
-            Self::TwoQ => "2q",
-            Self::S3Fifo => "s3-fifo",
-            Self::Lru => "lru",
-            Self::Opt => "opt",
-            Self::Dpmin => "dpmin",
-            Self::WorkingSet => "ws",
-        }
-    }
-}
-
-/// Text that names no rule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no replacement is called `{name}`; there are {}", Rule::ALL.map(Rule::name).join(", "))]
-pub struct RuleError {
-    name: String,
-}
-
-impl FromStr for Rule {
-    type Err = RuleError;
-
-    fn from_str(text: &str) -> Result<Self, RuleError> {
-        Self::ALL
-            .into_iter()
-            .find(|rule| rule.name() == text)
-            .ok_or_else(|| RuleError { name: text.to_owned() })
+prepage_core::named! {
+    /// What leaves memory when it is full.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Rule {
+        /// The page that came first.
+        Fifo = "fifo",
+        /// [`clock`].
+        Clock = "clock",
+        /// [`two_q`].
+        TwoQ = "2q",
+        /// [`s3_fifo`].
+        S3Fifo = "s3-fifo",
+        /// The page touched longest ago.
+        Lru = "lru",
+        /// The page needed last: the fewest faults possible.
+        Opt = "opt",
+        /// [`dpmin`]: the fewest possible where a fault may load many pages.
+        Dpmin = "dpmin",
+        /// A page not touched for so many touches as the size says: not a memory size but a window.
+        WorkingSet = "ws",
     }
 }
 

@@ -40,16 +40,6 @@ impl Distances {
         let beyond = usize::try_from(reach).unwrap_or(usize::MAX).saturating_add(1);
         self.first + self.by_distance.iter().skip(beyond).sum::<u64>()
     }
-
-    /// The faults of reach 0, 1, 2, … up to the one after which nothing changes.
-    pub fn curve(&self) -> Vec<u64> {
-        let mut faults = self.first + self.by_distance.iter().sum::<u64>();
-        let step = |hits: &u64| {
-            faults -= hits;
-            faults
-        };
-        self.by_distance.iter().map(step).collect()
-    }
 }
 
 /// LRU stack distances: how many different pages were touched since a page was touched before, itself included. O(n log n).
@@ -145,7 +135,6 @@ mod tests {
         assert_eq!([1, 2, 3, 4, 5].map(|size| lru(&STRING).faults(size)), [12, 12, 10, 8, 5]);
         assert_eq!([1, 2, 3, 4, 5].map(|window| working_set(&STRING).faults(window)), [12, 12, 10, 8, 7]);
         assert_eq!(lru(&STRING), Distances { by_distance: vec![0, 0, 0, 2, 2, 3], first: 5 });
-        assert_eq!(lru(&STRING).curve(), [12, 12, 12, 10, 8, 5]);
     }
 
     #[test]

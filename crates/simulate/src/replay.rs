@@ -106,34 +106,17 @@ impl Replay {
 
     /// Maps `pages` pages of `object` from page `offset` on, as far as it has them. `policy` serves the entry's faults.
     pub fn add_entry(&mut self, object: ObjectIndex, offset: u64, pages: u64, policy: Policy) -> EntryIndex {
-        self.push_entry(object, offset, pages, policy, false)
-    }
-
-    /// The same of pages that may be executed, which Linux reads in another way.
-    pub fn add_executable_entry(
-        &mut self,
-        object: ObjectIndex,
-        offset: u64,
-        pages: u64,
-        policy: Policy,
-    ) -> EntryIndex {
-        self.push_entry(object, offset, pages, policy, true)
-    }
-
-    fn push_entry(
-        &mut self,
-        object: ObjectIndex,
-        offset: u64,
-        pages: u64,
-        policy: Policy,
-        executable: bool,
-    ) -> EntryIndex {
         let object_pages = self.objects[object.0 as usize].pages;
         let start = offset.min(object_pages);
         let end = start.saturating_add(pages).min(object_pages);
         let window = PageRange::new(PageIndex(start), PageIndex(end));
-        self.entries.push(Entry::new(object, window, policy, executable));
+        self.entries.push(Entry::new(object, window, policy));
         EntryIndex(self.entries.len() as u32 - 1)
+    }
+
+    /// Says that the pages of `entry` may be executed, which Linux reads in another way.
+    pub fn make_executable(&mut self, entry: EntryIndex) {
+        self.entries[entry.0 as usize].state.executable = true;
     }
 
     /// Makes pages of an object resident before the first touch.

@@ -13,19 +13,8 @@ use crate::pages::{MOST_PAGES, Pages, bit};
 use crate::replay::{EntryIndex, Touch};
 
 /// What of each fault is read.
-const WANTED: Wanted = Wanted {
-    start: true,
-    thread: true,
-    object: true,
-    page: true,
-    permissions: true,
-    ip: false,
-    address: false,
-    code: false,
-    stack: false,
-    frame: false,
-    cluster: false,
-};
+const WANTED: Wanted =
+    Wanted::START.union(Wanted::THREAD).union(Wanted::OBJECT).union(Wanted::PAGE).union(Wanted::PERMISSIONS);
 
 /// Calls `each` for each fault that is a touch of a file's page, in the order of the file, with the number of the object
 /// and the touch, which names the object's page.

@@ -13,6 +13,7 @@
 //! | [`exec_watch`] | which files are executed, by which process                      | root            |
 //! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
 //! | [`direct_fill`] | a memfd as the place that reads go to                          | Linux 5.14      |
+//! | [`disk_stat`] | what a block device has read and written                        |                 |
 //! | [`file_handle`] | a file told by a number, without opening it                    |                 |
 //! | [`fork`]      | telling a process from its parent                               | Linux 4.14      |
 //! | [`forked`]    | a child that goes on in this program, for tests                  |                 |
@@ -59,6 +60,7 @@ pub mod cachestat;
 pub mod call_filter;
 pub mod cgroup;
 pub mod direct_fill;
+pub mod disk_stat;
 pub mod exec;
 pub mod exec_watch;
 pub mod extents;

@@ -6,6 +6,7 @@ mod tests;
 
 use std::collections::HashMap;
 
+use indexmap::IndexSet;
 use prepage_core::{FilePages, PageCacheFacts, PageIndex, PageRange, ReadWait, Thread};
 use prepage_sys::inode::{Mounted, mounted};
 
@@ -39,8 +40,7 @@ pub(crate) struct PageCacheWatch {
     /// Pages in all of `files`.
     pages: usize,
     threads: HashMap<u32, Doing>,
-    readers: Vec<Thread>,
-    reader_numbers: HashMap<Thread, u32>,
+    readers: IndexSet<Thread>,
     /// Waiter and reader, by their places in `readers`: how often, how long.
     waits: HashMap<(u32, u32), (u64, u64)>,
     probe_cost_ns: u64,
@@ -67,8 +67,7 @@ impl PageCacheWatch {
             files: HashMap::new(),
             pages: 0,
             threads: HashMap::new(),
-            readers: vec![other],
-            reader_numbers: HashMap::new(),
+            readers: IndexSet::from([other]),
             waits: HashMap::new(),
             probe_cost_ns,
             mounted: mounted().unwrap_or_default(),
@@ -279,19 +278,13 @@ impl PageCacheWatch {
     }
 
     fn number(&mut self, tid: u32, pairing: &Pairing) -> u32 {
-        let (readers, numbers) = (&mut self.readers, &mut self.reader_numbers);
+        let readers = &mut self.readers;
         *self.threads.entry(tid).or_default().number.get_or_insert_with(|| {
             let thread = pairing.thread(tid);
-            if let Some(&number) = numbers.get(&thread) {
-                return number;
+            match readers.len() {
+                READERS_MAX.. if !readers.contains(&thread) => OTHER_READERS,
+                _ => readers.insert_full(thread).0 as u32,
             }
-            if readers.len() >= READERS_MAX {
-                return OTHER_READERS;
-            }
-            readers.push(thread.clone());
-            let number = readers.len() as u32 - 1;
-            numbers.insert(thread, number);
-            number
         })
     }
 }

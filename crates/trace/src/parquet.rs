@@ -20,7 +20,7 @@ pub use names::Names;
 pub use reader::read_trace;
 pub use recording::{Notice, Recording, RecordingError, record};
 pub use scan::{Batch, TraceFile, Wanted};
-pub use schema::FORMAT_VERSION;
+pub use schema::{COLUMN_NAMES, FORMAT_VERSION};
 pub use stack_text::stack_text;
 pub use writer::{TraceWriter, write_trace};
 

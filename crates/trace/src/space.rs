@@ -89,7 +89,7 @@ impl AddressSpaces {
             EventKind::Fork { parent_pid, .. } => {
                 let parent = self.processes.entry(*parent_pid).or_default();
                 let mappings = Arc::clone(&parent.mappings);
-                let touched = parent.touched.fork();
+                let touched = parent.touched.clone();
                 let threads = HashSet::from([event.tid]);
                 self.processes.insert(event.pid, Process { mappings, touched, threads });
             }

@@ -175,7 +175,7 @@ mod whole_path {
             model.run(&[
                 |model| assert!(touch_inline(&model.inline, 1)),
                 |model| assert!(touch_by_handler(&model.vm, &model.by_handler, 1, 7)),
-                |model| drop(model.object.evict(all()).unwrap()),
+                |model| _ = model.object.evict(all()).unwrap(),
                 |model| model.inline.populate(all()).unwrap(),
             ]);
             model.end();
@@ -187,9 +187,9 @@ mod whole_path {
         random(1_500, || {
             let model = Model::new("none", 1);
             model.run(&[
-                |model| drop(touch_inline(&model.inline, 1)),
-                |model| drop(touch_by_handler(&model.vm, &model.by_handler, 1, 7)),
-                |model| drop(model.object.evict(all()).unwrap()),
+                |model| _ = touch_inline(&model.inline, 1),
+                |model| _ = touch_by_handler(&model.vm, &model.by_handler, 1, 7),
+                |model| _ = model.object.evict(all()).unwrap(),
             ]);
             assert!(touch_inline(&model.inline, 1), "a failed page can be tried again");
             assert!(touch_inline(&model.inline, 2));
@@ -208,7 +208,7 @@ mod whole_path {
                     let map = model.vm.map(&model.object, &MapOptions::private()).unwrap();
                     map.advise(Advice::WillNeed(all())).unwrap();
                 },
-                |model| drop(model.object.evict(all()).unwrap()),
+                |model| _ = model.object.evict(all()).unwrap(),
             ]);
             model.end();
         });
@@ -221,7 +221,7 @@ mod whole_path {
             model.run(&[
                 |model| (0..PAGES).for_each(|page| assert!(touch_inline(&model.inline, page))),
                 |model| assert!(touch_by_handler(&model.vm, &model.by_handler, 1, 7)),
-                |model| drop(model.object.unwire(all()).unwrap()),
+                |model| _ = model.object.unwire(all()).unwrap(),
                 |model| assert!(touch_inline(&model.inline, 1)),
             ]);
             model.end();
@@ -242,9 +242,9 @@ mod whole_path {
                     assert!(is_present(model.inline.address() + PAGE_SIZE).unwrap());
                     drop(pinned);
                 },
-                |model| drop(model.object.unwire(all()).unwrap()),
+                |model| _ = model.object.unwire(all()).unwrap(),
                 |model| (0..PAGES).for_each(|page| assert!(touch_inline(&model.inline, page))),
-                |model| drop(model.object.evict(all()).unwrap()),
+                |model| _ = model.object.evict(all()).unwrap(),
             ]);
             model.end();
         });
@@ -327,7 +327,7 @@ mod whole_path {
                 |(_, maps)| (1..4).for_each(|value| write_inline(&maps[0], 1, value)),
                 |(_, maps)| (0..PAGES).for_each(|page| write_inline(&maps[1], page, 9)),
                 |(object, _)| (0..2).for_each(|_| object.flush(all()).unwrap()),
-                |(object, _)| drop(object.evict(all()).unwrap()),
+                |(object, _)| _ = object.evict(all()).unwrap(),
             ];
             let threads = works.map(|work| {
                 let model = Arc::clone(&model);
@@ -352,7 +352,7 @@ mod whole_path {
             let works: [fn(&(Vm, Map)); 3] = [
                 |(_, map)| (1..3).for_each(|page| write_inline(map, page, byte(page))),
                 |(_, map)| write_inline(map, 2, byte(2)),
-                |(vm, _)| (0..2).for_each(|_| drop(vm.prune_page_tables().unwrap())),
+                |(vm, _)| (0..2).for_each(|_| _ = vm.prune_page_tables().unwrap()),
             ];
             let threads = works.map(|work| {
                 let model = Arc::clone(&model);
@@ -375,7 +375,7 @@ mod whole_path {
             first.populate(all()).unwrap();
             let model = Arc::new((object, first));
             let evicting = Arc::clone(&model);
-            let evictor = thread::spawn(move || drop(evicting.0.evict(all()).unwrap()));
+            let evictor = thread::spawn(move || _ = evicting.0.evict(all()).unwrap());
             let map = vm.map(&model.0, &MapOptions::private()).unwrap();
             // What the kernel shows by itself is right at every moment.
             for page in [0, 3, 1] {

@@ -13,22 +13,14 @@ use prepage_sys::start_ways::StartWay;
 /// A program that does nothing.
 const NOTHING: &str = "int main(void) { return 0; }\n";
 
-/// How the program is linked, and how many files there are of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Linked {
-    /// Dynamically: all workers start the same file, and share the C library.
-    SharedDynamic,
-    /// Statically: each worker starts a file of its own.
-    OwnStatic,
-}
-
-impl Linked {
-    /// The name in tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::SharedDynamic => "one dynamic program",
-            Self::OwnStatic => "static programs",
-        }
+prepage_core::named! {
+    /// How the program is linked, and how many files there are of it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Linked {
+        /// Dynamically: all workers start the same file, and share the C library.
+        SharedDynamic = "one dynamic program",
+        /// Statically: each worker starts a file of its own.
+        OwnStatic = "static programs",
     }
 }
 

@@ -3,42 +3,21 @@
 use std::io::{self, Write};
 
 use prepage_core::{FrameNumber, Object, ObjectId, StackId, Thread, ThreadIndex};
-use prepage_trace::parquet::{TraceFile, Wanted, stack_text};
+use prepage_trace::parquet::{COLUMN_NAMES, TraceFile, Wanted, stack_text};
 use rustc_hash::FxHashMap;
 
 use super::ExportError;
 use crate::filter::{Filter, Sieve};
 
-const COLUMNS: [&str; 18] = [
-    "start_ns",
-    "cost_ns",
-    "pid",
-    "tid",
-    "comm",
-    "class",
-    "ip",
-    "address",
-    "object",
-    "device",
-    "inode",
-    "page",
-    "permissions",
-    "code",
-    "code_offset",
-    "frame",
-    "stack",
-    "cluster_pages",
-];
-
 pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut rows = csv::Writer::from_writer(out);
-    rows.write_record(COLUMNS).map_err(failed)?;
+    rows.write_record(COLUMN_NAMES).map_err(failed)?;
     let mut sieve = Sieve::new(filter);
     // What the numbers mean, once each was met.
     let mut objects: FxHashMap<ObjectId, Object> = FxHashMap::default();
     let mut threads: FxHashMap<ThreadIndex, Thread> = FxHashMap::default();
     let mut stacks: FxHashMap<StackId, String> = FxHashMap::default();
-    file.for_each::<ExportError>(Wanted::ALL, |batch| {
+    file.for_each::<ExportError>(Wanted::all(), |batch| {
         let names = batch.names;
         for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, names)) {
             for id in fault.object.into_iter().chain(fault.code) {

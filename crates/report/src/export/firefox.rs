@@ -28,7 +28,7 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<V
     let choice = Choice::of(&Report::read(file, &counted)?.classes, FAULTS_MAX);
     let mut sieve = Sieve::new(filter);
     let mut faults: Vec<Fault> = Vec::new();
-    let names = file.for_each::<ExportError>(Wanted { frame: false, ..Wanted::ALL }, |batch| {
+    let names = file.for_each::<ExportError>(Wanted::all().difference(Wanted::FRAME), |batch| {
         let rows = batch.faults.iter().zip(batch.first_row..);
         let chosen =
             rows.filter(|(fault, row)| choice.takes(fault.class, *row) && sieve.passes(fault, batch.names));

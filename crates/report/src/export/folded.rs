@@ -21,7 +21,7 @@ pub fn write(
     weight: Weight,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    let wanted = Wanted { thread: true, code: true, stack: true, ..filter.wanted() };
+    let wanted = filter.wanted() | Wanted::THREAD | Wanted::CODE | Wanted::STACK;
     let new = || (Sieve::new(filter), FxHashMap::<Key, u64>::default());
     let (parts, names) = file.fold(wanted, new, |(sieve, weights), batch| {
         for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, batch.names)) {

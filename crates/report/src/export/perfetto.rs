@@ -35,7 +35,7 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(
         Packets { out, tracks: HashMap::new(), processes: HashSet::new(), objects: HashSet::new() };
     trace.begin(file.facts())?;
     let wanted =
-        Wanted { start: true, thread: true, address: true, object: true, page: true, ..filter.wanted() };
+        filter.wanted() | Wanted::START | Wanted::THREAD | Wanted::ADDRESS | Wanted::OBJECT | Wanted::PAGE;
     let mut sieve = Sieve::new(filter);
     file.for_each::<ExportError>(wanted, |batch| {
         for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, batch.names)) {

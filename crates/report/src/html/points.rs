@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
+use indexmap::IndexSet;
 use prepage_core::{Fault, ObjectId, PAGE_SIZE};
 use prepage_trace::parquet::{TraceFile, TraceFileError, Wanted};
 use serde_json::{Value, json};
@@ -37,14 +38,8 @@ impl Points {
     /// What cannot be read or decoded.
     pub fn read(file: &TraceFile, report: &Report, limit: u64) -> Result<Self, TraceFileError> {
         let choice = Choice::of(&report.classes, limit);
-        let wanted = Wanted {
-            start: true,
-            thread: true,
-            address: true,
-            object: true,
-            page: true,
-            ..report.filter.wanted()
-        };
+        let points = Wanted::START | Wanted::THREAD | Wanted::ADDRESS | Wanted::OBJECT | Wanted::PAGE;
+        let wanted = report.filter.wanted() | points;
         let new = || (Sieve::new(&report.filter), Vec::new());
         let (parts, _) = file.fold(wanted, new, |(sieve, kept), batch| {
             for (fault, row) in batch.faults.iter().zip(batch.first_row..) {
@@ -74,29 +69,29 @@ impl Points {
     /// its next, and so on, all compressed together; and the tables that they point into.
     pub fn packed(&self, report: &Report) -> Value {
         let (regions, ranks) = regions(&self.faults);
-        let mut objects = Numbering::default();
-        let mut threads = Numbering::default();
+        // Numbered in the order in which they are met.
+        let (mut objects, mut threads) = (IndexSet::new(), IndexSet::new());
         let mut columns = Columns::default();
         let faults = || self.faults.iter();
         columns.u8(faults().map(|fault| fault.class as u8));
         columns.u32(steps(self.numbers.iter().copied()));
         let scale = f64::from(u32::MAX) / report.end_ns.max(1) as f64;
         columns.u32(steps(faults().map(|fault| (fault.start_ns as f64 * scale) as u32)));
-        columns.u32(faults().map(|fault| objects.number(fault.object)));
+        columns.u32(faults().map(|fault| objects.insert_full(fault.object).0 as u32));
         let page =
             |fault: &Fault| fault.page.map_or(u32::MAX, |page| u32::try_from(page.0).unwrap_or(u32::MAX));
         columns.u32(faults().map(page));
         columns.u32(ranks.iter().copied());
         columns.u16(faults().map(|fault| fault.cost_ns.map_or(0, packed_cost)));
-        columns.u32(faults().map(|fault| threads.number(fault.thread)));
+        columns.u32(faults().map(|fault| threads.insert_full(fault.thread).0 as u32));
         let pages = touched_pages(&self.faults);
         json!({
             "count": self.faults.len(),
             "zlib_base64": columns.packed(),
-            "objects": objects.keys.iter().map(|object| {
+            "objects": objects.iter().map(|object| {
                 json!({ "path": report.path(*object), "pages": pages.get(object).copied().unwrap_or(0) })
             }).collect::<Vec<_>>(),
-            "threads": threads.keys.iter().map(|index| {
+            "threads": threads.iter().map(|index| {
                 let thread = &report.thread_table[index.0 as usize];
                 format!("{} {}", thread.comm, thread.tid)
             }).collect::<Vec<_>>(),
@@ -148,27 +143,6 @@ fn regions(faults: &[Fault]) -> (Vec<[u64; 3]>, Vec<u32>) {
     };
     let ranks = faults.iter().map(rank).collect();
     (regions, ranks)
-}
-
-/// Numbers for keys in the order they are first met.
-struct Numbering<K> {
-    numbers: HashMap<K, u32>,
-    keys: Vec<K>,
-}
-
-impl<K> Default for Numbering<K> {
-    fn default() -> Self {
-        Self { numbers: HashMap::new(), keys: Vec::new() }
-    }
-}
-
-impl<K: Copy + Eq + std::hash::Hash> Numbering<K> {
-    fn number(&mut self, key: K) -> u32 {
-        *self.numbers.entry(key).or_insert_with(|| {
-            self.keys.push(key);
-            self.keys.len() as u32 - 1
-        })
-    }
 }
 
 /// Each number as its distance from the one before.

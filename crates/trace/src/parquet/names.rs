@@ -4,8 +4,9 @@ use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ::parquet::errors::ParquetError;
+use indexmap::IndexSet;
 use prepage_core::{Object, ObjectId, Stack, StackId, Thread, ThreadIndex};
-use rustc_hash::FxHashMap;
+use rustc_hash::FxBuildHasher;
 
 /// What the numbers in the faults of one scan mean. Grows while the scan runs, from several threads.
 #[derive(Debug, Default)]
@@ -42,17 +43,17 @@ impl Names {
 
     /// All objects, indexed by [`ObjectId`].
     pub fn objects(&self) -> Vec<Object> {
-        self.objects.lock().0.clone()
+        self.objects.all()
     }
 
     /// All threads, indexed by [`ThreadIndex`].
     pub fn threads(&self) -> Vec<Thread> {
-        self.threads.lock().0.clone()
+        self.threads.all()
     }
 
     /// All stacks, indexed by [`StackId`].
     pub fn stacks(&self) -> Vec<Stack> {
-        self.stacks.lock().0.clone()
+        self.stacks.all()
     }
 
     pub(super) fn object_id(&self, object: &Object) -> Result<ObjectId, ParquetError> {
@@ -71,7 +72,7 @@ impl Names {
 /// Entries numbered in the order they were first met. The lock is taken once a worker meets an entry for the first
 /// time, not once a fault.
 #[derive(Debug)]
-struct Table<T>(Mutex<(Vec<T>, FxHashMap<T, u32>)>);
+struct Table<T>(Mutex<IndexSet<T, FxBuildHasher>>);
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
@@ -80,24 +81,23 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: Clone + Eq + Hash> Table<T> {
-    fn lock(&self) -> MutexGuard<'_, (Vec<T>, FxHashMap<T, u32>)> {
+    fn lock(&self) -> MutexGuard<'_, IndexSet<T, FxBuildHasher>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn entry(&self, number: u32) -> T {
-        self.lock().0[number as usize].clone()
+        self.lock()[number as usize].clone()
+    }
+
+    fn all(&self) -> Vec<T> {
+        self.lock().iter().cloned().collect()
     }
 
     fn number(&self, entry: &T) -> Result<u32, ParquetError> {
         let mut table = self.lock();
-        if let Some(&number) = table.1.get(entry) {
-            return Ok(number);
-        }
+        let number = table.get_index_of(entry).unwrap_or_else(|| table.insert_full(entry.clone()).0);
         // The last number is left to "none".
-        let number = u32::try_from(table.0.len()).ok().filter(|&number| number < u32::MAX);
-        let number = number.ok_or_else(|| ParquetError::General("too many different entries".into()))?;
-        table.0.push(entry.clone());
-        table.1.insert(entry.clone(), number);
-        Ok(number)
+        let number = u32::try_from(number).ok().filter(|&number| number < u32::MAX);
+        number.ok_or_else(|| ParquetError::General("too many different entries".into()))
     }
 }

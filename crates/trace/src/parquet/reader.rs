@@ -28,7 +28,7 @@ const MAGIC: &[u8; 4] = b"PAR1";
 pub fn read_trace(path: &Path) -> Result<Trace, TraceFileError> {
     let file = TraceFile::open(path)?;
     let mut faults = Vec::new();
-    let names = file.for_each::<TraceFileError>(Wanted::ALL, |batch| {
+    let names = file.for_each::<TraceFileError>(Wanted::all(), |batch| {
         faults.extend_from_slice(batch.faults);
         Ok(())
     })?;

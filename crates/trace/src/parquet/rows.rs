@@ -14,7 +14,6 @@ use rustc_hash::FxHashMap;
 
 use super::names::Names;
 use super::reader::Files;
-use super::scan::Wanted;
 use super::schema::{
     ADDRESS, CLASS, CLUSTER, CODE, CODE_OFFSET, COMM, COST, Column, DEVICE, FRAME, INODE, IP, OBJECT, PAGE,
     PERMISSIONS, PID, STACK, START, TID,
@@ -26,29 +25,8 @@ use super::texts::Texts;
 /// long trace may have.
 const TEXTS_BYTES_MAX: usize = 32 << 20;
 
-/// Whether `column` has to be read for what is `wanted`.
-pub(super) fn needs(wanted: Wanted, column: Column) -> bool {
-    match column {
-        CLASS | COST => true,
-        START => wanted.start,
-        PID | TID | COMM => wanted.thread,
-        // Where no object is known, the code's place is the address.
-        IP => wanted.ip || wanted.code,
-        ADDRESS => wanted.address,
-        OBJECT | DEVICE | INODE => wanted.object,
-        PAGE => wanted.page,
-        PERMISSIONS => wanted.permissions,
-        CODE | CODE_OFFSET => wanted.code,
-        STACK => wanted.stack,
-        FRAME => wanted.frame,
-        CLUSTER => wanted.cluster,
-        _ => false,
-    }
-}
-
 /// Turns batches into faults. What it has met once it need not look up again, in later row groups too.
 pub(super) struct Decoder<'a> {
-    wanted: Wanted,
     files: &'a Files,
     names: &'a Names,
     comms: Texts,
@@ -64,9 +42,8 @@ pub(super) struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    pub fn new(wanted: Wanted, files: &'a Files, names: &'a Names) -> Self {
+    pub fn new(files: &'a Files, names: &'a Names) -> Self {
         Self {
-            wanted,
             files,
             names,
             comms: Texts::default(),
@@ -86,57 +63,31 @@ impl<'a> Decoder<'a> {
     pub fn begin_group(&mut self) {
         let texts = [&self.comms, &self.object_paths, &self.code_paths, &self.stack_texts];
         if texts.iter().map(|texts| texts.bytes()).sum::<usize>() > TEXTS_BYTES_MAX {
-            *self = Self::new(self.wanted, self.files, self.names);
+            *self = Self::new(self.files, self.names);
         }
     }
 
-    /// The faults of `batch`.
+    /// The faults of `batch`, which has the columns that are wanted and that the file has.
     pub fn decode(&mut self, batch: &RecordBatch) -> Result<&[Fault], ParquetError> {
         self.faults.clear();
         self.faults.resize(batch.num_rows(), BLANK);
         self.classes(batch)?;
-        for (fault, cost_ns) in self.faults.iter_mut().zip(numbers::<UInt64Type>(batch, COST)?) {
-            fault.cost_ns = cost_ns;
-        }
-        if self.wanted.start {
-            self.plain(batch, START, |fault, value| fault.start_ns = value)?;
-        }
-        if self.wanted.ip || self.wanted.code {
-            self.plain(batch, IP, |fault, value| (fault.ip, fault.code_offset) = (value, value))?;
-        }
-        if self.wanted.address {
-            self.plain(batch, ADDRESS, |fault, value| fault.address = value)?;
-        }
-        if self.wanted.page {
-            for (fault, page) in self.faults.iter_mut().zip(numbers::<UInt64Type>(batch, PAGE)?) {
-                fault.page = page.map(PageIndex);
-            }
-        }
-        if self.wanted.thread {
-            self.threads(batch)?;
-        }
-        if self.wanted.object {
-            self.objects(batch)?;
-        }
-        if self.wanted.permissions && there(batch, PERMISSIONS) {
-            self.permissions(batch)?;
-        }
-        if self.wanted.code && there(batch, CODE) {
-            self.code(batch)?;
-        }
-        if self.wanted.stack && there(batch, STACK) {
-            self.stacks(batch)?;
-        }
-        if self.wanted.frame && there(batch, FRAME) {
-            for (fault, frame) in self.faults.iter_mut().zip(numbers::<UInt64Type>(batch, FRAME)?) {
-                fault.frame = frame.and_then(FrameNumber::new);
-            }
-        }
-        if self.wanted.cluster && there(batch, CLUSTER) {
-            for (fault, pages) in self.faults.iter_mut().zip(numbers::<UInt32Type>(batch, CLUSTER)?) {
-                fault.cluster_pages = pages.and_then(NonZeroU32::new);
-            }
-        }
+        self.nullable::<UInt64Type>(batch, COST, |fault, cost_ns| fault.cost_ns = cost_ns)?;
+        self.plain(batch, START, |fault, value| fault.start_ns = value)?;
+        self.plain(batch, IP, |fault, value| (fault.ip, fault.code_offset) = (value, value))?;
+        self.plain(batch, ADDRESS, |fault, value| fault.address = value)?;
+        self.nullable::<UInt64Type>(batch, PAGE, |fault, page| fault.page = page.map(PageIndex))?;
+        self.threads(batch)?;
+        self.objects(batch)?;
+        self.permissions(batch)?;
+        self.code(batch)?;
+        self.stacks(batch)?;
+        self.nullable::<UInt64Type>(batch, FRAME, |fault, frame| {
+            fault.frame = frame.and_then(FrameNumber::new);
+        })?;
+        self.nullable::<UInt32Type>(batch, CLUSTER, |fault, pages| {
+            fault.cluster_pages = pages.and_then(NonZeroU32::new);
+        })?;
         Ok(&self.faults)
     }
 
@@ -146,15 +97,27 @@ impl<'a> Decoder<'a> {
         column: Column,
         set: impl Fn(&mut Fault, u64),
     ) -> Result<(), ParquetError> {
-        let values = numbers::<UInt64Type>(batch, column)?.values();
-        self.faults.iter_mut().zip(values).for_each(|(fault, &value)| set(fault, value));
+        if let Some(array) = numbers::<UInt64Type>(batch, column)? {
+            self.faults.iter_mut().zip(array.values()).for_each(|(fault, &value)| set(fault, value));
+        }
+        Ok(())
+    }
+
+    fn nullable<T: ArrowPrimitiveType>(
+        &mut self,
+        batch: &RecordBatch,
+        column: Column,
+        set: impl Fn(&mut Fault, Option<T::Native>),
+    ) -> Result<(), ParquetError> {
+        if let Some(array) = numbers::<T>(batch, column)? {
+            self.faults.iter_mut().zip(array).for_each(|(fault, value)| set(fault, value));
+        }
         Ok(())
     }
 
     fn classes(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
-        let (keys, values) = text(batch, CLASS)?;
-        let classes: Vec<Option<FaultClass>> =
-            values.iter().map(|name| name.and_then(FaultClass::from_name)).collect();
+        let Some((keys, values)) = text(batch, CLASS)? else { return Err(invalid(CLASS, "missing")) };
+        let classes: Vec<Option<FaultClass>> = values.iter().map(|name| name?.parse().ok()).collect();
         for (fault, &key) in self.faults.iter_mut().zip(keys.values()) {
             fault.class = classes[key as usize].ok_or_else(|| {
                 invalid(CLASS, &format!("no class is called {}", values.value(key as usize)))
@@ -164,10 +127,10 @@ impl<'a> Decoder<'a> {
     }
 
     fn threads(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
-        let (comms, names) = text(batch, COMM)?;
+        let Some((comms, names)) = text(batch, COMM)? else { return Ok(()) };
         self.comms.enter(names);
-        let pids = numbers::<UInt32Type>(batch, PID)?.values();
-        let tids = numbers::<UInt32Type>(batch, TID)?.values();
+        let [pids, tids] =
+            [required::<UInt32Type>(batch, PID)?, required(batch, TID)?].map(|array| array.values());
         let rows = pids.iter().zip(tids).zip(comms.values());
         for (fault, ((&pid, &tid), &comm)) in self.faults.iter_mut().zip(rows) {
             let comm = self.comms.number(comm);
@@ -179,10 +142,9 @@ impl<'a> Decoder<'a> {
     }
 
     fn objects(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
-        let (keys, paths) = text(batch, OBJECT)?;
+        let Some((keys, paths)) = text(batch, OBJECT)? else { return Ok(()) };
         self.object_paths.enter(paths);
-        let devices = numbers::<UInt64Type>(batch, DEVICE)?;
-        let inodes = numbers::<UInt64Type>(batch, INODE)?;
+        let [devices, inodes] = [required::<UInt64Type>(batch, DEVICE)?, required(batch, INODE)?];
         let rows = keys.iter().zip(devices.iter().zip(inodes));
         for (fault, (key, (device, inode))) in self.faults.iter_mut().zip(rows) {
             let Some(key) = key else { continue };
@@ -197,7 +159,7 @@ impl<'a> Decoder<'a> {
     }
 
     fn permissions(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
-        let (keys, values) = text(batch, PERMISSIONS)?;
+        let Some((keys, values)) = text(batch, PERMISSIONS)? else { return Ok(()) };
         let known: Vec<Option<Permissions>> =
             values.iter().map(|text| text.and_then(Permissions::from_text)).collect();
         for (fault, key) in self.faults.iter_mut().zip(keys) {
@@ -209,7 +171,7 @@ impl<'a> Decoder<'a> {
     }
 
     fn code(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
-        let (keys, paths) = text(batch, CODE)?;
+        let Some((keys, paths)) = text(batch, CODE)? else { return Ok(()) };
         self.code_paths.enter(paths);
         for (fault, key) in self.faults.iter_mut().zip(keys) {
             let Some(key) = key else { continue };
@@ -218,16 +180,13 @@ impl<'a> Decoder<'a> {
                 self.names.object_id(&self.files.code(self.code_paths.text(path).to_owned()))
             })?);
         }
-        if there(batch, CODE_OFFSET) {
-            for (fault, offset) in self.faults.iter_mut().zip(numbers::<UInt64Type>(batch, CODE_OFFSET)?) {
-                fault.code_offset = offset.unwrap_or(fault.code_offset);
-            }
-        }
-        Ok(())
+        self.nullable::<UInt64Type>(batch, CODE_OFFSET, |fault, offset| {
+            fault.code_offset = offset.unwrap_or(fault.code_offset);
+        })
     }
 
     fn stacks(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
-        let (keys, texts) = text(batch, STACK)?;
+        let Some((keys, texts)) = text(batch, STACK)? else { return Ok(()) };
         self.stack_texts.enter(texts);
         for (fault, key) in self.faults.iter_mut().zip(keys) {
             let Some(key) = key else { continue };
@@ -284,26 +243,30 @@ impl<K: Copy + Eq + Hash, Id: Copy> Numbers<K, Id> {
     }
 }
 
-/// Whether the file has `column`, which files of the first prepage lack.
-fn there(batch: &RecordBatch, column: Column) -> bool {
-    batch.column_by_name(column.name).is_some()
-}
-
+/// A column of numbers; `None` where it is not wanted, or one that files of the first prepage lack.
 fn numbers<T: ArrowPrimitiveType>(
     batch: &RecordBatch,
     column: Column,
-) -> Result<&PrimitiveArray<T>, ParquetError> {
-    let array = batch.column_by_name(column.name).and_then(|array| array.as_primitive_opt());
-    let array = array.ok_or_else(|| invalid(column, "missing"))?;
-    no_unexpected_nulls(column, array).map(|()| array)
+) -> Result<Option<&PrimitiveArray<T>>, ParquetError> {
+    let Some(array) = batch.column_by_name(column.name) else { return Ok(None) };
+    let array = array.as_primitive_opt().ok_or_else(|| invalid(column, "no numbers"))?;
+    no_unexpected_nulls(column, array).map(|()| Some(array))
 }
 
-/// The keys and the dictionary of a text column.
-fn text(batch: &RecordBatch, column: Column) -> Result<(&UInt32Array, &StringArray), ParquetError> {
-    let array = batch.column_by_name(column.name).and_then(|array| array.as_dictionary_opt::<UInt32Type>());
-    let array = array.ok_or_else(|| invalid(column, "missing"))?;
+/// A column of numbers that is read together with one that is there.
+fn required<T: ArrowPrimitiveType>(
+    batch: &RecordBatch,
+    column: Column,
+) -> Result<&PrimitiveArray<T>, ParquetError> {
+    numbers(batch, column)?.ok_or_else(|| invalid(column, "missing"))
+}
+
+/// The keys and the dictionary of a column of text; `None` as for [`numbers`].
+fn text(batch: &RecordBatch, column: Column) -> Result<Option<(&UInt32Array, &StringArray)>, ParquetError> {
+    let Some(array) = batch.column_by_name(column.name) else { return Ok(None) };
+    let array = array.as_dictionary_opt::<UInt32Type>().ok_or_else(|| invalid(column, "no dictionary"))?;
     let values = array.values().as_string_opt().ok_or_else(|| invalid(column, "no text"))?;
-    no_unexpected_nulls(column, array.keys()).map(|()| (array.keys(), values))
+    no_unexpected_nulls(column, array.keys()).map(|()| Some((array.keys(), values)))
 }
 
 fn no_unexpected_nulls(column: Column, array: &dyn Array) -> Result<(), ParquetError> {

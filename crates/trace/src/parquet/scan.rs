@@ -21,54 +21,38 @@ use super::names::Names;
 use super::prefix::Prefix;
 use super::reader::{Files, check_columns, facts, files, open};
 use super::rows::Decoder;
-use super::schema::{COLUMNS, Column, Kind, START};
+use super::schema::{COLUMNS, Kind, START};
 
 /// Rows decoded at once: enough that a batch costs little by itself, few enough to stay in the CPU's cache.
 const BATCH_ROWS: usize = 16 << 10;
 
-/// What of each fault is wanted. The rest is not read from the file and reads as zero or `None`; class and cost
-/// always are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// `start_ns`.
-    pub start: bool,
-    /// `thread`.
-    pub thread: bool,
-    /// `ip`.
-    pub ip: bool,
-    /// `address`.
-    pub address: bool,
-    /// `object`.
-    pub object: bool,
-    /// `page`.
-    pub page: bool,
-    /// `permissions`.
-    pub permissions: bool,
-    /// `code` and `code_offset`.
-    pub code: bool,
-    /// `stack`.
-    pub stack: bool,
-    /// `frame`.
-    pub frame: bool,
-    /// `cluster_pages`.
-    pub cluster: bool,
-}
-
-impl Wanted {
-    /// Everything.
-    pub const ALL: Self = Self {
-        start: true,
-        thread: true,
-        ip: true,
-        address: true,
-        object: true,
-        page: true,
-        permissions: true,
-        code: true,
-        stack: true,
-        frame: true,
-        cluster: true,
-    };
+bitflags::bitflags! {
+    /// What of each fault is wanted. The rest is not read from the file and reads as zero or `None`; class and cost always are.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Wanted: u16 {
+        /// `start_ns`.
+        const START = 1;
+        /// `thread`.
+        const THREAD = 1 << 1;
+        /// `ip`.
+        const IP = 1 << 2;
+        /// `address`.
+        const ADDRESS = 1 << 3;
+        /// `object`.
+        const OBJECT = 1 << 4;
+        /// `page`.
+        const PAGE = 1 << 5;
+        /// `permissions`.
+        const PERMISSIONS = 1 << 6;
+        /// `code` and `code_offset`.
+        const CODE = 1 << 7;
+        /// `stack`.
+        const STACK = 1 << 8;
+        /// `frame`.
+        const FRAME = 1 << 9;
+        /// `cluster_pages`.
+        const CLUSTER = 1 << 10;
+    }
 }
 
 /// A trace file, open for reading.
@@ -170,7 +154,7 @@ impl TraceFile {
         let next = AtomicUsize::new(0);
         let work = || {
             let mut value = new();
-            let mut decoder = Decoder::new(wanted, &self.files, &names);
+            let mut decoder = Decoder::new(&self.files, &names);
             loop {
                 let group = next.fetch_add(1, Ordering::Relaxed);
                 if group >= groups {
@@ -202,7 +186,7 @@ impl TraceFile {
         mut each: impl FnMut(&Batch<'_>) -> Result<(), E>,
     ) -> Result<Names, E> {
         let names = Names::default();
-        let mut decoder = Decoder::new(wanted, &self.files, &names);
+        let mut decoder = Decoder::new(&self.files, &names);
         for group in 0..self.metadata.metadata().num_row_groups() {
             let mut outcome = Ok(());
             let read = self.read_group(group, wanted, &names, &mut decoder, &mut |batch| {
@@ -237,9 +221,8 @@ impl TraceFile {
     }
 
     fn reader(&self, group: usize, wanted: Wanted) -> Result<ParquetRecordBatchReader, ParquetError> {
-        let names: Vec<&str> = columns(wanted).map(|column| column.name).collect();
-        let schema = self.metadata.parquet_schema();
-        let mask = ProjectionMask::columns(schema, names.iter().copied());
+        let needed = COLUMNS.iter().filter(|column| column.part.is_empty() || wanted.intersects(column.part));
+        let mask = ProjectionMask::columns(self.metadata.parquet_schema(), needed.map(|column| column.name));
         ParquetRecordBatchReaderBuilder::new_with_metadata(self.file.clone(), self.metadata.clone())
             .with_row_groups(vec![group])
             .with_projection(mask)
@@ -250,11 +233,6 @@ impl TraceFile {
     fn unreadable(&self, source: ParquetError) -> TraceFileError {
         TraceFileError::Unreadable { path: self.path.clone(), source }
     }
-}
-
-/// The columns that have to be read.
-fn columns(wanted: Wanted) -> impl Iterator<Item = Column> {
-    COLUMNS.into_iter().filter(move |column| super::rows::needs(wanted, *column))
 }
 
 /// Text as numbers into a dictionary, which is how the file has it: comparing text row by row takes longer than all

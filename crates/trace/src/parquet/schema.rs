@@ -6,6 +6,8 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use prepage_core::Object;
 use serde::{Deserialize, Serialize};
 
+use super::scan::Wanted;
+
 /// Version of the format. Readers refuse a later one; columns and facts may be added without a new version.
 pub const FORMAT_VERSION: u32 = 1;
 
@@ -51,6 +53,8 @@ pub(super) struct Column {
     pub repetitive: bool,
     /// Files of the first prepage lack it. It then reads as null.
     pub added: bool,
+    /// It is read where any of this is wanted, and always where this is empty.
+    pub part: Wanted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,33 +64,34 @@ pub(super) enum Kind {
     Text,
 }
 
-const fn column(name: &'static str, kind: Kind, nullable: bool, repetitive: bool) -> Column {
-    Column { name, kind, nullable, repetitive, added: false }
+const fn column(name: &'static str, kind: Kind, nullable: bool, repetitive: bool, part: Wanted) -> Column {
+    Column { name, kind, nullable, repetitive, added: false, part }
 }
 
-const fn added(name: &'static str, kind: Kind, repetitive: bool) -> Column {
-    Column { name, kind, nullable: true, repetitive, added: true }
+const fn added(name: &'static str, kind: Kind, repetitive: bool, part: Wanted) -> Column {
+    Column { name, kind, nullable: true, repetitive, added: true, part }
 }
 
-pub(super) const START: Column = column("start_ns", Kind::U64, false, false);
-pub(super) const COST: Column = column("cost_ns", Kind::U64, true, false);
-pub(super) const PID: Column = column("pid", Kind::U32, false, true);
-pub(super) const TID: Column = column("tid", Kind::U32, false, true);
-pub(super) const COMM: Column = column("comm", Kind::Text, false, true);
-pub(super) const CLASS: Column = column("class", Kind::Text, false, true);
-pub(super) const IP: Column = column("ip", Kind::U64, false, true);
-pub(super) const ADDRESS: Column = column("address", Kind::U64, false, false);
-pub(super) const OBJECT: Column = column("object", Kind::Text, true, true);
-pub(super) const DEVICE: Column = column("device", Kind::U64, true, true);
-pub(super) const INODE: Column = column("inode", Kind::U64, true, true);
-pub(super) const PAGE: Column = column("page", Kind::U64, true, true);
+pub(super) const START: Column = column("start_ns", Kind::U64, false, false, Wanted::START);
+pub(super) const COST: Column = column("cost_ns", Kind::U64, true, false, Wanted::empty());
+pub(super) const PID: Column = column("pid", Kind::U32, false, true, Wanted::THREAD);
+pub(super) const TID: Column = column("tid", Kind::U32, false, true, Wanted::THREAD);
+pub(super) const COMM: Column = column("comm", Kind::Text, false, true, Wanted::THREAD);
+pub(super) const CLASS: Column = column("class", Kind::Text, false, true, Wanted::empty());
+/// Where no object is known, the code's place is the address.
+pub(super) const IP: Column = column("ip", Kind::U64, false, true, Wanted::IP.union(Wanted::CODE));
+pub(super) const ADDRESS: Column = column("address", Kind::U64, false, false, Wanted::ADDRESS);
+pub(super) const OBJECT: Column = column("object", Kind::Text, true, true, Wanted::OBJECT);
+pub(super) const DEVICE: Column = column("device", Kind::U64, true, true, Wanted::OBJECT);
+pub(super) const INODE: Column = column("inode", Kind::U64, true, true, Wanted::OBJECT);
+pub(super) const PAGE: Column = column("page", Kind::U64, true, true, Wanted::PAGE);
 
-pub(super) const PERMISSIONS: Column = added("permissions", Kind::Text, true);
-pub(super) const CODE: Column = added("code", Kind::Text, true);
-pub(super) const CODE_OFFSET: Column = added("code_offset", Kind::U64, true);
-pub(super) const FRAME: Column = added("frame", Kind::U64, false);
-pub(super) const STACK: Column = added("stack", Kind::Text, true);
-pub(super) const CLUSTER: Column = added("cluster_pages", Kind::U32, true);
+pub(super) const PERMISSIONS: Column = added("permissions", Kind::Text, true, Wanted::PERMISSIONS);
+pub(super) const CODE: Column = added("code", Kind::Text, true, Wanted::CODE);
+pub(super) const CODE_OFFSET: Column = added("code_offset", Kind::U64, true, Wanted::CODE);
+pub(super) const FRAME: Column = added("frame", Kind::U64, false, Wanted::FRAME);
+pub(super) const STACK: Column = added("stack", Kind::Text, true, Wanted::STACK);
+pub(super) const CLUSTER: Column = added("cluster_pages", Kind::U32, true, Wanted::CLUSTER);
 
 /// All columns, in the order of the file.
 pub(super) const COLUMNS: [Column; 18] = [
@@ -109,6 +114,17 @@ pub(super) const COLUMNS: [Column; 18] = [
     STACK,
     CLUSTER,
 ];
+
+/// Their names.
+pub const COLUMN_NAMES: [&str; COLUMNS.len()] = {
+    let mut names = [""; COLUMNS.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = COLUMNS[at].name;
+        at += 1;
+    }
+    names
+};
 
 /// The columns as Arrow knows them.
 pub(super) fn schema() -> SchemaRef {

@@ -1,16 +1,14 @@
 //! The different texts of a column, numbered.
 
-use std::rc::Rc;
-
 use arrow_array::{Array, StringArray};
-use rustc_hash::FxHashMap;
+use indexmap::IndexSet;
+use rustc_hash::FxBuildHasher;
 
 /// Texts of a column, numbered in the order they are met. A batch of rows brings a dictionary, mostly that of the batch
 /// before; only its entries in use are looked up, and once.
 #[derive(Default)]
 pub(super) struct Texts {
-    numbers: FxHashMap<Rc<str>, u32>,
-    texts: Vec<Rc<str>>,
+    texts: IndexSet<Box<str>, FxBuildHasher>,
     bytes: usize,
     /// The dictionary of the last batch, kept so that no other can have its address.
     dictionary: Option<StringArray>,
@@ -37,17 +35,10 @@ impl Texts {
         }
         let dictionary = self.dictionary.as_ref().expect("keys come after their dictionary");
         let text = dictionary.value(key as usize);
-        let number = match self.numbers.get(text) {
-            Some(&number) => number,
-            None => {
-                let number = self.texts.len() as u32;
-                let text: Rc<str> = text.into();
-                self.bytes += text.len();
-                self.texts.push(Rc::clone(&text));
-                self.numbers.insert(text, number);
-                number
-            }
-        };
+        let number = self.texts.get_index_of(text).unwrap_or_else(|| {
+            self.bytes += text.len();
+            self.texts.insert_full(text.into()).0
+        }) as u32;
         self.of_dictionary[key as usize] = number;
         number
     }

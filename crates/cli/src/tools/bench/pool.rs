@@ -192,7 +192,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
             Some(of(&runs[at], |served| served.p99_us))
         };
         if let (Some(under), Some(without)) =
-            (p99_us(Way::Vm(Replacement::default())), p99_us(Way::VmUnlimited))
+            (p99_us(Way::Vm), p99_us(Way::VmUnlimited))
         {
             writeln!(
                 out,
