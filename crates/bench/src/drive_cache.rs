@@ -71,10 +71,7 @@ pub fn passes(path: &Path, pages: u64) -> io::Result<[Pass; 4]> {
 /// The numbers below `count` in random order.
 fn shuffled(count: u64, seed: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..count).collect();
-    let mut random = Random(seed + 1);
-    for last in (1..order.len()).rev() {
-        order.swap(last, random.next() as usize % (last + 1));
-    }
+    Random(seed + 1).shuffle(&mut order);
     order
 }
 

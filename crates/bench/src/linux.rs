@@ -65,9 +65,7 @@ pub fn patterns() -> Vec<(&'static str, Vec<u64>)> {
     let in_order = |pages| strided(pages).touches.into_iter().map(|(page, _)| page.0).collect::<Vec<_>>();
     let mut random = Random(1);
     let mut shuffled: Vec<u64> = (0..PAGES).collect();
-    for last in (1..shuffled.len()).rev() {
-        shuffled.swap(last, random.next() as usize % (last + 1));
-    }
+    random.shuffle(&mut shuffled);
     let hot = shuffled[..200].to_vec();
     let hot_and_cold = (0..PAGES).map(|_| match random.next() % 5 {
         0 => random.next() % PAGES,

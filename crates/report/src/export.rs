@@ -27,14 +27,16 @@ prepage_core::named! {
     }
 }
 
-/// What a stack weighs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Weight {
-    /// The number of its faults.
-    #[default]
-    Count,
-    /// Their cost in microseconds.
-    Cost,
+prepage_core::named! {
+    /// What a stack weighs.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Weight {
+        /// The number of its faults.
+        #[default]
+        Count = "count",
+        /// Their cost in microseconds.
+        Cost = "cost",
+    }
 }
 
 /// Faults could not be exported.

@@ -148,9 +148,7 @@ pub fn code_section(seed: u64) -> Vec<u64> {
         start = end;
     }
     runs.retain(|_| random.share() < USED);
-    for last in (1..runs.len()).rev() {
-        runs.swap(last, random.next() as usize % (last + 1));
-    }
+    random.shuffle(&mut runs);
     runs.into_iter().flatten().collect()
 }
 
@@ -169,6 +167,13 @@ impl Random {
     /// The next number in [0, 1).
     pub fn share(&mut self) -> f64 {
         self.next() as f64 / (1_u64 << 31) as f64
+    }
+
+    /// Puts `items` into a random order (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.next() as usize % (last + 1));
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use prepage_report::{Diff, Filter, Measure, Options, Report};
 use prepage_trace::parquet::TraceFile;
 
-use crate::report::{FilterArgs, one_of};
+use crate::report::FilterArgs;
 
 /// The second trace is worse than allowed.
 const WORSE: u8 = 1;
@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT")]
     threshold: Option<f64>,
     /// What the threshold applies to: total (ms waited for faults), disk-total (ms waited for the disk), count, disk (faults)
-    #[arg(long, value_name = "WHAT", default_value = "total", value_parser = measure)]
+    #[arg(long, value_name = "WHAT", default_value = "total")]
     of: Measure,
     /// Compare even though one trace lacks faults that the other may have
     #[arg(long)]
@@ -72,8 +72,4 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     out.flush()?;
     Ok(if worse { ExitCode::from(WORSE) } else { ExitCode::SUCCESS })
-}
-
-fn measure(name: &str) -> Result<Measure, String> {
-    one_of(Measure::ALL.iter().map(|measure| (measure.name(), *measure)), name)
 }

@@ -9,7 +9,7 @@ use prepage_report::Filter;
 use prepage_report::export::{Format, Weight, export};
 
 use crate::newest;
-use crate::report::{FilterArgs, one_of};
+use crate::report::FilterArgs;
 
 /// Options of `prepage export`.
 #[derive(Debug, clap::Args)]
@@ -18,13 +18,13 @@ pub struct Args {
     #[arg(value_name = "TRACE")]
     trace: Option<PathBuf>,
     /// perfetto (ui.perfetto.dev), firefox (profiler.firefox.com), folded (flame graphs), csv
-    #[arg(short, long, value_name = "FORMAT", value_parser = format)]
+    #[arg(short, long, value_name = "FORMAT")]
     format: Format,
     /// The file to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Weight of folded stacks: count (faults) or cost (microseconds)
-    #[arg(long, value_name = "WHAT", default_value = "count", value_parser = weight)]
+    #[arg(long, value_name = "WHAT", default_value = "count")]
     weight: Weight,
     #[command(flatten)]
     filter: FilterArgs,
@@ -55,12 +55,4 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         eprintln!("prepage: written are {}: the tool would not open a file with all", chosen.join(", "));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn format(name: &str) -> Result<Format, String> {
-    one_of(Format::ALL.iter().map(|format| (format.name(), *format)), name)
-}
-
-fn weight(name: &str) -> Result<Weight, String> {
-    one_of([("count", Weight::Count), ("cost", Weight::Cost)].into_iter(), name)
 }

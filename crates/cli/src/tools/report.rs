@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = what)]
     by: Vec<What>,
     /// Columns of the tables: count, percent, disk, mean, cycles, p50, p90, p99, p999, max, disk-total, total, total-percent
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = column)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     columns: Vec<Column>,
     /// Rows of each table
     #[arg(long, value_name = "N")]
@@ -57,7 +57,7 @@ pub struct Args {
 pub struct FilterArgs {
     /// Only faults of these classes: disk, short, cached, zero-fill, copy-on-write, failed,
     /// unseen
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = class)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     class: Vec<FaultClass>,
     /// Only faults on files whose path contains this; may be given more than once
     #[arg(long, value_name = "TEXT")]
@@ -186,15 +186,7 @@ fn what(name: &str) -> Result<What, String> {
     one_of(by.chain([("cost", What::Cost), ("slowest", What::Slowest)]), name)
 }
 
-fn column(name: &str) -> Result<Column, String> {
-    one_of(Column::ALL.iter().map(|column| (column.name(), *column)), name)
-}
-
-fn class(name: &str) -> Result<FaultClass, String> {
-    one_of(FaultClass::ALL.iter().map(|class| (class.name(), *class)), name)
-}
-
-pub fn one_of<T>(choices: impl Iterator<Item = (&'static str, T)>, name: &str) -> Result<T, String> {
+fn one_of<T>(choices: impl Iterator<Item = (&'static str, T)>, name: &str) -> Result<T, String> {
     let mut names = Vec::new();
     for (choice, value) in choices {
         if choice == name {

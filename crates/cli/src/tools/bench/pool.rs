@@ -10,7 +10,6 @@ use prepage_bench::pool::{Order, Served, Way, enter, limit, overhead_bytes, serv
 use prepage_core::PAGE_SIZE;
 use prepage_prefetch::statistics::median;
 use prepage_sys::readahead::ReadAhead;
-use prepage_vm::Replacement;
 use serde_json::json;
 
 use super::file::with_remedy;
@@ -191,9 +190,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
             let at = args.way.iter().position(|way| *way == of_way)?;
             Some(of(&runs[at], |served| served.p99_us))
         };
-        if let (Some(under), Some(without)) =
-            (p99_us(Way::Vm), p99_us(Way::VmUnlimited))
-        {
+        if let (Some(under), Some(without)) = (p99_us(Way::Vm), p99_us(Way::VmUnlimited)) {
             writeln!(
                 out,
                 "p99 of a fault under pressure, to that without: {:.2} (aim: 3)\n",
