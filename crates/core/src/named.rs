@@ -16,7 +16,7 @@
 /// }
 /// assert_eq!(Season::ALL.map(Season::name), ["winter", "summer"]);
 /// assert_eq!("summer".parse(), Ok(Season::Summer));
-/// assert_eq!("spring".parse::<Season>(), Err("one of winter, summer".to_owned()));
+/// assert_eq!("spring".parse::<Season>(), Err("expected one of winter, summer".to_owned()));
 /// ```
 #[macro_export]
 macro_rules! named {
@@ -43,7 +43,7 @@ macro_rules! named {
 
             fn from_str(text: &str) -> Result<Self, String> {
                 let found = Self::ALL.into_iter().find(|one| one.name() == text);
-                found.ok_or_else(|| format!("one of {}", Self::ALL.map(Self::name).join(", ")))
+                found.ok_or_else(|| format!("expected one of {}", Self::ALL.map(Self::name).join(", ")))
             }
         }
     };
