@@ -100,6 +100,11 @@ impl Dirty {
         pages.word(page).load(Ordering::SeqCst) & AHEAD != 0
     }
 
+    /// Whether `page` holds nothing that its home has not.
+    pub(crate) fn is_clean(&self, pages: &Pages, page: PageIndex) -> bool {
+        pages.word(page).load(Ordering::SeqCst) & (DIRTY | WRITING) == 0
+    }
+
     /// How many pages directly before `page` are dirty, `most` at most.
     pub(crate) fn before(&self, pages: &Pages, page: PageIndex, most: u64) -> u64 {
         let is_dirty = |page: &u64| pages.word(PageIndex(*page)).load(Ordering::SeqCst) & DIRTY != 0;

@@ -186,9 +186,11 @@ impl ObjectCore {
         }
     }
 
-    /// Writes the dirty ones of `pages`, which ascend, before their frames are taken away. What cannot be written stays.
+    /// Writes the dirty ones of `pages`, which ascend, before their frames are taken away, and waits for others who write some of them. What
+    /// cannot be written stays.
     pub(crate) fn clean(&self, frames: &Frames, pages: &[PageIndex]) {
-        let Some(dirty) = frames.dirty.as_ref().filter(|dirty| dirty.pages() > 0) else { return };
+        let is_clean = |dirty: &&Dirty| pages.iter().all(|&page| dirty.is_clean(&frames.pages, page));
+        let Some(dirty) = frames.dirty.as_ref().filter(|dirty| !is_clean(dirty)) else { return };
         let mut written = lock(dirty);
         let batch: Vec<_> = pages.iter().copied().filter(|&page| dirty.begin(&frames.pages, page)).collect();
         if !batch.is_empty() {
@@ -333,8 +335,8 @@ fn lock(dirty: &Dirty) -> MutexGuard<'_, Written> {
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
     use std::fs::File;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
     use super::*;
@@ -348,11 +350,14 @@ mod tests {
     struct Failing {
         file: File,
         writes_fail: AtomicBool,
+        /// Held, writes wait.
+        writes: Mutex<()>,
         syncs_fail: AtomicBool,
     }
 
     impl Home for Arc<Failing> {
         fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+            drop(self.writes.lock().unwrap());
             if self.writes_fail.load(Ordering::SeqCst) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
@@ -380,6 +385,7 @@ mod tests {
         let home = Arc::new(Failing {
             file: file.reopen().unwrap(),
             writes_fail: AtomicBool::new(false),
+            writes: Mutex::default(),
             syncs_fail: AtomicBool::new(false),
         });
         let options = VmOptions::default().explain(false).write_back_after(Duration::from_secs(1 << 20));
@@ -414,6 +420,24 @@ mod tests {
         assert_eq!(object.dirty_pages(), 0);
         let bytes = std::fs::read(file.path()).unwrap();
         assert_eq!([2 * PAGE_SIZE, 4 * PAGE_SIZE - 1, 6 * PAGE_SIZE].map(|at| bytes[at as usize]), [2, 2, 7]);
+    }
+
+    #[test]
+    fn reclaim_waits_for_what_others_write_back() {
+        let (_file, home, object, map) = failing();
+        map.write_at(0, &[1; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        let written = home.writes.lock().unwrap();
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| object.write_back(object.pages()).unwrap());
+            while object.dirty_pages() > 0 {
+                std::thread::yield_now();
+            }
+            let reclaiming = scope.spawn(|| object.core.vm.pool.reclaim(PAGES));
+            // It has looked by then.
+            std::thread::sleep(Duration::from_millis(50));
+            drop(written);
+            assert_eq!((writing.join().unwrap(), reclaiming.join().unwrap()), (PAGES, PAGES));
+        });
     }
 
     #[test]
