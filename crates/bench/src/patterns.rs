@@ -26,7 +26,7 @@ use prepage_vm::{FlushError, Map, MapOptions, Pool, Vm, VmOptions};
 use crate::pool::{self, PoolError};
 use crate::random::Random;
 
-/// Bytes that [`Pattern::Large`] reads and writes at once, as bonnie does.
+/// Bytes that the pattern `large` reads and writes at once, as bonnie does.
 pub const BLOCK_BYTES: u64 = 16 << 10;
 const RECORD_BYTES: u64 = PAGE_SIZE;
 const LINE_BYTES: u64 = 64;
