@@ -449,6 +449,14 @@ impl Stress {
 
 fn give_up(thread: usize, stress: &Stress) -> ! {
     eprintln!("thread {thread} ended no step for {PATIENCE:?}: {:?}", stress.vm.statistics().counted);
+    eprintln!("steps: {:?}", stress.steps);
+    // What each thread waits for; where its system call came from a core shows.
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let [name, waits, call] = ["comm", "wchan", "syscall"].map(|file| {
+            std::fs::read_to_string(task.path().join(file)).unwrap_or_default().trim().to_owned()
+        });
+        eprintln!("{} {name}: {waits} {call}", task.file_name().display());
+    }
     std::process::abort();
 }
 
