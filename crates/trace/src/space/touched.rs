@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn behaves_as_a_plain_set_through_forks() {
-        let mut layered = vec![TouchedPages::default()];
+        let mut shared = vec![TouchedPages::default()];
         let mut plain = vec![HashSet::new()];
         let mut state = 0x1234_5678_9abc_def1u64;
         let mut next = |below: u64| {
@@ -45,23 +45,23 @@ mod tests {
             state % below
         };
         for _ in 0..20_000 {
-            let who = next(layered.len() as u64) as usize;
+            let who = next(shared.len() as u64) as usize;
             match next(20) {
-                0 if layered.len() < 40 => {
-                    let child = layered[who].clone();
-                    layered.push(child);
+                0 if shared.len() < 40 => {
+                    let child = shared[who].clone();
+                    shared.push(child);
                     let child = plain[who].clone();
                     plain.push(child);
                 }
                 1 => {
                     let start = next(1000);
                     let range = pages(start, start + next(300) + 1);
-                    layered[who].forget(range);
+                    shared[who].forget(range);
                     plain[who].retain(|&page| !range.contains(PageIndex(page)));
                 }
                 _ => {
                     let page = next(1200);
-                    assert_eq!(layered[who].insert(PageIndex(page)), !plain[who].insert(page), "{page}");
+                    assert_eq!(shared[who].insert(PageIndex(page)), !plain[who].insert(page), "{page}");
                 }
             }
         }
