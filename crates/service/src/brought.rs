@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use prepage_core::profile::plan::PlanOptions;
@@ -314,21 +314,26 @@ fn missing(file: BorrowedFd<'_>, range: PageRange, see: &mut dyn FnMut(PageRange
     missing(file, PageRange::new(middle, range.end()), see)
 }
 
-/// Handles to the one who reads now, for those who stop it.
+/// Leads to the one who reads now, for those who stop it. It keeps neither the reader nor its round from ending.
 #[derive(Clone, Debug, Default)]
-pub struct Current(Arc<Mutex<Option<Arc<Reader>>>>);
+pub struct Current(Arc<Mutex<Weak<Reader>>>);
 
 impl Current {
     /// `reader` is the next one.
     pub fn set(&self, reader: Reader) -> Arc<Reader> {
         let reader = Arc::new(reader);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader.clone());
+        *self.lock() = Arc::downgrade(&reader);
         reader
     }
 
     /// Stops whoever reads.
     pub fn stop(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().inspect(|reader| reader.stop());
+        let reader = self.lock().upgrade();
+        reader.inspect(|reader| reader.stop());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Weak<Reader>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

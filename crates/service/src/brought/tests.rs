@@ -153,3 +153,13 @@ fn what_was_replaced_meanwhile_is_not_touched() {
     let changed = ProfiledFile { path: "/no/such/file".into(), ..file };
     assert!(bring(&profile(&[&changed]), u64::MAX).is_none());
 }
+
+/// Else the round would count as under way until something is started.
+#[test]
+fn a_round_ends_with_its_reader_though_nobody_stopped_it() {
+    let (current, round) = (Current::default(), Arc::new(Round::default()));
+    let reader = current.set(Reader::new(false, round.clone()));
+    drop(reader);
+    assert_eq!(Arc::strong_count(&round), 1);
+    current.stop();
+}
