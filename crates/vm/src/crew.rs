@@ -1,6 +1,6 @@
 //! Threads that do work of one kind: how they sleep until there is some, and how many there are.
 //!
-//! A thread that takes work while no other of its crew is idle starts one more, up to the crew's limit. Threads that were
+//! A thread that takes work while no other of its crew is idle has one more started, up to the crew's limit. Threads that were
 //! idle for long end, but for one.
 
 use std::time::Duration;
@@ -28,8 +28,10 @@ pub(crate) struct Crew {
     pushed: AtomicU32,
     /// (a)
     idle: AtomicU32,
-    /// (a)
+    /// (a) Those that are to be started too.
     threads: AtomicU32,
+    /// (a) Of these, those that nobody starts yet.
+    missing: AtomicU32,
     /// (c) The most threads.
     most: u32,
 }
@@ -49,6 +51,7 @@ impl Crew {
             pushed: AtomicU32::new(0),
             idle: AtomicU32::new(0),
             threads: AtomicU32::new(0),
+            missing: AtomicU32::new(0),
             most: most.max(1),
         }
     }
@@ -89,11 +92,19 @@ impl Crew {
         Slept::Woken
     }
 
-    /// Whether a thread that takes work has to start another first. Who is told so counts as having started it.
-    pub(crate) fn needs_another(&self) -> bool {
+    /// For a thread that takes work: whether another is missing, which it is to have started.
+    pub(crate) fn misses_another(&self) -> bool {
         let has_room = |threads| (threads < self.most).then_some(threads + 1);
-        self.idle.load(Ordering::SeqCst) == 0
-            && self.threads.fetch_update(Ordering::SeqCst, Ordering::SeqCst, has_room).is_ok()
+        let misses = self.idle.load(Ordering::SeqCst) == 0
+            && self.threads.fetch_update(Ordering::SeqCst, Ordering::SeqCst, has_room).is_ok();
+        self.missing.fetch_add(u32::from(misses), Ordering::SeqCst);
+        misses
+    }
+
+    /// Whether a thread is missing; who is told so starts it.
+    pub(crate) fn take_missing(&self) -> bool {
+        let one_less = |missing: u32| missing.checked_sub(1);
+        self.missing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
     }
 
     #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
@@ -124,6 +135,6 @@ mod tests {
         // That one has taken work, and started nobody: this one was idle.
         crew.idle.store(0, Ordering::SeqCst);
         assert_eq!(crew.sleep(crew.calls(), None), Slept::Woken, "nobody is left to take the next work");
-        assert!(crew.needs_another());
+        assert!(crew.misses_another() && crew.take_missing() && !crew.take_missing());
     }
 }

@@ -7,8 +7,11 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, wait, wait_for, wake};
 /// How long a read waits for a frame while nothing at all moves in the pool: longer than reads take that are under way. Shorter
 /// where [`VmOptions::read_deadline`](crate::VmOptions::read_deadline) is.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a waiter looks whether that is over.
-const TICK: Duration = Duration::from_secs(1);
+/// Within this long the reclaimer finds frames or says that there are none, on a busy machine too. Where it does neither, what it waits for may wait for the
+/// frame: it allocates and frees, and a signal handler that interrupted the allocator may have touched a page.
+const SILENCE: Duration = Duration::from_secs(1);
+/// So many frames are given out beyond the limit then, one at a time. They come back with all others.
+const BEYOND_MAX: u64 = 256;
 /// One in so many frames is free before reclaim begins, and twice as many when it ends.
 const LOW_PART: u64 = 64;
 /// The most of these.
@@ -94,16 +97,16 @@ impl FrameCount {
     }
 
     fn reserve_above(&self, free: u64, pages: u64) -> Reserve {
-        match self.reserve_some(free, pages, pages) {
+        let limit = self.limit();
+        match self.reserve_some(limit.saturating_sub(free), pages, pages) {
             Some(_) => Reserve::Got,
             None => Reserve::Wait,
         }
     }
 
-    /// Reserves up to `pages` frames, and `least` or none; gives how many. `free` are left.
-    fn reserve_some(&self, free: u64, least: u64, pages: u64) -> Option<u64> {
+    /// Reserves up to `pages` frames, and `least` or none, where that makes no more than `most` in all; gives how many.
+    fn reserve_some(&self, most: u64, least: u64, pages: u64) -> Option<u64> {
         let limit = self.limit();
-        let most = limit.saturating_sub(free);
         let mut now = self.reserved.load(Ordering::Relaxed);
         loop {
             let got = most.saturating_sub(now).min(pages);
@@ -143,7 +146,7 @@ impl FrameCount {
     fn reserve_now(&self, pages: u64) -> Option<u64> {
         let limit = self.limit();
         let is_short = limit.saturating_sub(self.reserved()) < low(limit);
-        self.reserve_some(0, if is_short { pages } else { 1 }, pages)
+        self.reserve_some(limit, if is_short { pages } else { 1 }, pages)
     }
 
     fn wait_counted(&self, pages: u64, patience: Duration) -> Result<u64, Never> {
@@ -153,7 +156,8 @@ impl FrameCount {
         let mut since = Instant::now();
         loop {
             let freed = self.freed.load(Ordering::SeqCst);
-            let got = if waited { self.reserve_some(0, 1, pages) } else { self.reserve_now(pages) };
+            let got =
+                if waited { self.reserve_some(self.limit(), 1, pages) } else { self.reserve_now(pages) };
             if let Some(got) = got {
                 return Ok(got);
             }
@@ -174,9 +178,14 @@ impl FrameCount {
                 continue;
             }
             if !nothing {
+                if since.elapsed() >= SILENCE
+                    && let Some(got) = self.reserve_some(self.limit() + BEYOND_MAX, 1, 1)
+                {
+                    return Ok(got);
+                }
                 self.call();
             }
-            wait_for(&self.freed, freed, TICK.min(patience));
+            wait_for(&self.freed, freed, SILENCE.min(patience));
         }
     }
 

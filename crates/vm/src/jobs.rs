@@ -8,7 +8,8 @@
 //! ```
 //! Urgent work is pushed from any context, signal handlers too: its queue has no lock and takes no memory, and who finds it
 //! full sleeps until there is room. The prompt threads may be more than work for ranges needs, so that sources that hang or
-//! touch other maps hold up nobody. The background threads run at a lower priority: what they do with bytes that came for
+//! touch other maps hold up nobody. Threads are started by one that does nothing else: to start one allocates, and a signal handler that
+//! interrupted the allocator may wait for the work. The background threads run at a lower priority: what they do with bytes that came for
 //! nobody delays no thread that somebody waits for.
 
 use std::collections::VecDeque;
@@ -74,6 +75,8 @@ pub(crate) struct Jobs {
     prompt: Crew,
     /// And for what nobody does.
     background: Crew,
+    /// (f) Changes when a thread is missing; who starts threads sleeps on it.
+    missed: AtomicU32,
     /// (a) Changes with every pop of urgent work; who found no room sleeps on it.
     popped: AtomicU32,
     /// (a) Threads at work that is not urgent, of both kinds.
@@ -132,6 +135,7 @@ impl Jobs {
             flights: Mutex::new(Vec::new()),
             prompt: Crew::new(limit.max(1) + FOR_DEMAND),
             background: Crew::new(limit),
+            missed: AtomicU32::new(0),
             popped: AtomicU32::new(0),
             busy: AtomicU32::new(0),
             limit: limit.max(1),
@@ -139,14 +143,18 @@ impl Jobs {
             tick: deadline.map(|deadline| deadline / DEADLINE_PARTS),
             stop: AtomicU32::new(0),
         });
-        for kind in [Kind::Prompt, Kind::Background] {
+        let started = [Kind::Prompt, Kind::Background].into_iter().try_for_each(|kind| {
             jobs.crew(kind).first();
-            if let Err(error) = jobs.start_thread(kind) {
+            jobs.start_thread(kind)
+        });
+        let starter = Arc::clone(&jobs);
+        match started.and_then(|()| spawn("prepage-crew", move || starter.start_missing())) {
+            Ok(_) => Ok(jobs),
+            Err(error) => {
                 jobs.stop();
-                return Err(error);
+                Err(error)
             }
         }
-        Ok(jobs)
     }
 
     /// Has urgent work done, from a signal handler: sleeps until there is room.
@@ -198,6 +206,7 @@ impl Jobs {
         self.stop.store(1, Ordering::SeqCst);
         self.prompt.call_all();
         self.background.call_all();
+        self.call_starter();
     }
 
     /// Returns when all threads have ended that [`Self::stop`] told to.
@@ -215,7 +224,29 @@ impl Jobs {
         }
     }
 
-    /// Starts a thread that its crew counts already. A thread inherits the priority of who starts it: one of its own kind.
+    /// Starts the threads that are missing, until the end.
+    fn start_missing(self: &Arc<Self>) {
+        loop {
+            let missed = self.missed.load(Ordering::SeqCst);
+            for kind in [Kind::Prompt, Kind::Background] {
+                while self.crew(kind).take_missing() {
+                    // Without one more thread work waits for those there are; no more is lost.
+                    let _ = self.start_thread(kind);
+                }
+            }
+            if self.stop.load(Ordering::SeqCst) != 0 {
+                return;
+            }
+            wait(&self.missed, missed);
+        }
+    }
+
+    fn call_starter(&self) {
+        self.missed.fetch_add(1, Ordering::SeqCst);
+        wake(&self.missed, 1);
+    }
+
+    /// Starts a thread that its crew counts already.
     fn start_thread(self: &Arc<Self>, kind: Kind) -> std::io::Result<()> {
         let jobs = Arc::clone(self);
         let name = if kind == Kind::Prompt { "prepage-fill" } else { "prepage-ahead" };
@@ -232,9 +263,8 @@ impl Jobs {
             be_patient(self.usual);
         }
         while let Some((job, is_urgent)) = self.next(kind) {
-            if self.crew(kind).needs_another() {
-                // Without one more thread work waits for this one; no more is lost.
-                let _ = self.start_thread(kind);
+            if self.crew(kind).misses_another() {
+                self.call_starter();
             }
             // Claims fail when a panic drops them; the thread lives on. Whoever drops an object last drops its source, which
             // may panic too.

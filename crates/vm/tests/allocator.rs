@@ -1,0 +1,78 @@
+//! A signal handler may interrupt the allocator, whose lock is then held until the handler returns: what it touches must come although whoever
+//! reclaims frames waits for that lock.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use prepage_vm::{MapOptions, Mode, Pool, Vm, VmOptions};
+use support::{file, modes, touch, word};
+
+/// The thread that holds the allocator's lock, and whether somebody waited for it in vain.
+static HOLDER: AtomicU32 = AtomicU32::new(0);
+static IN_VAIN: AtomicBool = AtomicBool::new(false);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn own_tid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+struct Locked;
+
+/// Waits while another thread holds the lock.
+fn enter() {
+    let is_held = || ![0, own_tid()].contains(&HOLDER.load(Ordering::SeqCst));
+    if HOLDER.load(Ordering::Relaxed) == 0 || !is_held() {
+        return;
+    }
+    let began = Instant::now();
+    while is_held() {
+        if began.elapsed() > PATIENCE {
+            return IN_VAIN.store(true, Ordering::SeqCst);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+// SAFETY: all is left to the system's allocator.
+unsafe impl GlobalAlloc for Locked {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        enter();
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        enter();
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static LOCKED: Locked = Locked;
+
+#[test]
+fn frames_come_to_who_holds_the_allocators_lock() {
+    const LIMIT: u64 = 64;
+    const TOUCHED: u64 = 12;
+    let local = file((LIMIT + TOUCHED) * 4096);
+    for mode in [Mode::Inline, Mode::Handler] {
+        let pool = Pool::new(LIMIT * 4096).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let object = vm.file(local.path()).unwrap();
+        if !modes(&vm, &object).contains(&mode) {
+            continue;
+        }
+        let options = MapOptions::shared().mode(mode).policy("none".parse().unwrap());
+        let map = vm.map(&object, &options).unwrap();
+        (0..LIMIT).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+        HOLDER.store(own_tid(), Ordering::SeqCst);
+        let right = |page: &u64| touch(&map, *page) == word(page * 4096);
+        let seen = (LIMIT..LIMIT + TOUCHED).filter(right).count() as u64;
+        HOLDER.store(0, Ordering::SeqCst);
+        assert_eq!((seen, IN_VAIN.load(Ordering::SeqCst)), (TOUCHED, false), "{mode:?}");
+        support::until(|| vm.statistics().frames <= LIMIT);
+    }
+}
