@@ -3,31 +3,29 @@
 //! In an armed mapping only pages that were touched are there. Order is known as far as the intervals tell, and what is
 //! touched between the last look and the end of a process is not seen.
 
+mod process;
+
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use prepage_core::profile::observation::Coverage;
 use prepage_core::{PageIndex, PageRange};
-use prepage_sys::pagemap::{PageEntry, PageMap};
-use prepage_trace::space::parse_maps_line;
-use prepage_trace::{Mapped, now_ns};
+use prepage_sys::pagemap::PageMap;
+use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::armed::SharedRanges;
-use crate::armer::{Armer, is_of_a_file};
+use crate::armer::Armer;
 use crate::arming::Entry;
-use crate::faults::as_stat_shows;
-use crate::runs::{Run, joined, within, without};
-use crate::sightings::{Place, Sightings};
+use crate::runs::{joined, within, without};
+use crate::sightings::Sightings;
 use crate::until::Until;
+use process::{Mapping, Process};
 
 /// Shortest and longest interval between looks; between these, a tenth of the time since the beginning.
 const INTERVAL_MIN: Duration = Duration::from_micros(500);
 const INTERVAL_MAX: Duration = Duration::from_millis(50);
-/// How often the mappings of a process are read again that seem to be the same.
-const READ_NS: u64 = 10_000_000;
 
 /// Page tables, and what was seen in them.
 #[derive(Debug)]
@@ -41,98 +39,6 @@ pub struct PageTables {
     /// Whether a program has ended: what it touched since the last look was not seen.
     has_ended: bool,
     unreadable: u32,
-}
-
-#[derive(Debug)]
-struct Process {
-    /// What tells one program of a process from the next: its auxiliary vector.
-    program: Vec<u8>,
-    map: PageMap,
-    /// Its mappings of files, when they were read last.
-    mappings: Vec<Mapping>,
-    /// How many pages had been mapped, and when they were read.
-    mapped_pages: u64,
-    read_ns: u64,
-    /// Pages that were there at some look: noted, if they are to be.
-    noted: Vec<Run>,
-    /// Whether it was looked at as it ended.
-    was_seen_last: bool,
-}
-
-/// A mapping of a file.
-#[derive(Debug)]
-struct Mapping {
-    mapped: Mapped,
-    /// `None` where nothing is noted of it.
-    place: Option<Place>,
-}
-
-/// How many pages process `pid` has mapped that are not private memory to be written to, as heaps and stacks are: their number
-/// changes with most mappings of files.
-fn mapped_pages(pid: u32) -> Option<u64> {
-    let sizes = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let mut pages = sizes.split_ascii_whitespace().map(str::parse::<u64>);
-    let all = pages.next()?.ok()?;
-    Some(all.abs_diff(pages.nth(4)?.ok()?))
-}
-
-impl Process {
-    fn new(program: Vec<u8>, map: PageMap) -> Self {
-        Self {
-            program,
-            map,
-            mappings: Vec::new(),
-            mapped_pages: 0,
-            read_ns: 0,
-            noted: Vec::new(),
-            was_seen_last: false,
-        }
-    }
-
-    /// Whether process `pid` may have mapped files since its mappings were read. To read them takes ten times as long as to look at its
-    /// page tables.
-    fn may_have_other_mappings(&mut self, pid: u32, now: u64) -> bool {
-        let Some(pages) = mapped_pages(pid) else { return false };
-        let known = std::mem::replace(&mut self.mapped_pages, pages);
-        pages != known || now.saturating_sub(self.read_ns) >= READ_NS
-    }
-
-    /// Whether one of the pages at `new` is a file's that no known mapping shows.
-    fn is_of_unknown_file(&self, new: &[Run]) -> bool {
-        let known: Vec<Run> =
-            self.mappings.iter().map(|Mapping { mapped, .. }| (mapped.start, mapped.end)).collect();
-        without(new, &known).iter().any(|run| {
-            let mut entry = [PageEntry::default()];
-            self.map.entries(run.0, &mut entry).is_ok() && entry[0].is_of_file()
-        })
-    }
-
-    /// Reads its mappings, and has those armed that are new.
-    fn read_mappings(&mut self, pid: u32, now: u64, armer: &mut Armer, sightings: &mut Sightings) {
-        self.read_ns = now;
-        let known = std::mem::take(&mut self.mappings);
-        let mut new = Vec::new();
-        for mapped in mappings(pid) {
-            // mprotect(2) makes several of one.
-            let at = known.partition_point(|one| one.mapped.start <= mapped.start);
-            let same = known[..at].last().filter(|one| is_part(&mapped, &one.mapped));
-            let place = same.map(|one| one.place).unwrap_or_else(|| {
-                armer.mapped(pid, &mapped, 0);
-                new.push((mapped.start, mapped.end));
-                sightings.place(Path::new(&*mapped.path), mapped.inode.map(as_stat_shows))
-            });
-            self.mappings.push(Mapping { mapped, place });
-        }
-        // What was noted there was another file's, or is noted once more.
-        self.noted = without(&self.noted, &new);
-    }
-}
-
-/// Whether `mapped` shows what a part of `whole` showed.
-fn is_part(mapped: &Mapped, whole: &Mapped) -> bool {
-    mapped.inode == whole.inode
-        && mapped.end <= whole.end
-        && mapped.offset_bytes.checked_sub(whole.offset_bytes) == mapped.start.checked_sub(whole.start)
 }
 
 impl PageTables {
@@ -358,11 +264,4 @@ fn tree(root: u32) -> Vec<(u32, u32)> {
         }
     }
     found
-}
-
-fn mappings(pid: u32) -> Vec<Mapped> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let maps = String::from_utf8_lossy(&maps);
-    let mapped = maps.lines().filter_map(parse_maps_line);
-    mapped.filter(|mapped| mapped.inode.is_some() && is_of_a_file(&mapped.path)).collect()
 }
