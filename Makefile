@@ -55,6 +55,8 @@ lint: setup-build setup-lint
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --features prepage-bench/slow-volume -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+	@# The fuzz targets are a workspace of their own, which no build above looks at.
+	cargo tree --locked --manifest-path fuzz/Cargo.toml >/dev/null
 	@# What skips must count: see crates/testing.
 	@! grep -rn --include='*.rs' -i 'eprintln!("skip' crates --exclude-dir=testing
 
