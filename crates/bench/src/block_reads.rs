@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::io;
 
 use prepage_sys::perf::{
-    FieldPlace, Observed, PerfError, PerfEvent, Record, RecordKind, Ring, Setup, Source, Start, Tracefs,
-    Tracepoint, online_cpus,
+    FieldPlace, Observed, PerfError, PerfEvent, Record, RecordKind, Ring, Setup, Source, Tracefs, Tracepoint,
+    online_cpus,
 };
 
 /// Room for the reads of one start, a CPU.
@@ -79,15 +79,8 @@ impl BlockReads {
         let issued = Fields::of(&tracefs.tracepoint("block", "block_rq_issue")?)?;
         let of_cpu = |cpu| -> Result<Cpu, PerfError> {
             let event = |fields: &Fields, observed| {
-                let setup = Setup {
-                    source: Source::Tracepoint(fields.id),
-                    tracking: false,
-                    switches: false,
-                    start: Start::Now,
-                    callchain: false,
-                    exclude_kernel: false,
-                    wakeup_bytes: RING_BYTES as u32,
-                };
+                let wakeup_bytes = RING_BYTES as u32;
+                let setup = Setup { wakeup_bytes, ..Setup::new(Source::Tracepoint(fields.id)) };
                 PerfEvent::open(&setup, observed, cpu)
             };
             let own = Observed::Thread(std::process::id());

@@ -13,7 +13,7 @@ use prepage_core::profile::plan::PlanOptions;
 use prepage_prefetch::engine::{Engine, device_of};
 use prepage_prefetch::memory::Budget;
 use prepage_sys::beside::run_beside_with;
-use prepage_sys::perf::{Observed, PerfEvent, Setup, Source, Start, Tracefs, online_cpus};
+use prepage_sys::perf::{Observed, PerfEvent, Setup, Source, Tracefs, online_cpus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -145,15 +145,7 @@ impl CallCounter {
     /// To be called before threads are started: those are counted too.
     fn of_this_process() -> Option<Self> {
         let tracepoint = Tracefs::open().ok()?.tracepoint("raw_syscalls", "sys_enter").ok()?;
-        let setup = Setup {
-            source: Source::Tracepoint(tracepoint.id),
-            tracking: false,
-            switches: false,
-            start: Start::Now,
-            callchain: false,
-            exclude_kernel: false,
-            wakeup_bytes: 0,
-        };
+        let setup = Setup::new(Source::Tracepoint(tracepoint.id));
         let of_cpu = |cpu| PerfEvent::open(&setup, Observed::Thread(std::process::id()), cpu).ok();
         Some(Self(online_cpus().ok()?.into_iter().map(of_cpu).collect::<Option<_>>()?))
     }

@@ -96,7 +96,7 @@ pub fn modelled(touches: &[u64], read_ahead_kib: u64, executable: bool) -> Fault
     let policy = Policy::Linux(Linux { read_ahead, mapping, fault_around: 16 });
     let entry = replay.add_entry(object, 0, PAGES, policy);
     touches.iter().for_each(|&page| replay.touch(Touch::new(entry, page)));
-    let outcome = replay.finish();
+    let outcome = replay.outcome();
     Faults { disk: outcome.hard, cached: outcome.soft }
 }
 

@@ -213,8 +213,8 @@ fn around(place: u64, pages_before: u64, pages_left: u64) -> (u64, u64) {
     (before, after)
 }
 
-/// The kernel's events encode a device as `major << 20 | minor`.
-pub(crate) fn as_stat_shows((device, inode): Inode) -> Inode {
+/// A device as the kernel's events encode it, `major << 20 | minor`, encoded as stat(2) does; and the inode.
+pub fn as_stat_shows((device, inode): Inode) -> Inode {
     (rustix::fs::makedev((device >> 20) as u32, (device & 0xf_ffff) as u32), inode)
 }
 

@@ -25,6 +25,7 @@ use exact::{Exact, ExactError};
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::{PageIndex, PageRange};
+use prepage_observe::faults::as_stat_shows;
 use prepage_observe::sightings::Sightings;
 use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
 use prepage_sys::perf::PerfError;
@@ -193,9 +194,4 @@ impl Reader<'_> {
         let is_disk = || Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists();
         device >> 20 == 0 && *self.disks.entry((device, inode)).or_insert_with(is_disk)
     }
-}
-
-/// A device as the kernel's events number it, numbered as stat(2) does.
-fn as_stat_shows((device, inode): (u64, u64)) -> (u64, u64) {
-    (rustix::fs::makedev((device >> 20) as u32, (device & 0xf_ffff) as u32), inode)
 }

@@ -47,6 +47,19 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// Samples of `source` and no other records, from now on.
+    pub fn new(source: Source) -> Self {
+        Self {
+            source,
+            tracking: false,
+            switches: false,
+            start: Start::Now,
+            callchain: false,
+            exclude_kernel: false,
+            wakeup_bytes: 0,
+        }
+    }
+
     /// The kernel's form. `count_lost` asks for lost records in [`super::PerfEvent::counted`] (Linux 6.0), `inherit`
     /// for what the observed thread starts.
     pub(super) fn attr(&self, count_lost: bool, inherit: bool) -> perf_event_attr {

@@ -36,13 +36,11 @@ impl Stream {
         let tracepoints = PageCacheTracepoint::of(probe.page_cache)?;
         let sources = sources(probe, &tracepoints);
         let mut setup = Setup {
-            source: sources[0],
             tracking: true,
             switches: probe.switches,
             start: probe.start,
             callchain: probe.stacks,
-            exclude_kernel: false,
-            wakeup_bytes: 0,
+            ..Setup::new(sources[0])
         };
         let first = match target {
             Target::System => Observed::System,
