@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use prepage_core::Fault;
-use prepage_simulate::touch_text::{Names, TextError, read_touches};
+use prepage_simulate::touch_text::{Names, read_touches};
 use prepage_trace::import::Importer;
 use prepage_trace::parquet::{TraceFile, Wanted, read_trace, write_trace};
 
@@ -83,7 +83,7 @@ fn touches_in(bytes: &[u8], buffer: usize) -> Result<Touches, String> {
     let mut names = Names::default();
     let mut touches = Vec::new();
     let text = std::io::BufReader::with_capacity(buffer, bytes);
-    let read = read_touches::<TextError>(text, &mut names, |object, page, line| {
+    let read = read_touches(text, &mut names, std::convert::identity, |object, page, line| {
         touches.push((object, page, line));
         Ok(())
     });

@@ -331,25 +331,9 @@ impl TextOptions {
 fn each_line(
     path: &Path,
     names: &mut Names,
-    mut touch: impl FnMut(u32, u64, u64) -> Result<(), InputError>,
+    touch: impl FnMut(u32, u64, u64) -> Result<(), InputError>,
 ) -> Result<(), InputError> {
-    /// An error of the text, or of the caller.
-    enum Stop {
-        Text(TextError),
-        Other(InputError),
-    }
-    impl From<TextError> for Stop {
-        fn from(error: TextError) -> Self {
-            Self::Text(error)
-        }
-    }
-    let read = |source| InputError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(read)?;
+    let file = File::open(path).map_err(|source| InputError::Read { path: path.to_owned(), source })?;
     let text = BufReader::with_capacity(1 << 20, file);
-    read_touches(text, names, |object, page, line| touch(object, page, line).map_err(Stop::Other)).map_err(
-        |stop| match stop {
-            Stop::Text(source) => InputError::Text { path: path.to_owned(), source },
-            Stop::Other(error) => error,
-        },
-    )
+    read_touches(text, names, |source| InputError::Text { path: path.to_owned(), source }, touch)
 }

@@ -81,17 +81,22 @@ impl Names {
 /// Calls `touch(object, page, line)` for each touch.
 ///
 /// # Errors
-/// The first line that is not a touch, or what `touch` returns.
-pub fn read_touches<E: From<TextError>>(
+/// The first line that is not a touch, as `wrong` has it, or what `touch` returns.
+pub fn read_touches<E>(
     mut text: impl BufRead,
     names: &mut Names,
+    wrong: impl Fn(TextError) -> E,
     mut touch: impl FnMut(u32, u64, u64) -> Result<(), E>,
 ) -> Result<(), E> {
+    let mut read_line = |content: &[u8], line, names: &mut Names| {
+        let found = read_line(content, line, names).map_err(&wrong)?;
+        found.map_or(Ok(()), |(object, page)| touch(object, page, line))
+    };
     let mut line = 1;
     // The beginning of a line whose end has not been read.
     let mut begun: Vec<u8> = Vec::new();
     loop {
-        let read = text.fill_buf().map_err(|source| TextError::Read { line, source })?;
+        let read = text.fill_buf().map_err(|source| wrong(TextError::Read { line, source }))?;
         if read.is_empty() {
             break;
         }
@@ -103,7 +108,7 @@ pub fn read_touches<E: From<TextError>>(
                 begun.extend_from_slice(&rest[..end]);
                 &begun
             };
-            read_line(content, line, names, &mut touch)?;
+            read_line(content, line, names)?;
             begun.clear();
             line += 1;
             rest = &rest[end + 1..];
@@ -112,18 +117,14 @@ pub fn read_touches<E: From<TextError>>(
         let len = read.len();
         text.consume(len);
     }
-    read_line(&begun, line, names, &mut touch)
+    read_line(&begun, line, names)
 }
 
-fn read_line<E: From<TextError>>(
-    content: &[u8],
-    line: u64,
-    names: &mut Names,
-    touch: &mut impl FnMut(u32, u64, u64) -> Result<(), E>,
-) -> Result<(), E> {
+/// Object and page of a line that is a touch.
+fn read_line(content: &[u8], line: u64, names: &mut Names) -> Result<Option<(u32, u64)>, TextError> {
     let content = content.trim_ascii();
     if content.is_empty() || content[0] == b'#' {
-        return Ok(());
+        return Ok(None);
     }
     // Names may hold commas; the page stands after the last.
     let (name, digits) = match content.iter().rposition(|&byte| byte == b',') {
@@ -131,7 +132,7 @@ fn read_line<E: From<TextError>>(
         None => (None, content),
     };
     let page = page(digits, line)?;
-    touch(names.index(name, line)?, page, line)
+    Ok(Some((names.index(name, line)?, page)))
 }
 
 fn page(digits: &[u8], line: u64) -> Result<u64, TextError> {
@@ -146,11 +147,13 @@ fn page(digits: &[u8], line: u64) -> Result<u64, TextError> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::identity;
+
     use super::*;
 
     fn touches(text: &str) -> Result<Vec<(u32, u64)>, TextError> {
         let mut all = Vec::new();
-        read_touches(text.as_bytes(), &mut Names::default(), |object, page, _| {
+        read_touches(text.as_bytes(), &mut Names::default(), identity, |object, page, _| {
             all.push((object, page));
             Ok(())
         })?;
