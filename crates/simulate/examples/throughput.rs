@@ -66,7 +66,7 @@ fn one_core(name: &str, policy: &str, touches: &[u32]) -> Result<(), Box<dyn std
         }
         seconds.push(cpu_s() - begun_s);
         let bytes = replay.bytes();
-        figures = (replay.finish().hard, bytes as f64 / PAGES as f64);
+        figures = (replay.outcome().hard, bytes as f64 / PAGES as f64);
     }
     seconds.sort_by(f64::total_cmp);
     println!(

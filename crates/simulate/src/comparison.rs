@@ -205,6 +205,6 @@ impl Runner {
         if self.left < self.spacing {
             self.samples.push(self.replay.progress());
         }
-        Simulated { outcome: self.replay.finish(), samples: self.samples }
+        Simulated { outcome: self.replay.outcome(), samples: self.samples }
     }
 }

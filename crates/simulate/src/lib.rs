@@ -34,7 +34,7 @@
 //! let code = replay.add_object(32);
 //! let entry = replay.add_entry(code, 0, 32, "around:8:7".parse()?);
 //! replay.replay(&[4, 28, 16].map(|page| Touch::new(entry, page)));
-//! let outcome = replay.finish();
+//! let outcome = replay.outcome();
 //! assert_eq!((outcome.hard, outcome.full_and_truncated()), (3, (0, 3)));
 //!
 //! // A compiler's code section under both of FreeBSD's policies.

@@ -247,11 +247,6 @@ impl Replay {
         outcome
     }
 
-    /// What was counted.
-    pub fn finish(self) -> Outcome {
-        self.outcome()
-    }
-
     /// Bytes that page tables take.
     pub fn bytes(&self) -> usize {
         let entries = self.entries.iter().map(|entry| entry.groups.bytes());

@@ -158,7 +158,7 @@ proptest! {
         let simulated = replay.add_object(object_pages);
         let entry = replay.add_entry(simulated, first, object_pages - first, policy.clone());
         touches.iter().for_each(|&page| replay.touch(Touch::new(entry, page)));
-        let outcome = replay.finish();
+        let outcome = replay.outcome();
         let case =
             Case { object_pages, window: (first, object_pages), resident: &[], policy };
         let wanted = Found { hard: outcome.hard, soft: outcome.soft, io: outcome.io, read: outcome.read };

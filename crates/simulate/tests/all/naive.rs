@@ -134,7 +134,7 @@ proptest! {
             let policy = name.parse().unwrap();
             let entry = replay.add_entry(index, start as u64, (end - start) as u64, policy);
             touches.iter().for_each(|&page| replay.touch(Touch::new(entry, page as u64)));
-            let outcome = replay.finish();
+            let outcome = replay.outcome();
             let found = Counts {
                 hard: outcome.hard,
                 soft: outcome.soft,
@@ -166,7 +166,7 @@ proptest! {
             let expected = given.contains(&page);
             prop_assert_eq!(replay.is_resident(index, PageIndex(page as u64)), expected, "page {}", page);
         }
-        let outcome = replay.finish();
+        let outcome = replay.outcome();
         prop_assert!(outcome.read <= (end - start) as u64);
         prop_assert!(outcome.never <= outcome.read && outcome.hard <= outcome.io);
     }

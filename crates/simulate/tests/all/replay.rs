@@ -16,7 +16,7 @@ fn touched(pages: u64, text: &str, touches: &[u64]) -> Outcome {
     let object = replay.add_object(pages);
     let entry = replay.add_entry(object, 0, pages, policy(text));
     touches.iter().for_each(|&page| replay.touch(Touch::new(entry, page)));
-    replay.finish()
+    replay.outcome()
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_timeline_may_come_after_the_objects() {
     let second = replay.add_object(32);
     let other = replay.add_entry(second, 0, 32, policy("none"));
     replay.replay(&[Touch::new(entry, 3), Touch::new(other, 3)]);
-    assert!(replay.finish().stall_ns >= 160_000);
+    assert!(replay.outcome().stall_ns >= 160_000);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn linux_maps_what_it_waited_for_by_a_second_short_fault() {
     let object = replay.add_object(256);
     let entry = replay.add_entry(object, 0, 256, policy("linux-data:ra=32,map=1"));
     (0..64).for_each(|page| replay.touch(Touch::new(entry, page)));
-    let outcome = replay.finish();
+    let outcome = replay.outcome();
     assert!(outcome.late > 0);
     assert_eq!(
         outcome.logged(),
@@ -101,7 +101,7 @@ fn a_header_that_was_read_is_resident_and_counts_as_neither_read_nor_wasted() {
     assert!(replay.is_resident(prepage_simulate::ObjectIndex(0), PageIndex(0)));
     let mut replay = replay;
     replay.touch(Touch::new(prepage_simulate::EntryIndex(0), 4));
-    let outcome = replay.finish();
+    let outcome = replay.outcome();
     // Pages 1 to 11: page 0 ends the read behind.
     assert_eq!((outcome.hard, outcome.read, outcome.never), (1, 11, 10));
 }

@@ -27,7 +27,7 @@ fn replay(policy: &str, vector: &Value, touches: &[u64]) -> Outcome {
         policy,
     );
     touches.iter().for_each(|&page| replay.touch(Touch::new(entry, page)));
-    replay.finish()
+    replay.outcome()
 }
 
 #[test]
