@@ -197,6 +197,39 @@ fn a_file_system_that_does_not_answer_holds_up_nothing_else_that_is_expected_and
     assert!(service.child.wait().unwrap().success());
 }
 
+/// What somebody expected looks for first: a file system that does not answer stands in PATH before another.
+#[test]
+fn a_directory_of_path_that_does_not_answer_is_asked_once_and_those_behind_it_are_asked() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let points = ["first", "second", "connections"].map(|name| place.path(name));
+    points.iter().for_each(|point| fs::create_dir(point).unwrap());
+    let [first, second, connections] = points;
+    rustix::mount::mount("none", &connections, "fusectl", rustix::mount::MountFlags::empty(), None).unwrap();
+    let _mounted = Mounted(&connections);
+    let _hung = [Hung::mount(&first), Hung::mount(&second)];
+    // One after the other: some are still to come when the service has seen where somebody looks for programs.
+    let file = place.cold_file("file", 0o644);
+    let expected: Vec<PathBuf> = (0..8).map(|at| place.program(&format!("expected{at}"))).collect();
+    expected.iter().for_each(|program| place.profile(program, &[&file]));
+    place.expect_all(&expected.iter().map(PathBuf::as_path).collect::<Vec<_>>(), unix_s());
+    let service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
+    let path = std::env::join_paths([&first, &second]).unwrap();
+    let _running = Running(Command::new(place.program("other")).arg("60").env("PATH", path).spawn().unwrap());
+    // The kernel's own question, when it was mounted, is one.
+    service.wait_until("the second is asked", || waiting(&connections, &second) == 2);
+    assert_eq!(waiting(&connections, &first), 2);
+}
+
+/// How many questions the FUSE file system at `point` has not answered; `connections` is a file system of the kernel that tells.
+fn waiting(connections: &Path, point: &Path) -> u32 {
+    let mount = prepage_sys::mounts::mount_of(point).unwrap();
+    let minor = mount.device & 0xf_ffff;
+    fs::read_to_string(connections.join(format!("{minor}/waiting"))).unwrap().trim().parse().unwrap()
+}
+
 const INSIDE: &str = "PREPAGE_TEST_OWN_MOUNTS";
 
 /// Whether this is a process whose mounts nobody else sees. If not, test `name` is run in one; what it does goes with it.
