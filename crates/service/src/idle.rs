@@ -252,7 +252,7 @@ impl Idle {
                 Some(brought)
             }
             (Some(known), None) => {
-                self.searches.look_up(uid, what.role.split(' ').next().unwrap_or_default());
+                self.searches.look_up(uid, what.role.split(' ').next().unwrap_or_default(), round);
                 Brought::bring(&known.planned, &known.rights, spare_bytes, &reader).ok().flatten()
             }
             (None, begun) => begun.map(|begun| begun.brought),

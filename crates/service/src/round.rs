@@ -46,9 +46,9 @@ impl Round {
         lock(&self.at).uid = uid;
     }
 
-    /// The file at `path` is opened now. `None` where it is to be left out.
-    pub fn look_at(&self, path: &str) -> Option<Looking<'_>> {
-        let path = Path::new(path);
+    /// The file at `path` is opened or looked up now. `None` where it is to be left out.
+    pub fn look_at(&self, path: impl AsRef<Path>) -> Option<Looking<'_>> {
+        let path = path.as_ref();
         if self.left_out.iter().any(|place| path.starts_with(place)) {
             return None;
         }
