@@ -15,17 +15,21 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_sys::mapping::FileMapping;
 use prepage_vm::{Advice, MapOptions, Mode, Vm, VmOptions};
 
+use crate::bare::bare_reads;
 use crate::rounds::{Aim, Way, compare, compare_pieces, seconds, way};
 use crate::umap::Umap;
 
 const KERNEL: &str = "kernel mmap, read-ahead 128 KiB";
 const KERNEL_RANDOM: &str = "kernel mmap, MADV_RANDOM";
+const BARE: &str = "bare SIGBUS, preadv2 and UFFDIO_COPY, cached";
 
 // What is held against a bound.
 const IN_ORDER: (&str, f64) = ("cold file in order", 1.0);
 const TO_RANDOM: (&str, f64) = ("cold file at random: to kernel mmap, MADV_RANDOM", 1.05);
 const TO_UMAP: (&str, f64) = ("cold file at random: to UMap", 1.4);
 const CACHED_TO_UMAP: (&str, f64) = ("file in the page cache at random, cluster 1: to UMap", 12.0);
+const CACHED_TO_BARE: (&str, f64) =
+    ("file in the page cache at random, cluster 1: to bare kernel calls", 0.9);
 const PREDICTED: (&str, f64) = ("cold file, predicted working set: to kernel mmap", 3.0);
 
 /// The file, removed when this is dropped.
@@ -93,6 +97,14 @@ pub fn walk(byte: impl Fn(u64) -> u8, order: &[u64]) -> f64 {
     });
     assert_ne!(sum, 0);
     order.len() as f64 / took
+}
+
+/// One in `part` of so many pages, in a random order.
+pub fn at_random(pages: u64, part: u64) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..pages).collect();
+    shuffle(&mut order, 1);
+    order.truncate((pages / part) as usize);
+    order
 }
 
 fn shuffle(order: &mut [u64], mut state: u64) {
@@ -195,7 +207,7 @@ pub fn measure(chosen: impl Fn(&str) -> bool) -> Vec<Aim> {
 /// What is not measured where the kernel's read-ahead cannot be set.
 pub fn not_run(why: &str) -> Vec<Aim> {
     let in_order = (&*format!("{}: to {KERNEL}", IN_ORDER.0), IN_ORDER.1);
-    [in_order, TO_RANDOM, TO_UMAP, CACHED_TO_UMAP, PREDICTED]
+    [in_order, TO_RANDOM, TO_UMAP, CACHED_TO_UMAP, CACHED_TO_BARE, PREDICTED]
         .map(|(what, bound)| Aim::not_run(what, bound, why))
         .into()
 }
@@ -231,10 +243,7 @@ fn in_order(data: &Data, kernel: &str, what: &str) -> Vec<Aim> {
 
 /// A file that is in the page cache, at random, a page a fault: pages a second, to hold against other user-space handlers.
 fn cached(data: &Data, umap: Result<&Umap, &str>) -> Vec<Aim> {
-    let mut order: Vec<u64> = (0..data.pages).collect();
-    shuffle(&mut order, 1);
-    order.truncate(data.pages as usize / 8);
-    let order: Order = order.into();
+    let order: Order = at_random(data.pages, 8).into();
     std::io::copy(&mut File::open(&data.path).unwrap(), &mut std::io::sink()).unwrap();
     let kernel = || {
         let mapping = data.kernel();
@@ -251,6 +260,7 @@ fn cached(data: &Data, umap: Result<&Umap, &str>) -> Vec<Aim> {
     };
     let mut ways = vec![
         way("kernel mmap, MADV_RANDOM, cached", kernel),
+        way(BARE, || bare_reads(&data.path)),
         way("ours, cached, inline", || ours(Mode::Inline)),
         way("ours, cached, handler", || ours(Mode::Handler)),
     ];
@@ -261,22 +271,22 @@ fn cached(data: &Data, umap: Result<&Umap, &str>) -> Vec<Aim> {
         compare("file in the page cache, 1/8 of its pages at random, a page a fault", "pages/s", ways);
     let (what, bound) = CACHED_TO_UMAP;
     let ours = "ours, cached, inline";
-    match umap {
-        Ok(_) => scores.aim(what, ours, "UMap, cached", bound).into_iter().collect(),
+    let to_bare = scores.aim(CACHED_TO_BARE.0, ours, BARE, CACHED_TO_BARE.1);
+    let others = match umap {
+        Ok(_) => [scores.aim(what, ours, "UMap, cached", bound), None],
         // UMap's published sources gave 15 to 17 thousand pages a second on a machine of two cores.
         Err(why) => {
             let rate = "file in the page cache at random: pages/s";
             let rate = Aim::at_least(rate, scores.median(ours), bound * 17e3);
             let rate = rate.map(|rate| rate.best(scores.best(ours)));
-            [Some(Aim::not_run(what, bound, why)), rate].into_iter().flatten().collect()
+            [Some(Aim::not_run(what, bound, why)), rate]
         }
-    }
+    };
+    others.into_iter().chain([to_bare]).flatten().collect()
 }
 
 fn random(data: &Data, umap: Result<&Umap, &str>) -> Vec<Aim> {
-    let mut order: Vec<u64> = (0..data.pages).collect();
-    shuffle(&mut order, 1);
-    order.truncate(data.pages as usize / 16);
+    let order = at_random(data.pages, 16);
     let cold = Cold { data, pieces: cut(&order) };
     let mut ways = vec![cold.kernel(KERNEL_RANDOM, true)];
     ways.extend(cold.ours("cluster 1", &none(), Advice::Random));
