@@ -219,9 +219,9 @@ fn scratch(directory: &Path) -> std::io::Result<File> {
 }
 
 /// Whether a page of a file in `directory` leaves memory when the kernel is asked to drop it. It may stay for a moment, while
-/// somebody else holds it.
+/// somebody else holds it, and longer where many tests keep the disk busy.
 fn evicts(directory: &Path) -> std::io::Result<bool> {
-    const TRIES: u32 = 20;
+    const TRIES: u32 = 300;
     let file = scratch(directory)?;
     for _ in 0..TRIES {
         fadvise(&file, 0, None, Advice::DontNeed)?;
