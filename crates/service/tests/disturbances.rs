@@ -57,6 +57,8 @@ fn a_clock_that_was_set_between_two_runs_keeps_no_start_from_being_served_and_re
         let mut service = Prepaged::start(&place, &["--no-learn"]);
         let _running = Running::start(&program);
         service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+        // A program of one role is fetched for before it is known who started it.
+        service.wait_until("its start is noted", || service.status()["last_starts"][0].is_object());
         service.signal(Signal::TERM);
         assert!(service.child.wait().unwrap().success());
         // The user is away for as long as it takes to arrive once more, by the clock that is right.
