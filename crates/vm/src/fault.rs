@@ -192,7 +192,7 @@ impl Fault<'_> {
         self.account.tally.reads += 1;
         let vm = &self.map.vm;
         vm.figures.cluster(self.account.cpu, claim.range().len());
-        let wanted = Wanted { needed: place.page, mark, priority: Priority::Demand };
+        let wanted = Wanted { needed: place.page, mark, priority: Priority::Demand, ahead_of: None };
         let read = claim.range();
         let mut by = FaultMap { map: self.map, place, shows: false };
         let filled = match (&frames.bytes, self.context) {

@@ -4,7 +4,8 @@
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
-use crate::buffers::Buffer;
+use crate::addresses::MapRef;
+use crate::buffers::{BUFFER_PAGES, Buffer};
 use crate::frame_count::{Never, Reserve};
 use crate::map::MapCore;
 use crate::object::{Frames, ObjectCore};
@@ -17,7 +18,7 @@ use crate::statistics::Account;
 
 /// Reads of so many pages that a touch waits for go straight into frames. To map a frame takes more of the processor than
 /// to copy a page: that is free only while nothing is to be done but to wait for the device. Direct reads, which copy
-/// nothing, always go so.
+/// nothing, always go so, but for those ahead of a map: the call that copies them maps them too.
 const DIRECT_PAGES: u64 = 16;
 
 /// Pages that are read ahead of a file are published so many at a time. A processor's cache holds that much between the two copies of
@@ -32,6 +33,8 @@ pub(crate) struct Wanted {
     /// The page to mark.
     pub(crate) mark: Option<PageIndex>,
     pub(crate) priority: Priority,
+    /// Of a read ahead: the map whose touches asked for it.
+    pub(crate) ahead_of: Option<MapRef>,
 }
 
 /// The map of a fault, which may show frames as they are made.
@@ -204,7 +207,11 @@ pub(crate) fn fill_local(
     // A panic on the way leaves the claim failed for this reason.
     claim.will_fail(reason::PANICKED);
     let mut buffer = object.vm.buffers.take();
-    if wanted.priority == Priority::Ahead && !file.direct && claim.range().len() > PART_PAGES {
+    // Of direct ones what no touches in order asked for goes straight into frames.
+    if wanted.priority == Priority::Ahead
+        && claim.range().len() > PART_PAGES
+        && (!file.direct || wanted.ahead_of.is_some())
+    {
         let mut filled = fill_in_parts(object, frames, file, claim, wanted, &mut buffer, account);
         filled.told.listed |= told.listed;
         object.vm.buffers.give(buffer);
@@ -226,7 +233,7 @@ pub(crate) fn fill_local(
 }
 
 /// Brings in the pages of `claim` ahead of touches, a part at a time: who touches them in order waits for the part alone, and what is
-/// copied is still in the processor's cache.
+/// copied is still in the processor's cache. The map that is touched in order shows them from then on where it may.
 fn fill_in_parts(
     object: &ObjectCore,
     frames: &Frames,
@@ -237,12 +244,16 @@ fn fill_in_parts(
     account: &mut Account,
 ) -> Filled {
     let whole = claim.range();
+    // A direct read is one request.
+    let part_pages = if file.direct { BUFFER_PAGES } else { PART_PAGES };
     let mut told = Told::default();
-    file.begin(whole.start().offset_bytes(), whole.bytes());
+    if !file.direct {
+        file.begin(whole.start().offset_bytes(), whole.bytes());
+    }
     while !claim.range().is_empty() {
         let start = claim.range().start();
-        let part = PageRange::new(start, PageIndex((start.0 + PART_PAGES).min(whole.end().0)));
-        match read_part(object, frames, file, part, buffer) {
+        let part = PageRange::new(start, PageIndex((start.0 + part_pages).min(whole.end().0)));
+        match read_part(object, frames, file, part, wanted, buffer, account) {
             Ok(()) => {
                 told.listed |= commit_first(object, frames, &mut claim, part.len(), wanted, account).listed;
             }
@@ -260,14 +271,22 @@ fn read_part(
     frames: &Frames,
     file: &LocalFile,
     part: PageRange,
+    wanted: Wanted,
     buffer: &mut Buffer,
+    account: &mut Account,
 ) -> Result<(), u16> {
     let bytes = buffer.pages(part.len());
     file.read(part.start().offset_bytes(), bytes)?;
     // The rest of the last page, in which an earlier fill may have left its bytes.
     bytes[valid_bytes(object, part)..].fill(0);
     frames.verify(part.start(), bytes)?;
-    frames.write(part, bytes)
+    // The touch of a marked page has to be a fault.
+    let is_marked = wanted.mark.is_some_and(|mark| part.contains(mark));
+    let map = wanted.ahead_of.filter(|_| !is_marked).and_then(|map| map.enter(account.cpu));
+    match map {
+        Some(map) if map.make_and_show_ahead(object, frames, part, bytes, account) => Ok(()),
+        _ => frames.write(part, bytes),
+    }
 }
 
 /// As [`fill_local`], if all of it is in the page cache, so that nothing waits for a device; else gives the claim back, and

@@ -13,7 +13,7 @@ use crate::map::MapCore;
 use crate::object::{Frames, ObjectCore, clip};
 use crate::options::Mode;
 use crate::pages::Seen;
-use crate::segment::{Install, Place, lookup, places};
+use crate::segment::{Install, Place, Segment, lookup, places};
 use crate::statistics::Account;
 
 /// What came of mapping a page.
@@ -88,6 +88,38 @@ impl MapCore {
                 self.space.uffd.copy(&self.span, place.offset_of(range.start()), bytes, Writes::Free);
             matches!(copied, Ok(Progress::Done))
         }
+    }
+
+    /// As [`Self::make_and_show`], of what was read ahead of touches in order: those find it mapped. False too where the program or the
+    /// VM asked for less to be mapped, or for every touch to be seen.
+    pub(crate) fn make_and_show_ahead(
+        &self,
+        object: &ObjectCore,
+        frames: &Frames,
+        range: PageRange,
+        bytes: &[u8],
+        account: &mut Account,
+    ) -> bool {
+        let sees_all = self.every_fault || self.vm.records.is_some();
+        if sees_all || self.around() != Around::Near(NEAR_IN_ORDER) {
+            return false;
+        }
+        let shown = self.look(account);
+        let holds = |segment: &&Segment| {
+            let window = segment.of_object();
+            std::ptr::eq(&*segment.object, object)
+                && window.start() <= range.start()
+                && range.end() <= window.end()
+        };
+        let Some(segment) = shown.iter().find(holds) else { return false };
+        let page = PageIndex(segment.pages.start().0 + (range.start().0 - segment.first.0));
+        let place = lookup(&shown, page);
+        let shows = self.make_and_show(&place, frames, range, bytes);
+        if shows {
+            self.forget_poisoned(&place, range);
+            self.showed(range.len(), account);
+        }
+        shows
     }
 
     /// The map shows `pages` since their frames were made.

@@ -289,11 +289,11 @@ impl Step {
             account.tally.shared_atomics += claim.range().len();
             account.tally.background_reads += 1;
             self.object.vm.figures.cluster(account.cpu, claim.range().len());
-            let mark = match self.rest {
-                Rest::Strides { mark, .. } => mark,
-                Rest::Sweep(_) => None,
+            let (mark, ahead_of) = match self.rest {
+                Rest::Strides { mark, map, .. } => (mark, Some(map)),
+                Rest::Sweep(_) => (None, None),
             };
-            return Some((claim, Wanted { needed: self.at, mark, priority }));
+            return Some((claim, Wanted { needed: self.at, mark, priority, ahead_of }));
         }
         None
     }

@@ -115,7 +115,7 @@ impl ObjectCore {
         let mut outcome = Ok(());
         while let Some(page) = self.mark_failed(frames, dirty).into_iter().next() {
             let mut account = Account::here();
-            let wanted = Wanted { needed: page, mark: None, priority: Priority::Wanted };
+            let wanted = Wanted { needed: page, mark: None, priority: Priority::Wanted, ahead_of: None };
             let failed = match frames.pages.claim(page) {
                 Some(claim) => {
                     let filled = fill_local(self, frames, file, claim, wanted, None, &mut account);

@@ -317,6 +317,43 @@ fn advice_changes_the_policy_and_brings_pages() {
 }
 
 #[test]
+fn what_is_read_ahead_of_touches_in_order_is_mapped_before_them() {
+    const PAGES: u64 = 8192;
+    const TOUCHED: u64 = 1024;
+    let file = file(PAGES * 4096);
+    let vm = vm();
+    let modes = modes(&vm, &vm.file(file.path()).unwrap());
+    for mode in modes {
+        let plain = MapOptions::shared().mode(mode);
+        for (options, is_mapped) in [
+            (plain.clone(), true),
+            (plain.every_fault(), false),
+            // Its pages would be copies.
+            (MapOptions::private().mode(mode), false),
+        ] {
+            let object = vm.file(file.path()).unwrap();
+            let map = vm.map(&object, &options).unwrap();
+            map.advise(Advice::Sequential).unwrap();
+            (0..TOUCHED).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+            // Until nothing is read any more.
+            let mut before = 0;
+            while std::mem::replace(&mut before, object.resident_pages()) < object.resident_pages() {
+                thread::sleep(Duration::from_millis(100));
+            }
+            assert!(before > TOUCHED + 512, "{before} pages were read");
+            let is_present = |page: &u64| is_present(map.address() + page * 4096).unwrap();
+            // Faults map no pages of the next block of 256.
+            let ahead = (TOUCHED..PAGES).filter(is_present).count();
+            assert_eq!(ahead > 256, is_mapped, "{mode:?}: {ahead} pages of {before}");
+            let (pages, hard) = (TOUCHED..PAGES, vm.statistics().counted.hard);
+            pages.for_each(|page| assert_eq!(touch(&map, page), word(page * 4096), "page {page}"));
+            assert!(vm.statistics().counted.hard - hard <= 4, "it is read on");
+            assert_eq!(object.resident_pages(), PAGES);
+        }
+    }
+}
+
+#[test]
 fn faults_are_recorded_like_those_of_the_kernel() {
     let file = file(64 * 4096);
     let vm = Vm::new(VmOptions::default().record_faults(1024)).unwrap();
