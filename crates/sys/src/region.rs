@@ -316,6 +316,14 @@ impl Region {
         if shown == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Whether what lies in an anonymous region from the next touches on is made of huge pages, where the kernel finds some.
+    ///
+    /// # Errors
+    /// EINVAL where the kernel knows no huge pages.
+    pub fn prefer_huge(&mut self, huge: bool) -> io::Result<()> {
+        self.advise(0, self.len(), if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE })
+    }
+
     /// Where it lies. It stays mapped, without its slices, while somebody holds this.
     pub fn span(&self) -> &Arc<Span> {
         &self.span

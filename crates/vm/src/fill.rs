@@ -247,8 +247,10 @@ fn fill_in_parts(
     // A direct read is one request.
     let part_pages = if file.direct { BUFFER_PAGES } else { PART_PAGES };
     let mut told = Told::default();
-    if !file.direct {
-        file.begin(whole.start().offset_bytes(), whole.bytes());
+    match wanted.ahead_of {
+        _ if file.direct => buffer.make_huge(),
+        Some(_) => file.fetch_huge(whole),
+        None => file.begin(whole.start().offset_bytes(), whole.bytes()),
     }
     while !claim.range().is_empty() {
         let start = claim.range().start();

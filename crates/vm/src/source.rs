@@ -3,11 +3,13 @@
 use std::any::Any;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use prepage_core::PAGE_SIZE;
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::mapping::FileMapping;
 
 use crate::request::Request;
 use crate::uncached::Uncached;
@@ -167,6 +169,18 @@ impl LocalFile {
     pub(crate) fn begin(&self, offset_bytes: u64, len_bytes: u64) {
         let len = std::num::NonZeroU64::new(len_bytes);
         let _ = rustix::fs::fadvise(&self.file, offset_bytes, len, rustix::fs::Advice::WillNeed);
+    }
+
+    /// As [`Self::begin`], of no more than a huge page that is likely read to its end; waits for it.
+    pub(crate) fn fetch_huge(&self, range: PageRange) {
+        let last = PageIndex(range.end().0 - 1);
+        let fetched = [range.start(), last].into_iter().try_for_each(|page| {
+            let page = PageRange::new(page, PageIndex(page.0 + 1));
+            FileMapping::new(self.file.as_fd(), page)?.fetch_huge()
+        });
+        if fetched.is_err() {
+            self.begin(range.start().offset_bytes(), range.bytes());
+        }
     }
 
     /// Reads all of `into` at `offset_bytes`, of a file that is read directly, and stays awake for `limit` meanwhile; false where that

@@ -21,6 +21,8 @@ use crate::sync::{AtomicU32, AtomicUsize, Ordering, wait, wake};
 
 /// Steps of a read ahead that are under way at once: enough requests for a disk to order and join.
 pub(crate) const READERS: u64 = 8;
+/// Of a run of one local file, whose pieces are large: the first ones are waited for, and come the later the more share the disk.
+const READERS_IN_ORDER: u64 = 3;
 
 /// What follows a read.
 #[derive(Debug)]
@@ -125,7 +127,11 @@ pub(crate) fn read_ahead(
     account: &mut Account,
 ) {
     let piece = object.piece_pages();
-    let steps = range.len().div_ceil(piece).min(READERS);
+    let readers = match object.frames().map(|frames| &frames.bytes) {
+        Some(Bytes::Local(_)) => READERS_IN_ORDER,
+        _ => READERS,
+    };
+    let steps = range.len().div_ceil(piece).min(readers);
     for number in 0..steps {
         let start = PageIndex(range.start().0 + number * piece);
         let step = Step {
