@@ -143,6 +143,8 @@ impl Service {
         let watchdog = notify::watchdog().unwrap_or(TICK).min(TICK);
         let (mut ticked, mut drained) = (Instant::now(), boot_ticks());
         let (mut mounts, mut lull) = (Pace::new(ticked), Lull::new(ticked));
+        // Until loaders are known, each looks like a program that is to be looked at.
+        self.tick();
         loop {
             let pause = awaited.pause().unwrap_or(watchdog).min(watchdog.saturating_sub(ticked.elapsed()));
             let pause = mounts.pause(Instant::now()).unwrap_or(pause).min(pause);
