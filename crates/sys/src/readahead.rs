@@ -16,6 +16,7 @@ use crate::beside::run_beside;
 use crate::mounts::{Mount, mounts};
 use crate::signals::ignore_endings;
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 /// Read-ahead settings in force until this is dropped.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub struct ReadAhead {
 
 impl ReadAhead {
     /// Sets the read-ahead of every device under a mounted file system to `kib`. Files opened from now on heed it.
-    /// Waits while another prepage has it set.
+    /// Waits while another prepage has it set, and says so.
     ///
     /// To be called while the process has one thread.
     ///
@@ -65,7 +66,10 @@ fn guard(mut other: UnixStream, files: &[PathBuf]) -> io::Result<()> {
     ignore_endings();
     let Some(first) = files.first() else { return other.write_all(&[1]) };
     let lock = File::open(first)?;
-    rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+    if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        eprintln!("prepage: another program has set the read-ahead: waiting until it ends");
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+    }
     let old: Vec<String> = files.iter().map(fs::read_to_string).collect::<io::Result<_>>()?;
     other.write_all(&[1])?;
     await_end(&mut other);
