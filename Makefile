@@ -138,6 +138,13 @@ bench-disk-cost: build setup-bench
 bench-file: build setup-bench
 	bench/file
 
+## bench-read-pieces: how fast the disk is read into memory in one piece and in many (root)
+bench-read-pieces: setup-bench
+	bench/read-pieces
+	bench/read-pieces 8192
+
+.PHONY: bench-read-pieces
+
 ## bench-linux: Linux's policies as simulated against this machine's kernel (root)
 bench-linux: build setup-bench
 	build/prepage bench linux
