@@ -212,6 +212,7 @@ impl PageMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::region::{Contents, Region};
 
     #[test]
     fn a_touched_page_is_present_and_its_neighbours_are_not() {
@@ -232,22 +233,20 @@ mod tests {
     fn many_runs_are_told_once_each_and_in_order() {
         let map = PageMap::of(std::process::id()).expect("our own");
         for runs in [400, 600, REGIONS, REGIONS + 1, 2 * REGIONS + 700] {
-            let pages: Vec<u8> = Vec::with_capacity((2 * runs + 2) * PAGE_BYTES as usize);
-            let first = (pages.as_ptr() as u64).next_multiple_of(PAGE_BYTES);
+            // Memory that nobody had before, in small pages.
+            let mut pages = Region::map((2 * runs + 1) as u64 * PAGE_BYTES, Contents::Anonymous).unwrap();
             let touched: Vec<(u64, u64)> = (0..runs as u64)
-                .map(|run| first + (2 * run + 1) * PAGE_BYTES)
+                .map(|run| pages.start() + (2 * run + 1) * PAGE_BYTES)
                 .map(|start| (start, start + PAGE_BYTES))
                 .collect();
-            let len = (2 * runs + 1) * PAGE_BYTES as usize;
-            // SAFETY: within the capacity. A huge page would bring in what is not touched.
-            let advised = unsafe { libc::madvise(first as *mut libc::c_void, len, libc::MADV_NOHUGEPAGE) };
-            assert_eq!(advised, 0, "{}", io::Error::last_os_error());
-            for &(start, _) in &touched {
-                // SAFETY: within the capacity; the write makes no claim about what the vector holds.
-                unsafe { std::ptr::write_volatile(start as *mut u8, 1) };
-            }
-            let end = first + (2 * runs as u64 + 1) * PAGE_BYTES;
-            assert_eq!(map.present_in(first + PAGE_BYTES..end).unwrap(), touched);
+            pages
+                .as_mut_slice()
+                .chunks_mut(PAGE_BYTES as usize)
+                .skip(1)
+                .step_by(2)
+                .for_each(|page| page[0] = 1);
+            let (first, end) = (pages.start(), pages.start() + pages.len());
+            assert_eq!(map.present_in(first..end).unwrap(), touched);
         }
     }
 
