@@ -25,6 +25,9 @@ const DIRECT_PAGES: u64 = 16;
 /// it, and who touches pages in order does not wait for the whole read.
 const PART_PAGES: u64 = 32;
 
+/// Reads of so many pages ahead of touches go into a huge page. Of a shorter one most of it would be for nobody.
+const HUGE_FROM: u64 = BUFFER_PAGES / 2;
+
 /// Why a claim is filled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
@@ -247,10 +250,15 @@ fn fill_in_parts(
     // A direct read is one request.
     let part_pages = if file.direct { BUFFER_PAGES } else { PART_PAGES };
     let mut told = Told::default();
-    match wanted.ahead_of {
-        _ if file.direct => buffer.make_huge(),
-        Some(_) => file.fetch_huge(whole),
-        None => file.begin(whole.start().offset_bytes(), whole.bytes()),
+    let is_long = whole.len() >= HUGE_FROM;
+    if file.direct {
+        if is_long {
+            buffer.make_huge();
+        }
+    } else if is_long && wanted.ahead_of.is_some() {
+        file.fetch_huge(whole);
+    } else {
+        file.begin(whole.start().offset_bytes(), whole.bytes());
     }
     while !claim.range().is_empty() {
         let start = claim.range().start();
