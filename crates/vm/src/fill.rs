@@ -256,7 +256,7 @@ fn fill_in_parts(
             buffer.make_huge();
         }
     } else if is_long && wanted.ahead_of.is_some() {
-        file.fetch_huge(whole);
+        file.begin_huge(whole);
     } else {
         file.begin(whole.start().offset_bytes(), whole.bytes());
     }

@@ -171,16 +171,16 @@ impl LocalFile {
         let _ = rustix::fs::fadvise(&self.file, offset_bytes, len, rustix::fs::Advice::WillNeed);
     }
 
-    /// As [`Self::begin`], of no more than a huge page that is likely read to its end; waits for it.
-    pub(crate) fn fetch_huge(&self, range: PageRange) {
-        let last = PageIndex(range.end().0 - 1);
-        let fetched = [range.start(), last].into_iter().try_for_each(|page| {
+    /// As [`Self::begin`], of no more than a huge page's length that is likely read to its end: the huge pages that it lies in come first, and
+    /// are waited for.
+    pub(crate) fn begin_huge(&self, range: PageRange) {
+        for page in [range.start(), PageIndex(range.end().0 - 1)] {
             let page = PageRange::new(page, PageIndex(page.0 + 1));
-            FileMapping::new(self.file.as_fd(), page)?.fetch_huge()
-        });
-        if fetched.is_err() {
-            self.begin(range.start().offset_bytes(), range.bytes());
+            // What does not come so comes by the call below, or fails where it is read.
+            let _ = FileMapping::new(self.file.as_fd(), page).and_then(|mapping| mapping.fetch_huge());
         }
+        // Where these pages were in memory already, others of the range may not be.
+        self.begin(range.start().offset_bytes(), range.bytes());
     }
 
     /// Reads all of `into` at `offset_bytes`, of a file that is read directly, and stays awake for `limit` meanwhile; false where that
