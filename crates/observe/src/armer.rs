@@ -12,13 +12,14 @@ use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent, may_arm};
 #[cfg(target_arch = "x86_64")]
 use prepage_sys::arm::{Visit, VisitError};
 use prepage_sys::pagemap::PageMap;
+use prepage_sys::proc_file;
 use prepage_trace::space::parse_maps_line;
 use prepage_trace::{Mapped, now_ns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::armed::{SharedRanges, Since};
-use crate::loading::{LOADING_MAX, carries_agent, is_loaded};
+use crate::loading::{LOADING_MAX, Loading};
 
 /// An agent that sent nothing for this long after the exec will send nothing.
 const AGENT_WAIT: Duration = Duration::from_secs(1);
@@ -173,14 +174,12 @@ impl Armer {
     /// Waits for the agent of each program that is loaded by now, or visits it.
     fn look_at_loading(&mut self) {
         for (pid, since) in std::mem::take(&mut self.loading) {
-            if !is_loaded(pid, since.elapsed()) {
-                self.loading.push((pid, since));
-                continue;
-            }
+            let loading = Loading::of(pid, since.elapsed());
             match &self.no_arming {
+                _ if loading == Loading::UnderWay => self.loading.push((pid, since)),
                 // Nor would an agent arm anything, or send word.
                 Some(why) => self.ranges.now().refused(why.clone()),
-                None if self.receiver.is_some() && carries_agent(pid) => {
+                None if self.receiver.is_some() && loading == Loading::WithAgent => {
                     if !self.spaces.contains_key(&pid) {
                         self.expected.insert(pid, since);
                     }
@@ -343,8 +342,7 @@ impl Armer {
 
     /// Arms what a process has mapped by now. Returns what is armed, and by whom.
     fn arm_all(&mut self, pid: u32) -> Vec<(Mapped, By)> {
-        let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-        let maps = String::from_utf8_lossy(&maps);
+        let maps = proc_file::read_text(&format!("/proc/{pid}/maps")).unwrap_or_default();
         let armed = |mapped| self.arm(pid, &mapped, 0).map(|by| (mapped, by));
         maps.lines().filter_map(parse_maps_line).filter_map(armed).collect()
     }

@@ -4,14 +4,16 @@
 //! touched between the last look and the end of a process is not seen.
 
 mod process;
+mod tree;
 
 use std::collections::HashMap;
-use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prepage_core::profile::observation::Coverage;
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::agent::Sent;
 use prepage_sys::pagemap::PageMap;
+use prepage_sys::proc_file;
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -22,6 +24,7 @@ use crate::runs::{joined, within, without};
 use crate::sightings::Sightings;
 use crate::until::Until;
 use process::{Mapping, Process};
+use tree::Tree;
 
 /// Shortest and longest interval between looks; between these, a tenth of the time since the beginning.
 const INTERVAL_MIN: Duration = Duration::from_micros(500);
@@ -31,7 +34,12 @@ const INTERVAL_MAX: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct PageTables {
     root: u32,
+    tree: Tree,
     armer: Armer,
+    /// What agents have sent since the last look.
+    sent: Vec<Sent>,
+    /// When all processes are looked at next.
+    next: Instant,
     executed: bool,
     began_ns: u64,
     processes: HashMap<u32, Process>,
@@ -49,7 +57,10 @@ impl PageTables {
         }
         Self {
             root: pid,
+            tree: Tree::of(pid),
             armer,
+            sent: Vec::new(),
+            next: Instant::now(),
             executed: entry == Entry::Executed,
             began_ns: now_ns(),
             processes: HashMap::new(),
@@ -59,23 +70,43 @@ impl PageTables {
         }
     }
 
-    /// Waits for the next look. Returns whether `until` is over.
+    /// Waits for the next look, or for a process that waits at its end. Returns whether `until` is over.
     pub fn wait(&mut self, until: &Until) -> bool {
-        let since = Duration::from_nanos(now_ns().saturating_sub(self.began_ns));
-        let interval = (since / 10).clamp(INTERVAL_MIN, INTERVAL_MAX).min(until.remaining());
-        let ends = until.descriptors();
-        let all = ends.iter().copied().chain(self.armer.descriptor());
-        let mut fds: Vec<PollFd<'_>> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let _ = poll(&mut fds, Timespec::try_from(interval).ok().as_ref());
-        let ready: Vec<bool> = fds[..ends.len()].iter().map(|fd| !fd.revents().is_empty()).collect();
-        until.note(&ready)
+        if self.next <= Instant::now() {
+            let since = Duration::from_nanos(now_ns().saturating_sub(self.began_ns));
+            self.next = Instant::now() + (since / 10).clamp(INTERVAL_MIN, INTERVAL_MAX);
+        }
+        loop {
+            let ends = until.descriptors();
+            let all = ends.iter().copied().chain(self.armer.descriptor());
+            let mut fds: Vec<PollFd<'_>> =
+                all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            let left = self.next.saturating_duration_since(Instant::now()).min(until.remaining());
+            let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if ready.get(ends.len()) == Some(&true) {
+                self.sent.extend(self.armer.receive());
+            }
+            if until.note(&ready[..ends.len()]) {
+                self.next = Instant::now();
+                return true;
+            }
+            // What agents have armed can wait: word of it comes with each library that is loaded.
+            let is_waited_for = self.sent.iter().any(|sent| matches!(sent, Sent::Ending(_)));
+            if is_waited_for || self.next <= Instant::now() {
+                return false;
+            }
+        }
     }
 
-    /// Looks at every process there is.
+    /// Looks at every process there is, if it is time for that; else at those that wait at their end.
     pub fn look(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        let mut is_due = self.next <= Instant::now();
         loop {
-            let sent = self.armer.receive();
-            let tree: Vec<u32> = tree(self.root)
+            self.sent.extend(self.armer.receive());
+            let sent = std::mem::take(&mut self.sent);
+            let tree = self.tree.look().to_vec();
+            let tree: Vec<u32> = tree
                 .into_iter()
                 .filter(|&(pid, parent)| self.notice(pid, parent, last_touch_ns))
                 .map(|(pid, _)| pid)
@@ -83,7 +114,8 @@ impl PageTables {
             self.armer.go_on(sent);
             self.armer.judge();
             let endings = self.armer.take_endings();
-            for pid in tree {
+            let is_ending = |pid| endings.iter().any(|ending| ending.pid() == pid);
+            for pid in tree.into_iter().filter(|&pid| is_due || is_ending(pid)) {
                 self.look_at(pid, sightings, last_touch_ns);
             }
             for ending in &endings {
@@ -105,23 +137,27 @@ impl PageTables {
             if endings.is_empty() {
                 return;
             }
+            is_due = false;
         }
     }
 
     /// Whether `pid` is a process to look at; one that executes another program than before is known by it afterwards.
     fn notice(&mut self, pid: u32, parent: u32, last_touch_ns: &mut u64) -> bool {
-        let Ok(program) = fs::read(format!("/proc/{pid}/auxv")) else { return false };
+        // A child of vfork(2) has its parent's address space, which lives on when it executes another program.
+        let known = self.processes.get(&pid);
+        if known.is_some_and(|known| !known.is_fork && known.map.is_alive()) {
+            return true;
+        }
+        let Ok(program) = proc_file::read(&format!("/proc/{pid}/auxv")) else { return false };
         if program.is_empty() {
             return false;
         }
-        // A child of vfork(2) has its parent's address space, which lives on when it executes another program.
-        if self.processes.get(&pid).is_some_and(|known| known.program == program) {
+        if known.is_some_and(|known| known.program == program) {
             return true;
         }
         if !self.executed {
             // The starter, as long as it is what this process is.
-            self.executed =
-                fs::read(format!("/proc/{}/auxv", std::process::id())).is_ok_and(|own| own != program);
+            self.executed = proc_file::read("/proc/self/auxv").is_ok_and(|own| own != program);
             if !self.executed {
                 return false;
             }
@@ -134,7 +170,7 @@ impl PageTables {
             self.unreadable += 1;
             return false;
         };
-        self.processes.insert(pid, Process::new(program, map));
+        self.processes.insert(pid, Process::new(program, is_fork, map));
         if !is_fork {
             self.armer.executed(pid, now_ns());
         }
@@ -149,15 +185,11 @@ impl PageTables {
         // What is armed from now on may have been touched before.
         let now = now_ns();
         let Some(process) = self.processes.get_mut(&pid) else { return };
-        if process.may_have_other_mappings(pid, now) {
+        let Ok((present, of_files)) = process.map.present_and_of_files() else { return };
+        if process.has_other_mappings(now, &of_files) {
             process.read_mappings(pid, now, &mut self.armer, sightings);
         }
-        let Ok(present) = process.map.present() else { return };
-        let mut new = without(&present, &process.noted);
-        if process.is_of_unknown_file(&new) {
-            process.read_mappings(pid, now, &mut self.armer, sightings);
-            new = without(&present, &process.noted);
-        }
+        let new = without(&present, &process.noted);
         // An agent sends word of a mapping before the program touches it: what is not armed may have been by now.
         let may_be_armed = self.armer.is_sent_something();
         let ranges = self.armer.ranges();
@@ -189,7 +221,7 @@ impl PageTables {
 
     /// The process and its descendants, itself first.
     pub fn pids(&self) -> Vec<u32> {
-        tree(self.root).into_iter().map(|(pid, _)| pid).collect()
+        Tree::of(self.root).look().iter().map(|(pid, _)| *pid).collect()
     }
 
     /// Whether some program is not armed yet that will be.
@@ -200,6 +232,7 @@ impl PageTables {
     /// Looks at every process there is, as far as it is armed by now.
     pub fn look_at_all(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
         self.armer.expect_no_more();
+        self.next = Instant::now();
         self.look(sightings, last_touch_ns);
     }
 
@@ -247,21 +280,4 @@ impl PageTables {
         }
         unseen
     }
-}
-
-/// `root` and its descendants, each with its parent.
-fn tree(root: u32) -> Vec<(u32, u32)> {
-    let mut found = vec![(root, 0)];
-    let mut at = 0;
-    while let Some(&(pid, _)) = found.get(at) {
-        at += 1;
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        for thread in threads {
-            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            found.extend(
-                children.split_ascii_whitespace().filter_map(|child| Some((child.parse().ok()?, pid))),
-            );
-        }
-    }
-    found
 }

@@ -26,6 +26,7 @@
 //! | [`memfd`]     | memory without a name, shown by any number of regions           | Linux 6.3       |
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
 //! | [`mounts`]    | the mounted file systems                                        |                 |
+//! | [`proc_file`] | a file of /proc read in few calls                            |                 |
 //! | [`process_stat`] | faults and times of a process                                |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`readahead`] | the read-ahead of all disks, set for a while and restored     | root            |
@@ -82,6 +83,7 @@ pub mod own_pages;
 pub mod page_flags;
 pub mod pagemap;
 pub mod perf;
+pub mod proc_file;
 pub mod process_stat;
 pub mod psi;
 pub mod ptrace;

@@ -123,6 +123,27 @@ impl PageMap {
         self.present_in(0..USER_END)
     }
 
+    /// The same, and those of the runs whose pages are a file's or shared memory's, not private copies.
+    ///
+    /// # Errors
+    /// As [`Self::present`].
+    #[expect(clippy::type_complexity, reason = "runs as everywhere here")]
+    pub fn present_and_of_files(&self) -> io::Result<(Vec<(u64, u64)>, Vec<(u64, u64)>)> {
+        let what = Scan { category_mask: IS_PRESENT, return_mask: IS_PRESENT | IS_FILE, ..Scan::default() };
+        let (mut present, mut of_files): (Vec<(u64, u64)>, Vec<(u64, u64)>) = Default::default();
+        self.scan_each(0..USER_END, what, |region| {
+            // The kernel begins another run where the kind of page changes.
+            match present.last_mut().filter(|last| last.1 == region.start) {
+                Some(last) => last.1 = region.end,
+                None => present.push((region.start, region.end)),
+            }
+            if region.categories & IS_FILE != 0 {
+                of_files.push((region.start, region.end));
+            }
+        })?;
+        Ok((present, of_files))
+    }
+
     /// The same of the pages at `addresses`.
     ///
     /// # Errors
@@ -152,6 +173,12 @@ impl PageMap {
 
     fn scan(&self, addresses: Range<u64>, what: Scan) -> io::Result<Vec<(u64, u64)>> {
         let mut runs = Vec::new();
+        let what = Scan { return_mask: IS_PRESENT, ..what };
+        self.scan_each(addresses, what, |region| runs.push((region.start, region.end)))?;
+        Ok(runs)
+    }
+
+    fn scan_each(&self, addresses: Range<u64>, what: Scan, mut each: impl FnMut(&Region)) -> io::Result<()> {
         let mut regions = vec![Region::default(); REGIONS];
         let mut start = addresses.start;
         while start < addresses.end {
@@ -161,7 +188,6 @@ impl PageMap {
                 end: addresses.end,
                 regions: regions.as_mut_ptr() as u64,
                 regions_len: REGIONS as u64,
-                return_mask: IS_PRESENT,
                 ..what
             };
             // SAFETY: the struct has the kernel's layout and lives through the call; `regions` has room for as many as
@@ -171,7 +197,7 @@ impl PageMap {
                 return Err(io::Error::last_os_error());
             }
             let found = &regions[..found as usize];
-            runs.extend(found.iter().map(|region| (region.start, region.end)));
+            found.iter().for_each(&mut each);
             // With room left, the walk came to its end. Its `walk_end` may lie before that: where the kernel's own buffer
             // had been full once (512 runs, Linux 6.18), it keeps the place of that.
             match found.last().filter(|_| found.len() == REGIONS) {
@@ -179,7 +205,7 @@ impl PageMap {
                 None => break,
             }
         }
-        Ok(runs)
+        Ok(())
     }
 
     /// What the page table says of the pages from `address` on, one entry each. May be called in signal handlers.

@@ -1,9 +1,9 @@
 //! One process: its page table, and the files that it has mapped.
 
-use std::fs;
 use std::path::Path;
 
-use prepage_sys::pagemap::{PageEntry, PageMap};
+use prepage_sys::pagemap::PageMap;
+use prepage_sys::proc_file;
 use prepage_trace::Mapped;
 use prepage_trace::space::parse_maps_line;
 
@@ -20,11 +20,14 @@ const READ_NS: u64 = 10_000_000;
 pub(super) struct Process {
     /// What tells one program of a process from the next: its auxiliary vector.
     pub(super) program: Vec<u8>,
+    /// Whether it has not executed a program, and so may have its parent's page table.
+    pub(super) is_fork: bool,
     pub(super) map: PageMap,
     /// Its mappings of files, when they were read last.
     pub(super) mappings: Vec<Mapping>,
-    /// How many pages had been mapped, and when they were read.
-    mapped_pages: u64,
+    /// Where anything was mapped then.
+    mapped: Vec<Run>,
+    /// When they were read.
     read_ns: u64,
     /// Pages that were there at some look: noted, if they are to be.
     pub(super) noted: Vec<Run>,
@@ -40,53 +43,40 @@ pub(super) struct Mapping {
     pub(super) place: Option<Place>,
 }
 
-/// How many pages process `pid` has mapped that are not private memory to be written to, as heaps and stacks are: their number
-/// changes with most mappings of files.
-fn mapped_pages(pid: u32) -> Option<u64> {
-    let sizes = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let mut pages = sizes.split_ascii_whitespace().map(str::parse::<u64>);
-    let all = pages.next()?.ok()?;
-    Some(all.abs_diff(pages.nth(4)?.ok()?))
-}
-
 impl Process {
     /// One of which nothing was looked at yet.
-    pub(super) fn new(program: Vec<u8>, map: PageMap) -> Self {
+    pub(super) fn new(program: Vec<u8>, is_fork: bool, map: PageMap) -> Self {
         Self {
             program,
+            is_fork,
             map,
             mappings: Vec::new(),
-            mapped_pages: 0,
+            mapped: Vec::new(),
             read_ns: 0,
             noted: Vec::new(),
             was_seen_last: false,
         }
     }
 
-    /// Whether process `pid` may have mapped files since its mappings were read. To read them takes ten times as long as to look at its
-    /// page tables.
-    pub(super) fn may_have_other_mappings(&mut self, pid: u32, now: u64) -> bool {
-        let Some(pages) = mapped_pages(pid) else { return false };
-        let known = std::mem::replace(&mut self.mapped_pages, pages);
-        pages != known || now.saturating_sub(self.read_ns) >= READ_NS
-    }
-
-    /// Whether one of the pages at `new` is a file's that no known mapping shows.
-    pub(super) fn is_of_unknown_file(&self, new: &[Run]) -> bool {
-        let known: Vec<Run> =
-            self.mappings.iter().map(|Mapping { mapped, .. }| (mapped.start, mapped.end)).collect();
-        without(new, &known).iter().any(|run| {
-            let mut entry = [PageEntry::default()];
-            self.map.entries(run.0, &mut entry).is_ok() && entry[0].is_of_file()
-        })
+    /// Whether it seems to have mapped files since its mappings were read: pages of files are at `of_files` that no known mapping
+    /// shows. To read its mappings takes ten times as long as to look at its page table.
+    pub(super) fn has_other_mappings(&self, now: u64, of_files: &[Run]) -> bool {
+        // Nothing may have been touched yet of a new one, or another file may be where one was.
+        now.saturating_sub(self.read_ns) >= READ_NS || !without(of_files, &self.mapped).is_empty()
     }
 
     /// Reads its mappings, and has those armed that are new.
     pub(super) fn read_mappings(&mut self, pid: u32, now: u64, armer: &mut Armer, sightings: &mut Sightings) {
         self.read_ns = now;
         let known = std::mem::take(&mut self.mappings);
+        self.mapped.clear();
         let mut new = Vec::new();
-        for mapped in mappings(pid) {
+        let maps = proc_file::read_text(&format!("/proc/{pid}/maps")).unwrap_or_default();
+        for mapped in maps.lines().filter_map(parse_maps_line) {
+            self.mapped.push((mapped.start, mapped.end));
+            if mapped.inode.is_none() || !is_of_a_file(&mapped.path) {
+                continue;
+            }
             // mprotect(2) makes several of one.
             let at = known.partition_point(|one| one.mapped.start <= mapped.start);
             let same = known[..at].last().filter(|one| is_part(&mapped, &one.mapped));
@@ -107,11 +97,4 @@ fn is_part(mapped: &Mapped, whole: &Mapped) -> bool {
     mapped.inode == whole.inode
         && mapped.end <= whole.end
         && mapped.offset_bytes.checked_sub(whole.offset_bytes) == mapped.start.checked_sub(whole.start)
-}
-
-fn mappings(pid: u32) -> Vec<Mapped> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let maps = String::from_utf8_lossy(&maps);
-    let mapped = maps.lines().filter_map(parse_maps_line);
-    mapped.filter(|mapped| mapped.inode.is_some() && is_of_a_file(&mapped.path)).collect()
 }

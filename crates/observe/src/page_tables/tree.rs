@@ -1,0 +1,102 @@
+//! A process and all that it has started, directly or not.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use prepage_sys::proc_file;
+
+/// How long a tree is believed to have no new process although the machine has: where /proc/loadavg is not the kernel's own
+/// (lxcfs), it may come late.
+const BELIEVED: Duration = Duration::from_millis(10);
+
+/// A process and its descendants.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: u32,
+    /// Each with its parent, itself first.
+    members: Vec<(u32, u32)>,
+    /// /proc/loadavg, which ends with the number of the process or thread that was started last on the machine.
+    started: Option<File>,
+    last_started: Vec<u8>,
+    walked: Instant,
+}
+
+impl Tree {
+    /// That of `root`, as it is now.
+    pub(super) fn of(root: u32) -> Self {
+        let started = File::open("/proc/loadavg").ok();
+        let mut tree =
+            Self { root, members: Vec::new(), started, last_started: Vec::new(), walked: Instant::now() };
+        tree.last_started = tree.last_started();
+        tree.walk();
+        tree
+    }
+
+    /// The process and its descendants, each with its parent, itself first. Some may have ended a moment ago.
+    pub(super) fn look(&mut self) -> &[(u32, u32)] {
+        let last_started = self.last_started();
+        if last_started.is_empty() || last_started != self.last_started || self.walked.elapsed() > BELIEVED {
+            self.last_started = last_started;
+            self.walk();
+        }
+        &self.members
+    }
+
+    /// To list the threads of each process and the children of each thread takes ten calls and more a thread; to see that none was
+    /// started takes one. Empty where that is not to be seen.
+    fn last_started(&self) -> Vec<u8> {
+        let mut text = [0; 64];
+        let read = self.started.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        let last = text[..read.unwrap_or(0)].rsplit(|&byte| byte == b' ').next();
+        last.unwrap_or_default().to_vec()
+    }
+
+    fn walk(&mut self) {
+        self.walked = Instant::now();
+        self.members.clear();
+        self.members.push((self.root, 0));
+        let mut at = 0;
+        while let Some(&(pid, _)) = self.members.get(at) {
+            at += 1;
+            let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+            for thread in threads {
+                let children = format!("/proc/{pid}/task/{}/children", thread.file_name().to_string_lossy());
+                let children = proc_file::read_text(&children).unwrap_or_default();
+                let children = children.split_ascii_whitespace().filter_map(|child| child.parse().ok());
+                self.members.extend(children.map(|child: u32| (child, pid)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn children_and_their_children_are_found_as_they_come() {
+        let mut tree = Tree::of(std::process::id());
+        let before = tree.look().to_vec();
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 100 & echo $!; read line; kill $!"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let grandchild: u32 = line.trim().parse().unwrap();
+        let now = tree.look();
+        assert_eq!(now[0], (std::process::id(), 0));
+        assert!(now.contains(&(child.id(), std::process::id())) && now.contains(&(grandchild, child.id())));
+        assert!(!before.iter().any(|(pid, _)| *pid == grandchild));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        std::thread::sleep(2 * BELIEVED);
+        assert!(!tree.look().iter().any(|(pid, _)| *pid == grandchild));
+    }
+}
