@@ -26,7 +26,7 @@ use crate::clock;
 use crate::doctor::chain;
 use crate::engine::{Engine, Outcome, device_of};
 use crate::first_start;
-use crate::launch::{LaunchOptions, Release};
+use crate::launch::{LaunchOptions, Word};
 use crate::memory::Budget;
 use crate::persist::{Persisting, Shown};
 use crate::progress::Progress;
@@ -60,9 +60,9 @@ pub(crate) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Serves the start of a program with a profile, of which `cut` was cut off. The program waits for `release` where it
+    /// Serves the start of a program with a profile, of which `cut` was cut off. The program waits for `word` where it
     /// is observed.
-    pub(crate) fn known(&self, profile: &Profile, cut: &[LeftOut], release: Option<Release>) {
+    pub(crate) fn known(&self, profile: &Profile, cut: &[LeftOut], word: Option<Word>) {
         let Some(until) = &self.until() else { return };
         allow_many_files();
         let choice = Choice::new(profile, self.options, self.is_kept);
@@ -79,7 +79,7 @@ impl Beside<'_> {
         let mut persisting = self.persisting();
         if !is_warm {
             fetch();
-        } else if release.is_none() {
+        } else if word.is_none() {
             if self.told.is_heard() && self.options.prefetch {
                 let left = left_out(profile, &engine.look_at_files(), cut);
                 self.told
@@ -92,7 +92,7 @@ impl Beside<'_> {
             }
             fetch();
         }
-        let observation = release.and_then(|release| self.observe(release, until, &mut persisting));
+        let observation = word.and_then(|word| self.observe(word, until, &mut persisting));
         if observation.is_none() {
             progress.follow(u64::MAX);
         }
@@ -130,7 +130,7 @@ impl Beside<'_> {
 
     /// A program without a profile gets what the executable's other roles have in common, or else what page maps came with
     /// its files.
-    pub(crate) fn unknown(&self, release: Option<Release>) {
+    pub(crate) fn unknown(&self, word: Option<Word>) {
         let Some(until) = &self.until() else { return };
         allow_many_files();
         let guess = if self.options.prefetch { self.guess() } else { Profile::default() };
@@ -141,11 +141,11 @@ impl Beside<'_> {
             engine
         });
         // Where the start is observed, what was seen is told as well.
-        let first_told = if release.is_some() { self.told.kept() } else { self.told.clone() };
+        let first_told = if word.is_some() { self.told.kept() } else { self.told.clone() };
         let maps = (self.options.prefetch && engine.is_none())
             .then(|| first_start::begin(&self.context.key.program, self.stores, &first_told));
         let mut persisting = self.persisting();
-        match release.and_then(|release| self.observe(release, until, &mut persisting)) {
+        match word.and_then(|word| self.observe(word, until, &mut persisting)) {
             Some(observation) => {
                 let shown = Shown { observation: Some(observation), ..Shown::default() };
                 self.persist(&mut persisting, &shown);
@@ -164,12 +164,7 @@ impl Beside<'_> {
     }
 
     /// Lets the program go, observed, and observes it to the end of its start; `None` where that is refused.
-    fn observe(
-        &self,
-        release: Release,
-        until: &Until,
-        persisting: &mut Persisting<'_>,
-    ) -> Option<Observation> {
+    fn observe(&self, word: Word, until: &Until, persisting: &mut Persisting<'_>) -> Option<Observation> {
         let options = ObserveOptions {
             program: self.context.executable.clone(),
             own_audit: std::env::var_os("LD_AUDIT"),
@@ -178,7 +173,7 @@ impl Beside<'_> {
         match Observer::attach(self.context.pid, &options) {
             Ok(observer) => {
                 let variables = observer.program_arguments();
-                release.observed(&variables);
+                word.observed(&variables);
                 let mut early = |seen: &Observation| {
                     self.persist(persisting, &Shown { observation: Some(seen.clone()), ..Shown::default() });
                 };
@@ -189,7 +184,7 @@ impl Beside<'_> {
                 Some(observation)
             }
             Err(error) => {
-                release.refused(&format!(
+                word.refused(&format!(
                     "{}\n  try: {}",
                     chain(&error),
                     error.remedy().unwrap_or("prepage doctor")

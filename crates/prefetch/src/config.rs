@@ -124,7 +124,7 @@ impl Config {
     /// What is in force for this process.
     pub fn load() -> Self {
         let mut config = Self::paths().iter().fold(Self::default(), |config, path| config.and(path));
-        if std::env::var_os("PREPAGE").is_some_and(|value| is_off(&value)) {
+        if is_switched_off() {
             config.enabled = false;
             config.origins[0] = Some(Origin::Variable("PREPAGE"));
         }
@@ -259,6 +259,11 @@ fn content(path: &Path) -> io::Result<Option<String>> {
     let mut bytes = Vec::new();
     file.take(BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Whether `$PREPAGE` switches everything off.
+pub fn is_switched_off() -> bool {
+    std::env::var_os("PREPAGE").is_some_and(|value| is_off(&value))
 }
 
 /// Whether `$PREPAGE` with this value switches everything off.

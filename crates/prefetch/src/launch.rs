@@ -1,15 +1,15 @@
 //! Starting a program with its pages already on their way.
 //!
 //! ```text
-//!  prepage run ─ reads the profile ─┬─ becomes the program (exec)
-//!                                   └─ beside it: fetch ─ observe ─ persist
+//!  prepage run ─ finds the program ─────────────────── waits for word ─ becomes the program (exec)
+//!   └─ beside it: configuration, layers of profiles ─► word: go, observed or not ─► fetch ─ observe ─ persist
 //! ```
 //! The process that was started *is* the program from the exec on: same process id, same parent, streams, signals
-//! and exit status, and nothing of prepage between it and its user. What prefetches and observes lives beside it
-//! ([`prepage_sys::beside`]) and ends with the start. A start that is observed waits until the observer is attached, a
-//! fraction of a millisecond; any other waits for nothing.
+//! and exit status, and nothing of prepage between it and its user. What decides, prefetches and observes lives beside it
+//! ([`prepage_sys::beside`]) and ends with the start. It gives word as soon as it knows whether the start is observed; if it is, when
+//! the observer is attached, a fraction of a millisecond later. A file system that does not answer holds up nobody for long.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,21 +17,23 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use prepage_profiles::room::BYTES_MAX;
-use prepage_profiles::{Layer, StoreError, Stored, Stores};
-use prepage_sys::beside::{allow_inspection_by, run_beside_with};
+use prepage_profiles::{Layer, StoreError, Stored, Stores, program};
+use prepage_sys::beside::{allow_inspection_by, run_beside_from};
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::account::Told;
+use crate::ahead;
 use crate::beside::Beside;
+use crate::config::{self, Config};
 use crate::doctor::chain;
 use crate::random::SplitMix;
 use crate::start::StartContext;
 
-/// How long a program waits at most until it is observed. Where all is well that takes a fraction of a millisecond; a
-/// machine where it does not must still start its programs.
-const OBSERVED_WAIT: Duration = Duration::from_millis(500);
+/// How long a program waits at most for word. Where all is well that takes a millisecond or two; a machine where it does not must
+/// still start its programs.
+const WORD_WAIT: Duration = Duration::from_millis(500);
 
 /// A script on the command line may be long.
 const ROLE_CHARS_SHOWN: usize = 60;
@@ -39,56 +41,53 @@ const ROLE_CHARS_SHOWN: usize = 60;
 /// Environment variables that a program is to be started with.
 pub type Variables = Vec<(String, OsString)>;
 
-/// Tells the waiting program that it is observed, or why not.
-pub(crate) struct Release(OwnedFd);
+/// What is said to the process that waits to become the program. A field is a letter and bytes that end with a zero.
+pub(crate) struct Word {
+    to: OwnedFd,
+    said: Vec<u8>,
+    is_verbose: bool,
+}
 
-impl Release {
-    /// Lets the program go, observed by this process, with these variables.
-    pub(crate) fn observed(self, variables: &[(&str, OsString)]) {
-        let mut message = std::process::id().to_ne_bytes().to_vec();
-        message.push(b'+');
-        for (name, value) in variables {
-            message.extend([name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat());
+const VARIABLE: u8 = b'v';
+const MESSAGE: u8 = b'm';
+const OBSERVED: u8 = b'o';
+/// Behind all others: nothing is missing.
+const END: u8 = b'e';
+
+impl Word {
+    /// Says something that the user wants to hear with `-v` alone.
+    fn message(&mut self, text: &str) {
+        if self.is_verbose {
+            self.field(MESSAGE, text.as_bytes());
         }
-        self.send(&message);
+    }
+
+    /// Lets the program go, observed by this process, with these variables.
+    pub(crate) fn observed(mut self, variables: &[(&str, OsString)]) {
+        self.field(OBSERVED, std::process::id().to_string().as_bytes());
+        for (name, value) in variables {
+            self.field(VARIABLE, &[name.as_bytes(), b"=", value.as_bytes()].concat());
+        }
+        self.go();
     }
 
     /// Lets the program go unobserved.
-    pub(crate) fn refused(self, reason: &str) {
-        let mut message = std::process::id().to_ne_bytes().to_vec();
-        message.push(b'-');
-        message.extend_from_slice(reason.as_bytes());
-        self.send(&message);
+    pub(crate) fn refused(mut self, reason: &str) {
+        self.message(&format!("not observed: {reason}"));
+        self.go();
     }
 
-    fn send(self, message: &[u8]) {
+    /// Lets the program go.
+    fn go(mut self) {
+        self.field(END, b"");
         // Nobody listens any more when the program waited too long and went ahead.
-        let _ = File::from(self.0).write_all(message);
+        let _ = File::from(self.to).write_all(&self.said);
     }
 
-    /// The program's side: waits for the word, at most [`OBSERVED_WAIT`].
-    fn wait(from: OwnedFd) -> Result<Variables, String> {
-        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: OBSERVED_WAIT.subsec_nanos().into() };
-        let mut ready = [PollFd::new(&from, PollFlags::IN)];
-        let readable = poll(&mut ready, Some(&timeout)).is_ok_and(|count| count > 0);
-        let mut message = Vec::new();
-        if !readable || File::from(from).read_to_end(&mut message).is_err() {
-            return Err(format!("the observer did not answer within {} ms", OBSERVED_WAIT.as_millis()));
-        }
-        let (sender, rest) = message.split_first_chunk().ok_or("the observer failed")?;
-        match rest.split_first() {
-            Some((b'+', variables)) => {
-                allow_inspection_by(u32::from_ne_bytes(*sender));
-                let variables = variables.split(|&byte| byte == 0).filter_map(|variable| {
-                    let at = variable.iter().position(|&byte| byte == b'=')?;
-                    let name = String::from_utf8(variable[..at].to_vec()).ok()?;
-                    Some((name, OsString::from_vec(variable[at + 1..].to_vec())))
-                });
-                Ok(variables.collect())
-            }
-            Some((_, reason)) => Err(String::from_utf8_lossy(reason).into_owned()),
-            None => Err("the observer failed".into()),
-        }
+    fn field(&mut self, letter: u8, bytes: &[u8]) {
+        self.said.push(letter);
+        self.said.extend(bytes.iter().copied().filter(|&byte| byte != 0));
+        self.said.push(0);
     }
 }
 
@@ -101,6 +100,8 @@ pub struct LaunchOptions {
     pub prefetch: bool,
     /// Whether to say on standard error, beside the program, what was prefetched and what was left out.
     pub verbose: bool,
+    /// Whether not to say it either where the configuration wants it said.
+    pub quiet: bool,
     /// Whether this start may be one of the few in which nothing is prefetched, to see what prefetching is worth.
     pub hold_out: bool,
     /// Within this time of the last writing of a profile, a start is written only if it is observed because a program is
@@ -117,6 +118,7 @@ impl Default for LaunchOptions {
             learn: true,
             prefetch: true,
             verbose: false,
+            quiet: false,
             hold_out: true,
             write_interval: Duration::from_secs(60),
             store_bytes_max: BYTES_MAX,
@@ -124,116 +126,230 @@ impl Default for LaunchOptions {
     }
 }
 
+impl LaunchOptions {
+    /// The same, as far as `config` allows it.
+    fn within(&self, config: &Config) -> Self {
+        Self {
+            learn: self.learn && config.learn,
+            hold_out: self.hold_out && config.hold_outs,
+            store_bytes_max: config.store_bytes_max,
+            verbose: !self.quiet && (self.verbose || config.verbose),
+            ..self.clone()
+        }
+    }
+}
+
 /// What the caller does before it becomes the program.
 #[derive(Debug, Default)]
 pub struct Prepared {
-    /// What a user who wants to hear should be told.
-    pub message: Option<String>,
+    /// What a user who wants to hear is to be told.
+    pub messages: Vec<String>,
     /// Environment variables to start the program with.
     pub variables: Variables,
 }
 
-impl Prepared {
-    fn saying(message: impl Into<String>) -> Self {
-        Self { message: Some(message.into()), ..Self::default() }
+/// A launch that has begun beside this process, or what is said instead.
+#[derive(Debug)]
+pub struct Launched {
+    word: Option<OwnedFd>,
+    is_verbose: bool,
+    messages: Vec<String>,
+}
+
+/// Begins to serve a start of `command`, called `name`, beside this process. The caller looks for the program,
+/// [waits](Launched::wait), and becomes it ([`prepage_sys::exec::exec_with`]), whatever this returns.
+///
+/// To be called while the process has one thread.
+pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Launched {
+    let mut launched =
+        Launched { word: None, is_verbose: options.verbose && !options.quiet, messages: Vec::new() };
+    if config::is_switched_off() {
+        launched.say("switched off by the configuration");
+        return launched;
+    }
+    let (answer, to_caller) = match pipe_with(PipeFlags::CLOEXEC) {
+        Ok(pipe) => pipe,
+        Err(error) => {
+            launched.say(&format!("no prefetch: {}", std::io::Error::from(error)));
+            return launched;
+        }
+    };
+    let pid = std::process::id();
+    let listener = std::io::stderr().as_fd().try_clone_to_owned().ok();
+    let keep = std::iter::once(to_caller).chain(listener).collect();
+    // Both depend on the working directory.
+    let look = || {
+        let stores = Stores::of_user();
+        ahead::look_up(stores.as_ref().ok());
+        // What is no program gets its message from the exec that fails.
+        (StartContext::of(pid, command).ok(), stores)
+    };
+    let started = run_beside_from(keep, look, |kept, (context, stores)| {
+        let mut kept = kept.into_iter();
+        let Some(to) = kept.next() else { return };
+        let word = Word { to, said: Vec::new(), is_verbose: false };
+        match context {
+            Some(context) => serve(context, stores, name, options, word, kept.next()),
+            None => word.go(),
+        }
+    });
+    match started {
+        Ok(()) => launched.word = Some(answer),
+        Err(error) => launched.say(&format!("no prefetch: cannot start a process: {error}")),
+    }
+    launched
+}
+
+impl Launched {
+    /// Waits for word, at most half a second.
+    pub fn wait(mut self) -> Prepared {
+        let Some(from) = self.word.take() else { return self.prepared(Variables::new()) };
+        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: WORD_WAIT.subsec_nanos().into() };
+        let mut ready = [PollFd::new(&from, PollFlags::IN)];
+        let readable = poll(&mut ready, Some(&timeout)).is_ok_and(|count| count > 0);
+        let mut said = Vec::new();
+        let mut variables = Variables::new();
+        let mut has_ended = false;
+        if readable && File::from(from).read_to_end(&mut said).is_ok() {
+            for field in said.split(|&byte| byte == 0) {
+                let Some((letter, bytes)) = field.split_first() else { continue };
+                match *letter {
+                    MESSAGE => self.messages.push(String::from_utf8_lossy(bytes).into_owned()),
+                    OBSERVED => {
+                        let observer = std::str::from_utf8(bytes).ok().and_then(|pid| pid.parse().ok());
+                        observer.into_iter().for_each(allow_inspection_by);
+                    }
+                    VARIABLE => variables.extend(variable(bytes)),
+                    END => has_ended = true,
+                    _ => {}
+                }
+            }
+        }
+        if !readable {
+            self.say(&format!("no word within {} ms: the program does not wait", WORD_WAIT.as_millis()));
+        } else if !has_ended {
+            self.say("what serves this start has failed");
+        }
+        self.prepared(variables)
+    }
+
+    fn say(&mut self, message: &str) {
+        if self.is_verbose {
+            self.messages.push(message.into());
+        }
+    }
+
+    fn prepared(self, variables: Variables) -> Prepared {
+        Prepared { messages: self.messages, variables }
     }
 }
 
-/// Starts what `command` needs beside this process. The caller then becomes the program
-/// ([`prepage_sys::exec::exec_with`]), whatever this returns.
-pub fn prepare(command: &[OsString], options: &LaunchOptions) -> Prepared {
-    // What is no program gets its message from the exec that fails.
-    let Ok(context) = StartContext::of_this_process(command) else { return Prepared::default() };
-    let stores = match Stores::of_user() {
+/// `name=value`.
+fn variable(bytes: &[u8]) -> Option<(String, OsString)> {
+    let at = bytes.iter().position(|&byte| byte == b'=')?;
+    let name = String::from_utf8(bytes[..at].to_vec()).ok()?;
+    Some((name, OsString::from_vec(bytes[at + 1..].to_vec())))
+}
+
+/// What happens beside the process that becomes the program.
+fn serve(
+    context: StartContext,
+    stores: Result<Stores, StoreError>,
+    name: &OsStr,
+    options: &LaunchOptions,
+    mut word: Word,
+    listener: Option<OwnedFd>,
+) {
+    let config = Config::load();
+    let options = &options.within(&config);
+    word.is_verbose = options.verbose;
+    config.mistakes.iter().for_each(|mistake| word.message(&mistake.to_string()));
+    let program = program::find(&context.argv[0]).unwrap_or_else(|_| context.argv[0].clone().into());
+    if !config.wants(name, &program) || !config.wants_groups_of(context.pid) {
+        word.message(if config.enabled {
+            "excluded by the configuration"
+        } else {
+            "switched off by the configuration"
+        });
+        return word.go();
+    }
+    // Whoever reads the program's messages to their end does not wait for this process.
+    let told = Told::to(listener.filter(|_| options.verbose));
+    let stores = match stores {
         Ok(stores) => stores.keeping(options.store_bytes_max),
-        Err(error) => return Prepared::saying(format!("no prefetch: {error}")),
-    };
-    let told = match stores.read(&context.key) {
-        Ok(Some(stored)) => return Launch { context, stores, options }.known(&stored),
-        Ok(None) => None,
-        Err(error @ StoreError::Unreadable { .. }) => Some(chain(&error)),
         Err(error) => {
-            return Prepared::saying(format!("no prefetch: {}\n  try: {}", chain(&error), error.remedy()));
+            word.message(&format!("no prefetch: {error}"));
+            return word.go();
         }
     };
-    let mut prepared = Launch { context, stores, options }.unknown();
-    prepared.message =
-        told.into_iter().chain(prepared.message).reduce(|told, more| format!("{told}; {more}"));
-    prepared
+    let launch = Launch { context, stores, options, told };
+    match launch.stores.read(&launch.context.key) {
+        Ok(Some(stored)) => return launch.known(&stored, word),
+        Ok(None) => {}
+        Err(error @ StoreError::Unreadable { .. }) => word.message(&chain(&error)),
+        Err(error) => {
+            word.message(&format!("no prefetch: {}\n  try: {}", chain(&error), error.remedy()));
+            return word.go();
+        }
+    }
+    launch.unknown(word);
 }
 
 struct Launch<'a> {
     context: StartContext,
     stores: Stores,
     options: &'a LaunchOptions,
+    told: Told,
 }
 
 impl Launch<'_> {
-    fn known(&self, stored: &Stored) -> Prepared {
+    fn known(&self, stored: &Stored, word: Word) {
         // A start whose outcome is not written is not held out, and only observed where that is owed: a sample can wait.
         let may_wait = stored.was_just_written(self.options.write_interval);
         let is_observed = self.options.learn && stored.is_observation_due((!may_wait).then(random));
         let is_kept = self.options.learn && (is_observed || !may_wait);
-        self.start(is_observed, is_kept, |beside, release| match stored.decode() {
-            Ok((profile, cut)) if self.context.key.is_of(&profile) => beside.known(&profile, &cut, release),
+        let word = released_unless(is_observed, word);
+        match stored.decode() {
+            Ok((profile, cut)) if self.context.key.is_of(&profile) => {
+                self.beside(is_kept).known(&profile, &cut, word);
+            }
             // Another program's, or bytes that make no sense: learned anew and replaced, if anything is learned.
-            Ok(_) | Err(_) => beside.unknown(release),
-        })
+            Ok(_) | Err(_) => self.beside(is_kept).unknown(word),
+        }
     }
 
     /// There is no profile, or none that can be read.
-    fn unknown(&self) -> Prepared {
-        if !self.options.learn {
-            return self.start(false, false, |beside, release| beside.unknown(release));
+    fn unknown(&self, mut word: Word) {
+        // Nobody hears this process once the program runs: what can go wrong must be found now.
+        let room = if self.options.learn { Some(self.stores.room(Layer::User)) } else { None };
+        let learns = matches!(room, Some(Ok(())));
+        if let Some(Err(error)) = room {
+            word.message(&format!("not learning: {}\n  try: {}", chain(&error), error.remedy()));
+        } else if learns {
+            let role: String = self.context.key.role.escape_debug().take(ROLE_CHARS_SHOWN).collect();
+            word.message(&format!("no profile of {role} yet: learning from this start"));
         }
-        // Nobody hears the process beside once the program runs: what can go wrong must be found now.
-        if let Err(error) = self.stores.room(Layer::User) {
-            let prepared = self.start(false, false, |beside, release| beside.unknown(release));
-            let refused = format!("not learning: {}\n  try: {}", chain(&error), error.remedy());
-            return Prepared { message: prepared.message.or(Some(refused)), ..prepared };
-        }
-        let mut prepared = self.start(true, true, |beside, release| beside.unknown(release));
-        let role: String = self.context.key.role.escape_debug().take(ROLE_CHARS_SHOWN).collect();
-        prepared.message.get_or_insert_with(|| format!("no profile of {role} yet: learning from this start"));
-        prepared
+        self.beside(learns).unknown(released_unless(learns, word));
     }
 
-    /// Has `work` done beside the program, which is told to wait for an observer where it is observed.
-    fn start(
-        &self,
-        is_observed: bool,
-        is_kept: bool,
-        work: impl FnOnce(&Beside<'_>, Option<Release>),
-    ) -> Prepared {
-        let pipe = if is_observed { pipe_with(PipeFlags::CLOEXEC).ok() } else { None };
-        let (answer, to_program) = pipe.unzip();
-        let is_observed = to_program.is_some();
-        let listener = || std::io::stderr().as_fd().try_clone_to_owned().ok();
-        let keep = to_program.into_iter().chain(self.options.verbose.then(listener).flatten()).collect();
-        let started = run_beside_with(keep, |kept| {
-            let mut kept = kept.into_iter();
-            let release = if is_observed { kept.next().map(Release) } else { None };
-            let told = Told::to(kept.next());
-            work(
-                &Beside {
-                    context: &self.context,
-                    stores: &self.stores,
-                    options: self.options,
-                    is_kept,
-                    told,
-                },
-                release,
-            );
-        });
-        match (started, answer) {
-            (Err(error), _) => Prepared::saying(format!("no prefetch: cannot start a process: {error}")),
-            (Ok(()), None) => Prepared::default(),
-            (Ok(()), Some(answer)) => match Release::wait(answer) {
-                Ok(variables) => Prepared { message: None, variables },
-                Err(why) => Prepared::saying(format!("not observed: {why}")),
-            },
+    fn beside(&self, is_kept: bool) -> Beside<'_> {
+        Beside {
+            context: &self.context,
+            stores: &self.stores,
+            options: self.options,
+            is_kept,
+            told: self.told.clone(),
         }
     }
+}
+
+/// Lets the program go, unless it is to be observed first.
+fn released_unless(is_observed: bool, word: Word) -> Option<Word> {
+    if is_observed {
+        return Some(word);
+    }
+    word.go();
+    None
 }
 
 /// A number that no two starts share.

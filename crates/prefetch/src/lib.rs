@@ -13,7 +13,7 @@
 //! | module                            | noun                                                              |
 //! |-----------------------------------|-------------------------------------------------------------------|
 //! | [`start`]                         | a start, as every step knows it                                   |
-//! | [`launch`], `beside`              | `prepage run`: before the exec, and beside the program            |
+//! | [`launch`], `ahead`, `beside`     | `prepage run`: before the exec, and beside the program            |
 //! | [`choose`]                        | what one start does with the profile it has                       |
 //! | [`engine`], [`first_start`]       | a prefetch under way: of a profile, of page maps in files         |
 //! | [`progress`]                      | how a start fares that nobody observes                            |
@@ -40,6 +40,7 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+mod ahead;
 mod beside;
 pub mod calibrate;
 pub mod choose;

@@ -25,14 +25,14 @@ pub struct StartContext {
 }
 
 impl StartContext {
-    /// Of this process, which is about to execute `argv`.
+    /// Of process `pid`, whose working directory and rights this one has, and which is about to execute `argv`.
     ///
     /// # Errors
     ///
     /// NotFound or PermissionDenied where there is no such program.
-    pub fn of_this_process(argv: &[OsString]) -> std::io::Result<Self> {
+    pub fn of(pid: u32, argv: &[OsString]) -> std::io::Result<Self> {
         Ok(Self {
-            pid: std::process::id(),
+            pid,
             uid: rustix::process::geteuid().as_raw(),
             argv: argv.to_vec(),
             executable: argv.first().and_then(|name| program::find(name).ok()?.canonicalize().ok()),

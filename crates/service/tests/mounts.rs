@@ -3,14 +3,14 @@
 mod support;
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use prepage_core::profile::file as profile_file;
 use prepage_profiles::{Layer, ProgramKey};
 use prepage_sys::cachestat::evict;
-use prepage_testing::{Need, has};
+use prepage_testing::{Hung, Need, has};
 use rustix::process::Signal;
 
 use support::*;
@@ -85,31 +85,6 @@ fn is_watched(service: &Prepaged, point: &Path) -> bool {
     let status = service.status();
     let mut all = status["file_systems"].as_array().unwrap().iter();
     all.any(|one| one["point"] == point.to_str().unwrap() && one["is_watched"] == true)
-}
-
-/// A file system that never answers, mounted until this is dropped.
-struct Hung<'a> {
-    point: &'a Path,
-    /// Whoever answers for it. Once it is closed, all calls that wait fail.
-    device: Option<File>,
-}
-
-impl<'a> Hung<'a> {
-    fn mount(point: &'a Path) -> Self {
-        let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
-        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
-        let options = std::ffi::CString::new(options).unwrap();
-        let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("hung", point, "fuse", flags, Some(&*options)).unwrap();
-        Self { point, device: Some(device) }
-    }
-}
-
-impl Drop for Hung<'_> {
-    fn drop(&mut self) {
-        self.device.take();
-        let _ = rustix::mount::unmount(self.point, rustix::mount::UnmountFlags::DETACH);
-    }
 }
 
 #[test]

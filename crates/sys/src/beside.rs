@@ -19,6 +19,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 ///
 /// To be called while the process has one thread: only that one exists in the new process.
 pub fn run_beside_with(keep: Vec<OwnedFd>, work: impl FnOnce(Vec<OwnedFd>)) -> io::Result<()> {
+    run_beside_from(keep, || (), |kept, ()| work(kept))
+}
+
+/// The same; the new process calls `first` before it leaves the caller's working directory and files, for what depends on them.
+pub fn run_beside_from<T>(
+    keep: Vec<OwnedFd>,
+    first: impl FnOnce() -> T,
+    work: impl FnOnce(Vec<OwnedFd>, T),
+) -> io::Result<()> {
     let adopts = adopts_orphans();
     // SAFETY: clone without CLONE_VM copies the process as fork does. The copy calls only fork and _exit, for
     // which the thread id cached by libc (which this raw call leaves stale) does not matter.
@@ -34,8 +43,9 @@ pub fn run_beside_with(keep: Vec<OwnedFd>, work: impl FnOnce(Vec<OwnedFd>)) -> i
                     unsafe { libc::_exit(if inner < 0 { 1 } else { 0 }) };
                 }
             }
+            let found = first();
             if let Ok(kept) = leave_callers_world(&keep) {
-                work(kept);
+                work(kept, found);
             }
             // SAFETY: as above. The caller's atexit handlers and buffers are not this process's to run or flush.
             unsafe { libc::_exit(0) }

@@ -18,6 +18,7 @@
 //! ```
 
 mod caches;
+mod hung;
 mod need;
 mod skipped;
 mod unsteady;
@@ -27,6 +28,7 @@ use std::fmt::Display;
 use std::panic::Location;
 
 pub use caches::unless_caches_dropped;
+pub use hung::Hung;
 pub use need::{Doctor, Need, python, task_groups};
 pub use skipped::{Skipped, log_path};
 pub use unsteady::{Failed, Failures};

@@ -15,8 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lexopt::{Arg, ValueExt};
-use prepage_prefetch::config::Config;
-use prepage_prefetch::launch::{LaunchOptions, Prepared, prepare};
+use prepage_prefetch::launch::{LaunchOptions, Launched, begin};
 use prepage_profiles::program;
 use prepage_sys::exec::{exec, exec_with};
 
@@ -50,18 +49,17 @@ fn main() -> ExitCode {
 
 struct Run {
     options: LaunchOptions,
-    quiet: bool,
     command: Vec<OsString>,
 }
 
 /// The options of `prepage run`; `None` when help is wanted, which the tools give. The first argument that is no
 /// option begins the command.
 fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
-    let mut run = Run { options: LaunchOptions::default(), quiet: false, command: Vec::new() };
+    let mut run = Run { options: LaunchOptions::default(), command: Vec::new() };
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
-            Arg::Short('q') | Arg::Long("quiet") => run.quiet = true,
+            Arg::Short('q') | Arg::Long("quiet") => run.options.quiet = true,
             Arg::Short('v') | Arg::Long("verbose") => run.options.verbose = true,
             Arg::Long("no-learn") => run.options.learn = false,
             Arg::Long("no-prefetch") => run.options.prefetch = false,
@@ -84,46 +82,27 @@ fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
 }
 
 fn start(run: &Run) -> ExitCode {
+    let launched = begin(&run.command, &run.command[0], &run.options);
     // What is no program gets its message from the exec that fails.
     let program = program::find(&run.command[0]).unwrap_or_else(|_| PathBuf::from(&run.command[0]));
     let mut argv = run.command.clone();
     if stand_in::is_in_path(&argv[0]) {
         stand_in::name_by_path(&mut argv, &program);
     }
-    become_program(&program, &run.command[0], &argv, &Config::load(), run, &[])
+    become_program(&program, &run.command[0], &argv, launched, &[])
 }
 
-/// Starts what `command` needs beside this process, which becomes the executable `program` with these arguments.
+/// Becomes the executable `program`, called `name`, with these arguments and variables, once what serves the start has given word.
 fn become_program(
     program: &Path,
     name: &OsStr,
     argv: &[OsString],
-    config: &Config,
-    run: &Run,
+    launched: Launched,
     variables: &[(OsString, OsString)],
 ) -> ExitCode {
-    let mut options = run.options.clone();
-    options.learn &= config.learn;
-    options.hold_out &= config.hold_outs;
-    options.store_bytes_max = config.store_bytes_max;
-    options.verbose = !run.quiet && (options.verbose || config.verbose);
-    if options.verbose {
-        config.mistakes.iter().for_each(|mistake| say(&mistake.to_string()));
-    }
-    // Configure scripts compare standard error, and an extra line breaks them: only `-v` prints messages.
-    let mut prepared = Prepared::default();
-    if config.wants(name, program) && config.wants_groups_of(std::process::id()) {
-        prepared = prepare(&run.command, &options);
-        if let Some(text) = prepared.message.filter(|_| options.verbose) {
-            say(&text);
-        }
-    } else if options.verbose {
-        say(if config.enabled {
-            "excluded by the configuration"
-        } else {
-            "switched off by the configuration"
-        });
-    }
+    let prepared = launched.wait();
+    // Configure scripts compare standard error, and an extra line breaks them: there are messages with `-v` alone.
+    prepared.messages.iter().for_each(|message| say(message));
     let own = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value.as_os_str())));
     let observer = prepared.variables.iter().map(|(name, value)| (name.as_str(), value.as_os_str()));
     let variables: Vec<(&str, &OsStr)> = own.chain(observer).collect();

@@ -9,11 +9,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use prepage_prefetch::config::Config;
-use prepage_prefetch::launch::LaunchOptions;
+use prepage_prefetch::launch::{LaunchOptions, begin};
 use prepage_profiles::program::find_all;
 
-use crate::{NOT_FOUND, Run, become_program, program, say};
+use crate::{NOT_FOUND, become_program, program, say};
 
 /// Executables that links led to already, as PATH separates them.
 const PASSED: &str = "PREPAGE_PASSED";
@@ -57,9 +56,9 @@ pub fn start(name: &OsStr, args: &[OsString]) -> ExitCode {
     name_by_path(&mut argv, program);
     let mut command = argv.clone();
     command[0] = program.clone().into_os_string();
-    let run = Run { options: LaunchOptions::default(), quiet: false, command };
+    let launched = begin(&command, name, &LaunchOptions::default());
     let variables = if all.len() > 1 { handed_down(&passed, program) } else { Vec::new() };
-    become_program(program, name, &argv, &Config::load(), &run, &variables)
+    become_program(program, name, &argv, launched, &variables)
 }
 
 fn handed_down(passed: &[PathBuf], program: &Path) -> Vec<(OsString, OsString)> {

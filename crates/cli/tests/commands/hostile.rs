@@ -13,7 +13,7 @@ use prepage_core::profile::{Counts, Extent, FileIdentity, Fingerprint, Lookup, P
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{Layer, ProgramKey, Stores};
-use prepage_testing::{Doctor, Need, has, task_groups};
+use prepage_testing::{Doctor, Hung, Need, has, task_groups};
 
 /// Goes on until its standard input ends, 4 seconds at most: a prefetch ends with its program.
 const PROGRAM: [&str; 3] = ["sh", "-c", "timeout 4 cat; echo ran"];
@@ -395,4 +395,27 @@ fn a_store_put_in_the_place_of_ones_own_is_not_followed() {
     std::os::unix::fs::symlink(&theirs, &profile).unwrap();
     let told = run(&sandbox);
     assert!(told.contains("no prefetch") && !told.contains("prefetched 0"), "{told}");
+}
+
+#[test]
+fn a_store_that_does_not_answer_keeps_no_program_from_starting() {
+    if !has(Need::Root) || !has(Need::Mounts) || !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let point = sandbox.path().join("hung");
+    fs::create_dir(&point).unwrap();
+    let hung = Hung::mount(&point);
+    let mut command = sandbox.prepage(&["run", "-v", "--", "sh", "-c", "echo ran; exit 7"]);
+    // What serves the start keeps this one until it has said all: whoever wants to hear that waits.
+    let said = sandbox.path().join("said");
+    let output = command
+        .env("PREPAGE_LAYERS", point.join("layer"))
+        .stderr(fs::File::create(&said).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!((text(&output.stdout), output.status.code()), ("ran\n".into(), Some(7)));
+    let said = fs::read_to_string(said).unwrap();
+    assert!(said.contains("the program does not wait"), "{said}");
+    drop(hung);
 }
