@@ -77,6 +77,7 @@ bench-agent: setup-bench
 ## bench-learning: what `run` learns by itself, against the yardstick's profiles (root); PROGRAMS, ROUNDS, STARTS settable
 bench-learning: build setup-bench setup-start
 	@bench/packages php-cli r-base-core ghostscript ffmpeg cmake git perl
+	RUSTFLAGS= cargo build --locked --release -p prepage-bench --features slow-volume --example slow_volume
 	bench/learning $(PLACES)
 .PHONY: bench-learning
 

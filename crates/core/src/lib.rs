@@ -20,6 +20,7 @@
 //! | [`launches`] | which programs are started when, and which are to be expected             |
 //! | [`idle`]  | when to bring them in, and whether that was worth it                        |
 //! | [`policy`] | which pages to bring in together when one is missing                     |
+//! | [`density`] | what of a file of which nothing is known is likely to be used next       |
 //! | [`chain`] | objects that shadow one another: where a copy-on-write map's pages are    |
 //!
 //! ```
@@ -33,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chain;
+pub mod density;
 pub mod device_figures;
 pub mod fault;
 pub mod idle;

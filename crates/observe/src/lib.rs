@@ -65,5 +65,5 @@ pub mod stalls;
 pub mod until;
 
 pub use exact::Exact;
-pub use observer::{ObserveError, ObserveOptions, Observer};
+pub use observer::{Follower, ObserveError, ObserveOptions, Observer};
 pub use until::Until;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_sys::perf::PerfError;
 use prepage_trace::now_ns;
@@ -14,7 +15,7 @@ use crate::faults::Faults;
 use crate::inside::{Inside, entry};
 use crate::page_tables::PageTables;
 use crate::primer::Primer;
-use crate::sightings::Sightings;
+use crate::sightings::{Place, Seen, Sightings};
 use crate::stalls::{STALL_PERIOD, Stalls};
 use crate::until::Until;
 
@@ -23,6 +24,9 @@ const QUIET_NS: u64 = 1_000_000_000;
 
 /// How long to wait at most before what there is is read.
 const ROUND: Duration = Duration::from_millis(50);
+
+/// The same where somebody acts on what is used: a slow device takes about as long for a read.
+const FOLLOWED_ROUND: Duration = Duration::from_millis(1);
 
 /// When the first observation is handed out early, where the last may never come. The next follow at twice the time each.
 const FIRST_EARLY_NS: u64 = 50_000_000;
@@ -66,6 +70,24 @@ impl ObserveError {
         None
     }
 }
+
+/// Whoever wants to know of a start while it goes on.
+pub trait Follower {
+    /// Whether it wants to know of pages as they are used ([`Self::used`]).
+    fn wants_pages(&self) -> bool {
+        false
+    }
+
+    /// A page of a mapping is used for the first time. `place` stands for its `file` throughout the start.
+    fn used(&mut self, _place: Place, _file: &Seen, _page: PageIndex) {}
+
+    /// What was seen so far, at doubling moments, where the last of them may never come: in a container, whose first process
+    /// takes all others with it when it ends. What a start that was cut short did not come to is not told to be unused.
+    fn so_far(&mut self, _seen: &Observation) {}
+}
+
+/// Nobody.
+impl Follower for () {}
 
 /// A start under observation.
 #[derive(Debug)]
@@ -142,30 +164,38 @@ impl Observer {
     /// Observes until the start is over: the process has ended, no file was touched for a second, or `until` is over.
     /// Everything that was set for observing is undone then, and descendants run on.
     pub fn follow(self, until: &Until) -> Observation {
-        self.follow_with(until, &mut |_| {})
+        self.follow_with(until, &mut ())
     }
 
-    /// The same. In a container, whose first process takes all others with it when it ends, what was seen so far is handed to
-    /// `early` at doubling moments. What a start that was cut short did not come to is not told to be unused.
-    pub fn follow_with(mut self, until: &Until, early: &mut dyn FnMut(&Observation)) -> Observation {
+    /// The same, telling `follower` what it wants to know.
+    pub fn follow_with(mut self, until: &Until, follower: &mut impl Follower) -> Observation {
         let began_ns = now_ns();
         let mut next_early_ns = is_in_a_container().then_some(FIRST_EARLY_NS);
         loop {
-            let ended = self.wait(until);
+            let is_followed = follower.wants_pages();
+            self.sightings.keep_new(is_followed);
+            let ended = self.wait(until, is_followed);
             self.look(ended);
+            for (place, page) in self.sightings.take_new() {
+                follower.used(place, self.sightings.file(place), page);
+            }
             if ended || self.is_quiet() || self.sightings.is_full() {
                 return self.finish(until.was_stopped());
             }
             if let Some(next_ns) = next_early_ns.filter(|next| now_ns().saturating_sub(began_ns) >= *next) {
-                early(&cut_short(self.sightings.observation()));
+                follower.so_far(&cut_short(self.sightings.observation()));
                 next_early_ns = Some(2 * next_ns);
             }
         }
     }
 
     /// Waits for something to look at. Returns whether `until` is over.
-    fn wait(&mut self, until: &Until) -> bool {
-        let timeout = if self.stalls.is_some() { STALL_PERIOD } else { ROUND };
+    fn wait(&mut self, until: &Until, is_followed: bool) -> bool {
+        let timeout = match &self.stalls {
+            _ if is_followed => FOLLOWED_ROUND,
+            Some(_) => STALL_PERIOD,
+            None => ROUND,
+        };
         match &mut self.pages {
             Pages::Faults(faults) => faults.wait(until, timeout),
             Pages::Tables(tables, _) => tables.wait(until),

@@ -40,11 +40,13 @@ pub const PAGES_MAX: usize = 1 << 19;
 /// Names noted at most.
 pub const NAMES_MAX: usize = 1 << 16;
 
-/// A file, as it was seen: by the path it was mapped or read by, and by its inode where that is known.
+/// A file, as it was seen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Seen {
-    path: PathBuf,
-    inode: Option<Inode>,
+pub struct Seen {
+    /// By which it was mapped or read; empty where that is not known.
+    pub path: PathBuf,
+    /// Where that is known.
+    pub inode: Option<Inode>,
 }
 
 /// First use of a page.
@@ -59,12 +61,13 @@ struct Use {
 type RankedUses = FxHashMap<u64, (u32, Use)>;
 
 /// A file that pages are noted of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place(usize);
 
 /// Pages of one file in use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Uses {
+    of: Seen,
     /// By page. Noted for each fault of the start, on a processor that the program may need.
     pages: FxHashMap<u64, Use>,
     /// Whether some of them were used where neighbours of a fault do not fault.
@@ -79,6 +82,8 @@ pub struct Sightings {
     places: HashMap<Seen, Place>,
     files: Vec<Uses>,
     pages: usize,
+    /// Pages of mappings that are new since they were last taken, where somebody takes them.
+    new: Option<Vec<(Place, PageIndex)>>,
     names: HashMap<String, Name>,
     /// Files that were opened to be read, by name.
     opened: HashSet<PathBuf>,
@@ -101,6 +106,7 @@ impl Default for Sightings {
             places: HashMap::new(),
             files: Vec::new(),
             pages: 0,
+            new: None,
             names: HashMap::new(),
             opened: HashSet::new(),
             loads: Loads::default(),
@@ -120,6 +126,21 @@ impl Sightings {
     pub fn place(&mut self, path: &Path, inode: Option<Inode>) -> Option<Place> {
         let is_noted = is_on_a_device(path) && self.agent.as_deref() != Some(path);
         is_noted.then(|| self.at(Seen { path: path.into(), inode }))
+    }
+
+    /// The file at `place`.
+    pub fn file(&self, place: Place) -> &Seen {
+        &self.files[place.0].of
+    }
+
+    /// Whether new pages of mappings are kept for [`Self::take_new`] from now on.
+    pub fn keep_new(&mut self, is_wanted: bool) {
+        self.new = is_wanted.then(|| self.new.take().unwrap_or_default());
+    }
+
+    /// The pages of mappings that are new since they were last taken.
+    pub fn take_new(&mut self) -> Vec<(Place, PageIndex)> {
+        self.new.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Notes that at `time_ns` the page `page` of the file at `place` was touched. Returns whether that is news.
@@ -211,10 +232,10 @@ impl Sightings {
         let began_ns = self.began_ns;
         let mut order: Vec<(u64, usize, u64)> = Vec::with_capacity(self.pages);
         let touched = self.loads.touched();
-        for (seen, at) in &self.places {
-            let loaded = touched.of(&seen.path);
-            let pages = self.files[at.0].pages.iter();
-            order.extend(pages.map(|(&page, used)| (loaded.time_ns(page, used.time_ns), at.0, page)));
+        for (at, uses) in self.files.iter().enumerate() {
+            let loaded = touched.of(&uses.of.path);
+            let pages = uses.pages.iter();
+            order.extend(pages.map(|(&page, used)| (loaded.time_ns(page, used.time_ns), at, page)));
         }
         order.sort_unstable();
         let mut ranks: Vec<FxHashMap<u64, u32>> = self.files.iter().map(|_| FxHashMap::default()).collect();
@@ -224,22 +245,22 @@ impl Sightings {
         let mut merged: HashMap<String, (ObservedFile, RankedUses)> = HashMap::new();
         let mut unseen = Vec::new();
         let paths = self.paths_of_inodes();
-        for (seen, at) in &self.places {
-            let path = match seen.inode {
-                Some(inode) if seen.path.as_os_str().is_empty() => paths.get(&inode),
-                _ => Some(&seen.path),
+        for (uses, ranks) in self.files.iter().zip(&ranks) {
+            let Seen { path, inode } = &uses.of;
+            let path = match inode {
+                Some(inode) if path.as_os_str().is_empty() => paths.get(inode),
+                _ => Some(path),
             };
-            let Some(file) = path.and_then(|path| observed(path, seen.inode, began_ns, &mut unseen)) else {
+            let Some(file) = path.and_then(|path| observed(path, *inode, began_ns, &mut unseen)) else {
                 continue;
             };
-            let uses = &self.files[at.0];
             let (file, pages) =
                 merged.entry(file.path.clone()).or_insert_with(|| (file, FxHashMap::default()));
             if uses.has_windows {
                 file.coverage = Coverage::Superset;
             }
             for (&page, &used) in &uses.pages {
-                let rank = ranks[at.0][&page];
+                let rank = ranks[&page];
                 let (first, known) = pages.entry(page).or_insert((rank, used));
                 *first = rank.min(*first);
                 known.by_read &= used.by_read;
@@ -268,17 +289,15 @@ impl Sightings {
     }
 
     fn at(&mut self, seen: Seen) -> Place {
-        let next = Place(self.files.len());
-        let at = *self.places.entry(seen).or_insert(next);
-        if at == next {
-            self.files.push(Uses::default());
-        }
-        at
+        *self.places.entry(seen).or_insert_with_key(|seen| {
+            self.files.push(Uses { of: seen.clone(), pages: FxHashMap::default(), has_windows: false });
+            Place(self.files.len() - 1)
+        })
     }
 
     /// What files that were opened or mapped are called.
     fn paths_of_inodes(&self) -> HashMap<Inode, PathBuf> {
-        let mapped = self.places.keys().map(|seen| &seen.path).filter(|path| !path.as_os_str().is_empty());
+        let mapped = self.files.iter().map(|uses| &uses.of.path).filter(|path| !path.as_os_str().is_empty());
         let with_inode = |path: &PathBuf| {
             let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
             Some(((metadata.dev(), metadata.ino()), path.clone()))
@@ -304,6 +323,9 @@ impl Sightings {
             None => {
                 self.pages += 1;
                 pages.insert(page, used);
+                if let Some(new) = self.new.as_mut().filter(|_| !used.by_read) {
+                    new.push((at, PageIndex(page)));
+                }
                 true
             }
         }

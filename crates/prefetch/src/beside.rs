@@ -7,13 +7,14 @@
 
 use std::time::Duration;
 
-use prepage_core::PAGE_SIZE;
 use prepage_core::profile::bounds::LeftOut;
 use prepage_core::profile::gain::Turn;
 use prepage_core::profile::merge::shared;
 use prepage_core::profile::observation::Observation;
 use prepage_core::profile::{ColdStart, Fingerprint, Profile};
-use prepage_observe::{ObserveOptions, Observer, Until};
+use prepage_core::{PAGE_SIZE, PageIndex};
+use prepage_observe::sightings::{Place, Seen};
+use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_profiles::identity::Skipped;
 use prepage_profiles::{Layer, Stores};
 use prepage_sys::scheduling;
@@ -21,8 +22,10 @@ use prepage_sys::signals::{ENDING, Signals};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::account::{Told, account, left_out, observed, with_left_out};
+use crate::calibrate::cache::Cache;
 use crate::choose::Choice;
 use crate::clock;
+use crate::dense::DenseReads;
 use crate::doctor::chain;
 use crate::engine::{Engine, Outcome, device_of};
 use crate::first_start;
@@ -92,7 +95,7 @@ impl Beside<'_> {
             }
             fetch();
         }
-        let observation = word.and_then(|word| self.observe(word, until, &mut persisting));
+        let observation = word.and_then(|word| self.observe(word, until, &mut persisting, None));
         if observation.is_none() {
             progress.follow(u64::MAX);
         }
@@ -144,8 +147,12 @@ impl Beside<'_> {
         let first_told = if word.is_some() { self.told.kept() } else { self.told.clone() };
         let maps = (self.options.prefetch && engine.is_none())
             .then(|| first_start::begin(&self.context.key.program, self.stores, &first_told));
+        let is_followed = self.options.prefetch && engine.is_none() && word.is_some();
+        let dense = is_followed
+            .then(|| DenseReads::begin(self.context.key.program.as_ref(), Cache::of_user().as_ref()))
+            .flatten();
         let mut persisting = self.persisting();
-        match word.and_then(|word| self.observe(word, until, &mut persisting)) {
+        match word.and_then(|word| self.observe(word, until, &mut persisting, dense)) {
             Some(observation) => {
                 let shown = Shown { observation: Some(observation), ..Shown::default() };
                 self.persist(&mut persisting, &shown);
@@ -164,7 +171,13 @@ impl Beside<'_> {
     }
 
     /// Lets the program go, observed, and observes it to the end of its start; `None` where that is refused.
-    fn observe(&self, word: Word, until: &Until, persisting: &mut Persisting<'_>) -> Option<Observation> {
+    fn observe(
+        &self,
+        word: Word,
+        until: &Until,
+        persisting: &mut Persisting<'_>,
+        dense: Option<DenseReads>,
+    ) -> Option<Observation> {
         let options = ObserveOptions {
             program: self.context.executable.clone(),
             own_audit: std::env::var_os("LD_AUDIT"),
@@ -174,12 +187,13 @@ impl Beside<'_> {
             Ok(observer) => {
                 let variables = observer.program_arguments();
                 word.observed(&variables);
-                let mut early = |seen: &Observation| {
-                    self.persist(persisting, &Shown { observation: Some(seen.clone()), ..Shown::default() });
-                };
+                let mut following = Following { beside: self, persisting, dense };
                 // The program comes first. Where that is refused, they share the processors.
                 let _ = scheduling::give_way();
-                let observation = observer.follow_with(until, &mut early);
+                let observation = observer.follow_with(until, &mut following);
+                if let Some(bytes) = following.dense.map(|dense| dense.bytes()).filter(|bytes| *bytes > 0) {
+                    self.told.note(&format!("read {:.1} MB ahead by what it used", bytes as f64 / 1e6));
+                }
                 self.told.note(&observed(&observation));
                 Some(observation)
             }
@@ -234,6 +248,30 @@ impl Beside<'_> {
         let ended_ns = until.ended_ns().map(since_began).filter(|ns| *ns < SHORT_NS);
         let took_ns = ended_ns.unwrap_or(since_began(progress.last_wait_ns));
         u32::try_from(took_ns / 1000).unwrap_or(u32::MAX)
+    }
+}
+
+/// What is done about an observed start while it goes on.
+struct Following<'a, 'b> {
+    beside: &'a Beside<'a>,
+    persisting: &'a mut Persisting<'b>,
+    dense: Option<DenseReads>,
+}
+
+impl Follower for Following<'_, '_> {
+    fn wants_pages(&self) -> bool {
+        self.dense.as_ref().is_some_and(|dense| !dense.is_over())
+    }
+
+    fn used(&mut self, place: Place, file: &Seen, page: PageIndex) {
+        if let Some(dense) = &mut self.dense {
+            dense.used(place, file, page);
+        }
+    }
+
+    fn so_far(&mut self, seen: &Observation) {
+        let shown = Shown { observation: Some(seen.clone()), ..Shown::default() };
+        self.beside.persist(self.persisting, &shown);
     }
 }
 

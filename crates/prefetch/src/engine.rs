@@ -26,13 +26,14 @@ use prepage_profiles::identity::Skipped;
 
 use crate::calibrate::cache::Cache;
 use crate::memory::Budget;
+pub(crate) use state::bring_in;
 use state::{AtWork, State};
 
 /// Readers at once, whatever the device: fewer leave it idle while they open files, and more have the program's own misses
 /// wait behind them. Measured in docs/results.md.
 const READERS: std::ops::RangeInclusive<u32> = 8..=32;
 /// Memory is looked at again each time this many bytes more have been asked for.
-const MEMORY_CHECK_BYTES: u64 = 4 << 20;
+pub(crate) const MEMORY_CHECK_BYTES: u64 = 4 << 20;
 /// Threads that open, stat and list: few, for each also burns CPU the program wants.
 const NAME_THREADS: u32 = 8;
 /// The same where a read takes long and many at once gain: nearly all of them sleep.

@@ -16,6 +16,7 @@
 //! | [`launch`], `ahead`, `beside`     | `prepage run`: before the exec, and beside the program            |
 //! | [`choose`]                        | what one start does with the profile it has                       |
 //! | [`engine`], [`first_start`]       | a prefetch under way: of a profile, of page maps in files         |
+//! | `dense`                           | of an unknown start on a slow device, by what it uses             |
 //! | [`progress`]                      | how a start fares that nobody observes                            |
 //! | [`persist`]                       | what a start showed goes into the store                           |
 //! | [`learn`]                         | one observed run                                                  |
@@ -47,6 +48,7 @@ pub mod choose;
 pub mod clock;
 pub mod cold;
 pub mod config;
+mod dense;
 pub mod doctor;
 pub mod engine;
 pub mod first_start;

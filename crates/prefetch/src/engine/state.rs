@@ -180,7 +180,7 @@ impl State {
 }
 
 /// Has `range` read into memory, and waits for it where it `waits`.
-fn bring_in(file: &File, range: PageRange, waits: bool) {
+pub(crate) fn bring_in(file: &File, range: PageRange, waits: bool) {
     let len = std::num::NonZeroU64::new(range.bytes());
     // Failure means that the file system does not know WILLNEED; the read below then brings in its one page,
     // and the program faults on the rest as it would have without us.
