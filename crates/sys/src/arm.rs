@@ -75,7 +75,7 @@ impl Visit {
     /// [`VisitError`], before the process noticed anything.
     pub fn begin(pid: u32) -> Result<Self, VisitError> {
         let mut visit = Self::of(pid, false)?;
-        if fails_when_interrupted(pid) {
+        if !is_interruptible(pid) {
             return Err(VisitError::Busy);
         }
         ptrace::seize_alone(pid).map_err(|error| refused(pid, error))?;
@@ -102,10 +102,24 @@ impl Visit {
         if has_ended(pid) {
             return Err(VisitError::Gone);
         }
-        if filters_of(&pid.to_string()) != Some(inherited_filters()) {
-            return Err(VisitError::Sandboxed);
-        }
-        Ok(Self { pid, pidfd, at_exec, is_held: false })
+        let visit = Self { pid, pidfd, at_exec, is_held: false };
+        visit.is_free()?;
+        Ok(visit)
+    }
+
+    fn is_free(&self) -> Result<(), VisitError> {
+        let is_free = filters_of(&self.pid.to_string()) == Some(inherited_filters());
+        if is_free { Ok(()) } else { Err(VisitError::Sandboxed) }
+    }
+
+    /// Where the process, which stands still, has a system call instruction. Programs can unmap their vDSO (valgrind does).
+    fn instruction(&self) -> Option<u64> {
+        let at = vdso_of(self.pid)?.checked_add((*OWN_OFFSET)?)?;
+        let mut there = [0; SYSCALL_INSTRUCTION.len()];
+        File::open(format!("/proc/{}/mem", self.pid))
+            .and_then(|memory| memory.read_exact_at(&mut there, at))
+            .ok()?;
+        (there == SYSCALL_INSTRUCTION).then_some(at)
     }
 
     /// The process visited.
@@ -155,17 +169,27 @@ impl Visit {
     }
 
     fn at_stop<T>(&self, arm: impl FnOnce(FirstTouches) -> T) -> Result<T, VisitError> {
-        let registers = match Registers::of(self.pid) {
+        let mut registers = match Registers::of(self.pid) {
             Ok(Some(registers)) => registers,
             Ok(None) => return self.leave(0, VisitError::Foreign),
             Err(_) => return self.leave(0, VisitError::Gone),
         };
+        // A call that it began just before it stopped, and that failed for that: it makes it again.
+        if registers.was_interrupted() && !has_signals(self.pid) {
+            registers.call_again();
+            if registers.set(self.pid).is_err() {
+                return self.leave(0, VisitError::Gone);
+            }
+        }
+        // It may have entered a sandbox until it stopped.
+        if let Err(error) = self.is_free() {
+            return self.leave(0, error);
+        }
         match ptrace::is_in_rseq(self.pid) {
             Ok(false) => {}
             _ => return self.leave(0, VisitError::Busy),
         }
-        let instruction = OWN_OFFSET.as_ref().and_then(|offset| vdso_of(self.pid)?.checked_add(*offset));
-        let Some(instruction) = instruction else { return self.leave(0, VisitError::Foreign) };
+        let Some(instruction) = self.instruction() else { return self.leave(0, VisitError::Foreign) };
         // No signal may meet the registers of the calls below: they wait until the process is as it was.
         let Ok(mask) = ptrace::block_signals(self.pid) else { return self.leave(0, VisitError::Gone) };
         let made = self.make(&registers, instruction);
@@ -268,28 +292,52 @@ fn refused(pid: u32, error: io::Error) -> VisitError {
 
 /// Whether process `pid` is a zombie, or not even that any more.
 fn has_ended(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or_default();
-    state.trim_start().starts_with(['Z', 'X']) || state.is_empty()
+    matches!(state_of(pid), None | Some('Z' | 'X'))
 }
 
-/// Whether the first thread of `pid` waits in a system call that fails with EINTR when the thread is stopped, even though no
-/// signal comes (signal(7)).
-fn fails_when_interrupted(pid: u32) -> bool {
-    const CALLS: [libc::c_long; 9] = [
-        libc::SYS_epoll_wait,
-        libc::SYS_epoll_pwait,
-        libc::SYS_epoll_pwait2,
-        libc::SYS_semop,
-        libc::SYS_semtimedop,
-        libc::SYS_msgrcv,
-        libc::SYS_msgsnd,
-        libc::SYS_rt_sigtimedwait,
-        libc::SYS_io_getevents,
+fn state_of(pid: u32) -> Option<char> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"))?;
+    state.trim_start().chars().next()
+}
+
+/// Whether a signal is there for the first thread of `pid` that it does not block. Yes where that cannot be told.
+fn has_signals(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = |name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    match (mask("SigPnd:"), mask("ShdPnd:"), mask("SigBlk:")) {
+        (Some(own), Some(shared), Some(blocked)) => (own | shared) & !blocked != 0,
+        _ => true,
+    }
+}
+
+/// Whether the first thread of `pid` runs, or waits in a system call that goes on as if nothing had been when the thread is
+/// stopped. Others fail with EINTR, even though no signal comes, or begin to count their time anew (signal(7)).
+fn is_interruptible(pid: u32) -> bool {
+    const CALLS: [libc::c_long; 11] = [
+        libc::SYS_wait4,
+        libc::SYS_waitid,
+        libc::SYS_futex,
+        libc::SYS_nanosleep,
+        libc::SYS_clock_nanosleep,
+        libc::SYS_poll,
+        libc::SYS_ppoll,
+        libc::SYS_select,
+        libc::SYS_pselect6,
+        libc::SYS_pause,
+        libc::SYS_rt_sigsuspend,
     ];
+    /// Waits that nothing interrupts: for a disk.
+    const DISK: char = 'D';
     let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-    let number = call.split_ascii_whitespace().next().and_then(|number| number.parse().ok());
-    number.is_some_and(|number| CALLS.contains(&number))
+    // `running`, or -1 of a thread that waits, but not in a call: for a page.
+    match call.split_ascii_whitespace().next().and_then(|number| number.parse().ok()) {
+        Some(-1) | None => true,
+        Some(number) => CALLS.contains(&number) || state_of(pid) == Some(DISK),
+    }
 }
 
 /// Where the vDSO of `pid` lies (proc_pid_auxv(5)); `None` where it has none, or the process is a 32-bit one, whose entries are

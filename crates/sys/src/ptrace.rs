@@ -277,6 +277,19 @@ impl Registers {
         const ERESTART: std::ops::RangeInclusive<i64> = -516..=-512;
         self.0.orig_rax as i64 != -1 && ERESTART.contains(&(self.0.rax as i64))
     }
+
+    /// Whether the thread comes from a system call that has failed with EINTR.
+    pub fn was_interrupted(&self) -> bool {
+        self.0.orig_rax as i64 >= 0 && self.0.rax as i64 == -i64::from(libc::EINTR)
+    }
+
+    /// Makes them those of the thread before the system call that it comes from.
+    pub fn call_again(&mut self) {
+        /// Of the instruction.
+        const LEN: u64 = 2;
+        (self.0.rax, self.0.orig_rax) = (self.0.orig_rax, u64::MAX);
+        self.0.rip -= LEN;
+    }
 }
 
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;

@@ -1,0 +1,124 @@
+//! Visits to programs that are about anything: none of them notices.
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use prepage_sys::arm::{Visit, VisitError};
+
+use support::{compile, tool};
+
+/// Visits `child` again and again until it ends. Returns its output, and how many visits got a userfaultfd.
+fn visited(mut child: Child) -> (String, u32) {
+    let mut armed = 0;
+    while child.try_wait().unwrap().is_none() {
+        let Ok(mut visit) = Visit::begin(child.id()) else { continue };
+        let since = Instant::now();
+        let ended = loop {
+            match visit.end(|_| ()) {
+                Some(ended) => break ended,
+                None if since.elapsed() > Duration::from_secs(5) => panic!("it never stops"),
+                None => std::thread::yield_now(),
+            }
+        };
+        assert!(!matches!(ended, Err(VisitError::Kernel(_))), "{:?}", ended.unwrap_err());
+        armed += u32::from(ended.is_ok());
+    }
+    let output = child.wait_with_output().unwrap();
+    (format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status), armed)
+}
+
+fn started(source: &str) -> Option<Child> {
+    let directory = tempfile::tempdir().unwrap();
+    let program = tool("cc").then(|| compile(directory.path(), &["-O1"], source))?;
+    // Its directory may go.
+    let child = Command::new(program).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    Some(child)
+}
+
+const HEAD: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/auxv.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <linux/seccomp.h>
+#include <time.h>
+#include <unistd.h>
+static void work(long us) {
+    struct timespec a, b;
+    syscall(SYS_clock_gettime, 1, &a);
+    do syscall(SYS_clock_gettime, 1, &b);
+    while ((b.tv_sec - a.tv_sec) * 1000000 + (b.tv_nsec - a.tv_nsec) / 1000 < us);
+}
+"#;
+
+#[test]
+fn no_call_of_a_program_that_is_visited_fails() {
+    let source = r#"
+int main(void) {
+    int s[2], e = epoll_create1(0), failed = 0;
+    socketpair(AF_UNIX, SOCK_STREAM, 0, s);
+    struct timeval limit = {0, 2000};
+    setsockopt(s[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    for (int i = 0; i < 200; i++) {
+        struct epoll_event event;
+        char byte;
+        work(i % 7 * 30);
+        failed += epoll_wait(e, &event, 1, 1) != 0;
+        work(i % 5 * 30);
+        failed += recv(s[0], &byte, 1, 0) != -1 || errno != EAGAIN;
+    }
+    printf("%d calls failed, ", failed);
+    return 7;
+}
+"#;
+    let Some(child) = started(&format!("{HEAD}{source}")) else { return };
+    let (said, armed) = visited(child);
+    assert_eq!(said, "0 calls failed, exit status: 7");
+    assert!(armed > 10, "{armed} visits");
+}
+
+#[test]
+fn a_program_without_its_vdso_is_left_alone() {
+    let source = r#"
+int main(void) {
+    munmap((char *)getauxval(AT_SYSINFO_EHDR), 8192);
+    work(300000);
+    return 7;
+}
+"#;
+    let Some(child) = started(&format!("{HEAD}{source}")) else { return };
+    assert_eq!(visited(child), ("exit status: 7".into(), 0));
+}
+
+#[test]
+fn a_program_that_enters_a_sandbox_under_a_visit_is_left_alone() {
+    let source = r#"
+int main(int count, char **words) {
+    work(atoi(words[1]));
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT);
+    for (volatile long i = 0; i < 3000000; i++);
+    syscall(SYS_exit, 7);
+}
+"#;
+    if !tool("cc") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), &["-O1"], &format!("{HEAD}{source}"));
+    for run in 0..100 {
+        let child =
+            Command::new(&program).arg((run * 37).to_string()).stdout(Stdio::piped()).spawn().unwrap();
+        assert_eq!(visited(child).0, "exit status: 7", "run {run}");
+    }
+}
