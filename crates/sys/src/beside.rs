@@ -6,12 +6,17 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
+
 /// Runs `work` in a new process and returns at once in the caller.
 ///
 /// The new process
 /// - is nobody's child here: it is handed to init (or the nearest subreaper), and the caller gets no SIGCHLD for
 ///   it, so `wait()` in whatever the caller becomes never meets a stranger. Where the caller is process 1 or a subreaper
-///   itself, which would adopt it, it is a child that sends no signal and that wait(2) passes over (`__WCLONE`);
+///   itself, which would adopt it, it is a child that wait(2) passes over (`__WCLONE`), and sleeps until the caller has ended: the kernel
+///   tells a parent that has executed another program of the end of any child;
 /// - leads its own session, so signals of the terminal do not reach it;
 /// - holds no file of the caller but those in `keep`, which `work` gets in the same order: pipes see their end, file
 ///   systems can be unmounted; its standard streams and working directory are `/dev/null` and `/`;
@@ -44,8 +49,12 @@ pub fn run_beside_from<T>(
                 }
             }
             let found = first();
+            let parent = if adopts { getppid() } else { None };
             if let Ok(kept) = leave_callers_world(&keep) {
                 work(kept, found);
+            }
+            if let Some(parent) = parent {
+                wait_for_end(parent);
             }
             // SAFETY: as above. The caller's atexit handlers and buffers are not this process's to run or flush.
             unsafe { libc::_exit(0) }
@@ -75,6 +84,13 @@ fn adopts_orphans() -> bool {
     // SAFETY: PR_GET_CHILD_SUBREAPER writes one int to a valid place.
     unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &mut is_subreaper, 0, 0, 0) };
     is_subreaper != 0 || std::process::id() == 1
+}
+
+/// Sleeps until process `pid` has ended.
+fn wait_for_end(pid: Pid) {
+    let Ok(end) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    let mut ready = [PollFd::new(&end, PollFlags::IN)];
+    while poll(&mut ready, None) == Err(Errno::INTR) {}
 }
 
 /// [`run_beside_with`] one file of the caller, or none.
@@ -109,6 +125,11 @@ fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
         }
         check(libc::chdir(c"/".as_ptr()))?;
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        // Whatever the program is to be limited by: what is written here is complete, its owner can use it, and no file is left of
+        // a failure.
+        libc::umask(libc::umask(0) & !0o700);
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
         Ok((FIRST_KEPT..first_closed).map(|number| OwnedFd::from_raw_fd(number)).collect())
     }
 }

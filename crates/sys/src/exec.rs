@@ -3,7 +3,7 @@
 //! Rust's start-up code ignores SIGPIPE and opens `/dev/null` on standard streams that were closed. A program
 //! started by `prepage run` must find both as they were, so they are noted before that code runs.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -39,60 +39,75 @@ extern "C" fn note_inherited() {
 static NOTE_INHERITED: extern "C" fn() = note_inherited;
 
 /// Replaces this process by `program`, searched in PATH where it has no slash, with the arguments `argv`
-/// (`argv[0]` first) and the environment, streams, signal dispositions and mask this process was started with.
+/// (`argv[0]` first) and the environment, streams, signal dispositions and mask this process was started with. A script without
+/// `#!` is `/bin/sh`'s, as shells and execvp(3) have it.
 ///
 /// Returns only when that failed, with the reason.
 pub fn exec(program: &OsStr, argv: &[impl AsRef<OsStr>]) -> io::Error {
     exec_with(program, argv, &[])
 }
 
-/// The same, with these environment variables set.
+/// The same, with these environment variables set; without them where there is no room for them.
 pub fn exec_with(program: &OsStr, argv: &[impl AsRef<OsStr>], set: &[(&str, &OsStr)]) -> io::Error {
-    let c_string = |text: &OsStr| CString::new(text.as_bytes());
-    let c_strings =
-        |texts: &mut dyn Iterator<Item = &OsStr>| texts.map(c_string).collect::<Result<Vec<_>, _>>();
-    let pairs: Vec<OsString> = set.iter().map(|(name, value)| variable(OsStr::new(name), value)).collect();
-    // Without additions the environment is handed on as it is, whatever its bytes.
-    let kept: Vec<OsString> = match set {
-        [] => Vec::new(),
-        _ => std::env::vars_os()
-            .filter(|(name, _)| !set.iter().any(|(added, _)| name == added))
-            .map(|(name, value)| variable(&name, &value))
-            .collect(),
-    };
-    let (Ok(file), Ok(args), Ok(variables)) = (
-        c_string(program),
-        c_strings(&mut argv.iter().map(AsRef::as_ref)),
-        c_strings(&mut kept.iter().chain(&pairs).map(OsString::as_os_str)),
+    let added =
+        |(name, value): &(&str, &OsStr)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat());
+    let (Ok(file), Ok(args), Ok(added)) = (
+        CString::new(program.as_bytes()),
+        argv.iter().map(|arg| CString::new(arg.as_ref().as_bytes())).collect::<Result<Vec<_>, _>>(),
+        set.iter().map(added).collect::<Result<Vec<_>, _>>(),
     ) else {
         return io::ErrorKind::InvalidInput.into();
     };
-    let argv = null_terminated(&args);
-    let environment = null_terminated(&variables);
+    // As it is, whatever its bytes: not every string in it need be a variable.
+    let inherited = inherited_environment();
+    let is_set = |text: &CStr| {
+        let value_of = |name: &str| text.to_bytes().strip_prefix(name.as_bytes())?.strip_prefix(b"=");
+        set.iter().any(|(name, _)| value_of(name).is_some())
+    };
+    let kept = inherited.iter().copied().filter(|text| !is_set(text));
+    let with_added = null_terminated(kept.chain(added.iter().map(CString::as_c_str)));
+    let args: Vec<&CStr> = args.iter().map(CString::as_c_str).collect();
     restore_inherited();
-    // SAFETY: both are null-terminated arrays of C strings that outlive the call.
-    unsafe {
-        if set.is_empty() {
-            libc::execvp(file.as_ptr(), argv.as_ptr());
-        } else {
-            libc::execvpe(file.as_ptr(), argv.as_ptr(), environment.as_ptr());
-        }
+    let mut error = execute(&file, &args, &with_added);
+    if error.raw_os_error() == Some(libc::E2BIG) && !set.is_empty() {
+        error = execute(&file, &args, &null_terminated(inherited.iter().copied()));
     }
-    let error = io::Error::last_os_error();
     // The caller has a message to print: let a closed reader be an error again, not a signal.
     set_sigpipe(libc::SIG_IGN);
     error
 }
 
-fn variable(name: &OsStr, value: &OsStr) -> OsString {
-    let mut text = name.to_owned();
-    text.push("=");
-    text.push(value);
-    text
+fn execute(file: &CStr, args: &[&CStr], environment: &[*const libc::c_char]) -> io::Error {
+    let execute = |file: &CStr, args: &[*const libc::c_char]| {
+        // SAFETY: both are null-terminated arrays of C strings that outlive the call.
+        unsafe { libc::execvpe(file.as_ptr(), args.as_ptr(), environment.as_ptr()) };
+        io::Error::last_os_error()
+    };
+    let error = execute(file, &null_terminated(args.iter().copied()));
+    if error.raw_os_error() != Some(libc::ENOEXEC) || !file.to_bytes().contains(&b'/') {
+        return error;
+    }
+    let script = [c"/bin/sh", file].into_iter().chain(args.iter().skip(1).copied());
+    execute(c"/bin/sh", &null_terminated(script))
 }
 
-fn null_terminated(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+/// The strings that this process was given as its environment.
+fn inherited_environment() -> Vec<&'static CStr> {
+    let mut strings = Vec::new();
+    // SAFETY: `environ` is null or a null-terminated array of C strings. Nothing here changes variables of this process, which has one
+    // thread when it becomes another program.
+    unsafe {
+        let mut at: *const *const libc::c_char = libc::environ.cast();
+        while !at.is_null() && !(*at).is_null() {
+            strings.push(CStr::from_ptr(*at));
+            at = at.add(1);
+        }
+    }
+    strings
+}
+
+fn null_terminated<'a>(strings: impl Iterator<Item = &'a CStr>) -> Vec<*const libc::c_char> {
+    strings.map(CStr::as_ptr).chain([std::ptr::null()]).collect()
 }
 
 pub(crate) fn restore_inherited() {

@@ -59,6 +59,60 @@ fn help_names_every_option_the_starter_takes() {
 }
 
 #[test]
+fn a_script_that_names_no_interpreter_is_the_shells() {
+    let sandbox = Sandbox::new();
+    let script = sandbox.path().join("script");
+    fs::write(&script, "echo $0 $1\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let name = script.to_str().unwrap();
+    for _ in 0..2 {
+        let output = sandbox.output(&run(&[], &[name, "first"]));
+        assert_eq!((text(&output.stdout), text(&output.stderr)), (format!("{name} first\n"), String::new()));
+    }
+}
+
+#[test]
+fn an_observed_start_has_all_of_the_environment_and_as_many_arguments() {
+    let sandbox = Sandbox::new();
+    if !has(Need::Tool("python3".into())) {
+        return;
+    }
+    // What fills the room for arguments to the last page of it, and what is no variable: execve(2) by hand.
+    let script = "import ctypes, os, sys\n\
+        libc = ctypes.CDLL(None)\n\
+        def strings(of): return (ctypes.c_char_p * (len(of) + 1))(*of, None)\n\
+        kept = [os.fsencode(f'{name}={value}') for name, value in os.environ.items()]\n\
+        odd = [b'NOEQUALS', b'=lead', b'']\n\
+        command = [os.fsencode(word) for word in sys.argv[1:]]\n\
+        for bytes in range(2097152, 0, -64):\n\
+        \x20   longest = [b'x' * 100000] * (bytes // 100001) + [b'x' * (bytes % 100001)]\n\
+        \x20   libc.execve(command[0], strings(command + longest), strings(kept + odd))\n";
+    let look = "tr '\\0' '\\n' </proc/$$/environ | grep -c -e '^NOEQUALS$' -e '^=lead$' -e '^$'";
+    let starter = env!("CARGO_BIN_EXE_prepage");
+    let output = sandbox
+        .command("python3", &["-c", script, starter, "run", "--", "/bin/sh", "-c", look])
+        .output()
+        .unwrap();
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("3\n".into(), String::new()));
+}
+
+#[test]
+fn what_is_learned_is_complete_and_its_owners_whatever_the_program_is_limited_by() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let limits = format!("umask 777; ulimit -c unlimited; exec {} \"$@\"", env!("CARGO_BIN_EXE_prepage"));
+    let started =
+        sandbox.command("sh", &["-c", &limits, "sh", "run", "--", "cat", "/etc/passwd"]).status().unwrap();
+    assert!(started.success());
+    sandbox.wait_for_profile();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o700;
+    assert_eq!(mode(&sandbox.store()), 0o700);
+    assert_eq!(sandbox.profiles().iter().map(|path| mode(path)).collect::<Vec<_>>(), [0o600]);
+}
+
+#[test]
 fn a_start_says_nothing_unless_asked() {
     let sandbox = Sandbox::new();
     if !can_learn(&sandbox) {

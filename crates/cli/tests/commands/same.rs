@@ -388,4 +388,11 @@ fn as_the_first_process_of_a_container() {
         try: os.wait()\n\
         except ChildProcessError: print('no child')\n";
     place.same(&["/usr/bin/python3", "-c", wait_for_all]);
+    // Nor hear of its end, once the start is over.
+    let sleep = "import signal, time\n\
+        ended = []\n\
+        signal.signal(signal.SIGCHLD, lambda *_: ended.append(1))\n\
+        time.sleep(2.5)\n\
+        print(ended)\n";
+    place.same(&["/usr/bin/python3", "-c", sleep]);
 }
