@@ -93,11 +93,15 @@ fn execute(file: &CStr, args: &[&CStr], environment: &[*const libc::c_char]) -> 
 
 /// The strings that this process was given as its environment.
 fn inherited_environment() -> Vec<&'static CStr> {
+    unsafe extern "C" {
+        // environ(7), which the crate libc does not name for musl.
+        static environ: *const *const libc::c_char;
+    }
     let mut strings = Vec::new();
     // SAFETY: `environ` is null or a null-terminated array of C strings. Nothing here changes variables of this process, which has one
     // thread when it becomes another program.
     unsafe {
-        let mut at: *const *const libc::c_char = libc::environ.cast();
+        let mut at = environ;
         while !at.is_null() && !(*at).is_null() {
             strings.push(CStr::from_ptr(*at));
             at = at.add(1);
