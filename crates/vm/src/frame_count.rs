@@ -13,7 +13,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// So many frames are given out beyond the limit then, one at a time. They come back with all others.
 const BEYOND_MAX: u64 = 256;
 /// One in so many frames is free before reclaim begins, and twice as many when it ends.
-const LOW_PART: u64 = 128;
+const LOW_PART: u64 = 64;
 /// Fewer than one in so many are free when frames are unwired ahead, each time so many more were taken at most.
 const AHEAD_PART: u64 = 8;
 const AHEAD_STEP: u64 = 512;
