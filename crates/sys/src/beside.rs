@@ -27,7 +27,7 @@ pub fn run_beside_with(keep: Vec<OwnedFd>, work: impl FnOnce(Vec<OwnedFd>)) -> i
     run_beside_from(keep, || (), |kept, ()| work(kept))
 }
 
-/// The same; the new process calls `first` before it leaves the caller's working directory and files, for what depends on them.
+/// The same; the new process calls `first` before it leaves the caller's working directory, for what depends on that.
 pub fn run_beside_from<T>(
     keep: Vec<OwnedFd>,
     first: impl FnOnce() -> T,
@@ -48,10 +48,13 @@ pub fn run_beside_from<T>(
                     unsafe { libc::_exit(if inner < 0 { 1 } else { 0 }) };
                 }
             }
-            let found = first();
             let parent = if adopts { getppid() } else { None };
+            // Nobody waits for the end of a pipe because a file system does not answer `first`.
             if let Ok(kept) = leave_callers_world(&keep) {
-                work(kept, found);
+                let found = first();
+                if rustix::process::chdir(c"/").is_ok() {
+                    work(kept, found);
+                }
             }
             if let Some(parent) = parent {
                 wait_for_end(parent);
@@ -98,7 +101,7 @@ pub fn run_beside(keep: Option<OwnedFd>, work: impl FnOnce(Option<OwnedFd>)) -> 
     run_beside_with(keep.into_iter().collect(), |mut kept| work(kept.pop()))
 }
 
-/// Drops every tie to the caller's files, terminal and directory. Returns `keep` under numbers of its own.
+/// Drops every tie to the caller's files and terminal. Returns `keep` under numbers of its own.
 fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
     const FIRST_KEPT: i32 = 3;
     let check = |result: i32| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
@@ -123,7 +126,6 @@ fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
         if null >= FIRST_KEPT {
             libc::close(null);
         }
-        check(libc::chdir(c"/".as_ptr()))?;
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         // Whatever the program is to be limited by: what is written here is complete, its owner can use it, and no file is left of
         // a failure.
