@@ -54,6 +54,9 @@ check: lint setup-check
 lint: setup-build setup-lint
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --features prepage-bench/slow-volume -- -D warnings
+	@# The starter as `build` makes it.
+	target=$(STARTER); rustup target add $$target 2>/dev/null || target=$(TARGET); \
+		cargo clippy --locked --target $$target -p prepage --no-default-features --bin prepage -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	@# The fuzz targets are a workspace of their own, which no build above looks at.
 	cargo tree --locked --manifest-path fuzz/Cargo.toml >/dev/null

@@ -10,7 +10,8 @@ unsafe extern "C" {
 /// Seconds that clocks on the wall are ahead of UTC at `unix_s`, in the zone of this process: `TZ`, else /etc/localtime. Zero where
 /// there is none.
 pub fn utc_offset_s(unix_s: u64) -> i64 {
-    let Ok(time) = libc::time_t::try_from(unix_s) else { return 0 };
+    // As wide as `time_t` is, whose name is to change its meaning for musl.
+    let Ok(time) = unix_s.try_into() else { return 0 };
     let mut wall = MaybeUninit::<libc::tm>::zeroed();
     // SAFETY: tzset takes nothing, locks what it changes, and reads the environment, which no part of this workspace changes while
     // threads run; localtime_r reads the number and fills the structure, or returns null and leaves zeros.
