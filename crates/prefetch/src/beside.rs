@@ -95,7 +95,7 @@ impl Beside<'_> {
             }
             fetch();
         }
-        let observation = word.and_then(|word| self.observe(word, until, &mut persisting, None));
+        let observation = word.and_then(|word| self.observe(word, until, &mut persisting, false));
         if observation.is_none() {
             progress.follow(u64::MAX);
         }
@@ -147,12 +147,9 @@ impl Beside<'_> {
         let first_told = if word.is_some() { self.told.kept() } else { self.told.clone() };
         let maps = (self.options.prefetch && engine.is_none())
             .then(|| first_start::begin(&self.context.key.program, self.stores, &first_told));
-        let is_followed = self.options.prefetch && engine.is_none() && word.is_some();
-        let dense = is_followed
-            .then(|| DenseReads::begin(self.context.key.program.as_ref(), Cache::of_user().as_ref()))
-            .flatten();
+        let goes_by_density = self.options.prefetch && engine.is_none();
         let mut persisting = self.persisting();
-        match word.and_then(|word| self.observe(word, until, &mut persisting, dense)) {
+        match word.and_then(|word| self.observe(word, until, &mut persisting, goes_by_density)) {
             Some(observation) => {
                 let shown = Shown { observation: Some(observation), ..Shown::default() };
                 self.persist(&mut persisting, &shown);
@@ -170,13 +167,14 @@ impl Beside<'_> {
         shared(&self.stores.relatives(&self.context.key, RELATIVES_MAX))
     }
 
-    /// Lets the program go, observed, and observes it to the end of its start; `None` where that is refused.
+    /// Lets the program go, observed, and observes it to the end of its start; `None` where that is refused. What it is likely to use
+    /// next is read meanwhile where the start `goes_by_density`.
     fn observe(
         &self,
         word: Word,
         until: &Until,
         persisting: &mut Persisting<'_>,
-        dense: Option<DenseReads>,
+        goes_by_density: bool,
     ) -> Option<Observation> {
         let options = ObserveOptions {
             program: self.context.executable.clone(),
@@ -187,7 +185,9 @@ impl Beside<'_> {
             Ok(observer) => {
                 let variables = observer.program_arguments();
                 word.observed(&variables);
-                let mut following = Following { beside: self, persisting, dense };
+                let program = self.context.key.program.as_ref();
+                let dense = goes_by_density.then(|| DenseReads::begin(program, Cache::of_user().as_ref()));
+                let mut following = Following { beside: self, persisting, dense: dense.flatten() };
                 // The program comes first. Where that is refused, they share the processors.
                 let _ = scheduling::give_way();
                 let observation = observer.follow_with(until, &mut following);
