@@ -294,6 +294,12 @@ pub enum SavedError {
         /// The file.
         path: PathBuf,
     },
+    /// A file that the snapshot began on was removed, or another has its name: the snapshot could not be opened again.
+    #[error("{name}, which the snapshot began on, was removed or replaced")]
+    BaseGone {
+        /// The file.
+        name: String,
+    },
     /// An object that the snapshot began on is no file, and was not given.
     #[error("the snapshot began on {name}, which is no file: give it to Vm::open_snapshot_on")]
     NoBase {

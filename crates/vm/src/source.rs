@@ -1,10 +1,10 @@
 //! Where the bytes of an object come from.
 
 use std::any::Any;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -110,11 +110,26 @@ pub enum SourceError {
 #[derive(Debug)]
 pub(crate) struct LocalFile {
     file: File,
-    len_bytes: u64,
+    version: FileVersion,
     /// Whether reads go past the page cache.
     pub(crate) direct: bool,
     /// Of a direct one, for short reads that a touch waits for.
     uncached: Option<Uncached>,
+}
+
+/// What tells that a file changed. Renaming a file, or changing who may read it, is no change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileVersion {
+    pub(crate) len_bytes: u64,
+    /// In nanoseconds since 1970.
+    pub(crate) modified_ns: i64,
+}
+
+impl FileVersion {
+    pub(crate) fn of(facts: &Metadata) -> Self {
+        let modified_ns = facts.mtime().saturating_mul(1_000_000_000).saturating_add(facts.mtime_nsec());
+        Self { len_bytes: facts.len(), modified_ns }
+    }
 }
 
 /// Pauses before a source that asks for it is tried again.
@@ -147,11 +162,16 @@ impl LocalFile {
         // What to read ahead is the policy's to say. A file system that takes no advice reads ahead, which does no harm.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         let uncached = if direct { Uncached::of(&file) } else { None };
-        Ok(Self { file, len_bytes: facts.len(), direct, uncached })
+        Ok(Self { file, version: FileVersion::of(&facts), direct, uncached })
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
-        self.len_bytes
+        self.version.len_bytes
+    }
+
+    /// What the file was when it was opened.
+    pub(crate) fn version(&self) -> FileVersion {
+        self.version
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -191,7 +211,7 @@ impl LocalFile {
 
     /// Reads whole pages at `offset_bytes`; what lies past the file's end is left alone. Nothing here allocates.
     pub(crate) fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), u16> {
-        let wanted = (self.len_bytes - offset_bytes).min(into.len() as u64) as usize;
+        let wanted = (self.len_bytes() - offset_bytes).min(into.len() as u64) as usize;
         let mut done = 0;
         while done < wanted {
             // The whole buffer, past the file's end too: direct reads are of whole blocks.
