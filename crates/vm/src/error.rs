@@ -306,6 +306,12 @@ pub enum SavedError {
         /// The object.
         name: String,
     },
+    /// An object that was given for what the snapshot began on belongs to another VM.
+    #[error("{object} belongs to another VM")]
+    OtherVm {
+        /// The object.
+        object: String,
+    },
     /// A file that the snapshot began on cannot be opened, or no memory or descriptor is left.
     #[error(transparent)]
     Make(#[from] MakeError),

@@ -349,6 +349,9 @@ impl Vm {
     /// # Errors
     /// See [`SavedError`].
     pub fn open_snapshot_on(&self, path: impl AsRef<Path>, bases: &[Object]) -> Result<Object, SavedError> {
+        if let Some(other) = bases.iter().find(|base| !Arc::ptr_eq(&base.core.vm, &self.core)) {
+            return Err(SavedError::OtherVm { object: other.name().to_owned() });
+        }
         let directory = Directory::lock(path.as_ref(), false)?;
         let Some(manifest) = directory.manifest()? else {
             return Err(SavedError::Nothing { path: path.as_ref().to_owned() });

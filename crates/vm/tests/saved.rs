@@ -157,6 +157,12 @@ fn objects_of_ones_own_are_given_again() {
     }
     let too_short = vm.source("mine", Words { len_bytes: PAGE_SIZE, ..Words::default() }).unwrap();
     assert!(vm.open_snapshot_on(directory.path(), &[too_short]).is_err());
+    // Its faults would be served by threads that know nothing of maps of this VM.
+    let of_another = support::vm().source("mine", words()).unwrap();
+    match vm.open_snapshot_on(directory.path(), &[of_another]) {
+        Err(SavedError::OtherVm { object }) => assert_eq!(object, "mine"),
+        other => panic!("{other:?}"),
+    }
     let given = [vm.source("mine", words()).unwrap(), vm.file(file.path()).unwrap()];
     let opened = vm.open_snapshot_on(directory.path(), &given).unwrap();
     let map = private(&vm, &opened);
