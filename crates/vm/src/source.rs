@@ -1,7 +1,7 @@
 //! Where the bytes of an object come from.
 
 use std::any::Any;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::mapping::FileMapping;
+use rustix::fs::OFlags;
 
 use crate::request::Request;
 use crate::uncached::Uncached;
@@ -142,16 +143,24 @@ pub(crate) const PAUSES: [Duration; 6] = [
     Duration::from_millis(500),
 ];
 
+/// Opens `path`, and waits for nobody at the other end where it is a FIFO.
+fn open(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
+    let file = options.custom_flags((flags | OFlags::NONBLOCK).bits() as i32).open(path)?;
+    // File systems may look at the flag in each read.
+    rustix::fs::fcntl_setfl(&file, flags)?;
+    Ok(file)
+}
+
 impl LocalFile {
     /// Opens `path`; with `direct`, past the page cache.
     pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Self> {
-        let flags = if direct { rustix::fs::OFlags::DIRECT.bits() as i32 } else { 0 };
-        Self::of(File::options().read(true).custom_flags(flags).open(path)?, direct)
+        let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
+        Self::of(open(path, File::options().read(true), flags)?, direct)
     }
 
     /// Opens `path` to be written to as well.
     pub(crate) fn open_writable(path: &Path) -> io::Result<Self> {
-        Self::of(File::options().read(true).write(true).open(path)?, false)
+        Self::of(open(path, File::options().read(true).write(true), OFlags::empty())?, false)
     }
 
     pub(crate) fn of(file: File, direct: bool) -> io::Result<Self> {
