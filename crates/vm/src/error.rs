@@ -379,6 +379,17 @@ pub enum FlushError {
         /// Why it cannot be had.
         reason: Reason,
     },
+    /// A page went to the file and out of memory, then the device failed, and the page cannot be read now to be written once more. The
+    /// next flush tries again.
+    #[error("page {page} of {object} cannot be read to be written once more: {reason}")]
+    Unread {
+        /// The object.
+        object: String,
+        /// The first such page.
+        page: PageIndex,
+        /// Why it cannot be had.
+        reason: Reason,
+    },
     /// The kernel refused to protect pages while they are written back.
     #[error("the kernel refused")]
     System(#[source] io::Error),
