@@ -80,9 +80,13 @@ impl Request {
         self.reading().range.start().offset_bytes()
     }
 
-    /// Where the bytes go, as many as are wanted: zeros until something is written here.
+    /// Where the bytes go, as many as are wanted: zeros until something is written here. Nothing in a child of fork(2), which
+    /// cannot serve its parent's requests.
     pub fn bytes(&mut self) -> &mut [u8] {
         let reading = self.reading.as_mut().expect("until it is completed");
+        if reading.is_inherited() {
+            return &mut [];
+        }
         let valid = valid_bytes(&reading.object, reading.range);
         &mut reading.buffer.pages(reading.range.len())[..valid]
     }
@@ -98,13 +102,16 @@ impl Request {
     }
 
     /// Whether nobody waits for it any more, so that work on it is lost: its deadline is over, or it was read ahead for a
-    /// map that has gone.
+    /// map that has gone, or this is a child of fork(2).
     pub fn is_cancelled(&self) -> bool {
+        if self.reading().is_inherited() {
+            return true;
+        }
         let pending = self.reading().flight.pending.lock().unwrap_or_else(PoisonError::into_inner);
         pending.as_ref().is_none_or(|pending| pending.then.is_void())
     }
 
-    /// The bytes are in place, or cannot be had.
+    /// The bytes are in place, or cannot be had. Nothing happens in a child of fork(2).
     pub fn complete(mut self, outcome: Result<(), SourceError>) {
         let reading = self.reading.take().expect("completed once");
         reading.complete(outcome.map_err(|error| match error {
@@ -185,6 +192,11 @@ fn room(
 }
 
 impl Reading {
+    /// Whether this is a child of the process whose read it is.
+    fn is_inherited(&self) -> bool {
+        self.object.vm.check_process().is_err()
+    }
+
     /// Asks the source.
     fn start(mut self: Box<Self>) {
         // What the buffer held belongs to another object: a source that fills less than all publishes zeros.
@@ -207,6 +219,10 @@ impl Reading {
     }
 
     fn complete(mut self: Box<Self>, outcome: Result<(), (u16, Option<String>)>) {
+        if self.is_inherited() {
+            // The buffer is not here, and the frames are the parent's too.
+            return std::mem::forget(self);
+        }
         // This may be a thread of the program: it holds a claim.
         let _masked = Masked::asynchronous();
         let object = Arc::clone(&self.object);
