@@ -17,6 +17,7 @@ use crate::buffers::BUFFER_PAGES;
 use crate::direct_fill::LocalFill;
 use crate::dirty::Dirty;
 use crate::home::Home;
+use crate::jobs::Job;
 use crate::pages::{Idleness, Pages, Seen};
 use crate::pin::Pins;
 use crate::reason::Reason;
@@ -307,6 +308,15 @@ impl ObjectCore {
         if pages > 0 {
             frames.unwired.fetch_sub(pages, Ordering::SeqCst);
             self.vm.pool.core().frames.rewire(pages);
+        }
+    }
+
+    /// Lets go of the object on a thread that others wait for. If nobody else holds it, its source goes, which may take long and touch maps: that
+    /// is done by a thread of its VM.
+    pub(crate) fn let_go(self: Arc<Self>) {
+        if let Some(last) = Arc::into_inner(self) {
+            let jobs = Arc::clone(&last.vm.jobs);
+            jobs.push(Job::Drop(Box::new(last)));
         }
     }
 

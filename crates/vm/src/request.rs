@@ -163,7 +163,7 @@ pub(crate) fn begin(
     let flight = Arc::new(Flight {
         object: Arc::clone(object),
         priority: wanted.priority,
-        deadline: object.vm.options.read_deadline.map(|limit| Instant::now() + limit),
+        deadline: object.vm.jobs.deadline(),
         pending: Mutex::new(Some(Pending { claim, wanted, then })),
     });
     if flight.deadline.is_some() {
@@ -228,18 +228,19 @@ impl Reading {
         let object = Arc::clone(&self.object);
         let frames = object.frames().expect("zeros are never read");
         let mut account = Account::here();
-        let Some(mut pending) = self.flight.take() else {
-            object.vm.request_buffers.give(self.buffer);
-            return;
-        };
-        if matches!(outcome, Err((reason::AGAIN, _))) && self.tries < PAUSES.len() {
+        let asks_again = matches!(outcome, Err((reason::AGAIN, _))) && self.tries < PAUSES.len();
+        // What is pending stays there meanwhile, so that the deadline finds it.
+        if asks_again && !self.flight.has_ended() {
             object
                 .vm
                 .figures
                 .add(account.cpu, &crate::statistics::Tally { retries: 1, ..Default::default() });
-            *self.flight.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(pending);
             return object.vm.jobs.push(Job::Again(self));
         }
+        let Some(mut pending) = self.flight.take() else {
+            object.vm.request_buffers.give(self.buffer);
+            return;
+        };
         let range = pending.claim.range();
         let outcome = outcome.and_then(|()| {
             let valid = valid_bytes(&object, range);
@@ -287,11 +288,22 @@ impl Flight {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    fn has_ended(&self) -> bool {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// It has ended, and nobody looks after its deadline any more.
+    pub(crate) fn let_go(self: Arc<Self>) {
+        if let Some(last) = Arc::into_inner(self) {
+            last.object.let_go();
+        }
+    }
+
     /// Whether it has ended; one that is too late ends now.
     pub(crate) fn expire(&self, now: Instant) -> bool {
         let late = self.deadline.is_some_and(|deadline| deadline <= now);
         if !late {
-            return self.pending.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+            return self.has_ended();
         }
         if let Some(mut pending) = self.take() {
             let mut account = Account::here();
@@ -313,6 +325,17 @@ impl Flight {
         }
         true
     }
+}
+
+/// What was claimed for a fault waited too long for a thread that reads it.
+pub(crate) fn expire(object: Arc<ObjectCore>, mut claim: Claim, wanted: Wanted, then: Then) {
+    let mut account = Account::here();
+    // See `Jobs::run`.
+    let _entered = then.enter(account.cpu);
+    let told = claim.narrow(wanted.alone());
+    let failed = fill::give_up(&object, claim, wanted, reason::TIMED_OUT, told, &mut account);
+    end(&object, failed, wanted, then, &mut account);
+    object.let_go();
 }
 
 /// A read has ended: whoever waits for it goes on.

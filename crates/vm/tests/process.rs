@@ -176,6 +176,55 @@ fn child_has_requests() {
     eprintln!("the parent has its frames");
 }
 
+#[test]
+fn touches_of_a_source_that_hangs_end_at_the_deadline() {
+    passes("child_touches_what_hangs", &["timeout", "60"], "all had SIGBUS");
+}
+
+static FAILED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_sigbus(_: libc::c_int) {
+    FAILED.fetch_add(1, Ordering::SeqCst);
+    loop {
+        // SAFETY: sleeps.
+        unsafe { libc::pause() };
+    }
+}
+
+#[test]
+fn child_touches_what_hangs() {
+    struct Hangs;
+    impl Source for Hangs {
+        fn len_bytes(&self) -> u64 {
+            64 * 4096
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            loop {
+                thread::park();
+            }
+        }
+    }
+    if !is_child("child_touches_what_hangs") {
+        return;
+    }
+    // SAFETY: a handler that counts and sleeps.
+    unsafe { libc::signal(libc::SIGBUS, on_sigbus as *const () as usize) };
+    let probe = vm();
+    let modes = modes(&probe, &probe.anonymous(4096).unwrap());
+    for mode in &modes {
+        // More touches than threads: some wait in the queue only.
+        let options = VmOptions::default().fill_threads(1).read_deadline(Duration::from_millis(100));
+        let vm = Vm::new(options.explain(false)).unwrap();
+        for _ in 0..80 {
+            let object = vm.source("hangs", Hangs).unwrap();
+            let map = vm.map(&object, &MapOptions::shared().mode(*mode)).unwrap();
+            thread::spawn(move || touch(&map, 3));
+        }
+    }
+    until(|| FAILED.load(Ordering::SeqCst) == 80 * modes.len());
+    eprintln!("all had SIGBUS");
+}
+
 static MAP: AtomicU64 = AtomicU64::new(0);
 static TOUCHED: AtomicUsize = AtomicUsize::new(0);
 
