@@ -75,17 +75,13 @@ impl Crew {
         self.pushed.load(Ordering::SeqCst)
     }
 
-    /// Sleeps until somebody calls, unless that happened since `calls` was taken; every `tick` ends it too.
-    pub(crate) fn sleep(&self, calls: u32, tick: Option<Duration>) -> Slept {
+    /// Sleeps until somebody calls, unless that happened since `calls` was taken.
+    pub(crate) fn sleep(&self, calls: u32) -> Slept {
         self.idle.fetch_add(1, Ordering::SeqCst);
-        let timed_out = wait_for(&self.pushed, calls, tick.map_or(IDLE, |tick| tick.min(IDLE)));
-        // Those that look after something at each tick stay. The last that is idle does too: whoever took work while it was
-        // there has started no other.
+        let timed_out = wait_for(&self.pushed, calls, IDLE);
+        // The last that is idle stays: whoever took work while it was there has started no other.
         let others_are_idle = |idle| (idle > 1).then_some(idle - 1);
-        if timed_out
-            && tick.is_none()
-            && self.idle.fetch_update(Ordering::SeqCst, Ordering::SeqCst, others_are_idle).is_ok()
-        {
+        if timed_out && self.idle.fetch_update(Ordering::SeqCst, Ordering::SeqCst, others_are_idle).is_ok() {
             return Slept::TooLong;
         }
         self.idle.fetch_sub(1, Ordering::SeqCst);
@@ -131,10 +127,10 @@ mod tests {
     fn the_last_idle_thread_stays() {
         let crew = Crew::new(4);
         crew.idle.store(1, Ordering::SeqCst);
-        assert_eq!(crew.sleep(crew.calls(), None), Slept::TooLong, "another is idle");
+        assert_eq!(crew.sleep(crew.calls()), Slept::TooLong, "another is idle");
         // That one has taken work, and started nobody: this one was idle.
         crew.idle.store(0, Ordering::SeqCst);
-        assert_eq!(crew.sleep(crew.calls(), None), Slept::Woken, "nobody is left to take the next work");
+        assert_eq!(crew.sleep(crew.calls()), Slept::Woken, "nobody is left to take the next work");
         assert!(crew.misses_another() && crew.take_missing() && !crew.take_missing());
     }
 }

@@ -294,11 +294,23 @@ pub enum SavedError {
         /// The file.
         path: PathBuf,
     },
+    /// A file that the snapshot began on was removed, or another has its name: the snapshot could not be opened again.
+    #[error("{name}, which the snapshot began on, was removed or replaced")]
+    BaseGone {
+        /// The file.
+        name: String,
+    },
     /// An object that the snapshot began on is no file, and was not given.
     #[error("the snapshot began on {name}, which is no file: give it to Vm::open_snapshot_on")]
     NoBase {
         /// The object.
         name: String,
+    },
+    /// An object that was given for what the snapshot began on belongs to another VM.
+    #[error("{object} belongs to another VM")]
+    OtherVm {
+        /// The object.
+        object: String,
     },
     /// A file that the snapshot began on cannot be opened, or no memory or descriptor is left.
     #[error(transparent)]
@@ -360,6 +372,17 @@ pub enum FlushError {
     /// A page went to the file and out of memory, then the device failed, and the file no longer gives what was written.
     #[error("page {page} of {object} was written and is lost: {reason}")]
     Lost {
+        /// The object.
+        object: String,
+        /// The first such page.
+        page: PageIndex,
+        /// Why it cannot be had.
+        reason: Reason,
+    },
+    /// A page went to the file and out of memory, then the device failed, and the page cannot be read now to be written once more. The
+    /// next flush tries again.
+    #[error("page {page} of {object} cannot be read to be written once more: {reason}")]
+    Unread {
         /// The object.
         object: String,
         /// The first such page.

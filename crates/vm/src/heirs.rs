@@ -7,13 +7,17 @@
 //! ```
 //!
 //! Who forks waits, with the locks of the allocator held, until the event of the fork is read. So a reader does nothing but
-//! read: it allocates nothing, takes no lock, and makes no call that fails until all events are read. The server does the rest.
+//! read: it allocates nothing, takes no lock, and keeps a descriptor in reserve, since the event is one. The server does the rest.
+//!
+//! Which maps a child has is told by the order of the queue: those that were made, and not dropped, before its fork. A fork returns a moment before
+//! its event is in the queue: who makes or drops a map waits for that.
 //!
 //! A child's page tables are the kernel's copies of its parent's; what is not in them is filled from the same objects at the same
 //! addresses. So a child's map is one more [`MapCore`] here, with the child's descriptor.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use prepage_core::PAGE_SIZE;
@@ -29,13 +33,16 @@ use crate::handler::{Vital, serve_message};
 use crate::map::MapCore;
 use crate::options::Mode;
 use crate::space::Space;
-use crate::sync::{AtomicU32, Mutex, Ordering, spawn, wait, wake, yield_now};
+use crate::sync::{AtomicU32, Ordering, spawn, wait, wait_for, wake, yield_now};
 use crate::vm::VmCore;
 
 /// So many messages may wait for the server.
 const QUEUE: usize = 4096;
 /// How often a reader looks whether the process is still there whose faults it reads, where there are none.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+
+/// What is tried again where no descriptor or thread is left waits so long.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// What serves the maps that children inherit, here and in children. Its threads end when this is dropped.
 #[derive(Debug)]
@@ -46,7 +53,7 @@ pub(crate) struct Heirs {
 
 /// What the threads share.
 ///
-/// Lock legend: (a) atomic; `queue` is one of atomics; `maps` is taken by the server and by who makes maps, never by readers.
+/// Lock legend: (a) atomic; `queue` is one of atomics.
 #[derive(Debug)]
 struct Shared {
     queue: ArrayQueue<Told>,
@@ -54,10 +61,10 @@ struct Shared {
     bell: AtomicU32,
     /// (a) 1 once the first reader reads.
     ready: AtomicU32,
+    /// (a) Odd while events of this process are read that are not in the queue yet; changes when they are.
+    reading: AtomicU32,
     /// (a) 1 when the threads have to end.
     stop: AtomicU32,
-    /// The maps of this process that the next child inherits.
-    maps: Mutex<Vec<Arc<MapCore>>>,
 }
 
 /// What the server is told.
@@ -67,6 +74,8 @@ enum Told {
     Forked(Arc<Space>, OwnedFd),
     /// The child has ended.
     Ended(Arc<Space>),
+    /// Children of this process inherit the map.
+    Made(Arc<MapCore>),
     /// The map with this number is none of this process's any more.
     Dropped(u64),
 }
@@ -76,6 +85,14 @@ enum Told {
 struct Heir {
     space: Arc<Space>,
     maps: Vec<(Arc<MapCore>, MapRef)>,
+}
+
+/// The thread of a child that is to be started.
+#[derive(Debug)]
+struct Reader {
+    space: Arc<Space>,
+    /// One of the child's maps.
+    first: Arc<Span>,
 }
 
 impl VmCore {
@@ -93,8 +110,8 @@ impl VmCore {
             queue: ArrayQueue::new(QUEUE),
             bell: AtomicU32::new(0),
             ready: AtomicU32::new(0),
+            reading: AtomicU32::new(0),
             stop: AtomicU32::new(0),
-            maps: Mutex::new(Vec::new()),
         });
         let made = Heirs { space: Arc::clone(&space), shared: Arc::clone(&shared) };
         spawn("prepage-heirs", {
@@ -113,21 +130,25 @@ impl VmCore {
 
     /// Children inherit `map` from here on.
     pub(crate) fn bequeath(&self, map: &Arc<MapCore>) {
-        self.with_heirs(|shared| {
-            shared.maps.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(map));
-        });
+        self.tell_server(Told::Made(Arc::clone(map)));
     }
 
     /// Children do not inherit the map with the number `id` any more. Those that were forked before keep it.
     pub(crate) fn disinherit(&self, id: u64) {
-        self.with_heirs(|shared| shared.tell(Told::Dropped(id)));
+        self.tell_server(Told::Dropped(id));
     }
 
-    fn with_heirs(&self, act: impl FnOnce(&Shared)) {
+    /// Tells of a change after the forks that have returned.
+    fn tell_server(&self, change: Told) {
         let heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner);
-        let shared = heirs.as_ref().map(|heirs| Arc::clone(&heirs.shared));
+        let shared =
+            heirs.as_ref().map(|heirs| Arc::clone(&heirs.shared)).expect("made before the first map");
         drop(heirs);
-        act(&shared.expect("made before the first map"));
+        let reading = shared.reading.load(Ordering::SeqCst);
+        while !reading.is_multiple_of(2) && shared.reading.load(Ordering::SeqCst) == reading {
+            yield_now();
+        }
+        shared.tell(change);
     }
 }
 
@@ -171,6 +192,8 @@ impl Shared {
 fn read(space: &Arc<Space>, shared: &Arc<Shared>, child: Option<&Arc<Span>>) {
     let _vital = Vital;
     let mut events: Vec<Event> = Vec::with_capacity(16);
+    let reserve = || rustix::io::fcntl_dupfd_cloexec(&space.uffd, 0).ok();
+    let mut spare = reserve();
     shared.ready.store(1, Ordering::SeqCst);
     wake(&shared.ready, 1);
     while !shared.has_to_end() {
@@ -183,8 +206,9 @@ fn read(space: &Arc<Space>, shared: &Arc<Shared>, child: Option<&Arc<Span>>) {
         {
             break;
         }
-        // Fails for a descriptor that cannot be read alone.
-        space.uffd.read(&mut events).expect("a userfaultfd can be read");
+        let is_own = u32::from(child.is_none());
+        shared.reading.fetch_add(is_own, Ordering::SeqCst);
+        let read = space.uffd.read(&mut events);
         for event in events.drain(..) {
             match event {
                 Event::Fault(message) => shared.tell(Told::Fault(Arc::clone(space), message)),
@@ -192,54 +216,70 @@ fn read(space: &Arc<Space>, shared: &Arc<Shared>, child: Option<&Arc<Span>>) {
                 _ => {}
             }
         }
+        shared.reading.fetch_add(is_own, Ordering::SeqCst);
+        match read {
+            Ok(()) => spare = spare.or_else(reserve),
+            // The event of a fork stays until there is a descriptor for it.
+            Err(_) if spare.take().is_some() => {}
+            Err(_) => std::thread::sleep(PAUSE),
+        }
     }
     shared.tell(Told::Ended(Arc::clone(space)));
 }
 
 fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
     let _vital = Vital;
+    // The maps of this process that the next child inherits.
+    let mut maps: Vec<Arc<MapCore>> = Vec::new();
     let mut heirs: Vec<Heir> = Vec::new();
+    // Those that no thread reads yet. A child that nobody serves waits.
+    let mut unread: Vec<Reader> = Vec::new();
     loop {
         let rung = shared.bell.load(Ordering::SeqCst);
+        unread.retain(|reader| reader.start(shared).is_err());
         let Some(told) = shared.queue.pop() else {
             if shared.has_to_end() {
                 return;
             }
-            wait(&shared.bell, rung);
+            if unread.is_empty() {
+                wait(&shared.bell, rung);
+            } else {
+                wait_for(&shared.bell, rung, PAUSE);
+            }
             continue;
         };
         match told {
             Told::Fault(space, message) => serve_message(&space, &message),
             Told::Forked(parent, fd) => {
-                let maps: Vec<Arc<MapCore>> = if Arc::ptr_eq(&parent, own) {
-                    shared.maps.lock().unwrap_or_else(PoisonError::into_inner).clone()
+                let of_child;
+                let maps = if Arc::ptr_eq(&parent, own) {
+                    &maps
                 } else {
                     let parent = heirs.iter().find(|heir| Arc::ptr_eq(&heir.space, &parent));
-                    parent.map_or_else(Vec::new, |heir| {
+                    of_child = parent.map_or_else(Vec::new, |heir| {
                         heir.maps.iter().map(|(map, _)| Arc::clone(map)).collect()
-                    })
+                    });
+                    &of_child
                 };
-                heirs.extend(Heir::new(fd, &maps, shared));
+                if let Some((heir, reader)) = Heir::new(fd, maps) {
+                    heirs.push(heir);
+                    unread.push(reader);
+                }
             }
             Told::Ended(space) => {
                 if let Some(at) = heirs.iter().position(|heir| Arc::ptr_eq(&heir.space, &space)) {
                     drop(heirs.swap_remove(at));
                 }
             }
-            Told::Dropped(id) => {
-                let mut maps = shared.maps.lock().unwrap_or_else(PoisonError::into_inner);
-                let at = maps.iter().position(|map| map.id() == id);
-                let gone = at.map(|at| maps.swap_remove(at));
-                drop(maps);
-                drop(gone);
-            }
+            Told::Made(map) => maps.push(map),
+            Told::Dropped(id) => maps.retain(|map| map.id() != id),
         }
     }
 }
 
 impl Heir {
-    /// A child whose faults `fd` tells, with `maps`; `None` where there are none.
-    fn new(fd: OwnedFd, maps: &[Arc<MapCore>], shared: &Arc<Shared>) -> Option<Self> {
+    /// A child whose faults `fd` tells, with `maps`, and who is to read them; `None` where there are none.
+    fn new(fd: OwnedFd, maps: &[Arc<MapCore>]) -> Option<(Self, Reader)> {
         let space = Space::new(Userfaultfd::of_child(fd), Mode::Handler, Addresses::of_descriptor());
         let maps: Vec<_> = maps
             .iter()
@@ -250,11 +290,14 @@ impl Heir {
             })
             .collect();
         let first = Arc::clone(&maps.first()?.0.span);
-        let heir = Self { space: Arc::clone(&space), maps };
-        let shared = Arc::clone(shared);
-        // Without a thread nobody would serve the child, and what it touches would read as zeros.
-        spawn("prepage-heir", move || read(&space, &shared, Some(&first))).expect("a thread for a child");
-        Some(heir)
+        Some((Self { space: Arc::clone(&space), maps }, Reader { space, first }))
+    }
+}
+
+impl Reader {
+    fn start(&self, shared: &Arc<Shared>) -> std::io::Result<()> {
+        let (space, first, shared) = (Arc::clone(&self.space), Arc::clone(&self.first), Arc::clone(shared));
+        spawn("prepage-heir", move || read(&space, &shared, Some(&first))).map(drop)
     }
 }
 

@@ -11,6 +11,9 @@
 //! touch other maps hold up nobody. Threads are started by one that does nothing else: to start one allocates, and a signal handler that
 //! interrupted the allocator may wait for the work. The background threads run at a lower priority: what they do with bytes that came for
 //! nobody delays no thread that somebody waits for.
+//!
+//! Where there is a deadline, one thread more looks after it, which runs no source. It ends reads that take too long, and what waits in a
+//! queue from which nothing was taken for so long: all threads hang then. That others come first is no reason to fail.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,9 +28,11 @@ use crate::fault::{Touch, serve_listed};
 use crate::fill::Wanted;
 use crate::object::ObjectCore;
 use crate::pages::Claim;
-use crate::request::{Flight, Reading};
+use crate::request::{self, Flight, Reading};
 use crate::statistics::Account;
-use crate::sync::{AtomicU32, Mutex, Ordering, be_patient, priority, spawn, thread_number, wait, wake};
+use crate::sync::{
+    AtomicU32, Mutex, Ordering, be_patient, priority, spawn, thread_number, wait, wait_for, wake,
+};
 use crate::work::{Step, Then, read_claim};
 
 /// Threads that sleep in a signal handler until their work is queued.
@@ -38,6 +43,10 @@ const AHEAD: usize = 4096;
 const FOR_DEMAND: u32 = 64;
 /// How much later than its deadline a read may fail, in parts of the deadline.
 const DEADLINE_PARTS: u32 = 8;
+/// Deadlines are not looked at more often, for the sake of the processor.
+const TICK_MIN: Duration = Duration::from_millis(1);
+/// Nor less often: reads that have ended are kept until then.
+const TICK_MAX: Duration = Duration::from_secs(1);
 
 /// One piece of work.
 #[derive(Debug)]
@@ -79,16 +88,27 @@ pub(crate) struct Jobs {
     missed: AtomicU32,
     /// (a) Changes with every pop of urgent work; who found no room sleeps on it.
     popped: AtomicU32,
+    /// (a) Changes with every pop of work for ranges.
+    begun: AtomicU32,
     /// (a) Threads at work that is not urgent, of both kinds.
     busy: AtomicU32,
     /// (c) The most of these.
     limit: u32,
     /// (c) The priority of who made the VM.
     usual: i32,
-    /// (c) How often deadlines are looked at.
-    tick: Option<Duration>,
-    /// (a)
+    /// (c) How long a read may take; `None` for ever.
+    deadline: Option<Duration>,
+    /// (f) 1 when the threads have to end.
     stop: AtomicU32,
+}
+
+/// What the thread of deadlines saw of a queue.
+struct Stuck {
+    /// How often something was taken from it.
+    taken: u32,
+    /// How many waited in it.
+    waiting: usize,
+    since: Instant,
 }
 
 /// The numbers of all VMs' threads in this process, 0 where there is none. No thread-local word: in a library that is loaded
@@ -137,24 +157,42 @@ impl Jobs {
             background: Crew::new(limit),
             missed: AtomicU32::new(0),
             popped: AtomicU32::new(0),
+            begun: AtomicU32::new(0),
             busy: AtomicU32::new(0),
             limit: limit.max(1),
             usual: priority(),
-            tick: deadline.map(|deadline| deadline / DEADLINE_PARTS),
+            // One that no clock reaches is none.
+            deadline: deadline.filter(|deadline| Instant::now().checked_add(*deadline).is_some()),
             stop: AtomicU32::new(0),
         });
-        let started = [Kind::Prompt, Kind::Background].into_iter().try_for_each(|kind| {
-            jobs.crew(kind).first();
-            jobs.start_thread(kind)
-        });
-        let starter = Arc::clone(&jobs);
-        match started.and_then(|()| spawn("prepage-crew", move || starter.start_missing())) {
-            Ok(_) => Ok(jobs),
-            Err(error) => {
-                jobs.stop();
-                Err(error)
-            }
+        let started = jobs.start_threads();
+        if started.is_err() {
+            jobs.stop();
         }
+        started.map(|()| jobs)
+    }
+
+    fn start_threads(self: &Arc<Self>) -> std::io::Result<()> {
+        for kind in [Kind::Prompt, Kind::Background] {
+            self.crew(kind).first();
+            self.start_thread(kind)?;
+        }
+        if let Some(deadline) = self.deadline {
+            let jobs = Arc::clone(self);
+            spawn("prepage-late", move || jobs.look_after(deadline))?;
+        }
+        let jobs = Arc::clone(self);
+        spawn("prepage-crew", move || jobs.start_missing()).map(drop)
+    }
+
+    /// Whether reads have a deadline.
+    pub(crate) fn has_deadline(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// When a read that begins now takes too long.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline.and_then(|deadline| Instant::now().checked_add(deadline))
     }
 
     /// Has urgent work done, from a signal handler: sleeps until there is room.
@@ -207,6 +245,7 @@ impl Jobs {
         self.prompt.call_all();
         self.background.call_all();
         self.call_starter();
+        wake(&self.stop, 1);
     }
 
     /// Returns when all threads have ended that [`Self::stop`] told to.
@@ -295,21 +334,16 @@ impl Jobs {
     /// The next piece of work, and whether it is urgent; `None` when this thread has to end.
     fn next(&self, kind: Kind) -> Option<(Job, bool)> {
         let crew = self.crew(kind);
-        // Deadlines are looked at by those who are there for who waits.
-        let tick = self.tick.filter(|_| kind == Kind::Prompt);
         loop {
             let calls = crew.calls();
             if let Some(job) = self.pop(kind) {
                 return Some(job);
             }
-            if tick.is_some() {
-                self.expire();
-            }
             let stopped = self.stop.load(Ordering::SeqCst) != 0;
             if stopped {
                 return None;
             }
-            if crew.sleep(calls, tick) == Slept::TooLong {
+            if crew.sleep(calls) == Slept::TooLong {
                 return self.pop(kind);
             }
         }
@@ -325,7 +359,9 @@ impl Jobs {
             return None;
         }
         let job = match kind {
-            Kind::Prompt => lock(&self.wanted).pop_front(),
+            Kind::Prompt => lock(&self.wanted).pop_front().inspect(|_| {
+                self.begun.fetch_add(1, Ordering::SeqCst);
+            }),
             Kind::Background if lock(&self.wanted).is_empty() => self.ahead.pop(),
             Kind::Background => None,
         };
@@ -339,12 +375,19 @@ impl Jobs {
         if self.listed_due.swap(0, Ordering::SeqCst) != 0 {
             return Some(Job::Listed);
         }
-        if let Some(job) = self.urgent.pop() {
-            self.popped.fetch_add(1, Ordering::SeqCst);
-            wake(&self.popped, 1);
-            return Some(job);
-        }
-        lock(&self.urgent_more).pop_front()
+        self.pop_pushed().or_else(|| {
+            lock(&self.urgent_more).pop_front().inspect(|_| {
+                self.popped.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+    }
+
+    /// The next of what signal handlers pushed.
+    fn pop_pushed(&self) -> Option<Job> {
+        let job = self.urgent.pop()?;
+        self.popped.fetch_add(1, Ordering::SeqCst);
+        wake(&self.popped, 1);
+        Some(job)
     }
 
     /// One more at work that is not urgent; false where there are as many as there may be.
@@ -365,15 +408,59 @@ impl Jobs {
         }
     }
 
-    /// Ends the reads that are too late.
-    fn expire(&self) {
-        if self.tick.is_none() {
-            return;
-        }
-        let flights = std::mem::take(&mut *lock(&self.flights));
+    /// Ends what takes too long, until the end.
+    fn look_after(&self, deadline: Duration) {
+        let tick = (deadline / DEADLINE_PARTS).clamp(TICK_MIN, TICK_MAX);
         let now = Instant::now();
-        let left: Vec<_> = flights.into_iter().filter(|flight| !flight.expire(now)).collect();
-        lock(&self.flights).extend(left);
+        let [mut pushed, mut more, mut wanted] = [(); 3].map(|()| Stuck { taken: 0, waiting: 0, since: now });
+        while self.stop.load(Ordering::SeqCst) == 0 {
+            wait_for(&self.stop, 0, tick);
+            let now = Instant::now();
+            let flights = std::mem::take(&mut *lock(&self.flights));
+            let (ended, left): (Vec<_>, Vec<_>) = flights.into_iter().partition(|flight| flight.expire(now));
+            lock(&self.flights).extend(left);
+            ended.into_iter().for_each(Flight::let_go);
+
+            let [popped, begun] = [&self.popped, &self.begun].map(|taken| taken.load(Ordering::SeqCst));
+            // Where there is a place for it, work for ranges waits for threads that urgent work has taken.
+            let has_place = self.busy.load(Ordering::SeqCst) < self.limit;
+            let begun = begun.wrapping_add(if has_place { popped } else { 0 });
+            let late = pushed.late(popped, self.urgent.len(), now, deadline);
+            (0..late).filter_map(|_| self.pop_pushed()).for_each(|job| self.expire(job));
+            for (queue, stuck, taken) in
+                [(&self.urgent_more, &mut more, popped), (&self.wanted, &mut wanted, begun)]
+            {
+                let late = stuck.late(taken, lock(queue).len(), now, deadline);
+                (0..late).filter_map(|_| lock(queue).pop_front()).for_each(|job| self.expire(job));
+            }
+            // Faults that were listed for pages which failed by now.
+            if self.listed_due.swap(0, Ordering::SeqCst) != 0 {
+                serve_listed(self);
+            }
+        }
+    }
+
+    /// Nobody came to do `job` in time.
+    fn expire(&self, job: Job) {
+        match job {
+            Job::Fill { object, claim, wanted, then } => request::expire(object, claim, wanted, then),
+            Job::Step(step) => step.expire(),
+            // Nobody waits for it, or it has a deadline of its own.
+            other => self.push(other),
+        }
+    }
+}
+
+impl Stuck {
+    /// How many, from the first on, wait while nothing was taken for as long as `deadline`.
+    fn late(&mut self, taken: u32, waiting: usize, now: Instant, deadline: Duration) -> usize {
+        let is_stuck = taken == self.taken && self.waiting > 0;
+        if is_stuck && now - self.since < deadline {
+            return 0;
+        }
+        let late = if is_stuck { self.waiting } else { 0 };
+        *self = Self { taken, waiting: waiting.saturating_sub(late), since: now };
+        late
     }
 }
 

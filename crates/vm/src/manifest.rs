@@ -239,6 +239,9 @@ impl Manifest {
         if !self.images.is_sorted_by(|one, next| one < next) {
             return Err("images out of order");
         }
+        if self.images.last() == Some(&u64::MAX) {
+            return Err("an image that no other can follow");
+        }
         let mut from = 0;
         for run in &self.runs {
             let end = run.start.checked_add(run.sums.len() as u64).ok_or("pages beyond all memory")?;
@@ -359,6 +362,7 @@ mod tests {
         );
         assert_eq!(refused(&|manifest| manifest.below[1].pages = u64::MAX), "pages beyond all memory");
         assert_eq!(refused(&|manifest| manifest.images[1] = 3), "images out of order");
+        assert_eq!(refused(&|manifest| manifest.images[1] = u64::MAX), "an image that no other can follow");
         assert_eq!(refused(&|manifest| manifest.runs[1].start = 2), "saved pages out of order");
         assert_eq!(refused(&|manifest| manifest.runs[1].start = 5), "saved pages out of order");
         assert_eq!(refused(&|manifest| manifest.runs[1].sums.clear()), "saved pages out of order");

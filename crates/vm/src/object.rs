@@ -17,6 +17,7 @@ use crate::buffers::BUFFER_PAGES;
 use crate::direct_fill::LocalFill;
 use crate::dirty::Dirty;
 use crate::home::Home;
+use crate::jobs::Job;
 use crate::pages::{Idleness, Pages, Seen};
 use crate::pin::Pins;
 use crate::reason::Reason;
@@ -174,21 +175,21 @@ impl Object {
         self.core.frames().map_or(0, Frames::resident)
     }
 
-    /// Whether `page` is in memory.
+    /// Whether `page` is in memory. No page is in a child of fork(2).
     pub fn is_resident(&self, page: PageIndex) -> bool {
-        self.pages().contains(page)
-            && self
-                .core
-                .frames()
-                .is_some_and(|frames| matches!(frames.pages.see(page), Seen::Resident { .. }))
+        self.words_of(page).is_some_and(|pages| matches!(pages.see(page), Seen::Resident { .. }))
     }
 
     /// Whether `page` is in memory, and maps may show it: false also for one that is not in memory.
     pub fn is_wired(&self, page: PageIndex) -> bool {
-        let frames = self.core.frames().filter(|_| self.pages().contains(page));
-        frames.is_some_and(|frames| {
-            frames.pages.idleness(page) == Idleness::Wired || frames.pages.is_pinned(page)
-        })
+        self.words_of(page)
+            .is_some_and(|pages| pages.idleness(page) == Idleness::Wired || pages.is_pinned(page))
+    }
+
+    /// The words among which that of `page` is, in the process that has them.
+    fn words_of(&self, page: PageIndex) -> Option<&Pages> {
+        let is_here = self.pages().contains(page) && self.core.vm.check_process().is_ok();
+        self.core.frames().filter(|_| is_here).map(|frames| &*frames.pages)
     }
 
     /// The maps of the object: one backing each, and one for each piece of a map of several.
@@ -307,6 +308,15 @@ impl ObjectCore {
         if pages > 0 {
             frames.unwired.fetch_sub(pages, Ordering::SeqCst);
             self.vm.pool.core().frames.rewire(pages);
+        }
+    }
+
+    /// Lets go of the object on a thread that others wait for. If nobody else holds it, its source goes, which may take long and touch maps: that
+    /// is done by a thread of its VM.
+    pub(crate) fn let_go(self: Arc<Self>) {
+        if let Some(last) = Arc::into_inner(self) {
+            let jobs = Arc::clone(&last.vm.jobs);
+            jobs.push(Job::Drop(Box::new(last)));
         }
     }
 

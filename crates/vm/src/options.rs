@@ -82,7 +82,7 @@ impl VmOptions {
     }
 
     /// How long a source may take for a read before whoever waits for it gets an error; for ever unless given. What comes
-    /// later is thrown away.
+    /// later is thrown away. Reads that wait for a thread fail too, where no thread became free for so long.
     pub fn read_deadline(self, read_deadline: Duration) -> Self {
         Self { read_deadline: Some(read_deadline), ..self }
     }

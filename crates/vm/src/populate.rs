@@ -30,7 +30,8 @@ impl Map {
     /// be had before are tried again.
     ///
     /// # Errors
-    /// A page that cannot be had, and why; the others are there.
+    /// A page that cannot be had, and why; the others are there. Where a read took longer than
+    /// [`VmOptions::read_deadline`](crate::VmOptions::read_deadline) those may be missing that had not been read by then.
     pub fn populate(&self, range: PageRange) -> Result<(), AccessError> {
         self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
         self.inside(range)?;
@@ -61,7 +62,8 @@ impl Map {
         let mut unread = Ok(());
         let shown = self.core.show_all(range, account, |place, page, account| {
             let known = |outcome: &Result<(), Unavailable>| {
-                matches!(outcome, Err((object, failed, _)) if *failed == page && Arc::ptr_eq(object, place.object))
+                matches!(outcome, Err((object, failed, code))
+                    if (*failed == page || *code == reason::TIMED_OUT) && Arc::ptr_eq(object, place.object))
             };
             if known(&outcome) || known(&unread) {
                 return false;
@@ -131,9 +133,11 @@ fn read_all(place: &Place<'_>, count: u64, account: &mut Account) -> Result<(), 
     let by_this_thread = match object.frames().map(|frames| &frames.bytes) {
         // Local reads take a CPU, of which this thread has one.
         Some(Bytes::Local(_)) => true,
-        _ => is_short,
+        // No deadline ends the wait of a thread that hangs in the source itself.
+        _ => is_short && !object.vm.jobs.has_deadline(),
     };
-    if !is_worker() && !is_short {
+    let needs_no_other = is_worker() || is_short && by_this_thread;
+    if !needs_no_other {
         sweep.start(object, object.vm.options.fill_threads as usize, account);
     }
     if by_this_thread || is_worker() {

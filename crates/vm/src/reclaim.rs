@@ -7,7 +7,6 @@ use std::sync::{Arc, PoisonError};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
 use crate::evict::take_claimed;
-use crate::jobs::Job;
 use crate::object::ObjectCore;
 use crate::order::{Entry, Look, Next, Order, Replacement, Unwiring};
 use crate::pages::{Idleness, Unwire};
@@ -101,14 +100,9 @@ impl Met {
         self.0.entry(key).or_insert_with(|| pool.object(key)).as_ref()
     }
 
-    /// Nobody else may hold an object by now: then its source goes, on a thread of its VM, for that may take long and touch maps.
+    /// Nobody else may hold an object by now.
     fn let_go(self) {
-        for object in self.0.into_values().flatten() {
-            if let Some(last) = Arc::into_inner(object) {
-                let jobs = Arc::clone(&last.vm.jobs);
-                jobs.push(Job::Drop(Box::new(last)));
-            }
-        }
+        self.0.into_values().flatten().for_each(ObjectCore::let_go);
     }
 }
 

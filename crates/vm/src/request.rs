@@ -80,9 +80,13 @@ impl Request {
         self.reading().range.start().offset_bytes()
     }
 
-    /// Where the bytes go, as many as are wanted: zeros until something is written here.
+    /// Where the bytes go, as many as are wanted: zeros until something is written here. Nothing in a child of fork(2), which
+    /// cannot serve its parent's requests.
     pub fn bytes(&mut self) -> &mut [u8] {
         let reading = self.reading.as_mut().expect("until it is completed");
+        if reading.is_inherited() {
+            return &mut [];
+        }
         let valid = valid_bytes(&reading.object, reading.range);
         &mut reading.buffer.pages(reading.range.len())[..valid]
     }
@@ -98,13 +102,16 @@ impl Request {
     }
 
     /// Whether nobody waits for it any more, so that work on it is lost: its deadline is over, or it was read ahead for a
-    /// map that has gone.
+    /// map that has gone, or this is a child of fork(2).
     pub fn is_cancelled(&self) -> bool {
+        if self.reading().is_inherited() {
+            return true;
+        }
         let pending = self.reading().flight.pending.lock().unwrap_or_else(PoisonError::into_inner);
         pending.as_ref().is_none_or(|pending| pending.then.is_void())
     }
 
-    /// The bytes are in place, or cannot be had.
+    /// The bytes are in place, or cannot be had. Nothing happens in a child of fork(2).
     pub fn complete(mut self, outcome: Result<(), SourceError>) {
         let reading = self.reading.take().expect("completed once");
         reading.complete(outcome.map_err(|error| match error {
@@ -156,7 +163,7 @@ pub(crate) fn begin(
     let flight = Arc::new(Flight {
         object: Arc::clone(object),
         priority: wanted.priority,
-        deadline: object.vm.options.read_deadline.map(|limit| Instant::now() + limit),
+        deadline: object.vm.jobs.deadline(),
         pending: Mutex::new(Some(Pending { claim, wanted, then })),
     });
     if flight.deadline.is_some() {
@@ -185,6 +192,11 @@ fn room(
 }
 
 impl Reading {
+    /// Whether this is a child of the process whose read it is.
+    fn is_inherited(&self) -> bool {
+        self.object.vm.check_process().is_err()
+    }
+
     /// Asks the source.
     fn start(mut self: Box<Self>) {
         // What the buffer held belongs to another object: a source that fills less than all publishes zeros.
@@ -207,23 +219,28 @@ impl Reading {
     }
 
     fn complete(mut self: Box<Self>, outcome: Result<(), (u16, Option<String>)>) {
+        if self.is_inherited() {
+            // The buffer is not here, and the frames are the parent's too.
+            return std::mem::forget(self);
+        }
         // This may be a thread of the program: it holds a claim.
         let _masked = Masked::asynchronous();
         let object = Arc::clone(&self.object);
         let frames = object.frames().expect("zeros are never read");
         let mut account = Account::here();
-        let Some(mut pending) = self.flight.take() else {
-            object.vm.request_buffers.give(self.buffer);
-            return;
-        };
-        if matches!(outcome, Err((reason::AGAIN, _))) && self.tries < PAUSES.len() {
+        let asks_again = matches!(outcome, Err((reason::AGAIN, _))) && self.tries < PAUSES.len();
+        // What is pending stays there meanwhile, so that the deadline finds it.
+        if asks_again && !self.flight.has_ended() {
             object
                 .vm
                 .figures
                 .add(account.cpu, &crate::statistics::Tally { retries: 1, ..Default::default() });
-            *self.flight.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(pending);
             return object.vm.jobs.push(Job::Again(self));
         }
+        let Some(mut pending) = self.flight.take() else {
+            object.vm.request_buffers.give(self.buffer);
+            return;
+        };
         let range = pending.claim.range();
         let outcome = outcome.and_then(|()| {
             let valid = valid_bytes(&object, range);
@@ -271,11 +288,22 @@ impl Flight {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    fn has_ended(&self) -> bool {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// It has ended, and nobody looks after its deadline any more.
+    pub(crate) fn let_go(self: Arc<Self>) {
+        if let Some(last) = Arc::into_inner(self) {
+            last.object.let_go();
+        }
+    }
+
     /// Whether it has ended; one that is too late ends now.
     pub(crate) fn expire(&self, now: Instant) -> bool {
         let late = self.deadline.is_some_and(|deadline| deadline <= now);
         if !late {
-            return self.pending.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+            return self.has_ended();
         }
         if let Some(mut pending) = self.take() {
             let mut account = Account::here();
@@ -297,6 +325,17 @@ impl Flight {
         }
         true
     }
+}
+
+/// What was claimed for a fault waited too long for a thread that reads it.
+pub(crate) fn expire(object: Arc<ObjectCore>, mut claim: Claim, wanted: Wanted, then: Then) {
+    let mut account = Account::here();
+    // See `Jobs::run`.
+    let _entered = then.enter(account.cpu);
+    let told = claim.narrow(wanted.alone());
+    let failed = fill::give_up(&object, claim, wanted, reason::TIMED_OUT, told, &mut account);
+    end(&object, failed, wanted, then, &mut account);
+    object.let_go();
 }
 
 /// A read has ended: whoever waits for it goes on.

@@ -15,7 +15,7 @@ use crate::object::{Bytes, Contents, Object, ObjectCore};
 use crate::saved::{Directory, NewImage};
 use crate::segment::{Install, Parts, Segment};
 use crate::snapshot::new_store;
-use crate::source::Source;
+use crate::source::{FileVersion, Source};
 use crate::vm::Vm;
 
 /// Pages that are read, summed and written at once.
@@ -290,7 +290,16 @@ impl<'a> Saving<'a> {
             let path = format!("/proc/self/fd/{}", file.file().as_raw_fd());
             let failed = |source| SavedError::Base { name: object.name.clone(), source };
             let path = std::fs::read_link(path).map_err(failed)?;
-            modified_ns = Some(modified(&file.file().metadata().map_err(failed)?));
+            let facts = file.file().metadata().map_err(failed)?;
+            if FileVersion::of(&facts) != file.version() {
+                return Err(SavedError::BaseChanged { path });
+            }
+            match std::fs::metadata(&path) {
+                Ok(found) if (found.dev(), found.ino()) == (facts.dev(), facts.ino()) => {}
+                Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(failed(source)),
+                _ => return Err(SavedError::BaseGone { name }),
+            }
+            modified_ns = Some(file.version().modified_ns);
             name = path.into_os_string().into_string().map_err(|_| SavedError::BaseName { name })?;
         }
         self.bases.push(Arc::clone(object));
@@ -340,6 +349,9 @@ impl Vm {
     /// # Errors
     /// See [`SavedError`].
     pub fn open_snapshot_on(&self, path: impl AsRef<Path>, bases: &[Object]) -> Result<Object, SavedError> {
+        if let Some(other) = bases.iter().find(|base| !Arc::ptr_eq(&base.core.vm, &self.core)) {
+            return Err(SavedError::OtherVm { object: other.name().to_owned() });
+        }
         let directory = Directory::lock(path.as_ref(), false)?;
         let Some(manifest) = directory.manifest()? else {
             return Err(SavedError::Nothing { path: path.as_ref().to_owned() });
@@ -400,15 +412,13 @@ impl Vm {
         };
         let facts = file.file().metadata();
         let facts = facts.map_err(|source| SavedError::Base { name: saved.name.clone(), source })?;
-        if facts.len() != saved.len_bytes || modified(&facts) != modified_ns {
+        let version = FileVersion { len_bytes: saved.len_bytes, modified_ns };
+        // A given object may show what was there before.
+        if FileVersion::of(&facts) != version || file.version() != version {
             return Err(changed());
         }
         Ok(object)
     }
-}
-
-fn modified(facts: &std::fs::Metadata) -> i64 {
-    facts.mtime().saturating_mul(1_000_000_000).saturating_add(facts.mtime_nsec())
 }
 
 /// What is shown where the pages of `manifest`, which are those of `saved`, lie over `below`.

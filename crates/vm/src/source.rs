@@ -1,15 +1,16 @@
 //! Where the bytes of an object come from.
 
 use std::any::Any;
-use std::fs::File;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::mapping::FileMapping;
+use rustix::fs::OFlags;
 
 use crate::request::Request;
 use crate::uncached::Uncached;
@@ -110,11 +111,26 @@ pub enum SourceError {
 #[derive(Debug)]
 pub(crate) struct LocalFile {
     file: File,
-    len_bytes: u64,
+    version: FileVersion,
     /// Whether reads go past the page cache.
     pub(crate) direct: bool,
     /// Of a direct one, for short reads that a touch waits for.
     uncached: Option<Uncached>,
+}
+
+/// What tells that a file changed. Renaming a file, or changing who may read it, is no change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileVersion {
+    pub(crate) len_bytes: u64,
+    /// In nanoseconds since 1970.
+    pub(crate) modified_ns: i64,
+}
+
+impl FileVersion {
+    pub(crate) fn of(facts: &Metadata) -> Self {
+        let modified_ns = facts.mtime().saturating_mul(1_000_000_000).saturating_add(facts.mtime_nsec());
+        Self { len_bytes: facts.len(), modified_ns }
+    }
 }
 
 /// Pauses before a source that asks for it is tried again.
@@ -127,16 +143,24 @@ pub(crate) const PAUSES: [Duration; 6] = [
     Duration::from_millis(500),
 ];
 
+/// Opens `path`, and waits for nobody at the other end where it is a FIFO.
+fn open(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
+    let file = options.custom_flags((flags | OFlags::NONBLOCK).bits() as i32).open(path)?;
+    // File systems may look at the flag in each read.
+    rustix::fs::fcntl_setfl(&file, flags)?;
+    Ok(file)
+}
+
 impl LocalFile {
     /// Opens `path`; with `direct`, past the page cache.
     pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Self> {
-        let flags = if direct { rustix::fs::OFlags::DIRECT.bits() as i32 } else { 0 };
-        Self::of(File::options().read(true).custom_flags(flags).open(path)?, direct)
+        let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
+        Self::of(open(path, File::options().read(true), flags)?, direct)
     }
 
     /// Opens `path` to be written to as well.
     pub(crate) fn open_writable(path: &Path) -> io::Result<Self> {
-        Self::of(File::options().read(true).write(true).open(path)?, false)
+        Self::of(open(path, File::options().read(true).write(true), OFlags::empty())?, false)
     }
 
     pub(crate) fn of(file: File, direct: bool) -> io::Result<Self> {
@@ -147,11 +171,16 @@ impl LocalFile {
         // What to read ahead is the policy's to say. A file system that takes no advice reads ahead, which does no harm.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         let uncached = if direct { Uncached::of(&file) } else { None };
-        Ok(Self { file, len_bytes: facts.len(), direct, uncached })
+        Ok(Self { file, version: FileVersion::of(&facts), direct, uncached })
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
-        self.len_bytes
+        self.version.len_bytes
+    }
+
+    /// What the file was when it was opened.
+    pub(crate) fn version(&self) -> FileVersion {
+        self.version
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -191,7 +220,7 @@ impl LocalFile {
 
     /// Reads whole pages at `offset_bytes`; what lies past the file's end is left alone. Nothing here allocates.
     pub(crate) fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), u16> {
-        let wanted = (self.len_bytes - offset_bytes).min(into.len() as u64) as usize;
+        let wanted = (self.len_bytes() - offset_bytes).min(into.len() as u64) as usize;
         let mut done = 0;
         while done < wanted {
             // The whole buffer, past the file's end too: direct reads are of whole blocks.

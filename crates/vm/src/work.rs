@@ -69,9 +69,9 @@ pub(crate) struct Sweep {
     pub(crate) into: OnceLock<MapRef>,
     /// (a) The next piece that nobody has begun.
     next: AtomicUsize,
-    /// (a) Pieces that are not done; who waits for all sleeps on it.
+    /// (a) Pieces that are waited for and not done; who waits for all sleeps on it.
     left: AtomicU32,
-    /// (a) Not 0 once a read ahead failed: what is not begun is left alone.
+    /// (a) Not 0 once a read ahead failed, or any took too long: what is not begun is left alone.
     stopped: AtomicU32,
     /// The first page that could not be had, and why.
     failed: Mutex<Option<(PageIndex, u16)>>,
@@ -193,7 +193,9 @@ impl Sweep {
     /// equals alone is done so: a thread of the VM may wait for them, and they for it.
     pub(crate) fn work(self: &Arc<Self>, object: &Arc<ObjectCore>, account: &mut Account) {
         while let Some(mut step) = self.next_step(object) {
-            while let Some((claim, wanted)) = step.claim(account) {
+            while !step.is_void()
+                && let Some((claim, wanted)) = step.claim(account)
+            {
                 let read = claim.range();
                 read_claim(object, claim, wanted, Then::Wake, account);
                 let frames = object.frames().expect("zeros are never read");
@@ -208,7 +210,7 @@ impl Sweep {
         }
     }
 
-    /// Sleeps until all pieces are done; returns the first page that could not be had.
+    /// Sleeps until all pieces are done, or one took too long; returns the first page that could not be had.
     pub(crate) fn wait(&self) -> Result<(), (PageIndex, u16)> {
         loop {
             let left = self.left.load(Ordering::SeqCst);
@@ -227,9 +229,17 @@ impl Sweep {
     }
 
     fn done(&self) {
-        if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let one_less = |left: u32| left.checked_sub(1);
+        if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) == Ok(1) {
             wake(&self.left, u32::MAX >> 1);
         }
+    }
+
+    /// A read took too long: nobody waits for the others, which may take as long.
+    fn give_up(&self) {
+        self.stopped.store(1, Ordering::SeqCst);
+        self.left.store(0, Ordering::SeqCst);
+        wake(&self.left, u32::MAX >> 1);
     }
 }
 
@@ -247,6 +257,13 @@ impl Step {
         if let Some(next) = self.next() {
             next.push();
         }
+    }
+
+    /// Nobody came to run it in time.
+    pub(crate) fn expire(mut self) {
+        let page = self.at;
+        self.reached(page, Some((page, reason::TIMED_OUT)));
+        self.object.let_go();
     }
 
     /// A read has ended: all up to `reached` is done, but for the page that failed.
@@ -271,6 +288,10 @@ impl Step {
                 let mut first = sweep.failed.lock().unwrap_or_else(PoisonError::into_inner);
                 if first.is_none_or(|(known, _)| page < known) {
                     *first = Some((page, code));
+                }
+                drop(first);
+                if code == reason::TIMED_OUT {
+                    sweep.give_up();
                 }
             }
         }

@@ -19,6 +19,7 @@ use crate::error::FlushError;
 use crate::fill::{Wanted, fill_local};
 use crate::object::{Bytes, Frames, Object, ObjectCore, clip};
 use crate::pages::Seen;
+use crate::reason;
 use crate::request::Priority;
 use crate::statistics::{Account, Tally};
 use crate::sync::MutexGuard;
@@ -109,11 +110,12 @@ impl ObjectCore {
         synced.map_err(|source| FlushError::Sync { object: self.name.clone(), source })
     }
 
-    /// Brings in what was written before a sync that failed, to be written once more.
+    /// Brings in what was written before a sync that failed, to be written once more. What cannot be had for now is left to the next flush.
     fn rescue(&self, frames: &Frames, dirty: &Dirty) -> Result<(), FlushError> {
         let Bytes::Local(file) = &frames.bytes else { return Ok(()) };
         let mut outcome = Ok(());
-        while let Some(page) = self.mark_failed(frames, dirty).into_iter().next() {
+        let mut from = PageIndex(0);
+        while let Some(page) = self.mark_failed(frames, dirty).into_iter().find(|&page| page >= from) {
             let mut account = Account::here();
             let wanted = Wanted { needed: page, mark: None, priority: Priority::Wanted, ahead_of: None };
             let failed = match frames.pages.claim(page) {
@@ -130,10 +132,15 @@ impl ObjectCore {
                 },
             };
             if let Some(code) = failed {
-                // Whoever touches it gets the same error.
-                lock(dirty).failed.remove(page.0..page.0 + 1);
-                let reason = self.reason(page, code);
-                outcome = outcome.and(Err(FlushError::Lost { object: self.name.clone(), page, reason }));
+                from = PageIndex(page.0 + 1);
+                let (object, reason) = (self.name.clone(), self.reason(page, code));
+                outcome = outcome.and(if matches!(code, reason::CHANGED | reason::SHORT) {
+                    // Whoever touches it gets the same error.
+                    lock(dirty).failed.remove(page.0..page.0 + 1);
+                    Err(FlushError::Lost { object, page, reason })
+                } else {
+                    Err(FlushError::Unread { object, page, reason })
+                });
             }
         }
         outcome
@@ -380,6 +387,10 @@ mod tests {
     const PAGES: u64 = 8;
 
     fn failing() -> (tempfile::NamedTempFile, Arc<Failing>, Object, Map) {
+        failing_in(VmOptions::default())
+    }
+
+    fn failing_in(options: VmOptions) -> (tempfile::NamedTempFile, Arc<Failing>, Object, Map) {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
         let home = Arc::new(Failing {
@@ -388,7 +399,7 @@ mod tests {
             writes: Mutex::default(),
             syncs_fail: AtomicBool::new(false),
         });
-        let options = VmOptions::default().explain(false).write_back_after(Duration::from_secs(1 << 20));
+        let options = options.explain(false).write_back_after(Duration::from_secs(1 << 20));
         let vm = Vm::new(options).unwrap();
         let local = LocalFile::open_writable(file.path()).unwrap();
         let taken = Box::new(Arc::clone(&home));
@@ -481,5 +492,29 @@ mod tests {
         // All else goes on.
         map.write_at(4 * PAGE_SIZE, &[1]).unwrap();
         object.flush(object.pages()).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_read_for_now_is_written_by_a_later_flush() {
+        let (_file, home, object, map) = failing_in(VmOptions::default().frame_limit_bytes(64 * PAGE_SIZE));
+        [3, 5].into_iter().for_each(|page| map.write_at(page * PAGE_SIZE, &[9]).unwrap());
+        assert_eq!(object.write_back(object.pages()).unwrap(), 2);
+        object.evict(object.pages()).unwrap();
+        home.syncs_fail.store(true, Ordering::SeqCst);
+        assert!(matches!(object.flush(object.pages()), Err(FlushError::Sync { .. })));
+        let others = tempfile::NamedTempFile::new().unwrap();
+        others.as_file().set_len(64 * PAGE_SIZE).unwrap();
+        let vm = Vm { core: Arc::clone(&object.core.vm) };
+        let others = vm.map(&vm.file(others.path()).unwrap(), &MapOptions::shared()).unwrap();
+        let pinned = others.pin(others.window()).unwrap();
+        for _ in 0..2 {
+            let unread = object.flush(object.pages()).unwrap_err();
+            let is_kept =
+                matches!(unread, FlushError::Unread { page: PageIndex(3), reason: Reason::NoFrames, .. });
+            assert!(is_kept, "{unread}");
+        }
+        drop(pinned);
+        object.flush(object.pages()).unwrap();
+        assert_eq!(object.core.vm.figures.counted().pages_written_back, 4);
     }
 }

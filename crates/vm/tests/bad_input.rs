@@ -201,6 +201,23 @@ fn ranges_and_lengths_are_checked() {
 }
 
 #[test]
+fn a_fifo_is_no_file_and_nobody_waits_for_its_writer() {
+    type Open = fn(&Vm, &std::path::Path) -> Result<prepage_vm::Object, MakeError>;
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let opens: [Open; 3] =
+        [|vm, path| vm.file(path), |vm, path| vm.file_direct(path), |vm, path| vm.file_writable(path)];
+    for open in opens {
+        let (tell, told) = std::sync::mpsc::channel();
+        let path = path.clone();
+        std::thread::spawn(move || tell.send(open(&vm(), &path)));
+        let opened = told.recv_timeout(std::time::Duration::from_secs(20)).expect("it waits for a writer");
+        assert!(matches!(opened, Err(MakeError::File { .. })), "{opened:?}");
+    }
+}
+
+#[test]
 fn the_limit_of_frames_holds_and_other_maps_go_on() {
     let vm = Vm::new(VmOptions::default().frame_limit_bytes(20 * 4096)).unwrap();
     let object = vm.source("words", Words { len_bytes: 64 * 4096, ..Default::default() }).unwrap();

@@ -21,7 +21,8 @@ fn is_alone(name: &str) -> bool {
     if support::is_child(name) {
         return true;
     }
-    let child = support::child(name, &[]);
+    // A fork or a child that nobody serves waits for ever.
+    let child = support::child(name, &["timeout", "60"]);
     let said = String::from_utf8_lossy(&child.stderr);
     assert!(child.status.success(), "{:?} {said}", child.status);
     false
@@ -108,6 +109,65 @@ fn a_child_keeps_the_map_as_it_was() {
     }
     drop((object, mine, zeros));
     assert_eq!(left_in(&vm), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_child_keeps_a_map_that_the_parent_drops_at_once() {
+    if !is_alone("a_child_keeps_a_map_that_the_parent_drops_at_once") {
+        return;
+    }
+    // On one CPU the parent goes on before those are told who serve the child.
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(rustix::thread::sched_getcpu());
+    rustix::thread::sched_setaffinity(None, &one).unwrap();
+    let [file, other] = [1, 2].map(|byte| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![byte; 64 * PAGE_SIZE as usize]).unwrap();
+        file
+    });
+    let vm = vm();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let [object, other] = [file, other].map(|file| vm.file(file.path()).unwrap());
+    for _ in 0..100 {
+        let map = vm.map(&object, &inherited()).unwrap();
+        let child = Forked::new(|| {
+            std::thread::sleep(Duration::from_millis(3));
+            i32::from(map.as_slice()[5 * PAGE_SIZE as usize])
+        });
+        drop(map);
+        // Where the first was, as a rule.
+        let map = vm.map(&other, &inherited()).unwrap();
+        assert_eq!(exit_of(child.unwrap()), Some(1));
+        assert_eq!(map.as_slice()[5 * PAGE_SIZE as usize], 2);
+    }
+}
+
+#[test]
+fn a_fork_needs_no_free_descriptor() {
+    if !is_alone("a_fork_needs_no_free_descriptor") {
+        return;
+    }
+    let file = support::file(8 * PAGE_SIZE);
+    let vm = vm();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let map = vm.map(&vm.file(file.path()).unwrap(), &inherited()).unwrap();
+    assert_eq!(read(&map, 1), of_file(1));
+    let limit = rustix::process::Rlimit { current: Some(64), maximum: Some(64) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    for _ in 0..2 {
+        let open: Vec<_> =
+            std::iter::repeat_with(|| std::fs::File::open("/dev/null")).map_while(Result::ok).collect();
+        assert!(!open.is_empty());
+        let child = Forked::new(|| first_other(&map, of_file)).unwrap();
+        assert_eq!(exit_of(child), Some(0));
+        drop(open);
+        // A descriptor is put in reserve again, when the child was found to have ended at the latest.
+        std::thread::sleep(Duration::from_secs(2));
+    }
 }
 
 #[test]

@@ -5,13 +5,14 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prepage_core::PageIndex;
 use prepage_vm::{
-    AccessError, Advice, Map, MapOptions, Mode, Priority, Reason, Request, Source, SourceError, Vm, VmOptions,
+    AccessError, Advice, Map, MapOptions, Mode, Pool, Priority, Reason, Request, Source, SourceError, Vm,
+    VmOptions,
 };
-use support::{Words, modes, pages, touch, vm, word};
+use support::{Words, modes, pages, touch, until, vm, word};
 
 /// Longer than any of this takes; shorter than for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -365,6 +366,100 @@ fn a_read_that_is_too_late_fails_and_what_comes_then_is_thrown_away() {
     );
     requests.into_iter().for_each(answer);
     assert_eq!((object.resident_pages(), vm.statistics().frames), (0, 0));
+}
+
+/// A source whose reads hang until they are let go.
+struct Hangs(Arc<AtomicBool>);
+
+impl Source for Hangs {
+    fn len_bytes(&self) -> u64 {
+        1024 * 4096
+    }
+
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+        while !self.0.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn who_waits_for_a_source_that_hangs_has_an_error_in_time() {
+    type Wait = fn(&Map, u64) -> Result<(), AccessError>;
+    for fill_threads in [1, 4] {
+        let let_go = Arc::new(AtomicBool::new(false));
+        let options = VmOptions::default().fill_threads(fill_threads);
+        let vm = Vm::new(options.read_deadline(Duration::from_millis(100))).unwrap();
+        let object = vm.source("hangs", Hangs(Arc::clone(&let_go))).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        let began = Instant::now();
+        thread::scope(|scope| {
+            // More than there are threads for; a range of one page, and one of several reads.
+            let waits: [Wait; 3] = [
+                |map, number| map.populate(pages(number, number + 1)),
+                |map, _| map.populate(map.window()),
+                |map, number| map.read_at((number + 600) * 4096, &mut [0]),
+            ];
+            let waiting = (0..12_u64).map(|number| {
+                let (wait, map) = (waits[number as usize % 3], &map);
+                scope.spawn(move || wait(map, number))
+            });
+            let waiting: Vec<_> = waiting.collect();
+            let is_over = || waiting.iter().all(|waits| waits.is_finished());
+            while !is_over() && began.elapsed() < Duration::from_secs(20) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let was_over = is_over();
+            let_go.store(true, Ordering::SeqCst);
+            for waits in waiting {
+                let error = waits.join().unwrap().unwrap_err();
+                assert!(
+                    matches!(error, AccessError::Unavailable { reason: Reason::TimedOut, .. }),
+                    "{error}"
+                );
+            }
+            assert!(was_over, "somebody waits for what never comes");
+        });
+        // Its threads come back.
+        until(|| map.populate(map.window()).is_ok());
+    }
+}
+
+#[test]
+fn a_queue_is_no_reason_to_be_late() {
+    /// Takes an eighth of the deadline for a read.
+    struct Slow;
+    impl Source for Slow {
+        fn len_bytes(&self) -> u64 {
+            64 * 4096
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            thread::sleep(Duration::from_millis(250));
+            Ok(())
+        }
+    }
+    let options = VmOptions::default().fill_threads(1).read_deadline(Duration::from_millis(2000));
+    let vm = Vm::new(options).unwrap();
+    let object = vm.source("slow", Slow).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    thread::scope(|scope| {
+        let waiting = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map(|page| {
+            let map = &map;
+            scope.spawn(move || map.populate(pages(page, page + 1)))
+        });
+        waiting.into_iter().for_each(|waits| waits.join().unwrap().unwrap());
+    });
+}
+
+#[test]
+fn no_clock_reaches_a_deadline_that_is_for_ever() {
+    let pool = Pool::new(64 * 4096).unwrap();
+    let vm = Vm::new(VmOptions::default().pool(&pool).read_deadline(Duration::MAX)).unwrap();
+    let object = vm.source("words", Words { len_bytes: 64 * 4096, ..Default::default() }).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    map.populate(pages(3, 4)).unwrap();
+    assert_eq!((touch(&map, 3), pool.figures().promised_pages), (word(3 * 4096), 0));
 }
 
 #[test]

@@ -4,17 +4,20 @@
 mod support;
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use prepage_core::PageIndex;
+use prepage_sys::forked::Forked;
 use prepage_vm::{
-    AccessError, Advice, MakeError, Map, MapError, MapOptions, Mode, Source, SourceError, Vm, VmOptions,
+    AccessError, Advice, MakeError, Map, MapError, MapOptions, Mode, Request, Source, SourceError, Vm,
+    VmOptions,
 };
-use support::{Words, child, file, is_child, modes, pages, touch, vm, word};
+use support::{Words, child, file, is_child, modes, pages, touch, until, vm, word};
 
 /// Runs the test `name` in a child, which must say `said`.
 fn passes(name: &str, before: &[&str], said: &str) {
@@ -110,6 +113,116 @@ fn child_forks() {
     drop((local, custom));
     assert_eq!(vm.statistics().maps, 0);
     eprintln!("the parent went on");
+}
+
+/// A source that keeps what it is asked.
+struct Keeps(Arc<Mutex<Vec<Request>>>);
+
+impl Source for Keeps {
+    fn len_bytes(&self) -> u64 {
+        64 * 4096
+    }
+
+    fn begin(&self, request: Request) {
+        self.0.lock().unwrap().push(request);
+    }
+}
+
+#[test]
+fn a_child_of_fork_cannot_serve_its_parents_requests() {
+    passes("child_has_requests", &[], "the parent has its frames");
+}
+
+#[test]
+fn child_has_requests() {
+    if !is_child("child_has_requests") {
+        return;
+    }
+    let vm = vm();
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let object = vm.source("keeps", Keeps(Arc::clone(&kept))).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    let take = || kept.lock().unwrap().pop().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| touch(&map, 3));
+        until(|| kept.lock().unwrap().len() == 1);
+        let (told, mut tell) = std::io::pipe().unwrap();
+        let uses: [fn(Request); 2] = [drop, |request| request.complete(Ok(()))];
+        let children = uses.map(|end| {
+            let child = || {
+                // The parent has served it.
+                (&told).read_exact(&mut [0]).unwrap();
+                let is_there = object.is_resident(PageIndex(3)) || object.is_wired(PageIndex(3));
+                let mut request = take();
+                let is_needed = !request.is_cancelled() || !request.bytes().is_empty();
+                end(request);
+                i32::from(is_there || is_needed)
+            };
+            Forked::new(child).unwrap()
+        });
+        let mut request = take();
+        request.bytes().fill(7);
+        request.complete(Ok(()));
+        tell.write_all(&[0; 2]).unwrap();
+        for child in children {
+            let status = child.wait().unwrap();
+            assert_eq!(status.exit_status(), Some(0), "{status:?}");
+        }
+        assert!(object.is_resident(PageIndex(3)));
+    });
+    let other = vm.map(&object, &MapOptions::private()).unwrap();
+    other.populate(pages(3, 4)).unwrap();
+    assert_eq!(touch(&other, 3), u64::from_le_bytes([7; 8]), "the frame has gone");
+    eprintln!("the parent has its frames");
+}
+
+#[test]
+fn touches_of_a_source_that_hangs_end_at_the_deadline() {
+    passes("child_touches_what_hangs", &["timeout", "60"], "all had SIGBUS");
+}
+
+static FAILED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_sigbus(_: libc::c_int) {
+    FAILED.fetch_add(1, Ordering::SeqCst);
+    loop {
+        // SAFETY: sleeps.
+        unsafe { libc::pause() };
+    }
+}
+
+#[test]
+fn child_touches_what_hangs() {
+    struct Hangs;
+    impl Source for Hangs {
+        fn len_bytes(&self) -> u64 {
+            64 * 4096
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            loop {
+                thread::park();
+            }
+        }
+    }
+    if !is_child("child_touches_what_hangs") {
+        return;
+    }
+    // SAFETY: a handler that counts and sleeps.
+    unsafe { libc::signal(libc::SIGBUS, on_sigbus as *const () as usize) };
+    let probe = vm();
+    let modes = modes(&probe, &probe.anonymous(4096).unwrap());
+    for mode in &modes {
+        // More touches than threads: some wait in the queue only.
+        let options = VmOptions::default().fill_threads(1).read_deadline(Duration::from_millis(100));
+        let vm = Vm::new(options.explain(false)).unwrap();
+        for _ in 0..80 {
+            let object = vm.source("hangs", Hangs).unwrap();
+            let map = vm.map(&object, &MapOptions::shared().mode(*mode)).unwrap();
+            thread::spawn(move || touch(&map, 3));
+        }
+    }
+    until(|| FAILED.load(Ordering::SeqCst) == 80 * modes.len());
+    eprintln!("all had SIGBUS");
 }
 
 static MAP: AtomicU64 = AtomicU64::new(0);

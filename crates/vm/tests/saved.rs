@@ -1,6 +1,6 @@
 //! Snapshots in files: saved, opened in this and in other processes, changed and saved again; damage, no room, and the machine stopping.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use prepage_core::PAGE_SIZE;
@@ -157,6 +157,12 @@ fn objects_of_ones_own_are_given_again() {
     }
     let too_short = vm.source("mine", Words { len_bytes: PAGE_SIZE, ..Words::default() }).unwrap();
     assert!(vm.open_snapshot_on(directory.path(), &[too_short]).is_err());
+    // Its faults would be served by threads that know nothing of maps of this VM.
+    let of_another = support::vm().source("mine", words()).unwrap();
+    match vm.open_snapshot_on(directory.path(), &[of_another]) {
+        Err(SavedError::OtherVm { object }) => assert_eq!(object, "mine"),
+        other => panic!("{other:?}"),
+    }
     let given = [vm.source("mine", words()).unwrap(), vm.file(file.path()).unwrap()];
     let opened = vm.open_snapshot_on(directory.path(), &given).unwrap();
     let map = private(&vm, &opened);
@@ -245,6 +251,63 @@ fn a_file_below_that_changed_is_refused() {
     }
     drop(file);
     assert!(matches!(vm.open_snapshot(directory.path()), Err(SavedError::Make(_))));
+}
+
+#[test]
+fn a_file_below_that_changed_before_the_save_is_refused() {
+    let file = support::file(8 * PAGE_SIZE);
+    let directory = tempfile::tempdir().unwrap();
+    saved(file.path(), directory.path());
+    let vm = vm();
+    let object = vm.file(file.path()).unwrap();
+    let mut map = private(&vm, &object);
+    assert_eq!(read(&map, 3), of_file(3));
+    write(&mut map, 1, 77);
+    let snapshot = map.snapshot().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    snapshot.save(elsewhere.path()).unwrap();
+    file.as_file().write_all_at(&[9; 8], 3 * PAGE_SIZE + 16).unwrap();
+    file.as_file().set_modified(std::time::UNIX_EPOCH).unwrap();
+    let refused = tempfile::tempdir().unwrap();
+    match snapshot.save(refused.path()) {
+        Err(SavedError::BaseChanged { path }) => assert_eq!(path, file.path()),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(names_in(refused.path()), [""; 0]);
+    // Nor is an object that shows what the file was taken for what it is.
+    let other = support::vm();
+    let now = other.file(file.path()).unwrap();
+    let mut map = private(&other, &now);
+    write(&mut map, 1, 78);
+    map.snapshot().unwrap().save(refused.path()).unwrap();
+    let opened = vm.open_snapshot_on(refused.path(), &[object]);
+    assert!(matches!(opened, Err(SavedError::BaseChanged { .. })), "{opened:?}");
+}
+
+#[test]
+fn a_file_below_that_cannot_be_found_again_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let (path, moved, directory) =
+        (home.path().join("image"), home.path().join("moved"), home.path().join("saved"));
+    std::fs::write(&path, vec![1; at(8)]).unwrap();
+    let vm = vm();
+    let object = vm.file(&path).unwrap();
+    let mut map = private(&vm, &object);
+    write(&mut map, 1, 77);
+    let snapshot = map.snapshot().unwrap();
+    std::fs::rename(&path, &moved).unwrap();
+    snapshot.save(&directory).unwrap();
+    support::vm().open_snapshot(&directory).unwrap();
+    // Replaced, as an atomic update does, and removed.
+    std::fs::write(&path, vec![2; at(8)]).unwrap();
+    std::fs::rename(&path, &moved).unwrap();
+    for _ in 0..2 {
+        match snapshot.save(&directory) {
+            Err(SavedError::BaseGone { name }) => assert_eq!(Path::new(&name), path),
+            other => panic!("{other:?}"),
+        }
+        let _ = std::fs::remove_file(&moved);
+    }
 }
 
 #[test]
