@@ -130,8 +130,13 @@ EXPORT char *la_objsearch(const char *name, uintptr_t *cookie, unsigned flag)
 
 EXPORT void la_activity(uintptr_t *cookie, unsigned activity)
 {
-    (void)cookie;
-    if (running && activity == LA_ACT_CONSISTENT)
+    if (activity != LA_ACT_CONSISTENT)
+        return;
+    /* All of the program's libraries are mapped and relocated; constructors run next, which may open, count or close
+     * descriptors. la_preinit comes after those of libraries. */
+    if (*cookie == (uintptr_t)program)
+        running = ready;
+    if (running)
         arm_end();
 }
 
@@ -175,15 +180,7 @@ EXPORT unsigned la_objopen(struct link_map *map, long lmid, uintptr_t *cookie)
     return 0;
 }
 
-/* Before the first constructor runs. */
-EXPORT void la_preinit(uintptr_t *cookie)
-{
-    (void)cookie;
-    arm_end();
-    running = ready;
-}
-
-/* At exit, each object is closed. */
+/* At exit, each object is closed. Its cookie is its link_map still, as ld.so made it. */
 EXPORT unsigned la_objclose(uintptr_t *cookie)
 {
     struct link_map *closed = (struct link_map *)*cookie;
