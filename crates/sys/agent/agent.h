@@ -33,7 +33,8 @@ enum carrying {
     LIBRARY_OUT_OF_REACH,
     TRACED,
     SANDBOXED,
-    TOO_LARGE
+    TOO_LARGE,
+    RELATIVE
 };
 
 /* Whether the mappings of a program are registered. */
@@ -112,8 +113,8 @@ HIDDEN void reads_stream(const char *file);
 HIDDEN void reads_all_streams(const struct link_map *libc);
 /* `library` is the agent's own path, by which children load it. */
 HIDDEN int target_prepare(const struct link_map *program, const char *library);
-/* `path`, or NULL for the file `fd`. */
-HIDDEN enum carrying target_takes(const char *path, int fd);
+/* `path`, or NULL for the file `fd`. `moves`: the child may change its directory first. */
+HIDDEN enum carrying target_takes(const char *path, int fd, int moves);
 HIDDEN void exec_install(const struct link_map *program, const struct link_map *libc, const struct extent *table,
                          const char *library);
 

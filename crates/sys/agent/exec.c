@@ -58,12 +58,13 @@ static int extend(char **to, char *const from[], struct addition *added)
     return 1;
 }
 
-/* Logs the exec of `path`. Whether `environment` is to be extended; if so, by how much room that takes. */
-static int goes_along(const char *path, int fd, char *const environment[], size_t *room)
+/* Logs the exec of `path`. Whether `environment` is to be extended; if so, by how much room that takes. `moves`: the child
+ * may change its directory first. */
+static int goes_along(const char *path, int fd, int moves, char *const environment[], size_t *room)
 {
     if (world.sandboxed || !log_is_read() || !library || (path && !plausible(path)))
         return 0;
-    enum carrying found = target_takes(path, fd);
+    enum carrying found = target_takes(path, fd, moves);
     *room = count_strings(environment) + 4;
     if (found == CARRIED && *room > 8192)
         found = TOO_LARGE;
@@ -76,17 +77,18 @@ static int goes_along(const char *path, int fd, char *const environment[], size_
     return found == CARRIED;
 }
 
-#define EXTENDED(path, fd, environment)                                                  \
+#define EXTENDED(path, fd, moves, environment)                                           \
     size_t room = 0;                                                                     \
-    int along = goes_along(path, fd, environment, &room);                                \
+    int along = goes_along(path, fd, moves, environment, &room);                         \
     char *extended[along ? room : 1];                                                    \
     struct addition added;                                                               \
     char *const *passed = along && extend(extended, environment, &added) ? extended : environment
 
 /* ---- the search in PATH, as execvp makes it ---- */
 
-/* The file that execvp will execute, in `found` unless `file` is it; logs the places where it is not. */
-static const char *search(const char *file, char found[AT_PATH_MAX])
+/* The file that execvp will execute, in `found` unless `file` is it; logs the places where it is not. Where the child `moves`,
+ * no further than to a relative place. */
+static const char *search(const char *file, int moves, char found[AT_PATH_MAX])
 {
     if (!plausible(file) || !*file)
         return file;
@@ -101,6 +103,8 @@ static const char *search(const char *file, char found[AT_PATH_MAX])
         }
     for (;;) {
         size_t len = 0;
+        if (moves && *places != '/')
+            return file;
         while (places[len] && places[len] != ':')
             len++;
         if (len + length(file) + 2 < AT_PATH_MAX) {
@@ -128,7 +132,7 @@ enum { RAW_E2BIG = 7 };
 
 static int agent_execve(const char *path, char *const argv[], char *const environment[])
 {
-    EXTENDED(path, -1, environment);
+    EXTENDED(path, -1, 0, environment);
     if (passed != environment)
         real_execve(path, argv, passed);
     return real_execve(path, argv, environment);
@@ -142,8 +146,8 @@ static int agent_execv(const char *path, char *const argv[])
 static int agent_execvpe(const char *file, char *const argv[], char *const environment[])
 {
     char place[AT_PATH_MAX];
-    const char *path = log_is_read() && !world.sandboxed ? search(file, place) : file;
-    EXTENDED(path, -1, environment);
+    const char *path = log_is_read() && !world.sandboxed ? search(file, 0, place) : file;
+    EXTENDED(path, -1, 0, environment);
     if (passed != environment)
         real_execvpe(file, argv, passed);
     return real_execvpe(file, argv, environment);
@@ -156,7 +160,7 @@ static int agent_execvp(const char *file, char *const argv[])
 
 static int agent_fexecve(int fd, char *const argv[], char *const environment[])
 {
-    EXTENDED(NULL, fd, environment);
+    EXTENDED(NULL, fd, 0, environment);
     if (passed != environment)
         real_fexecve(fd, argv, passed);
     return real_fexecve(fd, argv, environment);
@@ -165,7 +169,7 @@ static int agent_fexecve(int fd, char *const argv[], char *const environment[])
 static int agent_posix_spawn(int *pid, const char *path, const void *actions, const void *attributes,
                              char *const argv[], char *const environment[])
 {
-    EXTENDED(path, -1, environment);
+    EXTENDED(path, -1, actions != NULL, environment);
     int error = real_spawn(pid, path, actions, attributes, argv, passed);
     return error == RAW_E2BIG ? real_spawn(pid, path, actions, attributes, argv, environment) : error;
 }
@@ -174,8 +178,8 @@ static int agent_posix_spawnp(int *pid, const char *file, const void *actions, c
                               char *const argv[], char *const environment[])
 {
     char place[AT_PATH_MAX];
-    const char *path = log_is_read() && !world.sandboxed ? search(file, place) : file;
-    EXTENDED(path, -1, environment);
+    const char *path = log_is_read() && !world.sandboxed ? search(file, actions != NULL, place) : file;
+    EXTENDED(path, -1, actions != NULL, environment);
     int error = real_spawnp(pid, file, actions, attributes, argv, passed);
     return error == RAW_E2BIG ? real_spawnp(pid, file, actions, attributes, argv, environment) : error;
 }
@@ -235,7 +239,7 @@ static int lend(void)
     if (!log_is_read() || !world_has_one_thread() || lent.busy)
         return 0;
     lent.before = *program_environ;
-    if (!goes_along("/bin/sh", -1, lent.before, &room) || room > ENVIRONMENT_MAX ||
+    if (!goes_along("/bin/sh", -1, 0, lent.before, &room) || room > ENVIRONMENT_MAX ||
         !extend(lent.strings, lent.before, &lent.added))
         return 0;
     lent.busy = 1;

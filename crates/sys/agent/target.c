@@ -2,8 +2,8 @@
  *
  * ld.so complains on stderr about an auditing library that it cannot load. So the agent goes along only with a program that
  * surely loads it: an ELF file for this machine with this process's own ld.so, or a script for one, without rights of its
- * own, from where the same library can be reached and executed, that no debugger watches, under the observer's own seccomp
- * filters. */
+ * own or of the process's, from where the same library can be read and executed, that no debugger watches, under the
+ * observer's own seccomp filters. */
 #include "agent.h"
 
 static const char *loader, *library;
@@ -19,29 +19,43 @@ int target_prepare(const struct link_map *program, const char *path)
     return loader && *path == '/' && !raw_stat_of(RAW_AT_FDCWD, path, 0, &library_stat);
 }
 
+/* Opened, for a sandbox (Landlock) or its mode may allow less than to look at it. access(2) leaves out capabilities, which
+ * another user than root loses by the exec. */
 static int library_in_reach(void)
 {
     struct raw_stat stat;
     long filesystem[15]; /* struct statfs: flags are word 10 */
-    if (raw_stat_of(RAW_AT_FDCWD, library, 0, &stat) || stat.device != library_stat.device ||
-        stat.inode != library_stat.inode || RAW2(__NR_statfs, library, filesystem))
+    long fd = RAW3(__NR_faccessat, RAW_AT_FDCWD, library, 4 /* R_OK */) ? -1 : raw_open(library);
+    if (fd < 0)
         return 0;
-    return !(filesystem[10] & 8 /* ST_NOEXEC */);
+    int same_file = !raw_stat_of((int)fd, "", RAW_AT_EMPTY_PATH, &stat) && stat.device == library_stat.device &&
+                    stat.inode == library_stat.inode;
+    int executable = !RAW2(__NR_fstatfs, fd, filesystem) && !(filesystem[10] & 8 /* ST_NOEXEC */);
+    RAW1(__NR_close, fd);
+    return same_file && executable;
 }
 
-static enum carrying look_at(long fd, int depth);
-
-static enum carrying look_at_path(const char *path, int depth)
+/* The program will be told AT_SECURE: ld.so ignores LD_AUDIT for it. */
+static int has_rights(void)
 {
+    return RAW1(__NR_getuid, 0) != RAW1(__NR_geteuid, 0) || RAW1(__NR_getgid, 0) != RAW1(__NR_getegid, 0);
+}
+
+static enum carrying look_at(long fd, int depth, int moves);
+
+static enum carrying look_at_path(const char *path, int depth, int moves)
+{
+    if (moves && *path != '/')
+        return RELATIVE;
     long fd = raw_open(path);
     if (fd < 0)
         return NOT_FOUND;
-    enum carrying found = look_at(fd, depth);
+    enum carrying found = look_at(fd, depth, moves);
     RAW1(__NR_close, fd);
     return found;
 }
 
-static enum carrying look_at_script(char *line, int depth)
+static enum carrying look_at_script(char *line, int depth, int moves)
 {
     while (*line == ' ' || *line == '\t')
         line++;
@@ -49,7 +63,7 @@ static enum carrying look_at_script(char *line, int depth)
     while (*end && *end != ' ' && *end != '\t' && *end != '\n')
         end++;
     *end = 0;
-    return depth < 4 ? look_at_path(line, depth + 1) : NOT_DYNAMIC;
+    return depth < 4 ? look_at_path(line, depth + 1, moves) : NOT_DYNAMIC;
 }
 
 /* Other formats, which an interpreter may be registered for, have some zero in their first bytes. */
@@ -61,7 +75,7 @@ static int is_text(const char *head, long len)
     return 1;
 }
 
-static enum carrying look_at(long fd, int depth)
+static enum carrying look_at(long fd, int depth, int moves)
 {
     struct raw_stat stat;
     char head[512], interpreter[128];
@@ -75,11 +89,11 @@ static enum carrying look_at(long fd, int depth)
         return NOT_DYNAMIC;
     head[got] = 0;
     if (head[0] == '#' && head[1] == '!')
-        return look_at_script(head + 2, depth);
+        return look_at_script(head + 2, depth, moves);
     const Elf64_Ehdr *elf = (const Elf64_Ehdr *)head;
     if (!depth && is_text(head, got))
         /* execvp, posix_spawnp and shells hand it to the shell. */
-        return look_at_path("/bin/sh", 1);
+        return look_at_path("/bin/sh", 1, moves);
     if (got < (long)sizeof *elf || __builtin_memcmp(head, ELFMAG, SELFMAG))
         return NOT_DYNAMIC;
 #if defined(__x86_64__)
@@ -104,9 +118,11 @@ static enum carrying look_at(long fd, int depth)
     return NOT_DYNAMIC;
 }
 
-enum carrying target_takes(const char *path, int fd)
+enum carrying target_takes(const char *path, int fd, int moves)
 {
-    enum carrying found = path ? look_at_path(path, 0) : look_at(fd, 0);
+    enum carrying found = path ? look_at_path(path, 0, moves) : look_at(fd, 0, moves);
+    if (found == CARRIED && has_rights())
+        found = RIGHTS;
     if (found == CARRIED && !library_in_reach())
         found = LIBRARY_OUT_OF_REACH;
     if (found == CARRIED) {

@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::process::Stdio;
 
-use prepage_sys::agent::{Carrying, Event, Log, Lookup, Record, would_load};
+use prepage_sys::agent::{Carrying, Event, Log, Lookup, Record, variables, would_load};
 use prepage_testing::{Need, has};
 
 use support::{Observed, command, compile, library, observe, same_with_and_without, tool};
@@ -67,6 +67,143 @@ fn a_static_program_is_started_as_it_is() {
     let script = format!("{}; echo $?", program.display());
     let observed = same_with_and_without("/bin/sh", &["-c", &script]);
     assert_eq!(carried(&observed, "test"), Some(Carrying::NotDynamic));
+}
+
+/// ld.so ignores LD_AUDIT for a process with other effective ids than real ones, and leaves PREPAGE_AGENT to its program.
+#[test]
+fn a_process_with_other_effective_ids_passes_nothing_on() {
+    if !has(Need::Root) || !tool("perl") {
+        return;
+    }
+    for change in ["$< = 1000", "$> = 1000", "$( = 1000", "$) = 1000"] {
+        let script = format!("{change}; exec '/usr/bin/env'");
+        let observed = same_with_and_without("/usr/bin/perl", &["-e", &script]);
+        assert_eq!(carried(&observed, "env"), Some(Carrying::Rights), "{change}");
+    }
+}
+
+#[test]
+fn an_agent_that_may_not_be_read_is_not_passed_on() {
+    if !has(Need::Root) || !tool("setpriv") {
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = dir.path().join("libprepage-agent.so");
+    std::fs::copy(library(), &copy).unwrap();
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let mut log = Log::create(1 << 20).unwrap();
+    let run = |with: bool| {
+        let mut command =
+            command("setpriv", &["--reuid=1000", "--regid=1000", "--clear-groups", "/usr/bin/env"]);
+        if with {
+            command.envs(variables(&copy, &log.variable(true), None));
+        }
+        command.output().unwrap()
+    };
+    assert_eq!(run(true), run(false));
+    let records = log.read_last().unwrap();
+    let told = |record: &Record| {
+        matches!(record.event, Event::Executed { carrying: Carrying::LibraryOutOfReach, .. })
+    };
+    assert!(records.iter().any(told), "{records:#?}");
+}
+
+/// Landlock lets a program look at what it may not open.
+#[test]
+fn a_program_that_may_not_open_the_agent_passes_nothing_on() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #define _GNU_SOURCE
+        #include <fcntl.h>
+        #include <linux/landlock.h>
+        #include <stdio.h>
+        #include <sys/prctl.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        int main(void) {
+            const char *all[] = {"/usr", "/lib", "/lib64", "/bin", "/etc", "/proc"};
+            struct landlock_ruleset_attr rules = {LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_EXECUTE};
+            int set = syscall(SYS_landlock_create_ruleset, &rules, sizeof rules, 0);
+            if (set < 0) return 9;
+            for (int i = 0; i < 6; i++) {
+                struct landlock_path_beneath_attr below = {rules.handled_access_fs, open(all[i], O_PATH | O_CLOEXEC)};
+                syscall(SYS_landlock_add_rule, set, LANDLOCK_RULE_PATH_BENEATH, &below, 0);
+                close(below.parent_fd);
+            }
+            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            if (syscall(SYS_landlock_restrict_self, set, 0)) return 9;
+            execl("/usr/bin/env", "env", (char *)0);
+            return 8;
+        }"#,
+    );
+    let observed = same_with_and_without(program.to_str().unwrap(), &[]);
+    if observed.output.status.code() == Some(9) {
+        eprintln!("not tried: this kernel has no Landlock");
+        return;
+    }
+    assert_eq!(carried(&observed, "env"), Some(Carrying::LibraryOutOfReach));
+}
+
+/// The child changes its directory first: a relative name is another file there.
+#[test]
+fn a_spawn_that_changes_its_directory_passes_nothing_on() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let there = dir.path().join("there");
+    std::fs::create_dir(&there).unwrap();
+    let print = "#include <stdio.h>\nint main(int c, char **v, char **e) { while (*e) puts(*e++); }";
+    let program = compile(dir.path(), &["-static"], print);
+    std::fs::rename(program, there.join("tool")).unwrap();
+    let program = compile(dir.path(), &[], print);
+    std::fs::rename(program, dir.path().join("tool")).unwrap();
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #define _GNU_SOURCE
+        #include <spawn.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        extern char **environ;
+        int main(int argc, char **argv) {
+            posix_spawn_file_actions_t actions;
+            char *args[] = {argv[2], NULL};
+            int pid, error;
+            chdir(argv[1]);
+            posix_spawn_file_actions_init(&actions);
+            posix_spawn_file_actions_addchdir_np(&actions, "there");
+            if (strchr(argv[2], '/'))
+                error = posix_spawn(&pid, argv[2], &actions, NULL, args, environ);
+            else {
+                setenv("PATH", argv[3], 1);
+                error = posix_spawnp(&pid, argv[2], &actions, NULL, args, environ);
+            }
+            if (!error) waitpid(pid, NULL, 0);
+            return error;
+        }"#,
+    );
+    let here = dir.path().to_str().unwrap();
+    let run = |args: &[&str]| same_with_and_without(program.to_str().unwrap(), &[&[here], args].concat());
+    for args in [&["./tool"][..], &["tool", "."], &["tool", "/nowhere::/bin"]] {
+        let observed = run(args);
+        assert_eq!(carried(&observed, "tool"), Some(Carrying::Relative), "{args:?}");
+    }
+    // Not found here, but there.
+    std::fs::remove_file(dir.path().join("tool")).unwrap();
+    assert_eq!(carried(&run(&["tool", ".:/bin"]), "tool"), Some(Carrying::Relative));
+    assert_eq!(carried(&run(&["env", "/bin:."]), "env"), Some(Carrying::Carried));
 }
 
 #[test]
