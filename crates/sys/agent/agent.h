@@ -49,6 +49,8 @@ HIDDEN int log_looks_last(void);
 HIDDEN void log_path(enum kind kind, unsigned detail, const char *dir, const char *path);
 HIDDEN void log_read(const uint64_t read[4]);
 HIDDEN void log_missed(void);
+/* Unmaps the log, for who is to count or lock what is mapped. All that comes afterwards counts as dropped. */
+HIDDEN void log_leave(void);
 /* Marks what cannot be passed on to another process: the value of the variable. */
 HIDDEN const char *log_variable(void);
 

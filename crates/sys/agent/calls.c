@@ -20,6 +20,7 @@ enum act {
     USES,      /* libc itself reads the files of a set, here in `path` */
     SYSCALL,
     PRCTL,
+    LOCKS, /* all that is mapped */
 };
 enum { NONE = -1 };
 
@@ -139,6 +140,7 @@ static const struct call calls[] = {
     {"gethostbyname", USES, OPENED, HOSTS, NONE},
     {"syscall", SYSCALL, 0, NONE, NONE},
     {"prctl", PRCTL, 0, NONE, NONE},
+    {"mlockall", LOCKS, 0, NONE, NONE},
 };
 enum { CALLS = sizeof calls / sizeof *calls, STUBS = 128, STUB_BYTES = 16 };
 _Static_assert(CALLS <= STUBS, "a stub for each");
@@ -346,6 +348,8 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
     uintptr_t function = functions[stub];
     if (call->act == PRCTL && args[0] == SET_SECCOMP)
         sandbox_begins();
+    if (call->act == LOCKS || (call->act == SYSCALL && args[0] == __NR_mlockall))
+        log_leave();
     if (!log_is_read()) {
         if (call->act == SYSCALL && (args[0] == __NR_seccomp || (args[0] == __NR_prctl && args[1] == SET_SECCOMP)))
             sandbox_begins();
@@ -391,6 +395,7 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         log_syscall(args);
         break;
     case PRCTL:
+    case LOCKS:
         break;
     }
     return function;

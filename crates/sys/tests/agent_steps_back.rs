@@ -367,6 +367,63 @@ fn small_limits_are_left_to_the_program() {
     assert_eq!(observed.started().len(), 1, "a limited address space has no room for a log");
 }
 
+/// mlockall(2) counts every mapping: the log, too, as long as it is there.
+#[test]
+fn a_program_may_lock_its_memory() {
+    if !has(Need::Root) || !tool("gcc") || !tool("setpriv") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &["-pthread"],
+        r#"
+        #define _GNU_SOURCE
+        #include <fcntl.h>
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <sys/mman.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        static int locked;
+        static void *look_up(void *unused) {
+            char name[32];
+            for (int n = 0; n < 10 || !__atomic_load_n(&locked, __ATOMIC_ACQUIRE); n++) {
+                sprintf(name, "/nowhere/%d", n);
+                access(name, F_OK);
+            }
+            return unused;
+        }
+        int main(int argc, char **argv) {
+            pthread_attr_t attributes;
+            pthread_t threads[4];
+            pthread_attr_init(&attributes);
+            pthread_attr_setstacksize(&attributes, 65536);
+            for (int n = 0; n < 4; n++) pthread_create(&threads[n], &attributes, look_up, NULL);
+            usleep(1000);
+            int result = argc > 1 ? syscall(SYS_mlockall, MCL_CURRENT | MCL_FUTURE) : mlockall(MCL_CURRENT | MCL_FUTURE);
+            __atomic_store_n(&locked, 1, __ATOMIC_RELEASE);
+            for (int n = 0; n < 4; n++) pthread_join(threads[n], NULL);
+            access("/nowhere/afterwards", F_OK);
+            printf("%d\n", result);
+            fflush(stdout);
+            return execl("/bin/true", "true", (char *)0);
+        }"#,
+    );
+    for way in ["", "syscall"] {
+        let script = format!("ulimit -l 8192; MALLOC_ARENA_MAX=1 exec $0 {way}");
+        let limited = ["--bounding-set=-ipc_lock", "/bin/sh", "-c", &script, program.to_str().unwrap()];
+        let plain = command("setpriv", &limited).output().unwrap();
+        let observed = observe(&mut command("setpriv", &limited));
+        assert_eq!(plain.stdout, b"0\n");
+        assert_eq!(observed.output, plain);
+        assert!(observed.has("/nowhere/0", Lookup::Metadata));
+        assert!(!observed.has("/nowhere/afterwards", Lookup::Metadata));
+        assert!(observed.lost.dropped > 0, "what the process does afterwards is counted");
+    }
+}
+
 #[test]
 fn arguments_as_long_as_they_may_be_fit() {
     if !tool("python3") {
