@@ -34,7 +34,8 @@ enum carrying {
     TRACED,
     SANDBOXED,
     TOO_LARGE,
-    RELATIVE
+    RELATIVE,
+    STATIC_TLS
 };
 
 /* Whether the mappings of a program are registered. */
@@ -91,6 +92,8 @@ struct extent {
     uintptr_t start, end;
 };
 HIDDEN int object_extent(const struct link_map *map, int is_program, struct extent *extent);
+/* How much static thread-local memory `map`, not the program, will ask for. */
+HIDDEN size_t object_static_tls(const struct link_map *map);
 HIDDEN uintptr_t object_symbol(const struct link_map *map, const char *name);
 HIDDEN uintptr_t object_variable(const struct link_map *program, const struct link_map *libc, const char *name);
 /* Makes everybody who binds a function of `map` get another: ld.so finds it in the symbol table, which is this process's
@@ -106,6 +109,13 @@ HIDDEN enum arming arm_begin(void);
 HIDDEN void arm(const struct extent *extent);
 HIDDEN void arm_end(void);
 HIDDEN void arm_last_look(void);
+
+/* ---- again.c: programs that do not start with the agent ---- */
+
+/* Whether it is time to, with the library `map` that was mapped now. */
+HIDDEN int again_is_needed(const struct link_map *map);
+/* Executes this process's program from its beginning. Returns where that fails. */
+HIDDEN void again_execute(char *const argv[], char *const environment[]);
 
 /* ---- calls.c, reads.c, exec.c, target.c: what stands before functions of libc ---- */
 

@@ -13,6 +13,8 @@
 enum { LAV = 2, LA_ACT_CONSISTENT = 0, BASE = 0 };
 
 static int begun, ready, running, too_old;
+/* The first arguments that the kernel gave, where nothing but the agent audits and the program's libraries are being mapped. */
+static char **argv_alone;
 static const struct link_map *program, *libc;
 static char library[AT_PATH_MAX];
 
@@ -40,17 +42,21 @@ static int cut_agent(char *audit)
 /* Takes what was added out of the environment at `envp`: two strings always, so that the freed places make one entry of
  * the auxiliary vector behind it. Some programs look for that vector behind the environment's end, and ld.so's
  * pointer to its old beginning stays right. */
-static void clean(char **envp)
+static void clean(char **envp, int *is_alone)
 {
     char **to = envp, **from = envp;
+    *is_alone = 1;
     for (; *from; from++) {
         if (starts(*from, "PREPAGE_AGENT=") || starts(*from, "PREPAGE_AGENT_EVEN=")) {
             wipe(*from);
             continue;
         }
-        if (starts(*from, "LD_AUDIT=") && !cut_agent(*from + 9)) {
-            wipe(*from);
-            continue;
+        if (starts(*from, "LD_AUDIT=")) {
+            if (!cut_agent(*from + 9)) {
+                wipe(*from);
+                continue;
+            }
+            *is_alone = 0;
         }
         *to++ = *from;
     }
@@ -97,8 +103,11 @@ static void begin(const struct link_map *maps)
     ready = variable && !too_old && log_open(variable, &arms) && log_is_read();
     if (ready)
         find_receiver(variable, arms);
-    clean(envp);
+    int is_alone;
+    clean(envp, &is_alone);
     world_read((uintptr_t *)(auxv + 1));
+    if (is_alone)
+        argv_alone = (char **)stack + 1;
     if (ready)
         log_path(STARTED, arm_begin(), NULL, world.execfn ? world.execfn : "?");
 }
@@ -134,8 +143,10 @@ EXPORT void la_activity(uintptr_t *cookie, unsigned activity)
         return;
     /* All of the program's libraries are mapped and relocated; constructors run next, which may open, count or close
      * descriptors. la_preinit comes after those of libraries. */
-    if (*cookie == (uintptr_t)program)
+    if (*cookie == (uintptr_t)program) {
         running = ready;
+        argv_alone = NULL;
+    }
     if (running)
         arm_end();
 }
@@ -156,6 +167,13 @@ EXPORT unsigned la_objopen(struct link_map *map, long lmid, uintptr_t *cookie)
     if (!begun) {
         program = map;
         begin(map);
+    }
+    if (argv_alone && lmid == BASE && map != program && again_is_needed(map)) {
+        char **argv = argv_alone, **envp = argv;
+        argv_alone = NULL;
+        while (*envp++) {
+        }
+        again_execute(argv, envp);
     }
     if (!ready)
         return 0;

@@ -11,23 +11,26 @@ static uintptr_t page_up(uintptr_t address)
     return page_down(address + 4095);
 }
 
+/* The program headers of a library, NULL where they are not found. */
+static const Elf64_Phdr *headers(const struct link_map *map, uintptr_t *count)
+{
+    /* An object's first page is its ELF header, unless it asked for another address: then nothing may be mapped there. */
+    unsigned char resident;
+    const Elf64_Ehdr *elf = (const Elf64_Ehdr *)map->l_addr;
+    if (!map->l_addr || page_down(map->l_addr) != map->l_addr || RAW3(__NR_mincore, map->l_addr, 4096, &resident))
+        return NULL;
+    if (__builtin_memcmp(elf->e_ident, ELFMAG, SELFMAG) || elf->e_phentsize != sizeof(Elf64_Phdr) ||
+        elf->e_phoff + elf->e_phnum * sizeof(Elf64_Phdr) > 4096)
+        return NULL;
+    *count = elf->e_phnum;
+    return (const Elf64_Phdr *)(map->l_addr + elf->e_phoff);
+}
+
 /* From the first to the last page that is mapped from the file, read from the program headers. */
 int object_extent(const struct link_map *map, int is_program, struct extent *extent)
 {
-    const Elf64_Phdr *phdr = (const Elf64_Phdr *)world.phdr;
     uintptr_t phdrs = world.phdrs, dynamic = 0;
-    if (!is_program) {
-        /* An object's first page is its ELF header, unless it asked for another address: then nothing may be mapped there. */
-        unsigned char resident;
-        const Elf64_Ehdr *elf = (const Elf64_Ehdr *)map->l_addr;
-        if (!map->l_addr || page_down(map->l_addr) != map->l_addr || RAW3(__NR_mincore, map->l_addr, 4096, &resident))
-            return 0;
-        if (__builtin_memcmp(elf->e_ident, ELFMAG, SELFMAG) || elf->e_phentsize != sizeof *phdr ||
-            elf->e_phoff + elf->e_phnum * sizeof *phdr > 4096)
-            return 0;
-        phdr = (const Elf64_Phdr *)(map->l_addr + elf->e_phoff);
-        phdrs = elf->e_phnum;
-    }
+    const Elf64_Phdr *phdr = is_program ? (const Elf64_Phdr *)world.phdr : headers(map, &phdrs);
     extent->start = UINTPTR_MAX;
     extent->end = 0;
     for (uintptr_t i = 0; phdr && i < phdrs; i++) {
@@ -43,6 +46,19 @@ int object_extent(const struct link_map *map, int is_program, struct extent *ext
             extent->end = end;
     }
     return extent->start < extent->end && (is_program || dynamic == (uintptr_t)map->l_ld);
+}
+
+size_t object_static_tls(const struct link_map *map)
+{
+    uintptr_t count = 0, flags = 0;
+    for (const Elf64_Dyn *dyn = map->l_ld; dyn && dyn->d_tag != DT_NULL; dyn++)
+        if (dyn->d_tag == DT_FLAGS)
+            flags = dyn->d_un.d_val;
+    const Elf64_Phdr *phdr = flags & DF_STATIC_TLS ? headers(map, &count) : NULL;
+    for (uintptr_t i = 0; phdr && i < count; i++)
+        if (phdr[i].p_type == PT_TLS)
+            return phdr[i].p_align ? (phdr[i].p_memsz + phdr[i].p_align - 1) & -phdr[i].p_align : phdr[i].p_memsz;
+    return 0;
 }
 
 struct tables {

@@ -367,6 +367,80 @@ fn small_limits_are_left_to_the_program() {
     assert_eq!(observed.started().len(), 1, "a limited address space has no room for a log");
 }
 
+/// A program whose libraries need more static thread-local memory than ld.so has for them beside an auditing library runs
+/// without the agent, under the same names and with the same arguments.
+#[test]
+fn libraries_with_much_static_thread_local_memory_find_room() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path().to_str().unwrap();
+    let built = |name: &str, flags: &[&str], source: &str| {
+        let built = compile(dir.path(), flags, source);
+        std::fs::rename(built, dir.path().join(name)).unwrap();
+        dir.path().join(name).display().to_string()
+    };
+    let thread_local = |bytes: u32| {
+        format!(
+            "__attribute__((tls_model(\"initial-exec\"))) _Thread_local char all[{bytes}];\n\
+             char *memory(void) {{ return all; }}"
+        )
+    };
+    let shared = ["-shared", "-fPIC"];
+    let large = built("liblarge.so", &shared, &thread_local(100_000));
+    let middle = built("libmiddle.so", &shared, &thread_local(600));
+    let at_run_time = built("libplugin.so", &shared, &thread_local(1300));
+    let main = r#"
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <stdio.h>
+        #include <sys/auxv.h>
+        #include <unistd.h>
+        char *memory(void);
+        int main(int argc, char **argv, char **environment) {
+            char comm[32] = "", *executed = (char *)getauxval(AT_EXECFN);
+            memory()[5] = 1;
+            fgets(comm, sizeof comm, fopen("/proc/self/comm", "r"));
+            printf("%s %s", executed, comm);
+            for (; *argv; argv++) puts(*argv);
+            for (; *environment; environment++) puts(*environment);
+            puts(dlopen(getenv("PLUGIN"), RTLD_NOW) ? "loaded" : dlerror());
+        }"#;
+    let main = main.replace("#include <unistd.h>", "#include <stdlib.h>\n#include <unistd.h>");
+    let with_large = built("with-large", &["-Wl,--no-as-needed", &large], &main);
+    let with_middle = built("with-middle", &["-Wl,--no-as-needed", &middle], &main);
+    let script = dir.path().join("script");
+    std::fs::write(&script, format!("#!{with_large} first second\n")).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for ran in [
+        "./with-large a b",
+        "exec ./with-large ./with-large",
+        "./script c",
+        "PATH=.:/bin script c",
+        "./with-middle",
+        "LD_PRELOAD=./liblarge.so env",
+        "LD_PRELOAD=./liblarge.so sh -c 'env; env -i env; exit 3'",
+    ] {
+        let script = format!("cd {here}; export PLUGIN={at_run_time}; {ran}");
+        let observed = same_with_and_without("/bin/sh", &["-c", &script]);
+        let given_up =
+            |record: &&Record| matches!(record.event, Event::Executed { carrying: Carrying::StaticTls, .. });
+        assert_eq!(observed.records.iter().filter(given_up).count(), 1, "{ran}");
+    }
+    // Entered itself, not only a shell before it.
+    let observed =
+        observe(command(&with_large, &["a"]).env("PLUGIN", &at_run_time).env_remove("LD_LIBRARY_PATH"));
+    let plain =
+        command(&with_large, &["a"]).env("PLUGIN", &at_run_time).env_remove("LD_LIBRARY_PATH").output();
+    assert_eq!(observed.output, plain.unwrap());
+    assert_eq!(carried(&observed, "with-large"), Some(Carrying::StaticTls));
+    // Not for libraries that have room.
+    let observed = same_with_and_without("/usr/bin/env", &[]);
+    assert!(observed.records.iter().all(|record| !matches!(record.event, Event::Executed { .. })));
+}
+
 /// mlockall(2) counts every mapping: the log, too, as long as it is there.
 #[test]
 fn a_program_may_lock_its_memory() {

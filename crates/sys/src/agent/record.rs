@@ -125,6 +125,9 @@ pub enum Carrying {
     TooLarge,
     /// The child may change its directory first, and the name is relative: it may be another file there.
     Relative,
+    /// The program's libraries need more static thread-local memory than ld.so has for them beside an auditing library. It is
+    /// executed once more, without the agent.
+    StaticTls,
 }
 
 /// Takes records out of a run of slots.
@@ -238,6 +241,7 @@ fn carrying(detail: u16) -> Option<Carrying> {
         Sandboxed,
         TooLarge,
         Relative,
+        StaticTls,
     ];
     all.get(usize::from(detail)).copied()
 }
