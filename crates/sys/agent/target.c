@@ -41,21 +41,9 @@ static int has_rights(void)
     return RAW1(__NR_getuid, 0) != RAW1(__NR_geteuid, 0) || RAW1(__NR_getgid, 0) != RAW1(__NR_getegid, 0);
 }
 
-static enum carrying look_at(long fd, int depth, int moves);
+enum { HEAD = 256, SCRIPTS_DEEP = 4 }; /* as much and as deep as the kernel looks */
 
-static enum carrying look_at_path(const char *path, int depth, int moves)
-{
-    if (moves && *path != '/')
-        return RELATIVE;
-    long fd = raw_open(path);
-    if (fd < 0)
-        return NOT_FOUND;
-    enum carrying found = look_at(fd, depth, moves);
-    RAW1(__NR_close, fd);
-    return found;
-}
-
-static enum carrying look_at_script(char *line, int depth, int moves)
+static const char *interpreter(char *line)
 {
     while (*line == ' ' || *line == '\t')
         line++;
@@ -63,7 +51,7 @@ static enum carrying look_at_script(char *line, int depth, int moves)
     while (*end && *end != ' ' && *end != '\t' && *end != '\n')
         end++;
     *end = 0;
-    return depth < 4 ? look_at_path(line, depth + 1, moves) : NOT_DYNAMIC;
+    return line;
 }
 
 /* Other formats, which an interpreter may be registered for, have some zero in their first bytes. */
@@ -75,25 +63,29 @@ static int is_text(const char *head, long len)
     return 1;
 }
 
-static enum carrying look_at(long fd, int depth, int moves)
+/* Where `fd` is a script, `then` is what to look at next, in `head`. */
+static enum carrying look_at(long fd, int depth, char head[HEAD], const char **then)
 {
     struct raw_stat stat;
-    char head[512], interpreter[128];
+    char interpreted_by[128];
     if (raw_stat_of((int)fd, "", RAW_AT_EMPTY_PATH, &stat) || (stat.mode & RAW_S_IFMT) != RAW_S_IFREG)
         return NOT_FOUND;
     if (stat.mode & (RAW_S_ISUID | RAW_S_ISGID) ||
         RAW4(__NR_fgetxattr, fd, "security.capability", 0, 0) >= 0)
         return RIGHTS;
-    long got = RAW4(__NR_pread64, fd, head, sizeof head - 1, 0);
+    long got = RAW4(__NR_pread64, fd, head, HEAD - 1, 0);
     if (got < 4)
         return NOT_DYNAMIC;
     head[got] = 0;
-    if (head[0] == '#' && head[1] == '!')
-        return look_at_script(head + 2, depth, moves);
+    if (head[0] == '#' && head[1] == '!') {
+        if (depth < SCRIPTS_DEEP)
+            *then = interpreter(head + 2);
+        return NOT_DYNAMIC;
+    }
     const Elf64_Ehdr *elf = (const Elf64_Ehdr *)head;
     if (!depth && is_text(head, got))
         /* execvp, posix_spawnp and shells hand it to the shell. */
-        return look_at_path("/bin/sh", 1, moves);
+        *then = "/bin/sh";
     if (got < (long)sizeof *elf || __builtin_memcmp(head, ELFMAG, SELFMAG))
         return NOT_DYNAMIC;
 #if defined(__x86_64__)
@@ -109,18 +101,36 @@ static enum carrying look_at(long fd, int depth, int moves)
             return NOT_DYNAMIC;
         if (phdr.p_type != PT_INTERP)
             continue;
-        if (phdr.p_filesz > sizeof interpreter ||
-            RAW4(__NR_pread64, fd, interpreter, phdr.p_filesz, phdr.p_offset) != (long)phdr.p_filesz)
+        if (!phdr.p_filesz || phdr.p_filesz > sizeof interpreted_by ||
+            RAW4(__NR_pread64, fd, interpreted_by, phdr.p_filesz, phdr.p_offset) != (long)phdr.p_filesz)
             return OTHER_LOADER;
-        interpreter[phdr.p_filesz - 1] = 0;
-        return same(interpreter, loader) ? CARRIED : OTHER_LOADER;
+        interpreted_by[phdr.p_filesz - 1] = 0;
+        return same(interpreted_by, loader) ? CARRIED : OTHER_LOADER;
     }
     return NOT_DYNAMIC;
 }
 
+static enum carrying look(const char *path, long fd, int moves)
+{
+    char head[HEAD];
+    for (int depth = 0;; depth++) {
+        const char *then = NULL;
+        if (path && moves && *path != '/')
+            return RELATIVE;
+        if (path && (fd = raw_open(path)) < 0)
+            return NOT_FOUND;
+        enum carrying found = look_at(fd, depth, head, &then);
+        if (path)
+            RAW1(__NR_close, fd);
+        if (!then)
+            return found;
+        path = then;
+    }
+}
+
 enum carrying target_takes(const char *path, int fd, int moves)
 {
-    enum carrying found = path ? look_at_path(path, 0, moves) : look_at(fd, 0, moves);
+    enum carrying found = look(path, fd, moves);
     if (found == CARRIED && has_rights())
         found = RIGHTS;
     if (found == CARRIED && !library_in_reach())

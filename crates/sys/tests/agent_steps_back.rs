@@ -409,7 +409,7 @@ fn libraries_with_much_static_thread_local_memory_find_room() {
         }"#;
     let main = main.replace("#include <unistd.h>", "#include <stdlib.h>\n#include <unistd.h>");
     let with_large = built("with-large", &["-Wl,--no-as-needed", &large], &main);
-    let with_middle = built("with-middle", &["-Wl,--no-as-needed", &middle], &main);
+    built("with-middle", &["-Wl,--no-as-needed", &middle], &main);
     let script = dir.path().join("script");
     std::fs::write(&script, format!("#!{with_large} first second\n")).unwrap();
     use std::os::unix::fs::PermissionsExt;
@@ -517,6 +517,146 @@ fn arguments_as_long_as_they_may_be_fit() {
         \x20   low, high = (middle, high) if fits(middle, run) == 0 else (low, middle)\n\
         \x20 print(low, fits(high, run))";
     same_with_and_without("/usr/bin/python3", &["-c", script]);
+}
+
+/// A crash handler on its alternate stack, a thread with the smallest one: what the agent does takes little of it, however
+/// large the environment is.
+#[test]
+fn small_stacks_have_room() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &["-pthread"],
+        r#"
+        #define _GNU_SOURCE
+        #include <pthread.h>
+        #include <signal.h>
+        #include <spawn.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        extern char **environ;
+        static const char *way;
+        static void *start(void *unused) {
+            char *args[] = {"sh", "-c", "env | wc -l", NULL};
+            pid_t pid = 0;
+            if (!strcmp(way, "execl")) execl("/bin/sh", "sh", "-c", "env | wc -l", (char *)0);
+            if (!strcmp(way, "execlp")) execlp("sh", "sh", "-c", "env | wc -l", (char *)0);
+            if (!strcmp(way, "spawn")) posix_spawn(&pid, "/bin/sh", NULL, NULL, args, environ);
+            if (!strcmp(way, "spawnp")) posix_spawnp(&pid, "sh", NULL, NULL, args, environ);
+            if (!strcmp(way, "vfork") && !(pid = vfork())) { execvp("sh", args); _exit(9); }
+            waitpid(pid, NULL, 0);
+            return unused;
+        }
+        static void handle(int signal) { start(NULL); _exit(3); }
+        int main(int argc, char **argv) {
+            way = argv[2];
+            if (!strcmp(argv[1], "thread")) {
+                pthread_attr_t attributes;
+                pthread_t thread;
+                pthread_attr_init(&attributes);
+                pthread_attr_setstacksize(&attributes, 16384);
+                pthread_create(&thread, &attributes, start, NULL);
+                return pthread_join(thread, NULL);
+            }
+            char *memory = mmap(0, 65536 + 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            stack_t stack = {.ss_sp = memory + 65536, .ss_size = 8192};
+            struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
+            mprotect(memory, 65536, PROT_NONE);
+            if (sigaltstack(&stack, NULL)) { puts("no such stack here"); return 0; }
+            sigaction(SIGUSR1, &action, NULL);
+            return raise(SIGUSR1);
+        }"#,
+    );
+    for place in ["thread", "signal"] {
+        for way in ["execl", "execlp", "spawn", "spawnp", "vfork"] {
+            for more in [0, 900, 2000] {
+                let run = |with: bool| {
+                    let mut command = command(program.to_str().unwrap(), &[place, way]);
+                    command.env_clear().env("PATH", "/nowhere:/usr/bin:/bin");
+                    command.envs((0..more).map(|n| (format!("VARIABLE_{n}"), "value")));
+                    match with {
+                        true => observe(&mut command),
+                        false => Observed {
+                            output: command.output().unwrap(),
+                            records: Vec::new(),
+                            received: Vec::new(),
+                            lost: Default::default(),
+                        },
+                    }
+                };
+                let observed = run(true);
+                assert_eq!(observed.output, run(false).output, "{place} {way} {more}");
+                // The array for an exec is the agent's own, of a limited size.
+                let large = more == 2000 && !way.starts_with("spawn");
+                let expected = if large { Carrying::TooLarge } else { Carrying::Carried };
+                let no_such_stack = observed.output.stdout.starts_with(b"no");
+                assert!(no_such_stack || carried(&observed, "sh") == Some(expected), "{place} {way} {more}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_process_may_start_many_with_a_large_environment() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #include <signal.h>
+        #include <stdio.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        int main(void) {
+            char *args[] = {"wc", "-c", "/proc/self/environ", NULL};
+            fflush(stdout);
+            for (int n = 0; n < 3; n++) {
+                int pid = vfork();
+                if (!pid) { execv("/nowhere", args); execvp("wc", args); _exit(9); }
+                waitpid(pid, NULL, 0);
+                pid = fork();
+                if (!pid) { execvp("wc", args); _exit(9); }
+                waitpid(pid, NULL, 0);
+            }
+            return execl("/usr/bin/env", "env", (char *)0);
+        }"#,
+    );
+    let run = |with: bool, own: bool| {
+        let mut command = command(program.to_str().unwrap(), &[]);
+        command.env_clear().env("PATH", "/usr/bin:/bin");
+        if own {
+            command.env("LD_AUDIT", "/nowhere/own.so");
+        } else {
+            command.envs((0..500).map(|n| (format!("VARIABLE_{n}"), "value")));
+        }
+        if with { Ok(observe(&mut command)) } else { Err(command.output().unwrap()) }
+    };
+    for own in [false, true] {
+        let (Ok(observed), Err(plain)) = (run(true, own), run(false, own)) else { unreachable!() };
+        let lines = |bytes: &[u8]| {
+            let is_counted = |line: &&str| !line.ends_with("/proc/self/environ");
+            let text = String::from_utf8_lossy(bytes);
+            let mut lines: Vec<_> = text.lines().filter(is_counted).map(str::to_owned).collect();
+            // The user's own LD_AUDIT comes last.
+            lines.sort();
+            lines
+        };
+        assert_eq!(lines(&observed.output.stdout), lines(&plain.stdout));
+        assert_eq!(lines(&observed.output.stderr), lines(&plain.stderr));
+        assert_eq!(observed.output.status, plain.status);
+        assert_eq!(observed.started().iter().filter(|path| path.ends_with("wc")).count(), 6);
+        assert!(observed.started().iter().any(|path| path.ends_with("env")));
+    }
 }
 
 #[test]
