@@ -14,10 +14,21 @@
 enum { ROOM = 512 };
 
 static size_t needed;
+/* Variables of libraries that the program's own code takes for static. More are hardly any program's. */
+static const char *named[16];
+static size_t names;
+
+void again_look_at(const struct link_map *program)
+{
+    size_t at = 0;
+    const char *name;
+    while (names < sizeof named / sizeof *named && (name = object_names_tls(program, &at)))
+        named[names++] = name;
+}
 
 int again_is_needed(const struct link_map *map)
 {
-    needed += object_static_tls(map);
+    needed += object_static_tls(map, named, names);
     return needed > ROOM;
 }
 

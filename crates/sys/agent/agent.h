@@ -92,8 +92,10 @@ struct extent {
     uintptr_t start, end;
 };
 HIDDEN int object_extent(const struct link_map *map, int is_program, struct extent *extent);
-/* How much static thread-local memory `map`, not the program, will ask for. */
-HIDDEN size_t object_static_tls(const struct link_map *map);
+/* The next thread-local variable of others that `map` names, from its symbol `at` on, which becomes the one behind; or NULL. */
+HIDDEN const char *object_names_tls(const struct link_map *map, size_t *at);
+/* How much static thread-local memory `map`, not the program, will ask for, which names these `count` variables of others. */
+HIDDEN size_t object_static_tls(const struct link_map *map, const char *const names[], size_t count);
 HIDDEN uintptr_t object_symbol(const struct link_map *map, const char *name);
 HIDDEN uintptr_t object_variable(const struct link_map *program, const struct link_map *libc, const char *name);
 /* Makes everybody who binds a function of `map` get another: ld.so finds it in the symbol table, which is this process's
@@ -112,6 +114,8 @@ HIDDEN void arm_last_look(void);
 
 /* ---- again.c: programs that do not start with the agent ---- */
 
+/* To be called for the program before its libraries. */
+HIDDEN void again_look_at(const struct link_map *program);
 /* Whether it is time to, with the library `map` that was mapped now. */
 HIDDEN int again_is_needed(const struct link_map *map);
 /* Executes this process's program from its beginning. Returns where that fails. */

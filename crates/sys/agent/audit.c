@@ -160,23 +160,9 @@ static int is_libc(const char *path)
     return same(name, "libc.so.6");
 }
 
-EXPORT unsigned la_objopen(struct link_map *map, long lmid, uintptr_t *cookie)
+static void look_at(const struct link_map *map, long lmid)
 {
     struct extent extent;
-    (void)cookie;
-    if (!begun) {
-        program = map;
-        begin(map);
-    }
-    if (argv_alone && lmid == BASE && map != program && again_is_needed(map)) {
-        char **argv = argv_alone, **envp = argv;
-        argv_alone = NULL;
-        while (*envp++) {
-        }
-        again_execute(argv, envp);
-    }
-    if (!ready)
-        return 0;
     if (lmid == BASE && !libc && is_libc(map->l_name)) {
         struct extent table;
         libc = map;
@@ -193,6 +179,27 @@ EXPORT unsigned la_objopen(struct link_map *map, long lmid, uintptr_t *cookie)
             arm_begin(); /* la_activity ends it */
         arm(&extent);
     }
+}
+
+EXPORT unsigned la_objopen(struct link_map *map, long lmid, uintptr_t *cookie)
+{
+    (void)cookie;
+    if (!begun) {
+        program = map;
+        begin(map);
+    }
+    if (argv_alone && lmid == BASE && map != program && again_is_needed(map)) {
+        char **argv = argv_alone, **envp = argv;
+        argv_alone = NULL;
+        while (*envp++) {
+        }
+        again_execute(argv, envp);
+    }
+    if (ready)
+        look_at(map, lmid);
+    /* Reads symbols: it is seen which pages that touches. */
+    if (argv_alone && map == program)
+        again_look_at(map);
     /* No function is asked for (la_symbind): where one auditing library is, ld.so 2.36 calls malloc before libc is ready for
      * it, and the heap never grows by brk. */
     return 0;
