@@ -6,7 +6,7 @@
  * A record is one or more slots in a row. Each slot begins with a tag, so that a reader finds the next record behind one
  * whose writer was killed. The first slot's tag is written last: it publishes the record. When no slot is left, or the
  * observer has marked the log as ended, records are counted and dropped. So are those of a process that has locked its
- * memory: mlockall(2) would lock all of the log, or fail.
+ * memory, or limits its address space: mlockall(2) would lock all of the log, or fail, and the limit would count it.
  *
  * The agent finds the memfd as /proc/OBSERVER/fd/N, so the program inherits no descriptor, and keeps none. A secret
  * word in the header tells the log from whatever else may have this name by now: nothing is written before it was seen. */

@@ -525,6 +525,46 @@ fn a_program_may_lock_its_memory() {
 }
 
 #[test]
+fn a_program_may_limit_its_address_space() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #define _GNU_SOURCE
+        #include <stdio.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <sys/resource.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        int main(int argc, char **argv) {
+            struct rlimit limit = {40 << 20, 40 << 20};
+            if (!strcmp(argv[1], "setrlimit")) setrlimit(RLIMIT_AS, &limit);
+            if (!strcmp(argv[1], "prlimit")) prlimit(0, RLIMIT_AS, &limit, NULL);
+            if (!strcmp(argv[1], "syscall")) syscall(SYS_prlimit64, 0, RLIMIT_AS, &limit, NULL);
+            if (!strcmp(argv[1], "other")) {
+                setrlimit(RLIMIT_CORE, &limit);
+                prlimit(0, RLIMIT_AS, NULL, &limit);
+                setrlimit(RLIMIT_AS, &limit);
+            }
+            access("/nowhere/afterwards", F_OK);
+            void *mapped = mmap(0, 32 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            printf("%d\n", mapped != MAP_FAILED);
+        }"#,
+    );
+    for way in ["setrlimit", "prlimit", "syscall", "other"] {
+        let observed = observe(&mut command(program.to_str().unwrap(), &[way]));
+        assert_eq!(observed.output.stdout, b"1\n", "{way}");
+        assert_eq!(observed.has("/nowhere/afterwards", Lookup::Metadata), way == "other");
+        assert_eq!(observed.lost.dropped > 0, way != "other");
+    }
+}
+
+#[test]
 fn arguments_as_long_as_they_may_be_fit() {
     if !tool("python3") {
         return;
