@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent, may_arm};
 #[cfg(target_arch = "x86_64")]
 use prepage_sys::arm::{Visit, VisitError};
+use prepage_sys::mounts::parse_mounts;
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
 use prepage_trace::space::parse_maps_line;
@@ -56,6 +57,8 @@ pub struct Armer {
     expected: HashMap<u32, Instant>,
     /// Programs whose execution was reported while the kernel still loads them, and since when.
     loading: Vec<(u32, Instant)>,
+    /// Whether file systems without a device of the kernel's are in memory, by the number they have for one.
+    in_memory: HashMap<u64, bool>,
     /// Processes visited at their exec of which that, or perf's report of the exec, is still to come: either may be first.
     half_entered: HashSet<u32>,
 }
@@ -78,6 +81,7 @@ impl Armer {
             unjudged: Vec::new(),
             expected: HashMap::new(),
             loading: Vec::new(),
+            in_memory: HashMap::new(),
             half_entered: HashSet::new(),
         }
     }
@@ -347,12 +351,34 @@ impl Armer {
         maps.lines().filter_map(parse_maps_line).filter_map(armed).collect()
     }
 
+    /// Whether process `pid` has mapped a file there that may lie on a device. Of memory it may register mappings itself.
+    pub(crate) fn is_of_a_file(&mut self, pid: u32, mapped: &Mapped) -> bool {
+        mapped
+            .inode
+            .is_some_and(|(device, _)| is_name_of_a_file(&mapped.path) && !self.is_in_memory(pid, device))
+    }
+
+    /// Whether `device` is a tmpfs or a hugetlbfs that process `pid` sees.
+    fn is_in_memory(&mut self, pid: u32, device: u64) -> bool {
+        if device >> 20 != 0 {
+            return false;
+        }
+        if !self.in_memory.contains_key(&device) {
+            let Ok(mountinfo) = proc_file::read(&format!("/proc/{pid}/mountinfo")) else { return false };
+            let kinds = parse_mounts(&mountinfo).into_iter();
+            let is_kept = |kind: &str| matches!(kind, "tmpfs" | "hugetlbfs");
+            self.in_memory.extend(kinds.map(|mount| (mount.device, is_kept(&mount.kind))));
+            self.in_memory.entry(device).or_insert(false);
+        }
+        self.in_memory[&device]
+    }
+
     /// Arms a mapping made at `time_ns`, or at an unknown time (0). Returns who armed it; `None` where nobody did.
-    fn arm(&self, pid: u32, mapped: &Mapped, time_ns: u64) -> Option<By> {
-        let touches = self.spaces.get(&pid)?.first()?;
-        if mapped.inode.is_none() || !is_of_a_file(&mapped.path) {
+    fn arm(&mut self, pid: u32, mapped: &Mapped, time_ns: u64) -> Option<By> {
+        if !self.spaces.contains_key(&pid) || !self.is_of_a_file(pid, mapped) {
             return None;
         }
+        let touches = self.spaces.get(&pid)?.first()?;
         let by = match touches.register(mapped.start, mapped.end - mapped.start) {
             Ok(()) => By::Observer,
             // By another userfaultfd.
@@ -380,8 +406,8 @@ enum By {
     Observer,
 }
 
-/// Whether a mapping is of a file that may lie on a device.
-pub(crate) fn is_of_a_file(path: &str) -> bool {
+/// Whether a mapping with this name may be of a file on a device.
+fn is_name_of_a_file(path: &str) -> bool {
     const OTHERS: [&str; 5] = ["/dev/", "/memfd:", "/SYSV", "/proc/", "/sys/"];
     path.starts_with('/') && !OTHERS.iter().any(|other| path.starts_with(other))
 }

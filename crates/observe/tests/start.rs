@@ -303,7 +303,19 @@ fn odd_programs(dir: &Path) -> Vec<Vec<String>> {
     let source = dir.join("musl.c");
     fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"static\"); return 5; }\n").unwrap();
     let built = Command::new("musl-gcc").arg("-static").arg(&source).arg("-o").arg(&musl).status();
+    // Registers memory of its own with a userfaultfd, in a file system in memory that only it sees.
+    let registers = dir.join("registers");
+    let source = dir.join("registers.c");
+    fs::write(&source, REGISTERS).unwrap();
+    Command::new("gcc").arg(&source).arg("-o").arg(&registers).status().expect("gcc is there");
+    let in_memory = format!(
+        "mount -t tmpfs none {} && exec {} {0}/file",
+        dir.join("memory").display(),
+        registers.display()
+    );
+    fs::create_dir(dir.join("memory")).unwrap();
     let mut programs = vec![
+        command(&["unshare", "-m", "/bin/sh", "-c", &in_memory]),
         shell("exit 3"),
         shell("for i in $(seq 300); do /bin/true || exit 1; done; exit 4"),
         command(&["/usr/bin/env", "-i", "/bin/sh", "-c", "exit 6"]),
@@ -341,6 +353,29 @@ fn odd_programs(dir: &Path) -> Vec<Vec<String>> {
     }
     programs
 }
+
+/// Says by its exit code whether it could register a shared mapping of the file it is given.
+const REGISTERS: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int file = open(argv[1], O_RDWR | O_CREAT, 0600);
+    if (file < 0 || ftruncate(file, 1 << 20)) return 2;
+    char *mapped = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    mapped[0] = 1;
+    usleep(100000);
+    int faults = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+    struct uffdio_api api = {.api = UFFD_API};
+    struct uffdio_register all = {.range = {(unsigned long)mapped, 1 << 20}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    if (faults < 0 || ioctl(faults, UFFDIO_API, &api)) return 3;
+    return ioctl(faults, UFFDIO_REGISTER, &all) ? 13 : 12;
+}
+"#;
 
 /// Gets a signal each millisecond while it sleeps.
 const TICKS: &str = r"

@@ -33,7 +33,9 @@ enum carrying {
     LIBRARY_OUT_OF_REACH,
     TRACED,
     SANDBOXED,
-    TOO_LARGE
+    TOO_LARGE,
+    RELATIVE,
+    STATIC_TLS
 };
 
 /* Whether the mappings of a program are registered. */
@@ -48,6 +50,8 @@ HIDDEN int log_looks_last(void);
 HIDDEN void log_path(enum kind kind, unsigned detail, const char *dir, const char *path);
 HIDDEN void log_read(const uint64_t read[4]);
 HIDDEN void log_missed(void);
+/* Unmaps the log, for who is to count or lock what is mapped. All that comes afterwards counts as dropped. */
+HIDDEN void log_leave(void);
 /* Marks what cannot be passed on to another process: the value of the variable. */
 HIDDEN const char *log_variable(void);
 
@@ -88,6 +92,10 @@ struct extent {
     uintptr_t start, end;
 };
 HIDDEN int object_extent(const struct link_map *map, int is_program, struct extent *extent);
+/* The next thread-local variable of others that `map` names, from its symbol `at` on, which becomes the one behind; or NULL. */
+HIDDEN const char *object_names_tls(const struct link_map *map, size_t *at);
+/* How much static thread-local memory `map`, not the program, will ask for, which names these `count` variables of others. */
+HIDDEN size_t object_static_tls(const struct link_map *map, const char *const names[], size_t count);
 HIDDEN uintptr_t object_symbol(const struct link_map *map, const char *name);
 HIDDEN uintptr_t object_variable(const struct link_map *program, const struct link_map *libc, const char *name);
 /* Makes everybody who binds a function of `map` get another: ld.so finds it in the symbol table, which is this process's
@@ -104,6 +112,15 @@ HIDDEN void arm(const struct extent *extent);
 HIDDEN void arm_end(void);
 HIDDEN void arm_last_look(void);
 
+/* ---- again.c: programs that do not start with the agent ---- */
+
+/* To be called for the program before its libraries. */
+HIDDEN void again_look_at(const struct link_map *program);
+/* Whether it is time to, with the library `map` that was mapped now. */
+HIDDEN int again_is_needed(const struct link_map *map);
+/* Executes this process's program from its beginning. Returns where that fails. */
+HIDDEN void again_execute(char *const argv[], char *const environment[]);
+
 /* ---- calls.c, reads.c, exec.c, target.c: what stands before functions of libc ---- */
 
 HIDDEN void calls_install(const struct link_map *program, const struct link_map *libc, const struct extent *table);
@@ -112,8 +129,8 @@ HIDDEN void reads_stream(const char *file);
 HIDDEN void reads_all_streams(const struct link_map *libc);
 /* `library` is the agent's own path, by which children load it. */
 HIDDEN int target_prepare(const struct link_map *program, const char *library);
-/* `path`, or NULL for the file `fd`. */
-HIDDEN enum carrying target_takes(const char *path, int fd);
+/* `path`, or NULL for the file `fd`. `moves`: the child may change its directory first. */
+HIDDEN enum carrying target_takes(const char *path, int fd, int moves);
 HIDDEN void exec_install(const struct link_map *program, const struct link_map *libc, const struct extent *table,
                          const char *library);
 

@@ -13,6 +13,8 @@
 enum { LAV = 2, LA_ACT_CONSISTENT = 0, BASE = 0 };
 
 static int begun, ready, running, too_old;
+/* The first arguments that the kernel gave, where nothing but the agent audits and the program's libraries are being mapped. */
+static char **argv_alone;
 static const struct link_map *program, *libc;
 static char library[AT_PATH_MAX];
 
@@ -40,17 +42,21 @@ static int cut_agent(char *audit)
 /* Takes what was added out of the environment at `envp`: two strings always, so that the freed places make one entry of
  * the auxiliary vector behind it. Some programs look for that vector behind the environment's end, and ld.so's
  * pointer to its old beginning stays right. */
-static void clean(char **envp)
+static void clean(char **envp, int *is_alone)
 {
     char **to = envp, **from = envp;
+    *is_alone = 1;
     for (; *from; from++) {
         if (starts(*from, "PREPAGE_AGENT=") || starts(*from, "PREPAGE_AGENT_EVEN=")) {
             wipe(*from);
             continue;
         }
-        if (starts(*from, "LD_AUDIT=") && !cut_agent(*from + 9)) {
-            wipe(*from);
-            continue;
+        if (starts(*from, "LD_AUDIT=")) {
+            if (!cut_agent(*from + 9)) {
+                wipe(*from);
+                continue;
+            }
+            *is_alone = 0;
         }
         *to++ = *from;
     }
@@ -97,8 +103,11 @@ static void begin(const struct link_map *maps)
     ready = variable && !too_old && log_open(variable, &arms) && log_is_read();
     if (ready)
         find_receiver(variable, arms);
-    clean(envp);
+    int is_alone;
+    clean(envp, &is_alone);
     world_read((uintptr_t *)(auxv + 1));
+    if (is_alone)
+        argv_alone = (char **)stack + 1;
     if (ready)
         log_path(STARTED, arm_begin(), NULL, world.execfn ? world.execfn : "?");
 }
@@ -130,8 +139,15 @@ EXPORT char *la_objsearch(const char *name, uintptr_t *cookie, unsigned flag)
 
 EXPORT void la_activity(uintptr_t *cookie, unsigned activity)
 {
-    (void)cookie;
-    if (running && activity == LA_ACT_CONSISTENT)
+    if (activity != LA_ACT_CONSISTENT)
+        return;
+    /* All of the program's libraries are mapped and relocated; constructors run next, which may open, count or close
+     * descriptors. la_preinit comes after those of libraries. */
+    if (*cookie == (uintptr_t)program) {
+        running = ready;
+        argv_alone = NULL;
+    }
+    if (running)
         arm_end();
 }
 
@@ -144,16 +160,9 @@ static int is_libc(const char *path)
     return same(name, "libc.so.6");
 }
 
-EXPORT unsigned la_objopen(struct link_map *map, long lmid, uintptr_t *cookie)
+static void look_at(const struct link_map *map, long lmid)
 {
     struct extent extent;
-    (void)cookie;
-    if (!begun) {
-        program = map;
-        begin(map);
-    }
-    if (!ready)
-        return 0;
     if (lmid == BASE && !libc && is_libc(map->l_name)) {
         struct extent table;
         libc = map;
@@ -170,20 +179,33 @@ EXPORT unsigned la_objopen(struct link_map *map, long lmid, uintptr_t *cookie)
             arm_begin(); /* la_activity ends it */
         arm(&extent);
     }
+}
+
+EXPORT unsigned la_objopen(struct link_map *map, long lmid, uintptr_t *cookie)
+{
+    (void)cookie;
+    if (!begun) {
+        program = map;
+        begin(map);
+    }
+    if (argv_alone && lmid == BASE && map != program && again_is_needed(map)) {
+        char **argv = argv_alone, **envp = argv;
+        argv_alone = NULL;
+        while (*envp++) {
+        }
+        again_execute(argv, envp);
+    }
+    if (ready)
+        look_at(map, lmid);
+    /* Reads symbols: it is seen which pages that touches. */
+    if (argv_alone && map == program)
+        again_look_at(map);
     /* No function is asked for (la_symbind): where one auditing library is, ld.so 2.36 calls malloc before libc is ready for
      * it, and the heap never grows by brk. */
     return 0;
 }
 
-/* Before the first constructor runs. */
-EXPORT void la_preinit(uintptr_t *cookie)
-{
-    (void)cookie;
-    arm_end();
-    running = ready;
-}
-
-/* At exit, each object is closed. */
+/* At exit, each object is closed. Its cookie is its link_map still, as ld.so made it. */
 EXPORT unsigned la_objclose(uintptr_t *cookie)
 {
     struct link_map *closed = (struct link_map *)*cookie;

@@ -20,6 +20,7 @@ enum act {
     USES,      /* libc itself reads the files of a set, here in `path` */
     SYSCALL,
     PRCTL,
+    COUNTS, /* all that is mapped: to lock it, or against the limits behind the resource `path` */
 };
 enum { NONE = -1 };
 
@@ -139,6 +140,11 @@ static const struct call calls[] = {
     {"gethostbyname", USES, OPENED, HOSTS, NONE},
     {"syscall", SYSCALL, 0, NONE, NONE},
     {"prctl", PRCTL, 0, NONE, NONE},
+    {"mlockall", COUNTS, 0, NONE, NONE},
+    {"setrlimit", COUNTS, 0, 0, NONE},
+    {"setrlimit64", COUNTS, 0, 0, NONE},
+    {"prlimit", COUNTS, 0, 1, NONE},
+    {"prlimit64", COUNTS, 0, 1, NONE},
 };
 enum { CALLS = sizeof calls / sizeof *calls, STUBS = 128, STUB_BYTES = 16 };
 _Static_assert(CALLS <= STUBS, "a stub for each");
@@ -339,6 +345,19 @@ static void log_syscall(const long *args)
     }
 }
 
+/* `args`: a resource, and its new limits. */
+static int limits_space(const long *args)
+{
+    const uint64_t *limits = (const uint64_t *)args[1];
+    return args[0] == RAW_RLIMIT_AS && plausible(limits) && *limits != UINT64_MAX;
+}
+
+static int syscall_counts(const long *args)
+{
+    return args[0] == __NR_mlockall || (args[0] == __NR_setrlimit && limits_space(args + 1)) ||
+           (args[0] == __NR_prlimit64 && limits_space(args + 2));
+}
+
 /* Called by the stubs. Returns where to go on. */
 __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *args)
 {
@@ -346,6 +365,9 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
     uintptr_t function = functions[stub];
     if (call->act == PRCTL && args[0] == SET_SECCOMP)
         sandbox_begins();
+    if (call->act == COUNTS ? call->path == NONE || limits_space(args + call->path)
+                            : call->act == SYSCALL && syscall_counts(args))
+        log_leave();
     if (!log_is_read()) {
         if (call->act == SYSCALL && (args[0] == __NR_seccomp || (args[0] == __NR_prctl && args[1] == SET_SECCOMP)))
             sandbox_begins();
@@ -391,6 +413,7 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         log_syscall(args);
         break;
     case PRCTL:
+    case COUNTS:
         break;
     }
     return function;

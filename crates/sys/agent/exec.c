@@ -1,5 +1,6 @@
 /* Execs and spawns: the program that follows is observed too, where target.c finds that it will take the agent. Otherwise the
- * environment is passed on as it is. Nothing is written but the stack: a child of vfork shares the rest. */
+ * environment is passed on as it is. Crash handlers and small threads execute programs, too: of their stack no more than
+ * some 2 KB are used. A child of vfork shares the rest of the memory. */
 #include "agent.h"
 
 #include <stdarg.h>
@@ -13,82 +14,151 @@ static int (*real_fexecve)(int, char *const[], char *const[]);
 static int (*real_system)(const char *);
 static void *(*real_popen)(const char *, const char *);
 static char *const **program_environ;
-static const char *library;
+static const char *library; /* NULL: nothing is to go along */
 
 /* ---- the environment to pass on ---- */
 
-struct addition {
-    char agent[192];
-    char audit[1280]; /* the user's own auditing libraries, and the agent; more is left alone, stacks may be small */
-    char even[24];
+static char agent_variable[160], audit_variable[16 + AT_PATH_MAX];
+static char even_variable[] = "PREPAGE_AGENT_EVEN=";
+
+enum { SMALL = 96, LARGE = 1024, HUGE = 8192 };
+
+/* Room for more than SMALL strings, or for an LD_AUDIT of the user's own and the agent in one. */
+struct room {
+    /* Of `exec_room` only: the thread that uses it, NULL where nobody does, and its process. */
+    void *thread;
+    long process;
+    size_t mapped;
+    char audit[1280];
+    char *strings[];
 };
 
-static size_t count_strings(char *const strings[])
+static union {
+    struct room room;
+    char bytes[sizeof(struct room) + LARGE * sizeof(char *)];
+} exec_room;
+
+/* A child of vfork that executes a program never gives the room back. It is the same thread as its parent's, which does not
+ * run until then: where that thread comes again, and not in a signal handler of that child or a child of the handler's, nobody
+ * uses the room any more. */
+static struct room *take_exec_room(size_t strings)
 {
-    size_t count = 0;
-    while (strings && strings[count])
-        count++;
-    return count;
+    void *nobody = NULL, *self = raw_thread();
+    struct room *room = &exec_room.room;
+    if (strings > LARGE)
+        return NULL;
+    if (!__atomic_compare_exchange_n(&room->thread, &nobody, self, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED) &&
+        (nobody != self || room->process == RAW1(__NR_getpid, 0) || room->process == RAW1(__NR_getppid, 0)))
+        return NULL;
+    room->process = RAW1(__NR_getpid, 0);
+    return room;
 }
 
-/* Fills `to`, which has room for three more strings than `from`. Always two strings more (see audit.c), the last ones. */
-static int extend(char **to, char *const from[], struct addition *added)
+static struct room *map_room(size_t strings)
+{
+    size_t bytes = sizeof(struct room) + strings * sizeof(char *);
+    long mapped = strings > HUGE ? -1
+                                 : RAW6(__NR_mmap, 0, bytes, RAW_PROT_READ | RAW_PROT_WRITE,
+                                        RAW_MAP_PRIVATE | RAW_MAP_ANONYMOUS, -1, 0);
+    if (mapped < 0 && mapped > -4096)
+        return NULL;
+    struct room *room = (struct room *)mapped;
+    room->mapped = bytes;
+    return room;
+}
+
+static void give_back(struct room *room)
+{
+    if (room && room->mapped)
+        RAW2(__NR_munmap, room, room->mapped);
+    else if (room)
+        __atomic_store_n(&room->thread, NULL, __ATOMIC_RELEASE);
+}
+
+static const char *own_audit(char *const environment[])
 {
     const char *audit = "";
+    for (; environment && *environment; environment++)
+        if (starts(*environment, "LD_AUDIT="))
+            audit = *environment + 9;
+    return audit;
+}
+
+/* Places that `environment` takes with what is added; more than SMALL where the stack has no room for it. */
+static size_t count_strings(char *const environment[])
+{
+    size_t count = 4;
+    while (environment && environment[count - 4])
+        count++;
+    return count <= SMALL && *own_audit(environment) ? SMALL + 1 : count;
+}
+
+/* Fills `to`, which has room for three more strings than `from`. Always two strings more (see audit.c), the last ones. `room` is
+ * needed where the user has an LD_AUDIT. */
+static int extend(char **to, char *const from[], struct room *room)
+{
+    const char *audit = own_audit(from);
+    if (*audit && (!room || length(audit) + length(audit_variable) + 2 > sizeof room->audit))
+        return 0;
     for (; from && *from; from++) {
         if (starts(*from, "PREPAGE_AGENT="))
             return 0;
-        if (starts(*from, "LD_AUDIT="))
-            audit = *from + 9;
-        else
+        if (!starts(*from, "LD_AUDIT="))
             *to++ = *from;
     }
-    if (length(audit) + length(library) + 16 > sizeof added->audit)
-        return 0;
-    char *end = append(append(added->audit, "LD_AUDIT="), audit);
-    append(append(end, *audit ? ":" : ""), library);
-    append(append(added->agent, "PREPAGE_AGENT="), log_variable());
-    *to++ = added->audit;
-    *to++ = added->agent;
+    *to++ = audit_variable;
     if (*audit) {
-        append(added->even, "PREPAGE_AGENT_EVEN=");
-        *to++ = added->even;
+        append(append(append(append(room->audit, "LD_AUDIT="), audit), ":"), library);
+        to[-1] = room->audit;
     }
+    *to++ = agent_variable;
+    if (*audit)
+        *to++ = even_variable;
     *to = NULL;
     return 1;
 }
 
-/* Logs the exec of `path`. Whether `environment` is to be extended; if so, by how much room that takes. */
-static int goes_along(const char *path, int fd, char *const environment[], size_t *room)
+enum process { THIS, CHILD, MOVING_CHILD };
+
+/* Logs the exec of `path`, or of `fd`, by this process or a child that it will have. Returns how many places the extended
+ * `environment` takes, 0 where it is not to be extended; with `room` for them, if they are more than SMALL or `needs_room`. */
+static size_t goes_along(const char *path, int fd, enum process by, char *const environment[], struct room **room,
+                         int needs_room)
 {
-    if (world.sandboxed || !log_is_read() || !library || (path && !plausible(path)))
+    *room = NULL;
+    if (world.sandboxed || !log_is_read() || !library || (path ? !plausible(path) : fd < 0))
         return 0;
-    enum carrying found = target_takes(path, fd);
-    *room = count_strings(environment) + 4;
-    if (found == CARRIED && *room > 8192)
-        found = TOO_LARGE;
+    enum carrying found = target_takes(path, fd, by == MOVING_CHILD);
+    size_t strings = count_strings(environment);
+    if (found == CARRIED && (strings > SMALL || needs_room)) {
+        *room = by == THIS ? take_exec_room(strings) : map_room(strings);
+        found = *room ? CARRIED : TOO_LARGE;
+    }
     if (path) {
         const char *dir = *path == '/' ? NULL : world_directory(RAW_AT_FDCWD);
         log_path(EXECUTED, found, dir, path);
         if (dir)
             world_release(RAW_AT_FDCWD);
     }
-    return found == CARRIED;
+    return found == CARRIED ? strings : 0;
 }
 
-#define EXTENDED(path, fd, environment)                                                  \
-    size_t room = 0;                                                                     \
-    int along = goes_along(path, fd, environment, &room);                                \
-    char *extended[along ? room : 1];                                                    \
-    struct addition added;                                                               \
-    char *const *passed = along && extend(extended, environment, &added) ? extended : environment
+/* `passed` is `environment`, or what it was extended to in `small` or `room`. */
+#define EXTENDED(path, fd, by, environment)                                                  \
+    struct room *room;                                                                       \
+    size_t strings = goes_along(path, fd, by, environment, &room, 0);                        \
+    char *small[strings && !room ? strings : 1], **extended = room ? room->strings : small;  \
+    char *const *passed = strings && extend(extended, environment, room) ? extended : environment
 
 /* ---- the search in PATH, as execvp makes it ---- */
 
-/* The file that execvp will execute, in `found` unless `file` is it; logs the places where it is not. */
-static const char *search(const char *file, char found[AT_PATH_MAX])
+enum { PLACE_MAX = 512 };
+
+/* The file that execvp will execute, in `found` unless `file` is it; logs the places where it is not. Where the child may move, no
+ * further than to a relative place. NULL for places with longer names. */
+static const char *search(const char *file, enum process by, char found[PLACE_MAX])
 {
-    if (!plausible(file) || !*file)
+    if (!log_is_read() || world.sandboxed || !plausible(file) || !*file)
         return file;
     for (const char *at = file; *at; at++)
         if (*at == '/')
@@ -101,21 +171,25 @@ static const char *search(const char *file, char found[AT_PATH_MAX])
         }
     for (;;) {
         size_t len = 0;
+        if (by == MOVING_CHILD && *places != '/')
+            return file;
         while (places[len] && places[len] != ':')
             len++;
-        if (len + length(file) + 2 < AT_PATH_MAX) {
-            char *to = found;
-            for (size_t i = 0; i < len; i++)
-                *to++ = places[i];
-            if (len)
-                *to++ = '/';
-            append(to, file);
-            struct raw_stat stat;
-            if (!RAW3(__NR_faccessat, RAW_AT_FDCWD, found, 1 /* X_OK */) &&
-                !raw_stat_of(RAW_AT_FDCWD, found, 0, &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG)
-                return found;
-            log_path(LOOKED_UP, 0, NULL, found);
+        if (len + length(file) + 2 > PLACE_MAX) {
+            log_path(EXECUTED, TOO_LARGE, NULL, file);
+            return NULL;
         }
+        char *to = found;
+        for (size_t i = 0; i < len; i++)
+            *to++ = places[i];
+        if (len)
+            *to++ = '/';
+        append(to, file);
+        struct raw_stat stat;
+        if (!RAW3(__NR_faccessat, RAW_AT_FDCWD, found, 1 /* X_OK */) &&
+            !raw_stat_of(RAW_AT_FDCWD, found, 0, &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG)
+            return found;
+        log_path(LOOKED_UP, 0, NULL, found);
         if (!places[len])
             return file;
         places += len + 1;
@@ -128,9 +202,10 @@ enum { RAW_E2BIG = 7 };
 
 static int agent_execve(const char *path, char *const argv[], char *const environment[])
 {
-    EXTENDED(path, -1, environment);
+    EXTENDED(path, -1, THIS, environment);
     if (passed != environment)
         real_execve(path, argv, passed);
+    give_back(room);
     return real_execve(path, argv, environment);
 }
 
@@ -141,11 +216,11 @@ static int agent_execv(const char *path, char *const argv[])
 
 static int agent_execvpe(const char *file, char *const argv[], char *const environment[])
 {
-    char place[AT_PATH_MAX];
-    const char *path = log_is_read() && !world.sandboxed ? search(file, place) : file;
-    EXTENDED(path, -1, environment);
+    char place[PLACE_MAX];
+    EXTENDED(search(file, THIS, place), -1, THIS, environment);
     if (passed != environment)
         real_execvpe(file, argv, passed);
+    give_back(room);
     return real_execvpe(file, argv, environment);
 }
 
@@ -156,27 +231,35 @@ static int agent_execvp(const char *file, char *const argv[])
 
 static int agent_fexecve(int fd, char *const argv[], char *const environment[])
 {
-    EXTENDED(NULL, fd, environment);
+    EXTENDED(NULL, fd, THIS, environment);
     if (passed != environment)
         real_fexecve(fd, argv, passed);
+    give_back(room);
     return real_fexecve(fd, argv, environment);
+}
+
+/* File actions may change the directory. */
+static enum process child_with(const void *actions)
+{
+    return actions ? MOVING_CHILD : CHILD;
 }
 
 static int agent_posix_spawn(int *pid, const char *path, const void *actions, const void *attributes,
                              char *const argv[], char *const environment[])
 {
-    EXTENDED(path, -1, environment);
+    EXTENDED(path, -1, child_with(actions), environment);
     int error = real_spawn(pid, path, actions, attributes, argv, passed);
+    give_back(room);
     return error == RAW_E2BIG ? real_spawn(pid, path, actions, attributes, argv, environment) : error;
 }
 
 static int agent_posix_spawnp(int *pid, const char *file, const void *actions, const void *attributes,
                               char *const argv[], char *const environment[])
 {
-    char place[AT_PATH_MAX];
-    const char *path = log_is_read() && !world.sandboxed ? search(file, place) : file;
-    EXTENDED(path, -1, environment);
+    char place[PLACE_MAX];
+    EXTENDED(search(file, child_with(actions), place), -1, child_with(actions), environment);
     int error = real_spawnp(pid, file, actions, attributes, argv, passed);
+    give_back(room);
     return error == RAW_E2BIG ? real_spawnp(pid, file, actions, attributes, argv, environment) : error;
 }
 
@@ -218,35 +301,35 @@ static int agent_execle(const char *path, const char *first, ...)
 
 /* ---- system and popen, which spawn the shell inside libc with the program's environment ---- */
 
-enum { ENVIRONMENT_MAX = 1024 };
-
 /* Neither on the stack, which a signal handler may leave by a jump, nor for two at once. */
 static struct {
     int busy;
     char *const *before;
-    char *strings[ENVIRONMENT_MAX];
-    struct addition added;
+    struct room *room;
 } lent;
 
 /* Extends the environment of the process itself, where no other thread can look at it meanwhile. */
 static int lend(void)
 {
-    size_t room = 0;
+    struct room *room = NULL;
     if (!log_is_read() || !world_has_one_thread() || lent.busy)
         return 0;
     lent.before = *program_environ;
-    if (!goes_along("/bin/sh", -1, lent.before, &room) || room > ENVIRONMENT_MAX ||
-        !extend(lent.strings, lent.before, &lent.added))
+    if (!goes_along("/bin/sh", -1, CHILD, lent.before, &room, 1) || !extend(room->strings, lent.before, room)) {
+        give_back(room);
         return 0;
+    }
     lent.busy = 1;
-    *program_environ = lent.strings;
+    lent.room = room;
+    *program_environ = room->strings;
     return 1;
 }
 
 static void take_back(void)
 {
-    if (*program_environ == lent.strings)
+    if (*program_environ == lent.room->strings)
         *program_environ = lent.before;
+    give_back(lent.room);
     lent.busy = 0;
 }
 
@@ -274,6 +357,8 @@ void exec_install(const struct link_map *program, const struct link_map *libc, c
     program_environ = (char *const **)environment;
     if (!environment || !target_prepare(program, path))
         return;
+    append(append(agent_variable, "PREPAGE_AGENT="), log_variable());
+    append(append(audit_variable, "LD_AUDIT="), path);
     library = path;
     const struct {
         char name[16];

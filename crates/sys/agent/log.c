@@ -5,7 +5,8 @@
  *
  * A record is one or more slots in a row. Each slot begins with a tag, so that a reader finds the next record behind one
  * whose writer was killed. The first slot's tag is written last: it publishes the record. When no slot is left, or the
- * observer has marked the log as ended, records are counted and dropped.
+ * observer has marked the log as ended, records are counted and dropped. So are those of a process that has locked its
+ * memory, or limits its address space: mlockall(2) would lock all of the log, or fail, and the limit would count it.
  *
  * The agent finds the memfd as /proc/OBSERVER/fd/N, so the program inherits no descriptor, and keeps none. A secret
  * word in the header tells the log from whatever else may have this name by now: nothing is written before it was seen. */
@@ -46,6 +47,10 @@ union slot {
 _Static_assert(sizeof(union slot) == SLOT, "slots are 64 bytes");
 
 static struct header *header;
+static size_t slots_bytes;
+/* Threads that write to slots now, and whether those are to be unmapped: who has counted itself sees `left`, or log_leave
+ * sees the count. */
+static int writers, left;
 static char variable_copy[128];
 /* Hashes of what this process logged already: most names come often. A collision overwrites. */
 static uint64_t seen[1024];
@@ -101,6 +106,7 @@ int log_open(const char *variable, int *arms)
     RAW3(__NR_madvise, mapped, stat.size, RAW_MADV_DONTDUMP);
     append(variable_copy, variable);
     world.observer = (int64_t)pid;
+    slots_bytes = (size_t)stat.size - SLOTS_AT;
     header = found;
     return 1;
 }
@@ -114,7 +120,8 @@ int log_is_read(void)
 {
     if (!header || __atomic_load_n(&header->ended, __ATOMIC_RELAXED))
         return 0;
-    if (__atomic_load_n(&header->cursor, __ATOMIC_RELAXED) < header->slots)
+    if (!__atomic_load_n(&left, __ATOMIC_RELAXED) &&
+        __atomic_load_n(&header->cursor, __ATOMIC_RELAXED) < header->slots)
         return 1;
     __atomic_fetch_add(&header->dropped, 1, __ATOMIC_RELAXED);
     return 0;
@@ -122,7 +129,8 @@ int log_is_read(void)
 
 int log_looks_last(void)
 {
-    return log_is_read() && __atomic_load_n(&header->looks_last, __ATOMIC_RELAXED);
+    return header && !__atomic_load_n(&header->ended, __ATOMIC_RELAXED) &&
+           __atomic_load_n(&header->looks_last, __ATOMIC_RELAXED);
 }
 
 void log_missed(void)
@@ -130,15 +138,37 @@ void log_missed(void)
     __atomic_fetch_add(&header->missed, 1, __ATOMIC_RELAXED);
 }
 
-/* `count` slots in a row, or NULL. */
+/* All but the header, which every call looks at. A writer that does not come to its end, as one that the caller interrupted,
+ * keeps the slots mapped. */
+void log_leave(void)
+{
+    if (!header || world.sandboxed || __atomic_exchange_n(&left, 1, __ATOMIC_SEQ_CST))
+        return;
+    for (int patience = 1000; __atomic_load_n(&writers, __ATOMIC_SEQ_CST); patience--) {
+        if (!patience)
+            return;
+        RAW1(__NR_sched_yield, 0);
+    }
+    RAW2(__NR_munmap, (char *)header + SLOTS_AT, slots_bytes);
+}
+
+static void end_write(void)
+{
+    __atomic_fetch_sub(&writers, 1, __ATOMIC_SEQ_CST);
+}
+
+/* `count` slots in a row, until end_write; or NULL. */
 static union slot *take(uint64_t count)
 {
-    uint64_t first = __atomic_fetch_add(&header->cursor, count, __ATOMIC_RELAXED);
-    if (first + count > header->slots || first + count < first) {
-        __atomic_fetch_add(&header->dropped, 1, __ATOMIC_RELAXED);
-        return NULL;
+    __atomic_fetch_add(&writers, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&left, __ATOMIC_SEQ_CST)) {
+        uint64_t first = __atomic_fetch_add(&header->cursor, count, __ATOMIC_RELAXED);
+        if (first + count <= slots_bytes / SLOT && first + count >= first)
+            return (union slot *)((char *)header + SLOTS_AT) + first;
     }
-    return (union slot *)((char *)header + SLOTS_AT) + first;
+    __atomic_fetch_add(&header->dropped, 1, __ATOMIC_RELAXED);
+    end_write();
+    return NULL;
 }
 
 static void publish(union slot *slot, enum kind kind, uint64_t count)
@@ -146,6 +176,7 @@ static void publish(union slot *slot, enum kind kind, uint64_t count)
     slot->first.pid = (uint32_t)(world.sandboxed ? world.sandboxed : RAW1(__NR_getpid, 0));
     slot->first.time = world_now();
     __atomic_store_n(&slot->tag, TAG_FIRST | (uint32_t)kind << 8 | (uint32_t)count << 16, __ATOMIC_RELEASE);
+    end_write();
 }
 
 static uint64_t hash(uint64_t hash, const char *text)

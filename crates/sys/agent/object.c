@@ -11,23 +11,26 @@ static uintptr_t page_up(uintptr_t address)
     return page_down(address + 4095);
 }
 
+/* The program headers of a library, NULL where they are not found. */
+static const Elf64_Phdr *headers(const struct link_map *map, uintptr_t *count)
+{
+    /* An object's first page is its ELF header, unless it asked for another address: then nothing may be mapped there. */
+    unsigned char resident;
+    const Elf64_Ehdr *elf = (const Elf64_Ehdr *)map->l_addr;
+    if (!map->l_addr || page_down(map->l_addr) != map->l_addr || RAW3(__NR_mincore, map->l_addr, 4096, &resident))
+        return NULL;
+    if (__builtin_memcmp(elf->e_ident, ELFMAG, SELFMAG) || elf->e_phentsize != sizeof(Elf64_Phdr) ||
+        elf->e_phoff + elf->e_phnum * sizeof(Elf64_Phdr) > 4096)
+        return NULL;
+    *count = elf->e_phnum;
+    return (const Elf64_Phdr *)(map->l_addr + elf->e_phoff);
+}
+
 /* From the first to the last page that is mapped from the file, read from the program headers. */
 int object_extent(const struct link_map *map, int is_program, struct extent *extent)
 {
-    const Elf64_Phdr *phdr = (const Elf64_Phdr *)world.phdr;
     uintptr_t phdrs = world.phdrs, dynamic = 0;
-    if (!is_program) {
-        /* An object's first page is its ELF header, unless it asked for another address: then nothing may be mapped there. */
-        unsigned char resident;
-        const Elf64_Ehdr *elf = (const Elf64_Ehdr *)map->l_addr;
-        if (!map->l_addr || page_down(map->l_addr) != map->l_addr || RAW3(__NR_mincore, map->l_addr, 4096, &resident))
-            return 0;
-        if (__builtin_memcmp(elf->e_ident, ELFMAG, SELFMAG) || elf->e_phentsize != sizeof *phdr ||
-            elf->e_phoff + elf->e_phnum * sizeof *phdr > 4096)
-            return 0;
-        phdr = (const Elf64_Phdr *)(map->l_addr + elf->e_phoff);
-        phdrs = elf->e_phnum;
-    }
+    const Elf64_Phdr *phdr = is_program ? (const Elf64_Phdr *)world.phdr : headers(map, &phdrs);
     extent->start = UINTPTR_MAX;
     extent->end = 0;
     for (uintptr_t i = 0; phdr && i < phdrs; i++) {
@@ -99,6 +102,60 @@ static const Elf64_Sym *find(const struct link_map *map, const char *name)
             break;
     }
     return NULL;
+}
+
+const char *object_names_tls(const struct link_map *map, size_t *at)
+{
+    struct tables tables;
+    if (!find_tables(map, &tables) || (uintptr_t)tables.strings < (uintptr_t)tables.symbols)
+        return NULL;
+    /* Symbols of others stand before those in the hash table. Where that is empty, all are: names follow them. */
+    size_t all = ((uintptr_t)tables.strings - (uintptr_t)tables.symbols) / sizeof *tables.symbols;
+    size_t own = tables.hash[1] > 1 ? tables.hash[1] : all;
+    while (*at < own && *at < all) {
+        const Elf64_Sym *symbol = &tables.symbols[(*at)++];
+        if (ELF64_ST_TYPE(symbol->st_info) == STT_TLS && symbol->st_shndx == SHN_UNDEF)
+            return tables.strings + symbol->st_name;
+    }
+    return NULL;
+}
+
+/* What `map` has for thread-local memory, of size 0 where nothing. Some tools (BOLT) put the program headers elsewhere: then they
+ * are read from the file. */
+static Elf64_Phdr thread_local_part(const struct link_map *map)
+{
+    uintptr_t count = 0;
+    Elf64_Ehdr elf;
+    Elf64_Phdr phdr = {0};
+    const Elf64_Phdr *known = headers(map, &count);
+    for (uintptr_t i = 0; i < count; i++)
+        if (known[i].p_type == PT_TLS)
+            return known[i];
+    long fd = known ? -1 : raw_open(map->l_name);
+    if (fd < 0)
+        return phdr;
+    if (RAW4(__NR_pread64, fd, &elf, sizeof elf, 0) == sizeof elf && !__builtin_memcmp(elf.e_ident, ELFMAG, SELFMAG))
+        for (int i = 0; i < elf.e_phnum && phdr.p_type != PT_TLS; i++)
+            if (RAW4(__NR_pread64, fd, &phdr, sizeof phdr, elf.e_phoff + (uint64_t)i * sizeof phdr) != sizeof phdr)
+                break;
+    RAW1(__NR_close, fd);
+    return phdr.p_type == PT_TLS ? phdr : (Elf64_Phdr){0};
+}
+
+size_t object_static_tls(const struct link_map *map, const char *const names[], size_t count)
+{
+    uintptr_t flags = 0;
+    for (const Elf64_Dyn *dyn = map->l_ld; dyn && dyn->d_tag != DT_NULL; dyn++)
+        if (dyn->d_tag == DT_FLAGS)
+            flags = dyn->d_un.d_val;
+    int is_static = (flags & DF_STATIC_TLS) != 0;
+    if (!is_static && !count)
+        return 0;
+    Elf64_Phdr tls = thread_local_part(map);
+    for (size_t i = 0; i < count && tls.p_memsz && !is_static; i++)
+        is_static = find(map, names[i]) != NULL;
+    uintptr_t align = tls.p_align ? tls.p_align : 1;
+    return is_static ? (tls.p_memsz + align - 1) & -align : 0;
 }
 
 /* Its address; 0 where `map` defines none. */

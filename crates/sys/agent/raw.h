@@ -15,6 +15,14 @@ static inline long raw(long number, long a, long b, long c, long d, long e, long
                      : "rcx", "r11", "memory");
     return result;
 }
+
+/* What glibc has for the calling thread's identity; a child of vfork has its parent's. */
+static inline void *raw_thread(void)
+{
+    void *self;
+    __asm__("mov %%fs:0, %0" : "=r"(self));
+    return self;
+}
 #elif defined(__aarch64__)
 static inline long raw(long number, long a, long b, long c, long d, long e, long f)
 {
@@ -27,6 +35,13 @@ static inline long raw(long number, long a, long b, long c, long d, long e, long
     register long x5 __asm__("x5") = f;
     __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
     return x0;
+}
+
+static inline void *raw_thread(void)
+{
+    void *self;
+    __asm__("mrs %0, tpidr_el0" : "=r"(self));
+    return self;
 }
 #else
 #error "the agent knows x86-64 and arm64"
@@ -50,6 +65,8 @@ enum {
     RAW_PROT_READ = 1,
     RAW_PROT_WRITE = 2,
     RAW_MAP_SHARED = 1,
+    RAW_MAP_PRIVATE = 2,
+    RAW_MAP_ANONYMOUS = 32,
     RAW_MADV_DONTDUMP = 16,
     RAW_ENOEXEC = 8,
     RAW_EACCES = 13,

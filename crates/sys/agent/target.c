@@ -2,8 +2,8 @@
  *
  * ld.so complains on stderr about an auditing library that it cannot load. So the agent goes along only with a program that
  * surely loads it: an ELF file for this machine with this process's own ld.so, or a script for one, without rights of its
- * own, from where the same library can be reached and executed, that no debugger watches, under the observer's own seccomp
- * filters. */
+ * own or of the process's, from where the same library can be read and executed, that no debugger watches, under the
+ * observer's own seccomp filters. */
 #include "agent.h"
 
 static const char *loader, *library;
@@ -19,29 +19,31 @@ int target_prepare(const struct link_map *program, const char *path)
     return loader && *path == '/' && !raw_stat_of(RAW_AT_FDCWD, path, 0, &library_stat);
 }
 
+/* Opened, for a sandbox (Landlock) or its mode may allow less than to look at it. access(2) leaves out capabilities, which
+ * another user than root loses by the exec. */
 static int library_in_reach(void)
 {
     struct raw_stat stat;
     long filesystem[15]; /* struct statfs: flags are word 10 */
-    if (raw_stat_of(RAW_AT_FDCWD, library, 0, &stat) || stat.device != library_stat.device ||
-        stat.inode != library_stat.inode || RAW2(__NR_statfs, library, filesystem))
-        return 0;
-    return !(filesystem[10] & 8 /* ST_NOEXEC */);
-}
-
-static enum carrying look_at(long fd, int depth);
-
-static enum carrying look_at_path(const char *path, int depth)
-{
-    long fd = raw_open(path);
+    long fd = RAW3(__NR_faccessat, RAW_AT_FDCWD, library, 4 /* R_OK */) ? -1 : raw_open(library);
     if (fd < 0)
-        return NOT_FOUND;
-    enum carrying found = look_at(fd, depth);
+        return 0;
+    int same_file = !raw_stat_of((int)fd, "", RAW_AT_EMPTY_PATH, &stat) && stat.device == library_stat.device &&
+                    stat.inode == library_stat.inode;
+    int executable = !RAW2(__NR_fstatfs, fd, filesystem) && !(filesystem[10] & 8 /* ST_NOEXEC */);
     RAW1(__NR_close, fd);
-    return found;
+    return same_file && executable;
 }
 
-static enum carrying look_at_script(char *line, int depth)
+/* The program will be told AT_SECURE: ld.so ignores LD_AUDIT for it. */
+static int has_rights(void)
+{
+    return RAW1(__NR_getuid, 0) != RAW1(__NR_geteuid, 0) || RAW1(__NR_getgid, 0) != RAW1(__NR_getegid, 0);
+}
+
+enum { HEAD = 256, SCRIPTS_DEEP = 4 }; /* as much and as deep as the kernel looks */
+
+static const char *interpreter(char *line)
 {
     while (*line == ' ' || *line == '\t')
         line++;
@@ -49,7 +51,7 @@ static enum carrying look_at_script(char *line, int depth)
     while (*end && *end != ' ' && *end != '\t' && *end != '\n')
         end++;
     *end = 0;
-    return depth < 4 ? look_at_path(line, depth + 1) : NOT_DYNAMIC;
+    return line;
 }
 
 /* Other formats, which an interpreter may be registered for, have some zero in their first bytes. */
@@ -61,25 +63,29 @@ static int is_text(const char *head, long len)
     return 1;
 }
 
-static enum carrying look_at(long fd, int depth)
+/* Where `fd` is a script, `then` is what to look at next, in `head`. */
+static enum carrying look_at(long fd, int depth, char head[HEAD], const char **then)
 {
     struct raw_stat stat;
-    char head[512], interpreter[128];
+    char interpreted_by[128];
     if (raw_stat_of((int)fd, "", RAW_AT_EMPTY_PATH, &stat) || (stat.mode & RAW_S_IFMT) != RAW_S_IFREG)
         return NOT_FOUND;
     if (stat.mode & (RAW_S_ISUID | RAW_S_ISGID) ||
         RAW4(__NR_fgetxattr, fd, "security.capability", 0, 0) >= 0)
         return RIGHTS;
-    long got = RAW4(__NR_pread64, fd, head, sizeof head - 1, 0);
+    long got = RAW4(__NR_pread64, fd, head, HEAD - 1, 0);
     if (got < 4)
         return NOT_DYNAMIC;
     head[got] = 0;
-    if (head[0] == '#' && head[1] == '!')
-        return look_at_script(head + 2, depth);
+    if (head[0] == '#' && head[1] == '!') {
+        if (depth < SCRIPTS_DEEP)
+            *then = interpreter(head + 2);
+        return NOT_DYNAMIC;
+    }
     const Elf64_Ehdr *elf = (const Elf64_Ehdr *)head;
     if (!depth && is_text(head, got))
         /* execvp, posix_spawnp and shells hand it to the shell. */
-        return look_at_path("/bin/sh", 1);
+        *then = "/bin/sh";
     if (got < (long)sizeof *elf || __builtin_memcmp(head, ELFMAG, SELFMAG))
         return NOT_DYNAMIC;
 #if defined(__x86_64__)
@@ -95,18 +101,38 @@ static enum carrying look_at(long fd, int depth)
             return NOT_DYNAMIC;
         if (phdr.p_type != PT_INTERP)
             continue;
-        if (phdr.p_filesz > sizeof interpreter ||
-            RAW4(__NR_pread64, fd, interpreter, phdr.p_filesz, phdr.p_offset) != (long)phdr.p_filesz)
+        if (!phdr.p_filesz || phdr.p_filesz > sizeof interpreted_by ||
+            RAW4(__NR_pread64, fd, interpreted_by, phdr.p_filesz, phdr.p_offset) != (long)phdr.p_filesz)
             return OTHER_LOADER;
-        interpreter[phdr.p_filesz - 1] = 0;
-        return same(interpreter, loader) ? CARRIED : OTHER_LOADER;
+        interpreted_by[phdr.p_filesz - 1] = 0;
+        return same(interpreted_by, loader) ? CARRIED : OTHER_LOADER;
     }
     return NOT_DYNAMIC;
 }
 
-enum carrying target_takes(const char *path, int fd)
+static enum carrying look(const char *path, long fd, int moves)
 {
-    enum carrying found = path ? look_at_path(path, 0) : look_at(fd, 0);
+    char head[HEAD];
+    for (int depth = 0;; depth++) {
+        const char *then = NULL;
+        if (path && moves && *path != '/')
+            return RELATIVE;
+        if (path && (fd = raw_open(path)) < 0)
+            return NOT_FOUND;
+        enum carrying found = look_at(fd, depth, head, &then);
+        if (path)
+            RAW1(__NR_close, fd);
+        if (!then)
+            return found;
+        path = then;
+    }
+}
+
+enum carrying target_takes(const char *path, int fd, int moves)
+{
+    enum carrying found = look(path, fd, moves);
+    if (found == CARRIED && has_rights())
+        found = RIGHTS;
     if (found == CARRIED && !library_in_reach())
         found = LIBRARY_OUT_OF_REACH;
     if (found == CARRIED) {

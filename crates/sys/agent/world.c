@@ -3,32 +3,40 @@
 
 struct world world;
 
-static long status_number(const char *status, const char *name)
+/* The number behind `name` where `line` of a status file begins with that, else what it was. */
+static long status_number(const char *line, const char *name, long before)
 {
-    for (const char *at = status; *at; at++)
-        if ((at == status || at[-1] == '\n') && starts(at, name)) {
-            at += length(name);
-            while (*at == '\t' || *at == ' ')
-                at++;
-            return (long)number(&at, 10);
-        }
-    return 0;
+    if (!starts(line, name))
+        return before;
+    const char *at = line + length(name);
+    while (*at == '\t' || *at == ' ')
+        at++;
+    return (long)number(&at, 10);
 }
 
+/* Read in pieces, for stacks may be small. */
 struct onlookers world_onlookers(void)
 {
     struct onlookers found = {0, 0};
-    char status[2048], path[64];
-    long fd = raw_open("/proc/self/status"), got = 0;
-    if (fd >= 0) {
-        got = RAW3(__NR_read, fd, status, sizeof status - 1);
+    char piece[128], line[48], path[64];
+    long fd = raw_open("/proc/self/status"), got = 0, filters = 0, mode = 0, tracer = 0;
+    size_t len = 0;
+    while (fd >= 0 && (got = RAW3(__NR_read, fd, piece, sizeof piece)) > 0)
+        for (long i = 0; i < got; i++) {
+            if (piece[i] != '\n') {
+                if (len < sizeof line - 1)
+                    line[len++] = piece[i];
+                continue;
+            }
+            line[len] = 0;
+            len = 0;
+            tracer = status_number(line, "TracerPid:", tracer);
+            mode = status_number(line, "Seccomp:", mode);
+            filters = status_number(line, "Seccomp_filters:", filters);
+        }
+    if (fd >= 0)
         RAW1(__NR_close, fd);
-    }
-    status[got > 0 ? got : 0] = 0;
-    found.filters = (int)status_number(status, "Seccomp_filters:");
-    if (!found.filters && status_number(status, "Seccomp:"))
-        found.filters = 1;
-    long tracer = status_number(status, "TracerPid:");
+    found.filters = filters || !mode ? (int)filters : 1;
     if (tracer) {
         /* The observer's own visit is no debugger. */
         char *end = append_number(append(path, "/proc/"), (uint64_t)world.observer);

@@ -71,6 +71,46 @@ fn descriptors_are_as_without() {
     same_with_and_without("/bin/ls", &["/proc/self/fd"]);
 }
 
+/// A constructor of a library runs before la_preinit(3): the first descriptor there is 3, and what it closes stays closed.
+#[test]
+fn constructors_find_no_descriptor_and_keep_their_own() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let early = compile(
+        dir.path(),
+        &["-shared", "-fPIC"],
+        r#"
+        #define _GNU_SOURCE
+        #include <fcntl.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        int early;
+        __attribute__((constructor)) static void begin(void) {
+            if (getenv("CLOSE_ALL")) close_range(3, ~0u, 0);
+            early = open("/etc/passwd", O_RDONLY);
+        }"#,
+    );
+    let library = dir.path().join("libearly.so");
+    std::fs::rename(&early, &library).unwrap();
+    let program = compile(
+        dir.path(),
+        &["-Wl,--no-as-needed", library.to_str().unwrap()],
+        r#"
+        #include <stdio.h>
+        #include <unistd.h>
+        extern int early;
+        int main(void) { char byte; printf("%d %zd\n", early, read(early, &byte, 1)); }"#,
+    );
+    for script in ["$0", "CLOSE_ALL=1 $0"] {
+        let observed = same_with_and_without("/bin/sh", &["-c", script, program.to_str().unwrap()]);
+        assert_eq!(observed.output.stdout, b"3 1\n");
+        assert_eq!(observed.received.len(), observed.started().len(), "each program sends its userfaultfd");
+    }
+}
+
 #[test]
 fn the_users_own_auditing_library_is_kept() {
     if !tool("gcc") {

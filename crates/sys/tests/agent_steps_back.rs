@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::process::Stdio;
 
-use prepage_sys::agent::{Carrying, Event, Log, Lookup, Record, would_load};
+use prepage_sys::agent::{Carrying, Event, Log, Lookup, Record, variables, would_load};
 use prepage_testing::{Need, has};
 
 use support::{Observed, command, compile, library, observe, same_with_and_without, tool};
@@ -67,6 +67,143 @@ fn a_static_program_is_started_as_it_is() {
     let script = format!("{}; echo $?", program.display());
     let observed = same_with_and_without("/bin/sh", &["-c", &script]);
     assert_eq!(carried(&observed, "test"), Some(Carrying::NotDynamic));
+}
+
+/// ld.so ignores LD_AUDIT for a process with other effective ids than real ones, and leaves PREPAGE_AGENT to its program.
+#[test]
+fn a_process_with_other_effective_ids_passes_nothing_on() {
+    if !has(Need::Root) || !tool("perl") {
+        return;
+    }
+    for change in ["$< = 1000", "$> = 1000", "$( = 1000", "$) = 1000"] {
+        let script = format!("{change}; exec '/usr/bin/env'");
+        let observed = same_with_and_without("/usr/bin/perl", &["-e", &script]);
+        assert_eq!(carried(&observed, "env"), Some(Carrying::Rights), "{change}");
+    }
+}
+
+#[test]
+fn an_agent_that_may_not_be_read_is_not_passed_on() {
+    if !has(Need::Root) || !tool("setpriv") {
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = dir.path().join("libprepage-agent.so");
+    std::fs::copy(library(), &copy).unwrap();
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let mut log = Log::create(1 << 20).unwrap();
+    let run = |with: bool| {
+        let mut command =
+            command("setpriv", &["--reuid=1000", "--regid=1000", "--clear-groups", "/usr/bin/env"]);
+        if with {
+            command.envs(variables(&copy, &log.variable(true), None));
+        }
+        command.output().unwrap()
+    };
+    assert_eq!(run(true), run(false));
+    let records = log.read_last().unwrap();
+    let told = |record: &Record| {
+        matches!(record.event, Event::Executed { carrying: Carrying::LibraryOutOfReach, .. })
+    };
+    assert!(records.iter().any(told), "{records:#?}");
+}
+
+/// Landlock lets a program look at what it may not open.
+#[test]
+fn a_program_that_may_not_open_the_agent_passes_nothing_on() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #define _GNU_SOURCE
+        #include <fcntl.h>
+        #include <linux/landlock.h>
+        #include <stdio.h>
+        #include <sys/prctl.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        int main(void) {
+            const char *all[] = {"/usr", "/lib", "/lib64", "/bin", "/etc", "/proc"};
+            struct landlock_ruleset_attr rules = {LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_EXECUTE};
+            int set = syscall(SYS_landlock_create_ruleset, &rules, sizeof rules, 0);
+            if (set < 0) return 9;
+            for (int i = 0; i < 6; i++) {
+                struct landlock_path_beneath_attr below = {rules.handled_access_fs, open(all[i], O_PATH | O_CLOEXEC)};
+                syscall(SYS_landlock_add_rule, set, LANDLOCK_RULE_PATH_BENEATH, &below, 0);
+                close(below.parent_fd);
+            }
+            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            if (syscall(SYS_landlock_restrict_self, set, 0)) return 9;
+            execl("/usr/bin/env", "env", (char *)0);
+            return 8;
+        }"#,
+    );
+    let observed = same_with_and_without(program.to_str().unwrap(), &[]);
+    if observed.output.status.code() == Some(9) {
+        eprintln!("not tried: this kernel has no Landlock");
+        return;
+    }
+    assert_eq!(carried(&observed, "env"), Some(Carrying::LibraryOutOfReach));
+}
+
+/// The child changes its directory first: a relative name is another file there.
+#[test]
+fn a_spawn_that_changes_its_directory_passes_nothing_on() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let there = dir.path().join("there");
+    std::fs::create_dir(&there).unwrap();
+    let print = "#include <stdio.h>\nint main(int c, char **v, char **e) { while (*e) puts(*e++); }";
+    let program = compile(dir.path(), &["-static"], print);
+    std::fs::rename(program, there.join("tool")).unwrap();
+    let program = compile(dir.path(), &[], print);
+    std::fs::rename(program, dir.path().join("tool")).unwrap();
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #define _GNU_SOURCE
+        #include <spawn.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        extern char **environ;
+        int main(int argc, char **argv) {
+            posix_spawn_file_actions_t actions;
+            char *args[] = {argv[2], NULL};
+            int pid, error;
+            chdir(argv[1]);
+            posix_spawn_file_actions_init(&actions);
+            posix_spawn_file_actions_addchdir_np(&actions, "there");
+            if (strchr(argv[2], '/'))
+                error = posix_spawn(&pid, argv[2], &actions, NULL, args, environ);
+            else {
+                setenv("PATH", argv[3], 1);
+                error = posix_spawnp(&pid, argv[2], &actions, NULL, args, environ);
+            }
+            if (!error) waitpid(pid, NULL, 0);
+            return error;
+        }"#,
+    );
+    let here = dir.path().to_str().unwrap();
+    let run = |args: &[&str]| same_with_and_without(program.to_str().unwrap(), &[&[here], args].concat());
+    for args in [&["./tool"][..], &["tool", "."], &["tool", "/nowhere::/bin"]] {
+        let observed = run(args);
+        assert_eq!(carried(&observed, "tool"), Some(Carrying::Relative), "{args:?}");
+    }
+    // Not found here, but there.
+    std::fs::remove_file(dir.path().join("tool")).unwrap();
+    assert_eq!(carried(&run(&["tool", ".:/bin"]), "tool"), Some(Carrying::Relative));
+    assert_eq!(carried(&run(&["env", "/bin:."]), "env"), Some(Carrying::Carried));
 }
 
 #[test]
@@ -230,6 +367,203 @@ fn small_limits_are_left_to_the_program() {
     assert_eq!(observed.started().len(), 1, "a limited address space has no room for a log");
 }
 
+/// A program whose libraries need more static thread-local memory than ld.so has for them beside an auditing library runs
+/// without the agent, under the same names and with the same arguments.
+#[test]
+fn libraries_with_much_static_thread_local_memory_find_room() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path().to_str().unwrap();
+    let built = |name: &str, flags: &[&str], source: &str| {
+        let built = compile(dir.path(), flags, source);
+        std::fs::rename(built, dir.path().join(name)).unwrap();
+        dir.path().join(name).display().to_string()
+    };
+    let thread_local = |bytes: u32| {
+        format!(
+            "__attribute__((tls_model(\"initial-exec\"))) static _Thread_local char all[{bytes}];\n\
+             char *memory(void) {{ return all; }}"
+        )
+    };
+    let shared = ["-shared", "-fPIC"];
+    let large = built("liblarge.so", &shared, &thread_local(100_000));
+    let middle = built("libmiddle.so", &shared, &thread_local(600));
+    // Its program headers behind all else, as BOLT leaves them.
+    let mut bytes = std::fs::read(&large).unwrap();
+    let (at, count) =
+        (u64::from_ne_bytes(bytes[32..40].try_into().unwrap()) as usize, usize::from(bytes[56]));
+    let moved = bytes.len().next_multiple_of(8);
+    bytes.resize(moved, 0);
+    bytes.extend_from_within(at..at + 56 * count);
+    bytes[32..40].copy_from_slice(&(moved as u64).to_ne_bytes());
+    std::fs::write(dir.path().join("libmoved.so"), bytes).unwrap();
+    // Of which only the program's own code knows that it is static.
+    let dynamic = built(
+        "libdynamic.so",
+        &shared,
+        "_Thread_local char all[100000]; char *other(void) { return all; } char *memory(void) { return all; }",
+    );
+    let at_run_time = built("libplugin.so", &shared, &thread_local(1300));
+    let main = r#"
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <stdio.h>
+        #include <sys/auxv.h>
+        #include <unistd.h>
+        char *memory(void);
+        int main(int argc, char **argv, char **environment) {
+            char comm[32] = "", *executed = (char *)getauxval(AT_EXECFN);
+            memory()[5] = 1;
+            fgets(comm, sizeof comm, fopen("/proc/self/comm", "r"));
+            printf("%s %s", executed, comm);
+            for (; *argv; argv++) puts(*argv);
+            for (; *environment; environment++) puts(*environment);
+            puts(dlopen(getenv("PLUGIN"), RTLD_NOW) ? "loaded" : dlerror());
+        }"#;
+    let main = main.replace("#include <unistd.h>", "#include <stdlib.h>\n#include <unistd.h>");
+    let with_large = built("with-large", &["-Wl,--no-as-needed", &large], &main);
+    built("with-middle", &["-Wl,--no-as-needed", &middle], &main);
+    let names = main
+        .replace("char *memory(void);", "extern _Thread_local char all[100000];")
+        .replace("memory()", "all");
+    built("names-it", &["-Wl,--no-as-needed", &dynamic], &names);
+    built("calls-it", &["-Wl,--no-as-needed", &dynamic], &main);
+    let script = dir.path().join("script");
+    std::fs::write(&script, format!("#!{with_large} first second\n")).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for ran in [
+        "./with-large a b",
+        "exec ./with-large ./with-large",
+        "./script c",
+        "PATH=.:/bin script c",
+        "./with-middle",
+        "./names-it",
+        "LD_PRELOAD=./liblarge.so env",
+        "LD_PRELOAD=./libmoved.so env",
+        "LD_PRELOAD=./liblarge.so sh -c 'env; env -i env; exit 3'",
+    ] {
+        let script = format!("cd {here}; export PLUGIN={at_run_time}; {ran}");
+        let observed = same_with_and_without("/bin/sh", &["-c", &script]);
+        let given_up =
+            |record: &&Record| matches!(record.event, Event::Executed { carrying: Carrying::StaticTls, .. });
+        assert_eq!(observed.records.iter().filter(given_up).count(), 1, "{ran}");
+    }
+    // Entered itself, not only a shell before it.
+    let observed =
+        observe(command(&with_large, &["a"]).env("PLUGIN", &at_run_time).env_remove("LD_LIBRARY_PATH"));
+    let plain =
+        command(&with_large, &["a"]).env("PLUGIN", &at_run_time).env_remove("LD_LIBRARY_PATH").output();
+    assert_eq!(observed.output, plain.unwrap());
+    assert_eq!(carried(&observed, "with-large"), Some(Carrying::StaticTls));
+    // Not for libraries that have room, or need none at the start.
+    let ran = format!("cd {here}; export PLUGIN={at_run_time}; ./calls-it; env; gcc --version");
+    let observed = same_with_and_without("/bin/sh", &["-c", &ran]);
+    let given_up =
+        |record: &Record| matches!(record.event, Event::Executed { carrying: Carrying::StaticTls, .. });
+    assert!(!observed.records.iter().any(given_up));
+    assert!(observed.started().len() >= 4);
+}
+
+/// mlockall(2) counts every mapping: the log, too, as long as it is there.
+#[test]
+fn a_program_may_lock_its_memory() {
+    if !has(Need::Root) || !tool("gcc") || !tool("setpriv") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &["-pthread"],
+        r#"
+        #define _GNU_SOURCE
+        #include <fcntl.h>
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <sys/mman.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        static int locked;
+        static void *look_up(void *unused) {
+            char name[32];
+            for (int n = 0; n < 10 || !__atomic_load_n(&locked, __ATOMIC_ACQUIRE); n++) {
+                sprintf(name, "/nowhere/%d", n);
+                access(name, F_OK);
+            }
+            return unused;
+        }
+        int main(int argc, char **argv) {
+            pthread_attr_t attributes;
+            pthread_t threads[4];
+            pthread_attr_init(&attributes);
+            pthread_attr_setstacksize(&attributes, 65536);
+            for (int n = 0; n < 4; n++) pthread_create(&threads[n], &attributes, look_up, NULL);
+            usleep(1000);
+            int result = argc > 1 ? syscall(SYS_mlockall, MCL_CURRENT | MCL_FUTURE) : mlockall(MCL_CURRENT | MCL_FUTURE);
+            __atomic_store_n(&locked, 1, __ATOMIC_RELEASE);
+            for (int n = 0; n < 4; n++) pthread_join(threads[n], NULL);
+            access("/nowhere/afterwards", F_OK);
+            printf("%d\n", result);
+            fflush(stdout);
+            return execl("/bin/true", "true", (char *)0);
+        }"#,
+    );
+    for way in ["", "syscall"] {
+        let script = format!("ulimit -l 8192; MALLOC_ARENA_MAX=1 exec $0 {way}");
+        let limited = ["--bounding-set=-ipc_lock", "/bin/sh", "-c", &script, program.to_str().unwrap()];
+        let plain = command("setpriv", &limited).output().unwrap();
+        let observed = observe(&mut command("setpriv", &limited));
+        assert_eq!(plain.stdout, b"0\n");
+        assert_eq!(observed.output, plain);
+        assert!(observed.has("/nowhere/0", Lookup::Metadata));
+        assert!(!observed.has("/nowhere/afterwards", Lookup::Metadata));
+        assert!(observed.lost.dropped > 0, "what the process does afterwards is counted");
+    }
+}
+
+#[test]
+fn a_program_may_limit_its_address_space() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #define _GNU_SOURCE
+        #include <stdio.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <sys/resource.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        int main(int argc, char **argv) {
+            struct rlimit limit = {40 << 20, 40 << 20};
+            if (!strcmp(argv[1], "setrlimit")) setrlimit(RLIMIT_AS, &limit);
+            if (!strcmp(argv[1], "prlimit")) prlimit(0, RLIMIT_AS, &limit, NULL);
+            if (!strcmp(argv[1], "syscall")) syscall(SYS_prlimit64, 0, RLIMIT_AS, &limit, NULL);
+            if (!strcmp(argv[1], "other")) {
+                setrlimit(RLIMIT_CORE, &limit);
+                prlimit(0, RLIMIT_AS, NULL, &limit);
+                setrlimit(RLIMIT_AS, &limit);
+            }
+            access("/nowhere/afterwards", F_OK);
+            void *mapped = mmap(0, 32 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            printf("%d\n", mapped != MAP_FAILED);
+        }"#,
+    );
+    for way in ["setrlimit", "prlimit", "syscall", "other"] {
+        let observed = observe(&mut command(program.to_str().unwrap(), &[way]));
+        assert_eq!(observed.output.stdout, b"1\n", "{way}");
+        assert_eq!(observed.has("/nowhere/afterwards", Lookup::Metadata), way == "other");
+        assert_eq!(observed.lost.dropped > 0, way != "other");
+    }
+}
+
 #[test]
 fn arguments_as_long_as_they_may_be_fit() {
     if !tool("python3") {
@@ -249,6 +583,146 @@ fn arguments_as_long_as_they_may_be_fit() {
         \x20   low, high = (middle, high) if fits(middle, run) == 0 else (low, middle)\n\
         \x20 print(low, fits(high, run))";
     same_with_and_without("/usr/bin/python3", &["-c", script]);
+}
+
+/// A crash handler on its alternate stack, a thread with the smallest one: what the agent does takes little of it, however
+/// large the environment is.
+#[test]
+fn small_stacks_have_room() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &["-pthread"],
+        r#"
+        #define _GNU_SOURCE
+        #include <pthread.h>
+        #include <signal.h>
+        #include <spawn.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        extern char **environ;
+        static const char *way;
+        static void *start(void *unused) {
+            char *args[] = {"sh", "-c", "env | wc -l", NULL};
+            pid_t pid = 0;
+            if (!strcmp(way, "execl")) execl("/bin/sh", "sh", "-c", "env | wc -l", (char *)0);
+            if (!strcmp(way, "execlp")) execlp("sh", "sh", "-c", "env | wc -l", (char *)0);
+            if (!strcmp(way, "spawn")) posix_spawn(&pid, "/bin/sh", NULL, NULL, args, environ);
+            if (!strcmp(way, "spawnp")) posix_spawnp(&pid, "sh", NULL, NULL, args, environ);
+            if (!strcmp(way, "vfork") && !(pid = vfork())) { execvp("sh", args); _exit(9); }
+            waitpid(pid, NULL, 0);
+            return unused;
+        }
+        static void handle(int signal) { start(NULL); _exit(3); }
+        int main(int argc, char **argv) {
+            way = argv[2];
+            if (!strcmp(argv[1], "thread")) {
+                pthread_attr_t attributes;
+                pthread_t thread;
+                pthread_attr_init(&attributes);
+                pthread_attr_setstacksize(&attributes, 16384);
+                pthread_create(&thread, &attributes, start, NULL);
+                return pthread_join(thread, NULL);
+            }
+            char *memory = mmap(0, 65536 + 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            stack_t stack = {.ss_sp = memory + 65536, .ss_size = 8192};
+            struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
+            mprotect(memory, 65536, PROT_NONE);
+            if (sigaltstack(&stack, NULL)) { puts("no such stack here"); return 0; }
+            sigaction(SIGUSR1, &action, NULL);
+            return raise(SIGUSR1);
+        }"#,
+    );
+    for place in ["thread", "signal"] {
+        for way in ["execl", "execlp", "spawn", "spawnp", "vfork"] {
+            for more in [0, 900, 2000] {
+                let run = |with: bool| {
+                    let mut command = command(program.to_str().unwrap(), &[place, way]);
+                    command.env_clear().env("PATH", "/nowhere:/usr/bin:/bin");
+                    command.envs((0..more).map(|n| (format!("VARIABLE_{n}"), "value")));
+                    match with {
+                        true => observe(&mut command),
+                        false => Observed {
+                            output: command.output().unwrap(),
+                            records: Vec::new(),
+                            received: Vec::new(),
+                            lost: Default::default(),
+                        },
+                    }
+                };
+                let observed = run(true);
+                assert_eq!(observed.output, run(false).output, "{place} {way} {more}");
+                // The array for an exec is the agent's own, of a limited size.
+                let large = more == 2000 && !way.starts_with("spawn");
+                let expected = if large { Carrying::TooLarge } else { Carrying::Carried };
+                let no_such_stack = observed.output.stdout.starts_with(b"no");
+                assert!(no_such_stack || carried(&observed, "sh") == Some(expected), "{place} {way} {more}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_process_may_start_many_with_a_large_environment() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #include <signal.h>
+        #include <stdio.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        int main(void) {
+            char *args[] = {"wc", "-c", "/proc/self/environ", NULL};
+            fflush(stdout);
+            for (int n = 0; n < 3; n++) {
+                int pid = vfork();
+                if (!pid) { execv("/nowhere", args); execvp("wc", args); _exit(9); }
+                waitpid(pid, NULL, 0);
+                pid = fork();
+                if (!pid) { execvp("wc", args); _exit(9); }
+                waitpid(pid, NULL, 0);
+            }
+            return execl("/usr/bin/env", "env", (char *)0);
+        }"#,
+    );
+    let run = |with: bool, own: bool| {
+        let mut command = command(program.to_str().unwrap(), &[]);
+        command.env_clear().env("PATH", "/usr/bin:/bin");
+        if own {
+            command.env("LD_AUDIT", "/nowhere/own.so");
+        } else {
+            command.envs((0..500).map(|n| (format!("VARIABLE_{n}"), "value")));
+        }
+        if with { Ok(observe(&mut command)) } else { Err(command.output().unwrap()) }
+    };
+    for own in [false, true] {
+        let (Ok(observed), Err(plain)) = (run(true, own), run(false, own)) else { unreachable!() };
+        let lines = |bytes: &[u8]| {
+            let is_counted = |line: &&str| !line.ends_with("/proc/self/environ");
+            let text = String::from_utf8_lossy(bytes);
+            let mut lines: Vec<_> = text.lines().filter(is_counted).map(str::to_owned).collect();
+            // The user's own LD_AUDIT comes last.
+            lines.sort();
+            lines
+        };
+        assert_eq!(lines(&observed.output.stdout), lines(&plain.stdout));
+        assert_eq!(lines(&observed.output.stderr), lines(&plain.stderr));
+        assert_eq!(observed.output.status, plain.status);
+        assert_eq!(observed.started().iter().filter(|path| path.ends_with("wc")).count(), 6);
+        assert!(observed.started().iter().any(|path| path.ends_with("env")));
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use prepage_sys::proc_file;
 use prepage_trace::Mapped;
 use prepage_trace::space::parse_maps_line;
 
-use crate::armer::{Armer, is_of_a_file};
+use crate::armer::Armer;
 use crate::faults::as_stat_shows;
 use crate::runs::{Run, without};
 use crate::sightings::{Place, Sightings};
@@ -74,7 +74,7 @@ impl Process {
         let maps = proc_file::read_text(&format!("/proc/{pid}/maps")).unwrap_or_default();
         for mapped in maps.lines().filter_map(parse_maps_line) {
             self.mapped.push((mapped.start, mapped.end));
-            if mapped.inode.is_none() || !is_of_a_file(&mapped.path) {
+            if !armer.is_of_a_file(pid, &mapped) {
                 continue;
             }
             // mprotect(2) makes several of one.

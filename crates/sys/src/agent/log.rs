@@ -41,7 +41,8 @@ pub struct Log {
 /// What a log does not hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Calls of which no record was made, or none whole, since no room was left.
+    /// Calls of which no record was made, or none whole, since no room was left or the process had locked its memory,
+    /// or limited its address space.
     pub dropped: u64,
     /// Names and reads that an agent saw and could not tell: relative names in a sandbox, reads beyond its limit.
     pub missed: u64,

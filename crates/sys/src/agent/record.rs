@@ -108,7 +108,8 @@ pub enum Carrying {
     Carried,
     /// There is no such file, or it cannot be read.
     NotFound,
-    /// The file has rights of its own: set-user-id, set-group-id or capabilities. ld.so ignores LD_AUDIT for it.
+    /// The file has rights of its own: set-user-id, set-group-id or capabilities. Or the process has, whose effective ids are
+    /// not its real ones. ld.so ignores LD_AUDIT for it.
     Rights,
     /// A static program, or no program.
     NotDynamic,
@@ -122,6 +123,11 @@ pub enum Carrying {
     Sandboxed,
     /// Its environment is too large to copy.
     TooLarge,
+    /// The child may change its directory first, and the name is relative: it may be another file there.
+    Relative,
+    /// The program's libraries need more static thread-local memory than ld.so has for them beside an auditing library. It is
+    /// executed once more, without the agent.
+    StaticTls,
 }
 
 /// Takes records out of a run of slots.
@@ -224,7 +230,18 @@ fn arming(detail: u16) -> Option<Arming> {
 
 fn carrying(detail: u16) -> Option<Carrying> {
     use Carrying::*;
-    let all =
-        [Carried, NotFound, Rights, NotDynamic, OtherLoader, LibraryOutOfReach, Traced, Sandboxed, TooLarge];
+    let all = [
+        Carried,
+        NotFound,
+        Rights,
+        NotDynamic,
+        OtherLoader,
+        LibraryOutOfReach,
+        Traced,
+        Sandboxed,
+        TooLarge,
+        Relative,
+        StaticTls,
+    ];
     all.get(usize::from(detail)).copied()
 }

@@ -7,8 +7,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fgetxattr, fstatvfs, open};
+use rustix::fs::{Access, Mode, OFlags, StatVfsMountFlags, access, fgetxattr, fstatvfs, open};
 use rustix::io::Errno;
+use rustix::process::{getegid, geteuid, getgid, getuid};
 
 use super::Carrying;
 
@@ -53,18 +54,25 @@ pub fn variables(library: &Path, log: &str, own_audit: Option<&OsStr>) -> Vec<(&
     }
 }
 
-/// Whether `program` (a path) will load the agent `library` without a word.
+/// Whether `program` (a path), executed by a process with the rights of this one, will load the agent `library` without a word.
 pub fn would_load(program: &Path, library: &Path) -> Carrying {
     match look_at(program, 0) {
+        Ok(Carrying::Carried) if has_rights() => Carrying::Rights,
         Ok(Carrying::Carried) if !is_loadable(library) => Carrying::LibraryOutOfReach,
         Ok(found) => found,
         Err(_) => Carrying::NotFound,
     }
 }
 
+/// Whether what this process executes is told AT_SECURE: ld.so ignores LD_AUDIT for it.
+fn has_rights() -> bool {
+    getuid() != geteuid() || getgid() != getegid()
+}
+
 /// ld.so maps it executable, and complains where it may not.
 fn is_loadable(library: &Path) -> bool {
-    let Ok(file) = File::open(library) else { return false };
+    // access(2) leaves out capabilities, which another user than root loses by the exec.
+    let (Ok(()), Ok(file)) = (access(library, Access::READ_OK), File::open(library)) else { return false };
     fstatvfs(&file).is_ok_and(|fs| !fs.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
