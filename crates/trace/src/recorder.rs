@@ -359,8 +359,12 @@ impl Recorder {
         };
         if ended {
             // Nothing more is to happen while the last is read.
+            let end_ns = now_ns();
             let _ = stream.set_enabled(false);
-            stream.finish().for_each(&mut take);
+            // A child that is forked meanwhile may go on reporting beginnings alone.
+            let is_whole =
+                |event: &Event| event.time_ns < end_ns || !matches!(event.kind, EventKind::FaultBegin { .. });
+            stream.finish().filter(is_whole).for_each(&mut take);
             pairing.finish(faults);
             facts.duration_ns = now_ns() - origin_ns;
             self.ended = true;

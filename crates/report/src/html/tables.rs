@@ -39,7 +39,7 @@ const fn meaning(class: FaultClass) -> &'static str {
         }
         FaultClass::Failed => "ended in an error or a signal; what it cost is not known",
         FaultClass::Unseen => {
-            "records were lost before its end: what it had to do and what it cost are not known"
+            "records were lost, or the recording ended, before its end: what it had to do and what it cost are not known"
         }
     }
 }

@@ -129,12 +129,14 @@ impl Stream {
     }
 }
 
+/// What to open, in this order: a child that is forked meanwhile inherits the first of them, and its faults are not seen to
+/// begin unless they are seen to end.
 fn sources(probe: &Probe, tracepoints: &[PageCacheTracepoint]) -> Vec<Source> {
     let mut sources = match probe.faults {
         FaultEvents::None => vec![Source::Dummy],
         FaultEvents::DiskOnly => vec![Source::MajorFaults],
         FaultEvents::Ends => vec![Source::MinorFaults, Source::MajorFaults],
-        FaultEvents::Costs => vec![Source::PageFaults, Source::MinorFaults, Source::MajorFaults],
+        FaultEvents::Costs => vec![Source::MinorFaults, Source::MajorFaults, Source::PageFaults],
     };
     sources.extend(tracepoints.iter().map(|tracepoint| Source::Tracepoint(tracepoint.id)));
     sources
