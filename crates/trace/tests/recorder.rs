@@ -307,6 +307,17 @@ fn children_forked_while_their_parent_is_attached_to_have_no_failed_faults() {
 }
 
 #[test]
+fn a_process_named_twice_is_recorded_once() {
+    beside_a_running_process(|pid| {
+        let scope = Scope::Processes(vec![pid, pid]);
+        let Some((faults, recorded)) = record_for_a_while(&scope, &RecordOptions::default()) else { return };
+        let (minor, major) = recorded.facts.counted.expect("counts");
+        assert_eq!((recorded.facts.lost, ended(&faults)), (0, minor + major));
+        assert!(faults.iter().filter(|fault| fault.cost_ns.is_none()).count() as u64 <= AT_EDGES);
+    });
+}
+
+#[test]
 fn the_whole_machine_is_recorded_without_its_recorder() {
     if !has(Need::Root) {
         return;

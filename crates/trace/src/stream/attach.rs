@@ -62,8 +62,9 @@ impl Stream {
         match target {
             Target::System => stream.open_others(&setup, &sources, first, false)?,
             Target::Processes(pids) => {
+                let mut attached = HashSet::new();
                 for &pid in pids {
-                    stream.open_threads(&setup, &sources, pid)?;
+                    stream.open_threads(&setup, &sources, pid, &mut attached)?;
                 }
             }
         }
@@ -71,10 +72,15 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Opens all events of all threads of `pid`. A thread that is started meanwhile by one not yet attached to is
-    /// found by looking again.
-    fn open_threads(&mut self, setup: &Setup, sources: &[Source], pid: u32) -> Result<(), PerfError> {
-        let mut attached = HashSet::new();
+    /// Opens all events of all threads of `pid` that are not `attached` to. A thread that is started meanwhile by one
+    /// not yet attached to is found by looking again.
+    fn open_threads(
+        &mut self,
+        setup: &Setup,
+        sources: &[Source],
+        pid: u32,
+        attached: &mut HashSet<u32>,
+    ) -> Result<(), PerfError> {
         for _ in 0..THREAD_ROUNDS_MAX {
             let threads = threads_of(pid)?;
             let before = attached.len();
