@@ -22,6 +22,8 @@ use crate::table::{classes, table};
 
 /// How many files the summary names.
 const TOP_FILES: usize = 10;
+/// How many files that are not recorded exactly.
+const TOP_UNARMED: usize = 3;
 /// How many waits for another's read.
 const TOP_WAITS: usize = 5;
 
@@ -81,17 +83,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Scope::Processes(args.pid.clone())
     };
     let mut options = options(args)?;
-    let exact = args.exact.then(Exact::new);
-    if let Some(exact) = &exact {
-        options.exact = Some(ExactFacts::default());
+    if args.exact {
+        let exact = Exact::new();
+        options.exact = Some(exact.facts());
         options.prepare = Some(exact.prepare(program::find(&args.command[0]).ok()));
     }
     let mut progress = Progress::of(args);
     let Recording { recorded, summary, saved, failure } =
         record(&scope, &options, &args.output, |notice| progress.tell(&notice))?;
     progress.end();
-    for line in exact.iter().flat_map(Exact::end) {
-        eprintln!("prepage: not exact: {line}");
+    if let Some(exact) = &recorded.facts.exact {
+        tell_inexact(exact);
     }
     let how_ended = recorded.how_ended.map(|how| exit_code_of(&args.command, how)).transpose()?;
     crate::missing::tell_new(&recorded.facts);
@@ -179,6 +181,30 @@ impl Progress {
             eprint!("\r\x1b[K");
         }
     }
+}
+
+/// Names the programs and files whose touches the recording may lack.
+fn tell_inexact(exact: &ExactFacts) {
+    for line in &exact.unarmed_programs {
+        eprintln!("prepage: not exact: {line}");
+    }
+    let mut files: Vec<(u64, &str)> = exact
+        .unarmed_pages
+        .iter()
+        .map(|(path, pages)| (pages.iter().map(|(start, end)| end - start).sum(), path.as_str()))
+        .collect();
+    if files.is_empty() {
+        return;
+    }
+    files.sort_by_key(|&file| std::cmp::Reverse(file));
+    let sum: u64 = files.iter().map(|(pages, _)| pages).sum();
+    let top = files.iter().take(TOP_UNARMED).map(|(pages, path)| format!("{path} ({pages})"));
+    let more = match files.len().saturating_sub(TOP_UNARMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let top = top.collect::<Vec<_>>().join(", ");
+    eprintln!("prepage: not exact: up to {sum} pages may have been touched unseen: {top}{more}");
 }
 
 fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::Result<()> {

@@ -268,3 +268,36 @@ for p in {touches:?}: m[p * 4096]
     assert_eq!(pages, touches);
     assert!(trace.facts.exact.is_some());
 }
+
+#[test]
+fn what_an_exact_recording_cannot_see_is_told_and_simulated_as_unseen() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on a disk");
+    if !may(Doctor::Faults) {
+        return;
+    }
+    fs::write(dir.path().join("data"), vec![1; 100 * 4096]).expect("written");
+    // One that userfaultfd refuses, and one that is touched before it can be armed.
+    for access in ["READ", "COPY"] {
+        let script = format!(
+            "import mmap; f = open('data', 'rb'); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_{access})\n\
+             for p in range(100): m[p * 4096]"
+        );
+        let recorded = output(dir.path(), &["--exact", "-q", "--", "python3", "-c", &script]);
+        let said = String::from_utf8_lossy(&recorded.stderr);
+        assert!(recorded.status.success(), "{said}");
+        let trace = read_trace(&dir.path().join("prepage.parquet")).expect("a trace");
+        let data = trace.objects.iter().position(|object| object.path.ends_with("/data")).expect("the file");
+        let of_data =
+            trace.faults.iter().filter(|fault| fault.object.is_some_and(|id| id.0 as usize == data));
+        let mut pages: Vec<u64> = of_data.filter_map(|fault| fault.page).map(|page| page.0).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let mut simulate = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+        let simulate = simulate.current_dir(dir.path()).args(["simulate", "--json", "prepage.parquet"]);
+        let simulated = simulate.output().expect("prepage-tools runs");
+        let simulated: serde_json::Value = serde_json::from_slice(&simulated.stdout).expect("JSON");
+        let unseen = simulated["unseen_pages"].as_u64().expect("known");
+        assert!(pages.len() as u64 + unseen >= 100, "{access}: {} and {unseen}", pages.len());
+        assert_eq!(pages.len() < 100, said.contains("/data ("), "{access}: {said}");
+    }
+}

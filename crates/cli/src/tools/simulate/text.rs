@@ -52,7 +52,10 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
     let unseen = match input.unseen {
         Unseen::Nothing => String::new(),
         Unseen::AtMost(0) => "; none unseen".to_owned(),
-        Unseen::AtMost(pages) => format!("; {pages} pages other programs had in memory may have been touched unseen"),
+        Unseen::AtMost(pages) => format!("; up to {pages} pages may have been touched unseen"),
+        Unseen::Unknown if let Some(exact) = input.facts.as_ref().and_then(|facts| facts.exact.as_ref()) => {
+            format!("\nnot exact: {}", exact.unarmed_programs.join("; "))
+        }
         Unseen::Unknown => {
             "\nnot recorded exactly (record --exact): touches of pages that were mapped along with others are missing".to_owned()
         }
