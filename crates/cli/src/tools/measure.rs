@@ -61,9 +61,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let chill = Chill::best();
     if chill == Chill::OwnFiles && !args.warm {
-        eprintln!(
-            "prepage: not root: only the program's own files are evicted, directories and inodes stay warm"
-        );
+        say!("prepage: not root: only the program's own files are evicted, directories and inodes stay warm");
     }
     let measurement = Measurement {
         command: args.command.clone(),
@@ -107,9 +105,9 @@ fn progress() -> impl FnMut(u32, u32) {
     let is_shown = std::io::stderr().is_terminal();
     move |start, starts| {
         if is_shown {
-            eprint!("\r\x1b[Kprepage: start {start} of {starts}");
+            crate::say::write(format_args!("\r\x1b[Kprepage: start {start} of {starts}"));
             if start == starts {
-                eprint!("\r\x1b[K");
+                crate::say::write(format_args!("\r\x1b[K"));
             }
         }
     }
@@ -137,14 +135,14 @@ fn untouched(args: &Args, planned: &Profile) -> Option<u64> {
             Some(untouched_bytes(planned, &profile))
         }
         Err(error) => {
-            eprintln!("prepage: what was never touched could not be found out: {error:#}");
+            say!("prepage: what was never touched could not be found out: {error:#}");
             None
         }
     }
 }
 
 fn learn_first(args: &Args, stores: &Stores, key: &ProgramKey) -> Result<Profile> {
-    eprintln!("prepage: no profile of {} yet: learning it first", key.role);
+    say!("prepage: no profile of {} yet: learning it first", key.role);
     let observation = silently(|| learn(&args.command))??.observation;
     let shown = Shown { observation: Some(observation), ..Shown::default() };
     persist(stores, key, Layer::User, &shown)?;

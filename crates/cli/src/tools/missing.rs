@@ -17,9 +17,9 @@ pub fn tell_new(facts: &TraceFacts) {
 
 fn tell_gaps(of: &str, gaps: impl IntoIterator<Item = Missing>) {
     for gap in gaps {
-        eprintln!("prepage: {of}{gap}");
+        say!("prepage: {of}{gap}");
         if let Some(remedy) = gap.remedy() {
-            eprintln!("  try: {remedy}");
+            say!("  try: {remedy}");
         }
     }
 }

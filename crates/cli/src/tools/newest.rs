@@ -32,7 +32,7 @@ pub fn open(named: Option<&Path>) -> Result<TraceFile> {
         // Other Parquet files may lie beside traces.
         if let Ok(file) = TraceFile::open(&path) {
             if path != Path::new(USUAL) {
-                eprintln!("prepage: the newest trace here is {}", path.display());
+                say!("prepage: the newest trace here is {}", path.display());
             }
             return Ok(file);
         }

@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let _ = tell(&summary, &recorded.objects, &recorded.facts);
         if saved {
             let path = args.output.display();
-            eprintln!("prepage: written to {path}; `prepage report {path}` says more");
+            say!("prepage: written to {path}; `prepage report {path}` says more");
         }
     }
     if let Some(failure) = failure {
@@ -151,7 +151,10 @@ impl Progress {
     fn tell(&mut self, notice: &Notice<'_>) {
         if let Notice::Progress { duration, faults, lost } = notice {
             if self.shown && self.last.elapsed() >= Duration::from_secs(1) {
-                eprint!("\r\x1b[Kprepage: {} s, {faults} faults, {lost} records lost", duration.as_secs());
+                crate::say::write(format_args!(
+                    "\r\x1b[Kprepage: {} s, {faults} faults, {lost} records lost",
+                    duration.as_secs()
+                ));
                 (self.last, self.written) = (Instant::now(), true);
             }
             return;
@@ -159,17 +162,14 @@ impl Progress {
         self.end();
         match notice {
             Notice::Rescued(path) => {
-                eprintln!(
-                    "prepage: a recording that was killed before its end is kept as {}",
-                    path.display()
-                );
+                say!("prepage: a recording that was killed before its end is kept as {}", path.display());
             }
             Notice::Unsaved { error, kept } => {
-                eprintln!("prepage: {error}; the command runs on");
+                say!("prepage: {error}; the command runs on");
                 if let Some(kept) = kept {
-                    eprintln!("  what was saved until then is readable: {}", kept.display());
+                    say!("  what was saved until then is readable: {}", kept.display());
                 }
-                eprintln!("  try: {}", error.remedy());
+                say!("  try: {}", error.remedy());
             }
             _ => {}
         }
@@ -178,7 +178,7 @@ impl Progress {
     /// Takes the line away.
     fn end(&mut self) {
         if std::mem::take(&mut self.written) {
-            eprint!("\r\x1b[K");
+            crate::say::write(format_args!("\r\x1b[K"));
         }
     }
 }
@@ -186,7 +186,7 @@ impl Progress {
 /// Names the programs and files whose touches the recording may lack.
 fn tell_inexact(exact: &ExactFacts) {
     for line in &exact.unarmed_programs {
-        eprintln!("prepage: not exact: {line}");
+        say!("prepage: not exact: {line}");
     }
     let mut files: Vec<(u64, &str)> = exact
         .unarmed_pages
@@ -204,7 +204,7 @@ fn tell_inexact(exact: &ExactFacts) {
         more => format!(" and {more} more"),
     };
     let top = top.collect::<Vec<_>>().join(", ");
-    eprintln!("prepage: not exact: up to {sum} pages may have been touched unseen: {top}{more}");
+    say!("prepage: not exact: up to {sum} pages may have been touched unseen: {top}{more}");
 }
 
 fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::Result<()> {

@@ -151,7 +151,7 @@ fn page(args: &Args) -> Result<ExitCode> {
     let points = html::Points::read(&file, &report, args.points)?;
     crate::output::replace(&path, |out| html::write(&report, &points, out))?;
     tell_replaced(&report);
-    eprintln!("prepage: written to {}", path.display());
+    say!("prepage: written to {}", path.display());
     if args.open {
         show(&path)?;
     }
@@ -177,7 +177,7 @@ fn show(path: &Path) -> Result<()> {
 /// Says whose names are missing because the files are no longer those that were recorded.
 fn tell_replaced(report: &Report) {
     for path in report.symbols.replaced() {
-        eprintln!("prepage: {path} was replaced since the recording: its functions have no names");
+        say!("prepage: {path} was replaced since the recording: its functions have no names");
     }
 }
 

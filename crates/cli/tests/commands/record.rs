@@ -301,3 +301,18 @@ fn what_an_exact_recording_cannot_see_is_told_and_simulated_as_unseen() {
         assert_eq!(pages.len() < 100, said.contains("/data ("), "{access}: {said}");
     }
 }
+
+#[test]
+fn a_standard_error_that_takes_nothing_changes_no_exit_code_and_loses_no_recording() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").expect("there");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    let missing = command.current_dir(dir.path()).args(["report", "missing"]).stderr(full()).status();
+    assert_eq!(missing.expect("it runs").code(), Some(125));
+    if !may(Doctor::Faults) {
+        return;
+    }
+    let status = record(dir.path(), &["--", "sh", "-c", "exit 7"]).stderr(full()).status();
+    assert_eq!(status.expect("it runs").code(), Some(7));
+    assert!(!read_trace(&dir.path().join("prepage.parquet")).expect("a trace").faults.is_empty());
+}

@@ -74,7 +74,7 @@ pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Resul
             match loaded {
                 Ok(profile) => found.push(profile),
                 Err(error) => {
-                    eprintln!("prepage: {}: left out: {}", path.display(), super::what_is_wrong(&error))
+                    say!("prepage: {}: left out: {}", path.display(), super::what_is_wrong(&error))
                 }
             }
         }
@@ -92,9 +92,9 @@ pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Resul
         let role = profile.role.clone();
         match public(profile) {
             Some(profile) => given.push(profile),
-            None => eprintln!(
-                "prepage: {role}: left out: the program stands in the call, or below a home directory"
-            ),
+            None => {
+                say!("prepage: {role}: left out: the program stands in the call, or below a home directory")
+            }
         }
     }
     if given.is_empty() {
