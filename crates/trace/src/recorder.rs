@@ -280,6 +280,12 @@ impl Recorder {
         }
     }
 
+    /// Ends the recording with the next faults.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "the starter writes no trace files"))]
+    pub(crate) fn end(&mut self) {
+        self.deadline = Some(Instant::now());
+    }
+
     /// How long the recording took so far, and how many records were lost.
     pub fn progress(&self) -> (Duration, u64) {
         (Duration::from_nanos(now_ns() - self.origin_ns), self.lost_by_second.values().sum())

@@ -1,5 +1,6 @@
 //! `prepage record`: every page fault of a command, of running processes or of the machine, in a file.
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use prepage_profiles::program;
 use prepage_trace::parquet::{Notice, Recording, record};
 use prepage_trace::{Filters, RecordOptions, Scope, Summary};
 
-use crate::child::exit_code_of;
+use crate::child::{OWN_FAILURE, exit_code_of};
 use crate::table::{classes, table};
 
 /// How many files the summary names.
@@ -63,7 +64,7 @@ pub struct Args {
     page_cache: bool,
     /// Record every first touch of a file's page as a fault of its own, for `prepage simulate`; from a warm cache as
     /// from a cold one
-    #[arg(long, requires = "command")]
+    #[arg(long, requires = "command", conflicts_with_all = ["pid", "all"])]
     exact: bool,
     /// Say nothing but errors and losses
     #[arg(short, long)]
@@ -102,7 +103,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let _ = tell(&summary, &recorded.objects, &recorded.facts);
         if saved {
             let path = args.output.display();
-            say!("prepage: written to {path}; `prepage report {path}` says more");
+            let but = match recorded.facts.unsaved {
+                0 => String::new(),
+                unsaved => format!(" without the last {unsaved} faults"),
+            };
+            say!("prepage: written to {path}{but}; `prepage report {path}` says more");
         }
     }
     if let Some(failure) = failure {
@@ -112,7 +117,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match (how_ended, recorded.left_running) {
         (Some(code), _) => Ok(code),
         (None, Some(command)) => Ok(exit_code_of(&args.command, command.wait()?)?),
-        (None, None) => Ok(ExitCode::SUCCESS),
+        (None, None) if saved && recorded.facts.unsaved == 0 => Ok(ExitCode::SUCCESS),
+        // What could not be written, and why, was said.
+        (None, None) => Ok(OWN_FAILURE.into()),
     }
 }
 
@@ -164,8 +171,9 @@ impl Progress {
             Notice::Rescued(path) => {
                 say!("prepage: a recording that was killed before its end is kept as {}", path.display());
             }
-            Notice::Unsaved { error, kept } => {
-                say!("prepage: {error}; the command runs on");
+            Notice::Unsaved { error, kept, command_runs } => {
+                let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+                say!("prepage: {error}{cause}{}", if *command_runs { "; the command runs on" } else { "" });
                 if let Some(kept) = kept {
                     say!("  what was saved until then is readable: {}", kept.display());
                 }

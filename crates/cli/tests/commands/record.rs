@@ -120,7 +120,8 @@ fn a_full_disk_stops_the_file_and_not_the_command() {
         .expect("unshare runs");
     let said = String::from_utf8_lossy(&run.stderr);
     assert_eq!(run.status.code(), Some(7), "{said}");
-    assert!(said.contains("disk is full") && said.contains("try:"), "{said}");
+    assert!(said.contains("disk is full; the command runs on") && said.contains("try:"), "{said}");
+    assert!(said.contains("written to t.parquet without the last "), "{said}");
     let trace = read_trace(&copy).expect("still a trace");
     assert!(trace.facts.unsaved > 0 && trace.facts.counted.is_some());
 }
@@ -221,6 +222,8 @@ fn wrong_arguments_are_refused_before_anything_is_started() {
         (&["--duration", "0", "true"], "no time"),
         (&["-p", "1", "true"], "cannot be used with"),
         (&["-a", "-p", "1"], "cannot be used with"),
+        (&["--exact", "-p", "1"], "cannot be used with"),
+        (&["--exact", "-a"], "cannot be used with"),
         (&[], "required"),
     ] {
         let output = output(dir.path(), arguments);
@@ -315,4 +318,25 @@ fn a_standard_error_that_takes_nothing_changes_no_exit_code_and_loses_no_recordi
     let status = record(dir.path(), &["--", "sh", "-c", "exit 7"]).stderr(full()).status();
     assert_eq!(status.expect("it runs").code(), Some(7));
     assert!(!read_trace(&dir.path().join("prepage.parquet")).expect("a trace").faults.is_empty());
+}
+
+#[test]
+fn a_recording_without_a_command_ends_and_fails_when_its_file_takes_no_more() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !may(Doctor::Faults) {
+        return;
+    }
+    let of_a_command = output(dir.path(), &["-o", "/dev/full", "--", "sh", "-c", "exit 7"]);
+    let said = String::from_utf8_lossy(&of_a_command.stderr);
+    assert_eq!(of_a_command.status.code(), Some(7), "{said}");
+    assert!(said.contains("No space left") && !said.contains("runs on"), "{said}");
+    assert!(!said.contains("written to"), "{said}");
+    let mut child = Command::new("sh").args(["-c", "while :; do /bin/true; done"]).spawn().expect("started");
+    let arguments = ["-o", "/dev/full", "--duration", "60", "-p", &child.id().to_string()];
+    let of_a_process = output(dir.path(), &arguments);
+    child.kill().expect("killed");
+    child.wait().expect("an end");
+    let said = String::from_utf8_lossy(&of_a_process.stderr);
+    assert_eq!(of_a_process.status.code(), Some(125), "{said}");
+    assert!(said.contains("the disk is full") && !said.contains("command"), "{said}");
 }
