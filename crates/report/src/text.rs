@@ -129,10 +129,13 @@ pub fn changes<'a>(heading: &str, changes: impl Iterator<Item = &'a Change>) -> 
         let counts = |before: u64, after: u64| {
             [before.to_string(), after.to_string(), format!("{:+}", i128::from(after) - i128::from(before))]
         };
-        let [before_ms, after_ms] = [before, after].map(|tally| tally.cost_ns as f64 / 1e6);
+        let [before_ms, after_ms] =
+            [before, after].map(|tally| tally.is_timed().then_some(tally.cost_ns as f64 / 1e6));
         // Rounded to nothing, it has no sign of its own: adding zero makes -0 positive.
-        let change_ms = ((after_ms - before_ms) * 100.0).round() / 100.0 + 0.0;
-        let times = [format!("{before_ms:.2}"), format!("{after_ms:.2}"), format!("{change_ms:+.2}")];
+        let change_ms =
+            before_ms.zip(after_ms).map(|(before, after)| ((after - before) * 100.0).round() / 100.0 + 0.0);
+        let in_ms = |ms| known(ms, |ms: f64| format!("{ms:.2}"));
+        let times = [in_ms(before_ms), in_ms(after_ms), known(change_ms, |ms| format!("{ms:+.2}"))];
         let figures = [counts(before.count, after.count), counts(before.disk, after.disk), times];
         table.add_row(
             std::iter::once(shortened(name)).chain(figures.into_iter().flatten()).collect::<Vec<_>>(),
