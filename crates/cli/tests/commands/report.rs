@@ -244,3 +244,25 @@ assert slices[1] == (10000, 5000, 'io', 'zero-fill', '[heap]'), slices[1]
     let output = python.args(["-c", script]).arg(&export).output().expect("python runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
+
+#[test]
+fn a_newest_trace_that_is_damaged_is_named_and_what_is_no_file_passed_over() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "prepage.parquet", &trace(3, 5000));
+    let minute_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    std::fs::File::options().write(true).open(&path).expect("there").set_modified(minute_ago).expect("set");
+    let report = || {
+        let mut command = Command::new("timeout");
+        command.args(["20", env!("CARGO_BIN_EXE_prepage-tools"), "report"]);
+        command.current_dir(dir.path()).output().expect("prepage-tools runs")
+    };
+    let made = Command::new("mkfifo").arg(dir.path().join("pipe.parquet")).status().expect("mkfifo runs");
+    assert!(made.success());
+    let output = report();
+    assert!(text(&output.stdout).contains("\n3 page faults"), "{}", text(&output.stderr));
+    let bytes = std::fs::read(&path).expect("read");
+    std::fs::write(dir.path().join("damaged.parquet"), &bytes[..bytes.len() - 100]).expect("written");
+    let output = report();
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(125) && said.contains("damaged.parquet: cut short"), "{said}");
+}
