@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use prepage_core::FaultClass;
 use prepage_display::number::{self, known, us};
 use prepage_display::run;
-use prepage_display::terminal::{shortened, table};
+use prepage_display::terminal::{printable, shortened, table};
 
 use crate::by::{By, Grouped, Label};
 use crate::column::Column;
@@ -46,7 +46,7 @@ pub fn class_columns(report: &Report) -> Vec<Column> {
 /// What fits one screen: the run, its classes, the slowest files and faults, when it waited.
 pub fn overview(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for line in facts_lines(report) {
-        writeln!(out, "{line}")?;
+        writeln!(out, "{}", printable(&line))?;
     }
     if report.total().tally.count == 0 {
         let why = if report.faults_in_file == 0 { "the trace holds none" } else { "none passes the filter" };

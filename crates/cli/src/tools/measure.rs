@@ -5,7 +5,6 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use comfy_table::Table;
 use prepage_bench::modes::silently;
 use prepage_core::profile::Profile;
 use prepage_core::profile::plan::{PlanOptions, plan};
@@ -23,7 +22,7 @@ use serde::Serialize;
 
 use crate::child::not_started;
 use crate::starter::starter;
-use crate::table::table;
+use crate::table::{Table, table};
 
 /// Version of the JSON this command prints.
 const SCHEMA_VERSION: u32 = 1;

@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use comfy_table::Table;
 use prepage_core::quantity::parse_ns;
 use prepage_core::{ExactFacts, FilePages, Object, PageCacheFacts, Thread, TraceFacts};
 use prepage_display::number::ms;
@@ -19,7 +18,7 @@ use prepage_trace::parquet::{Notice, Recording, record};
 use prepage_trace::{Filters, RecordOptions, Scope, Summary};
 
 use crate::child::{OWN_FAILURE, exit_code_of};
-use crate::table::{classes, table};
+use crate::table::{Table, classes, table};
 
 /// How many files the summary names.
 const TOP_FILES: usize = 10;

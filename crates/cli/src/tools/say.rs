@@ -3,9 +3,16 @@
 use std::fmt;
 use std::io::{self, Write};
 
-/// Says a line, formatted as by `println!`.
+use prepage_display::terminal::printable;
+
+/// Says a line, formatted as by `println!`, or several.
 macro_rules! say {
-    ($($what:tt)*) => { $crate::say::write(format_args!("{}\n", format_args!($($what)*))) };
+    ($($what:tt)*) => { $crate::say::lines(&format!($($what)*)) };
+}
+
+/// Writes `text`, whatever names are in it, and an end of line.
+pub fn lines(text: &str) {
+    text.split('\n').for_each(|line| write(format_args!("{}\n", printable(line))));
 }
 
 /// Writes `what` and no end of line.

@@ -266,3 +266,24 @@ fn a_newest_trace_that_is_damaged_is_named_and_what_is_no_file_passed_over() {
     let said = text(&output.stderr);
     assert!(output.status.code() == Some(125) && said.contains("damaged.parquet: cut short"), "{said}");
 }
+
+#[test]
+fn names_do_not_command_the_terminal() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trace = trace(3, 5000);
+    trace.threads[0].comm = "\x1b[31mRED\x07".into();
+    trace.facts.command = vec!["a\x1b[2Jb".into()];
+    trace.objects[0].path = "/tmp/two\nlines".into();
+    let path = written(dir.path(), "t\x1b.parquet", &trace);
+    for arguments in [&["report"][..], &["report", "--by", "comm,thread,file,slowest"]] {
+        let output = prepage(arguments, &path);
+        let out = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success() && !out.contains(['\x1b', '\x07']), "{out}");
+        assert!(out.contains(r"/tmp/two\x0alines"), "{out}");
+    }
+    let exported =
+        prepage(&["export", "-f", "csv", "-o", dir.path().join("o\x1b").to_str().expect("text")], &path);
+    assert!(text(&exported.stderr).contains(r"o\x1b"), "{}", text(&exported.stderr));
+    let json = text(&prepage(&["report", "--json", "--by", "comm"], &path).stdout);
+    assert!(json.contains(r"\u001b[31mRED\u0007"), "{json}");
+}

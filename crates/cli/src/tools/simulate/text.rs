@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use anyhow::Result;
-use comfy_table::Table;
 use prepage_core::TraceFacts;
 use prepage_core::policy::cluster::ClusterCount;
 use prepage_simulate::Outcome;
@@ -13,7 +12,7 @@ use prepage_simulate::memory::MemoryFaults;
 use prepage_simulate::{Input, Row};
 
 use super::Args;
-use crate::table::table;
+use crate::table::{Table, table};
 
 /// Objects shown with --by-object.
 const TOP_OBJECTS: usize = 20;
