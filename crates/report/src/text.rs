@@ -12,6 +12,7 @@ use crate::column::Column;
 use crate::cost::CostBin;
 use crate::costs::Costs;
 use crate::diff::Change;
+use crate::page_cache;
 use crate::report::Report;
 
 /// Files the overview names.
@@ -69,6 +70,10 @@ pub fn overview(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\n{}", waiting(report))?;
     if !report.slowest.is_empty() {
         writeln!(out, "\n{}", slowest(report, OVERVIEW_SLOWEST, true))?;
+    }
+    if let Some(facts) = &report.facts.page_cache {
+        writeln!(out)?;
+        page_cache::print(facts, OVERVIEW_FILES, OVERVIEW_SLOWEST, out)?;
     }
     Ok(())
 }

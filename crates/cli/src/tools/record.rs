@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use prepage_core::quantity::parse_ns;
-use prepage_core::{ExactFacts, FilePages, Object, PageCacheFacts, Thread, TraceFacts};
+use prepage_core::{ExactFacts, Object, TraceFacts};
 use prepage_display::number::ms;
 use prepage_display::terminal::shortened;
 use prepage_observe::Exact;
 use prepage_profiles::program;
+use prepage_report::page_cache;
 use prepage_trace::parquet::{Notice, Recording, record};
 use prepage_trace::{Filters, RecordOptions, Scope, Summary};
 
@@ -268,51 +269,12 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
             facts.filters.join(" ")
         )?;
     }
-    if let Some(page_cache) = &facts.page_cache {
-        writeln!(out, "\n{}", pages(page_cache).trim_fmt())?;
-        if !page_cache.waits.is_empty() {
-            writeln!(out, "\n{}", waits(page_cache).trim_fmt())?;
-        }
+    if let Some(pages) = &facts.page_cache {
+        writeln!(out)?;
+        page_cache::print(pages, TOP_FILES, TOP_WAITS, &mut out)?;
         writeln!(out)?;
     }
     Ok(())
-}
-
-fn pages(page_cache: &PageCacheFacts) -> Table {
-    let headings = ["pages of", "read in", "untouched", "only mapped", "by read()", "waits", "waited ms"];
-    let mut table = table(&headings, &[1, 2, 3, 4, 5, 6]);
-    for file in page_cache.files.iter().take(TOP_FILES) {
-        table.add_row([
-            file.name(),
-            file.pages_read_in.to_string(),
-            file.pages_untouched.to_string(),
-            file.pages_mapped_nearby.to_string(),
-            file.pages_by_read.to_string(),
-            file.read_waits.to_string(),
-            ms(file.read_wait_ns),
-        ]);
-    }
-    let sum = |of: fn(&FilePages) -> u64| page_cache.files.iter().map(of).sum::<u64>();
-    table.add_row([
-        format!("all {} files", page_cache.files.len()),
-        sum(|file| file.pages_read_in).to_string(),
-        sum(|file| file.pages_untouched).to_string(),
-        sum(|file| file.pages_mapped_nearby).to_string(),
-        sum(|file| file.pages_by_read).to_string(),
-        sum(|file| file.read_waits).to_string(),
-        ms(sum(|file| file.read_wait_ns)),
-    ]);
-    table
-}
-
-fn waits(page_cache: &PageCacheFacts) -> Table {
-    let mut table = table(&["waited", "for a read by", "times", "ms"], &[2, 3]);
-    let name = |thread: &Thread| format!("{} {}", thread.comm, thread.tid);
-    for wait in page_cache.waits.iter().take(TOP_WAITS) {
-        let reader = if wait.reader == wait.waiter { "itself".into() } else { name(&wait.reader) };
-        table.add_row([name(&wait.waiter), reader, wait.count.to_string(), ms(wait.wait_ns)]);
-    }
-    table
 }
 
 fn files(summary: &Summary, objects: &[Object]) -> Option<Table> {

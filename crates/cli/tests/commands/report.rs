@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
+use prepage_core::{
+    Fault, FaultClass, FilePages, Object, ObjectId, PageCacheFacts, PageIndex, ReadWait, Thread, ThreadIndex,
+    Trace, TraceFacts,
+};
 use prepage_testing::{Need, has};
 use prepage_trace::parquet::write_trace;
 
@@ -286,4 +289,30 @@ fn names_do_not_command_the_terminal() {
     assert!(text(&exported.stderr).contains(r"o\x1b"), "{}", text(&exported.stderr));
     let json = text(&prepage(&["report", "--json", "--by", "comm"], &path).stdout);
     assert!(json.contains(r"\u001b[31mRED\u0007"), "{json}");
+}
+
+#[test]
+fn what_became_of_files_pages_is_in_every_report() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trace = trace(3, 5000);
+    let file = FilePages {
+        path: "/usr/lib/read-in".into(),
+        pages_read_in: 4321,
+        pages_mapped_nearby: 77,
+        pages_forgotten: 5,
+        ..FilePages::default()
+    };
+    let [waiter, reader] = [1, 2].map(|tid| Thread { pid: 1, tid, comm: "t".into() });
+    let waits = vec![ReadWait { waiter, reader, count: 3, wait_ns: 1_000_000 }];
+    trace.facts.page_cache = Some(PageCacheFacts { files: vec![file], waits });
+    let path = written(dir.path(), "t.parquet", &trace);
+    let page = dir.path().join("t.html");
+    let out = text(&prepage(&["report"], &path).stdout);
+    assert!(prepage(&["report", "--html", page.to_str().expect("text")], &path).status.success());
+    let page = std::fs::read_to_string(page).expect("written");
+    for shown in [&out, &page] {
+        for part in ["/usr/lib/read-in", "4321", "only mapped", "77", "for a read by", "whether 5 pages"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
 }
