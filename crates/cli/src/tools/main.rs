@@ -136,10 +136,9 @@ fn main() -> ExitCode {
         if is_broken_pipe(&error) {
             return ExitCode::SUCCESS;
         }
-        say!("prepage: {error:#}");
-        if let Some(remedy) = remedy::remedy(&error) {
-            say!("  try: {remedy}");
-        }
+        let (what, remedies) = remedy::apart(&error);
+        say!("prepage: {what}");
+        remedies.iter().for_each(|remedy| say!("  try: {remedy}"));
         match error.downcast_ref::<child::NotStarted>() {
             Some(not_started) => not_started.exit_code(),
             None => child::OWN_FAILURE.into(),
