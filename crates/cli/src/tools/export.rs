@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.output {
         Some(path) => {
             crate::output::replace(path, write)?;
-            say!("prepage: written to {}", path.display());
+            crate::output::tell(path);
         }
         None => {
             let mut out = BufWriter::new(std::io::stdout().lock());

@@ -316,3 +316,16 @@ fn what_became_of_files_pages_is_in_every_report() {
         }
     }
 }
+
+#[test]
+fn a_page_is_written_to_standard_output_and_dots_belong_to_a_page() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(3, 5000));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    command.current_dir(dir.path()).args(["report", "--html", "-"]).arg(&path);
+    let output = command.output().expect("prepage-tools runs");
+    assert!(text(&output.stdout).starts_with("<!doctype html>") && output.stderr.is_empty());
+    assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 1);
+    let refused = prepage(&["report", "--points", "5"], &path);
+    assert!(text(&refused.stderr).contains("--html <FILE>|--open"), "{}", text(&refused.stderr));
+}

@@ -259,6 +259,8 @@ fn scripts_of_forks_copy_as_many_pages_as_worked_out() {
         said.starts_with("12 forks; left are 13 processes") && said.contains("collapses after fork"),
         "{said}"
     );
+    let refused = simulate(dir.path(), &["--forks", "script", "--runs", "3"]);
+    assert!(text(&refused.stderr).contains("cannot be used with '--runs"), "{}", text(&refused.stderr));
     fs::write(dir.path().join("script"), "map p 8\nfork q r\n").expect("written");
     let said = text(&simulate(dir.path(), &["--forks", "script"]).stderr);
     assert!(said.contains("line 2: no process is called `q`"), "{said}");

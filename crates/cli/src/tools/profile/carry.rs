@@ -166,6 +166,8 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
 fn write_bundle(path: &Path, profiles: &[Profile], out: &mut impl Write) -> Result<ExitCode> {
     let bytes = bundle::write(profiles);
     output::replace(path, |file| file.write_all(&bytes))?;
-    writeln!(out, "{}: {} profiles, {} bytes", path.display(), profiles.len(), bytes.len())?;
+    if !output::is_stdout(path) {
+        writeln!(out, "{}: {} profiles, {} bytes", path.display(), profiles.len(), bytes.len())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
