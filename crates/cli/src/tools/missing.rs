@@ -18,7 +18,14 @@ pub fn tell_new(facts: &TraceFacts) {
 fn tell_gaps(of: &str, gaps: impl IntoIterator<Item = Missing>) {
     for gap in gaps {
         say!("prepage: {of}{gap}");
-        if let Some(remedy) = gap.remedy() {
+        let remedy = match gap {
+            // What it says of root, root has done.
+            Missing::Lost { .. } if rustix::process::geteuid().is_root() => {
+                Some("record while the machine has less to do")
+            }
+            _ => gap.remedy(),
+        };
+        if let Some(remedy) = remedy {
             say!("  try: {remedy}");
         }
     }

@@ -65,7 +65,11 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     for (name, unit) in UNITS {
         let unit = unit.replace("@PREPAGED@", &prepaged.to_string_lossy());
         let path = args.place.units.join(name);
-        fs::write(&path, unit).with_context(|| format!("cannot write {}\n  try: as root", path.display()))?;
+        fs::write(&path, unit).map_err(|error| {
+            let refused = error.kind() == io::ErrorKind::PermissionDenied;
+            let remedy = if refused { "\n  try: as root" } else { "" };
+            anyhow::Error::new(error).context(format!("cannot write {}{remedy}", path.display()))
+        })?;
         list(&path, "");
     }
     let link = args.place.session_link();
