@@ -45,7 +45,8 @@ named! {
         CopyOnWrite = "copy-on-write",
         /// The fault began and did not end: it ended in a signal, or with its thread.
         Failed = "failed",
-        /// The fault began, and records were lost before its end could be seen. What it had to do is not known.
+        /// The fault began, and records were lost or the recording ended before its end could be seen. What it had to do is
+        /// not known.
         Unseen = "unseen",
     }
 }

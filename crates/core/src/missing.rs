@@ -56,6 +56,11 @@ pub enum Missing {
         /// How many mappings are of files that were not kept apart.
         mappings: u64,
     },
+    /// More pages of files were read in than the recorder watches. Faults are all there.
+    PagesForgotten {
+        /// Of how many pages the use is not known.
+        pages: u64,
+    },
 }
 
 impl Missing {
@@ -83,7 +88,11 @@ impl Missing {
             Self::Unsaved { .. } => Some("free some space, or write to another disk with -o"),
             Self::SystemCalls => Some("sudo sysctl kernel.perf_event_paranoid=1, or record as root"),
             Self::Mappings { .. } => Some("record as root, or as the user whose processes they are"),
-            Self::Filtered { .. } | Self::CutShort | Self::StillRunning { .. } | Self::Files { .. } => None,
+            Self::Filtered { .. }
+            | Self::CutShort
+            | Self::StillRunning { .. }
+            | Self::Files { .. }
+            | Self::PagesForgotten { .. } => None,
         }
     }
 }
@@ -117,6 +126,12 @@ impl fmt::Display for Missing {
             Self::Files { mappings } => {
                 write!(f, "{mappings} mappings are of files beyond those the recorder keeps apart")
             }
+            Self::PagesForgotten { pages } => {
+                write!(
+                    f,
+                    "whether {pages} pages read in were touched is not known: they are beyond those the recorder watches"
+                )
+            }
         }
     }
 }
@@ -128,6 +143,9 @@ impl TraceFacts {
         let some = |count: u64, missing: Missing| (count > 0).then_some(missing);
         // Who records running processes ends the recording when he likes.
         let of_command = self.pids.is_empty() && !self.system_wide;
+        let forgotten =
+            self.page_cache.iter().flat_map(|pages| &pages.files).map(|file| file.pages_forgotten);
+        let forgotten = forgotten.fold(0, u64::saturating_add);
         [
             imported.and_then(|from| from.sampled.clone()).map(|rule| Missing::Sampled { rule }),
             (!self.filters.is_empty())
@@ -141,6 +159,7 @@ impl TraceFacts {
             imported.filter(|from| from.costs_unknown).map(|_| Missing::Costs),
             (!self.unread_maps.is_empty()).then(|| Missing::Mappings { pids: self.unread_maps.clone() }),
             some(self.unnamed_mappings, Missing::Files { mappings: self.unnamed_mappings }),
+            some(forgotten, Missing::PagesForgotten { pages: forgotten }),
         ]
         .into_iter()
         .flatten()
@@ -157,9 +176,14 @@ impl TraceFacts {
         }
     }
 
-    /// The gaps that only one of two traces has, which makes them incomparable; empty where they can be compared.
+    /// The gaps that only one of two traces has, which makes their faults incomparable; empty where they can be compared.
     pub fn unequal_gaps(&self, other: &Self) -> Vec<Missing> {
-        let (ours, theirs) = (self.missing(), other.missing());
+        let of_faults = |facts: &Self| {
+            let mut gaps = facts.missing();
+            gaps.retain(|gap| !matches!(gap, Missing::PagesForgotten { .. }));
+            gaps
+        };
+        let (ours, theirs) = (of_faults(self), of_faults(other));
         let without = |gaps: &[Missing], others: &[Missing]| -> Vec<Missing> {
             gaps.iter().filter(|gap| !others.iter().any(|other| gap.is_same_gap(other))).cloned().collect()
         };
@@ -170,7 +194,7 @@ impl TraceFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::ImportFacts;
+    use crate::trace::{FilePages, ImportFacts, PageCacheFacts};
 
     /// Facts with one gap each.
     fn incomplete() -> Vec<TraceFacts> {
@@ -202,6 +226,15 @@ mod tests {
         }
         let running = TraceFacts { survivors: 3, pids: vec![7], ..TraceFacts::default() };
         assert_eq!(running.missing(), []);
+    }
+
+    #[test]
+    fn pages_without_a_use_leave_faults_comparable() {
+        let files = vec![FilePages { pages_forgotten: 2, ..FilePages::default() }; 2];
+        let page_cache = Some(PageCacheFacts { files, ..PageCacheFacts::default() });
+        let facts = TraceFacts { page_cache, ..TraceFacts::default() };
+        assert_eq!(facts.missing(), [Missing::PagesForgotten { pages: 4 }]);
+        assert_eq!(facts.unequal_gaps(&TraceFacts::default()), []);
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl Tally {
         self.mean_ns().map(|ns| ns / 1e3)
     }
 
+    /// Whether the cost of any of them is known, or there are none.
+    pub fn is_timed(&self) -> bool {
+        self.timed > 0 || self.count == 0
+    }
+
     /// The cost of all in milliseconds.
     pub fn total_ms(&self) -> f64 {
         self.cost_ns as f64 / 1e6

@@ -109,8 +109,7 @@ pub struct TraceFacts {
     pub filtered_out: u64,
     /// What became of files' pages, where it was asked for (root).
     pub page_cache: Option<PageCacheFacts>,
-    /// Where touches were recorded exactly: what was resident nevertheless, and so hid touches. Nothing is hidden where
-    /// fault-around was switched off for the mappings.
+    /// Where touches were recorded exactly: what hid some nevertheless.
     pub exact: Option<ExactFacts>,
     /// Where it comes from, when another tool recorded it.
     pub imported: Option<ImportFacts>,
@@ -134,21 +133,29 @@ pub struct ImportFacts {
     pub sampled: Option<String>,
 }
 
-/// Pages that other programs kept resident when an exact recording began. Touches of them show as cached faults, or,
-/// where a fault nearby mapped them, not at all.
+/// Pages whose touches an exact recording may not show: where a fault nearby mapped them, they have none of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExactFacts {
-    /// Path of each such file, and how many of its pages were resident.
+    /// Path of each file that other programs kept in memory when a recording with dropped caches began, and how many of its
+    /// pages.
     pub resident_pages: Vec<(String, u64)>,
+    /// Where fault-around was switched off instead: by path, the pages of mappings that it could not be switched off for, and
+    /// those that were mapped before it was. Each first page, and one past the last.
+    pub unarmed_pages: Vec<(String, Vec<(u64, u64)>)>,
+    /// Programs that it was not switched off for, and why, a line each.
+    pub unarmed_programs: Vec<String>,
 }
 
 impl ExactFacts {
     /// What concerns these objects.
     pub fn of(&self, objects: &[Object]) -> Self {
         let paths: HashSet<&str> = objects.iter().map(|object| object.path.as_str()).collect();
-        let of_objects = self.resident_pages.iter().filter(|(path, _)| paths.contains(path.as_str()));
-        Self { resident_pages: of_objects.cloned().collect() }
+        let is_of_object = |path: &str| paths.contains(path);
+        let mut exact = self.clone();
+        exact.resident_pages.retain(|(path, _)| is_of_object(path));
+        exact.unarmed_pages.retain(|(path, _)| is_of_object(path));
+        exact
     }
 }
 

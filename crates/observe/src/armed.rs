@@ -1,6 +1,6 @@
 //! Which mappings of a process tree are armed, and since when: what tells a page's own fault from one that maps neighbours, too.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prepage_core::{PageIndex, PageRange};
@@ -23,6 +23,8 @@ pub struct ArmedRanges {
     pub(crate) is_blind: bool,
     /// Pages that were there when their mapping was armed, where times of mappings are known.
     mapped_before: Vec<MappedBefore>,
+    /// Mappings that the kernel does not let anybody arm: path, first page and one past the last.
+    unarmed: BTreeSet<(Arc<str>, u64, u64)>,
     /// Looked at when the kernel tells of an exec: the process may soon be gone.
     elsewhere: Elsewhere,
 }
@@ -69,6 +71,16 @@ impl ArmedRanges {
     /// What was mapped before it was armed, and was not taken yet.
     pub fn take_mapped_before(&mut self) -> Vec<MappedBefore> {
         std::mem::take(&mut self.mapped_before)
+    }
+
+    /// What could not be armed, and was not taken yet.
+    pub(crate) fn take_unarmed(&mut self) -> BTreeSet<(Arc<str>, u64, u64)> {
+        std::mem::take(&mut self.unarmed)
+    }
+
+    pub(crate) fn unarmed(&mut self, mapped: &Mapped) {
+        let pages = PageRange::covering(mapped.offset_bytes, mapped.end - mapped.start);
+        self.unarmed.insert((Arc::clone(&mapped.path), pages.start().0, pages.end().0));
     }
 
     pub(crate) fn refused(&mut self, why: String) {

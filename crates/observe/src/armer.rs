@@ -383,8 +383,13 @@ impl Armer {
             Ok(()) => By::Observer,
             // By another userfaultfd.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => By::Agent,
-            // Shared mappings of files that are not open for writing are seen by windows; others are gone already.
-            Err(_) => return None,
+            // The process has ended.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOMEM) => return None,
+            // A shared mapping of a file that is not open for writing, seen by windows, or one that is gone already.
+            Err(_) => {
+                self.ranges.now().unarmed(mapped);
+                return None;
+            }
         };
         // The agent arms what ld.so maps before it is used.
         let since = match by {

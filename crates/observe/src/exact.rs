@@ -1,15 +1,18 @@
 //! A command whose every first touch of a file's page is a fault, for those who record faults themselves.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use prepage_trace::Prepare;
+use prepage_core::ExactFacts;
+use prepage_trace::{ExactSource, Prepare};
 
 use crate::armer::Armer;
 use crate::arming::Arming;
 use crate::inside::{Inside, entry};
 use crate::observer::ObserveOptions;
+use crate::runs::{Run, joined};
 
 /// The arming of a command's process tree.
 #[derive(Debug, Default)]
@@ -19,7 +22,9 @@ pub struct Exact(Arc<Mutex<State>>);
 struct State {
     inside: Option<Inside>,
     arming: Option<Arming>,
-    unseen: Vec<String>,
+    /// What is known of [`ExactFacts`].
+    pages: BTreeMap<Arc<str>, Vec<Run>>,
+    programs: Vec<String>,
 }
 
 impl Exact {
@@ -33,23 +38,25 @@ impl Exact {
         let state = Arc::clone(&self.0);
         let own_audit = std::env::var_os("LD_AUDIT");
         let options = ObserveOptions { program, own_audit, ..ObserveOptions::default() };
-        Prepare(Arc::new(move |pid| {
-            state.lock().unwrap_or_else(PoisonError::into_inner).begin(pid, &options)
-        }))
+        Prepare(Arc::new(move |pid| lock(&state).begin(pid, &options)))
     }
 
-    /// Disarms the command. Returns what was seen approximately, a line each.
-    pub fn end(&self) -> Vec<String> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(inside) = state.inside.take() {
-            inside.end();
-        }
-        let mut unseen = std::mem::take(&mut state.unseen);
-        if let Some(mut arming) = state.arming.take() {
-            unseen.extend(arming.end());
-        }
-        unseen
+    /// For [`prepage_trace::RecordOptions::exact`]: what was seen approximately. Disarms the command when the recording has
+    /// ended.
+    pub fn facts(&self) -> ExactSource {
+        let state = Arc::clone(&self.0);
+        ExactSource(Arc::new(move |ended| {
+            let mut state = lock(&state);
+            if ended {
+                state.end();
+            }
+            state.facts()
+        }))
     }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {
@@ -63,12 +70,45 @@ impl State {
         {
             Ok(arming) => self.arming = Some(arming),
             Err(error) => {
-                self.unseen.push(format!("first touches, for mappings are not told: {error}"));
+                self.programs.push(format!("first touches, for mappings are not told: {error}"));
                 return Vec::new();
             }
         }
         let variables = inside.as_ref().map_or_else(Vec::new, |inside| inside.variables().to_vec());
         self.inside = inside;
         variables
+    }
+
+    fn end(&mut self) {
+        if let Some(inside) = self.inside.take() {
+            inside.end();
+        }
+        if let Some(mut arming) = self.arming.take() {
+            self.programs.extend(arming.end());
+            self.look_at(&arming);
+        }
+    }
+
+    /// Takes note of what could not be armed, or was too late.
+    fn look_at(&mut self, arming: &Arming) {
+        let mut ranges = arming.ranges();
+        let before = ranges.take_mapped_before().into_iter();
+        let before = before.map(|before| (before.mapped.path, before.pages.start().0, before.pages.end().0));
+        for (path, start, end) in before.chain(ranges.take_unarmed()) {
+            let pages = self.pages.entry(path).or_default();
+            *pages = joined(pages, &[(start, end)]);
+        }
+    }
+
+    fn facts(&mut self) -> ExactFacts {
+        if let Some(arming) = self.arming.take() {
+            self.look_at(&arming);
+            self.arming = Some(arming);
+        }
+        ExactFacts {
+            unarmed_pages: self.pages.iter().map(|(path, pages)| (path.to_string(), pages.clone())).collect(),
+            unarmed_programs: self.programs.clone(),
+            ..ExactFacts::default()
+        }
     }
 }

@@ -24,14 +24,14 @@ pub(crate) fn without(runs: &[Run], others: &[Run]) -> Vec<Run> {
     left
 }
 
-/// All of `runs` and `others`, which do not overlap.
+/// All of `runs` and `others`.
 pub(crate) fn joined(runs: &[Run], others: &[Run]) -> Vec<Run> {
     let mut all = [runs, others].concat();
     all.sort_unstable();
     all.dedup_by(|next, last| {
-        let touches = last.1 == next.0;
+        let touches = next.0 <= last.1;
         if touches {
-            last.1 = next.1;
+            last.1 = last.1.max(next.1);
         }
         touches
     });

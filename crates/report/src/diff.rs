@@ -46,6 +46,14 @@ impl Measure {
             Self::Disk => tally.disk as f64,
         }
     }
+
+    const fn is_of_costs(self) -> bool {
+        matches!(self, Self::Total | Self::DiskTotal)
+    }
+
+    const fn is_of_disk(self) -> bool {
+        matches!(self, Self::Disk | Self::DiskTotal)
+    }
 }
 
 /// What one class or file was in two traces.
@@ -103,21 +111,27 @@ impl Diff {
     }
 
     /// By how many percent the second trace is worse (or, negative, better) in `measure`; infinitely where the first had
-    /// nothing.
-    pub fn percent(&self, measure: Measure) -> f64 {
-        let (before, after) = (measure.of(&self.all.before), measure.of(&self.all.after));
-        match (before == 0.0, after == 0.0) {
+    /// nothing. `None` where `measure` is not known of both.
+    pub fn percent(&self, measure: Measure) -> Option<f64> {
+        let Change { before, after, .. } = &self.all;
+        if measure.is_of_costs() && !(before.is_timed() && after.is_timed())
+            || measure.is_of_disk() && self.missing.iter().any(|gaps| gaps.contains(&Missing::DiskFaults))
+        {
+            return None;
+        }
+        let (before, after) = (measure.of(before), measure.of(after));
+        Some(match (before == 0.0, after == 0.0) {
             (true, true) => 0.0,
             (true, false) => f64::INFINITY,
             _ => 100.0 * (after / before - 1.0),
-        }
+        })
     }
 
     /// What changed in `measure`, in one line.
     pub fn verdict(&self, measure: Measure) -> String {
+        let Some(percent) = self.percent(measure) else { return format!("{}: not known", measure.words()) };
         let (before, after) = (measure.of(&self.all.before), measure.of(&self.all.after));
-        let digits = if matches!(measure, Measure::Count | Measure::Disk) { 0 } else { 2 };
-        let percent = self.percent(measure);
+        let digits = if measure.is_of_costs() { 2 } else { 0 };
         format!("{}: {before:.digits$} before, {after:.digits$} after, {percent:+.1} %", measure.words())
     }
 
@@ -141,8 +155,8 @@ impl Diff {
                 json!({
                     "count": tally.count,
                     "disk_count": tally.disk,
-                    "total_ms": tally.cost_ns as f64 / 1e6,
-                    "disk_total_ms": tally.disk_ns as f64 / 1e6,
+                    "total_ms": tally.is_timed().then_some(tally.cost_ns as f64 / 1e6),
+                    "disk_total_ms": tally.is_timed().then_some(tally.disk_ns as f64 / 1e6),
                 })
             };
             json!({ "name": change.name, "before": tally(&change.before), "after": tally(&change.after) })
@@ -157,9 +171,9 @@ impl Diff {
             "files": self.files.iter().map(change).collect::<Vec<_>>(),
             "of": measure.name(),
             // JSON has no infinity: where there was nothing before, there is no percentage.
-            "worse_percent": percent.is_finite().then_some(percent),
+            "worse_percent": percent.filter(|percent| percent.is_finite()),
             "threshold_percent": threshold_percent,
-            "worse": threshold_percent.map(|threshold| percent > threshold),
+            "worse": threshold_percent.and_then(|threshold| Some(percent? > threshold)),
         })
     }
 }

@@ -41,6 +41,7 @@ pub mod export;
 pub mod filter;
 pub mod html;
 pub mod json;
+pub mod page_cache;
 pub mod report;
 pub mod symbols;
 pub mod text;

@@ -5,13 +5,14 @@ use std::io::{self, Write};
 use prepage_core::FaultClass;
 use prepage_display::number::{self, known, us};
 use prepage_display::run;
-use prepage_display::terminal::{shortened, table};
+use prepage_display::terminal::{printable, shortened, table};
 
 use crate::by::{By, Grouped, Label};
 use crate::column::Column;
 use crate::cost::CostBin;
 use crate::costs::Costs;
 use crate::diff::Change;
+use crate::page_cache;
 use crate::report::Report;
 
 /// Files the overview names.
@@ -46,7 +47,7 @@ pub fn class_columns(report: &Report) -> Vec<Column> {
 /// What fits one screen: the run, its classes, the slowest files and faults, when it waited.
 pub fn overview(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for line in facts_lines(report) {
-        writeln!(out, "{line}")?;
+        writeln!(out, "{}", printable(&line))?;
     }
     if report.total().tally.count == 0 {
         let why = if report.faults_in_file == 0 { "the trace holds none" } else { "none passes the filter" };
@@ -69,6 +70,10 @@ pub fn overview(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\n{}", waiting(report))?;
     if !report.slowest.is_empty() {
         writeln!(out, "\n{}", slowest(report, OVERVIEW_SLOWEST, true))?;
+    }
+    if let Some(facts) = &report.facts.page_cache {
+        writeln!(out)?;
+        page_cache::print(facts, OVERVIEW_FILES, OVERVIEW_SLOWEST, out)?;
     }
     Ok(())
 }
@@ -129,10 +134,13 @@ pub fn changes<'a>(heading: &str, changes: impl Iterator<Item = &'a Change>) -> 
         let counts = |before: u64, after: u64| {
             [before.to_string(), after.to_string(), format!("{:+}", i128::from(after) - i128::from(before))]
         };
-        let [before_ms, after_ms] = [before, after].map(|tally| tally.cost_ns as f64 / 1e6);
+        let [before_ms, after_ms] =
+            [before, after].map(|tally| tally.is_timed().then_some(tally.cost_ns as f64 / 1e6));
         // Rounded to nothing, it has no sign of its own: adding zero makes -0 positive.
-        let change_ms = ((after_ms - before_ms) * 100.0).round() / 100.0 + 0.0;
-        let times = [format!("{before_ms:.2}"), format!("{after_ms:.2}"), format!("{change_ms:+.2}")];
+        let change_ms =
+            before_ms.zip(after_ms).map(|(before, after)| ((after - before) * 100.0).round() / 100.0 + 0.0);
+        let in_ms = |ms| known(ms, |ms: f64| format!("{ms:.2}"));
+        let times = [in_ms(before_ms), in_ms(after_ms), known(change_ms, |ms| format!("{ms:+.2}"))];
         let figures = [counts(before.count, after.count), counts(before.disk, after.disk), times];
         table.add_row(
             std::iter::once(shortened(name)).chain(figures.into_iter().flatten()).collect::<Vec<_>>(),

@@ -134,7 +134,7 @@ fn an_empty_trace_is_reported_as_such() {
     text::histogram(&report, &mut out).expect("written");
     let value = json::json(&report, &By::ALL, 5, &Column::ALL);
     assert_eq!((&value["all"]["count"], &value["all"]["mean_us"]), (&Value::from(0), &Value::Null));
-    assert_eq!(Diff::of(&report, &report).percent(Measure::Total), 0.0);
+    assert_eq!(Diff::of(&report, &report).percent(Measure::Total), Some(0.0));
     page(&file);
     for format in Format::ALL {
         export(&file, &Filter::default(), format, Weight::Count, &mut out).expect("exported");
@@ -239,10 +239,10 @@ fn a_difference_is_told_by_class_and_file() {
     let (_dir, after) = written(&trace(9000));
     let [before, after] = [&before, &after].map(|file| read(file, &[], Filter::default()));
     let diff = Diff::of(&before, &after);
-    assert_eq!(diff.percent(Measure::Count), 50.0);
-    assert_eq!(diff.percent(Measure::Disk), 50.0);
+    assert_eq!(diff.percent(Measure::Count), Some(50.0));
+    assert_eq!(diff.percent(Measure::Disk), Some(50.0));
     let better = Diff::of(&after, &before);
-    assert!((better.percent(Measure::Count) + 33.33).abs() < 0.01);
+    assert!((better.percent(Measure::Count).expect("known") + 33.33).abs() < 0.01);
     assert_eq!((diff.classes.len(), diff.files.len()), (6, 4));
     let value = diff.json(Measure::Count, Some(20.0));
     assert_eq!((&value["worse"], &value["worse_percent"]), (&true.into(), &50.0.into()));

@@ -69,10 +69,10 @@ enum Source {
 pub enum Unseen {
     /// All touches are there.
     Nothing,
-    /// Other programs kept so many pages of the files touched in memory, beside those whose touches were seen; any of them
-    /// may have been touched.
+    /// So many pages of the files touched may have been touched unseen: other programs kept them in memory, or
+    /// fault-around could not be switched off for their mappings in time.
     AtMost(u64),
-    /// Pages that read-ahead brought in and fault-around mapped: the trace was not recorded exactly.
+    /// Pages that read-ahead brought in and fault-around mapped: the trace, or a program in it, was not recorded exactly.
     Unknown,
 }
 

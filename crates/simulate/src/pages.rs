@@ -76,6 +76,21 @@ impl<G: Copy + Default> Pages<G> {
     }
 }
 
+impl Pages<u64> {
+    /// How many bits of `range` are set.
+    pub fn count(&self, range: PageRange) -> u64 {
+        let of_chunk = |(first, _): (PageIndex, _)| {
+            let end = (first.0 + CHUNK_GROUPS as u64 * GROUP_PAGES).min(range.end().0);
+            let start = first.0.max(range.start().0).min(end);
+            let parts = groups(PageRange::new(PageIndex(start), PageIndex(end)));
+            parts
+                .map(|(page, bits)| u64::from((self.get(page).unwrap_or(&0) & bits).count_ones()))
+                .sum::<u64>()
+        };
+        self.chunks().map(of_chunk).sum()
+    }
+}
+
 /// The bit that stands for `page` in its group.
 #[inline]
 pub fn bit(page: PageIndex) -> u64 {
@@ -115,6 +130,17 @@ mod tests {
         assert_eq!(parts, [(62, 2), (64, 64), (128, 2)]);
         assert_eq!(groups(range).next().unwrap().1, 0b11 << 62);
         assert_eq!(groups(PageRange::new(PageIndex(5), PageIndex(5))).count(), 0);
+    }
+
+    #[test]
+    fn bits_are_counted_within_a_range() {
+        let mut pages = Pages::<u64>::default();
+        for page in [0, 63, 64, 32_767, 32_768, 1 << 30].map(PageIndex) {
+            *pages.get_mut(page) |= bit(page);
+        }
+        let count = |start, end| pages.count(PageRange::new(PageIndex(start), PageIndex(end)));
+        assert_eq!((count(0, 1 << 36), count(1, 64), count(63, 65), count(32_767, 32_769)), (6, 1, 2, 2));
+        assert_eq!((count(40_000, 1 << 30), count(5, 5)), (0, 0));
     }
 
     #[test]

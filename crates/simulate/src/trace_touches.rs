@@ -131,11 +131,26 @@ pub(crate) fn survey(path: &Path) -> Result<(TraceFile, Survey), InputError> {
         Some(exact) => {
             let resident: HashMap<&str, u64> =
                 exact.resident_pages.iter().map(|(path, pages)| (path.as_str(), *pages)).collect();
+            let unarmed: HashMap<&str, &[(u64, u64)]> =
+                exact.unarmed_pages.iter().map(|(path, pages)| (path.as_str(), pages.as_slice())).collect();
             let objects = numbering.layout.objects.iter().zip(&touched);
-            let hidden = objects.map(|(object, (_, found_resident))| {
-                resident.get(object.name.as_str()).copied().unwrap_or(0).saturating_sub(*found_resident)
+            let hidden = objects.map(|(object, (pages, found_resident))| {
+                let name = object.name.as_str();
+                let resident = resident.get(name).copied().unwrap_or(0).saturating_sub(*found_resident);
+                let unarmed = unarmed.get(name).copied().unwrap_or_default().iter().map(|&(start, end)| {
+                    // A mapping may be longer than its file.
+                    let range = PageRange::new(
+                        PageIndex(start),
+                        PageIndex(end.clamp(start, object.pages.max(start))),
+                    );
+                    range.len() - pages.count(range)
+                });
+                unarmed.fold(resident, u64::saturating_add)
             });
-            Unseen::AtMost(hidden.fold(0, u64::saturating_add))
+            match exact.unarmed_programs.is_empty() {
+                true => Unseen::AtMost(hidden.fold(0, u64::saturating_add)),
+                false => Unseen::Unknown,
+            }
         }
     };
     Ok((file, Survey { numbering, count, soft_fault_ns, unseen }))

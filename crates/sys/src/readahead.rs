@@ -67,7 +67,9 @@ fn guard(mut other: UnixStream, files: &[PathBuf]) -> io::Result<()> {
     let Some(first) = files.first() else { return other.write_all(&[1]) };
     let lock = File::open(first)?;
     if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        eprintln!("prepage: another program has set the read-ahead: waiting until it ends");
+        // What is set must be restored, whether or not anybody reads this.
+        let said = "prepage: another program has set the read-ahead: waiting until it ends\n";
+        let _ = io::stderr().write_all(said.as_bytes());
         rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
     }
     let old: Vec<String> = files.iter().map(fs::read_to_string).collect::<io::Result<_>>()?;

@@ -1,7 +1,7 @@
 //! Which faults to keep.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use prepage_core::{Fault, Object, ObjectId};
 
@@ -11,7 +11,8 @@ const COMM_BYTES: usize = 15;
 /// Which faults to keep: those that pass every kind of filter given, and one is enough of each kind.
 #[derive(Clone, Debug, Default)]
 pub struct Filters {
-    files: Vec<PathBuf>,
+    /// As traces name them: what is not UTF-8 is replaced.
+    files: Vec<String>,
     addresses: Vec<Range<u64>>,
     comms: Vec<String>,
     /// As they were given.
@@ -35,7 +36,7 @@ impl Filters {
         self.texts.push(format!("--file {}", path.display()));
         // The kernel names files by their resolved path; one that does not exist yet will get this one.
         let path = path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.into());
-        self.files.push(path);
+        self.files.push(path.to_string_lossy().into_owned());
     }
 
     /// Keeps faults at the addresses `text`, `A-B` in hexadecimal.
@@ -85,8 +86,7 @@ impl Filters {
             self.is_wanted.resize(at + 1, None);
         }
         let files = &self.files;
-        *self.is_wanted[at]
-            .get_or_insert_with(|| files.iter().any(|path| path == Path::new(&objects[at].path)))
+        *self.is_wanted[at].get_or_insert_with(|| files.contains(&objects[at].path))
     }
 }
 
@@ -117,6 +117,17 @@ mod tests {
         assert!(!filters.keep(&fault(0x1000, Some(0)), "x", &objects));
         assert!(filters.keep(&fault(0x1000, Some(0)), "a name of more ", &objects));
         assert_eq!(filters.texts().len(), 4);
+    }
+
+    #[test]
+    fn a_path_that_is_not_utf8_is_that_of_its_object() {
+        let path: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"/nonexistent/\xff");
+        let objects = [Object::new(path.to_string_lossy(), Some((1, 2)))];
+        let fault =
+            Fault { object: Some(ObjectId(0)), ..Fault::new(0, ThreadIndex(0), 0x1000, FaultClass::Cached) };
+        let mut filters = Filters::default();
+        filters.file(path.as_ref());
+        assert!(filters.keep(&fault, "x", &objects));
     }
 
     #[test]

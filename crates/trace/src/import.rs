@@ -54,6 +54,8 @@ pub struct Importer {
     /// What each event of the file counts, by its number.
     kinds: Vec<Option<Kind>>,
     ends: Option<Ends>,
+    /// Only beginnings of faults are recorded, or only ends.
+    one_sided: bool,
     /// Made with the first time that is known: faults are counted from there.
     pairing: Option<Pairing>,
     /// Events from before: the state of the machine when perf started.
@@ -103,6 +105,7 @@ impl Importer {
         let facts = guarded(|| Ok(facts(path, &file, &kinds))).map_err(malformed)?;
         let sampled = facts.imported.as_ref().is_some_and(|from| from.sampled.is_some());
         let ends = samples::ends(&kinds, sampled);
+        let one_sided = ends.is_none() || !kinds.contains(&Some(Kind::Any));
         let mut build_ids = HashMap::new();
         for info in guarded(|| file.build_ids()).map_err(malformed)?.into_values() {
             let path = String::from_utf8_lossy(&info.path).into_owned();
@@ -114,6 +117,7 @@ impl Importer {
             records,
             kinds,
             ends,
+            one_sided,
             pairing: None,
             early: Vec::new(),
             origin_ns: 0,
@@ -216,7 +220,7 @@ impl Importer {
             self.begin(time_ns);
         }
         if let Some(pairing) = &mut self.pairing {
-            sample.feed(kind, time_ns, self.ends, pairing, faults);
+            sample.feed(kind, time_ns, self.one_sided, pairing, faults);
         }
     }
 

@@ -58,7 +58,9 @@ pub use filter::{Filters, NotARange};
 pub use pairing::Pairing;
 pub use prepage_sys::perf::PerfError;
 pub use probe::{FaultEvents, PageCacheEvents, Probe, Start, Target};
-pub use recorder::{LeftRunning, Prepare, RecordError, RecordOptions, Recorded, Recorder, Scope};
+pub use recorder::{
+    ExactSource, LeftRunning, Prepare, RecordError, RecordOptions, Recorded, Recorder, Scope,
+};
 pub use space::{AddressSpaces, Mapping, Mappings, Resolved};
 pub use stream::{Counts, Stream, now_ns};
 pub use summary::Summary;

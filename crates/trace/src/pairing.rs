@@ -31,6 +31,8 @@ const RUNNING_MIN: usize = 1 << 14;
 /// - records were lost since the earlier fault began: its end is [`FaultClass::Unseen`];
 /// - otherwise the earlier fault ended in a signal or an error: [`FaultClass::Failed`].
 ///
+/// What has begun and not ended when the recording ends is [`FaultClass::Unseen`], too.
+///
 /// After a loss the end of a fault shows its class but not its cost: the end may be that of a later fault.
 ///
 /// A minor fault of the page that the thread's last fault read from disk, by the same instruction, is the retry after
@@ -101,6 +103,8 @@ enum Over {
     Ended { cost_ns: Option<u64>, disk: bool },
     /// How it ended was not seen, or it never did.
     NotEnded,
+    /// It had not ended when the recording did.
+    Running,
 }
 
 impl Pairing {
@@ -225,7 +229,7 @@ impl Pairing {
         let unfinished: Vec<(u32, Begun)> =
             self.running.iter_mut().filter_map(|(&tid, thread)| Some((tid, thread.begun.take()?))).collect();
         faults
-            .extend(unfinished.into_iter().filter_map(|(tid, begun)| self.over(tid, begun, &Over::NotEnded)));
+            .extend(unfinished.into_iter().filter_map(|(tid, begun)| self.over(tid, begun, &Over::Running)));
     }
 
     /// What the faults' numbers mean, so far.
@@ -298,10 +302,11 @@ impl Pairing {
                 begun.time_ns.saturating_sub(self.origin_ns),
                 ThreadIndex(0),
                 begun.address,
-                if begun.losses == self.losses && self.ends == Ends::All {
-                    FaultClass::Failed
-                } else {
-                    FaultClass::Unseen
+                match over {
+                    Over::NotEnded if begun.losses == self.losses && self.ends == Ends::All => {
+                        FaultClass::Failed
+                    }
+                    _ => FaultClass::Unseen,
                 },
             )
         };

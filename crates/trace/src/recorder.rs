@@ -48,8 +48,8 @@ pub struct RecordOptions {
     pub page_cache: bool,
     /// Which faults to keep.
     pub filters: Filters,
-    /// What was resident when the touches of a command began to be recorded exactly, for [`TraceFacts::exact`].
-    pub exact: Option<ExactFacts>,
+    /// What tells which touches of a command are not recorded exactly, for [`TraceFacts::exact`].
+    pub exact: Option<ExactSource>,
     /// Ends the recording after this time.
     pub duration: Option<Duration>,
     /// What is to be done before a command begins.
@@ -63,6 +63,16 @@ pub struct Prepare(pub Arc<PrepareFn>);
 
 /// See [`Prepare`].
 pub type PrepareFn = dyn Fn(u32) -> Vec<(&'static str, OsString)> + Send + Sync;
+
+/// What tells which touches are not recorded exactly; called with whether the recording has ended.
+#[derive(Clone)]
+pub struct ExactSource(pub Arc<dyn Fn(bool) -> ExactFacts + Send + Sync>);
+
+impl std::fmt::Debug for ExactSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ExactSource")
+    }
+}
 
 impl std::fmt::Debug for Prepare {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -92,6 +102,7 @@ pub struct Recorder {
     signals: Signals,
     frames: Option<Frames>,
     page_cache: Option<PageCacheWatch>,
+    exact: Option<ExactSource>,
     facts: TraceFacts,
     lost_by_second: BTreeMap<u64, u64>,
     /// Before the recording, to find out how many cycles a nanosecond takes.
@@ -211,7 +222,6 @@ impl Recorder {
             probe_cost_ns: Some(cost.inside_ns),
             probe_total_ns: Some(cost.total_ns),
             filters: options.filters.texts().to_vec(),
-            exact: options.exact.clone(),
             ..TraceFacts::default()
         };
         let urgent = Urgent::begin();
@@ -223,6 +233,7 @@ impl Recorder {
             signals,
             frames: options.frames.then(Frames::default),
             page_cache: options.page_cache.then(|| PageCacheWatch::new(cost.inside_ns)),
+            exact: options.exact.clone(),
             facts,
             lost_by_second: BTreeMap::new(),
             moment,
@@ -264,9 +275,15 @@ impl Recorder {
             filtered_out: self.pairing.filtered_out(),
             tsc_hz: self.moment.and_then(|moment| moment.hz()),
             unnamed_mappings: self.pairing.spaces().unnamed_mappings(),
-            exact: self.facts.exact.as_ref().map(|exact| exact.of(self.tables().objects)),
+            exact: self.exact.as_ref().map(|exact| exact.0(self.ended).of(self.tables().objects)),
             ..self.facts.clone()
         }
+    }
+
+    /// Ends the recording with the next faults.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "the starter writes no trace files"))]
+    pub(crate) fn end(&mut self) {
+        self.deadline = Some(Instant::now());
     }
 
     /// How long the recording took so far, and how many records were lost.
@@ -359,8 +376,12 @@ impl Recorder {
         };
         if ended {
             // Nothing more is to happen while the last is read.
+            let end_ns = now_ns();
             let _ = stream.set_enabled(false);
-            stream.finish().for_each(&mut take);
+            // A child that is forked meanwhile may go on reporting beginnings alone.
+            let is_whole =
+                |event: &Event| event.time_ns < end_ns || !matches!(event.kind, EventKind::FaultBegin { .. });
+            stream.finish().filter(is_whole).for_each(&mut take);
             pairing.finish(faults);
             facts.duration_ns = now_ns() - origin_ns;
             self.ended = true;

@@ -242,11 +242,13 @@ pub fn parse_maps_line(line: &str) -> Option<Mapped> {
         if permissions.get(at) == Some(&letter) { value as u32 } else { 0 }
     };
     let private = permissions.get(3) == Some(&b'p');
+    let device = hex(major)? << 20 | hex(minor)?;
     Some(Mapped {
         start: hex(start)?,
         end: hex(end)?,
         offset_bytes: hex(offset)?,
-        inode: if inode == 0 { None } else { Some((hex(major)? << 20 | hex(minor)?, inode)) },
+        // The first segment of System V shared memory has the inode 0. What is of no file has no device either.
+        inode: (inode != 0 || device != 0).then_some((device, inode)),
         protection: flag(0, b'r', PROT_READ) | flag(1, b'w', PROT_WRITE) | flag(2, b'x', PROT_EXEC),
         flags: if private { MAP_PRIVATE } else { MAP_SHARED },
         path: path.into(),

@@ -81,10 +81,13 @@ impl Stream {
 
     /// Stops observing, or goes on. What was seen stays to be read.
     pub fn set_enabled(&self, enabled: bool) -> Result<(), PerfError> {
+        // In the order of `sources`, and back: at no time are a thread's faults seen to begin and not to end.
         let owners = self.rings.iter().map(|ring| &ring.owner);
-        owners
-            .chain(self.others.iter().map(|(_, event)| event))
-            .try_for_each(|event| event.set_enabled(enabled))
+        let mut events = owners.chain(self.others.iter().map(|(_, event)| event));
+        match enabled {
+            true => events.try_for_each(|event| event.set_enabled(true)),
+            false => events.rev().try_for_each(|event| event.set_enabled(false)),
+        }
     }
 
     /// Waits until a ring is a quarter full (or as [`crate::Probe::wakeup_bytes`] has it), one of `others` is readable or `timeout` has passed. Returns which of

@@ -93,6 +93,19 @@ fn page_faults_alone_are_counted_and_said_to_be_less() {
 }
 
 #[test]
+fn ends_of_faults_alone_keep_their_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["-e", "minor-faults,major-faults", "-c", "1", "-d", "-g"];
+    let Some(path) = record(dir.path(), &options, &["ls", "/"]) else { return };
+    let (faults, imported) = import(&path).unwrap();
+    assert_eq!(faults.len(), samples(&path, "minor-faults") + samples(&path, "major-faults"));
+    assert!(faults.iter().all(|fault| fault.cost_ns.is_none() && fault.class != FaultClass::Failed));
+    assert!(imported.facts.imported.as_ref().unwrap().costs_unknown);
+    let stacks = faults.iter().filter(|fault| fault.stack.is_some()).count();
+    assert!(stacks * 2 > faults.len(), "{stacks} of {} have a stack", faults.len());
+}
+
+#[test]
 fn what_lacks_something_is_refused_with_the_command_that_records_it() {
     let dir = tempfile::tempdir().unwrap();
     let Some(path) = record(dir.path(), &["-e", "cpu-clock"], &["true"]) else { return };

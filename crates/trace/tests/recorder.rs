@@ -196,6 +196,14 @@ const BURST: usize = 64;
 /// Faults, of some 27,000, that may be seen in part: the events of a running process are switched on and off one after the
 /// other, while both its threads fault on.
 const AT_EDGES: u64 = 16 * BURST as u64;
+
+/// How many of `faults` were seen to end. None failed, in programs whose touches all succeed.
+#[track_caller]
+fn ended(faults: &[Fault]) -> u64 {
+    let of_class = |class| faults.iter().filter(|fault| fault.class == class).count();
+    assert_eq!(of_class(FaultClass::Failed), 0);
+    (faults.len() - of_class(FaultClass::Unseen)) as u64
+}
 /// Set for the copy of this program that touches memory until it is killed.
 const TOUCH_FOR_EVER: &str = "PREPAGE_TEST_TOUCH_FOR_EVER";
 
@@ -262,9 +270,7 @@ fn a_running_process_is_recorded_with_all_its_threads() {
             recorded.threads.iter().map(|thread| (thread.pid, thread.comm.as_str())).collect();
         assert!(names.contains(&(pid, "second")) && names.len() >= 2, "{names:?}");
         let (minor, major) = recorded.facts.counted.expect("counts");
-        let ended = faults.iter().filter(|fault| fault.class != FaultClass::Failed).count() as u64;
-        assert_eq!(recorded.facts.lost, 0);
-        assert!(ended.abs_diff(minor + major) <= AT_EDGES, "{ended} recorded, {minor} + {major} counted");
+        assert_eq!((recorded.facts.lost, ended(&faults)), (0, minor + major));
         let begun_unseen = faults.iter().filter(|fault| fault.stack.is_none());
         assert!(begun_unseen.clone().all(|fault| fault.cost_ns.is_none()));
         assert!(begun_unseen.count() as u64 <= AT_EDGES);
@@ -283,6 +289,35 @@ fn a_running_process_is_recorded_with_all_its_threads() {
 }
 
 #[test]
+fn children_forked_while_their_parent_is_attached_to_have_no_failed_faults() {
+    for _ in 0..5 {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "while :; do /bin/true; done"])
+            .spawn()
+            .expect("started");
+        let scope = Scope::Processes(vec![shell.id()]);
+        let recorded = record_for_a_while(&scope, &RecordOptions::default());
+        shell.kill().expect("it runs");
+        shell.wait().expect("an end");
+        let Some((faults, Recorded { facts, .. })) = recorded else { return };
+        let (minor, major) = facts.counted.expect("counts");
+        // Linux 6.18 may leave the event of a child that is forked while it is disabled enabled, and counting.
+        assert!(ended(&faults) > 0 && ended(&faults) <= minor + major && facts.lost == 0, "{facts:?}");
+    }
+}
+
+#[test]
+fn a_process_named_twice_is_recorded_once() {
+    beside_a_running_process(|pid| {
+        let scope = Scope::Processes(vec![pid, pid]);
+        let Some((faults, recorded)) = record_for_a_while(&scope, &RecordOptions::default()) else { return };
+        let (minor, major) = recorded.facts.counted.expect("counts");
+        assert_eq!((recorded.facts.lost, ended(&faults)), (0, minor + major));
+        assert!(faults.iter().filter(|fault| fault.cost_ns.is_none()).count() as u64 <= AT_EDGES);
+    });
+}
+
+#[test]
 fn the_whole_machine_is_recorded_without_its_recorder() {
     if !has(Need::Root) {
         return;
@@ -294,6 +329,11 @@ fn the_whole_machine_is_recorded_without_its_recorder() {
         let pids: Vec<u32> = recorded.threads.iter().map(|thread| thread.pid).collect();
         assert!(pids.contains(&pid) && !pids.contains(&std::process::id()), "{pids:?}");
         assert!(recorded.facts.system_wide && !faults.is_empty());
+        let failed = |fault: &&Fault| {
+            let thread = &recorded.threads[fault.thread.0 as usize];
+            thread.pid == pid && fault.class == FaultClass::Failed
+        };
+        assert_eq!(faults.iter().filter(failed).count(), 0);
     });
 }
 
@@ -309,8 +349,8 @@ fn filters_keep_what_they_name_and_count_the_rest() {
         assert!(!faults.is_empty() && recorded.threads.iter().all(|thread| thread.comm == "second"));
         let (minor, major) = facts.counted.expect("counts");
         assert!(facts.filtered_out > 0 && facts.lost == 0, "{facts:?}");
-        let ended = faults.iter().filter(|fault| fault.class != FaultClass::Failed).count() as u64;
-        assert!((ended + facts.filtered_out).abs_diff(minor + major) <= AT_EDGES, "{ended} {facts:?}");
+        // What the filter leaves out may include a fault whose end was not seen.
+        assert!((ended(&faults) + facts.filtered_out).abs_diff(minor + major) <= 2, "{facts:?}");
         assert_eq!(facts.filters, ["--comm second"]);
     });
 }

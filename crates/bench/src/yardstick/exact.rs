@@ -39,7 +39,7 @@ impl Exact {
         let restored_when_dropped = ReadAhead::set(0).map_err(ExactError)?;
         drop_caches().map_err(ExactError)?;
         Ok(Self {
-            facts: ExactFacts { resident_pages: resident() },
+            facts: ExactFacts { resident_pages: resident(), ..ExactFacts::default() },
             _restored_when_dropped: restored_when_dropped,
         })
     }

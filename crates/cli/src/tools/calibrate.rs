@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let calibration = match known {
         Some(known) if !args.force => {
             if !args.show {
-                eprintln!("prepage: measured before; --force measures again");
+                say!("prepage: measured before; --force measures again");
             }
             known
         }
@@ -71,10 +71,10 @@ fn measure(path: &Path, device: &Device, cache: Option<&Cache>) -> Result<Calibr
     match cache.map(|cache| (cache.directory(), cache.store(device, &calibration))) {
         Some((_, Ok(()))) => {}
         Some((directory, Err(error))) => {
-            eprintln!("prepage: {}: not kept: {error}", directory.display());
-            eprintln!("  try: set PREPAGE_STORE to a directory of your own (mode 0700)");
+            say!("prepage: {}: not kept: {error}", directory.display());
+            say!("  try: set PREPAGE_STORE to a directory of your own (mode 0700)");
         }
-        None => eprintln!("prepage: not kept: none of PREPAGE_STORE, XDG_STATE_HOME and HOME is set"),
+        None => say!("prepage: not kept: none of PREPAGE_STORE, XDG_STATE_HOME and HOME is set"),
     }
     Ok(calibration)
 }

@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     for mistake in &config.mistakes {
-        eprintln!("prepage: {mistake}");
+        say!("prepage: {mistake}");
     }
     Ok(if config.mistakes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

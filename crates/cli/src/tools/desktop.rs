@@ -22,7 +22,7 @@ pub fn enable(name: &str, starter: &Path) -> Result<()> {
         let Some(text) = rewritten(&text, name, starter, &original) else { continue };
         let copy = own.join(file);
         if copy.exists() && !is_copy(&copy) {
-            eprintln!("prepage: {} is your own, and stays as it is", copy.display());
+            say!("prepage: {} is your own, and stays as it is", copy.display());
             continue;
         }
         fs::create_dir_all(&own).with_context(|| own.display().to_string())?;

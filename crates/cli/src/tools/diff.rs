@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(value_name = "TRACE")]
     after: PathBuf,
     /// Exit with 1 when AFTER is worse than BEFORE by more than this
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = finite)]
     threshold: Option<f64>,
     /// What the threshold applies to: total (ms waited for faults), disk-total (ms waited for the disk), count, disk (faults)
     #[arg(long, value_name = "WHAT", default_value = "total")]
@@ -56,7 +56,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
              try: record both completely and in the same way, or --allow-incomplete"
         );
     }
-    let worse = args.threshold.is_some_and(|threshold| diff.percent(args.of) > threshold);
+    let worse = match (args.threshold, diff.percent(args.of)) {
+        (None, _) => false,
+        (Some(threshold), Some(percent)) => percent > threshold,
+        (Some(_), None) => bail!(
+            "{}: not known of both traces, so no threshold can be checked\n  \
+             try: --of count, or record both with prepage record",
+            args.of.words()
+        ),
+    };
     let mut out = BufWriter::new(std::io::stdout().lock());
     if args.json {
         serde_json::to_writer_pretty(&mut out, &diff.json(args.of, args.threshold))?;
@@ -72,4 +80,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     out.flush()?;
     Ok(if worse { ExitCode::from(WORSE) } else { ExitCode::SUCCESS })
+}
+
+fn finite(text: &str) -> Result<f64, String> {
+    let number = text.parse().map_err(|_| "not a number")?;
+    if f64::is_finite(number) { Ok(number) } else { Err("not a finite number".into()) }
 }

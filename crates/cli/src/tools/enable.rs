@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -53,7 +53,7 @@ pub fn enable(args: &EnableArgs) -> Result<ExitCode> {
             false => Ok(()),
         });
         if let Err(error) = done {
-            eprintln!("prepage: {name}: {error:#}");
+            say!("prepage: {name}: {error:#}");
             failed = true;
         }
     }
@@ -75,7 +75,7 @@ pub fn disable(args: &DisableArgs) -> Result<ExitCode> {
             }
         });
         if let Err(error) = done {
-            eprintln!("prepage: {name}: {error:#}");
+            say!("prepage: {name}: {error:#}");
             failed = true;
         }
     }
@@ -151,7 +151,7 @@ impl Links {
     fn list(&self) -> Result<ExitCode> {
         let names = self.names()?;
         if names.is_empty() {
-            println!("no program is enabled in {}", self.0.display());
+            writeln!(io::stdout(), "no program is enabled in {}", self.0.display())?;
             return Ok(ExitCode::SUCCESS);
         }
         let mut table = table(&["program", "starts", "menus"], &[]);
@@ -163,7 +163,7 @@ impl Links {
             let menus = if desktop::is_enabled(name) { "yes" } else { "" };
             table.add_row([name, &starts, menus]);
         }
-        println!("{}", table.trim_fmt());
+        writeln!(io::stdout(), "{}", table.trim_fmt())?;
         self.tell_path(&names);
         Ok(ExitCode::SUCCESS)
     }
@@ -180,8 +180,8 @@ impl Links {
             place.is_some_and(|place| own.is_none_or(|own| own > place))
         };
         if names.iter().any(is_behind) {
-            eprintln!("prepage: the links are not in front of the programs in PATH");
-            eprintln!("  try: echo 'export PATH=\"{}:$PATH\"' >> ~/.profile", self.0.display());
+            say!("prepage: the links are not in front of the programs in PATH");
+            say!("  try: echo 'export PATH=\"{}:$PATH\"' >> ~/.profile", self.0.display());
         }
     }
 }

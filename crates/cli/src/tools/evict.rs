@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let passed = tell_passed(&found.passed);
     for file in &evicted.files {
         if let Some(error) = &file.error {
-            eprintln!("prepage: {}: {error}", file.path.display());
+            say!("prepage: {}: {error}", file.path.display());
         }
     }
     let mut out = std::io::stdout().lock();

@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.output {
         Some(path) => {
             crate::output::replace(path, write)?;
-            eprintln!("prepage: written to {}", path.display());
+            crate::output::tell(path);
         }
         None => {
             let mut out = BufWriter::new(std::io::stdout().lock());
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     if !chosen.is_empty() {
-        eprintln!("prepage: written are {}: the tool would not open a file with all", chosen.join(", "));
+        say!("prepage: written are {}: the tool would not open a file with all", chosen.join(", "));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     crate::missing::tell_new(&imported.facts);
     if !args.quiet {
         tell(&summary, &imported.facts);
-        eprintln!("prepage: written to {}", args.output.display());
+        say!("prepage: written to {}", args.output.display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -77,6 +77,6 @@ fn unwritten(error: TraceFileError) -> anyhow::Error {
 fn tell(summary: &Summary, facts: &TraceFacts) {
     let imported = facts.imported.clone().unwrap_or_default();
     let count = summary.total().count;
-    eprintln!("\n{count} page faults by {} ({})\n", imported.tool, imported.events.join(", "));
-    eprintln!("{}\n", classes(summary).trim_fmt());
+    say!("\n{count} page faults by {} ({})\n", imported.tool, imported.events.join(", "));
+    say!("{}\n", classes(summary).trim_fmt());
 }

@@ -74,13 +74,13 @@ fn tell(role: &str, observation: &Observation) {
         Coverage::Superset => "with neighbours",
         Coverage::Partial => "in part",
     };
-    eprintln!(
+    say!(
         "prepage: learned {role} {how}: {pages} pages ({:.1} MB) of {} files, {} names looked up",
         pages as f64 * PAGE_SIZE as f64 / 1e6,
         observation.files.len(),
         observation.names.len(),
     );
     for line in &observation.unseen {
-        eprintln!("prepage: {line}");
+        say!("prepage: {line}");
     }
 }

@@ -1,5 +1,10 @@
 //! `prepage-tools`: every command of prepage but the start of programs, which `prepage` does itself.
 #![forbid(unsafe_code)]
+// They panic where nobody reads.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod say;
 
 mod bench;
 mod calibrate;
@@ -131,10 +136,9 @@ fn main() -> ExitCode {
         if is_broken_pipe(&error) {
             return ExitCode::SUCCESS;
         }
-        eprintln!("prepage: {error:#}");
-        if let Some(remedy) = remedy::remedy(&error) {
-            eprintln!("  try: {remedy}");
-        }
+        let (what, remedies) = remedy::apart(&error);
+        say!("prepage: {what}");
+        remedies.iter().for_each(|remedy| say!("  try: {remedy}"));
         match error.downcast_ref::<child::NotStarted>() {
             Some(not_started) => not_started.exit_code(),
             None => child::OWN_FAILURE.into(),

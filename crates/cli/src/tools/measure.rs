@@ -5,7 +5,6 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use comfy_table::Table;
 use prepage_bench::modes::silently;
 use prepage_core::profile::Profile;
 use prepage_core::profile::plan::{PlanOptions, plan};
@@ -23,7 +22,7 @@ use serde::Serialize;
 
 use crate::child::not_started;
 use crate::starter::starter;
-use crate::table::table;
+use crate::table::{Table, table};
 
 /// Version of the JSON this command prints.
 const SCHEMA_VERSION: u32 = 1;
@@ -61,9 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let chill = Chill::best();
     if chill == Chill::OwnFiles && !args.warm {
-        eprintln!(
-            "prepage: not root: only the program's own files are evicted, directories and inodes stay warm"
-        );
+        say!("prepage: not root: only the program's own files are evicted, directories and inodes stay warm");
     }
     let measurement = Measurement {
         command: args.command.clone(),
@@ -107,9 +104,9 @@ fn progress() -> impl FnMut(u32, u32) {
     let is_shown = std::io::stderr().is_terminal();
     move |start, starts| {
         if is_shown {
-            eprint!("\r\x1b[Kprepage: start {start} of {starts}");
+            crate::say::write(format_args!("\r\x1b[Kprepage: start {start} of {starts}"));
             if start == starts {
-                eprint!("\r\x1b[K");
+                crate::say::write(format_args!("\r\x1b[K"));
             }
         }
     }
@@ -137,14 +134,14 @@ fn untouched(args: &Args, planned: &Profile) -> Option<u64> {
             Some(untouched_bytes(planned, &profile))
         }
         Err(error) => {
-            eprintln!("prepage: what was never touched could not be found out: {error:#}");
+            say!("prepage: what was never touched could not be found out: {error:#}");
             None
         }
     }
 }
 
 fn learn_first(args: &Args, stores: &Stores, key: &ProgramKey) -> Result<Profile> {
-    eprintln!("prepage: no profile of {} yet: learning it first", key.role);
+    say!("prepage: no profile of {} yet: learning it first", key.role);
     let observation = silently(|| learn(&args.command))??.observation;
     let shown = Shown { observation: Some(observation), ..Shown::default() };
     persist(stores, key, Layer::User, &shown)?;

@@ -17,9 +17,16 @@ pub fn tell_new(facts: &TraceFacts) {
 
 fn tell_gaps(of: &str, gaps: impl IntoIterator<Item = Missing>) {
     for gap in gaps {
-        eprintln!("prepage: {of}{gap}");
-        if let Some(remedy) = gap.remedy() {
-            eprintln!("  try: {remedy}");
+        say!("prepage: {of}{gap}");
+        let remedy = match gap {
+            // What it says of root, root has done.
+            Missing::Lost { .. } if rustix::process::geteuid().is_root() => {
+                Some("record while the machine has less to do")
+            }
+            _ => gap.remedy(),
+        };
+        if let Some(remedy) = remedy {
+            say!("  try: {remedy}");
         }
     }
 }

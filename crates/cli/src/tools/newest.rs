@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
-use prepage_trace::parquet::TraceFile;
+use prepage_trace::parquet::{TraceFile, TraceFileError};
 
 /// What `record` writes where no other file is named.
 const USUAL: &str = "prepage.parquet";
@@ -12,7 +12,7 @@ const USUAL: &str = "prepage.parquet";
 /// Opens `named`, or the newest trace in the current directory.
 ///
 /// # Errors
-/// When the named file cannot be read as a trace, or the directory has no trace.
+/// When the named or newest file cannot be read as a trace, or the directory has no trace.
 pub fn open(named: Option<&Path>) -> Result<TraceFile> {
     if let Some(path) = named {
         return Ok(TraceFile::open(path)?);
@@ -20,21 +20,26 @@ pub fn open(named: Option<&Path>) -> Result<TraceFile> {
     let mut found: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in std::fs::read_dir(".").context("the current directory cannot be read")?.flatten() {
         let path = PathBuf::from(entry.file_name());
-        let time = entry.metadata().and_then(|metadata| metadata.modified());
         if path.extension().is_some_and(|extension| extension == "parquet")
-            && let Ok(time) = time
+            && let Ok(metadata) = path.metadata()
+            && metadata.is_file()
+            && let Ok(time) = metadata.modified()
         {
             found.push((time, path));
         }
     }
     found.sort();
     while let Some((_, path)) = found.pop() {
-        // Other Parquet files may lie beside traces.
-        if let Ok(file) = TraceFile::open(&path) {
-            if path != Path::new(USUAL) {
-                eprintln!("prepage: the newest trace here is {}", path.display());
+        match TraceFile::open(&path) {
+            // Other Parquet files may lie beside traces.
+            Err(TraceFileError::NotATrace { .. }) => continue,
+            Err(error) => return Err(error.into()),
+            Ok(file) => {
+                if path != Path::new(USUAL) {
+                    say!("prepage: the newest trace here is {}", path.display());
+                }
+                return Ok(file);
             }
-            return Ok(file);
         }
     }
     Ok(TraceFile::open(USUAL.as_ref())?)

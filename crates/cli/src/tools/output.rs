@@ -7,20 +7,24 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Writes `path` with `write`. An older file of this name stays until the new one is complete, and stays on failure.
+/// Writes `path` with `write`, standard output where that is `-`. An older file of this name stays until the new one is
+/// complete, and stays on failure.
 pub fn replace<E>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<(), E>) -> Result<()>
 where
     E: Into<anyhow::Error>,
 {
     let context = || format!("{}: cannot be written", path.display());
-    let fill = |file: &File| -> Result<()> {
+    let fill = |file: &mut dyn Write| -> Result<()> {
         let mut out = BufWriter::new(file);
         write(&mut out).map_err(Into::into)?;
         out.flush().with_context(context)
     };
+    if is_stdout(path) {
+        return fill(&mut std::io::stdout().lock());
+    }
     // Pipes and devices are written to as they are.
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-        return fill(&File::create(path).with_context(context)?);
+        return fill(&mut File::create(path).with_context(context)?);
     }
     // What a link points to is replaced, not the link.
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -29,7 +33,19 @@ where
     // As any new file, as far as the user's umask allows.
     builder.permissions(Permissions::from_mode(0o666)).prefix(".prepage-").suffix(".partial");
     let partial = builder.tempfile_in(directory.unwrap_or(Path::new("."))).with_context(context)?;
-    fill(partial.as_file())?;
+    fill(&mut partial.as_file())?;
     partial.persist(path).map_err(|failed| failed.error).with_context(context)?;
     Ok(())
+}
+
+/// Whether `path` means standard output.
+pub fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Says that `path` was written, where that is a file.
+pub fn tell(path: &Path) {
+    if !is_stdout(path) {
+        say!("prepage: written to {}", path.display());
+    }
 }

@@ -227,7 +227,7 @@ pub fn all(stores: &Stores) -> Result<Vec<StoreEntry>> {
     for layer in [Layer::Machine, Layer::Vendor] {
         match stores.list(layer) {
             Ok(more) => all.extend(more),
-            Err(error) => eprintln!("prepage: passed over: {error}"),
+            Err(error) => say!("prepage: passed over: {error}"),
         }
     }
     Ok(all)

@@ -1,5 +1,6 @@
 //! `prepage record`: every page fault of a command, of running processes or of the machine, in a file.
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -7,21 +8,23 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use comfy_table::Table;
 use prepage_core::quantity::parse_ns;
-use prepage_core::{ExactFacts, FilePages, Object, PageCacheFacts, Thread, TraceFacts};
+use prepage_core::{ExactFacts, Object, TraceFacts};
 use prepage_display::number::ms;
 use prepage_display::terminal::shortened;
 use prepage_observe::Exact;
 use prepage_profiles::program;
+use prepage_report::page_cache;
 use prepage_trace::parquet::{Notice, Recording, record};
 use prepage_trace::{Filters, RecordOptions, Scope, Summary};
 
-use crate::child::exit_code_of;
-use crate::table::{classes, table};
+use crate::child::{OWN_FAILURE, exit_code_of};
+use crate::table::{Table, classes, table};
 
 /// How many files the summary names.
 const TOP_FILES: usize = 10;
+/// How many files that are not recorded exactly.
+const TOP_UNARMED: usize = 3;
 /// How many waits for another's read.
 const TOP_WAITS: usize = 5;
 
@@ -61,7 +64,7 @@ pub struct Args {
     page_cache: bool,
     /// Record every first touch of a file's page as a fault of its own, for `prepage simulate`; from a warm cache as
     /// from a cold one
-    #[arg(long, requires = "command")]
+    #[arg(long, requires = "command", conflicts_with_all = ["pid", "all"])]
     exact: bool,
     /// Say nothing but errors and losses
     #[arg(short, long)]
@@ -81,17 +84,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Scope::Processes(args.pid.clone())
     };
     let mut options = options(args)?;
-    let exact = args.exact.then(Exact::new);
-    if let Some(exact) = &exact {
-        options.exact = Some(ExactFacts::default());
+    if args.exact {
+        let exact = Exact::new();
+        options.exact = Some(exact.facts());
         options.prepare = Some(exact.prepare(program::find(&args.command[0]).ok()));
     }
     let mut progress = Progress::of(args);
     let Recording { recorded, summary, saved, failure } =
         record(&scope, &options, &args.output, |notice| progress.tell(&notice))?;
     progress.end();
-    for line in exact.iter().flat_map(Exact::end) {
-        eprintln!("prepage: not exact: {line}");
+    if let Some(exact) = &recorded.facts.exact {
+        tell_inexact(exact);
     }
     let how_ended = recorded.how_ended.map(|how| exit_code_of(&args.command, how)).transpose()?;
     crate::missing::tell_new(&recorded.facts);
@@ -100,7 +103,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let _ = tell(&summary, &recorded.objects, &recorded.facts);
         if saved {
             let path = args.output.display();
-            eprintln!("prepage: written to {path}; `prepage report {path}` says more");
+            let but = match recorded.facts.unsaved {
+                0 => String::new(),
+                unsaved => format!(" without the last {unsaved} faults"),
+            };
+            say!("prepage: written to {path}{but}; `prepage report {path}` says more");
         }
     }
     if let Some(failure) = failure {
@@ -110,7 +117,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match (how_ended, recorded.left_running) {
         (Some(code), _) => Ok(code),
         (None, Some(command)) => Ok(exit_code_of(&args.command, command.wait()?)?),
-        (None, None) => Ok(ExitCode::SUCCESS),
+        (None, None) if saved && recorded.facts.unsaved == 0 => Ok(ExitCode::SUCCESS),
+        // What could not be written, and why, was said.
+        (None, None) => Ok(OWN_FAILURE.into()),
     }
 }
 
@@ -149,7 +158,10 @@ impl Progress {
     fn tell(&mut self, notice: &Notice<'_>) {
         if let Notice::Progress { duration, faults, lost } = notice {
             if self.shown && self.last.elapsed() >= Duration::from_secs(1) {
-                eprint!("\r\x1b[Kprepage: {} s, {faults} faults, {lost} records lost", duration.as_secs());
+                crate::say::write(format_args!(
+                    "\r\x1b[Kprepage: {} s, {faults} faults, {lost} records lost",
+                    duration.as_secs()
+                ));
                 (self.last, self.written) = (Instant::now(), true);
             }
             return;
@@ -157,17 +169,15 @@ impl Progress {
         self.end();
         match notice {
             Notice::Rescued(path) => {
-                eprintln!(
-                    "prepage: a recording that was killed before its end is kept as {}",
-                    path.display()
-                );
+                say!("prepage: a recording that was killed before its end is kept as {}", path.display());
             }
-            Notice::Unsaved { error, kept } => {
-                eprintln!("prepage: {error}; the command runs on");
+            Notice::Unsaved { error, kept, command_runs } => {
+                let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+                say!("prepage: {error}{cause}{}", if *command_runs { "; the command runs on" } else { "" });
                 if let Some(kept) = kept {
-                    eprintln!("  what was saved until then is readable: {}", kept.display());
+                    say!("  what was saved until then is readable: {}", kept.display());
                 }
-                eprintln!("  try: {}", error.remedy());
+                say!("  try: {}", error.remedy());
             }
             _ => {}
         }
@@ -176,9 +186,33 @@ impl Progress {
     /// Takes the line away.
     fn end(&mut self) {
         if std::mem::take(&mut self.written) {
-            eprint!("\r\x1b[K");
+            crate::say::write(format_args!("\r\x1b[K"));
         }
     }
+}
+
+/// Names the programs and files whose touches the recording may lack.
+fn tell_inexact(exact: &ExactFacts) {
+    for line in &exact.unarmed_programs {
+        say!("prepage: not exact: {line}");
+    }
+    let mut files: Vec<(u64, &str)> = exact
+        .unarmed_pages
+        .iter()
+        .map(|(path, pages)| (pages.iter().map(|(start, end)| end - start).sum(), path.as_str()))
+        .collect();
+    if files.is_empty() {
+        return;
+    }
+    files.sort_by_key(|&file| std::cmp::Reverse(file));
+    let sum: u64 = files.iter().map(|(pages, _)| pages).sum();
+    let top = files.iter().take(TOP_UNARMED).map(|(pages, path)| format!("{path} ({pages})"));
+    let more = match files.len().saturating_sub(TOP_UNARMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let top = top.collect::<Vec<_>>().join(", ");
+    say!("prepage: not exact: up to {sum} pages may have been touched unseen: {top}{more}");
 }
 
 fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::Result<()> {
@@ -235,51 +269,12 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
             facts.filters.join(" ")
         )?;
     }
-    if let Some(page_cache) = &facts.page_cache {
-        writeln!(out, "\n{}", pages(page_cache).trim_fmt())?;
-        if !page_cache.waits.is_empty() {
-            writeln!(out, "\n{}", waits(page_cache).trim_fmt())?;
-        }
+    if let Some(pages) = &facts.page_cache {
+        writeln!(out)?;
+        page_cache::print(pages, TOP_FILES, TOP_WAITS, &mut out)?;
         writeln!(out)?;
     }
     Ok(())
-}
-
-fn pages(page_cache: &PageCacheFacts) -> Table {
-    let headings = ["pages of", "read in", "untouched", "only mapped", "by read()", "waits", "waited ms"];
-    let mut table = table(&headings, &[1, 2, 3, 4, 5, 6]);
-    for file in page_cache.files.iter().take(TOP_FILES) {
-        table.add_row([
-            file.name(),
-            file.pages_read_in.to_string(),
-            file.pages_untouched.to_string(),
-            file.pages_mapped_nearby.to_string(),
-            file.pages_by_read.to_string(),
-            file.read_waits.to_string(),
-            ms(file.read_wait_ns),
-        ]);
-    }
-    let sum = |of: fn(&FilePages) -> u64| page_cache.files.iter().map(of).sum::<u64>();
-    table.add_row([
-        format!("all {} files", page_cache.files.len()),
-        sum(|file| file.pages_read_in).to_string(),
-        sum(|file| file.pages_untouched).to_string(),
-        sum(|file| file.pages_mapped_nearby).to_string(),
-        sum(|file| file.pages_by_read).to_string(),
-        sum(|file| file.read_waits).to_string(),
-        ms(sum(|file| file.read_wait_ns)),
-    ]);
-    table
-}
-
-fn waits(page_cache: &PageCacheFacts) -> Table {
-    let mut table = table(&["waited", "for a read by", "times", "ms"], &[2, 3]);
-    let name = |thread: &Thread| format!("{} {}", thread.comm, thread.tid);
-    for wait in page_cache.waits.iter().take(TOP_WAITS) {
-        let reader = if wait.reader == wait.waiter { "itself".into() } else { name(&wait.reader) };
-        table.add_row([name(&wait.waiter), reader, wait.count.to_string(), ms(wait.wait_ns)]);
-    }
-    table
 }
 
 fn files(summary: &Summary, objects: &[Object]) -> Option<Table> {

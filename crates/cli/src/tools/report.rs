@@ -19,6 +19,7 @@ const TABLE_SLICES: usize = 20;
 
 /// Options of `prepage report`.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("page").args(["html", "open"]).multiple(true))]
 pub struct Args {
     /// The trace that `prepage record` wrote [default: the newest in this directory]
     #[arg(value_name = "TRACE")]
@@ -41,14 +42,14 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write a page for the browser instead: plots and all tables, in one file that needs no network
+    /// Write a page for the browser instead: plots and all tables, in one file that needs no network; - for standard output
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "columns", "top", "slices"])]
     html: Option<PathBuf>,
     /// Show that page in the browser ($BROWSER, else xdg-open); without --html it is written to the temporary directory
     #[arg(long, conflicts_with_all = ["json", "by", "columns", "top", "slices"])]
     open: bool,
     /// Draw at most N faults as single dots; if there are more, draw a sample of each class
-    #[arg(long, value_name = "N", default_value_t = html::POINTS_MAX, value_parser = clap::value_parser!(u64).range(1..=20_000_000))]
+    #[arg(long, value_name = "N", requires = "page", default_value_t = html::POINTS_MAX, value_parser = clap::value_parser!(u64).range(1..=20_000_000))]
     points: u64,
 }
 
@@ -151,7 +152,7 @@ fn page(args: &Args) -> Result<ExitCode> {
     let points = html::Points::read(&file, &report, args.points)?;
     crate::output::replace(&path, |out| html::write(&report, &points, out))?;
     tell_replaced(&report);
-    eprintln!("prepage: written to {}", path.display());
+    crate::output::tell(&path);
     if args.open {
         show(&path)?;
     }
@@ -177,7 +178,7 @@ fn show(path: &Path) -> Result<()> {
 /// Says whose names are missing because the files are no longer those that were recorded.
 fn tell_replaced(report: &Report) {
     for path in report.symbols.replaced() {
-        eprintln!("prepage: {path} was replaced since the recording: its functions have no names");
+        say!("prepage: {path} was replaced since the recording: its functions have no names");
     }
 }
 

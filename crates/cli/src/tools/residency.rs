@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let passed = tell_passed(&report.passed);
     for (path, reason) in &report.failed {
-        eprintln!("prepage: {path}: {reason}");
+        say!("prepage: {path}: {reason}");
     }
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -184,11 +184,11 @@ impl Report {
             1 => String::new(),
             many => format!(" and {} more", many - 1),
         };
-        eprintln!(
+        say!(
             "prepage: {first}{others}: the kernel shows only a file's owner and those who may write it which \
              pages are in memory"
         );
-        eprintln!("  try: as root");
+        say!("  try: as root");
     }
 }
 

@@ -1,7 +1,7 @@
 //! `prepage service`: has systemd run the resident prefetcher, or takes that back.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, ExitCode};
@@ -65,8 +65,12 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     for (name, unit) in UNITS {
         let unit = unit.replace("@PREPAGED@", &prepaged.to_string_lossy());
         let path = args.place.units.join(name);
-        fs::write(&path, unit).with_context(|| format!("cannot write {}\n  try: as root", path.display()))?;
-        println!("{}", path.display());
+        fs::write(&path, unit).map_err(|error| {
+            let refused = error.kind() == io::ErrorKind::PermissionDenied;
+            let remedy = if refused { "\n  try: as root" } else { "" };
+            anyhow::Error::new(error).context(format!("cannot write {}{remedy}", path.display()))
+        })?;
+        list(&path, "");
     }
     let link = args.place.session_link();
     fs::create_dir_all(link.parent().expect("it has one"))?;
@@ -86,6 +90,11 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints what was done to `path`. Where nobody reads, the rest is done all the same.
+fn list(path: &Path, done: &str) {
+    let _ = writeln!(io::stdout(), "{done}{}", path.display());
+}
+
 fn remove(place: &Place) -> Result<ExitCode> {
     let path = place.units.join(UNIT_NAME);
     if !path.exists() {
@@ -96,7 +105,7 @@ fn remove(place: &Place) -> Result<ExitCode> {
     let units = UNITS.map(|(name, _)| place.units.join(name));
     for path in units.iter().chain([&place.session_link()]) {
         match fs::remove_file(path) {
-            Ok(()) => println!("removed {}", path.display()),
+            Ok(()) => list(path, "removed "),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| format!("cannot remove {}", path.display())),
         }
@@ -105,7 +114,7 @@ fn remove(place: &Place) -> Result<ExitCode> {
     let _ = fs::remove_dir(place.units.join(WANTED_BY_SESSIONS));
     let reloaded = systemctl(&["daemon-reload"]);
     if let Err(error) = stopped.and(reloaded) {
-        eprintln!("prepage: {error:#}");
+        say!("prepage: {error:#}");
     }
     Ok(ExitCode::SUCCESS)
 }

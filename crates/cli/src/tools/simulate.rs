@@ -28,6 +28,28 @@ use prepage_simulate::{Device, device as devices};
 const USUAL: [&str; 8] =
     ["linux", "none", "obl", "sequential", "around:8:7", "aligned:16", "adaptive", "context"];
 
+/// Options that change nothing about a script of forks.
+const NOT_OF_FORKS: [&str; 18] = [
+    "trace",
+    "touches",
+    "model",
+    "max_readahead",
+    "header_read",
+    "policy",
+    "sweep",
+    "train",
+    "device",
+    "soft_fault",
+    "hard_fault",
+    "runs",
+    "advise",
+    "cost",
+    "memory",
+    "histogram",
+    "by_object",
+    "html",
+];
+
 /// Options of `prepage simulate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help())]
@@ -43,7 +65,7 @@ pub struct Args {
     #[arg(long, value_name = "MODEL")]
     model: Option<Model>,
     /// Instead of touches: a script of processes that map, fork, write and exit, on shadow chains; see below
-    #[arg(long, value_name = "SCRIPT", conflicts_with_all = ["trace", "touches", "model", "policy", "sweep", "device", "memory", "html"])]
+    #[arg(long, value_name = "SCRIPT", conflicts_with_all = NOT_OF_FORKS)]
     forks: Option<PathBuf>,
     /// With --touches: pages of each object [default: up to the last page touched]
     #[arg(long, value_name = "N", requires = "touches", value_parser = clap::value_parser!(u64).range(1..=MOST_PAGES))]

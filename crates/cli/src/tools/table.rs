@@ -1,9 +1,8 @@
 //! Tables as all commands print them.
 
-use comfy_table::Table;
 use prepage_core::FaultClass;
 use prepage_display::number::{known, ms, percent};
-pub use prepage_display::terminal::table;
+pub use prepage_display::terminal::{Table, table};
 use prepage_trace::Summary;
 
 /// How many faults of each class were recorded, and what they cost.

@@ -72,7 +72,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// Says on standard error what was passed over, and gives the same for JSON.
 pub fn tell_passed(passed: &[Passed]) -> Vec<Value> {
     for one in passed {
-        eprintln!("prepage: {}: {}", one.path.display(), chain(&one.error));
+        say!("prepage: {}: {}", one.path.display(), chain(&one.error));
     }
     let entry = |one: &Passed| json!({ "path": shown(&one.path), "reason": chain(&one.error) });
     passed.iter().map(entry).collect()

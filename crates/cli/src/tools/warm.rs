@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let passed = tell_passed(&found.passed);
     for file in &warmed.files {
         if let Some(error) = &file.error {
-            eprintln!("prepage: {}: not read to the end: {error}", file.spot.path.display());
+            say!("prepage: {}: not read to the end: {error}", file.spot.path.display());
         }
     }
     let mut out = std::io::stdout().lock();
@@ -90,13 +90,13 @@ fn tell_stopped(warmed: &Warmed<'_>, files: usize) {
     let at = format!("stopped in file {} of {files}", warmed.files.len());
     match warmed.stopped {
         Some(Stopped::Limit { limit_bytes }) => {
-            eprintln!("prepage: {at}: more than {} would be read", pages_as_size(limit_bytes / PAGE_SIZE));
-            eprintln!("  try: --limit SIZE, with memory for it");
+            say!("prepage: {at}: more than {} would be read", pages_as_size(limit_bytes / PAGE_SIZE));
+            say!("  try: --limit SIZE, with memory for it");
         }
         Some(Stopped::MemoryShort { available_bytes }) => {
             let left = pages_as_size(available_bytes / PAGE_SIZE);
-            eprintln!("prepage: {at}: only {left} of memory are left to programs");
-            eprintln!("  try: less at once, or ending programs that hold memory");
+            say!("prepage: {at}: only {left} of memory are left to programs");
+            say!("  try: less at once, or ending programs that hold memory");
         }
         None => {}
     }

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
+use prepage_core::{
+    Fault, FaultClass, ImportFacts, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts,
+};
 use prepage_testing::{Doctor, Need, has};
 use prepage_trace::Tables;
 use prepage_trace::parquet::{TraceWriter, write_trace};
@@ -131,4 +133,32 @@ fn a_lossy_recording() {
     let facts = TraceFacts { lost: 7, lost_by_second: vec![(0, 7)], ..TraceFacts::default() };
     write_trace(&dir.path().join("lossy.parquet"), &trace(1000, facts)).expect("written");
     says_what_it_lacks(dir.path(), "lossy.parquet", "lost", "7 records lost by the kernel");
+}
+
+#[test]
+fn a_threshold_of_what_is_not_known_of_either_trace() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let imported = ImportFacts { costs_unknown: true, disk_unknown: true, ..ImportFacts::default() };
+    let mut trace = trace(1000, TraceFacts { imported: Some(imported), ..TraceFacts::default() });
+    trace.faults.iter_mut().for_each(|fault| fault.cost_ns = None);
+    write_trace(&dir.path().join("a.parquet"), &trace).expect("written");
+    let diff = |more: &[&str]| {
+        let output = tools(dir.path(), &[&["diff", "a.parquet", "a.parquet"], more].concat());
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    for of in ["total", "disk-total", "disk"] {
+        let (code, out, said) = diff(&["--threshold", "10", "--of", of]);
+        assert!(
+            code == Some(125) && said.contains("not known") && said.contains("try: --of count"),
+            "{said}"
+        );
+        assert!(out.is_empty(), "{out}");
+        let (code, out, _) = diff(&["--of", of]);
+        assert!(code == Some(0) && out.contains(": not known") && !out.contains("0.00"), "{out}");
+    }
+    assert_eq!(diff(&["--threshold", "10", "--of", "count"]).0, Some(0));
+    for threshold in ["nan", "inf", "x"] {
+        let (code, _, said) = diff(&["--threshold", threshold]);
+        assert!(code == Some(2) && said.contains("invalid value"), "{said}");
+    }
 }

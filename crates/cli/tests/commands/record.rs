@@ -120,7 +120,8 @@ fn a_full_disk_stops_the_file_and_not_the_command() {
         .expect("unshare runs");
     let said = String::from_utf8_lossy(&run.stderr);
     assert_eq!(run.status.code(), Some(7), "{said}");
-    assert!(said.contains("disk is full") && said.contains("try:"), "{said}");
+    assert!(said.contains("disk is full; the command runs on") && said.contains("try:"), "{said}");
+    assert!(said.contains("written to t.parquet without the last "), "{said}");
     let trace = read_trace(&copy).expect("still a trace");
     assert!(trace.facts.unsaved > 0 && trace.facts.counted.is_some());
 }
@@ -221,6 +222,8 @@ fn wrong_arguments_are_refused_before_anything_is_started() {
         (&["--duration", "0", "true"], "no time"),
         (&["-p", "1", "true"], "cannot be used with"),
         (&["-a", "-p", "1"], "cannot be used with"),
+        (&["--exact", "-p", "1"], "cannot be used with"),
+        (&["--exact", "-a"], "cannot be used with"),
         (&[], "required"),
     ] {
         let output = output(dir.path(), arguments);
@@ -267,4 +270,73 @@ for p in {touches:?}: m[p * 4096]
     pages.dedup();
     assert_eq!(pages, touches);
     assert!(trace.facts.exact.is_some());
+}
+
+#[test]
+fn what_an_exact_recording_cannot_see_is_told_and_simulated_as_unseen() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on a disk");
+    if !may(Doctor::Faults) {
+        return;
+    }
+    fs::write(dir.path().join("data"), vec![1; 100 * 4096]).expect("written");
+    // One that userfaultfd refuses, and one that is touched before it can be armed.
+    for access in ["READ", "COPY"] {
+        let script = format!(
+            "import mmap; f = open('data', 'rb'); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_{access})\n\
+             for p in range(100): m[p * 4096]"
+        );
+        let recorded = output(dir.path(), &["--exact", "-q", "--", "python3", "-c", &script]);
+        let said = String::from_utf8_lossy(&recorded.stderr);
+        assert!(recorded.status.success(), "{said}");
+        let trace = read_trace(&dir.path().join("prepage.parquet")).expect("a trace");
+        let data = trace.objects.iter().position(|object| object.path.ends_with("/data")).expect("the file");
+        let of_data =
+            trace.faults.iter().filter(|fault| fault.object.is_some_and(|id| id.0 as usize == data));
+        let mut pages: Vec<u64> = of_data.filter_map(|fault| fault.page).map(|page| page.0).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let mut simulate = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+        let simulate = simulate.current_dir(dir.path()).args(["simulate", "--json", "prepage.parquet"]);
+        let simulated = simulate.output().expect("prepage-tools runs");
+        let simulated: serde_json::Value = serde_json::from_slice(&simulated.stdout).expect("JSON");
+        let unseen = simulated["unseen_pages"].as_u64().expect("known");
+        assert!(pages.len() as u64 + unseen >= 100, "{access}: {} and {unseen}", pages.len());
+        assert_eq!(pages.len() < 100, said.contains("/data ("), "{access}: {said}");
+    }
+}
+
+#[test]
+fn a_standard_error_that_takes_nothing_changes_no_exit_code_and_loses_no_recording() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").expect("there");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    let missing = command.current_dir(dir.path()).args(["report", "missing"]).stderr(full()).status();
+    assert_eq!(missing.expect("it runs").code(), Some(125));
+    if !may(Doctor::Faults) {
+        return;
+    }
+    let status = record(dir.path(), &["--", "sh", "-c", "exit 7"]).stderr(full()).status();
+    assert_eq!(status.expect("it runs").code(), Some(7));
+    assert!(!read_trace(&dir.path().join("prepage.parquet")).expect("a trace").faults.is_empty());
+}
+
+#[test]
+fn a_recording_without_a_command_ends_and_fails_when_its_file_takes_no_more() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !may(Doctor::Faults) {
+        return;
+    }
+    let of_a_command = output(dir.path(), &["-o", "/dev/full", "--", "sh", "-c", "exit 7"]);
+    let said = String::from_utf8_lossy(&of_a_command.stderr);
+    assert_eq!(of_a_command.status.code(), Some(7), "{said}");
+    assert!(said.contains("No space left") && !said.contains("runs on"), "{said}");
+    assert!(!said.contains("written to"), "{said}");
+    let mut child = Command::new("sh").args(["-c", "while :; do /bin/true; done"]).spawn().expect("started");
+    let arguments = ["-o", "/dev/full", "--duration", "60", "-p", &child.id().to_string()];
+    let of_a_process = output(dir.path(), &arguments);
+    child.kill().expect("killed");
+    child.wait().expect("an end");
+    let said = String::from_utf8_lossy(&of_a_process.stderr);
+    assert_eq!(of_a_process.status.code(), Some(125), "{said}");
+    assert!(said.contains("the disk is full") && !said.contains("command"), "{said}");
 }

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
+use prepage_core::{
+    Fault, FaultClass, FilePages, Object, ObjectId, PageCacheFacts, PageIndex, ReadWait, Thread, ThreadIndex,
+    Trace, TraceFacts,
+};
 use prepage_testing::{Need, has};
 use prepage_trace::parquet::write_trace;
 
@@ -243,4 +246,86 @@ assert slices[1] == (10000, 5000, 'io', 'zero-fill', '[heap]'), slices[1]
 ";
     let output = python.args(["-c", script]).arg(&export).output().expect("python runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_newest_trace_that_is_damaged_is_named_and_what_is_no_file_passed_over() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "prepage.parquet", &trace(3, 5000));
+    let minute_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    std::fs::File::options().write(true).open(&path).expect("there").set_modified(minute_ago).expect("set");
+    let report = || {
+        let mut command = Command::new("timeout");
+        command.args(["20", env!("CARGO_BIN_EXE_prepage-tools"), "report"]);
+        command.current_dir(dir.path()).output().expect("prepage-tools runs")
+    };
+    let made = Command::new("mkfifo").arg(dir.path().join("pipe.parquet")).status().expect("mkfifo runs");
+    assert!(made.success());
+    let output = report();
+    assert!(text(&output.stdout).contains("\n3 page faults"), "{}", text(&output.stderr));
+    let bytes = std::fs::read(&path).expect("read");
+    std::fs::write(dir.path().join("damaged.parquet"), &bytes[..bytes.len() - 100]).expect("written");
+    let output = report();
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(125) && said.contains("damaged.parquet: cut short"), "{said}");
+}
+
+#[test]
+fn names_do_not_command_the_terminal() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trace = trace(3, 5000);
+    trace.threads[0].comm = "\x1b[31mRED\x07".into();
+    trace.facts.command = vec!["a\x1b[2Jb".into()];
+    trace.objects[0].path = "/tmp/two\nlines".into();
+    let path = written(dir.path(), "t\x1b.parquet", &trace);
+    for arguments in [&["report"][..], &["report", "--by", "comm,thread,file,slowest"]] {
+        let output = prepage(arguments, &path);
+        let out = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success() && !out.contains(['\x1b', '\x07']), "{out}");
+        assert!(out.contains(r"/tmp/two\x0alines"), "{out}");
+    }
+    let exported =
+        prepage(&["export", "-f", "csv", "-o", dir.path().join("o\x1b").to_str().expect("text")], &path);
+    assert!(text(&exported.stderr).contains(r"o\x1b"), "{}", text(&exported.stderr));
+    let json = text(&prepage(&["report", "--json", "--by", "comm"], &path).stdout);
+    assert!(json.contains(r"\u001b[31mRED\u0007"), "{json}");
+}
+
+#[test]
+fn what_became_of_files_pages_is_in_every_report() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trace = trace(3, 5000);
+    let file = FilePages {
+        path: "/usr/lib/read-in".into(),
+        pages_read_in: 4321,
+        pages_mapped_nearby: 77,
+        pages_forgotten: 5,
+        ..FilePages::default()
+    };
+    let [waiter, reader] = [1, 2].map(|tid| Thread { pid: 1, tid, comm: "t".into() });
+    let waits = vec![ReadWait { waiter, reader, count: 3, wait_ns: 1_000_000 }];
+    trace.facts.page_cache = Some(PageCacheFacts { files: vec![file], waits });
+    let path = written(dir.path(), "t.parquet", &trace);
+    let page = dir.path().join("t.html");
+    let out = text(&prepage(&["report"], &path).stdout);
+    assert!(prepage(&["report", "--html", page.to_str().expect("text")], &path).status.success());
+    let page = std::fs::read_to_string(page).expect("written");
+    for shown in [&out, &page] {
+        for part in ["/usr/lib/read-in", "4321", "only mapped", "77", "for a read by", "whether 5 pages"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
+}
+
+#[test]
+fn a_page_is_written_to_standard_output_and_dots_belong_to_a_page() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(3, 5000));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    command.current_dir(dir.path()).args(["report", "--html", "-"]).arg(&path);
+    let output = command.output().expect("prepage-tools runs");
+    assert!(text(&output.stdout).starts_with("<!doctype html>") && output.stderr.is_empty());
+    assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 1);
+    let refused = prepage(&["report", "--points", "5"], &path);
+    assert!(text(&refused.stderr).contains("--html <FILE>|--open"), "{}", text(&refused.stderr));
 }

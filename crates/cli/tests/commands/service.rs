@@ -52,7 +52,7 @@ fn where_no_service_runs_that_is_said() {
     assert_eq!(output.status.code(), Some(125));
     let said = text(&output.stderr);
     assert!(
-        said.contains("no service answers at") && said.contains("try: prepage service install"),
+        said.contains("no service answers at") && said.ends_with("\n  try: prepage service install\n"),
         "{said}"
     );
 }

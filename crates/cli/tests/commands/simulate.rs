@@ -147,9 +147,14 @@ fn a_trace_is_compared_in_a_table_and_on_a_page() {
     );
     let said = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    for expected in
-        ["1110 touches of 842 pages", "aligned:8 ", "aligned:32", "hdd ms", "flash ms", "had in memory"]
-    {
+    for expected in [
+        "1110 touches of 842 pages",
+        "aligned:8 ",
+        "aligned:32",
+        "hdd ms",
+        "flash ms",
+        "may have been touched unseen",
+    ] {
         assert!(said.contains(expected), "{expected} is missing: {said}");
     }
     let output = simulate(
@@ -259,6 +264,8 @@ fn scripts_of_forks_copy_as_many_pages_as_worked_out() {
         said.starts_with("12 forks; left are 13 processes") && said.contains("collapses after fork"),
         "{said}"
     );
+    let refused = simulate(dir.path(), &["--forks", "script", "--runs", "3"]);
+    assert!(text(&refused.stderr).contains("cannot be used with '--runs"), "{}", text(&refused.stderr));
     fs::write(dir.path().join("script"), "map p 8\nfork q r\n").expect("written");
     let said = text(&simulate(dir.path(), &["--forks", "script"]).stderr);
     assert!(said.contains("line 2: no process is called `q`"), "{said}");

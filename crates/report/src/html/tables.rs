@@ -4,10 +4,10 @@ use std::io;
 
 use prepage_core::FaultClass;
 use prepage_display::html::{Document, Heading};
-use prepage_display::number;
 
 use crate::by::By;
 use crate::column::Column;
+use crate::page_cache;
 use crate::report::Report;
 use crate::text;
 
@@ -39,7 +39,7 @@ const fn meaning(class: FaultClass) -> &'static str {
         }
         FaultClass::Failed => "ended in an error or a signal; what it cost is not known",
         FaultClass::Unseen => {
-            "records were lost before its end: what it had to do and what it cost are not known"
+            "records were lost, or the recording ended, before its end: what it had to do and what it cost are not known"
         }
     }
 }
@@ -62,7 +62,9 @@ pub fn body(report: &Report, document: &mut Document<'_>) -> io::Result<()> {
     grouped(report, By::Symbol, "Faults by function", &columns, document)?;
     grouped(report, By::Mapping, "Faults by mapping", &columns, document)?;
     grouped(report, By::Thread, "Faults by thread", &columns, document)?;
-    page_cache(report, document)?;
+    if let Some(facts) = &report.facts.page_cache {
+        page_cache::document(facts, TOP, document)?;
+    }
     losses(report, document)?;
     document.raw("</section>\n")
 }
@@ -121,35 +123,6 @@ fn slowest(report: &Report, document: &mut Document<'_>) -> io::Result<()> {
         ]
     });
     document.table("The faults that cost most", &headings, rows, None, 0)
-}
-
-/// What became of files' pages, where it was recorded.
-fn page_cache(report: &Report, document: &mut Document<'_>) -> io::Result<()> {
-    let Some(facts) = &report.facts.page_cache else { return Ok(()) };
-    let numbers =
-        ["pages read in", "asked for by read()", "untouched", "waits for a read under way", "waited ms"];
-    let headings: Vec<Heading> =
-        std::iter::once(Heading::text("file")).chain(numbers.map(Heading::number)).collect();
-    let rows = facts.files.iter().take(TOP).map(|file| {
-        let pages = [file.pages_read_in, file.pages_by_read, file.pages_untouched, file.read_waits];
-        let name = std::iter::once(file.name().into());
-        name.chain(pages.map(Into::into)).chain([number::ms(file.read_wait_ns).into()]).collect()
-    });
-    document.table("Pages of files", &headings, rows, None, facts.files.len().saturating_sub(TOP))?;
-    if facts.waits.is_empty() {
-        return Ok(());
-    }
-    let headings = [
-        Heading::text("who waited"),
-        Heading::text("for the read of"),
-        Heading::number("faults"),
-        Heading::number("waited ms"),
-    ];
-    let rows = facts.waits.iter().take(TOP).map(|wait| {
-        let thread = |thread: &prepage_core::Thread| format!("{} {}", thread.comm, thread.tid).into();
-        vec![thread(&wait.waiter), thread(&wait.reader), wait.count.into(), number::ms(wait.wait_ns).into()]
-    });
-    document.table("Who waited for whose read", &headings, rows, None, facts.waits.len().saturating_sub(TOP))
 }
 
 fn losses(report: &Report, document: &mut Document<'_>) -> io::Result<()> {

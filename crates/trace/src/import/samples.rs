@@ -33,28 +33,27 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Hands the sample on to `pairing`. Where no ends of faults are recorded (`ends` is `None`), a fault is over as soon as
-    /// it begins, after an unknown time.
+    /// Hands the sample on to `pairing`. Where only beginnings of faults are recorded, or only ends (`one_sided`), a fault is
+    /// over as soon as it begins, after an unknown time.
     pub fn feed(
         self,
         kind: Kind,
         time_ns: u64,
-        ends: Option<Ends>,
+        one_sided: bool,
         pairing: &mut Pairing,
         faults: &mut Vec<Fault>,
     ) {
         let Self { pid, tid, address, ip, calls } = self;
         let before = faults.len();
         let mut feed = |kind| pairing.feed(&Event { time_ns, pid, tid, kind }, faults);
-        match kind {
-            Kind::Any => {
-                feed(EventKind::FaultBegin { address, ip, calls });
-                if ends.is_none() {
-                    feed(EventKind::FaultEnd { address, ip, disk: false });
-                    faults[before..].iter_mut().for_each(|fault| fault.cost_ns = None);
-                }
-            }
-            Kind::Minor | Kind::Major => feed(EventKind::FaultEnd { address, ip, disk: kind == Kind::Major }),
+        if kind == Kind::Any || one_sided {
+            feed(EventKind::FaultBegin { address, ip, calls });
+        }
+        if kind != Kind::Any || one_sided {
+            feed(EventKind::FaultEnd { address, ip, disk: kind == Kind::Major });
+        }
+        if one_sided {
+            faults[before..].iter_mut().for_each(|fault| fault.cost_ns = None);
         }
     }
 }

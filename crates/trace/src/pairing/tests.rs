@@ -51,14 +51,20 @@ fn a_fault_begun_again_keeps_its_first_start() {
 #[test]
 fn a_beginning_without_end_failed() {
     let mut pairing = Pairing::new(0);
-    let mut faults = feed(
-        &mut pairing,
-        vec![(1, 1, begin(0x1000)), (2, 1, begin(0x2000)), (3, 1, EventKind::Exit), (4, 2, begin(0x3000))],
-    );
+    let mut faults =
+        feed(&mut pairing, vec![(1, 1, begin(0x1000)), (2, 1, begin(0x2000)), (3, 1, EventKind::Exit)]);
     pairing.finish(&mut faults);
     let seen: Vec<_> = faults.iter().map(|fault| (fault.address, fault.class, fault.cost_ns)).collect();
     let failed = |address| (address, FaultClass::Failed, None);
-    assert_eq!(seen, [failed(0x1000), failed(0x2000), failed(0x3000)]);
+    assert_eq!(seen, [failed(0x1000), failed(0x2000)]);
+}
+
+#[test]
+fn a_fault_that_goes_on_at_the_end_is_unseen() {
+    let mut pairing = Pairing::new(0);
+    let mut faults = feed(&mut pairing, vec![(1, 1, begin(0x1000))]);
+    pairing.finish(&mut faults);
+    assert_eq!((faults.len(), faults[0].class, faults[0].cost_ns), (1, FaultClass::Unseen, None));
 }
 
 #[test]

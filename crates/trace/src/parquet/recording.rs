@@ -39,12 +39,14 @@ pub enum Notice<'a> {
         /// Records lost until now.
         lost: u64,
     },
-    /// The file takes no more; recording and command go on.
+    /// The file takes no more. A command goes on, and is recorded further; without one the recording ends.
     Unsaved {
         /// Why.
         error: &'a TraceFileError,
         /// Where what it took until then is.
         kept: Option<&'a Path>,
+        /// Whether there is a command that goes on.
+        command_runs: bool,
     },
 }
 
@@ -105,6 +107,7 @@ pub fn record(
     let mut summary = Summary::default();
     let mut failure = None;
     let mut faults = Vec::new();
+    let mut told = false;
     loop {
         let more = recorder.next_faults(&mut faults).unwrap_or_else(|error| {
             failure = Some(error);
@@ -114,7 +117,12 @@ pub fn record(
         if let Some(open) = &mut writer
             && let Err(error) = open.write(recorder.tables(), &faults, || recorder.facts())
         {
-            tell(Notice::Unsaved { error: &error, kept: open.left_behind() });
+            let command_runs = matches!(scope, Scope::Command(_)) && more;
+            tell(Notice::Unsaved { error: &error, kept: open.left_behind(), command_runs });
+            told = true;
+            if !command_runs {
+                recorder.end();
+            }
             if !matches!(error, TraceFileError::Full { .. }) {
                 writer = None;
             }
@@ -140,7 +148,11 @@ pub fn record(
                 recorded.facts.unsaved = unsaved;
                 saved = true;
             }
-            Err(error) => tell(Notice::Unsaved { error: &error, kept: kept.as_deref() }),
+            Err(_) if told => {}
+            Err(error) => {
+                let command_runs = recorded.left_running.is_some();
+                tell(Notice::Unsaved { error: &error, kept: kept.as_deref(), command_runs });
+            }
         }
     }
     Ok(Recording { recorded, summary, saved, failure })

@@ -34,7 +34,11 @@ fn trace(faults: u64) -> Trace {
         probe_cost_ns: Some(180),
         filters: vec!["--comm gcc".into()],
         filtered_out: 12,
-        exact: Some(ExactFacts { resident_pages: vec![("/lib/x".into(), 3)] }),
+        exact: Some(ExactFacts {
+            resident_pages: vec![("/lib/x".into(), 3)],
+            unarmed_pages: vec![("/lib/y".into(), vec![(1, 4)])],
+            unarmed_programs: vec!["1 (why)".into()],
+        }),
         page_cache: Some(PageCacheFacts {
             files: vec![FilePages { path: "/a".into(), pages_read_in: 9, ..FilePages::default() }],
             waits: vec![ReadWait {

@@ -109,6 +109,9 @@ fn lines_of_proc_maps() {
     );
     let anonymous = parse_maps_line("1000-2000 rw-s 00000000 00:00 0 ").expect("a mapping");
     assert_eq!((anonymous.inode, anonymous.flags, anonymous.path.as_ref()), (None, MAP_SHARED, "[anon]"));
+    let first =
+        parse_maps_line("1000-2000 rw-s 00000000 00:01 0 /SYSV00000000 (deleted)").expect("a mapping");
+    assert_eq!(first.inode, Some((1, 0)), "the first segment of System V shared memory");
     assert_eq!(parse_maps_line("nonsense"), None);
 }
 

@@ -62,8 +62,9 @@ impl Stream {
         match target {
             Target::System => stream.open_others(&setup, &sources, first, false)?,
             Target::Processes(pids) => {
+                let mut attached = HashSet::new();
                 for &pid in pids {
-                    stream.open_threads(&setup, &sources, pid)?;
+                    stream.open_threads(&setup, &sources, pid, &mut attached)?;
                 }
             }
         }
@@ -71,10 +72,15 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Opens all events of all threads of `pid`. A thread that is started meanwhile by one not yet attached to is
-    /// found by looking again.
-    fn open_threads(&mut self, setup: &Setup, sources: &[Source], pid: u32) -> Result<(), PerfError> {
-        let mut attached = HashSet::new();
+    /// Opens all events of all threads of `pid` that are not `attached` to. A thread that is started meanwhile by one
+    /// not yet attached to is found by looking again.
+    fn open_threads(
+        &mut self,
+        setup: &Setup,
+        sources: &[Source],
+        pid: u32,
+        attached: &mut HashSet<u32>,
+    ) -> Result<(), PerfError> {
         for _ in 0..THREAD_ROUNDS_MAX {
             let threads = threads_of(pid)?;
             let before = attached.len();
@@ -129,12 +135,14 @@ impl Stream {
     }
 }
 
+/// What to open, in this order: a child that is forked meanwhile inherits the first of them, and its faults are not seen to
+/// begin unless they are seen to end.
 fn sources(probe: &Probe, tracepoints: &[PageCacheTracepoint]) -> Vec<Source> {
     let mut sources = match probe.faults {
         FaultEvents::None => vec![Source::Dummy],
         FaultEvents::DiskOnly => vec![Source::MajorFaults],
         FaultEvents::Ends => vec![Source::MinorFaults, Source::MajorFaults],
-        FaultEvents::Costs => vec![Source::PageFaults, Source::MinorFaults, Source::MajorFaults],
+        FaultEvents::Costs => vec![Source::MinorFaults, Source::MajorFaults, Source::PageFaults],
     };
     sources.extend(tracepoints.iter().map(|tracepoint| Source::Tracepoint(tracepoint.id)));
     sources

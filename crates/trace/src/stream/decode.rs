@@ -157,7 +157,8 @@ fn mapped(map: &Mmap2<'_>) -> Mapped {
         start: map.address,
         end: map.address.saturating_add(map.len),
         offset_bytes: map.offset,
-        inode: (map.inode != 0).then_some((device, map.inode)),
+        // The first segment of System V shared memory has the inode 0. What is of no file has no device either.
+        inode: (map.inode != 0 || device != 0).then_some((device, map.inode)),
         protection: map.protection,
         flags: map.flags,
         path: path.into(),

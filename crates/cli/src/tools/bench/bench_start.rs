@@ -39,7 +39,7 @@ pub fn prepare(command: &[OsString], library: Option<&Path>, maps_ahead: bool) -
     let profile = match stores.find(&key)? {
         Some(found) => found.profile,
         None => {
-            eprintln!("prepage: no profile of {} yet: learning it first", key.role);
+            say!("prepage: no profile of {} yet: learning it first", key.role);
             let learned = silently(|| learn_exactly(command, &stores))??;
             ensure!(learned.status == 0, "{} failed while it was learned", key.role);
             stores.find(&key)?.context("the command touched no file that could be prefetched")?.profile
@@ -91,13 +91,11 @@ pub fn yardstick(command: &[OsString], quiet: bool) -> Result<std::process::Exit
     let Yardstick { pages, files, names, lost, status } = learn_exactly(command, &Stores::of_user()?)?;
     if !quiet {
         let megabytes = pages as f64 * PAGE_SIZE as f64 / 1e6;
-        eprintln!(
-            "prepage: learned exactly: {pages} pages ({megabytes:.1} MB) of {files} files, {names} names"
-        );
+        say!("prepage: learned exactly: {pages} pages ({megabytes:.1} MB) of {files} files, {names} names");
     }
     if lost > 0 {
-        eprintln!("prepage: the kernel dropped {lost} records; some pages may be missing");
-        eprintln!("  try: again while the machine has less to do");
+        say!("prepage: the kernel dropped {lost} records; some pages may be missing");
+        say!("  try: again while the machine has less to do");
     }
     Ok(crate::child::exit_code(status))
 }

@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for round in 1..=args.rounds {
         for (experiment, runs) in experiments.iter().zip(&mut runs) {
             let Experiment { pattern, cache } = experiment;
-            eprintln!("prepage: round {round} of {}: {pattern}, {}", args.rounds, cache.name());
+            say!("prepage: round {round} of {}: {pattern}, {}", args.rounds, cache.name());
             runs.push(experiment.run(&subject, &program, round.into()).map_err(explained)?);
         }
     }
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         runs.sort_by_key(|run| run.tally(None).cost_ns);
         let run = runs.swap_remove(runs.len() / 2);
         let mapped = if args.fault_around {
-            eprintln!("prepage: counting mapped pages: {}, {}", experiment.pattern, experiment.cache.name());
+            say!("prepage: counting mapped pages: {}, {}", experiment.pattern, experiment.cache.name());
             Some(mapped_pages(experiment, &subject, 1)?)
         } else {
             None

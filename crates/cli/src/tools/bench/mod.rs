@@ -16,6 +16,7 @@ mod sweep;
 mod workload;
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -110,7 +111,7 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         Command::Access { pattern, seed, expect_sum, file } => {
             let sum = access(file, *pattern, *seed)?;
             match expect_sum {
-                None => println!("{sum}"),
+                None => writeln!(io::stdout(), "{sum}")?,
                 Some(expected) if *expected == sum => {}
                 Some(expected) => bail!("the bytes of {} add up to {sum}, not {expected}", file.display()),
             }

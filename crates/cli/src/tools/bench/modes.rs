@@ -47,9 +47,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let set = set.context("the read-ahead cannot be set\n  try: as root, or without --read-ahead")?;
     let read_ahead_kib = readahead::in_force();
     let ways = ways(bench.early_fault.is_some());
-    let mut rows = compare(&mut bench, &ways, args.rounds, |what| eprintln!("prepage: {what}"))?;
+    let mut rows = compare(&mut bench, &ways, args.rounds, |what| say!("prepage: {what}"))?;
     for (way, row) in ways.iter().zip(&mut rows) {
-        eprintln!("prepage: counting: {}", row.name);
+        say!("prepage: counting: {}", row.name);
         match count(&bench, way) {
             Ok(counted) => row.counted = Some(counted),
             Err(error) => missing.push(format!(

@@ -1,6 +1,6 @@
 //! `prepage bench patterns`: three patterns of I/O with writes and metadata, by the kernel and by the user-space VM.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -57,7 +57,7 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
         enter(group).with_context(|| format!("{} cannot be entered", group.display()))?;
     }
     let phases = run_patterns(&args.directory, args.way, args.size, args.files, args.pool_bytes)?;
-    println!("{}", serde_json::to_string(&phases)?);
+    writeln!(io::stdout(), "{}", serde_json::to_string(&phases)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,6 @@
 //! `prepage bench pool`: a file twice as large as memory, by the kernel and by the user-space VM.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -87,7 +87,7 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
         before = 0;
     }
     let served = serve(&args.file, args.way, args.pool_bytes, &touches, before)?;
-    println!("{}", serde_json::to_string(&served)?);
+    writeln!(io::stdout(), "{}", serde_json::to_string(&served)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,7 @@
 //! `prepage bench rates`: starts of programs, pages of zeros and a build, a second.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub struct StartsArgs {
 pub fn count(args: &StartsArgs) -> Result<ExitCode> {
     let duration = Duration::from_millis(args.milliseconds);
     let starts = starts::count(args.way, args.program.clone(), duration);
-    println!("{}", starts.with_context(|| args.program.display().to_string())?);
+    writeln!(io::stdout(), "{}", starts.with_context(|| args.program.display().to_string())?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let set = args.read_ahead.iter().map(|bytes| Some(bytes / 1024));
     let read_aheads_kib = if args.read_ahead.is_empty() { vec![None] } else { set.collect() };
     let sweep = Sweep { readers: args.readers.clone(), holes: args.holes.clone(), read_aheads_kib };
-    let points = sweep.run(&mut bench, args.rounds, |what| eprintln!("prepage: {what}"))?;
+    let points = sweep.run(&mut bench, args.rounds, |what| say!("prepage: {what}"))?;
     let report = Report {
         schema_version: SCHEMA_VERSION,
         command: prepage_profiles::key::readable(&args.command),

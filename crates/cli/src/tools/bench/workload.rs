@@ -1,7 +1,7 @@
 //! `prepage bench workload`: work like that of compilers under three ways to manage memory, beside what a change of FreeBSD's buffer
 //! cache was measured by.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -48,7 +48,7 @@ pub struct WorkerArgs {
 /// Does the work in this process.
 pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
     let took = build(&args.file, &args.swap, args.management, args.workers, JOBS, args.memory)?;
-    println!("{}", serde_json::to_string(&took)?);
+    writeln!(io::stdout(), "{}", serde_json::to_string(&took)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -74,7 +74,7 @@ pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Resul
             match loaded {
                 Ok(profile) => found.push(profile),
                 Err(error) => {
-                    eprintln!("prepage: {}: left out: {}", path.display(), super::what_is_wrong(&error))
+                    say!("prepage: {}: left out: {}", path.display(), super::what_is_wrong(&error))
                 }
             }
         }
@@ -92,9 +92,9 @@ pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Resul
         let role = profile.role.clone();
         match public(profile) {
             Some(profile) => given.push(profile),
-            None => eprintln!(
-                "prepage: {role}: left out: the program stands in the call, or below a home directory"
-            ),
+            None => {
+                say!("prepage: {role}: left out: the program stands in the call, or below a home directory")
+            }
         }
     }
     if given.is_empty() {
@@ -166,6 +166,8 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
 fn write_bundle(path: &Path, profiles: &[Profile], out: &mut impl Write) -> Result<ExitCode> {
     let bytes = bundle::write(profiles);
     output::replace(path, |file| file.write_all(&bytes))?;
-    writeln!(out, "{}: {} profiles, {} bytes", path.display(), profiles.len(), bytes.len())?;
+    if !output::is_stdout(path) {
+        writeln!(out, "{}: {} profiles, {} bytes", path.display(), profiles.len(), bytes.len())?;
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -146,14 +146,14 @@ impl Told {
         });
         if let Some(replaced) = &embedded.replaced {
             if replaced.other_names > 0 {
-                eprintln!(
+                say!(
                     "prepage: {path}: {} other {} the old file",
                     replaced.other_names,
                     if replaced.other_names == 1 { "name keeps" } else { "names keep" }
                 );
             }
             for attribute in &replaced.lost_attributes {
-                eprintln!("prepage: {path}: lost its extended attribute {attribute}");
+                say!("prepage: {path}: lost its extended attribute {attribute}");
             }
         }
         let layout = |layout: Layout| json!({ "size_bytes": layout.size_bytes, "pieces": layout.pieces });
@@ -189,9 +189,9 @@ impl Told {
 
     fn failed(&mut self, path: &Path, error: &EmbedError) {
         self.failures += 1;
-        eprintln!("prepage: {}: {}", path.display(), chain(error));
+        say!("prepage: {}: {}", path.display(), chain(error));
         if let Some(remedy) = remedy(error) {
-            eprintln!("  try: {remedy}");
+            say!("  try: {remedy}");
         }
         self.json.push(json!({ "path": shown(path), "error": chain(error) }));
     }

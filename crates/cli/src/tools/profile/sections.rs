@@ -38,7 +38,7 @@ pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCod
     let sections = elf.sections(&file).with_context(context)?;
     let in_file = carried_in(&file, &elf);
     let (sidecars, refused) = Sidecars::of(stores);
-    refused.iter().for_each(|refused| eprintln!("prepage: {refused}"));
+    refused.iter().for_each(|refused| say!("prepage: {refused}"));
     let followed = match is_trusted(&file, stores.uid())? {
         Ok(()) => carried_by(&file, &elf, &sidecars),
         Err(by) => Err(MapError::Untrusted(by)),

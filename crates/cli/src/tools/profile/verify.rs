@@ -118,7 +118,7 @@ fn of_file(stores: &Stores, path: &Path, found: &mut Vec<Verified>) -> Result<()
     let beside = shared(stores).map(|directory| directory.join(&name));
     found.extend(beside.filter(|path| path.is_file()).map(|path: PathBuf| verify::sidecar(&path)));
     if found.len() == before {
-        eprintln!("prepage: {}: no page map in it or beside it", path.display());
+        say!("prepage: {}: no page map in it or beside it", path.display());
     }
     Ok(())
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use anyhow::Result;
-use comfy_table::Table;
 use prepage_core::TraceFacts;
 use prepage_core::policy::cluster::ClusterCount;
 use prepage_simulate::Outcome;
@@ -13,7 +12,7 @@ use prepage_simulate::memory::MemoryFaults;
 use prepage_simulate::{Input, Row};
 
 use super::Args;
-use crate::table::table;
+use crate::table::{Table, table};
 
 /// Objects shown with --by-object.
 const TOP_OBJECTS: usize = 20;
@@ -52,7 +51,10 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
     let unseen = match input.unseen {
         Unseen::Nothing => String::new(),
         Unseen::AtMost(0) => "; none unseen".to_owned(),
-        Unseen::AtMost(pages) => format!("; {pages} pages other programs had in memory may have been touched unseen"),
+        Unseen::AtMost(pages) => format!("; up to {pages} pages may have been touched unseen"),
+        Unseen::Unknown if let Some(exact) = input.facts.as_ref().and_then(|facts| facts.exact.as_ref()) => {
+            format!("\nnot exact: {}", exact.unarmed_programs.join("; "))
+        }
         Unseen::Unknown => {
             "\nnot recorded exactly (record --exact): touches of pages that were mapped along with others are missing".to_owned()
         }
