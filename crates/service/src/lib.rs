@@ -25,7 +25,7 @@
 //! | [`files`]     | what is known of an executed file without a look at its process          |
 //! | [`process`]   | a process that has executed a program                                    |
 //! | [`library`], [`known`] | the profiles held in memory, and one of them                    |
-//! | [`looks`]     | starts that are being looked at, by user                                 |
+//! | [`looks`]     | starts that are being looked at, by user, and the threads that do        |
 //! | [`fetches`]   | the prefetches under way                                                 |
 //! | [`last_starts`] | what was done for the last starts                                      |
 //! | [`crew`]      | threads that wait for work, bounded, replaced where they hang            |

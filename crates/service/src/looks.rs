@@ -1,54 +1,152 @@
 //! Starts that are being looked at: a user whose starts take long, for they name files that a hostile file system answers for, holds
 //! up the threads of nobody else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::crew::{Crew, Priority};
+
+/// Threads that look at starts; two of them may observe.
+const THREADS: usize = 8;
+/// Starts that wait, of all users.
+const WAITING_MAX: usize = 512;
+/// Starts of one user that are looked at at once: nobody knows of any of them whether it will ever end.
+const OF_A_USER_MAX: usize = 2;
 /// Looking at a start takes a millisecond. One that takes longer than this waits for a file system that may never answer.
 const SLOW: Duration = Duration::from_secs(2);
-/// So many slow ones of one user are waited for.
-const SLOW_MAX: usize = 2;
 
-/// The starts that threads are at. Lock order: none, there is one lock.
-#[derive(Debug, Default)]
+/// What looks at a start. Until it drops what it is given, it is being looked at.
+pub type Work = Box<dyn FnOnce(AtWork) + Send>;
+
+/// The threads that look at starts, and the starts. Lock order: none, `state` is not held while work is lent.
+#[derive(Debug)]
 pub struct Looks {
+    crew: Crew,
     state: Mutex<State>,
 }
 
 /// Protected by `Looks::state`.
 #[derive(Debug, Default)]
 struct State {
-    next: u64,
-    /// Whose, and since when.
-    at_work: HashMap<u64, (u32, Instant)>,
+    /// Those with starts under way.
+    users: HashMap<u32, User>,
+    /// Starts that wait, of all users.
+    waiting: usize,
 }
 
-/// A start that may be looked at.
-#[derive(Debug)]
-pub struct Look {
-    looks: Arc<Looks>,
-    uid: u32,
+/// The starts of one user.
+#[derive(Default)]
+struct User {
+    /// Those that have been lent to threads.
+    under_way: usize,
+    /// Of them, since when each is looked at. How long it waited for a thread says nothing of the user.
+    at_work: Vec<Instant>,
+    /// The others, while as many are under way as may be.
+    waiting: VecDeque<Work>,
+}
+
+impl User {
+    /// Whether those under way take so long that no others are waited with.
+    fn is_slow(&self, now: Instant) -> bool {
+        let slow = self.at_work.iter().filter(|began| now.saturating_duration_since(**began) > SLOW);
+        slow.count() >= OF_A_USER_MAX
+    }
+}
+
+impl std::fmt::Debug for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("User")
+            .field("under_way", &self.under_way)
+            .field("at_work", &self.at_work)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A start that is looked at, until this is dropped.
 #[derive(Debug)]
 pub struct AtWork {
     looks: Arc<Looks>,
-    number: u64,
+    uid: u32,
+    began: Instant,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self { crew: Crew::new("launch", THREADS, WAITING_MAX), state: Mutex::default() }
+    }
 }
 
 impl Looks {
-    /// A start of user `uid` is to be looked at. `None` where those under way take so long that no more of this user's are.
-    pub fn begin(self: &Arc<Self>, uid: u32) -> Option<Look> {
-        self.begin_at(uid, Instant::now())
+    /// Has `work` look at a start of user `uid` as soon as a thread can and fewer of this user's are looked at. Returns whether it will:
+    /// it is dropped where those under way take too long, or too many wait.
+    pub fn lend(self: &Arc<Self>, uid: u32, work: Work) -> bool {
+        self.lend_at(uid, work, Instant::now())
     }
 
-    fn begin_at(self: &Arc<Self>, uid: u32, now: Instant) -> Option<Look> {
-        let is_slow =
-            |&&(of, began): &&(u32, Instant)| of == uid && now.saturating_duration_since(began) > SLOW;
-        let slow = self.lock().at_work.values().filter(is_slow).count();
-        (slow < SLOW_MAX).then(|| Look { looks: self.clone(), uid })
+    fn lend_at(self: &Arc<Self>, uid: u32, work: Work, now: Instant) -> bool {
+        let mut state = self.lock();
+        let may_wait = state.waiting < WAITING_MAX;
+        let user = state.users.entry(uid).or_default();
+        if user.under_way < OF_A_USER_MAX {
+            user.under_way += 1;
+            drop(state);
+            let is_lent = self.hand_on(uid, work);
+            if !is_lent {
+                self.go_on(uid);
+            }
+            return is_lent;
+        }
+        let waits = may_wait && !user.is_slow(now);
+        if waits {
+            user.waiting.push_back(work);
+            state.waiting += 1;
+        }
+        waits
+    }
+
+    /// Drops the starts that wait for others of the same user which take too long. Returns how many.
+    pub fn drop_late(&self) -> usize {
+        self.drop_late_at(Instant::now())
+    }
+
+    fn drop_late_at(&self, now: Instant) -> usize {
+        let mut state = self.lock();
+        let slow = state.users.values_mut().filter(|user| user.is_slow(now));
+        let late: Vec<Work> = slow.flat_map(|user| user.waiting.drain(..)).collect();
+        state.waiting -= late.len();
+        late.len()
+    }
+
+    /// How many threads there are, and how many of them hang.
+    pub fn threads(&self) -> (usize, usize) {
+        self.crew.threads()
+    }
+
+    /// Lends `work` of user `uid`, which counts as under way, to a thread. Returns whether one will do it.
+    fn hand_on(self: &Arc<Self>, uid: u32, work: Work) -> bool {
+        let looks = self.clone();
+        self.crew.lend(Priority::Start, Box::new(move || work(AtWork::begin(looks, uid))))
+    }
+
+    /// A start of user `uid` that was under way is over: the next one that waits takes its place.
+    fn go_on(self: &Arc<Self>, uid: u32) {
+        loop {
+            let mut state = self.lock();
+            let Some(user) = state.users.get_mut(&uid) else { return };
+            let Some(next) = user.waiting.pop_front() else {
+                user.under_way -= 1;
+                if user.under_way == 0 {
+                    state.users.remove(&uid);
+                }
+                return;
+            };
+            state.waiting -= 1;
+            drop(state);
+            if self.hand_on(uid, next) {
+                return;
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -56,60 +154,104 @@ impl Looks {
     }
 }
 
-impl Look {
-    /// It is looked at from now on. How long it waited for a thread says nothing of the user.
-    pub fn at_work(self) -> AtWork {
-        let mut state = self.looks.lock();
-        let number = state.next;
-        state.next += 1;
-        state.at_work.insert(number, (self.uid, Instant::now()));
-        drop(state);
-        AtWork { looks: self.looks, number }
+impl AtWork {
+    fn begin(looks: Arc<Looks>, uid: u32) -> Self {
+        let began = Instant::now();
+        looks.lock().users.entry(uid).or_default().at_work.push(began);
+        Self { looks, uid, began }
     }
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        self.looks.lock().at_work.remove(&self.number);
+        if let Some(user) = self.looks.lock().users.get_mut(&self.uid)
+            && let Some(at) = user.at_work.iter().position(|began| *began == self.began)
+        {
+            user.at_work.swap_remove(at);
+        }
+        self.looks.go_on(self.uid);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
     use super::*;
 
-    #[test]
-    fn a_user_with_slow_starts_is_served_again_when_they_end_and_others_always() {
-        let looks = Arc::new(Looks::default());
-        let later = Instant::now() + Duration::from_secs(3600);
-        let waiting: Vec<Look> = (0..SLOW_MAX).map(|_| looks.begin(7).unwrap()).collect();
-        assert!(looks.begin_at(7, later).is_some(), "nobody looks at them yet");
-        let mut slow: Vec<AtWork> = waiting.into_iter().map(Look::at_work).collect();
-        assert!(looks.begin(7).is_some(), "they have just begun");
-        assert!(looks.begin_at(7, Instant::now() + 2 * SLOW).is_none());
-        assert!(looks.begin_at(8, Instant::now() + 2 * SLOW).is_some());
-        slow.pop();
-        assert!(looks.begin_at(7, Instant::now() + 2 * SLOW).is_some());
-        drop(slow);
-        assert!(looks.lock().at_work.is_empty());
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Work that says that it is looked at, and ends when its gate is dropped.
+    fn gated(begun: &Sender<u32>, what: u32) -> (Sender<()>, Work) {
+        let (gate, closed) = channel();
+        let begun = begun.clone();
+        let work = move |_at_work: AtWork| {
+            begun.send(what).unwrap();
+            let _ = closed.recv();
+        };
+        (gate, Box::new(work))
+    }
+
+    fn next(begun: &Receiver<u32>) -> u32 {
+        begun.recv_timeout(PATIENCE).unwrap()
     }
 
     #[test]
-    fn a_start_that_ends_before_anybody_asks_again_leaves_nothing_behind() {
+    fn a_burst_of_a_user_whose_starts_hang_takes_two_threads_and_others_are_served() {
         let looks = Arc::new(Looks::default());
-        for _ in 0..100 {
-            let look = looks.begin(7).unwrap();
-            let looked = std::thread::spawn(move || drop(look.at_work()));
-            looked.join().unwrap();
-            // Work that panics, and work that is dropped.
-            let look = looks.begin(7).unwrap();
-            let _ = std::thread::spawn(move || {
-                let _at_work = look.at_work();
-                std::panic::resume_unwind(Box::new(()));
-            })
-            .join();
-            drop(looks.begin(7));
+        let (began, begun) = channel();
+        let (gates, burst): (Vec<_>, Vec<_>) = (0..40).map(|at| gated(&began, at)).unzip();
+        for work in burst {
+            assert!(looks.lend(7, work), "nothing is known of them yet");
         }
-        assert!(looks.begin_at(7, Instant::now() + 2 * SLOW).is_some());
+        assert_eq!([next(&begun), next(&begun)].iter().sum::<u32>(), 1);
+        for other in 100..120 {
+            assert!(looks.lend(other, gated(&began, other).1));
+            assert_eq!(next(&begun), other);
+        }
+        assert_eq!(looks.drop_late(), 0, "they have just begun");
+        let later = Instant::now() + 2 * SLOW;
+        assert_eq!(looks.drop_late_at(later), 38);
+        assert!(!looks.lend_at(7, gated(&began, 40).1, later));
+        drop(gates);
+        let again = gated(&began, 41).1;
+        assert!(looks.lend(7, again));
+        assert_eq!(next(&begun), 41);
+    }
+
+    #[test]
+    fn starts_that_wait_for_others_of_the_same_user_are_looked_at_in_order_and_leave_nothing_behind() {
+        let looks = Arc::new(Looks::default());
+        let (began, begun) = channel();
+        let (gate, first) = gated(&began, 0);
+        assert!(looks.lend(7, first));
+        assert!(looks.lend(7, Box::new(|_| std::panic::resume_unwind(Box::new(())))));
+        for what in 1..100 {
+            assert!(looks.lend(7, gated(&began, what).1));
+        }
+        assert!((0..100).all(|what| next(&begun) == what));
+        drop(gate);
+        let until = Instant::now() + PATIENCE;
+        while !looks.lock().users.is_empty() {
+            assert!(Instant::now() < until, "{looks:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(looks.lock().waiting, 0);
+    }
+
+    #[test]
+    fn so_many_wait_and_no_more() {
+        let looks = Arc::new(Looks::default());
+        let (began, _begun) = channel();
+        let gates: Vec<_> = (0..OF_A_USER_MAX + WAITING_MAX)
+            .map(|_| {
+                let (gate, work) = gated(&began, 0);
+                assert!(looks.lend(7, work));
+                gate
+            })
+            .collect();
+        assert!(!looks.lend(7, gated(&began, 0).1));
+        assert!(looks.lend(8, gated(&began, 0).1));
+        drop(gates);
     }
 }

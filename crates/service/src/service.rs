@@ -36,7 +36,7 @@ use crate::names::Names;
 use crate::notify;
 use crate::options::{Options, ServiceError};
 use crate::pace::Pace;
-use crate::process::{LeftAlone, Process, boot_ticks, is_switched_off, started_since, user_of};
+use crate::process::{LeftAlone, Process, boot_ticks, is_switched_off, started_since, starter_of, user_of};
 use crate::socket::Socket;
 use crate::tree::{Kind, Tree};
 use crate::watch::Watch;
@@ -47,9 +47,8 @@ const HANG_UP: i32 = 1;
 
 /// How often is looked at what nobody tells of.
 const TICK: Duration = Duration::from_secs(1);
-/// Threads that look at starts; two of them may observe.
-const LAUNCHERS: usize = 8;
-const LAUNCHES_WAITING_MAX: usize = 512;
+/// Work that waits for the thread that does what is done now and then.
+const UPKEEP_WAITING_MAX: usize = 8;
 /// What a program starts within this time is part of its start.
 const START_WINDOW: Duration = Duration::from_secs(3);
 /// What `prepage run` has started is its own for as long as it serves a start.
@@ -70,7 +69,8 @@ pub struct Service {
     pub(crate) began: Instant,
     learns: bool,
     below: Option<PathBuf>,
-    launchers: Crew,
+    /// What is done now and then: no start takes its thread.
+    upkeep: Crew,
     fetches: Fetches,
     names: Names,
     pub(crate) idle: Option<Arc<Idle>>,
@@ -109,7 +109,7 @@ impl Service {
             began: Instant::now(),
             learns: options.learn,
             below: options.below.clone(),
-            launchers: Crew::new("launch", LAUNCHERS, LAUNCHES_WAITING_MAX),
+            upkeep: Crew::new("upkeep", 1, UPKEEP_WAITING_MAX),
             tree: Tree::default(),
             looks: Arc::default(),
             is_looking: AtomicBool::new(false),
@@ -125,7 +125,7 @@ impl Service {
         };
         if options.learn {
             let learner = service.learner.clone();
-            service.launchers.lend(Priority::Start, Box::new(move || learner.get_ready()));
+            service.upkeep.lend(Priority::Start, Box::new(move || learner.get_ready()));
         }
         notify::say("READY=1");
         service.watch_until_told(&signals)?;
@@ -172,7 +172,7 @@ impl Service {
                 if lost {
                     self.counters.lost.count();
                     let service = self.clone();
-                    self.launchers.lend(Priority::Start, Box::new(move || service.rescan(drained)));
+                    self.upkeep.lend(Priority::Start, Box::new(move || service.rescan(drained)));
                 }
                 drained = now;
                 // Those that are awaited are looked at by the clock.
@@ -181,7 +181,7 @@ impl Service {
                     std::thread::sleep(lull);
                 }
             }
-            awaited.look(&mut |pid, file| self.launch(pid, file));
+            awaited.look(&mut |pid, file| self.launch(pid, Some(file)));
             if has_mounts {
                 mounts.want();
             }
@@ -201,7 +201,7 @@ impl Service {
                         service.library.reload();
                         service.names.want();
                     };
-                    self.launchers.lend(Priority::Start, Box::new(reload));
+                    self.upkeep.lend(Priority::Start, Box::new(reload));
                 }
             }
             if ticked.elapsed() >= watchdog {
@@ -215,6 +215,7 @@ impl Service {
     /// What is looked at now and then. Whatever may wait for a disk is done elsewhere.
     fn tick(self: &Arc<Self>) {
         let is_quiet = self.fetches.look();
+        self.counters.crowded.add(self.looks.drop_late() as u64);
         // Where the last look still waits, another would only take the place of starts.
         if self.is_looking.swap(true, Ordering::Relaxed) {
             return;
@@ -232,7 +233,7 @@ impl Service {
             service.idle.iter().for_each(|idle| idle.tick(is_quiet));
             service.is_looking.store(false, Ordering::Relaxed);
         };
-        if !self.launchers.lend(Priority::Guess, Box::new(look)) {
+        if !self.upkeep.lend(Priority::Guess, Box::new(look)) {
             self.is_looking.store(false, Ordering::Relaxed);
         }
     }
@@ -272,11 +273,13 @@ impl Service {
         }
         let begun = awaited.begin(pid, file.clone());
         match begun {
-            Begun::Done => self.launch(pid, file),
+            Begun::Done => self.launch(pid, Some(file)),
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
             Begun::Awaited if is_known && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) => {
-                let service = self.clone();
-                self.launchers.lend(Priority::Start, Box::new(move || service.start_early(pid, &file)));
+                if let Some(uid) = starter_of(pid) {
+                    let service = self.clone();
+                    self.looks.lend(uid, Box::new(move |_look| service.start_early(pid, &file)));
+                }
             }
             Begun::Awaited | Begun::Gone => {}
             Begun::Crowded => self.counters.crowded.count(),
@@ -299,20 +302,17 @@ impl Service {
         }
     }
 
-    /// Process `pid` runs the program in `file`.
-    fn launch(self: &Arc<Self>, pid: u32, file: FileHandle) {
-        let Some(uid) = user_of(pid) else { return };
+    /// Process `pid` runs a program: that in `file`, where that is said.
+    fn launch(self: &Arc<Self>, pid: u32, file: Option<FileHandle>) {
+        let Some(uid) = starter_of(pid) else { return };
         self.idle.iter().for_each(|idle| idle.give_way());
-        let Some(look) = self.looks.begin(uid) else { return self.counters.crowded.count() };
         let service = self.clone();
-        let start = move || {
-            let process = {
-                let _slow = look.at_work();
-                service.fetch_for(pid, Some(file))
-            };
+        let start = move |look| {
+            let process = service.fetch_for(pid, file);
+            drop(look);
             process.inspect(|process| service.observe(process));
         };
-        if !self.launchers.lend(Priority::Start, Box::new(start)) {
+        if !self.looks.lend(uid, Box::new(start)) {
             self.counters.crowded.count();
         }
     }
@@ -395,17 +395,16 @@ impl Service {
     }
 
     /// Looks at the processes that were started since `since_ticks`: execs were missed.
-    fn rescan(&self, since_ticks: u64) {
+    fn rescan(self: &Arc<Self>, since_ticks: u64) {
         for pid in started_since(since_ticks).into_iter().take(RESCANNED_MAX) {
             self.counters.rescanned.count();
-            let process = self.fetch_for(pid, None);
-            process.inspect(|process| self.observe(process));
+            self.launch(pid, None);
         }
     }
 
     /// Threads that launch and that read, and how many of all of them hang.
     pub(crate) fn threads(&self) -> (usize, usize, usize) {
-        let (launching, hanging) = self.launchers.threads();
+        let (launching, hanging) = self.looks.threads();
         let (reading, hang) = self.fetches.threads();
         (launching, reading, hanging + hang)
     }

@@ -4,8 +4,9 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use prepage_core::profile::file as profile_file;
 use prepage_profiles::{Layer, ProgramKey};
@@ -106,6 +107,35 @@ fn a_file_system_that_does_not_answer_holds_up_nobody_else() {
     assert!(pages_in_memory(&file) >= 3);
     service.signal(Signal::TERM);
     assert!(service.child.wait().unwrap().success());
+}
+
+/// None of them was slow before: all of one user's come before any of them is.
+#[test]
+fn a_burst_of_starts_on_a_file_system_that_has_died_holds_up_nobody_else() {
+    const NOBODY: u32 = 65534;
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let known = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&known, &[&file]);
+    let point = place.path("point");
+    fs::create_dir(&point).unwrap();
+    let mut hanging = Vec::new();
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    // Dropped before those who wait for it: some wait until others do not, whoever kills them.
+    let _hung = Hung::mount(&point);
+    for _ in 0..40 {
+        let mut script = Command::new("/bin/sh");
+        script.arg(point.join("x")).uid(NOBODY).stderr(Stdio::null());
+        hanging.push(Running(script.spawn().unwrap()));
+    }
+    service.wait_until("they are seen", || service.count("starts") >= 2);
+    let _running = Running::start(&known);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    assert!(pages_in_memory(&file) >= 3);
+    service.wait_until("those that wait are passed over", || service.count("crowded") >= 30);
 }
 
 /// Gives `program` a profile whose file lies on a file system that is still to be mounted. Returns where.
