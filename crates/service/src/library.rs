@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use prepage_core::profile::Profile;
 use prepage_core::profile::merge::shared;
 use prepage_prefetch::config::Config;
+use prepage_profiles::store::ReadMax;
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::rights::Rights;
@@ -24,6 +25,8 @@ use crate::subject::is_of_subject;
 const BYTES_MAX: u64 = 10 << 20;
 /// What those of one user may take of it.
 const OF_A_USER_BYTES_MAX: u64 = 2 << 20;
+/// What is read for that: profiles that are held take about as much as their files, and some files are of no use.
+const OF_A_USER_READ: ReadMax = ReadMax { files: 4096, bytes: 4 * OF_A_USER_BYTES_MAX };
 /// Users whose profiles are in memory at once.
 const USERS_MAX: usize = 4;
 /// How old what is known of a user may get: whether the directory has changed is asked with the user's rights, for a start.
@@ -48,7 +51,8 @@ struct Shelf {
 }
 
 impl Shelf {
-    fn load(stores: &Stores, layer: Layer, rights: &Rights, bytes_max: u64) -> Self {
+    /// The profiles of `layer`, as far as they take at most `bytes_max` in memory.
+    fn load(stores: &Stores, layer: Layer, rights: &Rights, bytes_max: u64, max: ReadMax) -> Self {
         let mut shelf = Self { version: version(stores, layer), ..Self::default() };
         let mut see = |(_, profile): (PathBuf, Result<Profile, _>)| {
             let Ok(profile) = profile else { return true };
@@ -64,7 +68,7 @@ impl Shelf {
             fits
         };
         // A directory that cannot be followed has no profiles.
-        let all = stores.each(layer, &mut see).unwrap_or(true);
+        let all = stores.each(layer, max, &mut see).unwrap_or(true);
         shelf.is_cut = !all;
         shelf.looked = Some(Instant::now());
         shelf
@@ -131,7 +135,8 @@ impl Library {
     /// Reads the machine's profiles again.
     pub fn reload(&self) {
         let everybody = Rights::of_everybody();
-        let mut shelf = Shelf::load(&self.machine_stores, Layer::Machine, &everybody, BYTES_MAX);
+        let mut shelf =
+            Shelf::load(&self.machine_stores, Layer::Machine, &everybody, BYTES_MAX, ReadMax::ALL);
         shelf.config = Config::of_machine();
         self.lock().machine = Arc::new(shelf);
     }
@@ -239,7 +244,7 @@ impl Library {
             let is_same = held.as_ref().is_some_and(|held| held.version == version(&stores, Layer::User));
             let mut shelf = match held {
                 Some(held) if is_same => Shelf { looked: Some(Instant::now()), ..(*held).clone() },
-                _ => Shelf::load(&stores, Layer::User, rights, OF_A_USER_BYTES_MAX),
+                _ => Shelf::load(&stores, Layer::User, rights, OF_A_USER_BYTES_MAX, OF_A_USER_READ),
             };
             shelf.config = Config::default().and(&home.join(".config/prepage/config"));
             Arc::new(shelf)
