@@ -301,3 +301,39 @@ fn ten_thousand_mounts_take_bounded_memory_and_hide_no_program() {
     let after = service.status()["resident_bytes"].as_u64().unwrap();
     assert!(after < before + (20 << 20), "{before} bytes before, {after} after");
 }
+
+#[test]
+fn the_machines_profiles_take_what_its_configuration_says_from_a_reload_on() {
+    const SIZE: u64 = 100 << 10;
+    if !has_own_mounts("the_machines_profiles_take_what_its_configuration_says_from_a_reload_on") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let etc = place.path("etc");
+    fs::create_dir(&etc).unwrap();
+    fs::copy("/etc/passwd", etc.join("passwd")).unwrap();
+    rustix::mount::mount_bind(&etc, "/etc").unwrap();
+    let _mounted = Mounted(Path::new("/etc"));
+    (0..40).for_each(|at| {
+        let junk = File::create(place.layer().join(format!("{at}.profile"))).unwrap();
+        junk.set_len(SIZE).unwrap();
+    });
+    let taken = || prepage_profiles::room::taken_in(&place.layer()).1;
+    let service = Prepaged::start(&place, &[]);
+    let learn = |name| {
+        let (program, before) = (place.program(name), service.count("learned"));
+        service.wait_until("it is learned", || {
+            drop(Running::start(&program));
+            service.count("learned") > before
+        });
+    };
+    learn("first");
+    assert!(taken() >= 40 * SIZE, "{}", taken());
+    fs::write("/etc/prepage.conf", "store-max = 1M\n").unwrap();
+    service.signal(Signal::HUP);
+    service.wait_until("there is room", || {
+        learn("second");
+        fs::remove_file(place.path("second")).unwrap();
+        taken() <= 1 << 20
+    });
+}
