@@ -47,7 +47,7 @@ pub struct Opened {
     sightings: Sightings,
     /// By file system: a directory on it.
     places: HashMap<u64, Option<File>>,
-    /// Whether what a process opens counts.
+    /// Whether what a process opens counts. One of another user may become one of this user.
     counts: HashMap<u32, bool>,
     is_lost: bool,
 }
@@ -120,16 +120,20 @@ impl Opened {
 
     /// Whether a process is another's than prepage's own, and of the user where one is meant. One that is gone counts for all alone.
     fn is_counted(&mut self, pid: u32) -> bool {
+        if let Some(&counts) = self.counts.get(&pid) {
+            return counts;
+        }
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let is_own = program.file_name().is_some_and(|name| name == "prepaged" || name == "prepage-tools");
+        let is_meant = |uid| Rights::of_process(pid).is_ok_and(|rights| rights.uid == uid);
+        if !is_own && !self.uid.is_none_or(is_meant) {
+            return false;
+        }
         if self.counts.len() >= PROCESSES_MAX {
             self.counts.clear();
         }
-        let uid = self.uid;
-        *self.counts.entry(pid).or_insert_with(|| {
-            let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-            let is_own =
-                program.file_name().is_some_and(|name| name == "prepaged" || name == "prepage-tools");
-            !is_own && uid.is_none_or(|uid| Rights::of_process(pid).is_ok_and(|rights| rights.uid == uid))
-        })
+        self.counts.insert(pid, !is_own);
+        !is_own
     }
 
     /// A directory on the file system with this number.
@@ -205,7 +209,36 @@ fn is_used(page: PageIndex, noted: Noted, own: &HashSet<u64>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use prepage_testing::{Need, has};
+
     use super::*;
+
+    /// As login(1) and sshd do: what belongs to nobody opens files before it is the user's.
+    #[test]
+    fn a_process_that_becomes_one_of_the_user_counts_from_then_on() {
+        const UID: u32 = 65534;
+        if !has(Need::Root) {
+            return;
+        }
+        let mut opened = Opened::watch(Some(UID)).unwrap();
+        let becomes = format!("read -r line; exec setpriv --reuid {UID} --clear-groups sleep 60");
+        let mut child = Command::new("sh").args(["-c", &becomes]).stdin(Stdio::piped()).spawn().unwrap();
+        let before = opened.is_counted(child.id());
+        drop(child.stdin.take());
+        let until = Instant::now() + Duration::from_secs(60);
+        let is_counted = loop {
+            if opened.is_counted(child.id()) || Instant::now() > until {
+                break opened.is_counted(child.id());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((before, is_counted), (false, true));
+    }
 
     #[test]
     fn what_a_prefetch_itself_has_read_counts_once_somebody_else_has_used_it() {
