@@ -298,7 +298,7 @@ impl Service {
             && self.library.is_wanted_by_user(uid, pid, name, program)
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            self.fetches.fetch(&known, Priority::Start);
+            self.fetches.fetch(&known, Priority::Start, pid);
         }
     }
 
@@ -352,13 +352,13 @@ impl Service {
                     self.library.note(file.clone(), &key.program);
                 }
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
-                self.fetches.fetch(known, Priority::Start)
+                self.fetches.fetch(known, Priority::Start, pid)
             }
             None => {
                 self.counters.unknown.count();
                 file.iter().for_each(|file| self.files.note_stranger(file.clone()));
                 if part_of.is_none() {
-                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program))
+                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program), pid)
                 } else {
                     Done::Unknown
                 }

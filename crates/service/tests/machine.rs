@@ -7,6 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use prepage_core::PAGE_SIZE;
 use prepage_core::launches::Launches;
@@ -45,6 +46,28 @@ fn a_program_that_is_executed_again_and_again_is_not_looked_at_each_time() {
         let _running = Running::start(&program);
         service.count("passed") > 0
     });
+}
+
+/// Its pages are looked for before it is known how it is called, and then there is nothing left to do.
+#[test]
+fn a_program_of_one_role_that_is_in_memory_is_said_to_be_and_looked_at_less_and_less() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("open", 0o644);
+    place.profile(&program, &[&file]);
+    fs::read(&file).unwrap();
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.wait_until("its file is known", || service.count("name_rounds") > 0);
+    let until = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < until {
+        drop(Running::start(&program));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let status = service.status();
+    let starts = status["last_starts"].as_array().unwrap();
+    assert!(starts.iter().all(|start| start["done"] == "in memory"), "{starts:?}");
+    // After rests of 1, 2 and 4 s, and one for a process that ends before it is looked at.
+    assert!((1..=4).contains(&starts.len()), "{starts:?}");
 }
 
 #[test]
