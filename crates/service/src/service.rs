@@ -23,6 +23,7 @@ use crate::awaited::{Awaited, Begun};
 use crate::confined::Confined;
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
+use crate::fair_crew::FairCrew;
 use crate::fetches::{Done, Fetches};
 use crate::files::Files;
 use crate::idle::Idle;
@@ -30,7 +31,6 @@ use crate::known::Known;
 use crate::last_starts::LastStarts;
 use crate::learner::Learner;
 use crate::library::Library;
-use crate::looks::Looks;
 use crate::lull::Lull;
 use crate::names::Names;
 use crate::notify;
@@ -47,6 +47,8 @@ const HANG_UP: i32 = 1;
 
 /// How often is looked at what nobody tells of.
 const TICK: Duration = Duration::from_secs(1);
+/// Threads that look at starts; two of them may observe.
+const LAUNCHERS: usize = 8;
 /// Work that waits for the thread that does what is done now and then.
 const UPKEEP_WAITING_MAX: usize = 8;
 /// What a program starts within this time is part of its start.
@@ -75,7 +77,8 @@ pub struct Service {
     names: Names,
     pub(crate) idle: Option<Arc<Idle>>,
     tree: Tree,
-    looks: Arc<Looks>,
+    /// What looks at starts.
+    looks: Arc<FairCrew>,
     /// Whether what is looked at now and then is being looked at.
     is_looking: AtomicBool,
     pub(crate) last_starts: LastStarts,
@@ -111,7 +114,7 @@ impl Service {
             below: options.below.clone(),
             upkeep: Crew::new("upkeep", 1, UPKEEP_WAITING_MAX),
             tree: Tree::default(),
-            looks: Arc::default(),
+            looks: Arc::new(FairCrew::new("launch", LAUNCHERS)),
             is_looking: AtomicBool::new(false),
             last_starts: LastStarts::default(),
             files: Files::default(),

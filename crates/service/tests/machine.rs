@@ -3,8 +3,9 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -46,6 +47,44 @@ fn a_program_that_is_executed_again_and_again_is_not_looked_at_each_time() {
         let _running = Running::start(&program);
         service.count("passed") > 0
     });
+}
+
+#[test]
+fn whoever_asks_byte_by_byte_keeps_nobody_else_from_an_answer() {
+    const NOBODY: u32 = 65534;
+    let Some(place) = Place::new() else { return };
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    // A byte each 0.4 s, on as many connections as one can have.
+    let script = "import socket, sys, time\n\
+                  all = []\n\
+                  for _ in range(100):\n    \
+                      one = socket.socket(socket.AF_UNIX); one.connect(sys.argv[1]); all.append(one)\n\
+                  print(flush=True)\n\
+                  while True:\n    \
+                      for one in all:\n        \
+                          try: one.send(b'x')\n        \
+                          except OSError: pass\n    \
+                      time.sleep(0.4)\n";
+    let slow = Command::new("python3")
+        .args(["-c", script])
+        .arg(&service.socket)
+        .uid(NOBODY)
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut slow = Running(slow.unwrap());
+    slow.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    for _ in 0..5 {
+        let asked = Instant::now();
+        service.status();
+        assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    }
+    // A connection is over after a while, however it goes on.
+    let mut one = UnixStream::connect(&service.socket).unwrap();
+    let began = Instant::now();
+    while one.write_all(b"x").is_ok() {
+        assert!(began.elapsed() < PATIENCE, "it is answered for ever");
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 /// Its pages are looked for before it is known how it is called, and then there is nothing left to do.

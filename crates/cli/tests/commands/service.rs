@@ -56,3 +56,16 @@ fn where_no_service_runs_that_is_said() {
         "{said}"
     );
 }
+
+#[test]
+fn a_service_that_runs_and_does_not_answer_is_not_to_be_installed() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let socket = directory.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_prepage-tools")).args(["status", "--socket"]).arg(&socket).output();
+    let output = output.unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(said.contains("did not answer in time") && !said.contains("install"), "{said}");
+}

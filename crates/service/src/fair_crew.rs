@@ -1,5 +1,5 @@
-//! Starts that are being looked at: a user whose starts take long, for they name files that a hostile file system answers for, holds
-//! up the threads of nobody else.
+//! Threads of which no user takes all, whatever the users' work waits for: a file system that a hostile user answers for, or that user's own
+//! end of a socket.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,40 +7,38 @@ use std::time::{Duration, Instant};
 
 use crate::crew::{Crew, Priority};
 
-/// Threads that look at starts; two of them may observe.
-const THREADS: usize = 8;
-/// Starts that wait, of all users.
+/// Pieces of work that wait, of all users.
 const WAITING_MAX: usize = 512;
-/// Starts of one user that are looked at at once: nobody knows of any of them whether it will ever end.
+/// Those of one user that are under way at once: nobody knows of any of them whether it will ever end.
 const OF_A_USER_MAX: usize = 2;
-/// Looking at a start takes a millisecond. One that takes longer than this waits for a file system that may never answer.
+/// A piece of work takes a millisecond. One that takes longer than this waits for somebody who may never answer.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// What looks at a start. Until it drops what it is given, it is being looked at.
+/// A piece of work. It is under way until it drops what it is given.
 pub type Work = Box<dyn FnOnce(AtWork) + Send>;
 
-/// The threads that look at starts, and the starts. Lock order: none, `state` is not held while work is lent.
+/// The threads, and the work of each user. Lock order: none, `state` is not held while work is lent.
 #[derive(Debug)]
-pub struct Looks {
+pub struct FairCrew {
     crew: Crew,
     state: Mutex<State>,
 }
 
-/// Protected by `Looks::state`.
+/// Protected by `FairCrew::state`.
 #[derive(Debug, Default)]
 struct State {
-    /// Those with starts under way.
+    /// Those with work under way.
     users: HashMap<u32, User>,
-    /// Starts that wait, of all users.
+    /// Pieces of work that wait, of all users.
     waiting: usize,
 }
 
-/// The starts of one user.
+/// The work of one user.
 #[derive(Default)]
 struct User {
-    /// Those that have been lent to threads.
+    /// Pieces that have been lent to threads.
     under_way: usize,
-    /// Of them, since when each is looked at. How long it waited for a thread says nothing of the user.
+    /// Of them, since when a thread is at each. How long it waited for one says nothing of the user.
     at_work: Vec<Instant>,
     /// The others, while as many are under way as may be.
     waiting: VecDeque<Work>,
@@ -63,23 +61,22 @@ impl std::fmt::Debug for User {
     }
 }
 
-/// A start that is looked at, until this is dropped.
+/// A piece of work is under way, until this is dropped.
 #[derive(Debug)]
 pub struct AtWork {
-    looks: Arc<Looks>,
+    crew: Arc<FairCrew>,
     uid: u32,
     began: Instant,
 }
 
-impl Default for Looks {
-    fn default() -> Self {
-        Self { crew: Crew::new("launch", THREADS, WAITING_MAX), state: Mutex::default() }
+impl FairCrew {
+    /// At most `threads_max` threads, and as many again in place of those that hang.
+    pub fn new(name: &'static str, threads_max: usize) -> Self {
+        Self { crew: Crew::new(name, threads_max, WAITING_MAX), state: Mutex::default() }
     }
-}
 
-impl Looks {
-    /// Has `work` look at a start of user `uid` as soon as a thread can and fewer of this user's are looked at. Returns whether it will:
-    /// it is dropped where those under way take too long, or too many wait.
+    /// Has `work` of user `uid` done as soon as a thread can and less of this user's is under way. Returns whether it will be: it is
+    /// dropped where what is under way takes too long, or too much waits.
     pub fn lend(self: &Arc<Self>, uid: u32, work: Work) -> bool {
         self.lend_at(uid, work, Instant::now())
     }
@@ -105,7 +102,7 @@ impl Looks {
         waits
     }
 
-    /// Drops the starts that wait for others of the same user which take too long. Returns how many.
+    /// Drops the work that waits for other work of the same user which takes too long. Returns how many pieces.
     pub fn drop_late(&self) -> usize {
         self.drop_late_at(Instant::now())
     }
@@ -125,11 +122,11 @@ impl Looks {
 
     /// Lends `work` of user `uid`, which counts as under way, to a thread. Returns whether one will do it.
     fn hand_on(self: &Arc<Self>, uid: u32, work: Work) -> bool {
-        let looks = self.clone();
-        self.crew.lend(Priority::Start, Box::new(move || work(AtWork::begin(looks, uid))))
+        let crew = self.clone();
+        self.crew.lend(Priority::Start, Box::new(move || work(AtWork::begin(crew, uid))))
     }
 
-    /// A start of user `uid` that was under way is over: the next one that waits takes its place.
+    /// A piece of work of user `uid` that was under way is over: the next one that waits takes its place.
     fn go_on(self: &Arc<Self>, uid: u32) {
         loop {
             let mut state = self.lock();
@@ -155,21 +152,21 @@ impl Looks {
 }
 
 impl AtWork {
-    fn begin(looks: Arc<Looks>, uid: u32) -> Self {
+    fn begin(crew: Arc<FairCrew>, uid: u32) -> Self {
         let began = Instant::now();
-        looks.lock().users.entry(uid).or_default().at_work.push(began);
-        Self { looks, uid, began }
+        crew.lock().users.entry(uid).or_default().at_work.push(began);
+        Self { crew, uid, began }
     }
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        if let Some(user) = self.looks.lock().users.get_mut(&self.uid)
+        if let Some(user) = self.crew.lock().users.get_mut(&self.uid)
             && let Some(at) = user.at_work.iter().position(|began| *began == self.began)
         {
             user.at_work.swap_remove(at);
         }
-        self.looks.go_on(self.uid);
+        self.crew.go_on(self.uid);
     }
 }
 
@@ -181,7 +178,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Work that says that it is looked at, and ends when its gate is dropped.
+    /// Work that says that it has begun, and ends when its gate is dropped.
     fn gated(begun: &Sender<u32>, what: u32) -> (Sender<()>, Work) {
         let (gate, closed) = channel();
         let begun = begun.clone();
@@ -197,61 +194,61 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_a_user_whose_starts_hang_takes_two_threads_and_others_are_served() {
-        let looks = Arc::new(Looks::default());
+    fn a_burst_of_a_user_whose_work_hangs_takes_two_threads_and_others_are_served() {
+        let crew = Arc::new(FairCrew::new("test", 8));
         let (began, begun) = channel();
         let (gates, burst): (Vec<_>, Vec<_>) = (0..40).map(|at| gated(&began, at)).unzip();
         for work in burst {
-            assert!(looks.lend(7, work), "nothing is known of them yet");
+            assert!(crew.lend(7, work), "nothing is known of them yet");
         }
         assert_eq!([next(&begun), next(&begun)].iter().sum::<u32>(), 1);
         for other in 100..120 {
-            assert!(looks.lend(other, gated(&began, other).1));
+            assert!(crew.lend(other, gated(&began, other).1));
             assert_eq!(next(&begun), other);
         }
-        assert_eq!(looks.drop_late(), 0, "they have just begun");
+        assert_eq!(crew.drop_late(), 0, "they have just begun");
         let later = Instant::now() + 2 * SLOW;
-        assert_eq!(looks.drop_late_at(later), 38);
-        assert!(!looks.lend_at(7, gated(&began, 40).1, later));
+        assert_eq!(crew.drop_late_at(later), 38);
+        assert!(!crew.lend_at(7, gated(&began, 40).1, later));
         drop(gates);
         let again = gated(&began, 41).1;
-        assert!(looks.lend(7, again));
+        assert!(crew.lend(7, again));
         assert_eq!(next(&begun), 41);
     }
 
     #[test]
-    fn starts_that_wait_for_others_of_the_same_user_are_looked_at_in_order_and_leave_nothing_behind() {
-        let looks = Arc::new(Looks::default());
+    fn what_waits_for_other_work_of_the_same_user_is_done_in_order_and_leaves_nothing_behind() {
+        let crew = Arc::new(FairCrew::new("test", 8));
         let (began, begun) = channel();
         let (gate, first) = gated(&began, 0);
-        assert!(looks.lend(7, first));
-        assert!(looks.lend(7, Box::new(|_| std::panic::resume_unwind(Box::new(())))));
+        assert!(crew.lend(7, first));
+        assert!(crew.lend(7, Box::new(|_| std::panic::resume_unwind(Box::new(())))));
         for what in 1..100 {
-            assert!(looks.lend(7, gated(&began, what).1));
+            assert!(crew.lend(7, gated(&began, what).1));
         }
         assert!((0..100).all(|what| next(&begun) == what));
         drop(gate);
         let until = Instant::now() + PATIENCE;
-        while !looks.lock().users.is_empty() {
-            assert!(Instant::now() < until, "{looks:?}");
+        while !crew.lock().users.is_empty() {
+            assert!(Instant::now() < until, "{crew:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(looks.lock().waiting, 0);
+        assert_eq!(crew.lock().waiting, 0);
     }
 
     #[test]
     fn so_many_wait_and_no_more() {
-        let looks = Arc::new(Looks::default());
+        let crew = Arc::new(FairCrew::new("test", 8));
         let (began, _begun) = channel();
         let gates: Vec<_> = (0..OF_A_USER_MAX + WAITING_MAX)
             .map(|_| {
                 let (gate, work) = gated(&began, 0);
-                assert!(looks.lend(7, work));
+                assert!(crew.lend(7, work));
                 gate
             })
             .collect();
-        assert!(!looks.lend(7, gated(&began, 0).1));
-        assert!(looks.lend(8, gated(&began, 0).1));
+        assert!(!crew.lend(7, gated(&began, 0).1));
+        assert!(crew.lend(8, gated(&began, 0).1));
         drop(gates);
     }
 }
