@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::{PAGE_SIZE, PageIndex};
-use prepage_observe::sightings::Sightings;
+use prepage_observe::sightings::{PAGES_MAX, Sightings};
 use prepage_profiles::elf::Elf;
 use prepage_profiles::identity::{identity_of, open_to_read};
 use prepage_sys::exec_watch::{ExecWatch, Seen};
@@ -33,6 +33,9 @@ const OPENED_MAX: usize = 1 << 16;
 /// Processes of which is remembered whether they count.
 const PROCESSES_MAX: usize = 1 << 14;
 
+/// Pages of one file that are noted, 256 MiB: one that is read as a whole, an image or a database, leaves room for all others.
+const PAGES_OF_A_FILE_MAX: usize = PAGES_MAX / 8;
+
 /// Pages that this process has used itself, by file.
 pub type OwnUses = HashMap<String, HashSet<u64>>;
 
@@ -50,6 +53,7 @@ pub struct Opened {
     /// Whether what a process opens counts. One of another user may become one of this user.
     counts: HashMap<u32, bool>,
     is_lost: bool,
+    pages_of_a_file_max: usize,
 }
 
 impl Opened {
@@ -75,6 +79,7 @@ impl Opened {
             places: HashMap::new(),
             counts: HashMap::new(),
             is_lost: false,
+            pages_of_a_file_max: PAGES_OF_A_FILE_MAX,
         })
     }
 
@@ -155,7 +160,7 @@ impl Opened {
     /// Where the kernel keeps no notes of pages.
     pub fn observation(mut self, rights: &Rights, own: &OwnUses) -> io::Result<Observation> {
         let flags = PageFlags::open()?;
-        let nothing = HashSet::new();
+        let (nothing, mut cut) = (HashSet::new(), HashSet::new());
         for (time_ns, path) in &self.files {
             let opened = {
                 let _assumed = rights.assume()?;
@@ -174,13 +179,20 @@ impl Opened {
                 if is_used(page, noted, own) { &mut used } else { &mut others }.push(page);
             });
             used.extend(copied(&file, &used, &others));
+            if used.len() > self.pages_of_a_file_max {
+                used.truncate(self.pages_of_a_file_max);
+                cut.insert(path.as_path());
+            }
             used.into_iter().for_each(|page| _ = sightings.touch(*time_ns, place, page));
         }
         let mut observation = self.sightings.observation();
         let is_whole = !self.is_lost && !self.sightings.is_full();
         observation.coverage = if is_whole { Coverage::Superset } else { Coverage::Partial };
         observation.names_coverage = observation.coverage;
-        observation.files.iter_mut().for_each(|file| file.coverage = observation.coverage);
+        for file in &mut observation.files {
+            let is_cut = cut.contains(Path::new(&file.path));
+            file.coverage = if is_cut { Coverage::Partial } else { observation.coverage };
+        }
         Ok(observation)
     }
 }
@@ -238,6 +250,37 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!((before, is_counted), (false, true));
+    }
+
+    #[test]
+    fn of_a_file_so_many_pages_are_noted_and_others_are_seen_as_before() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let paths = ["large", "small"].map(|name| directory.path().canonicalize().unwrap().join(name));
+        paths.iter().zip([4, 2]).for_each(|(path, pages)| {
+            std::fs::write(path, vec![1; pages * PAGE_SIZE as usize]).unwrap();
+        });
+        // What was made meanwhile is left out: the clock of files stands still for some milliseconds.
+        std::thread::sleep(Duration::from_millis(50));
+        let mut opened = Opened::watch(Some(u32::MAX)).unwrap();
+        opened.pages_of_a_file_max = 3;
+        for (time_ns, path) in (1..).zip(&paths) {
+            // Written, they are used once.
+            std::fs::read(path).unwrap();
+            opened.files.push((time_ns, path.clone()));
+        }
+        let rights = Rights { uid: 0, gid: 0, groups: Vec::new() };
+        let seen = opened.observation(&rights, &OwnUses::new()).unwrap();
+        let seen = seen.files.iter().map(|file| {
+            (PathBuf::from(&file.path), file.coverage, file.pages.iter().map(|used| used.range.len()).sum())
+        });
+        let [large, small] = paths;
+        assert_eq!(
+            seen.collect::<Vec<(PathBuf, Coverage, u64)>>(),
+            [(large, Coverage::Partial, 3), (small, Coverage::Superset, 2)]
+        );
     }
 
     #[test]
