@@ -143,16 +143,17 @@ impl Idle {
         self.current.stop();
     }
 
+    /// Forgets user `uid`, who does not want to be remembered.
+    pub fn forget(&self, uid: u32) {
+        lock(&self.log).forget(uid);
+        self.searches.forget(uid);
+    }
+
     /// Notes a start.
     pub fn launched(&self, process: &Process) {
         let key = &process.context.key;
         let what = Launched { program: key.program.clone(), role: key.role.clone() };
         let uid = process.context.uid;
-        if !self.library.predicts(uid) {
-            lock(&self.log).forget(uid);
-            self.searches.forget(uid);
-            return;
-        }
         self.searches.note(&process.rights, &process.search);
         lock(&self.log).launched(uid, &what, process.session, unix_s());
         let mut state = lock(&self.state);

@@ -31,6 +31,7 @@ use crate::known::Known;
 use crate::last_starts::LastStarts;
 use crate::learner::Learner;
 use crate::library::Library;
+use crate::log::Log;
 use crate::lull::Lull;
 use crate::names::Names;
 use crate::notify;
@@ -99,6 +100,9 @@ impl Service {
         let library = Arc::new(Library::open(options.layers.clone())?);
         let counters = Arc::new(Counters::default());
         let log = library.machine_stores().directory(Layer::Machine)?.join(LAUNCHES);
+        if options.idle_after.is_none() {
+            Log::remove(&log);
+        }
         let idle = |after| Arc::new(Idle::new(library.clone(), counters.clone(), log, after));
         let service = Arc::new(Self {
             confined,
@@ -342,11 +346,16 @@ impl Service {
             && self.below.as_ref().is_none_or(|below| process.program().starts_with(below))
             && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
         let found = if is_wanted { self.library.find(pid, key, &process.rights).ok() } else { None };
+        // What the user wants is known from here on.
+        let predicts = self.library.predicts(process.context.uid);
+        if !predicts {
+            self.idle.iter().for_each(|idle| idle.forget(process.context.uid));
+        }
         let Some(found) = found else {
             self.counters.left_alone.count();
             return None;
         };
-        if part_of.is_none() {
+        if part_of.is_none() && predicts {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
         let done = match &found {

@@ -165,6 +165,15 @@ fn a_program_that_another_one_becomes_is_fetched_for() {
 }
 
 #[test]
+fn without_prediction_nothing_is_remembered_that_was() {
+    let Some(place) = Place::new() else { return };
+    let log = place.expect(&place.program("known"), unix_s());
+    assert!(log.exists());
+    let _service = Prepaged::start(&place, &["--no-learn", "--no-predict"]);
+    assert!(!log.exists());
+}
+
+#[test]
 fn what_is_expected_is_brought_in_and_its_use_is_counted() {
     let Some(place) = Place::new() else { return };
     let program = place.program("known");

@@ -337,3 +337,23 @@ fn the_machines_profiles_take_what_its_configuration_says_from_a_reload_on() {
         taken() <= 1 << 20
     });
 }
+
+#[test]
+fn of_a_user_who_wants_nothing_done_nothing_is_remembered() {
+    if !has_own_mounts("of_a_user_who_wants_nothing_done_nothing_is_remembered") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let [etc, home] = ["etc", "home"].map(|name| place.path(name));
+    fs::create_dir(&etc).unwrap();
+    fs::create_dir_all(home.join(".config/prepage")).unwrap();
+    fs::write(home.join(".config/prepage/config"), "enabled = no\n").unwrap();
+    fs::write(etc.join("passwd"), format!("root:x:0:0::{}:/bin/sh\n", home.display())).unwrap();
+    rustix::mount::mount_bind(&etc, "/etc").unwrap();
+    let _mounted = Mounted(Path::new("/etc"));
+    let program = place.program("known");
+    let log = place.expect(&program, unix_s());
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let _running = Running::start(&program);
+    service.wait_until("it is forgotten", || !log.exists());
+}
