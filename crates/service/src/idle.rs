@@ -52,6 +52,8 @@ pub struct Idle {
     current: Current,
     searches: Searches,
     log: Mutex<Log>,
+    /// Held while the log is written, without `log`: whoever writes it last, at the end, waits for whoever is at it.
+    writing: Mutex<()>,
     state: Mutex<State>,
     /// Not held together with `state`.
     rounds: Mutex<Rounds>,
@@ -133,6 +135,7 @@ impl Idle {
             current: Current::default(),
             searches: Searches::default(),
             log: Mutex::new(Log::read(directory)),
+            writing: Mutex::default(),
             state: Mutex::default(),
             rounds: Mutex::default(),
         }
@@ -301,6 +304,7 @@ impl Idle {
     }
 
     fn write_log(&self, all: bool) {
+        let _writing = lock(&self.writing);
         let (pages, directory) = {
             let mut log = lock(&self.log);
             (log.pages(all), log.directory().to_owned())
