@@ -14,7 +14,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::launches::Launches;
 use prepage_core::profile::{Profile, file as profile_file};
 use prepage_profiles::{Layer, ProgramKey, Stores};
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, has, unless_caches_dropped};
 use rustix::process::Signal;
 
 use support::*;
@@ -90,6 +90,10 @@ fn whoever_asks_byte_by_byte_keeps_nobody_else_from_an_answer() {
 /// Its pages are looked for before it is known how it is called, and then there is nothing left to do.
 #[test]
 fn a_program_of_one_role_that_is_in_memory_is_said_to_be_and_looked_at_less_and_less() {
+    unless_caches_dropped(is_said_to_be_in_memory_and_rests);
+}
+
+fn is_said_to_be_in_memory_and_rests() {
     let Some(place) = Place::new() else { return };
     let program = place.program("known");
     let file = place.cold_file("open", 0o644);

@@ -134,7 +134,6 @@ fn a_burst_of_starts_on_a_file_system_that_has_died_holds_up_nobody_else() {
     service.wait_until("they are seen", || service.count("starts") >= 2);
     let _running = Running::start(&known);
     service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
-    assert!(pages_in_memory(&file) >= 3);
     service.wait_until("those that wait are passed over", || service.count("crowded") >= 30);
 }
 
