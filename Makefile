@@ -256,6 +256,9 @@ try-deb: deb
 	@bench/packages mmdebstrap
 	packaging/deb/try
 
+# Where zsh looks; distributions have a directory of their own for packages.
+ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
+
 .PHONY: deb try-deb install-files
 install-files:
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools build/prepaged
@@ -264,7 +267,7 @@ install-files:
 	COMPLETE=bash build/prepage > build/completion
 	install -D -m 644 build/completion $(DESTDIR)$(PREFIX)/share/bash-completion/completions/prepage
 	COMPLETE=zsh build/prepage > build/completion
-	install -D -m 644 build/completion $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_prepage
+	install -D -m 644 build/completion $(DESTDIR)$(ZSH_COMPLETIONS)/_prepage
 	COMPLETE=fish build/prepage > build/completion
 	install -D -m 644 build/completion $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/prepage.fish
 	install -D -t $(DESTDIR)$(PREFIX)/lib/prepage build/libprepage-early-fault.so build/libprepage-agent.so

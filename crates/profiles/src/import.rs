@@ -13,6 +13,7 @@ use prepage_sys::mounts::{Mount, mounts};
 use crate::identity::{Skipped, identity_of, open_if_same};
 use crate::key::ProgramKey;
 use crate::layer::Layer;
+use crate::public::public;
 use crate::store::Stores;
 use crate::store_error::StoreError;
 
@@ -73,7 +74,8 @@ pub fn fit(profile: Profile, places: &Places) -> Imported {
     Imported { profile, left, news: false }
 }
 
-/// Adds what fits this machine to a layer of `stores`; or, in a `dry_run`, finds out what would be added.
+/// Adds what fits this machine to a layer of `stores`, to one that all read only what is [`public`]; or, in a `dry_run`, finds out what would
+/// be added.
 ///
 /// # Errors
 /// When the store cannot be read or written.
@@ -85,6 +87,9 @@ pub fn import(
     dry_run: bool,
 ) -> Result<Imported, StoreError> {
     let mut imported = fit(profile, places);
+    if layer != Layer::User {
+        imported = for_all(imported);
+    }
     if imported.profile.files.is_empty() {
         return Ok(imported);
     }
@@ -108,6 +113,24 @@ pub fn import(
         news
     };
     Ok(imported)
+}
+
+/// What of it all may have.
+fn for_all(imported: Imported) -> Imported {
+    let Imported { profile, mut left, news } = imported;
+    let paths: Vec<String> = profile.files.iter().map(|file| file.path.clone()).collect();
+    let [program, role] = [&profile.program, &profile.role].map(String::clone);
+    let Some(profile) = public(profile) else {
+        let reason = "the program stands in the call, or below a home directory".into();
+        left.push(Left { path: program.clone(), reason });
+        return Imported { profile: Profile { program, role, ..Profile::default() }, left, news };
+    };
+    let is_kept = |path: &String| profile.files.iter().any(|file| file.path == *path);
+    left.extend(paths.into_iter().filter(|path| !is_kept(path)).map(|path| {
+        let reason = "not everybody may read it, or it lies below a home directory".into();
+        Left { path, reason }
+    }));
+    Imported { profile, left, news }
 }
 
 /// The file as it is on this machine.
@@ -150,6 +173,7 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use prepage_core::profile::{Counts, Extent, FileIdentity, Lookup};
     use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -157,6 +181,7 @@ mod tests {
     use prepage_sys::mounts::parse_mounts;
 
     use super::*;
+    use crate::StartContextPaths;
     use crate::identity::{content_of, open_to_read};
 
     /// The file at `path` as another machine knows it.
@@ -234,6 +259,32 @@ mod tests {
         let first = stores.find(&key).unwrap().unwrap().profile;
         assert!(!taken(false) && !taken(true));
         assert_eq!(stores.find(&key).unwrap().unwrap().profile, first);
+    }
+
+    #[test]
+    fn what_is_private_is_left_out_of_layers_that_all_read_in_a_dry_run_as_well() {
+        let (dir, profile) = place();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let layers = Some(vec![dir.path().join("machine")]);
+        let paths = StartContextPaths {
+            store: Some(dir.path().join("user")),
+            layers,
+            ..StartContextPaths::default()
+        };
+        let stores = Stores::for_uid(rustix::process::geteuid().as_raw(), &paths).unwrap();
+        let take = |profile: &Profile, layer, dry_run| {
+            import(&stores, layer, profile.clone(), &Places::default(), dry_run).unwrap()
+        };
+        let private = Profile { role: "sh -c #0badcafe".into(), ..profile.clone() };
+        for dry_run in [true, false] {
+            for profile in [&private, &profile] {
+                let imported = take(profile, Layer::Machine, dry_run);
+                assert!(!imported.news && imported.profile.files.is_empty(), "{dry_run}");
+                assert!(imported.left.iter().any(|left| left.reason.contains("home directory")));
+            }
+            assert!(take(&private, Layer::User, dry_run).news);
+        }
+        assert!(stores.list(Layer::Machine).unwrap().is_empty());
     }
 
     #[test]

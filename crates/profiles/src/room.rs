@@ -30,7 +30,7 @@ const ROOM_SHARE: u64 = 16;
 pub(crate) struct StoreFile {
     pub(crate) path: PathBuf,
     used: SystemTime,
-    bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl StoreFile {
@@ -60,8 +60,8 @@ impl StoreFile {
     }
 }
 
-/// The files in a layer's directory, those used last first.
-pub(crate) fn files_of(directory: &Path) -> Vec<StoreFile> {
+/// The files in a layer's directory, `files_max` at most, those used last first.
+pub(crate) fn files_of(directory: &Path, files_max: usize) -> Vec<StoreFile> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let file = |entry: fs::DirEntry| {
         let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
@@ -69,21 +69,21 @@ pub(crate) fn files_of(directory: &Path) -> Vec<StoreFile> {
     };
     let is_profile =
         |entry: &fs::DirEntry| Path::new(&entry.file_name()).extension().is_some_and(|end| end == SUFFIX);
-    let mut files: Vec<StoreFile> = entries.filter(is_profile).filter_map(file).collect();
+    let mut files: Vec<StoreFile> = entries.take(files_max).filter(is_profile).filter_map(file).collect();
     files.sort_by(|a, b| (b.used, &b.path).cmp(&(a.used, &a.path)));
     files
 }
 
 /// How many profiles lie in a layer's directory, and how many bytes they take.
 pub fn taken_in(directory: &Path) -> (usize, u64) {
-    let files = files_of(directory);
+    let files = files_of(directory, usize::MAX);
     (files.len(), files.iter().map(|file| file.bytes).sum())
 }
 
 /// Removes profiles until those left take at most `bytes_max`, and those named like `written` are at most
 /// [`PROFILES_OF_A_NAME_MAX`]. `written`, which was just written, goes only where it is larger than that by itself.
 pub(crate) fn make_room(path: &Path, directory: BorrowedFd<'_>, written: &str, bytes_max: u64) {
-    let mut files = files_of(path);
+    let mut files = files_of(path, usize::MAX);
     let now = SystemTime::now();
     // What a clock that was ahead has marked would stay for as long as the clock was ahead, used or not: it ages from now on.
     for file in files.iter_mut().filter(|file| file.used > now && apart(file.used, now) > MARK_EVERY) {
@@ -98,7 +98,13 @@ pub(crate) fn make_room(path: &Path, directory: BorrowedFd<'_>, written: &str, b
     let wanted_bytes = if bytes > bytes_max { bytes_max - bytes_max / ROOM_SHARE } else { bytes_max };
     let is_written = |file: &StoreFile| file.path.file_name().is_some_and(|name| name == written);
     // The least useful come last. What was marked just now stood first already.
-    files.sort_by_cached_key(|file| (!is_written(file), file.was_started_once(directory)));
+    // So much is read that what had room before is looked at, whatever somebody has put beside it.
+    let mut left_bytes = bytes_max.saturating_mul(2);
+    files.sort_by_cached_key(|file| {
+        let is_looked_at = file.bytes <= left_bytes;
+        left_bytes -= if is_looked_at { file.bytes } else { 0 };
+        (!is_written(file), !is_looked_at || file.was_started_once(directory))
+    });
     for file in files.iter().rev() {
         let is_alike = file.is_named_like(written);
         let is_too_much = if is_written(file) { bytes > bytes_max } else { bytes > wanted_bytes };

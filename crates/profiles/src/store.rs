@@ -30,13 +30,28 @@ use crate::key::ProgramKey;
 use crate::layer::{Layer, StartContextPaths};
 use crate::public::public;
 use crate::replacement::write_at;
-use crate::room::{BYTES_MAX, files_of, make_room, mark_as_used};
+use crate::room::{BYTES_MAX, StoreFile, files_of, make_room, mark_as_used};
 use crate::store_error::StoreError;
 use crate::stored::{Found, Listed, Stored};
 use crate::trust;
 
 /// How long a writer waits for others: longer than any write takes, and not for ever where one of them hangs.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
+
+/// What is read of a layer at most: what lies there may be anything, and more than there is memory for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadMax {
+    /// Files.
+    pub files: usize,
+    /// Bytes of all of them, and those that one may take in memory.
+    pub bytes: u64,
+}
+
+impl ReadMax {
+    /// All there is.
+    pub const ALL: Self = Self { files: usize::MAX, bytes: u64::MAX };
+}
+
 /// The layers that one user sees.
 #[derive(Clone, Debug)]
 pub struct Stores {
@@ -253,7 +268,7 @@ impl Stores {
     /// When its directory cannot be read.
     pub fn list(&self, layer: Layer) -> Result<Vec<Listed>, StoreError> {
         let mut listed = Vec::new();
-        self.each(layer, &mut |one| {
+        self.each(layer, ReadMax::ALL, &mut |one| {
             listed.push(one);
             true
         })?;
@@ -261,24 +276,37 @@ impl Stores {
         Ok(listed)
     }
 
-    /// Hands every profile of a layer to `see`, those used last first, one at a time, until that returns false. Returns whether
-    /// it has seen all.
+    /// Hands every profile of a layer to `see`, those used last first, one at a time, until that returns false or `max` is reached:
+    /// what is damaged counts as well. Files for which there is no room left are passed over. Returns whether it has seen all.
     ///
     /// # Errors
     /// When its directory cannot be read.
-    pub fn each(&self, layer: Layer, see: &mut dyn FnMut(Listed) -> bool) -> Result<bool, StoreError> {
+    pub fn each(
+        &self,
+        layer: Layer,
+        max: ReadMax,
+        see: &mut dyn FnMut(Listed) -> bool,
+    ) -> Result<bool, StoreError> {
+        let (mut left_bytes, mut is_all) = (max.bytes, true);
         for (_, directory) in self.directories().filter(|one| one.0 == layer) {
             let Some(opened) = trust::open_directory(directory, self.uid)? else { continue };
-            for path in files_of(directory).into_iter().map(|file| file.path) {
+            let files = files_of(directory, max.files);
+            is_all &= files.len() < max.files;
+            for StoreFile { path, bytes, .. } in files {
+                if bytes > left_bytes {
+                    is_all = false;
+                    continue;
+                }
+                left_bytes -= bytes;
                 let read = self.read_file(opened.as_fd(), Layer::Vendor, &path).transpose();
                 let Some(read) = read else { continue };
-                let profile = read.and_then(|stored| Ok(stored.decode()?.0));
+                let profile = read.and_then(|stored| stored.decode_within(max.bytes));
                 if !see((path, profile)) {
                     return Ok(false);
                 }
             }
         }
-        Ok(true)
+        Ok(is_all)
     }
 
     /// Profiles of the same executable in other roles, at most `most`, those used last first. Only files named like that of
@@ -287,7 +315,10 @@ impl Stores {
         let mut profiles = Vec::new();
         for (_, directory) in self.directories() {
             let Ok(Some(opened)) = trust::open_directory(directory, self.uid) else { continue };
-            for file in files_of(directory).into_iter().filter(|file| file.is_named_like(&key.file_name())) {
+            for file in files_of(directory, usize::MAX)
+                .into_iter()
+                .filter(|file| file.is_named_like(&key.file_name()))
+            {
                 if profiles.len() == most {
                     return profiles;
                 }

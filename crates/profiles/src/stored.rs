@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::bounds::{LeftOut, bound};
-use prepage_core::profile::file;
+use prepage_core::profile::file::{self, PAYLOAD_BYTES_MAX, ProfileFileError, Room};
 
 use crate::layer::Layer;
 use crate::store_error::StoreError;
@@ -40,8 +40,21 @@ impl Stored {
     /// # Errors
     /// When the bytes make no sense.
     pub fn decode(&self) -> Result<(Profile, Vec<LeftOut>), StoreError> {
+        self.bounded(file::decode(&self.bytes))
+    }
+
+    /// The same, where it takes at most `bytes_max` in memory.
+    pub(crate) fn decode_within(&self, bytes_max: u64) -> Result<Profile, StoreError> {
+        let mut room = Room::of(bytes_max.min(PAYLOAD_BYTES_MAX) as usize);
+        Ok(self.bounded(file::decode_in(&self.bytes, &mut room))?.0)
+    }
+
+    fn bounded(
+        &self,
+        decoded: Result<Profile, ProfileFileError>,
+    ) -> Result<(Profile, Vec<LeftOut>), StoreError> {
         let unreadable = |source| StoreError::Unreadable { path: self.path.clone(), source };
-        let mut profile = file::decode(&self.bytes).map_err(unreadable)?;
+        let mut profile = decoded.map_err(unreadable)?;
         let cut = bound(&mut profile);
         Ok((profile, cut))
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use prepage_core::profile::file::{FORMAT_VERSION, decode, encode};
 use prepage_core::profile::{History, Profile};
 use prepage_profiles::room::{PROFILES_OF_A_NAME_MAX, taken_in};
+use prepage_profiles::store::ReadMax;
 use prepage_profiles::trust::Refused;
 use prepage_profiles::verify::{Verdict, sidecar, sidecars_below};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
@@ -343,4 +344,37 @@ fn only_what_is_surely_ours_and_surely_stale_may_be_pruned() {
     let verdict = |name: &str| sidecar(&dir.path().join(name)).verdict;
     assert!(matches!(verdict("build-id/ab/newer.profile"), Verdict::Unknown(_)));
     assert!(matches!(verdict("build-id/ab/pipe.profile"), Verdict::Unknown(_)), "it is not waited for");
+}
+
+#[test]
+fn of_a_layer_full_of_junk_so_much_is_read_and_no_more() {
+    let (dir, stores) = place();
+    let keys: Vec<ProgramKey> = ["a", "b", "c"].map(key).into();
+    keys.iter().for_each(|key| write(&stores, key, Layer::User));
+    let user = dir.path().join("user");
+    let junk = |name: &str, bytes: u64| {
+        let path = user.join(format!("{name}.profile"));
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    // Later ones are read first.
+    (0..40).for_each(|at| junk(&format!("sparse{at}"), 60 << 20));
+    (0..20).for_each(|at| junk(&format!("small{at}"), 100 << 10));
+    let seen = |max| {
+        let (mut sound, mut damaged) = (0, 0);
+        let is_all = stores.each(Layer::User, max, &mut |(_, read)| {
+            *(if read.is_ok() { &mut sound } else { &mut damaged }) += 1;
+            true
+        });
+        (sound, damaged, is_all.unwrap())
+    };
+    let bytes = 1 << 20;
+    assert_eq!(seen(ReadMax { files: 4096, bytes }), (3, 10, false), "ten of 100 KiB fit");
+    let (sound, damaged, is_all) = seen(ReadMax { files: 8, bytes });
+    assert!(sound + damaged <= 8 && !is_all);
+    names(&user).iter().filter(|name| name.starts_with('s')).for_each(|name| {
+        fs::remove_file(user.join(name)).unwrap();
+    });
+    assert_eq!(seen(ReadMax { files: 4096, bytes }), (3, 0, true));
+    assert_eq!(seen(ReadMax { files: 4096, bytes: 8 }), (0, 0, false));
 }

@@ -56,12 +56,22 @@ pub struct Fetches {
     counters: Arc<Counters>,
     readers: Mutex<HashMap<u64, Crew>>,
     under_way: Mutex<Vec<UnderWay>>,
-    /// What was fetched when.
-    recent: Mutex<HashMap<(String, String), Instant>>,
+    /// What was done last for each program and role.
+    recent: Mutex<HashMap<(String, String), Recent>>,
     /// For the next prefetch.
     budget: Mutex<Option<Budget>>,
     /// The control groups of this process, and when they were looked up: that reads all mounts.
     groups: Mutex<Option<(Instant, Memberships)>>,
+}
+
+/// What was done for a program in a role.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    at: Instant,
+    /// For this process.
+    pid: u32,
+    /// [`Done::Recent`] until that is known.
+    done: Done,
 }
 
 /// A prefetch under way.
@@ -89,11 +99,23 @@ impl Fetches {
         *lock(&self.budget) = Some(budget);
     }
 
-    /// Fetches what is known, unless it is in memory.
-    pub fn fetch(&self, known: &Arc<Known>, priority: Priority) -> Done {
-        if known.turn != Turn::Prefetch || known.is_left_alone() || self.is_recent(&known.key) {
+    /// Fetches what is known for process `pid`, unless it is in memory. Returns what was done for this process, also where that was
+    /// in an earlier call.
+    pub fn fetch(&self, known: &Arc<Known>, priority: Priority, pid: u32) -> Done {
+        if known.turn != Turn::Prefetch || known.is_left_alone() {
             return Done::Recent;
         }
+        if let Some(done) = self.recent(&known.key, pid) {
+            return done;
+        }
+        let done = self.fetch_now(known, priority);
+        if let Some(recent) = lock(&self.recent).get_mut(&name_of(&known.key)).filter(|one| one.pid == pid) {
+            recent.done = done;
+        }
+        done
+    }
+
+    fn fetch_now(&self, known: &Arc<Known>, priority: Priority) -> Done {
         let mut engine = Engine::new(known.planned.clone(), &known.figures);
         let budget = lock(&self.budget).take();
         engine.keep_within(budget.unwrap_or_else(Budget::of_process));
@@ -130,23 +152,27 @@ impl Fetches {
         Done::Fetched
     }
 
-    /// Whether a program was fetched in this role, by anybody's profile, a moment ago. It counts as fetched now.
-    fn is_recent(&self, key: &ProgramKey) -> bool {
+    /// What was done a moment ago for a program in this role, by anybody's profile, as process `pid` is to be told; `None` where
+    /// nothing was. It counts as done now.
+    fn recent(&self, key: &ProgramKey, pid: u32) -> Option<Done> {
         let mut recent = lock(&self.recent);
         if recent.len() >= RECENT_MAX {
-            recent.retain(|_, at| at.elapsed() < APART);
+            recent.retain(|_, one| one.at.elapsed() < APART);
         }
-        let now = Instant::now();
-        let before = recent.insert((key.program.clone(), key.role.clone()), now);
-        before.is_some_and(|before| now - before < APART)
+        let at = Instant::now();
+        let before = recent.get(&name_of(key)).filter(|one| at - one.at < APART).copied();
+        let holds = |one: &Recent| one.pid == pid || one.done == Done::Warm;
+        let done = before.filter(holds).map_or(Done::Recent, |one| one.done);
+        recent.insert(name_of(key), Recent { at, pid, done });
+        before.map(|_| done)
     }
 
-    /// Fetches what the roles of `program` have in common.
-    pub fn fetch_guess(&self, program: &str, guess: Option<Profile>) -> Done {
+    /// Fetches for process `pid` what the roles of `program` have in common.
+    pub fn fetch_guess(&self, program: &str, guess: Option<Profile>, pid: u32) -> Done {
         let Some(mut guess) = guess else { return Done::Unknown };
         guess.program = program.to_owned();
         let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
-        match self.fetch(&known, Priority::Guess) {
+        match self.fetch(&known, Priority::Guess, pid) {
             Done::Fetched => {
                 self.counters.guessed.count();
                 Done::Guessed
@@ -193,6 +219,11 @@ impl Fetches {
         let of_each = lock(&self.readers).values().map(Crew::threads).collect::<Vec<_>>();
         of_each.into_iter().fold((0, 0), |(all, hanging), (more, hang)| (all + more, hanging + hang))
     }
+}
+
+/// As `recent` has it.
+fn name_of(key: &ProgramKey) -> (String, String) {
+    (key.program.clone(), key.role.clone())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -52,6 +52,8 @@ pub struct Idle {
     current: Current,
     searches: Searches,
     log: Mutex<Log>,
+    /// Held while the log is written, without `log`: whoever writes it last, at the end, waits for whoever is at it.
+    writing: Mutex<()>,
     state: Mutex<State>,
     /// Not held together with `state`.
     rounds: Mutex<Rounds>,
@@ -133,6 +135,7 @@ impl Idle {
             current: Current::default(),
             searches: Searches::default(),
             log: Mutex::new(Log::read(directory)),
+            writing: Mutex::default(),
             state: Mutex::default(),
             rounds: Mutex::default(),
         }
@@ -143,16 +146,17 @@ impl Idle {
         self.current.stop();
     }
 
+    /// Forgets user `uid`, who does not want to be remembered.
+    pub fn forget(&self, uid: u32) {
+        lock(&self.log).forget(uid);
+        self.searches.forget(uid);
+    }
+
     /// Notes a start.
     pub fn launched(&self, process: &Process) {
         let key = &process.context.key;
         let what = Launched { program: key.program.clone(), role: key.role.clone() };
         let uid = process.context.uid;
-        if !self.library.predicts(uid) {
-            lock(&self.log).forget(uid);
-            self.searches.forget(uid);
-            return;
-        }
         self.searches.note(&process.rights, &process.search);
         lock(&self.log).launched(uid, &what, process.session, unix_s());
         let mut state = lock(&self.state);
@@ -300,6 +304,7 @@ impl Idle {
     }
 
     fn write_log(&self, all: bool) {
+        let _writing = lock(&self.writing);
         let (pages, directory) = {
             let mut log = lock(&self.log);
             (log.pages(all), log.directory().to_owned())

@@ -25,10 +25,10 @@
 //! | [`files`]     | what is known of an executed file without a look at its process          |
 //! | [`process`]   | a process that has executed a program                                    |
 //! | [`library`], [`known`] | the profiles held in memory, and one of them                    |
-//! | [`looks`]     | starts that are being looked at, by user                                 |
 //! | [`fetches`]   | the prefetches under way                                                 |
 //! | [`last_starts`] | what was done for the last starts                                      |
 //! | [`crew`]      | threads that wait for work, bounded, replaced where they hang            |
+//! | [`fair_crew`] | the same of which no user takes all                                      |
 //! | [`learner`]   | observe and persist, within a share of the processor                     |
 //! | [`allowance`] | that share                                                               |
 //! | [`tree`]      | whose start a process belongs to                                         |
@@ -69,6 +69,7 @@ pub mod crew;
 pub mod device_use;
 pub mod early;
 pub mod ext4;
+pub mod fair_crew;
 pub mod fetches;
 pub mod files;
 pub mod idle;
@@ -77,7 +78,6 @@ pub mod last_starts;
 pub mod learner;
 pub mod library;
 pub mod log;
-pub mod looks;
 pub mod lull;
 pub mod names;
 pub mod notify;

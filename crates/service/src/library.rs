@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use prepage_core::profile::Profile;
 use prepage_core::profile::merge::shared;
 use prepage_prefetch::config::Config;
+use prepage_profiles::store::ReadMax;
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::rights::Rights;
@@ -24,6 +25,8 @@ use crate::subject::is_of_subject;
 const BYTES_MAX: u64 = 10 << 20;
 /// What those of one user may take of it.
 const OF_A_USER_BYTES_MAX: u64 = 2 << 20;
+/// What is read for that: profiles that are held take about as much as their files, and some files are of no use.
+const OF_A_USER_READ: ReadMax = ReadMax { files: 4096, bytes: 4 * OF_A_USER_BYTES_MAX };
 /// Users whose profiles are in memory at once.
 const USERS_MAX: usize = 4;
 /// How old what is known of a user may get: whether the directory has changed is asked with the user's rights, for a start.
@@ -48,7 +51,8 @@ struct Shelf {
 }
 
 impl Shelf {
-    fn load(stores: &Stores, layer: Layer, rights: &Rights, bytes_max: u64) -> Self {
+    /// The profiles of `layer`, as far as they take at most `bytes_max` in memory.
+    fn load(stores: &Stores, layer: Layer, rights: &Rights, bytes_max: u64, max: ReadMax) -> Self {
         let mut shelf = Self { version: version(stores, layer), ..Self::default() };
         let mut see = |(_, profile): (PathBuf, Result<Profile, _>)| {
             let Ok(profile) = profile else { return true };
@@ -64,7 +68,7 @@ impl Shelf {
             fits
         };
         // A directory that cannot be followed has no profiles.
-        let all = stores.each(layer, &mut see).unwrap_or(true);
+        let all = stores.each(layer, max, &mut see).unwrap_or(true);
         shelf.is_cut = !all;
         shelf.looked = Some(Instant::now());
         shelf
@@ -93,13 +97,14 @@ fn version(stores: &Stores, layer: Layer) -> Option<(u64, u64, i64, i64)> {
 #[derive(Debug)]
 pub struct Library {
     layers: Option<Vec<PathBuf>>,
-    machine_stores: Stores,
     state: Mutex<State>,
 }
 
 /// Protected by `Library::state`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// Where the machine's profiles are, and what they may take, as the configuration said last.
+    machine_stores: Stores,
     machine: Arc<Shelf>,
     users: HashMap<u32, Arc<Shelf>>,
     handles: HashMap<FileHandle, String>,
@@ -114,14 +119,16 @@ impl Library {
         let paths = StartContextPaths { layers: layers.clone(), ..StartContextPaths::default() };
         let machine_stores = Stores::for_uid(0, &paths)?;
         machine_stores.directory(Layer::Machine)?;
-        let library = Self { layers, machine_stores, state: Mutex::default() };
+        let (machine, users, handles) = Default::default();
+        let state = Mutex::new(State { machine_stores, machine, users, handles });
+        let library = Self { layers, state };
         library.reload();
         Ok(library)
     }
 
     /// Where the machine's profiles are written.
-    pub fn machine_stores(&self) -> &Stores {
-        &self.machine_stores
+    pub fn machine_stores(&self) -> Stores {
+        self.lock().machine_stores.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -130,16 +137,18 @@ impl Library {
 
     /// Reads the machine's profiles again.
     pub fn reload(&self) {
-        let everybody = Rights::of_everybody();
-        let mut shelf = Shelf::load(&self.machine_stores, Layer::Machine, &everybody, BYTES_MAX);
-        shelf.config = Config::of_machine();
-        self.lock().machine = Arc::new(shelf);
+        let (everybody, config) = (Rights::of_everybody(), Config::of_machine());
+        let stores = self.machine_stores().keeping(config.store_bytes_max);
+        let mut shelf = Shelf::load(&stores, Layer::Machine, &everybody, BYTES_MAX, ReadMax::ALL);
+        shelf.config = config;
+        let mut state = self.lock();
+        (state.machine, state.machine_stores) = (Arc::new(shelf), stores);
     }
 
     /// Reads the machine's profiles again where they have changed. Returns whether they had.
     pub fn refresh(&self) -> bool {
         let before = self.lock().machine.version;
-        let has_changed = version(&self.machine_stores, Layer::Machine) != before;
+        let has_changed = version(&self.machine_stores(), Layer::Machine) != before;
         if has_changed {
             self.reload();
         }
@@ -148,11 +157,11 @@ impl Library {
 
     /// Has `write` change the machine's profile of `key` in the store, and reads that one again.
     pub fn update<E>(&self, key: &ProgramKey, write: impl FnOnce(&Stores) -> Result<(), E>) -> Result<(), E> {
-        let before = version(&self.machine_stores, Layer::Machine);
-        write(&self.machine_stores)?;
-        let path = self.machine_stores.path_of(key, Layer::Machine);
-        let Ok(Some(profile)) = path.and_then(|path| self.machine_stores.at_path(Layer::Machine, &path))
-        else {
+        let stores = self.machine_stores();
+        let before = version(&stores, Layer::Machine);
+        write(&stores)?;
+        let path = stores.path_of(key, Layer::Machine);
+        let Ok(Some(profile)) = path.and_then(|path| stores.at_path(Layer::Machine, &path)) else {
             return Ok(());
         };
         let known = Known::new(&profile, Rights::of_everybody());
@@ -171,7 +180,7 @@ impl Library {
         }
         // What others changed meanwhile is still to be read.
         if shelf.version == before {
-            shelf.version = version(&self.machine_stores, Layer::Machine);
+            shelf.version = version(&stores, Layer::Machine);
         }
         state.machine = Arc::new(shelf);
         Ok(())
@@ -210,10 +219,11 @@ impl Library {
         rights: &Rights,
         write: impl FnOnce(&Stores) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let (stores, _) = stores_of_user(rights.uid, self.layers.clone()).ok_or(StoreError::Nowhere)?;
+        let (stores, home) = stores_of_user(rights.uid, self.layers.clone()).ok_or(StoreError::Nowhere)?;
+        let config = self.lock().machine.config.clone();
         let written = {
             let _assumed = rights.assume().map_err(|_| StoreError::Nowhere)?;
-            write(&stores)
+            write(&stores.keeping(of_user(config, &home).store_bytes_max))
         };
         // They are looked at again in the next start.
         let mut state = self.lock();
@@ -239,9 +249,9 @@ impl Library {
             let is_same = held.as_ref().is_some_and(|held| held.version == version(&stores, Layer::User));
             let mut shelf = match held {
                 Some(held) if is_same => Shelf { looked: Some(Instant::now()), ..(*held).clone() },
-                _ => Shelf::load(&stores, Layer::User, rights, OF_A_USER_BYTES_MAX),
+                _ => Shelf::load(&stores, Layer::User, rights, OF_A_USER_BYTES_MAX, OF_A_USER_READ),
             };
-            shelf.config = Config::default().and(&home.join(".config/prepage/config"));
+            shelf.config = of_user(Config::default(), &home);
             Arc::new(shelf)
         };
         let mut state = self.lock();
@@ -277,7 +287,8 @@ impl Library {
             return Ok(None);
         }
         // It did not fit. It is read for this start.
-        let read = self.machine_stores.find(key).ok().flatten().filter(|found| found.layer == Layer::Machine);
+        let read =
+            self.machine_stores().find(key).ok().flatten().filter(|found| found.layer == Layer::Machine);
         Ok(read.map(|found| Arc::new(Known::new(&found.profile, Rights::of_everybody()))))
     }
 
@@ -374,6 +385,11 @@ pub(crate) fn stores_of_user(uid: u32, layers: Option<Vec<PathBuf>>) -> Option<(
     let store = own.filter(|_| uid == rustix::process::geteuid().as_raw());
     let paths = StartContextPaths { store, home: Some(home.clone()), layers, ..StartContextPaths::default() };
     Some((Stores::for_uid(uid, &paths).ok()?, home))
+}
+
+/// `config` with what the user whose home directory this is has said. To be called with the user's rights.
+pub(crate) fn of_user(config: Config, home: &Path) -> Config {
+    config.and(&home.join(".config/prepage/config"))
 }
 
 /// The home directory and the group that /etc/passwd says. Other sources of users may ask a network.

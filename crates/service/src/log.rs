@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,9 @@ use prepage_profiles::trust::{open_directory, read_below};
 
 /// Users whose launches are remembered.
 const USERS_MAX: usize = 32;
+/// One who has launched nothing for so many seconds makes room for another. Sooner, whoever has many users' numbers at hand would have
+/// all others forgotten.
+const AWAY_S: u64 = 7 * 86_400;
 /// More than the largest log takes.
 const BYTES_MAX: u64 = 1 << 20;
 /// A log that has changed is written after this long.
@@ -39,6 +42,8 @@ struct User {
     launches: Launches,
     /// The last logins that launched something.
     sessions: Vec<u32>,
+    /// When the user last launched something; before this run, when that was written. Seconds since 1970.
+    last_unix_s: u64,
     has_changed: bool,
     written: Option<Instant>,
 }
@@ -55,22 +60,36 @@ impl Log {
     pub fn read(directory: PathBuf) -> Self {
         let mut log = Self { directory, users: HashMap::new(), forgotten: Vec::new(), utc_offset_s: 0 };
         let Ok(Some(opened)) = open_directory(&log.directory, ROOT) else { return log };
-        let names = std::fs::read_dir(&log.directory).into_iter().flatten().flatten();
-        let users = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        for uid in users.take(USERS_MAX) {
+        let mut users = uids_in(&log.directory);
+        users.sort_by_key(|(_, written_unix_s)| std::cmp::Reverse(*written_unix_s));
+        for (uid, last_unix_s) in users.into_iter().take(USERS_MAX) {
             if let Ok(launches) = read(&opened, uid) {
-                log.users.insert(uid, User { launches, ..User::default() });
+                log.users.insert(uid, User { launches, last_unix_s, ..User::default() });
             }
         }
         log
     }
 
+    /// Removes what lies in `directory`, which need not exist: nothing of anybody is to be remembered.
+    pub fn remove(directory: &Path) {
+        if matches!(open_directory(directory, ROOT), Ok(Some(_))) {
+            uids_in(directory)
+                .into_iter()
+                .for_each(|(uid, _)| _ = Page { uid, bytes: None }.write(directory));
+        }
+    }
+
     /// User `uid` has launched `what` in the login `session`, where it is in one.
     pub fn launched(&mut self, uid: u32, what: &Launched, session: Option<u32>, now_unix_s: u64) {
         if self.users.len() >= USERS_MAX && !self.users.contains_key(&uid) {
-            return;
+            let oldest = self.users.iter().min_by_key(|(_, user)| user.last_unix_s);
+            let away = oldest.filter(|(_, user)| now_unix_s.abs_diff(user.last_unix_s) > AWAY_S);
+            let Some((&away, _)) = away else { return };
+            self.forget(away);
         }
+        self.forgotten.retain(|forgotten| *forgotten != uid);
         let user = self.users.entry(uid).or_default();
+        user.last_unix_s = now_unix_s;
         let is_new = session.is_some_and(|session| !user.sessions.contains(&session));
         if is_new {
             user.sessions.truncate(SESSIONS_MAX - 1);
@@ -126,7 +145,7 @@ impl Log {
         }
     }
 
-    /// Forgets user `uid`, who does not want to be remembered.
+    /// Forgets user `uid`.
     pub fn forget(&mut self, uid: u32) {
         if self.users.remove(&uid).is_some() {
             self.forgotten.push(uid);
@@ -157,6 +176,16 @@ impl Page {
         let opened = opened.ok_or(io::ErrorKind::NotFound)?;
         write_at(opened.as_fd(), Path::new(&name), 0o600, bytes)
     }
+}
+
+/// The users whose logs lie in `directory`, and when each was written, in seconds since 1970.
+fn uids_in(directory: &Path) -> Vec<(u32, u64)> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let user = |entry: std::fs::DirEntry| {
+        let uid = entry.file_name().to_str()?.parse().ok()?;
+        Some((uid, entry.metadata().map_or(0, |file| file.mtime().try_into().unwrap_or(0))))
+    };
+    entries.filter_map(user).collect()
 }
 
 fn read(directory: &OwnedFd, uid: u32) -> io::Result<Launches> {
@@ -236,9 +265,38 @@ mod tests {
         four_days(&mut log);
         assert!(log.pages(true).iter().all(|page| page.write(log.directory()).is_err()));
         assert_eq!(log.size(), (1, 2));
-        for uid in 0..100 {
-            log.launched(uid, &what("a"), None, NOW);
+    }
+
+    #[test]
+    fn who_is_away_for_long_makes_room_and_nothing_is_left_of_who_is_forgotten() {
+        if !has(Need::Root) {
+            return;
         }
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = Log::read(directory.path().join("launches"));
+        let write =
+            |log: &mut Log| log.pages(true).iter().for_each(|page| page.write(log.directory()).unwrap());
+        let users = |log: &Log| {
+            let mut users: Vec<u32> = uids_in(log.directory()).into_iter().map(|(uid, _)| uid).collect();
+            users.sort_unstable();
+            users
+        };
+        let most = USERS_MAX as u32;
+        (0..most).for_each(|uid| log.launched(uid, &what("a"), None, NOW + u64::from(uid)));
+        log.launched(most, &what("a"), None, NOW + AWAY_S);
         assert_eq!(log.size().0, USERS_MAX);
+        log.launched(0, &what("a"), None, NOW + AWAY_S);
+        write(&mut log);
+        assert_eq!(users(&log), (0..most).collect::<Vec<_>>(), "nobody is away");
+        log.launched(most, &what("a"), None, NOW + AWAY_S + 2);
+        write(&mut log);
+        assert_eq!(users(&log), (0..=most).filter(|uid| *uid != 1).collect::<Vec<_>>());
+        // One who was forgotten and comes back before that is written.
+        log.forget(0);
+        log.launched(0, &what("a"), None, NOW + AWAY_S + 3);
+        write(&mut log);
+        assert!(users(&log).contains(&0));
+        Log::remove(log.directory());
+        assert!(users(&log).is_empty());
     }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::{PAGE_SIZE, PageIndex};
-use prepage_observe::sightings::Sightings;
+use prepage_observe::sightings::{PAGES_MAX, Sightings};
 use prepage_profiles::elf::Elf;
 use prepage_profiles::identity::{identity_of, open_to_read};
 use prepage_sys::exec_watch::{ExecWatch, Seen};
@@ -33,6 +33,9 @@ const OPENED_MAX: usize = 1 << 16;
 /// Processes of which is remembered whether they count.
 const PROCESSES_MAX: usize = 1 << 14;
 
+/// Pages of one file that are noted, 256 MiB: one that is read as a whole, an image or a database, leaves room for all others.
+const PAGES_OF_A_FILE_MAX: usize = PAGES_MAX / 8;
+
 /// Pages that this process has used itself, by file.
 pub type OwnUses = HashMap<String, HashSet<u64>>;
 
@@ -47,9 +50,10 @@ pub struct Opened {
     sightings: Sightings,
     /// By file system: a directory on it.
     places: HashMap<u64, Option<File>>,
-    /// Whether what a process opens counts.
+    /// Whether what a process opens counts. One of another user may become one of this user.
     counts: HashMap<u32, bool>,
     is_lost: bool,
+    pages_of_a_file_max: usize,
 }
 
 impl Opened {
@@ -75,6 +79,7 @@ impl Opened {
             places: HashMap::new(),
             counts: HashMap::new(),
             is_lost: false,
+            pages_of_a_file_max: PAGES_OF_A_FILE_MAX,
         })
     }
 
@@ -120,16 +125,20 @@ impl Opened {
 
     /// Whether a process is another's than prepage's own, and of the user where one is meant. One that is gone counts for all alone.
     fn is_counted(&mut self, pid: u32) -> bool {
+        if let Some(&counts) = self.counts.get(&pid) {
+            return counts;
+        }
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let is_own = program.file_name().is_some_and(|name| name == "prepaged" || name == "prepage-tools");
+        let is_meant = |uid| Rights::of_process(pid).is_ok_and(|rights| rights.uid == uid);
+        if !is_own && !self.uid.is_none_or(is_meant) {
+            return false;
+        }
         if self.counts.len() >= PROCESSES_MAX {
             self.counts.clear();
         }
-        let uid = self.uid;
-        *self.counts.entry(pid).or_insert_with(|| {
-            let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-            let is_own =
-                program.file_name().is_some_and(|name| name == "prepaged" || name == "prepage-tools");
-            !is_own && uid.is_none_or(|uid| Rights::of_process(pid).is_ok_and(|rights| rights.uid == uid))
-        })
+        self.counts.insert(pid, !is_own);
+        !is_own
     }
 
     /// A directory on the file system with this number.
@@ -151,7 +160,7 @@ impl Opened {
     /// Where the kernel keeps no notes of pages.
     pub fn observation(mut self, rights: &Rights, own: &OwnUses) -> io::Result<Observation> {
         let flags = PageFlags::open()?;
-        let nothing = HashSet::new();
+        let (nothing, mut cut) = (HashSet::new(), HashSet::new());
         for (time_ns, path) in &self.files {
             let opened = {
                 let _assumed = rights.assume()?;
@@ -170,13 +179,20 @@ impl Opened {
                 if is_used(page, noted, own) { &mut used } else { &mut others }.push(page);
             });
             used.extend(copied(&file, &used, &others));
+            if used.len() > self.pages_of_a_file_max {
+                used.truncate(self.pages_of_a_file_max);
+                cut.insert(path.as_path());
+            }
             used.into_iter().for_each(|page| _ = sightings.touch(*time_ns, place, page));
         }
         let mut observation = self.sightings.observation();
         let is_whole = !self.is_lost && !self.sightings.is_full();
         observation.coverage = if is_whole { Coverage::Superset } else { Coverage::Partial };
         observation.names_coverage = observation.coverage;
-        observation.files.iter_mut().for_each(|file| file.coverage = observation.coverage);
+        for file in &mut observation.files {
+            let is_cut = cut.contains(Path::new(&file.path));
+            file.coverage = if is_cut { Coverage::Partial } else { observation.coverage };
+        }
         Ok(observation)
     }
 }
@@ -205,7 +221,70 @@ fn is_used(page: PageIndex, noted: Noted, own: &HashSet<u64>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use prepage_testing::{Need, has, unless_caches_dropped};
+
     use super::*;
+
+    /// As login(1) and sshd do: what belongs to nobody opens files before it is the user's.
+    #[test]
+    fn a_process_that_becomes_one_of_the_user_counts_from_then_on() {
+        const UID: u32 = 65534;
+        if !has(Need::Root) {
+            return;
+        }
+        let mut opened = Opened::watch(Some(UID)).unwrap();
+        let becomes = format!("read -r line; exec setpriv --reuid {UID} --clear-groups sleep 60");
+        let mut child = Command::new("sh").args(["-c", &becomes]).stdin(Stdio::piped()).spawn().unwrap();
+        let before = opened.is_counted(child.id());
+        drop(child.stdin.take());
+        let until = Instant::now() + Duration::from_secs(60);
+        let is_counted = loop {
+            if opened.is_counted(child.id()) || Instant::now() > until {
+                break opened.is_counted(child.id());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((before, is_counted), (false, true));
+    }
+
+    #[test]
+    fn of_a_file_so_many_pages_are_noted_and_others_are_seen_as_before() {
+        if has(Need::Root) {
+            unless_caches_dropped(so_many_pages_are_noted);
+        }
+    }
+
+    fn so_many_pages_are_noted() {
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let paths = ["large", "small"].map(|name| directory.path().canonicalize().unwrap().join(name));
+        paths.iter().zip([4, 2]).for_each(|(path, pages)| {
+            std::fs::write(path, vec![1; pages * PAGE_SIZE as usize]).unwrap();
+        });
+        // What was made meanwhile is left out: the clock of files stands still for some milliseconds.
+        std::thread::sleep(Duration::from_millis(50));
+        let mut opened = Opened::watch(Some(u32::MAX)).unwrap();
+        opened.pages_of_a_file_max = 3;
+        for (time_ns, path) in (1..).zip(&paths) {
+            // Written, they are used once.
+            std::fs::read(path).unwrap();
+            opened.files.push((time_ns, path.clone()));
+        }
+        let rights = Rights { uid: 0, gid: 0, groups: Vec::new() };
+        let seen = opened.observation(&rights, &OwnUses::new()).unwrap();
+        let seen = seen.files.iter().map(|file| {
+            (PathBuf::from(&file.path), file.coverage, file.pages.iter().map(|used| used.range.len()).sum())
+        });
+        let [large, small] = paths;
+        assert_eq!(
+            seen.collect::<Vec<(PathBuf, Coverage, u64)>>(),
+            [(large, Coverage::Partial, 3), (small, Coverage::Superset, 2)]
+        );
+    }
 
     #[test]
     fn what_a_prefetch_itself_has_read_counts_once_somebody_else_has_used_it() {

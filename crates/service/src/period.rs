@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocks::{Device, willneed_pages};
 use crate::early::{self, Early};
-use crate::library::home;
+use crate::library::{home, of_user};
 use crate::notify;
 use crate::opened::Opened;
 use crate::options::ServiceError;
@@ -104,7 +104,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let mut early = options.root.as_deref().map(Early::enter).transpose()?;
     let config = config(subject);
     let is_off = !config.enabled || early.as_ref().is_some_and(|early| !early.is_wanted);
-    let stores = subject.stores(options.layers.clone())?;
+    let stores = subject.stores(options.layers.clone())?.keeping(config.store_bytes_max);
     let _turn = match subject {
         _ if is_off => None,
         Subject::Boot => {
@@ -218,7 +218,7 @@ fn config(subject: Subject) -> Config {
     let config = Config::of_machine();
     let Subject::Session(uid) = subject else { return config };
     match (subject.rights().assume(), home(uid)) {
-        (Ok(_assumed), Some((home, _))) => config.and(&home.join(".config/prepage/config")),
+        (Ok(_assumed), Some((home, _))) => of_user(config, &home),
         // Nothing is known of the user, and nothing can be done.
         _ => Config { enabled: false, ..config },
     }

@@ -183,6 +183,14 @@ pub fn user_of(pid: u32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).map(|process| process.uid()).ok()
 }
 
+/// Whose files process `pid` opens. The kernel shows the directory of a process whose program its user may not read as root's.
+pub fn starter_of(pid: u32) -> Option<u32> {
+    match user_of(pid)? {
+        0 => Rights::of_process(pid).ok().map(|rights| rights.uid),
+        uid => Some(uid),
+    }
+}
+
 /// Clock ticks since the machine was started, as processes' starts are counted.
 pub fn boot_ticks() -> u64 {
     let now = clock_gettime(ClockId::Boottime);

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use prepage_core::profile::observation::Observation;
+use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::plan::{self, PlanOptions, plan};
 use prepage_core::profile::{Extent, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -133,8 +133,11 @@ impl Replay {
         own
     }
 
-    /// Of the pages of files that are known, how many were used.
+    /// Of the pages of files that are known, how many were used; `None` where that was seen in part.
     pub fn used_pages(&self, observation: &Observation) -> Option<u64> {
+        if observation.coverage == Coverage::Partial {
+            return None;
+        }
         let choice = &self.files.as_ref()?.choice;
         let unused = choice.pages_unused_in(observation);
         Some(choice.planned.pages().saturating_sub(unused.into()))
@@ -189,6 +192,15 @@ mod tests {
     use prepage_core::profile::{FileIdentity, Fingerprint, Touches};
 
     use super::*;
+
+    #[test]
+    fn what_was_used_is_not_said_where_it_was_seen_in_part() {
+        let known = Known { plan: plan_for(READ_PAGES_MAX), profile: Some(Profile::default()), blocks: None };
+        let replay = Replay::begin(known, &Rights::of_everybody(), Budget::of_process).unwrap();
+        let seen = prepage_observe::sightings::Sightings::default().observation();
+        let used = |coverage| replay.used_pages(&Observation { coverage, ..seen.clone() });
+        assert_eq!([Coverage::Superset, Coverage::Partial].map(used), [Some(0), None]);
+    }
 
     #[test]
     fn long_reads_and_short_ones_are_apart_and_together_all_that_there_is() {

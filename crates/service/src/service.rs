@@ -23,6 +23,7 @@ use crate::awaited::{Awaited, Begun};
 use crate::confined::Confined;
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
+use crate::fair_crew::FairCrew;
 use crate::fetches::{Done, Fetches};
 use crate::files::Files;
 use crate::idle::Idle;
@@ -30,13 +31,13 @@ use crate::known::Known;
 use crate::last_starts::LastStarts;
 use crate::learner::Learner;
 use crate::library::Library;
-use crate::looks::Looks;
+use crate::log::Log;
 use crate::lull::Lull;
 use crate::names::Names;
 use crate::notify;
 use crate::options::{Options, ServiceError};
 use crate::pace::Pace;
-use crate::process::{LeftAlone, Process, boot_ticks, is_switched_off, started_since, user_of};
+use crate::process::{LeftAlone, Process, boot_ticks, is_switched_off, started_since, starter_of, user_of};
 use crate::socket::Socket;
 use crate::tree::{Kind, Tree};
 use crate::watch::Watch;
@@ -49,7 +50,8 @@ const HANG_UP: i32 = 1;
 const TICK: Duration = Duration::from_secs(1);
 /// Threads that look at starts; two of them may observe.
 const LAUNCHERS: usize = 8;
-const LAUNCHES_WAITING_MAX: usize = 512;
+/// Work that waits for the thread that does what is done now and then.
+const UPKEEP_WAITING_MAX: usize = 8;
 /// What a program starts within this time is part of its start.
 const START_WINDOW: Duration = Duration::from_secs(3);
 /// What `prepage run` has started is its own for as long as it serves a start.
@@ -70,12 +72,14 @@ pub struct Service {
     pub(crate) began: Instant,
     learns: bool,
     below: Option<PathBuf>,
-    launchers: Crew,
+    /// What is done now and then: no start takes its thread.
+    upkeep: Crew,
     fetches: Fetches,
     names: Names,
     pub(crate) idle: Option<Arc<Idle>>,
     tree: Tree,
-    looks: Arc<Looks>,
+    /// What looks at starts.
+    looks: Arc<FairCrew>,
     /// Whether what is looked at now and then is being looked at.
     is_looking: AtomicBool,
     pub(crate) last_starts: LastStarts,
@@ -96,6 +100,9 @@ impl Service {
         let library = Arc::new(Library::open(options.layers.clone())?);
         let counters = Arc::new(Counters::default());
         let log = library.machine_stores().directory(Layer::Machine)?.join(LAUNCHES);
+        if options.idle_after.is_none() {
+            Log::remove(&log);
+        }
         let idle = |after| Arc::new(Idle::new(library.clone(), counters.clone(), log, after));
         let service = Arc::new(Self {
             confined,
@@ -109,9 +116,9 @@ impl Service {
             began: Instant::now(),
             learns: options.learn,
             below: options.below.clone(),
-            launchers: Crew::new("launch", LAUNCHERS, LAUNCHES_WAITING_MAX),
+            upkeep: Crew::new("upkeep", 1, UPKEEP_WAITING_MAX),
             tree: Tree::default(),
-            looks: Arc::default(),
+            looks: Arc::new(FairCrew::new("launch", LAUNCHERS)),
             is_looking: AtomicBool::new(false),
             last_starts: LastStarts::default(),
             files: Files::default(),
@@ -125,7 +132,7 @@ impl Service {
         };
         if options.learn {
             let learner = service.learner.clone();
-            service.launchers.lend(Priority::Start, Box::new(move || learner.get_ready()));
+            service.upkeep.lend(Priority::Start, Box::new(move || learner.get_ready()));
         }
         notify::say("READY=1");
         service.watch_until_told(&signals)?;
@@ -172,7 +179,7 @@ impl Service {
                 if lost {
                     self.counters.lost.count();
                     let service = self.clone();
-                    self.launchers.lend(Priority::Start, Box::new(move || service.rescan(drained)));
+                    self.upkeep.lend(Priority::Start, Box::new(move || service.rescan(drained)));
                 }
                 drained = now;
                 // Those that are awaited are looked at by the clock.
@@ -181,7 +188,7 @@ impl Service {
                     std::thread::sleep(lull);
                 }
             }
-            awaited.look(&mut |pid, file| self.launch(pid, file));
+            awaited.look(&mut |pid, file| self.launch(pid, Some(file)));
             if has_mounts {
                 mounts.want();
             }
@@ -201,7 +208,7 @@ impl Service {
                         service.library.reload();
                         service.names.want();
                     };
-                    self.launchers.lend(Priority::Start, Box::new(reload));
+                    self.upkeep.lend(Priority::Start, Box::new(reload));
                 }
             }
             if ticked.elapsed() >= watchdog {
@@ -215,6 +222,7 @@ impl Service {
     /// What is looked at now and then. Whatever may wait for a disk is done elsewhere.
     fn tick(self: &Arc<Self>) {
         let is_quiet = self.fetches.look();
+        self.counters.crowded.add(self.looks.drop_late() as u64);
         // Where the last look still waits, another would only take the place of starts.
         if self.is_looking.swap(true, Ordering::Relaxed) {
             return;
@@ -232,7 +240,7 @@ impl Service {
             service.idle.iter().for_each(|idle| idle.tick(is_quiet));
             service.is_looking.store(false, Ordering::Relaxed);
         };
-        if !self.launchers.lend(Priority::Guess, Box::new(look)) {
+        if !self.upkeep.lend(Priority::Guess, Box::new(look)) {
             self.is_looking.store(false, Ordering::Relaxed);
         }
     }
@@ -272,11 +280,13 @@ impl Service {
         }
         let begun = awaited.begin(pid, file.clone());
         match begun {
-            Begun::Done => self.launch(pid, file),
+            Begun::Done => self.launch(pid, Some(file)),
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
             Begun::Awaited if is_known && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) => {
-                let service = self.clone();
-                self.launchers.lend(Priority::Start, Box::new(move || service.start_early(pid, &file)));
+                if let Some(uid) = starter_of(pid) {
+                    let service = self.clone();
+                    self.looks.lend(uid, Box::new(move |_look| service.start_early(pid, &file)));
+                }
             }
             Begun::Awaited | Begun::Gone => {}
             Begun::Crowded => self.counters.crowded.count(),
@@ -295,24 +305,21 @@ impl Service {
             && self.library.is_wanted_by_user(uid, pid, name, program)
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            self.fetches.fetch(&known, Priority::Start);
+            self.fetches.fetch(&known, Priority::Start, pid);
         }
     }
 
-    /// Process `pid` runs the program in `file`.
-    fn launch(self: &Arc<Self>, pid: u32, file: FileHandle) {
-        let Some(uid) = user_of(pid) else { return };
+    /// Process `pid` runs a program: that in `file`, where that is said.
+    fn launch(self: &Arc<Self>, pid: u32, file: Option<FileHandle>) {
+        let Some(uid) = starter_of(pid) else { return };
         self.idle.iter().for_each(|idle| idle.give_way());
-        let Some(look) = self.looks.begin(uid) else { return self.counters.crowded.count() };
         let service = self.clone();
-        let start = move || {
-            let process = {
-                let _slow = look.at_work();
-                service.fetch_for(pid, Some(file))
-            };
+        let start = move |look| {
+            let process = service.fetch_for(pid, file);
+            drop(look);
             process.inspect(|process| service.observe(process));
         };
-        if !self.launchers.lend(Priority::Start, Box::new(start)) {
+        if !self.looks.lend(uid, Box::new(start)) {
             self.counters.crowded.count();
         }
     }
@@ -339,11 +346,16 @@ impl Service {
             && self.below.as_ref().is_none_or(|below| process.program().starts_with(below))
             && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
         let found = if is_wanted { self.library.find(pid, key, &process.rights).ok() } else { None };
+        // What the user wants is known from here on.
+        let predicts = self.library.predicts(process.context.uid);
+        if !predicts {
+            self.idle.iter().for_each(|idle| idle.forget(process.context.uid));
+        }
         let Some(found) = found else {
             self.counters.left_alone.count();
             return None;
         };
-        if part_of.is_none() {
+        if part_of.is_none() && predicts {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
         let done = match &found {
@@ -352,13 +364,13 @@ impl Service {
                     self.library.note(file.clone(), &key.program);
                 }
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
-                self.fetches.fetch(known, Priority::Start)
+                self.fetches.fetch(known, Priority::Start, pid)
             }
             None => {
                 self.counters.unknown.count();
                 file.iter().for_each(|file| self.files.note_stranger(file.clone()));
                 if part_of.is_none() {
-                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program))
+                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program), pid)
                 } else {
                     Done::Unknown
                 }
@@ -395,17 +407,16 @@ impl Service {
     }
 
     /// Looks at the processes that were started since `since_ticks`: execs were missed.
-    fn rescan(&self, since_ticks: u64) {
+    fn rescan(self: &Arc<Self>, since_ticks: u64) {
         for pid in started_since(since_ticks).into_iter().take(RESCANNED_MAX) {
             self.counters.rescanned.count();
-            let process = self.fetch_for(pid, None);
-            process.inspect(|process| self.observe(process));
+            self.launch(pid, None);
         }
     }
 
     /// Threads that launch and that read, and how many of all of them hang.
     pub(crate) fn threads(&self) -> (usize, usize, usize) {
-        let (launching, hanging) = self.launchers.threads();
+        let (launching, hanging) = self.looks.threads();
         let (reading, hang) = self.fetches.threads();
         (launching, reading, hanging + hang)
     }

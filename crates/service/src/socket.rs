@@ -9,8 +9,9 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::fair_crew::FairCrew;
 use crate::service::Service;
 use crate::status::{Status, metrics};
 
@@ -18,8 +19,10 @@ use crate::status::{Status, metrics};
 pub const USUAL: &str = "/run/prepage/service";
 /// A question is a line or a small request.
 const QUESTION_BYTES_MAX: usize = 4096;
-/// One is answered after the other: whoever does not ask or listen holds up the others for no longer.
+/// Whoever has not asked and listened by then is answered no further.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Threads that answer: one user holds up two of them.
+const THREADS: usize = 6;
 
 /// The socket, as long as the service runs.
 #[derive(Debug)]
@@ -44,16 +47,23 @@ impl Socket {
         }
         let listener = UnixListener::bind(path)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-        let answer = move || {
+        let crew = Arc::new(FairCrew::new("answer", THREADS));
+        let accept = move || {
             for stream in listener.incoming() {
-                match stream {
-                    // Whoever hangs up early hears nothing.
-                    Ok(mut stream) => drop(answer(&mut stream, &service)),
-                    Err(_) => std::thread::sleep(PATIENCE),
-                }
+                let asks = stream.and_then(|stream| {
+                    let uid = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
+                    Ok((stream, uid))
+                });
+                let Ok((stream, uid)) = asks else {
+                    std::thread::sleep(PATIENCE);
+                    continue;
+                };
+                let service = service.clone();
+                // Whoever hangs up early, or asks too often at once, hears nothing.
+                crew.lend(uid, Box::new(move |_at_work| drop(answer(&stream, uid, &service))));
             }
         };
-        std::thread::Builder::new().name("answer".into()).spawn(answer)?;
+        std::thread::Builder::new().name("accept".into()).spawn(accept)?;
         Ok(Self { path: path.to_owned() })
     }
 }
@@ -64,10 +74,43 @@ impl Drop for Socket {
     }
 }
 
-fn answer(stream: &mut UnixStream, service: &Service) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let uid = rustix::net::sockopt::socket_peercred(&*stream)?.uid.as_raw();
+/// A stream that is read from and written to until a time, and then no more.
+struct Until<'a> {
+    stream: &'a UnixStream,
+    until: Instant,
+}
+
+impl<'a> Until<'a> {
+    fn now_and(patience: Duration, stream: &'a UnixStream) -> Self {
+        Self { stream, until: Instant::now() + patience }
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Until<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn answer(stream: &UnixStream, uid: u32, service: &Service) -> io::Result<()> {
+    let mut stream = Until::now_and(PATIENCE, stream);
     let mut question = vec![0; QUESTION_BYTES_MAX];
     let mut filled = 0;
     while filled < question.len() && !question[..filled].contains(&b'\n') {
@@ -96,12 +139,16 @@ fn answer(stream: &mut UnixStream, service: &Service) -> io::Result<()> {
 /// Asks the service at `path` for its status.
 ///
 /// # Errors
-/// NotFound or ConnectionRefused where none runs.
+/// NotFound or ConnectionRefused where none runs; TimedOut where it takes too long.
 pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
-    let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(10 * PATIENCE))?;
+    let stream = UnixStream::connect(path)?;
+    let mut stream = Until::now_and(10 * PATIENCE, &stream);
     stream.write_all(b"status\n")?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
+    // A read that waited for as long as it may says that it would have to wait.
+    let read = stream.read_to_end(&mut answer);
+    read.map_err(|error| {
+        if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
+    })?;
     Ok(serde_json::from_slice(&answer)?)
 }

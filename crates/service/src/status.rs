@@ -130,7 +130,7 @@ impl Status {
             hanging_threads,
             counts: service.counters.all().into_iter().map(|(name, _, value)| (name.into(), value)).collect(),
             idle: service.idle.as_ref().map(|idle| idle.status(uid)),
-            boot: PeriodReport::of_last_boot(service.library.machine_stores()),
+            boot: PeriodReport::of_last_boot(&service.library.machine_stores()),
             confined: service.confined.clone(),
             file_systems: file_systems.collect(),
             last_starts: service.last_starts.of(uid).into_iter().map(start).collect(),

@@ -3,16 +3,18 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use prepage_core::PAGE_SIZE;
 use prepage_core::launches::Launches;
 use prepage_core::profile::{Profile, file as profile_file};
 use prepage_profiles::{Layer, ProgramKey, Stores};
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, has, unless_caches_dropped};
 use rustix::process::Signal;
 
 use support::*;
@@ -45,6 +47,70 @@ fn a_program_that_is_executed_again_and_again_is_not_looked_at_each_time() {
         let _running = Running::start(&program);
         service.count("passed") > 0
     });
+}
+
+#[test]
+fn whoever_asks_byte_by_byte_keeps_nobody_else_from_an_answer() {
+    const NOBODY: u32 = 65534;
+    let Some(place) = Place::new() else { return };
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    // A byte each 0.4 s, on as many connections as one can have.
+    let script = "import socket, sys, time\n\
+                  all = []\n\
+                  for _ in range(100):\n    \
+                      one = socket.socket(socket.AF_UNIX); one.connect(sys.argv[1]); all.append(one)\n\
+                  print(flush=True)\n\
+                  while True:\n    \
+                      for one in all:\n        \
+                          try: one.send(b'x')\n        \
+                          except OSError: pass\n    \
+                      time.sleep(0.4)\n";
+    let slow = Command::new("python3")
+        .args(["-c", script])
+        .arg(&service.socket)
+        .uid(NOBODY)
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut slow = Running(slow.unwrap());
+    slow.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    for _ in 0..5 {
+        let asked = Instant::now();
+        service.status();
+        assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    }
+    // A connection is over after a while, however it goes on.
+    let mut one = UnixStream::connect(&service.socket).unwrap();
+    let began = Instant::now();
+    while one.write_all(b"x").is_ok() {
+        assert!(began.elapsed() < PATIENCE, "it is answered for ever");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Its pages are looked for before it is known how it is called, and then there is nothing left to do.
+#[test]
+fn a_program_of_one_role_that_is_in_memory_is_said_to_be_and_looked_at_less_and_less() {
+    unless_caches_dropped(is_said_to_be_in_memory_and_rests);
+}
+
+fn is_said_to_be_in_memory_and_rests() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("open", 0o644);
+    place.profile(&program, &[&file]);
+    fs::read(&file).unwrap();
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.wait_until("its file is known", || service.count("name_rounds") > 0);
+    let until = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < until {
+        drop(Running::start(&program));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let status = service.status();
+    let starts = status["last_starts"].as_array().unwrap();
+    assert!(starts.iter().all(|start| start["done"] == "in memory"), "{starts:?}");
+    // After rests of 1, 2 and 4 s, and one for a process that ends before it is looked at.
+    assert!((1..=4).contains(&starts.len()), "{starts:?}");
 }
 
 #[test]
@@ -100,6 +166,15 @@ fn a_program_that_another_one_becomes_is_fetched_for() {
         });
         service.wait_until("it is fetched", || service.count("fetched") >= at);
     }
+}
+
+#[test]
+fn without_prediction_nothing_is_remembered_that_was() {
+    let Some(place) = Place::new() else { return };
+    let log = place.expect(&place.program("known"), unix_s());
+    assert!(log.exists());
+    let _service = Prepaged::start(&place, &["--no-learn", "--no-predict"]);
+    assert!(!log.exists());
 }
 
 #[test]

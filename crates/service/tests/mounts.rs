@@ -4,8 +4,9 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use prepage_core::profile::file as profile_file;
 use prepage_profiles::{Layer, ProgramKey};
@@ -106,6 +107,34 @@ fn a_file_system_that_does_not_answer_holds_up_nobody_else() {
     assert!(pages_in_memory(&file) >= 3);
     service.signal(Signal::TERM);
     assert!(service.child.wait().unwrap().success());
+}
+
+/// None of them was slow before: all of one user's come before any of them is.
+#[test]
+fn a_burst_of_starts_on_a_file_system_that_has_died_holds_up_nobody_else() {
+    const NOBODY: u32 = 65534;
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let known = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&known, &[&file]);
+    let point = place.path("point");
+    fs::create_dir(&point).unwrap();
+    let mut hanging = Vec::new();
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    // Dropped before those who wait for it: some wait until others do not, whoever kills them.
+    let _hung = Hung::mount(&point);
+    for _ in 0..40 {
+        let mut script = Command::new("/bin/sh");
+        script.arg(point.join("x")).uid(NOBODY).stderr(Stdio::null());
+        hanging.push(Running(script.spawn().unwrap()));
+    }
+    service.wait_until("they are seen", || service.count("starts") >= 2);
+    let _running = Running::start(&known);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    service.wait_until("those that wait are passed over", || service.count("crowded") >= 30);
 }
 
 /// Gives `program` a profile whose file lies on a file system that is still to be mounted. Returns where.
@@ -270,4 +299,60 @@ fn ten_thousand_mounts_take_bounded_memory_and_hide_no_program() {
     service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
     let after = service.status()["resident_bytes"].as_u64().unwrap();
     assert!(after < before + (20 << 20), "{before} bytes before, {after} after");
+}
+
+#[test]
+fn the_machines_profiles_take_what_its_configuration_says_from_a_reload_on() {
+    const SIZE: u64 = 100 << 10;
+    if !has_own_mounts("the_machines_profiles_take_what_its_configuration_says_from_a_reload_on") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let etc = place.path("etc");
+    fs::create_dir(&etc).unwrap();
+    fs::copy("/etc/passwd", etc.join("passwd")).unwrap();
+    rustix::mount::mount_bind(&etc, "/etc").unwrap();
+    let _mounted = Mounted(Path::new("/etc"));
+    (0..40).for_each(|at| {
+        let junk = File::create(place.layer().join(format!("{at}.profile"))).unwrap();
+        junk.set_len(SIZE).unwrap();
+    });
+    let taken = || prepage_profiles::room::taken_in(&place.layer()).1;
+    let service = Prepaged::start(&place, &[]);
+    let learn = |name| {
+        let (program, before) = (place.program(name), service.count("learned"));
+        service.wait_until("it is learned", || {
+            drop(Running::start(&program));
+            service.count("learned") > before
+        });
+    };
+    learn("first");
+    assert!(taken() >= 40 * SIZE, "{}", taken());
+    fs::write("/etc/prepage.conf", "store-max = 1M\n").unwrap();
+    service.signal(Signal::HUP);
+    service.wait_until("there is room", || {
+        learn("second");
+        fs::remove_file(place.path("second")).unwrap();
+        taken() <= 1 << 20
+    });
+}
+
+#[test]
+fn of_a_user_who_wants_nothing_done_nothing_is_remembered() {
+    if !has_own_mounts("of_a_user_who_wants_nothing_done_nothing_is_remembered") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let [etc, home] = ["etc", "home"].map(|name| place.path(name));
+    fs::create_dir(&etc).unwrap();
+    fs::create_dir_all(home.join(".config/prepage")).unwrap();
+    fs::write(home.join(".config/prepage/config"), "enabled = no\n").unwrap();
+    fs::write(etc.join("passwd"), format!("root:x:0:0::{}:/bin/sh\n", home.display())).unwrap();
+    rustix::mount::mount_bind(&etc, "/etc").unwrap();
+    let _mounted = Mounted(Path::new("/etc"));
+    let program = place.program("known");
+    let log = place.expect(&program, unix_s());
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let _running = Running::start(&program);
+    service.wait_until("it is forgotten", || !log.exists());
 }

@@ -14,11 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_process_that_filters_its_own_calls_still_visits_others() {
-    let mut child = Command::new("sh")
-        .args(["-c", "echo; while :; do :; done"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        Command::new("sh").args(["-c", "echo; while :; do :; done"]).stdout(Stdio::piped()).spawn().unwrap();
     child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     let before = inherited_filters();
     // What the visited process is made to call is its own affair, and so it is allowed userfaultfd(2).

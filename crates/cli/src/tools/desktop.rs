@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail};
 use prepage_profiles::program::find_all;
 
 const KEY: &str = "X-Prepage-Copy-Of";
+/// For which program.
+const PROGRAM_KEY: &str = "X-Prepage-Program";
 const SECTION: &str = "[Desktop Entry]";
 
 /// Makes copies of the .desktop files that start the program `name`.
@@ -58,9 +60,15 @@ fn copies(name: &str) -> Vec<PathBuf> {
     let Ok(own) = own_directory() else { return Vec::new() };
     let starts_it = |path: &PathBuf| {
         let text = fs::read_to_string(path).unwrap_or_default();
-        text.lines().any(|line| line.starts_with(KEY)) && text.lines().any(|line| is_exec_of_copy(line, name))
+        text.lines().any(|line| line.starts_with(KEY)) && is_copy_for(&text, name)
     };
     files_in(&own).into_iter().filter(starts_it).collect()
+}
+
+/// Whether a copy is for the program `name`, which may be gone by now. Older copies do not say so.
+fn is_copy_for(text: &str, name: &str) -> bool {
+    let value = |line: &str| line.strip_prefix(PROGRAM_KEY)?.strip_prefix('=').map(|value| value == name);
+    text.lines().find_map(value).unwrap_or_else(|| text.lines().any(|line| is_exec_of_copy(line, name)))
 }
 
 fn is_exec_of_copy(line: &str, name: &str) -> bool {
@@ -89,7 +97,7 @@ fn rewritten(text: &str, name: &str, starter: &Path, original: &Path) -> Option<
             _ => copy += &format!("{line}\n"),
         }
         if line == SECTION {
-            copy += &format!("{KEY}={}\n", original.display());
+            copy += &format!("{KEY}={}\n{PROGRAM_KEY}={name}\n", original.display());
         }
     }
     changed.then_some(copy)
@@ -162,13 +170,22 @@ mod tests {
         let text = "[Desktop Entry]\nName=Shell\nExec=sh -c %u\nTryExec=sh\nDBusActivatable=true\n\n\
                     [Desktop Action new]\nExec=\"sh\" --new\n[Desktop Action other]\nExec=env A=1 sh\n";
         let copy = rewritten(text, "sh", Path::new("/opt/a b/prepage"), Path::new("/s/sh.desktop")).unwrap();
-        let expected = "[Desktop Entry]\nX-Prepage-Copy-Of=/s/sh.desktop\nName=Shell\n\
+        let expected = "[Desktop Entry]\nX-Prepage-Copy-Of=/s/sh.desktop\nX-Prepage-Program=sh\nName=Shell\n\
                         Exec=\"/opt/a b/prepage\" run -- sh -c %u\nTryExec=sh\n\n\
                         [Desktop Action new]\nExec=\"/opt/a b/prepage\" run -- \"sh\" --new\n\
                         [Desktop Action other]\nExec=env A=1 sh\n";
         assert_eq!(copy, expected);
-        assert!(copy.lines().any(|line| is_exec_of_copy(line, "sh")));
-        assert!(!copy.lines().any(|line| is_exec_of_copy(line, "bash")));
+        let old = copy.replace("X-Prepage-Program=sh\n", "");
+        for copy in [&copy, &old] {
+            assert!(is_copy_for(copy, "sh") && !is_copy_for(copy, "bash"));
+        }
         assert_eq!(rewritten(text, "bash", Path::new("/p"), Path::new("/o")), None);
+    }
+
+    #[test]
+    fn a_copy_is_known_after_its_program_is_gone() {
+        let text = "[Desktop Entry]\nX-Prepage-Copy-Of=/s/tool.desktop\nX-Prepage-Program=tool\n\
+                    Exec=/usr/bin/prepage run -- /no/longer/there/tool %u\n";
+        assert!(is_copy_for(text, "tool") && !is_copy_for(text, "there"));
     }
 }

@@ -8,6 +8,8 @@ use std::process::{Command as Process, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
+use crate::output;
+
 const UNIT_NAME: &str = "prepage.service";
 const BOOT_NAME: &str = "prepage-boot.service";
 const SESSION_NAME: &str = "prepage-session@.service";
@@ -15,6 +17,17 @@ const UNITS: [(&str, &str); 3] = [
     (UNIT_NAME, include_str!("../../../service/units/prepage.service")),
     (BOOT_NAME, include_str!("../../../service/units/prepage-boot.service")),
     (SESSION_NAME, include_str!("../../../service/units/prepage-session@.service")),
+];
+/// What each unit begins with that `install` writes. Others are an administrator's, masks among them (links to /dev/null).
+const MARK: &str =
+    "# Written by `prepage service install`, which replaces it; `prepage service remove` removes it.";
+/// Where systemd looks for units (systemd.unit(5)).
+const READ_BY_SYSTEMD: [&str; 5] = [
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
 ];
 /// What links here is started with each user's first session.
 const WANTED_BY_SESSIONS: &str = "user@.service.wants";
@@ -46,9 +59,39 @@ pub struct Place {
     units: PathBuf,
 }
 
+/// What lies where a unit of ours would lie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// Written by `install`.
+    Own,
+    Other,
+}
+
 impl Place {
+    fn found(&self, name: &str) -> Found {
+        let path = self.units.join(name);
+        match path.symlink_metadata() {
+            Err(_) => Found::Nothing,
+            Ok(file) if !file.is_file() => Found::Other,
+            Ok(_) if fs::read_to_string(&path).is_ok_and(|text| text.starts_with(MARK)) => Found::Own,
+            Ok(_) => Found::Other,
+        }
+    }
+
     fn session_link(&self) -> PathBuf {
         self.units.join(WANTED_BY_SESSIONS).join(SESSION_NAME)
+    }
+
+    /// What that link is to.
+    fn session_target() -> PathBuf {
+        Path::new("..").join(SESSION_NAME)
+    }
+
+    /// Has systemd do something, where it reads the units that lie here.
+    fn systemctl(&self, args: &[&str]) -> Result<()> {
+        let is_here = |one: &&str| Path::new(one).canonicalize().ok() == self.units.canonicalize().ok();
+        if READ_BY_SYSTEMD.iter().any(|one| is_here(one)) { systemctl(args) } else { Ok(()) }
     }
 }
 
@@ -61,32 +104,50 @@ pub fn run(command: &Command) -> Result<ExitCode> {
 }
 
 fn install(args: &InstallArgs) -> Result<ExitCode> {
-    let prepaged = prepaged()?;
+    let (place, prepaged) = (&args.place, quoted(&prepaged()?.to_string_lossy()));
+    if place.found(UNIT_NAME) == Found::Other {
+        let path = place.units.join(UNIT_NAME);
+        bail!(
+            "{} is not of `prepage service install`\n  try: systemctl unmask {UNIT_NAME} where it is masked, else rm",
+            path.display()
+        );
+    }
+    let mut written = Vec::new();
     for (name, unit) in UNITS {
-        let unit = unit.replace("@PREPAGED@", &prepaged.to_string_lossy());
-        let path = args.place.units.join(name);
-        fs::write(&path, unit).map_err(|error| {
-            let refused = error.kind() == io::ErrorKind::PermissionDenied;
-            let remedy = if refused { "\n  try: as root" } else { "" };
-            anyhow::Error::new(error).context(format!("cannot write {}{remedy}", path.display()))
+        let path = place.units.join(name);
+        if place.found(name) == Found::Other {
+            say!("prepage: {} is not of `prepage service install`, and stays as it is", path.display());
+            continue;
+        }
+        let unit = format!("{MARK}\n{}", unit.replace("@PREPAGED@", &prepaged));
+        output::replace(&path, |file| file.write_all(unit.as_bytes())).map_err(|error| {
+            let reason = error.downcast_ref::<io::Error>().map(io::Error::kind);
+            let is_refused = reason == Some(io::ErrorKind::PermissionDenied);
+            let remedy = if is_refused { "\n  try: as root" } else { "" };
+            error.context(format!("cannot write {}{remedy}", path.display()))
         })?;
         list(&path, "");
+        written.push(name);
     }
-    let link = args.place.session_link();
-    fs::create_dir_all(link.parent().expect("it has one"))?;
-    match symlink(Path::new("..").join(SESSION_NAME), &link) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("cannot write {}", link.display()));
+    if written.contains(&SESSION_NAME) {
+        let link = place.session_link();
+        fs::create_dir_all(link.parent().expect("it has one"))?;
+        match symlink(Place::session_target(), &link) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| format!("cannot write {}", link.display()));
+            }
+            _ => {}
         }
-        _ => {}
     }
     if args.no_start {
         return Ok(ExitCode::SUCCESS);
     }
-    systemctl(&["daemon-reload"])?;
-    systemctl(&["enable", "--now", UNIT_NAME])?;
+    place.systemctl(&["daemon-reload"])?;
+    place.systemctl(&["enable", "--now", UNIT_NAME])?;
     // It has something to do from the next boot on.
-    systemctl(&["enable", BOOT_NAME])?;
+    if written.contains(&BOOT_NAME) {
+        place.systemctl(&["enable", BOOT_NAME])?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -96,27 +157,41 @@ fn list(path: &Path, done: &str) {
 }
 
 fn remove(place: &Place) -> Result<ExitCode> {
-    let path = place.units.join(UNIT_NAME);
-    if !path.exists() {
-        bail!("there is no {}", path.display());
+    let own: Vec<&str> =
+        UNITS.iter().map(|(name, _)| *name).filter(|name| place.found(name) == Found::Own).collect();
+    if own.is_empty() {
+        bail!("no unit of `prepage service install` lies in {}", place.units.display());
     }
-    // What does not run need not be stopped.
-    let stopped = systemctl(&["disable", "--now", UNIT_NAME, BOOT_NAME]);
-    let units = UNITS.map(|(name, _)| place.units.join(name));
-    for path in units.iter().chain([&place.session_link()]) {
-        match fs::remove_file(path) {
-            Ok(()) => list(path, "removed "),
+    // What does not run need not be stopped. A template has no instance of its own.
+    let started: Vec<&str> = own.iter().copied().filter(|name| *name != SESSION_NAME).collect();
+    let stopped = place.systemctl(&[&["disable", "--now"][..], &started].concat());
+    let link = place.session_link();
+    let is_own = fs::read_link(&link).is_ok_and(|target| target == Place::session_target());
+    let link = Some(link).filter(|_| is_own && own.contains(&SESSION_NAME));
+    for path in own.iter().map(|name| place.units.join(name)).chain(link) {
+        match fs::remove_file(&path) {
+            Ok(()) => list(&path, "removed "),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| format!("cannot remove {}", path.display())),
         }
     }
     // Others may want something there.
     let _ = fs::remove_dir(place.units.join(WANTED_BY_SESSIONS));
-    let reloaded = systemctl(&["daemon-reload"]);
+    let reloaded = place.systemctl(&["daemon-reload"]);
     if let Err(error) = stopped.and(reloaded) {
         say!("prepage: {error:#}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// As the program of an ExecStart line (systemd.service(5)).
+fn quoted(path: &str) -> String {
+    let escaped = path.replace('%', "%%");
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+%".contains(c);
+    if escaped.chars().all(is_plain) {
+        return escaped;
+    }
+    format!("\"{}\"", escaped.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 fn systemctl(args: &[&str]) -> Result<()> {

@@ -1,10 +1,10 @@
 //! `prepage status`: what the service knows and does.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 use prepage_core::PAGE_SIZE;
 use prepage_service::socket;
 use serde_json::Value;
@@ -24,8 +24,13 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let status = socket::ask(&args.socket).with_context(|| {
-        format!("no service answers at {}\n  try: prepage service install", args.socket.display())
+    let socket = args.socket.display();
+    let status = socket::ask(&args.socket).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            anyhow!(error).context(format!("no service answers at {socket}\n  try: prepage service install"))
+        }
+        io::ErrorKind::TimedOut => anyhow!("the service at {socket} did not answer in time"),
+        _ => anyhow!(error).context(format!("the service at {socket} cannot be asked")),
     })?;
     let mut out = std::io::stdout().lock();
     if args.json {

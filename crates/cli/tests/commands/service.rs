@@ -1,6 +1,7 @@
 //! `prepage service` and `prepage status`, as far as they need no systemd and no root.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -40,6 +41,59 @@ fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
     );
     // Again, and it is replaced.
     assert!(run(&["service", "install", "--no-start"]).status.success());
+    let removed = run(&["service", "remove"]);
+    assert!(removed.status.success() && removed.stderr.is_empty(), "{}", text(&removed.stderr));
+    assert_eq!(fs::read_dir(&units).unwrap().count(), 0);
+    assert_eq!(run(&["service", "remove"]).status.code(), Some(125), "there is none");
+}
+
+#[test]
+fn units_that_others_wrote_and_masks_stay_as_they_are() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let bin = path("100% \"mine\"");
+    fs::create_dir(&bin).unwrap();
+    fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), bin.join("prepage-tools")).unwrap();
+    fs::write(bin.join("prepaged"), "").unwrap();
+    // Called instead of systemd's, if anything is.
+    fs::write(path("systemctl"), "#!/bin/sh\necho \"$@\" >>\"${0%/*}/called\"\n").unwrap();
+    fs::set_permissions(path("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    let units = path("units");
+    fs::create_dir(&units).unwrap();
+    let run = |args: &[&str]| -> Output {
+        let mut command = Command::new(bin.join("prepage-tools"));
+        command.args(args).arg("--units").arg(&units).env("PATH", directory.path()).output().unwrap()
+    };
+    let [unit, boot, session] =
+        ["prepage.service", "prepage-boot.service", "prepage-session@.service"].map(|name| units.join(name));
+    symlink("/dev/null", &boot).unwrap();
+    fs::write(&session, "[Service]\n").unwrap();
+    let installed = run(&["service", "install"]);
+    assert!(installed.status.success(), "{}", text(&installed.stderr));
+    assert!(
+        text(&installed.stderr).contains("prepage-boot.service is not of"),
+        "{}",
+        text(&installed.stderr)
+    );
+    let line = format!(
+        "ExecStart=\"{}/100%% \\\"mine\\\"/prepaged\"",
+        directory.path().canonicalize().unwrap().display()
+    );
+    let written = fs::read_to_string(&unit).unwrap();
+    assert!(written.lines().any(|one| one == line), "{line}\n{written}");
+    assert!(!units.join("user@.service.wants").exists());
+    assert!(run(&["service", "remove"]).status.success());
+    assert!(!unit.exists());
+    assert_eq!(fs::read_link(&boot).unwrap(), Path::new("/dev/null"));
+    assert_eq!(fs::read_to_string(&session).unwrap(), "[Service]\n");
+    // One that is masked is neither installed nor removed.
+    symlink("/dev/null", &unit).unwrap();
+    for command in ["install", "remove"] {
+        let refused = run(&["service", command]);
+        assert_eq!(refused.status.code(), Some(125), "{}", text(&refused.stderr));
+        assert_eq!(fs::read_link(&unit).unwrap(), Path::new("/dev/null"));
+    }
+    assert!(!path("called").exists(), "systemd does not read units there");
 }
 
 #[test]
@@ -55,4 +109,17 @@ fn where_no_service_runs_that_is_said() {
         said.contains("no service answers at") && said.ends_with("\n  try: prepage service install\n"),
         "{said}"
     );
+}
+
+#[test]
+fn a_service_that_runs_and_does_not_answer_is_not_to_be_installed() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let socket = directory.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_prepage-tools")).args(["status", "--socket"]).arg(&socket).output();
+    let output = output.unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(said.contains("did not answer in time") && !said.contains("install"), "{said}");
 }

@@ -143,7 +143,7 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
     for one in &imported {
         let profile = &one.profile;
         let verdict = match (profile.files.is_empty(), one.news, args.dry_run) {
-            (true, ..) => "nothing of it fits this machine",
+            (true, ..) => "nothing of it can be taken",
             (false, false, _) => "nothing new",
             (false, true, true) => "would be taken",
             (false, true, false) => "taken",

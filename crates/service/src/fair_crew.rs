@@ -1,0 +1,254 @@
+//! Threads of which no user takes all, whatever the users' work waits for: a file system that a hostile user answers for, or that user's own
+//! end of a socket.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::crew::{Crew, Priority};
+
+/// Pieces of work that wait, of all users.
+const WAITING_MAX: usize = 512;
+/// Those of one user that are under way at once: nobody knows of any of them whether it will ever end.
+const OF_A_USER_MAX: usize = 2;
+/// A piece of work takes a millisecond. One that takes longer than this waits for somebody who may never answer.
+const SLOW: Duration = Duration::from_secs(2);
+
+/// A piece of work. It is under way until it drops what it is given.
+pub type Work = Box<dyn FnOnce(AtWork) + Send>;
+
+/// The threads, and the work of each user. Lock order: none, `state` is not held while work is lent.
+#[derive(Debug)]
+pub struct FairCrew {
+    crew: Crew,
+    state: Mutex<State>,
+}
+
+/// Protected by `FairCrew::state`.
+#[derive(Debug, Default)]
+struct State {
+    /// Those with work under way.
+    users: HashMap<u32, User>,
+    /// Pieces of work that wait, of all users.
+    waiting: usize,
+}
+
+/// The work of one user.
+#[derive(Default)]
+struct User {
+    /// Pieces that have been lent to threads.
+    under_way: usize,
+    /// Of them, since when a thread is at each. How long it waited for one says nothing of the user.
+    at_work: Vec<Instant>,
+    /// The others, while as many are under way as may be.
+    waiting: VecDeque<Work>,
+}
+
+impl User {
+    /// Whether those under way take so long that no others are waited with.
+    fn is_slow(&self, now: Instant) -> bool {
+        let slow = self.at_work.iter().filter(|began| now.saturating_duration_since(**began) > SLOW);
+        slow.count() >= OF_A_USER_MAX
+    }
+}
+
+impl std::fmt::Debug for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("User")
+            .field("under_way", &self.under_way)
+            .field("at_work", &self.at_work)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A piece of work is under way, until this is dropped.
+#[derive(Debug)]
+pub struct AtWork {
+    crew: Arc<FairCrew>,
+    uid: u32,
+    began: Instant,
+}
+
+impl FairCrew {
+    /// At most `threads_max` threads, and as many again in place of those that hang.
+    pub fn new(name: &'static str, threads_max: usize) -> Self {
+        Self { crew: Crew::new(name, threads_max, WAITING_MAX), state: Mutex::default() }
+    }
+
+    /// Has `work` of user `uid` done as soon as a thread can and less of this user's is under way. Returns whether it will be: it is
+    /// dropped where what is under way takes too long, or too much waits.
+    pub fn lend(self: &Arc<Self>, uid: u32, work: Work) -> bool {
+        self.lend_at(uid, work, Instant::now())
+    }
+
+    fn lend_at(self: &Arc<Self>, uid: u32, work: Work, now: Instant) -> bool {
+        let mut state = self.lock();
+        let may_wait = state.waiting < WAITING_MAX;
+        let user = state.users.entry(uid).or_default();
+        if user.under_way < OF_A_USER_MAX {
+            user.under_way += 1;
+            drop(state);
+            let is_lent = self.hand_on(uid, work);
+            if !is_lent {
+                self.go_on(uid);
+            }
+            return is_lent;
+        }
+        let waits = may_wait && !user.is_slow(now);
+        if waits {
+            user.waiting.push_back(work);
+            state.waiting += 1;
+        }
+        waits
+    }
+
+    /// Drops the work that waits for other work of the same user which takes too long. Returns how many pieces.
+    pub fn drop_late(&self) -> usize {
+        self.drop_late_at(Instant::now())
+    }
+
+    fn drop_late_at(&self, now: Instant) -> usize {
+        let mut state = self.lock();
+        let slow = state.users.values_mut().filter(|user| user.is_slow(now));
+        let late: Vec<Work> = slow.flat_map(|user| user.waiting.drain(..)).collect();
+        state.waiting -= late.len();
+        late.len()
+    }
+
+    /// How many threads there are, and how many of them hang.
+    pub fn threads(&self) -> (usize, usize) {
+        self.crew.threads()
+    }
+
+    /// Lends `work` of user `uid`, which counts as under way, to a thread. Returns whether one will do it.
+    fn hand_on(self: &Arc<Self>, uid: u32, work: Work) -> bool {
+        let crew = self.clone();
+        self.crew.lend(Priority::Start, Box::new(move || work(AtWork::begin(crew, uid))))
+    }
+
+    /// A piece of work of user `uid` that was under way is over: the next one that waits takes its place.
+    fn go_on(self: &Arc<Self>, uid: u32) {
+        loop {
+            let mut state = self.lock();
+            let Some(user) = state.users.get_mut(&uid) else { return };
+            let Some(next) = user.waiting.pop_front() else {
+                user.under_way -= 1;
+                if user.under_way == 0 {
+                    state.users.remove(&uid);
+                }
+                return;
+            };
+            state.waiting -= 1;
+            drop(state);
+            if self.hand_on(uid, next) {
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AtWork {
+    fn begin(crew: Arc<FairCrew>, uid: u32) -> Self {
+        let began = Instant::now();
+        crew.lock().users.entry(uid).or_default().at_work.push(began);
+        Self { crew, uid, began }
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        if let Some(user) = self.crew.lock().users.get_mut(&self.uid)
+            && let Some(at) = user.at_work.iter().position(|began| *began == self.began)
+        {
+            user.at_work.swap_remove(at);
+        }
+        self.crew.go_on(self.uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Work that says that it has begun, and ends when its gate is dropped.
+    fn gated(begun: &Sender<u32>, what: u32) -> (Sender<()>, Work) {
+        let (gate, closed) = channel();
+        let begun = begun.clone();
+        let work = move |_at_work: AtWork| {
+            begun.send(what).unwrap();
+            let _ = closed.recv();
+        };
+        (gate, Box::new(work))
+    }
+
+    fn next(begun: &Receiver<u32>) -> u32 {
+        begun.recv_timeout(PATIENCE).unwrap()
+    }
+
+    #[test]
+    fn a_burst_of_a_user_whose_work_hangs_takes_two_threads_and_others_are_served() {
+        let crew = Arc::new(FairCrew::new("test", 8));
+        let (began, begun) = channel();
+        let (gates, burst): (Vec<_>, Vec<_>) = (0..40).map(|at| gated(&began, at)).unzip();
+        for work in burst {
+            assert!(crew.lend(7, work), "nothing is known of them yet");
+        }
+        assert_eq!([next(&begun), next(&begun)].iter().sum::<u32>(), 1);
+        for other in 100..120 {
+            assert!(crew.lend(other, gated(&began, other).1));
+            assert_eq!(next(&begun), other);
+        }
+        assert_eq!(crew.drop_late(), 0, "they have just begun");
+        let later = Instant::now() + 2 * SLOW;
+        assert_eq!(crew.drop_late_at(later), 38);
+        assert!(!crew.lend_at(7, gated(&began, 40).1, later));
+        drop(gates);
+        let again = gated(&began, 41).1;
+        assert!(crew.lend(7, again));
+        assert_eq!(next(&begun), 41);
+    }
+
+    #[test]
+    fn what_waits_for_other_work_of_the_same_user_is_done_in_order_and_leaves_nothing_behind() {
+        let crew = Arc::new(FairCrew::new("test", 8));
+        let (began, begun) = channel();
+        let (gate, first) = gated(&began, 0);
+        assert!(crew.lend(7, first));
+        assert!(crew.lend(7, Box::new(|_| std::panic::resume_unwind(Box::new(())))));
+        for what in 1..100 {
+            assert!(crew.lend(7, gated(&began, what).1));
+        }
+        assert!((0..100).all(|what| next(&begun) == what));
+        drop(gate);
+        let until = Instant::now() + PATIENCE;
+        while !crew.lock().users.is_empty() {
+            assert!(Instant::now() < until, "{crew:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(crew.lock().waiting, 0);
+    }
+
+    #[test]
+    fn so_many_wait_and_no_more() {
+        let crew = Arc::new(FairCrew::new("test", 8));
+        let (began, _begun) = channel();
+        let gates: Vec<_> = (0..OF_A_USER_MAX + WAITING_MAX)
+            .map(|_| {
+                let (gate, work) = gated(&began, 0);
+                assert!(crew.lend(7, work));
+                gate
+            })
+            .collect();
+        assert!(!crew.lend(7, gated(&began, 0).1));
+        assert!(crew.lend(8, gated(&began, 0).1));
+        drop(gates);
+    }
+}
