@@ -91,7 +91,7 @@ impl Place {
     /// Has systemd do something, where it reads the units that lie here.
     fn systemctl(&self, args: &[&str]) -> Result<()> {
         let is_here = |one: &&str| Path::new(one).canonicalize().ok() == self.units.canonicalize().ok();
-        if READ_BY_SYSTEMD.iter().any(|one| is_here(one)) { systemctl(args) } else { Ok(()) }
+        if READ_BY_SYSTEMD.iter().any(is_here) { systemctl(args) } else { Ok(()) }
     }
 }
 
