@@ -136,10 +136,10 @@ pub struct Args {
 
 fn help() -> String {
     let devices: Vec<String> =
-        devices::NAMES.iter().map(|(name, meaning)| format!("  {name:<10} {meaning}")).collect();
+        devices::NAMES.iter().map(|(name, meaning)| format!("  {name:<10}  {meaning}")).collect();
     let policies: Vec<String> = GRAMMAR.lines().map(|line| format!("  {line}")).collect();
     format!(
-        "Policies:\n{}\n\nDevices:\n{}\n  calibrated what `prepage calibrate` measured of the disk of /usr; calibrated:PATH of another\n  Options after the name: {}\n\nSteps of a --forks script, one a line:\n  map NAME PAGES [file]   fork NAME CHILD   write NAME 3,0-7|all   exit NAME   destroy",
+        "Policies:\n{}\n\nDevices:\n{}\n  calibrated  what `prepage calibrate` measured of the disk of /usr; calibrated:PATH: of the disk of PATH\n  Options after the name: {}\n\nSteps of a --forks script, one a line:\n  map NAME PAGES [file]\n  fork NAME CHILD\n  write NAME 3,0-7|all\n  exit NAME\n  destroy",
         policies.join("\n"),
         devices.join("\n"),
         devices::OPTIONS
@@ -234,7 +234,7 @@ fn device(text: &str) -> Result<Device> {
     let under = calibrate::device::Device::under(Path::new(path)).with_context(|| path.to_owned())?;
     let known = Cache::of_user().and_then(|cache| cache.load(&under));
     let known = known.with_context(|| {
-        format!("{} has not been measured\n  try: prepage calibrate {path}", under.identity)
+        format!("no measurement of this device yet: {}\n  try: prepage calibrate {path}", under.identity)
     })?;
     Ok(Device::measured(text, &known.figures))
 }
