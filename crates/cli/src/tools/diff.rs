@@ -17,10 +17,10 @@ const WORSE: u8 = 1;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The trace from before the change
-    #[arg(value_name = "TRACE")]
+    #[arg(value_name = "BEFORE")]
     before: PathBuf,
-    /// The trace from after it
-    #[arg(value_name = "TRACE")]
+    /// The trace from after the change
+    #[arg(value_name = "AFTER")]
     after: PathBuf,
     /// Exit with 1 when AFTER is worse than BEFORE by more than this
     #[arg(long, value_name = "PERCENT", value_parser = finite)]
@@ -28,7 +28,7 @@ pub struct Args {
     /// What the threshold applies to: total (ms waited for faults), disk-total (ms waited for the disk), count, disk (faults)
     #[arg(long, value_name = "WHAT", default_value = "total")]
     of: Measure,
-    /// Compare even though one trace lacks faults that the other may have
+    /// Compare even if one trace lacks faults that the other may have
     #[arg(long)]
     allow_incomplete: bool,
     /// Rows of the table of files
