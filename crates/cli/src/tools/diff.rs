@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let diff = Diff::of(&before, &after);
     if !diff.unequal.is_empty() && !args.allow_incomplete {
         bail!(
-            "these traces cannot be compared: one of them lacks what the other may have\n  \
+            "these traces cannot be compared: one of them lacks faults that the other may have\n  \
              try: record both completely and in the same way, or --allow-incomplete"
         );
     }
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         (None, _) => false,
         (Some(threshold), Some(percent)) => percent > threshold,
         (Some(_), None) => bail!(
-            "{}: not known of both traces, so no threshold can be checked\n  \
+            "{}: not known for both traces, so the threshold cannot be checked\n  \
              try: --of count, or record both with prepage record",
             args.of.words()
         ),

@@ -160,11 +160,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if profile.is_empty()
         && contenders.iter().any(|contender| matches!(contender.policy, Policy::Predicted(_)))
     {
-        bail!("`predicted` knows nothing without --train FILE");
+        bail!("policy `predicted` needs --train FILE");
     }
     let soft_ns = args.soft_fault.or(input.soft_fault_ns).unwrap_or(Options::default().soft_fault_ns);
     if !profile.is_empty() && !input.layout.objects.iter().any(|object| profile.contains_key(&object.name)) {
-        bail!("what --train names knows none of the files that are touched");
+        bail!("--train FILE contains none of the files that are touched");
     }
     let options =
         Options { runs: args.runs, profile, soft_fault_ns: soft_ns, hard_fault_ns: args.hard_fault };

@@ -128,7 +128,7 @@ fn a_damaged_trace_and_one_of_another_version_are_refused() {
     newer[checksum..checksum + 8].copy_from_slice(b"unsealed");
     for (bytes, expected) in [
         (&whole[..whole.len() / 2], "cut short"),
-        (&newer[..], "trace format 9, and this prepage reads up to 1"),
+        (&newer[..], "trace format 9; this prepage reads formats up to 1"),
         (&b"1\n2\n"[..], "not a prepage trace"),
     ] {
         fs::write(dir.path().join("bad"), bytes).expect("written");

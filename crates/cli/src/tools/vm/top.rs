@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 impl Look {
     fn at(pids: &[u32]) -> Result<Self> {
         let found =
-            sockets().context("/proc/net/unix cannot be read, which names processes that can be asked")?;
+            sockets().context("cannot read /proc/net/unix, which lists the processes that use prepage-vm")?;
         let asked: Vec<Socket> =
             found.into_iter().filter(|socket| pids.is_empty() || pids.contains(&socket.pid())).collect();
         let answers: Vec<(u32, Result<View, AskError>)> = std::thread::scope(|scope| {
