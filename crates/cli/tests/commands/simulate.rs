@@ -104,7 +104,7 @@ fn what_cannot_be_replayed_is_reported_with_its_line() {
         ("1\n", &["--entry-pages", "99999999999999"], "99999999999999"),
         ("68719476735\n", &["--entry-offset", "1"], "past the end"),
         ("1\n", &["--policy", "predicted"], "--train"),
-        ("lib,1\n", &["--policy", "predicted", "--train", "other"], "knows none of the files"),
+        ("lib,1\n", &["--policy", "predicted", "--train", "other"], "contains none of the files"),
     ] {
         let said = said(touches, arguments);
         assert!(said.contains(expected), "{touches:?} {arguments:?}: {said}");
