@@ -77,7 +77,7 @@ bench-agent: setup-bench
 
 .PHONY: bench-agent
 
-## bench-learning: what `run` learns by itself, against the yardstick's profiles (root); PROGRAMS, ROUNDS, STARTS settable
+## bench-learning: what `run` learns by itself, against the yardstick's profiles (root); PLACES, PROGRAMS, ROUNDS, STARTS settable
 bench-learning: build setup-bench setup-start
 	@bench/packages php-cli r-base-core ghostscript ffmpeg cmake git perl
 	RUSTFLAGS= cargo build --locked --release -p prepage-bench --features slow-volume --example slow_volume
@@ -103,7 +103,7 @@ bench-boot: build
 	bench/boot
 .PHONY: bench-boot
 
-## bench-tight: the same with 64 MB of memory left
+## bench-tight: cold and prefetched starts with 64 MB of memory left
 bench-tight: build setup-bench
 	bench/tight
 
@@ -111,7 +111,7 @@ bench-tight: build setup-bench
 bench-preload: build setup-bench setup-start
 	bench/preload
 
-## bench-modes: prefetching before the program, of whole files, with pages mapped ahead
+## bench-modes: the modes of a study of prefetching at exec: before the program, of whole files, with pages mapped ahead
 bench-modes: build setup-bench
 	bench/modes
 

@@ -50,7 +50,7 @@ pub struct Calibration {
 #[non_exhaustive]
 pub enum CalibrateError {
     /// There is no device.
-    #[error("{} is on {system}, which reads from no device", path.display())]
+    #[error("{} is on {system}, which has no device", path.display())]
     Memory {
         /// What was to be measured.
         path: PathBuf,
@@ -78,7 +78,7 @@ pub enum CalibrateError {
         needed_bytes: u64,
     },
     /// Memory would be measured.
-    #[error("{} stays in memory, and its file system reads past memory no other way", path.display())]
+    #[error("{} stays in the page cache, and its file system has no direct reads", path.display())]
     StaysInMemory {
         /// What was to be measured.
         path: PathBuf,

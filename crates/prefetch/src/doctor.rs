@@ -102,8 +102,7 @@ fn memory() -> Check {
     };
     let found = format!("{} MiB available", kib / 1024);
     if kib < 256 << 10 {
-        let remedy =
-            "free memory: of a larger program only what half of the available memory holds is prefetched";
+        let remedy = "free memory: at most half of the available memory is used for prefetching";
         return check(name, State::Limited, found, Some(remedy));
     }
     check(name, State::Ok, found, None)
@@ -123,7 +122,7 @@ fn watching() -> Check {
     let name = "page faults (record, learning)";
     let probe = Probe { faults: FaultEvents::Costs, ring_bytes: 16 << 10, ..Probe::default() };
     match Stream::attach(std::process::id(), &probe) {
-        Ok(stream) if stream.sees_system_calls() => check(name, State::Ok, "all of one's own programs", None),
+        Ok(stream) if stream.sees_system_calls() => check(name, State::Ok, "of all your own programs", None),
         Ok(_) => check(
             name,
             State::Limited,
@@ -183,7 +182,12 @@ fn exact_learning() -> Check {
     let name = "exact learning (learn)";
     let root = "run `prepage learn` as root";
     if !rustix::process::geteuid().is_root() {
-        return check(name, State::Limited, "not root: faults' neighbours stay in doubt", Some(root));
+        return check(
+            name,
+            State::Limited,
+            "not root: whether the neighbours of a fault were used is not known",
+            Some(root),
+        );
     }
     let probe = Probe {
         faults: FaultEvents::None,

@@ -64,7 +64,7 @@ pub enum MapError {
     #[error("what it carries")]
     Map(#[source] ProfileFileError),
     /// It speaks of another file.
-    #[error("what it carries is of another file")]
+    #[error("its page map is of another file")]
     Other,
     /// Its sidecar cannot be followed.
     #[error(transparent)]

@@ -23,7 +23,7 @@ pub enum Skipped {
     #[error("there is no such file")]
     Missing,
     /// Its content is another than the one that was learned.
-    #[error("its content is another than the one that was learned")]
+    #[error("its content differs from what was learned")]
     Changed,
     /// The user may not read it.
     #[error("may not be read")]

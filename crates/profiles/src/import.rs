@@ -241,7 +241,7 @@ mod tests {
             let found = fitted.left.iter().rfind(|left| left.path.ends_with(name));
             found.map(|left| left.reason.as_str()).unwrap_or_default()
         };
-        assert!(reason("/other").contains("another"), "{:?}", fitted.left);
+        assert!(reason("/other").contains("differs"), "{:?}", fitted.left);
         assert!(reason("/gone").contains("no such file"));
         assert!(reason("/net/host/x").contains("mounted"));
     }

@@ -28,10 +28,10 @@ pub enum ReplaceError {
     #[error("no regular file")]
     NotRegular,
     /// A changed content would not pass its signature.
-    #[error("is signed ({0}): changed, it would no longer be accepted")]
+    #[error("is signed ({0}): the signature would not fit a changed file")]
     Signed(&'static str),
     /// It belongs to somebody else, and this user cannot give files away.
-    #[error("belongs to user {owner}: its replacement would not")]
+    #[error("belongs to user {owner}, and its replacement would not")]
     Owner {
         /// The owner's user id.
         owner: u32,

@@ -44,7 +44,7 @@ pub enum SectionError {
     #[error("neither an executable nor a shared library")]
     NotLoadable,
     /// There is something behind what its headers speak of: an archive that the program looks for at its end.
-    #[error("{bytes} bytes behind its end: it carries data of its own there, and would not find it again")]
+    #[error("{bytes} bytes behind its end: the program keeps data there, and would not find it again")]
     Trailing {
         /// How many.
         bytes: u64,

@@ -34,7 +34,7 @@ pub enum StoreError {
         version: u32,
     },
     /// What is private to a user has no place where all may read it.
-    #[error("{role}: the program stands in the call itself, and may hold what is nobody else's to know")]
+    #[error("{role}: the program's text is part of the command line, and may be secret")]
     Private {
         /// The role.
         role: String,
@@ -46,7 +46,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The configuration leaves no room for profiles.
-    #[error("the configuration lets all profiles take {bytes_max} bytes together: none fits")]
+    #[error("store-max in the configuration is {bytes_max} bytes: no profile fits")]
     Capped {
         /// `store-max`.
         bytes_max: u64,

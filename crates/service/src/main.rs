@@ -15,28 +15,33 @@ use prepage_service::service::Service;
 use prepage_service::subject::Subject;
 
 const HELP: &str = "\
-The resident prefetcher of prepage: programs start with their pages on their way
+The service of prepage: prefetches and learns every program that is started on this machine
 
 Usage: prepaged [OPTIONS]
        prepaged boot [--no-learn] [--quiet SECONDS] [--at-most SECONDS] [--root DIR]
        prepaged session UID [the same options]
 
 Commands:
-  boot     Bring in what the last boots needed, learn what this one needs, and end once the machine is quiet
-  session  The same of the session of a user who has just logged in
+  (none)   Run the service in the foreground, until SIGTERM (root)
+  boot     Prefetch what the last boots needed, learn what this boot needs, and end when the machine is quiet
+  session  The same for the session of user UID, who has just logged in
 
-Options:
-      --quiet SECONDS    Of a boot or session: it is over once the machine was quiet for this long [default: 10]
-      --at-most SECONDS  And after this long in any case [default: 300]
-      --root DIR         Of a boot, in an initramfs: where the root file system is mounted
-      --socket PATH  Where `prepage status` asks [default: /run/prepage/service]
-      --below DIR    Serve only programs below this directory
-      --no-learn     Fetch what is known, and learn nothing
-      --no-predict   Remember no launches, and bring nothing in ahead of them
-      --idle-after SECONDS
-                     Bring in what is expected once the machine was idle for this long [default: 30]; 0: at any time
-  -h, --help         Print help
-  -V, --version      Print version
+Options of the service:
+      --socket PATH         Unix socket that answers `prepage status` [default: /run/prepage/service]
+      --below DIR           Serve only programs below this directory
+      --no-predict          Remember no launches, and read nothing ahead of them
+      --idle-after SECONDS  Read expected programs ahead once the machine was idle for this long; 0: at any time
+                            [default: 30]
+
+Options of boot and session:
+      --quiet SECONDS       End when the machine was quiet for this long [default: 10]
+      --at-most SECONDS     End after this time in any case [default: 300]
+      --root DIR            boot in an initramfs: where the root file system is mounted
+
+Options of all:
+      --no-learn            Prefetch what is known, and learn nothing
+  -h, --help                Print help
+  -V, --version             Print version
 ";
 
 fn main() -> ExitCode {

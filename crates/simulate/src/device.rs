@@ -56,7 +56,7 @@ pub struct Ahead {
 
 /// The devices that have a name, and what they are.
 pub const NAMES: [(&str, &str); 5] = [
-    ("hdd", "a hard disk of 2008: 80 MB/s, 1 to 15 ms seeks, 7200 turns, 8 MB buffer of 1 MB tracks"),
+    ("hdd", "a hard disk of 2008: 80 MB/s, 1 to 15 ms seeks, 7200 rpm, 8 MB buffer of 1 MB tracks"),
     ("flash", "a solid state drive: 80 µs, 1 GB/s, 32 requests at once"),
     ("network", "a network volume: 1 ms, 1 GB/s, 64 requests at once"),
     ("capped", "a small cloud volume: 0.5 ms, 3000 requests and 125 MB a second, 64 at once"),

@@ -384,8 +384,8 @@ impl Inner {
 }
 
 impl Vm {
-    /// What was done with the chains of snapshots until now. A collapse leaves pages in the frames where they are: what counts as copied
-    /// by one was taken over.
+    /// Counts what was done with the chains of snapshots until now. A collapse leaves pages in their frames: pages that count as copied
+    /// by a collapse were taken over, not copied.
     pub fn chains(&self) -> ChainCounts {
         if self.core.check_process().is_err() {
             return ChainCounts::default();
@@ -394,8 +394,8 @@ impl Vm {
         self.core.book.lock().chains.counts()
     }
 
-    /// Frees the frozen pages that nobody sees any more, since every map and snapshot above has another version; returns how
-    /// many that were. A thread of the VM does so by itself after a while ([`VmOptions::free_shadowed_after`](crate::VmOptions)).
+    /// Frees frozen pages that nobody sees any more because every map and snapshot above has another version. Returns how
+    /// many these were. A thread of the VM does this by itself after a while ([`VmOptions::free_shadowed_after`](crate::VmOptions)).
     ///
     /// # Errors
     /// When the kernel refuses to free frames; in a child of fork(2).

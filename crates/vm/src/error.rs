@@ -73,7 +73,8 @@ pub enum MapError {
         /// The object.
         object: String,
     },
-    /// Clusters hold a page at least.
+    /// [`MapOptions::zero_cluster`](crate::MapOptions::zero_cluster) or a block of [`MapOptions::neighbours`](crate::MapOptions::neighbours)
+    /// was 0 pages.
     #[error("a cluster of 0 pages was asked for; 1 is the smallest")]
     NoCluster,
     /// The kernel gave no address space.
@@ -126,13 +127,13 @@ pub enum MapError {
     Forked,
 }
 
-/// Pages of a map cannot be had.
+/// Pages of a map cannot be provided, or the call does not fit the map.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
     /// The page's bytes could not be brought in. It will be tried again by the next [`populate`](crate::Map::populate),
     /// and in inline mode by the next touch.
-    #[error("page {page} of {object} cannot be had: {reason}")]
+    #[error("page {page} of {object} cannot be brought in: {reason}")]
     Unavailable {
         /// The object.
         object: String,
@@ -180,17 +181,17 @@ pub enum AccessError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// What a shared map shows is its object's.
-    #[error("a shared map is never written to: its object is what a snapshot of it would be")]
+    /// The map is shared: it has no changes of its own.
+    #[error("a shared map has no changes of its own: use its object instead of a snapshot")]
     Shared,
-    /// The kernel serves what it made huge pages of.
+    /// The map has huge pages, whose faults the kernel serves.
     #[error("a map of huge pages cannot be frozen; map it without them")]
     HugePages,
     /// Children of fork(2) keep the map.
     #[error("no snapshot can be taken of a map that children inherit")]
     Inherited,
-    /// The limit of frames.
-    #[error("no room for the snapshot: the limit of frames leaves less than the pages that were written to")]
+    /// The limit of frames is too low.
+    #[error("no room for the snapshot: the limit of frames leaves fewer than the map has written pages")]
     NoFrames,
     /// The kernel refused.
     #[error(

@@ -13,8 +13,8 @@ use crate::statistics::{Account, Tally};
 const BATCH_PAGES: u64 = 1024;
 
 impl Object {
-    /// Takes the frames of resident pages of `range` away, but for pinned and dirty ones; returns how many pages that were. Maps read
-    /// them again when they are touched; private copies stay. Pages that come back with other bytes fail.
+    /// Takes the frames of resident pages in `range` away, except pinned and dirty ones. Returns how many pages these were. The next
+    /// touch reads a page again. Private copies stay. A page that comes back with other bytes fails.
     ///
     /// # Errors
     /// When the kernel refuses to free frames; those pages stay. In a child of fork(2).

@@ -51,7 +51,7 @@ impl Failures {
             let mut line = Line { bytes: [0; 160], len: 0 };
             let _ = write!(
                 line,
-                "prepage: a fault at {address:#x} failed: page {page} of object {object} cannot be had, "
+                "prepage: a fault at {address:#x} failed: page {page} of object {object} cannot be brought in, "
             );
             let _ = match code {
                 crate::reason::SHORT => line.write_str("its source ended early"),

@@ -60,17 +60,16 @@
 //! # }
 //! ```
 //!
-//! **What runs in signal context.** In inline mode the faulting thread reads local files itself, with pread(2) into the
-//! frames, or for what is in memory already into a buffer and with pwrite(2) into the frames. A custom [`Source`] never runs
-//! there: its read goes to a thread of the VM, and the faulting thread sleeps on the page's word. (A source that touches
-//! another map is called for that map's source in the place of the touch.) On the way no memory is allocated and no lock is
-//! waited for.
+//! **What runs in signal context.** In inline mode the faulting thread reads local files itself: with pread(2) into the
+//! frames, or, if the bytes are in the page cache, into a buffer and with pwrite(2) into the frames. A custom [`Source`] never runs
+//! there: a thread of the VM calls it, and the faulting thread sleeps on the page's word. (If a source touches another map on a
+//! thread of the VM, that map's source is called right there.) A fault allocates no memory and waits for no lock.
 //!
-//! **Signals and fork.** Threads of the VM take no signals of the program. Its own threads take none while they hold what a
-//! fault may wait for. A child of fork(2) gets errors from all it inherits, and SIGSEGV where it touches a map that was not made with
-//! [`MapOptions::inherit`]; it may make a VM of its own.
+//! **Signals and fork.** Threads of the VM take no signals of the program. Threads of the program take none while they hold something that a
+//! fault may wait for. In a child of fork(2) all calls on what it inherited return errors, and touching a map is SIGSEGV, unless the map was
+//! made with [`MapOptions::inherit`]. A child may make a VM of its own.
 //!
-//! Needs Linux 6.6.
+//! Needs Linux 6.6 or newer.
 #![forbid(unsafe_code)]
 
 mod addresses;

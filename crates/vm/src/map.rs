@@ -235,11 +235,11 @@ impl Map {
         self.core.len_bytes
     }
 
-    /// Its bytes. Touching them faults; where a source fails that raises SIGBUS, as with files mapped by the kernel:
-    /// [`Map::populate`] and [`Map::read_at`] give errors instead.
+    /// Its bytes. Touching them faults. If a source fails, the touch raises SIGBUS, as with files that the kernel maps;
+    /// [`Map::populate`] and [`Map::read_at`] return errors instead.
     ///
     /// # Panics
-    /// Where the object can be written to, and so change meanwhile: see [`Map::as_atomics`].
+    /// If the object can be written to, since its bytes may change meanwhile: use [`Map::as_atomics`].
     pub fn as_slice(&self) -> &[u8] {
         assert!(
             !self.core.changes,
@@ -248,17 +248,17 @@ impl Map {
         &self.region.as_slice()[..self.len_bytes() as usize]
     }
 
-    /// Its bytes, to be changed in this map alone.
+    /// Its bytes, for changes in this map only.
     ///
     /// # Panics
-    /// Where the map is shared.
+    /// If the map is shared.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         assert!(self.core.private, "a shared map is read-only");
         let len = self.len_bytes() as usize;
         &mut self.region.as_mut_slice()[..len]
     }
 
-    /// Changes how faults are served, or tells what will be touched.
+    /// Changes how faults are served, or says what will be touched.
     ///
     /// # Errors
     /// Ranges outside the map; [`Advice::DontNeed`] for a private map, which would lose what was written to it.

@@ -104,8 +104,8 @@ impl Vm {
         failures
     }
 
-    /// The faults since the last call, as a trace like the recorder's; empty without [`VmOptions::record_faults`](crate::VmOptions::record_faults). Faults
-    /// beyond its room are counted in `facts.lost`.
+    /// The faults since the last call, as a trace like that of `prepage record`. Empty without
+    /// [`VmOptions::record_faults`](crate::VmOptions::record_faults). Faults for which there was no room are counted in `facts.lost`.
     pub fn take_trace(&self) -> Trace {
         let mut trace = Trace {
             facts: TraceFacts {

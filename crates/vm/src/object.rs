@@ -180,7 +180,7 @@ impl Object {
         self.words_of(page).is_some_and(|pages| matches!(pages.see(page), Seen::Resident { .. }))
     }
 
-    /// Whether `page` is in memory, and maps may show it: false also for one that is not in memory.
+    /// Whether `page` is in memory and maps may show it. False for a page that is not in memory.
     pub fn is_wired(&self, page: PageIndex) -> bool {
         self.words_of(page)
             .is_some_and(|pages| pages.idleness(page) == Idleness::Wired || pages.is_pinned(page))
@@ -192,15 +192,15 @@ impl Object {
         self.core.frames().filter(|_| is_here).map(|frames| &*frames.pages)
     }
 
-    /// The maps of the object: one backing each, and one for each piece of a map of several.
+    /// The maps of the object: one backing for each map, or for each piece of a map of several.
     pub fn backings(&self) -> Vec<Backing> {
         // Reclaim takes the lock too, and a handler's touch may wait for the frames that it frees.
         let _masked = Masked::asynchronous();
         self.core.backings.all()
     }
 
-    /// The maps whose page tables show the object's own frame of `page` now, not a private copy, with the address.
-    /// Looks through the backings and asks the page table about those that could.
+    /// The addresses and maps at which page tables show the object's own frame of `page` now; private copies do not count.
+    /// Searches the backings, and asks the page table about each that could show the page.
     ///
     /// # Errors
     /// When /proc/self/pagemap cannot be read.

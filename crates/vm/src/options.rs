@@ -1,4 +1,4 @@
-//! How a VM and its maps are to be, and what a program may say of their use.
+//! Options of a VM and of its maps, and advice about their use.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use prepage_core::policy::{Neighbours, Policy};
 
 use crate::pool::Pool;
 
-/// How a [`Vm`](crate::Vm) is to be.
+/// Options of a [`Vm`](crate::Vm).
 #[derive(Clone, Debug)]
 pub struct VmOptions {
     pub(crate) frame_limit_bytes: u64,
@@ -46,8 +46,9 @@ impl Default for VmOptions {
 }
 
 impl VmOptions {
-    /// The most memory that frames may take; without limit unless given. Beyond it pages come in the place of others that
-    /// are idle: a [`Pool`] of the VM's own. Private copies and zeros are the maps' own and no frames.
+    /// The most memory that frames may take, in bytes; by default there is no limit. The VM gets a [`Pool`] of its own. At the
+    /// limit, pages that come in take the place of idle ones. Private copies and zeros belong to the maps: they are not frames, and
+    /// do not count.
     pub fn frame_limit_bytes(self, frame_limit_bytes: u64) -> Self {
         Self { frame_limit_bytes, pool: None, ..self }
     }
@@ -57,65 +58,65 @@ impl VmOptions {
         Self { pool: Some(pool.clone()), ..self }
     }
 
-    /// The policy of maps that name none; `aligned:16` unless given.
+    /// The policy of maps that name none; `aligned:16` by default.
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
-    /// The policy of maps of code ([`MapOptions::executable`]) that name none; `aligned:64` unless given: code is touched in
+    /// The policy of maps of code ([`MapOptions::executable`]) that name none; `aligned:64` by default, because code is touched in
     /// larger runs than data.
     pub fn text_policy(self, text_policy: Policy) -> Self {
         Self { text_policy, ..self }
     }
 
-    /// How long a fault on a page of a local file stays awake while the page is read; 200 µs unless given, zero to sleep
-    /// at once. A CPU that falls asleep takes long to wake, in a virtual machine above all. The time is offered to others
-    /// that want the CPU; where a device is slower than this, few faults try.
+    /// How long a fault on a page of a local file stays awake while the page is read; 200 µs by default, zero to sleep
+    /// at once. A CPU that falls asleep takes long to wake up, above all in a virtual machine. Meanwhile the thread offers the CPU to
+    /// other threads. If a device is slower than this, few faults stay awake.
     pub fn read_spin(self, read_spin: Duration) -> Self {
         Self { read_spin, ..self }
     }
 
-    /// The most threads that read ahead and for [`Map::populate`](crate::Map::populate); 64 unless given, at least 1. Touches
-    /// that wait for a custom source have threads of their own.
+    /// The most threads that read ahead and for [`Map::populate`](crate::Map::populate); 64 by default, at least 1. Touches
+    /// that wait for a custom source have other threads.
     pub fn fill_threads(self, fill_threads: u32) -> Self {
         Self { fill_threads: fill_threads.max(1), ..self }
     }
 
-    /// How long a source may take for a read before whoever waits for it gets an error; for ever unless given. What comes
-    /// later is thrown away. Reads that wait for a thread fail too, where no thread became free for so long.
+    /// How long a source may take for a read before the waiting threads get an error; by default there is no deadline. Bytes that come
+    /// later are thrown away. Reads that wait for a thread fail too, if no thread became free for that long.
     pub fn read_deadline(self, read_deadline: Duration) -> Self {
         Self { read_deadline: Some(read_deadline), ..self }
     }
 
-    /// Keeps so many faults for each CPU until [`Vm::take_trace`](crate::Vm::take_trace); none unless given. 64 bytes each.
+    /// Keeps this many faults for each CPU until [`Vm::take_trace`](crate::Vm::take_trace), 64 bytes each; none by default.
     pub fn record_faults(self, record_faults: usize) -> Self {
         Self { record_faults, ..self }
     }
 
-    /// Lets [`Mode::Handler`] do with what every user may have: system calls that are handed memory that is not mapped
-    /// yet get EFAULT.
+    /// Makes [`Mode::Handler`] work without special permissions. The price: a system call on memory that is not mapped yet gets
+    /// EFAULT.
     pub fn user_mode_only(self) -> Self {
         Self { user_mode_only: true, ..self }
     }
 
-    /// How long what was written to a map of [`Vm::file_writable`](crate::Vm::file_writable) stays in memory alone, at most, where
-    /// nobody flushes it; 5 s unless given.
+    /// How long bytes that were written to a map of [`Vm::file_writable`](crate::Vm::file_writable) stay only in memory if
+    /// nobody flushes them; 5 s by default.
     pub fn write_back_after(self, write_back_after: Duration) -> Self {
         Self { write_back_after, ..self }
     }
 
-    /// How soon after a snapshot was taken or went the frozen pages are freed that nobody sees any more, at the earliest: 1 s unless
-    /// given, never by themselves with [`Duration::MAX`]. [`Vm::free_shadowed`](crate::Vm::free_shadowed) does it at once.
+    /// How long after a snapshot was taken or dropped a thread frees frozen pages that nobody sees any more, at the earliest; 1 s by
+    /// default, never with [`Duration::MAX`]. [`Vm::free_shadowed`](crate::Vm::free_shadowed) frees them at once.
     pub fn free_shadowed_after(self, free_shadowed_after: Duration) -> Self {
         Self { free_shadowed_after, ..self }
     }
 
-    /// Whether a touch that ends in SIGBUS is explained on stderr; it is unless told otherwise.
+    /// Whether a touch that ends in SIGBUS is explained on stderr; true by default.
     pub fn explain(self, explain: bool) -> Self {
         Self { explain, ..self }
     }
 
-    /// Whether `prepage vm top` of the same user shows what the VM holds and does, see [`viewed`](crate::viewed): by default it does.
+    /// Whether `prepage vm top` of the same user shows what the VM holds and does, see [`viewed`](crate::viewed); true by default.
     pub fn shown(self, shown: bool) -> Self {
         Self { shown, ..self }
     }
@@ -147,15 +148,15 @@ impl VmOptions {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// By the thread that faults, in a SIGBUS handler: the fastest. A system call that is handed memory of the map which
-    /// is not mapped yet gets EFAULT: [`Map::populate`](crate::Map::populate) first. Threads must not block SIGBUS.
+    /// By the thread that faults, in a SIGBUS handler: the fastest mode. A system call on memory of the map that
+    /// is not mapped yet gets EFAULT, so call [`Map::populate`](crate::Map::populate) first. Threads must not block SIGBUS.
     Inline,
-    /// By threads of the VM, one on each CPU. System calls wait like any access. Not permitted to every user: the error of the first such
-    /// map says what would permit it.
+    /// By threads of the VM, one on each CPU. System calls wait like any access. Not every user may do this: the error of the first such
+    /// map says what is missing.
     Handler,
 }
 
-/// How an object is to be mapped.
+/// How an object is mapped: start with [`MapOptions::private`], [`MapOptions::shared`] or [`MapOptions::writable`].
 #[derive(Clone, Debug)]
 pub struct MapOptions {
     pub(crate) private: bool,
@@ -172,10 +173,10 @@ pub struct MapOptions {
     pub(crate) inherit: bool,
 }
 
-/// What a program says of its use of a map, as to madvise(2).
+/// Advice about the use of a map, as for madvise(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// The policy that the map was made with.
+    /// No special use: back to the policy that the map was made with.
     Normal,
     /// Pages are touched in order: read far ahead, in the background.
     Sequential,
@@ -183,13 +184,13 @@ pub enum Advice {
     Random,
     /// These pages of the object will be touched: read and map them in the background.
     WillNeed(PageRange),
-    /// These pages will not be touched soon: unmap them. Their frames stay. For shared maps; a private map loses its
-    /// copies by it, see [`Map::discard`](crate::Map::discard).
+    /// These pages will not be touched soon: unmap them. Their frames stay. Only for shared maps: a private map would lose its
+    /// copies, see [`Map::discard`](crate::Map::discard).
     DontNeed(PageRange),
 }
 
 impl MapOptions {
-    /// Writable; what is written stays in the map.
+    /// A writable map of its own: changes stay in the map and do not reach the object.
     pub fn private() -> Self {
         Self {
             private: true,
@@ -207,71 +208,72 @@ impl MapOptions {
         }
     }
 
-    /// Read-only: all maps show the same frames.
+    /// A read-only map: all shared maps of an object show the same frames.
     pub fn shared() -> Self {
         Self { private: false, ..Self::private() }
     }
 
-    /// Writable: all maps show the same frames, and what is written goes to the object, which has to be one that takes it
-    /// ([`Vm::file_writable`](crate::Vm::file_writable)).
+    /// A shared map that writes to its object. The object has to be of [`Vm::file_writable`](crate::Vm::file_writable) or
+    /// [`Vm::memory`](crate::Vm::memory). All maps show the same frames.
     pub fn writable() -> Self {
         Self { writable: true, ..Self::shared() }
     }
 
-    /// How faults are served; [`Mode::Inline`] unless given.
+    /// How faults are served; [`Mode::Inline`] by default.
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// Which pages a fault reads; the VM's policy unless given.
+    /// Which pages a fault reads; the VM's policy by default.
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy: Some(policy), ..self }
     }
 
-    /// Which resident pages a fault maps, whatever calls of the kernel that takes. Unless given, it maps those of the aligned
-    /// block of 16 that three calls reach, of 256 where pages are touched in order ([`Advice::Sequential`]).
+    /// Which resident pages a fault maps, however many system calls that takes. By default a fault maps those of the aligned
+    /// block of 16 pages (256 with [`Advice::Sequential`]) that three system calls can map.
     pub fn neighbours(self, neighbours: Neighbours) -> Self {
         Self { neighbours: Some(neighbours), ..self }
     }
 
-    /// A fault maps the resident pages that its policy says, as the simulator counts them.
+    /// A fault maps the resident pages that its policy names, as in the simulator.
     pub fn neighbours_of_policy(self) -> Self {
         Self { neighbours_of_policy: true, neighbours: None, ..self }
     }
 
-    /// The VM sees every fault. Unless this is asked for, and unless the VM records faults, maps of an object that is wholly in
-    /// memory are left to the kernel, which maps 16 pages a fault faster than any handler and tells nobody.
+    /// The VM sees every fault. Without this, and if the VM does not record faults, maps of an object that is wholly in
+    /// memory are left to the kernel. The kernel maps 16 pages a fault faster than any handler, and notifies nobody.
     pub fn every_fault(self) -> Self {
         Self { every_fault: true, ..self }
     }
 
-    /// The pages may be executed. Their policy is [`VmOptions::text_policy`] unless another is given.
+    /// The pages may be executed. Their policy is [`VmOptions::text_policy`] by default.
     pub fn executable(self) -> Self {
         Self { executable: true, ..self }
     }
 
-    /// Which pages of the object to show; all unless given.
+    /// Which pages of the object to show; all by default.
     pub fn window(self, window: PageRange) -> Self {
         Self { window: Some(window), ..self }
     }
 
-    /// How many pages a fault on zeros makes, 64 unless given: those of an aligned cluster.
+    /// How many pages of zeros a fault makes: an aligned cluster of 64 by default.
     pub fn zero_cluster(self, pages: u64) -> Self {
         Self { zero_cluster: pages, ..self }
     }
 
-    /// Leaves zeros to the kernel's huge pages: a fault gives it the 16 MiB around (in maps beyond 64 GiB one in 4096 parts),
-    /// of which it makes 2 MiB at the first touch of each, or 4 KiB where it finds no huge page. Of faults in what was
-    /// given nothing is seen or counted.
+    /// Leaves zeros to the kernel's huge pages. A fault gives the 16 MiB around it to the kernel (in maps beyond 64 GiB a 4096th of the
+    /// map). There the kernel makes 2 MiB at each first touch, or 4 KiB if it finds no huge page. The VM neither sees nor counts
+    /// faults in memory that was given to the kernel.
     pub fn huge_pages(self) -> Self {
         Self { huge: true, ..self }
     }
-    /// Children of fork(2) keep the map: as it was at the fork, and then each changes its own; what nobody has changed they share with
-    /// this process, which goes on serving their faults. Without this a child that touches the map gets SIGSEGV.
+
+    /// Children of fork(2) keep the map as it was at the fork. After that each process changes its own copy. Unchanged pages are shared with
+    /// this process, which continues to serve the children's faults. Without this option a child that touches the map gets SIGSEGV.
     ///
-    /// Such a map is private and of [`Mode::Handler`], and takes CAP_SYS_PTRACE. No snapshots are taken of it. A child can read and write its
-    /// bytes, but has no use of its methods or of its VM. Since nobody else can serve them, children, and theirs, are killed when
-    /// this process ends, unless they executed another program by then.
+    /// Such a map has to be private and of [`Mode::Handler`], and needs CAP_SYS_PTRACE. No snapshots can be taken of it. A child can read and
+    /// write the bytes, but cannot use the methods of the map or its VM. Nobody else can serve the children's faults. So when this
+    /// process ends, its children and theirs are killed, unless they have executed another program by then.
     pub fn inherit(self, inherit: bool) -> Self {
         Self { inherit, ..self }
     }

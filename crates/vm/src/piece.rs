@@ -9,7 +9,7 @@ use crate::error::MapError;
 use crate::object::{Contents, Object, ObjectCore};
 use crate::segment::Install;
 
-/// Pages of an object, to be a part of a map: see [`Vm::map_pieces`](crate::Vm::map_pieces).
+/// Pages of an object that become a part of a map: see [`Vm::map_pieces`](crate::Vm::map_pieces).
 #[derive(Clone, Debug)]
 pub struct Piece {
     pub(crate) object: Arc<ObjectCore>,
@@ -20,12 +20,12 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// `pages` of `object`. Where the map touches them it shows the object's frames.
+    /// `pages` of `object`. The map shows the object's frames of them.
     pub fn new(object: &Object, pages: PageRange) -> Self {
         Self { object: Arc::clone(&object.core), pages, copied: false, hold: object.hold.clone() }
     }
 
-    /// The pages are copied when they are touched: they take memory of the map's own, but no mapping (vm.max_map_count).
+    /// The pages are copied when they are touched. They then take memory of the map, but no mapping (vm.max_map_count).
     pub fn copied(self) -> Self {
         Self { copied: true, ..self }
     }

@@ -18,7 +18,7 @@ pub(crate) struct Pins {
     ranges: Vec<PageRange>,
 }
 
-/// While this lives its pages stay in memory and in the map: touching them takes no fault, and system calls can be handed them.
+/// Pages that stay in memory and in the map until this is dropped: touching them takes no fault, and they can be given to system calls.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,10 +46,10 @@ pub struct Pinned<'a> {
 }
 
 impl Map {
-    /// Brings `range` in and keeps it, until what this returns is dropped. Pages may be pinned more than once.
+    /// Brings `range` in and keeps it in memory until the returned [`Pinned`] is dropped. Pages may be pinned more than once.
     ///
     /// # Errors
-    /// As [`Map::populate`]; nothing is pinned then. Also where more would be pinned than the pool may hold.
+    /// As [`Map::populate`]; also if more would be pinned than the pool may hold. Nothing is pinned then.
     pub fn pin(&self, range: PageRange) -> Result<Pinned<'_>, AccessError> {
         self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
         self.inside(range)?;

@@ -58,25 +58,25 @@ pub struct Pool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolFigures {
-    /// Frames that hold a page: wired and unwired ones. They drop when a frame goes, not later.
+    /// Frames that hold a page, wired and unwired. A frame counts until it is freed.
     pub resident_pages: u64,
-    /// Frames that maps may show: what was touched or pinned, or is about to go this moment.
+    /// Frames that maps may show: touched, pinned, or being reclaimed right now.
     pub wired_pages: u64,
     /// Frames that no map shows: the next touch of one is a fault that reads nothing.
     pub unwired_pages: u64,
-    /// Pages that are pinned, each of which is or will be resident.
+    /// Pinned pages. Each is resident, or will be.
     pub pinned_pages: u64,
     /// Pages that have a place in swap files, whether they are in memory or not.
     pub swap_pages: u64,
     /// Frames promised to reads under way.
     pub promised_pages: u64,
-    /// The lengths of all objects: what could be resident.
+    /// The lengths of all objects together: as many pages could be resident.
     pub reserved_pages: u64,
-    /// The most frames there may be now: fewer than the pool was made for while it gives memory back.
+    /// The most frames there may be now. While the pool gives memory back, this is less than the limit it was made with.
     pub limit_pages: u64,
-    /// Reclaim begins where fewer frames are free; reads ahead leave so many to others.
+    /// The low watermark: reclaim begins when fewer frames are free. Reads ahead leave this many free.
     pub low_pages: u64,
-    /// Reclaim ends where as many are free.
+    /// The high watermark: reclaim ends when this many frames are free.
     pub high_pages: u64,
 }
 
@@ -153,7 +153,7 @@ pub(crate) struct Arrival {
 }
 
 impl Pool {
-    /// A pool of `limit_bytes` at most; `u64::MAX` for one without limit, which takes nothing back by itself.
+    /// A pool of `limit_bytes` at most. With `u64::MAX` it has no limit, and reclaims nothing by itself.
     ///
     /// # Errors
     /// When no thread is left.
@@ -161,7 +161,7 @@ impl Pool {
         Self::with_replacement(limit_bytes, Replacement::default())
     }
 
-    /// As [`Self::new`], with another choice of what goes first.
+    /// As [`Self::new`], with another rule for which frame is reclaimed next.
     ///
     /// # Errors
     /// As `new`.
@@ -208,7 +208,7 @@ impl Pool {
         Ok(core)
     }
 
-    /// What it holds now. Nothing in a child of fork(2).
+    /// What it holds now. All zeros in a child of fork(2).
     pub fn figures(&self) -> PoolFigures {
         let core = self.core();
         if fork::generation() != core.generation {
@@ -235,7 +235,7 @@ impl Pool {
         self.core().alive().into_iter().map(described).collect()
     }
 
-    /// Takes up to `pages` frames away now, those that would go next; gives how many went. For programs that know when they
+    /// Reclaims up to `pages` frames now: those that would be reclaimed next. Returns how many were. For programs that know when they
     /// need memory for something else.
     pub fn reclaim(&self, pages: u64) -> u64 {
         if fork::generation() != self.core().generation {

@@ -25,13 +25,13 @@ const READ_AT_PAGES: u64 = 1 << 14;
 type Unavailable = (Arc<ObjectCore>, PageIndex, u16);
 
 impl Map {
-    /// Reads and maps `range` of the object, so that touching it takes no fault, and system calls can be handed it. Many
-    /// reads are under way at once, up to [`VmOptions::fill_threads`](crate::VmOptions::fill_threads). Pages that could not
-    /// be had before are tried again.
+    /// Reads and maps `range` of the object. After that, touching it takes no fault, and it can be given to system calls. Up to
+    /// [`VmOptions::fill_threads`](crate::VmOptions::fill_threads) reads are under way at once. Pages that failed before are tried
+    /// again.
     ///
     /// # Errors
-    /// A page that cannot be had, and why; the others are there. Where a read took longer than
-    /// [`VmOptions::read_deadline`](crate::VmOptions::read_deadline) those may be missing that had not been read by then.
+    /// [`AccessError::Unavailable`] names a page that failed, and why; all other pages are there. If a read took longer than
+    /// [`VmOptions::read_deadline`](crate::VmOptions::read_deadline), pages that had not been read by then may be missing too.
     pub fn populate(&self, range: PageRange) -> Result<(), AccessError> {
         self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
         self.inside(range)?;
@@ -93,7 +93,7 @@ impl Map {
     /// Copies the bytes at `offset_bytes` of the map, private changes included. Raises no signal.
     ///
     /// # Errors
-    /// The page that cannot be had, and why; or that the range ends beyond the map.
+    /// [`AccessError::Unavailable`] names the page that failed, and why. [`AccessError::Beyond`] if the range ends beyond the map.
     pub fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), AccessError> {
         self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
         let end = offset_bytes.checked_add(into.len() as u64).filter(|&end| end <= self.len_bytes());

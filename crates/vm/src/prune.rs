@@ -68,10 +68,10 @@ impl Drop for Held<'_> {
 }
 
 impl Vm {
-    /// Gives page tables back to the kernel in which none of the VM's maps has a page left, 4 KiB for each 2 MiB of a map: those of
-    /// frames that were evicted or reclaimed. Returns how many bytes of them fewer this process has. Threads that fault meanwhile wait for
-    /// a fraction of a millisecond at most. Kernels before Linux 6.14 keep the tables until a map goes, and where pages are protected for
-    /// snapshots the kernel's marks stay in them.
+    /// Gives empty page tables of the VM's maps back to the kernel, 4 KiB for each 2 MiB of a map. Tables become empty when frames are
+    /// evicted or reclaimed. Returns by how many bytes the page tables of this process shrank. Threads that fault meanwhile wait for
+    /// a fraction of a millisecond at most. Kernels before Linux 6.14 keep the tables until the map is dropped. Where pages are protected for
+    /// snapshots, the tables hold marks of the kernel and stay.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -37,7 +37,7 @@ pub enum Priority {
     Demand,
 }
 
-/// A read that a [`Source`] is to serve: bytes to put in place, then [`Request::complete`].
+/// A read for a [`Source`] to serve: fill [`Request::bytes`], then call [`Request::complete`].
 #[derive(Debug)]
 pub struct Request {
     /// Taken by who completes it.
@@ -80,7 +80,7 @@ impl Request {
         self.reading().range.start().offset_bytes()
     }
 
-    /// Where the bytes go, as many as are wanted: zeros until something is written here. Nothing in a child of fork(2), which
+    /// The buffer for the bytes, as long as the read; it holds zeros at first. Empty in a child of fork(2), which
     /// cannot serve its parent's requests.
     pub fn bytes(&mut self) -> &mut [u8] {
         let reading = self.reading.as_mut().expect("until it is completed");
@@ -96,13 +96,13 @@ impl Request {
         self.reading().flight.priority
     }
 
-    /// When it is too late: who waits gets an error then.
+    /// The deadline: the waiting threads get an error then.
     pub fn deadline(&self) -> Option<Instant> {
         self.reading().flight.deadline
     }
 
-    /// Whether nobody waits for it any more, so that work on it is lost: its deadline is over, or it was read ahead for a
-    /// map that has gone, or this is a child of fork(2).
+    /// Whether work on it would be useless because nobody waits any more: the deadline is over, it was a read ahead for a
+    /// map that was dropped, or this is a child of fork(2).
     pub fn is_cancelled(&self) -> bool {
         if self.reading().is_inherited() {
             return true;
@@ -111,7 +111,7 @@ impl Request {
         pending.as_ref().is_none_or(|pending| pending.then.is_void())
     }
 
-    /// The bytes are in place, or cannot be had. Nothing happens in a child of fork(2).
+    /// Ends the read: the bytes are in place, or there is an error. Does nothing in a child of fork(2).
     pub fn complete(mut self, outcome: Result<(), SourceError>) {
         let reading = self.reading.take().expect("completed once");
         reading.complete(outcome.map_err(|error| match error {

@@ -36,11 +36,11 @@ pub struct Saved {
 }
 
 impl Object {
-    /// Saves a snapshot to the directory `path`, which is made if there is none. [`Vm::open_snapshot`] has it back, in any process.
+    /// Saves a snapshot to the directory `path`, which is created if it does not exist. [`Vm::open_snapshot`] opens it again, in any process.
     ///
-    /// What the directory holds already is not written again: where it has an earlier snapshot, this one's changes alone. That one is
-    /// replaced, once this one is whole and on the disk: whenever the machine stops, the directory has the one or the other. Who has the earlier one
-    /// open keeps it. Files that the snapshot began on are not copied: they are needed again as they are.
+    /// If the directory has an earlier snapshot, only the changes since then are written. The new snapshot replaces the earlier one when it
+    /// is whole and on the disk: if the machine stops, the directory has one or the other. A process that has the earlier one
+    /// open keeps it. Files that the snapshot began on are not copied: they have to be there, unchanged, when it is opened.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -66,7 +66,7 @@ impl Object {
     /// ```
     ///
     /// # Errors
-    /// See [`SavedError`]. What the directory held before is still there then.
+    /// See [`SavedError`]. After an error the directory holds what it held before.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved, SavedError> {
         let path = path.as_ref();
         self.core.vm.check_process().map_err(|_| SavedError::Forked)?;
@@ -332,10 +332,10 @@ impl<'a> Saving<'a> {
 }
 
 impl Vm {
-    /// The snapshot that [`Object::save`] saved to the directory `path`. The files that it began on are opened where they are.
+    /// Opens the snapshot that [`Object::save`] saved to the directory `path`. The files that it began on are opened by their paths.
     ///
-    /// Pages are read when they are needed, and compared with what was saved: one that is damaged fails, as one of a [`Source`] that cannot be
-    /// read. They are frames like those of files, and reclaimed as they are.
+    /// Pages are read when they are needed, and compared with their saved sums. A damaged page fails like a page that a [`Source`] cannot
+    /// read. The frames are reclaimed like those of files.
     ///
     /// # Errors
     /// See [`SavedError`].
@@ -343,8 +343,8 @@ impl Vm {
         self.open_snapshot_on(path, &[])
     }
 
-    /// As [`Self::open_snapshot`], where some of `bases` are what the snapshot began on: they are found by name and length. So are objects
-    /// that are no files, and files whose frames several snapshots share.
+    /// As [`Self::open_snapshot`], for a snapshot that began on some of `bases`; they are found by name and length. Use it for objects
+    /// that are not files, and for files whose frames several snapshots share.
     ///
     /// # Errors
     /// See [`SavedError`].

@@ -22,9 +22,8 @@ const PIECE_PAGES: u64 = 64;
 const TRIES: u32 = 4;
 
 impl Map {
-    /// Freezes what a private map holds now into an object, which shadows what the map showed before; the map goes on above it.
-    /// It costs as much as the pages that were written to since the last snapshot of the map: those are copied, and all else is
-    /// shared.
+    /// Makes an object of what a private map holds now. The map goes on above this snapshot. Pages that were written to since the
+    /// map's last snapshot are copied, and all others are shared: the cost depends on the written pages only.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,16 +45,16 @@ impl Map {
     /// # }
     /// ```
     ///
-    /// Other threads may write meanwhile (by pointers: a slice to be changed is borrowed from the map): all that was written
-    /// before one moment within the call is in the snapshot, and nothing that was written after it. They wait until the pages
-    /// are protected, and then each for the copy of the page it writes to. What devices write meanwhile, at the order of a system
-    /// call that has begun, may be in or not.
+    /// Other threads may write meanwhile (through pointers: a mutable slice borrows the map). There is one moment within the call:
+    /// everything that was written before it is in the snapshot, and nothing that was written after it. Writers wait until the pages
+    /// are protected, and then each only for the copy of the page that it writes to. If a system call has begun and a device still
+    /// writes for it, these bytes may be in the snapshot or not.
     ///
-    /// From the first snapshot on the first write to a page after each is a fault that the VM serves. In inline mode, and with
+    /// After each snapshot, the first write to a page is a fault that the VM serves. In inline mode, and with
     /// [`VmOptions::user_mode_only`](crate::VmOptions::user_mode_only), a system call that writes to such a page gets EFAULT.
     ///
     /// # Errors
-    /// See [`SnapshotError`]. The map goes on as it was then, and the next snapshot has what this one would have had.
+    /// See [`SnapshotError`]. After an error the map is as before, and the next snapshot has what this one would have had.
     pub fn snapshot(&self) -> Result<Object, SnapshotError> {
         let core = &self.core;
         core.vm.check_process().map_err(|_| SnapshotError::Forked)?;

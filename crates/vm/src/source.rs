@@ -18,12 +18,12 @@ use crate::uncached::Uncached;
 /// Bytes that can be read at any offset.
 ///
 /// Most sources implement [`Source::read`], which runs on threads of the [`Vm`](crate::Vm) and may take as long as it likes.
-/// One that can have many reads under way without a thread for each (a network, io_uring) implements [`Source::begin`]
+/// A source that can have many reads under way without a thread for each (a network, io_uring) implements [`Source::begin`]
 /// instead.
 ///
-/// Neither runs in the context of a signal handler that interrupted something else: they may allocate, lock and block. They
-/// may touch maps, but none of the object that they serve. Bytes of one offset are the same whenever they are read: pages
-/// that come back different from what they were before [`Object::evict`](crate::Object::evict) fail.
+/// Neither runs in the context of a signal handler that interrupted something else, so both may allocate, lock and block. They
+/// may touch maps, but no map of the object that they serve. The bytes at an offset must always be the same: if a page
+/// comes back different after [`Object::evict`](crate::Object::evict), it fails.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -58,9 +58,9 @@ pub trait Source: Any + Send + Sync + 'static {
     /// How many bytes there are; constant.
     fn len_bytes(&self) -> u64;
 
-    /// How many bytes it is best read by at least: a compressed chunk, an object store's part. A fault reads all of the
-    /// aligned grain around its page, up to pages that are in memory. Constant, a multiple of the page size; at most
-    /// 64 MiB are heeded.
+    /// The smallest size in which the source is best read, in bytes: a compressed chunk, an object store's part. A fault reads the
+    /// whole aligned grain around its page, up to pages that are in memory. Constant, a multiple of the page size; of more than
+    /// 64 MiB, 64 MiB are used.
     fn grain_bytes(&self) -> u64 {
         PAGE_SIZE
     }
@@ -68,15 +68,15 @@ pub trait Source: Any + Send + Sync + 'static {
     /// Reads the bytes at `offset_bytes`, `into.len()` of them; all lie within the length. `into` holds zeros before.
     ///
     /// # Errors
-    /// [`SourceError::Again`] is tried again a few times, after a pause that grows. Any other error goes to whoever
-    /// needs the bytes. A source that panics fails as well.
+    /// After [`SourceError::Again`] the read is tried again a few times, with growing pauses. Any other error goes to the threads that
+    /// need the bytes. A panic is an error too.
     fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
         let _ = (offset_bytes, into);
         Err(SourceError::Other("the source implements neither read nor begin".to_owned()))
     }
 
-    /// Begins to serve `request`, and may return before it is served: whoever has the bytes, on whichever thread, calls
-    /// [`Request::complete`]. One that is dropped instead fails.
+    /// Begins to serve `request`, and may return before it is served. Any thread that has the bytes calls
+    /// [`Request::complete`]. A request that is dropped instead fails.
     fn begin(&self, mut request: Request) {
         let offset_bytes = request.offset_bytes();
         let outcome = self.read(offset_bytes, request.bytes());

@@ -113,10 +113,10 @@ impl Drop for SwapFile {
 }
 
 impl Vm {
-    /// An object of `len_bytes` zeros that maps made with [`MapOptions::writable`](crate::MapOptions::writable) write to, and all of
-    /// them show. What is written counts as frames of the pool, and where these are short it goes to a swap file
-    /// ([`PoolOptions::swap`](crate::PoolOptions::swap)), after pages that files have and before code. Without one, and where
-    /// it is full or fails, pages stay in memory, and others fail that find no frame.
+    /// An object of `len_bytes` zeros, shared by all maps of it that are made with [`MapOptions::writable`](crate::MapOptions::writable).
+    /// Its pages count as frames of the pool. When frames are short they go to a swap file
+    /// ([`PoolOptions::swap`](crate::PoolOptions::swap)), after pages of files and before code. Without a swap file, or if it
+    /// is full or fails, the pages stay in memory, and reads that find no frame fail.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -26,8 +26,8 @@ use crate::statistics::{Account, Tally};
 const BATCH_PAGES: u64 = 1024;
 
 impl Object {
-    /// Says that resident pages of `range` will not be needed soon: they go out of all maps and stay in memory until reclaim
-    /// takes them. Returns how many pages that were. Pinned and dirty pages and those that a map with snapshots may show stay wired.
+    /// Says that resident pages in `range` will not be needed soon. They are taken out of all maps, and stay in memory until reclaim
+    /// takes them. Returns how many pages these were. Pinned and dirty pages, and pages that a map with snapshots may show, stay wired.
     ///
     /// # Errors
     /// When the kernel cannot unmap pages; they stay wired. In a child of fork(2).

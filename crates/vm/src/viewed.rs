@@ -51,13 +51,13 @@ pub enum AskError {
     /// It ended, between being found and being asked.
     #[error("it has ended")]
     Ended,
-    /// It is another user's.
+    /// It belongs to another user.
     #[error("it belongs to another user, uid {0}, who alone may look at it")]
     OtherUser(u32),
-    /// It does not answer in time.
+    /// It did not answer in time.
     #[error("it does not answer: it is stopped, or its process is held up")]
     Silent,
-    /// It answers what cannot be read.
+    /// Its answer cannot be understood.
     #[error(transparent)]
     View(#[from] ViewError),
     /// The socket fails.
@@ -65,10 +65,10 @@ pub enum AskError {
     Io(#[source] io::Error),
 }
 
-/// All there are in this network namespace, other users' too.
+/// The sockets of all VMs in this network namespace, also those of other users.
 ///
 /// # Errors
-/// Where /proc/net/unix cannot be read.
+/// If /proc/net/unix cannot be read.
 pub fn sockets() -> io::Result<Vec<Socket>> {
     let table = fs::read("/proc/net/unix")?;
     let mut found: Vec<Socket> = String::from_utf8_lossy(&table).lines().filter_map(listening).collect();

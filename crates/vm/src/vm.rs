@@ -151,9 +151,9 @@ impl Vm {
         Ok(vm)
     }
 
-    /// An object with the bytes of a local file. Its length is that of now; bytes are read when they are needed. Where the
-    /// file changes, pages that were evicted and come back different fail, and others show what was there when they were
-    /// read first.
+    /// An object with the bytes of a local file. It keeps the length that the file has now; bytes are read when they are needed. If the
+    /// file changes, pages that were read already show the old bytes; a page that was evicted and comes back different
+    /// fails.
     ///
     /// # Errors
     /// When the file cannot be opened, or is no regular file.
@@ -161,19 +161,19 @@ impl Vm {
         self.open_file(path.as_ref(), false)
     }
 
-    /// As [`Self::file`], read past the kernel's page cache: for files that are read once, and memory that is short. Short reads that a touch
-    /// waits for go through the page cache and leave nothing there, where the kernel can do that (Linux 6.14): those are waited for
-    /// awake, for [`VmOptions::read_spin`].
+    /// As [`Self::file`], but reads go past the kernel's page cache: for files that are read once, and when memory is short. Short reads
+    /// that a touch waits for go through the page cache and leave nothing there, if the kernel can do that (Linux 6.14); the
+    /// thread stays awake for them, for [`VmOptions::read_spin`].
     ///
     /// # Errors
-    /// As `file`; also where the file system has no direct reads.
+    /// As `file`; also if the file system has no direct reads.
     pub fn file_direct(&self, path: impl AsRef<Path>) -> Result<Object, MakeError> {
         self.open_file(path.as_ref(), true)
     }
 
-    /// As [`Self::file`], of a file that is written to by maps made with [`MapOptions::writable`]. What is written stays in memory
-    /// until [`Object::flush`], until its frame is reclaimed, or for [`VmOptions::write_back_after`], and until then it
-    /// ends with the process. All maps of the object are shared ones; their bytes change, and so have no slices.
+    /// As [`Self::file`], for a file that maps made with [`MapOptions::writable`] write to. Written bytes stay in memory
+    /// until [`Object::flush`], until their frame is reclaimed, or for [`VmOptions::write_back_after`]. Until then they are lost if the
+    /// process ends. All maps of the object are shared. Their bytes change, so there are no slices of them.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -196,7 +196,7 @@ impl Vm {
     /// ```
     ///
     /// # Errors
-    /// As `file`; also where the file may not be written to, and where no thread is left.
+    /// As `file`; also if the file may not be written to, or no thread is left.
     pub fn file_writable(&self, path: impl AsRef<Path>) -> Result<Object, MakeError> {
         let failed = |source| MakeError::File { path: path.as_ref().to_owned(), source };
         let local = LocalFile::open_writable(path.as_ref()).map_err(failed)?;
@@ -289,8 +289,8 @@ impl Vm {
         Map::new(&self.core, &[piece], options)
     }
 
-    /// Maps pieces of objects, one behind the other, as one private map. Its pages are counted from 0; the window and the
-    /// huge pages of `options` are not heeded.
+    /// Maps pieces of objects, one behind the other, as one private map. Its pages are counted from 0. The options
+    /// [`MapOptions::window`] and [`MapOptions::huge_pages`] are ignored.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -329,7 +329,7 @@ impl Vm {
         Err(MapError::OtherVm { object: object.name.clone() })
     }
 
-    /// What the VM did and holds. Exact when no fault or background read is under way. Nothing in a child of fork(2).
+    /// What the VM did, and what it holds now. Exact when no fault or background read is under way. Empty in a child of fork(2).
     pub fn statistics(&self) -> Statistics {
         let core = &self.core;
         if core.check_process().is_err() {

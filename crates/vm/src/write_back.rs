@@ -39,19 +39,19 @@ pub(crate) struct Written {
 }
 
 impl Object {
-    /// How many of its pages may hold what was written to a map and is not written back. They stay in memory until it is. Pages ahead of what is written
-    /// in order are among them: see [`Self::write_back`].
+    /// How many of its pages may hold written bytes that were not written back yet. They stay in memory until then. If a program writes in
+    /// order, this includes pages ahead of its writes: see [`Self::write_back`].
     pub fn dirty_pages(&self) -> u64 {
         self.core.dirty().map_or(0, Dirty::pages)
     }
 
-    /// Writes back what was written to `range` through any map and makes it durable: what was written before the call, by this thread or
-    /// by one that this thread knows to have written, outlives the process and the machine once this has returned without an error.
-    /// As msync(2) with MS_SYNC and fsync(2); threads may go on writing meanwhile, and what they write is in or not, page by page.
+    /// Writes back what was written to `range` through any map, and makes it durable, as msync(2) with MS_SYNC and fsync(2). Once this has
+    /// returned without an error, all writes that happened before the call, by this thread or by others, outlive the process and a crash of the
+    /// machine. Threads may go on writing meanwhile; whether their writes are included is decided page by page.
     ///
-    /// Pages are written in ascending order. Where a page cannot be written the rest is still tried, and the first error is
-    /// returned: unlike with fsync(2), nothing is forgotten by an error. Pages stay dirty, in memory and as they were
-    /// written; a later flush writes them again, and reports what is still wrong then.
+    /// Pages are written in ascending order. If a page cannot be written the others are still tried, and the first error is
+    /// returned. Unlike with fsync(2), an error loses nothing: such pages stay dirty and in memory, with the bytes that were
+    /// written. A later flush writes them again, and reports what is still wrong then.
     ///
     /// # Errors
     /// See [`FlushError`].
@@ -62,9 +62,8 @@ impl Object {
         })
     }
 
-    /// As [`Self::flush`], without making it durable: others who read the file see what was written. Returns how many pages went. A page that was not written
-    /// to does not go.
-    /// Pages of [`Vm::memory`](crate::Vm::memory) go to the swap file.
+    /// As [`Self::flush`], but not durable: other readers of the file see what was written. Returns how many pages were written. Pages that
+    /// nobody wrote to are left out. Pages of [`Vm::memory`](crate::Vm::memory) go to the swap file.
     ///
     /// # Errors
     /// As `flush`.

@@ -23,20 +23,21 @@ const AHEAD_FROM: u64 = if cfg!(any(feature = "shuttle", feature = "loom")) { 1 
 const AHEAD_MOST: u64 = 64;
 
 impl Map {
-    /// Its bytes, which other threads and maps may change meanwhile. To store is to touch, as with `as_slice`.
+    /// Its bytes, which other threads and maps may change meanwhile. A load or a store is a touch, as with `as_slice`.
     ///
     /// # Panics
-    /// Where the map is not [`MapOptions::writable`](crate::MapOptions::writable).
+    /// If the map is not [`MapOptions::writable`](crate::MapOptions::writable).
     pub fn as_atomics(&self) -> &[AtomicU8] {
         assert!(self.core.writes_through, "what is written to the map has nowhere to go");
         &self.region.as_atomics()[..self.len_bytes() as usize]
     }
 
     /// Writes `bytes` at `offset_bytes` of a map that is [`MapOptions::writable`](crate::MapOptions::writable). Raises no signal.
-    /// Others see a page of it before another, but each page as soon as this has returned.
+    /// Other threads may see some pages of it before others, and see all of them once this has returned.
     ///
     /// # Errors
-    /// A page that cannot be had, and why; what lies before it was written. That the range ends beyond the map.
+    /// [`AccessError::Unavailable`] names the page that failed, and why; bytes before that page were written. [`AccessError::Beyond`] if the
+    /// range ends beyond the map.
     pub fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), AccessError> {
         let core = &self.core;
         core.vm.check_process().map_err(|_| AccessError::Forked)?;

@@ -23,8 +23,8 @@ const PROGRAMS: &str = "/usr";
 /// Options of `prepage calibrate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A directory on the device (a file of 64 MB is written there for a moment), or a large file to read [default: what
-    /// /usr lies on]
+    /// A directory on the device (a file of 64 MB is written there for a moment), or a large file to read [default: the
+    /// device of /usr]
     path: Option<PathBuf>,
     /// Measure again, even if the device was measured before
     #[arg(long, conflicts_with = "show")]
@@ -51,7 +51,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             known
         }
         None if args.show => {
-            bail!("{} has not been measured\n  try: prepage calibrate {}", device.identity, path.display())
+            bail!(
+                "no measurement of this device yet: {}\n  try: prepage calibrate {}",
+                device.identity,
+                path.display()
+            )
         }
         _ => measure(&path, &device, cache.as_ref())?,
     };

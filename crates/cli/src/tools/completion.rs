@@ -28,7 +28,7 @@ fn with_values(command: Command) -> Command {
 fn with_value(arg: Arg) -> Arg {
     let Some([name, ..]) = arg.get_value_names() else { return arg };
     match name.as_str() {
-        "TRACE" => arg.add(ArgValueCompleter::new(traces())),
+        "TRACE" | "BEFORE" | "AFTER" => arg.add(ArgValueCompleter::new(traces())),
         "PROFILE" => arg.add(ArgValueCompleter::new(profiles)),
         "CMD" | "PROGRAM" => arg.add(ArgValueCompleter::new(programs)),
         "DIR" | "DIRECTORY" => arg.value_hint(ValueHint::DirPath),

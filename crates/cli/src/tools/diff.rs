@@ -17,10 +17,10 @@ const WORSE: u8 = 1;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The trace from before the change
-    #[arg(value_name = "TRACE")]
+    #[arg(value_name = "BEFORE")]
     before: PathBuf,
-    /// The trace from after it
-    #[arg(value_name = "TRACE")]
+    /// The trace from after the change
+    #[arg(value_name = "AFTER")]
     after: PathBuf,
     /// Exit with 1 when AFTER is worse than BEFORE by more than this
     #[arg(long, value_name = "PERCENT", value_parser = finite)]
@@ -28,7 +28,7 @@ pub struct Args {
     /// What the threshold applies to: total (ms waited for faults), disk-total (ms waited for the disk), count, disk (faults)
     #[arg(long, value_name = "WHAT", default_value = "total")]
     of: Measure,
-    /// Compare even though one trace lacks faults that the other may have
+    /// Compare even if one trace lacks faults that the other may have
     #[arg(long)]
     allow_incomplete: bool,
     /// Rows of the table of files
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let diff = Diff::of(&before, &after);
     if !diff.unequal.is_empty() && !args.allow_incomplete {
         bail!(
-            "these traces cannot be compared: one of them lacks what the other may have\n  \
+            "these traces cannot be compared: one of them lacks faults that the other may have\n  \
              try: record both completely and in the same way, or --allow-incomplete"
         );
     }
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         (None, _) => false,
         (Some(threshold), Some(percent)) => percent > threshold,
         (Some(_), None) => bail!(
-            "{}: not known of both traces, so no threshold can be checked\n  \
+            "{}: not known for both traces, so the threshold cannot be checked\n  \
              try: --of count, or record both with prepage record",
             args.of.words()
         ),

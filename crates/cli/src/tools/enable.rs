@@ -102,7 +102,7 @@ impl Links {
             bail!("wanted: the name of a program in PATH, without a directory");
         }
         if name.starts_with("prepage") || name.starts_with('-') {
-            bail!("no link of this name can stand for a program");
+            bail!("a link cannot have this name");
         }
         if find_all(name.as_ref()).is_empty() {
             bail!("no such program in PATH");

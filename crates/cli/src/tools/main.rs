@@ -51,7 +51,7 @@ use clap::{FromArgMatches, Parser};
 enum Command {
     /// Start a program and prefetch the pages it will need; learn from the start
     Run(run::Args),
-    /// Prefetch programs whenever they are started by name, or from menus
+    /// Prefetch programs each time they are started by name or from menus
     Enable(enable::EnableArgs),
     /// Undo what `enable` did
     Disable(enable::DisableArgs),
@@ -64,9 +64,9 @@ enum Command {
     /// List, show and remove what was learned; embed it in files; carry it to other machines
     #[command(subcommand)]
     Profile(profile::Command),
-    /// Show what the resident prefetcher knows and does
+    /// Show what the service knows and does
     Status(status::Args),
-    /// Have every program of the machine prefetched, by a resident service
+    /// Install or remove the service, which prefetches every program of the machine
     #[command(subcommand)]
     Service(service::Command),
     /// Check what this kernel and user allow, and how to get what is missing
@@ -85,7 +85,7 @@ enum Command {
     Residency(residency::Args),
     /// Read pages of files into memory
     Warm(warm::Args),
-    /// Drop pages of files from memory; report what stays and why
+    /// Drop pages of files from memory; say which pages stay, and why
     Evict(evict::Args),
     /// Look at processes that use the user-space VM
     #[command(subcommand)]

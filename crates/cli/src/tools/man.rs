@@ -35,12 +35,21 @@ fn write(directory: &Path, command: clap::Command) -> Result<()> {
         write(directory, below.clone())?;
     }
     let mut page = Vec::new();
-    // The list of variables and exit codes is a section here.
+    // What help says behind the options has sections of its own here: their lines would be filled to a paragraph.
+    let behind = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let command = command.after_long_help(None::<&str>).after_help(None::<&str>);
-    Man::new(command).title(name.to_uppercase()).manual("prepage").render(&mut page)?;
+    // An empty date would be no argument, and what follows it would take its place.
+    Man::new(command)
+        .title(name.to_uppercase())
+        .date(" ")
+        .source(concat!("prepage ", env!("CARGO_PKG_VERSION")))
+        .manual("prepage manual")
+        .render(&mut page)?;
     if is_whole {
         section("ENVIRONMENT", &ENVIRONMENT, &mut page)?;
         section("EXIT STATUS", &EXIT_CODES, &mut page)?;
+    } else {
+        lists(&behind, &mut page)?;
     }
     let path = directory.join(format!("{name}.1"));
     fs::write(&path, page).with_context(|| path.display().to_string())
@@ -51,6 +60,24 @@ fn section(title: &str, of: &[(&str, &str)], page: &mut Vec<u8>) -> Result<()> {
     roff.control("SH", [title]);
     for (name, text) in of {
         roff.control("TP", []).text([bold(*name)]).text([roman(*text)]);
+    }
+    page.write_all(roff.to_roff().as_bytes())?;
+    Ok(())
+}
+
+/// The lists in `text`. A line that is not indented and ends in a colon is the heading of one; two spaces stand between a word and
+/// its meaning.
+fn lists(text: &str, page: &mut Vec<u8>) -> Result<()> {
+    let mut roff = Roff::default();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        let heading = line.strip_suffix(':').filter(|heading| !heading.starts_with(' '));
+        match (heading, line.trim_start().split_once("  ")) {
+            (Some(heading), _) => roff.control("SH", [heading.to_uppercase().as_str()]),
+            (None, Some((word, meaning))) => {
+                roff.control("TP", []).text([bold(word)]).text([roman(meaning.trim_start())])
+            }
+            (None, None) => roff.control("PP", []).text([roman(line.trim_start())]),
+        };
     }
     page.write_all(roff.to_roff().as_bytes())?;
     Ok(())

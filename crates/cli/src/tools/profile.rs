@@ -50,7 +50,7 @@ pub enum Command {
         #[arg(required = true, value_name = "PROFILE")]
         profiles: Vec<String>,
     },
-    /// Store the pages that starts need of a file in the file itself, or in a sidecar
+    /// Write which of its pages starts need into a file itself, or into a sidecar
     Embed(embed::EmbedArgs),
     /// Undo `embed`: restore the file's original bytes
     Strip(embed::StripArgs),
@@ -60,7 +60,7 @@ pub enum Command {
     Verify(verify::Args),
     /// Write profiles into one file, for `import` on another machine
     Export(carry::ExportArgs),
-    /// Import the profiles of a file, as far as its files are the same on this machine
+    /// Import profiles from a file, for those files that are the same on this machine
     Import(carry::ImportArgs),
     /// Merge exported files into one
     Merge(carry::MergeArgs),

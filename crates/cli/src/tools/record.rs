@@ -41,7 +41,7 @@ pub struct Args {
     /// The file to write; an older one becomes FILE.old
     #[arg(short, long, value_name = "FILE", default_value = "prepage.parquet")]
     output: PathBuf,
-    /// End the recording after this time: 10, 1.5s, 200ms, 5m. A command runs on
+    /// End the recording after this time, in seconds or with a unit: 10, 1.5s, 200ms, 5m. The command keeps running
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Keep faults on this file only; repeatable
@@ -53,17 +53,17 @@ pub struct Args {
     /// Keep faults of threads of this name only; repeatable
     #[arg(long, value_name = "NAME")]
     comm: Vec<String>,
-    /// Record the calls that led to each fault, followed by frame pointers
+    /// Record the call stack of each fault, by frame pointers
     #[arg(short = 'g', long)]
     stacks: bool,
     /// Record the frame (physical page) of each fault (root)
     #[arg(long)]
     frames: bool,
-    /// Record what becomes of files' pages: read in, asked for by read(), never touched, waited for (root)
+    /// Also record what happens to pages of files: read in, asked for by read(), never touched, waited for (root)
     #[arg(long)]
     page_cache: bool,
-    /// Record every first touch of a file's page as a fault of its own, for `prepage simulate`; from a warm cache as
-    /// from a cold one
+    /// Record every first touch of a file's page as a fault of its own, for `prepage simulate`; the cache may be warm or
+    /// cold
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "all"])]
     exact: bool,
     /// Say nothing but errors and losses

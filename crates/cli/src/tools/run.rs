@@ -17,10 +17,10 @@ pub struct Args {
     /// Do not prefetch in this start
     #[arg(long)]
     no_prefetch: bool,
-    /// Prefetch in this start in any case; otherwise a few starts go without, to measure what prefetching gains
+    /// Always prefetch in this start; by default a few starts go without prefetch, to measure what it gains
     #[arg(long)]
     no_hold_out: bool,
-    /// Update the profile of a program that is neither new nor changed at most once in this many seconds
+    /// Write the profile of a known and unchanged program at most once in this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     write_interval: u64,
     /// The program and its arguments

@@ -108,7 +108,7 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     if place.found(UNIT_NAME) == Found::Other {
         let path = place.units.join(UNIT_NAME);
         bail!(
-            "{} is not of `prepage service install`\n  try: systemctl unmask {UNIT_NAME} where it is masked, else rm",
+            "{} was not written by `prepage service install`\n  try: systemctl unmask {UNIT_NAME} where it is masked, else rm",
             path.display()
         );
     }
@@ -116,7 +116,10 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     for (name, unit) in UNITS {
         let path = place.units.join(name);
         if place.found(name) == Found::Other {
-            say!("prepage: {} is not of `prepage service install`, and stays as it is", path.display());
+            say!(
+                "prepage: {} was not written by `prepage service install`, and stays as it is",
+                path.display()
+            );
             continue;
         }
         let unit = format!("{MARK}\n{}", unit.replace("@PREPAGED@", &prepaged));
@@ -160,7 +163,7 @@ fn remove(place: &Place) -> Result<ExitCode> {
     let own: Vec<&str> =
         UNITS.iter().map(|(name, _)| *name).filter(|name| place.found(name) == Found::Own).collect();
     if own.is_empty() {
-        bail!("no unit of `prepage service install` lies in {}", place.units.display());
+        bail!("{} has no unit that `prepage service install` wrote", place.units.display());
     }
     // What does not run need not be stopped. A template has no instance of its own.
     let started: Vec<&str> = own.iter().copied().filter(|name| *name != SESSION_NAME).collect();

@@ -136,10 +136,10 @@ pub struct Args {
 
 fn help() -> String {
     let devices: Vec<String> =
-        devices::NAMES.iter().map(|(name, meaning)| format!("  {name:<10} {meaning}")).collect();
+        devices::NAMES.iter().map(|(name, meaning)| format!("  {name:<10}  {meaning}")).collect();
     let policies: Vec<String> = GRAMMAR.lines().map(|line| format!("  {line}")).collect();
     format!(
-        "Policies:\n{}\n\nDevices:\n{}\n  calibrated what `prepage calibrate` measured of the disk of /usr; calibrated:PATH of another\n  Options after the name: {}\n\nSteps of a --forks script, one a line:\n  map NAME PAGES [file]   fork NAME CHILD   write NAME 3,0-7|all   exit NAME   destroy",
+        "Policies:\n{}\n\nDevices:\n{}\n  calibrated  what `prepage calibrate` measured of the disk of /usr; calibrated:PATH: of the disk of PATH\n  Options after the name: {}\n\nSteps of a --forks script, one a line:\n  map NAME PAGES [file]\n  fork NAME CHILD\n  write NAME 3,0-7|all\n  exit NAME\n  destroy",
         policies.join("\n"),
         devices.join("\n"),
         devices::OPTIONS
@@ -160,11 +160,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if profile.is_empty()
         && contenders.iter().any(|contender| matches!(contender.policy, Policy::Predicted(_)))
     {
-        bail!("`predicted` knows nothing without --train FILE");
+        bail!("policy `predicted` needs --train FILE");
     }
     let soft_ns = args.soft_fault.or(input.soft_fault_ns).unwrap_or(Options::default().soft_fault_ns);
     if !profile.is_empty() && !input.layout.objects.iter().any(|object| profile.contains_key(&object.name)) {
-        bail!("what --train names knows none of the files that are touched");
+        bail!("--train FILE contains none of the files that are touched");
     }
     let options =
         Options { runs: args.runs, profile, soft_fault_ns: soft_ns, hard_fault_ns: args.hard_fault };
@@ -234,7 +234,7 @@ fn device(text: &str) -> Result<Device> {
     let under = calibrate::device::Device::under(Path::new(path)).with_context(|| path.to_owned())?;
     let known = Cache::of_user().and_then(|cache| cache.load(&under));
     let known = known.with_context(|| {
-        format!("{} has not been measured\n  try: prepage calibrate {path}", under.identity)
+        format!("no measurement of this device yet: {}\n  try: prepage calibrate {path}", under.identity)
     })?;
     Ok(Device::measured(text, &known.figures))
 }

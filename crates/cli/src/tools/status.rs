@@ -51,7 +51,7 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     let megabytes = |bytes: f64| bytes / 1e6;
     writeln!(
         out,
-        "it took {:.2} s of processor ({share:.3} % of one), {:.2} s of it at most to learn, and takes {:.1} MB",
+        "processor time: {:.2} s ({share:.3} % of one processor), at most {:.2} s of it for learning; memory: {:.1} MB",
         number("processor_s"),
         number("learning_processor_s"),
         megabytes(number("resident_bytes")),
@@ -75,7 +75,11 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
         count("left_alone"),
     )?;
     let (observed, learned) = (count("observed"), count("learned"));
-    writeln!(out, "learning: {observed} starts observed, {learned} kept, {} not", count("not_kept"))?;
+    writeln!(
+        out,
+        "learning: {observed} starts observed, {learned} of them stored, {} not",
+        count("not_kept")
+    )?;
     if status["idle"].is_object() {
         print_idle(status, out)?;
     }
@@ -83,8 +87,11 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
         print_boot(&status["boot"], out)?;
     }
     for (name, text) in [
-        ("lost", "times the kernel had no room for more execs (all processes were looked at then)"),
-        ("crowded", "starts passed over: too many at once"),
+        (
+            "lost",
+            "times the kernel had no room for more events (each time the service looked at all processes)",
+        ),
+        ("crowded", "starts skipped: too many at once"),
         ("hung", "prefetches given up: a file system did not answer"),
     ] {
         if count(name) > 0 {
@@ -95,7 +102,7 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     for (name, text) in [
         ("capabilities", "capabilities were not given up"),
         ("system_calls", "system calls are not filtered"),
-        ("readers", "threads that read could write as well"),
+        ("readers", "reading threads may write too"),
     ] {
         if let Some(why) = confined[name].as_str() {
             writeln!(out, "{text}: {why}")?;
@@ -130,13 +137,13 @@ fn print_boot(boot: &Value, out: &mut impl Write) -> Result<()> {
         number("fetched_s")
     )?;
     if number("fetched_blocks") > 0.0 {
-        write!(out, " and {:.1} MB of the file system's own", megabytes(number("fetched_blocks")))?;
+        write!(out, " and {:.1} MB of inodes and directories", megabytes(number("fetched_blocks")))?;
     }
     if number("began_s") > 0.0 {
-        write!(out, ", from {:.1} s after the kernel's start on", number("began_s"))?;
+        write!(out, ", beginning {:.1} s after the kernel's start", number("began_s"))?;
     }
     if boot["used_pages"].is_u64() {
-        write!(out, ", {:.1} MB of what was known used", megabytes(number("used_pages")))?;
+        write!(out, ", {:.1} MB of known pages used", megabytes(number("used_pages")))?;
     }
     let end = if boot["is_quiet"] == true { "quiet after" } else { "not quiet within" };
     writeln!(
@@ -175,7 +182,7 @@ fn print_idle(status: &Value, out: &mut impl Write) -> Result<()> {
     )?;
     let expected = idle["expected"].as_array().map_or(&[][..], Vec::as_slice);
     if !expected.is_empty() {
-        let mut table = table(&["user", "expected", "how surely", "brought in"], &[0, 2]);
+        let mut table = table(&["user", "expected", "probability", "brought in"], &[0, 2]);
         for one in expected.iter().take(10) {
             let role: String = one["role"].as_str().unwrap_or_default().escape_debug().take(60).collect();
             let share = format!("{:.0} %", 100.0 * one["probability"].as_f64().unwrap_or(0.0));

@@ -9,7 +9,7 @@ use anyhow::Result;
 /// Commands of `prepage vm`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Show the memory of running processes of yours that use prepage-vm
+    /// Show the memory of your running processes that use prepage-vm
     Top(top::Args),
 }
 

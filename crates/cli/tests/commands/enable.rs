@@ -201,7 +201,7 @@ fn enable_makes_links_and_copies_for_menus_and_disable_takes_them_back() {
     for (wrong, word) in [
         ("/usr/bin/sh", "without a directory"),
         ("no-such-program", "no such program"),
-        ("prepage", "no link"),
+        ("prepage", "cannot have this name"),
     ] {
         let refused = as_user(&home, &format!("{enable} {wrong}"));
         assert!(

@@ -68,7 +68,14 @@ fn every_command_in_the_help_has_a_manual_page() {
         let page = std::fs::read_to_string(pages.join(format!("prepage-{command}.1"))).unwrap();
         assert!(page.contains(".SH OPTIONS") || page.contains(".SH SUBCOMMANDS"), "{command}");
     }
+    let simulate = std::fs::read_to_string(pages.join("prepage-simulate.1")).unwrap();
+    for part in [".SH POLICIES", "aligned:N", ".SH DEVICES", "flash", "map NAME PAGES"] {
+        assert!(simulate.contains(part), "options say `see below` of {part}: {simulate}");
+    }
     let whole = std::fs::read_to_string(pages.join("prepage.1")).unwrap();
+    let title = whole.lines().find(|line| line.starts_with(".TH")).unwrap();
+    let version = concat!(r#"PREPAGE 1 " " "prepage "#, env!("CARGO_PKG_VERSION"), r#"" "prepage manual""#);
+    assert!(title.contains(version), "{title}");
     for part in ["ENVIRONMENT", "PREPAGE_STORE", "EXIT STATUS", "126"] {
         assert!(
             whole.contains(part) && (help.contains(part) || part == "EXIT STATUS" || part == "ENVIRONMENT"),

@@ -86,8 +86,9 @@ fn an_observed_start_has_all_of_the_environment_and_as_many_arguments() {
         command = [os.fsencode(word) for word in sys.argv[1:]]\n\
         for bytes in range(2097152, 0, -64):\n\
         \x20   longest = [b'x' * 100000] * (bytes // 100001) + [b'x' * (bytes % 100001)]\n\
-        \x20   libc.execve(command[0], strings(command + longest), strings(kept + odd))\n";
-    let look = "tr '\\0' '\\n' </proc/$$/environ | grep -c -e '^NOEQUALS$' -e '^=lead$' -e '^$'";
+        \x20   libc.execve(command[0], strings(command + longest), strings(odd + kept))\n";
+    // Where what the starter's own name took is enough room, the agent was there, and leaves zeros at the end.
+    let look = "tr '\\0' '\\n' </proc/$$/environ | head -n 3 | grep -c -e '^NOEQUALS$' -e '^=lead$' -e '^$'";
     let starter = env!("CARGO_BIN_EXE_prepage");
     let output = sandbox
         .command("python3", &["-c", script, starter, "run", "--", "/bin/sh", "-c", look])

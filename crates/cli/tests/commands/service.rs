@@ -71,7 +71,7 @@ fn units_that_others_wrote_and_masks_stay_as_they_are() {
     let installed = run(&["service", "install"]);
     assert!(installed.status.success(), "{}", text(&installed.stderr));
     assert!(
-        text(&installed.stderr).contains("prepage-boot.service is not of"),
+        text(&installed.stderr).contains("prepage-boot.service was not written by"),
         "{}",
         text(&installed.stderr)
     );

@@ -104,7 +104,7 @@ fn what_cannot_be_replayed_is_reported_with_its_line() {
         ("1\n", &["--entry-pages", "99999999999999"], "99999999999999"),
         ("68719476735\n", &["--entry-offset", "1"], "past the end"),
         ("1\n", &["--policy", "predicted"], "--train"),
-        ("lib,1\n", &["--policy", "predicted", "--train", "other"], "knows none of the files"),
+        ("lib,1\n", &["--policy", "predicted", "--train", "other"], "contains none of the files"),
     ] {
         let said = said(touches, arguments);
         assert!(said.contains(expected), "{touches:?} {arguments:?}: {said}");
@@ -128,7 +128,7 @@ fn a_damaged_trace_and_one_of_another_version_are_refused() {
     newer[checksum..checksum + 8].copy_from_slice(b"unsealed");
     for (bytes, expected) in [
         (&whole[..whole.len() / 2], "cut short"),
-        (&newer[..], "trace format 9, and this prepage reads up to 1"),
+        (&newer[..], "trace format 9; this prepage reads formats up to 1"),
         (&b"1\n2\n"[..], "not a prepage trace"),
     ] {
         fs::write(dir.path().join("bad"), bytes).expect("written");

@@ -33,11 +33,11 @@ pub const GRAMMAR: &str = "\
 none                      the faulting page alone (also: random)
 around:B:A                B pages behind and A ahead (fixed87 is around:8:7)
 aligned:N                 the aligned cluster of N pages (aligned16)
-sequential[:MAX]          MAX pages ahead, 31 unless given
+sequential[:MAX]          MAX pages ahead (31)
 obl                       one page ahead
 readaround:N              N pages, the fault in their middle (readaround32)
 adaptive[:max=M,cluster=N]  FreeBSD's: growing windows up to M (31), else aligned clusters of N (16) (freebsd)
-context                   prepage's own: aligned blocks of 16 that heed what is resident around them
+context                   prepage's own: aligned blocks of 16, adapted to the resident pages around them
 linux[:ra=R,map=M]        Linux, by what each mapping is: read-ahead of R pages (32), faults map up to M (16)
 linux-data[:ra=R,map=M]   Linux, as if all were data mappings
 linux-exec[:ra=R,map=M]   Linux, as if all were executable mappings

@@ -48,7 +48,7 @@ pub enum TraceFileError {
         reason: &'static str,
     },
     /// A later prepage wrote it.
-    #[error("{}: trace format {found}, and this prepage reads up to {FORMAT_VERSION}", path.display())]
+    #[error("{}: trace format {found}; this prepage reads formats up to {FORMAT_VERSION}", path.display())]
     Newer {
         /// The file.
         path: PathBuf,

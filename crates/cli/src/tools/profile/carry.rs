@@ -98,9 +98,7 @@ pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Resul
         }
     }
     if given.is_empty() {
-        bail!(
-            "no profiles that others may have\n  try: prepage learn -- CMD, with a program that is installed"
-        );
+        bail!("no profile may be exported\n  try: prepage learn -- CMD, with a program that is installed");
     }
     let profiles = bundle::merge([given]);
     write_bundle(&args.output, &profiles, out)

@@ -24,24 +24,24 @@ const CLEAR: &str = "\x1b[J";
 /// Options of `prepage vm top`.
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Shows the memory of running processes of yours that use prepage-vm: what their pools hold, and what was done. On a \
-terminal the table is drawn anew every second, with counts for each second, until Ctrl-C; elsewhere it is printed once, with counts since \
-the VMs were made."
+    long_about = "Shows the memory of your running processes that use prepage-vm: what their pools hold, and how many faults and reads \
+there were. On a terminal the table is drawn again every second until Ctrl-C, and its counts are per second. Elsewhere it is printed once, and \
+its counts are since the VMs were made."
 )]
 pub struct Args {
-    /// Processes; all of yours unless given
+    /// Show only this process; repeatable [default: all processes of yours]
     #[arg(short, long, value_name = "PID", value_delimiter = ',')]
     pid: Vec<u32>,
-    /// Print once, also to a terminal
+    /// Print the table once and exit, even on a terminal
     #[arg(long)]
     once: bool,
-    /// Print JSON, once
+    /// Print JSON once and exit
     #[arg(long)]
     json: bool,
-    /// Show so many of each pool's largest objects
+    /// Show the largest objects of each pool: 10 of them, or COUNT
     #[arg(long, value_name = "COUNT", default_value_t = 0, default_missing_value = "10", num_args = 0..=1)]
     objects: usize,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
 }
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 impl Look {
     fn at(pids: &[u32]) -> Result<Self> {
         let found =
-            sockets().context("/proc/net/unix cannot be read, which names processes that can be asked")?;
+            sockets().context("cannot read /proc/net/unix, which lists the processes that use prepage-vm")?;
         let asked: Vec<Socket> =
             found.into_iter().filter(|socket| pids.is_empty() || pids.contains(&socket.pid())).collect();
         let answers: Vec<(u32, Result<View, AskError>)> = std::thread::scope(|scope| {
