@@ -77,6 +77,11 @@ impl Failures {
     }
 }
 
+/// Tells of a failure on stderr, outside signal handlers. Nobody is there to tell where stderr fails, which is no reason for a thread to end.
+pub(crate) fn say(failure: fmt::Arguments<'_>) {
+    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("prepage: {failure}\n"));
+}
+
 /// Text without memory of its own to ask for: this runs in signal handlers.
 struct Line {
     bytes: [u8; 160],

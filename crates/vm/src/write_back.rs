@@ -16,6 +16,7 @@ use rangemap::RangeSet;
 use crate::buffers::BUFFER_PAGES;
 use crate::dirty::Dirty;
 use crate::error::FlushError;
+use crate::failure::say;
 use crate::fill::{Wanted, fill_local};
 use crate::object::{Bytes, Frames, Object, ObjectCore, clip};
 use crate::pages::Seen;
@@ -322,7 +323,7 @@ impl ObjectCore {
             && let Err(error) = self.write_back(frames, dirty, self.pages())
             && self.vm.options.explain
         {
-            eprintln!("prepage: {} pages are lost: {}", dirty.pages(), with_cause(&error));
+            say(format_args!("{} pages are lost: {}", dirty.pages(), with_cause(&error)));
         }
     }
 }
