@@ -76,13 +76,21 @@ impl Addresses {
 
     /// A table for one descriptor.
     pub(crate) fn of_descriptor() -> &'static Self {
-        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // A thread that a child of fork(2) does not have may hold the lock there.
+        let spare = SPARE.try_lock().ok().and_then(|mut spare| spare.pop());
         spare.unwrap_or_else(Self::new)
     }
 
-    /// The descriptor has gone, and all its maps.
+    /// The descriptor has gone, and all its maps. While others take or give one the table is lost.
     pub(crate) fn give_back(&'static self) {
-        SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+        if let Ok(mut spare) = SPARE.try_lock() {
+            spare.push(self);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn locked_spare() -> std::sync::MutexGuard<'static, Vec<&'static Self>> {
+        SPARE.lock().unwrap()
     }
 
     /// The table for maps whose faults the touching threads serve: that of the process, but in a model, whose runs may not

@@ -41,9 +41,10 @@ pub(crate) struct Written {
 
 impl Object {
     /// How many of its pages may hold what was written to a map and is not written back. They stay in memory until it is. Pages ahead of what is written
-    /// in order are among them: see [`Self::write_back`].
+    /// in order are among them: see [`Self::write_back`]. None in a child of fork(2).
     pub fn dirty_pages(&self) -> u64 {
-        self.core.dirty().map_or(0, Dirty::pages)
+        let dirty = self.core.dirty().filter(|_| self.core.vm.check_process().is_ok());
+        dirty.map_or(0, Dirty::pages)
     }
 
     /// Writes back what was written to `range` through any map and makes it durable: what was written before the call, by this thread or
