@@ -26,6 +26,7 @@ use crate::addresses::MapRef;
 use crate::crew::{Crew, Kind, Slept};
 use crate::fault::{Touch, serve_listed};
 use crate::fill::Wanted;
+use crate::map::MapCore;
 use crate::object::ObjectCore;
 use crate::pages::Claim;
 use crate::request::{self, Flight, Reading};
@@ -61,6 +62,8 @@ pub(crate) enum Job {
     Listed,
     /// Let an object go that nobody else holds.
     Drop(Box<ObjectCore>),
+    /// Let a map go that others may hold.
+    DropMap(Arc<MapCore>),
 }
 
 /// The queues and the threads.
@@ -328,6 +331,7 @@ impl Jobs {
             Job::Step(step) => step.run(&mut account),
             Job::Listed => serve_listed(self),
             Job::Drop(object) => drop(object),
+            Job::DropMap(map) => drop(map),
         }
     }
 

@@ -13,6 +13,7 @@ use prepage_sys::versions::{Used, Versions};
 use crate::addresses::MapRef;
 use crate::book::{Behind, Book, Hold};
 use crate::error::{AccessError, MapError};
+use crate::jobs::Job;
 use crate::object::{Contents, ObjectCore};
 use crate::options::{Advice, MapOptions, Mode};
 use crate::piece::Piece;
@@ -439,6 +440,12 @@ impl MapCore {
         });
         self.vm.book.lock().watch_map(&heir);
         heir
+    }
+
+    /// Lets go of the map on a thread that others wait for: its objects may go with it, and their sources, see [`ObjectCore::let_go`].
+    pub(crate) fn let_go(self: Arc<Self>) {
+        let jobs = Arc::clone(&self.vm.jobs);
+        jobs.push(Job::DropMap(self));
     }
 
     pub(crate) fn id(&self) -> u64 {
