@@ -231,12 +231,13 @@ impl ObjectCore {
         len_bytes: u64,
         contents: Contents,
     ) -> Arc<Self> {
-        vm.objects.fetch_add(1, Ordering::AcqRel);
         let pool_key = vm.pool.core().next_key();
+        // A source may panic, and then there is no object.
         let grain_bytes = match &contents {
             Contents::Frames(frames) => frames.bytes.grain_bytes(),
             Contents::Zero => PAGE_SIZE,
         };
+        vm.objects.fetch_add(1, Ordering::AcqRel);
         Arc::new(Self {
             vm,
             id,
