@@ -72,6 +72,10 @@ impl Failures {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
     pub(crate) fn take(&self) -> Option<Kept> {
         self.kept.pop()
     }

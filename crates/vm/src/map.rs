@@ -442,10 +442,12 @@ impl MapCore {
         heir
     }
 
-    /// Lets go of the map on a thread that others wait for: its objects may go with it, and their sources, see [`ObjectCore::let_go`].
+    /// As [`ObjectCore::let_go`]: its objects may go with it.
     pub(crate) fn let_go(self: Arc<Self>) {
-        let jobs = Arc::clone(&self.vm.jobs);
-        jobs.push(Job::DropMap(self));
+        if let Some(last) = Arc::into_inner(self) {
+            let jobs = Arc::clone(&last.vm.jobs);
+            jobs.push(Job::Drop(Box::new(last)));
+        }
     }
 
     pub(crate) fn id(&self) -> u64 {
