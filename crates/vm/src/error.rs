@@ -91,6 +91,11 @@ pub enum MapError {
     /// This process has 262,144 maps already.
     #[error("too many maps")]
     TooMany,
+    /// 64 processes that had maps in inline mode were forked from one another, this one from the last of them.
+    #[error(
+        "too many processes with maps were forked from one another: a program that is executed begins anew"
+    )]
+    TooManyForks,
     /// The program installed a SIGBUS handler after the first map was made: faults would go there.
     #[error(
         "another handler of SIGBUS was installed since the first map was made, so faults cannot be served; install it \

@@ -392,7 +392,8 @@ impl VmCore {
                 if !sigbus::is_installed() {
                     return Err(MapError::SigbusTaken);
                 }
-                let space = Space::new(uffd, mode, Addresses::of_faults_here());
+                let addresses = Addresses::of_faults_here().ok_or(MapError::TooManyForks)?;
+                let space = Space::new(uffd, mode, addresses);
                 *inline = Some(Arc::clone(&space));
                 Ok(space)
             }

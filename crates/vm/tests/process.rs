@@ -116,6 +116,32 @@ fn child_forks() {
 }
 
 #[test]
+fn descendants_have_maps_of_their_own_up_to_a_limit() {
+    const NAME: &str = "descendants_have_maps_of_their_own_up_to_a_limit";
+    const MOST: u8 = 64;
+    if !is_child(NAME) {
+        return passes(NAME, &["timeout", "100"], "all descended");
+    }
+    /// How many there are from the `nth` on that have.
+    fn descend(nth: u8) -> u8 {
+        let vm = Vm::new(VmOptions::default().fill_threads(1)).unwrap();
+        let words = vm.source("words", Words { len_bytes: 4096, ..Default::default() }).unwrap();
+        match vm.map(&words, &MapOptions::shared()) {
+            Ok(map) => {
+                assert!(touch(&map, 0) == word(0) && nth < 2 * MOST);
+                1 + (fork(|| descend(nth + 1)) >> 8) as u8
+            }
+            Err(error) => {
+                assert!(matches!(error, MapError::TooManyForks), "{error:?}");
+                0
+            }
+        }
+    }
+    assert_eq!(descend(0), MOST);
+    eprintln!("all descended");
+}
+
+#[test]
 fn write_back_goes_on_where_nobody_can_be_told_of_failures() {
     const NAME: &str = "write_back_goes_on_where_nobody_can_be_told_of_failures";
     if !is_child(NAME) {
