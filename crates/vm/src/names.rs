@@ -10,6 +10,7 @@ use prepage_sys::signals::Masked;
 use crate::failure::Failure;
 use crate::fault::now_ns;
 use crate::object::ObjectCore;
+use crate::record::Taken;
 use crate::sync::{Mutex, MutexGuard};
 use crate::vm::{Vm, VmCore};
 
@@ -121,7 +122,7 @@ impl Vm {
         };
         let _masked = Masked::asynchronous();
         let mut names = self.core.names.lock();
-        let (faults, lost) = records.take();
+        let Taken { faults, lost, all } = records.take();
         trace.facts.lost = lost;
         let mut objects: HashMap<u32, ObjectId> = HashMap::new();
         let mut threads: HashMap<u32, ThreadIndex> = HashMap::new();
@@ -155,7 +156,7 @@ impl Vm {
         // What has gone fails no more.
         let has_failures = !self.core.failures.is_empty();
         forget_read(&mut names, |unread| {
-            unread.trace = false;
+            unread.trace &= !all;
             unread.failures &= has_failures;
         });
         trace
@@ -199,5 +200,25 @@ mod tests {
             assert_eq!(vm.take_trace().faults.len(), 1);
             assert_eq!(vm.core.names.lock().len(), 0);
         }
+    }
+
+    #[test]
+    fn names_stay_while_faults_are_held_up_behind_another() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().record_faults(16)).unwrap();
+        let zeros = vm.anonymous(PAGE_SIZE).unwrap();
+        let records = vm.core.records.as_ref().unwrap();
+        records.hold_up();
+        let map = vm.map(&vm.file(file.path()).unwrap(), &MapOptions::shared()).unwrap();
+        assert_eq!(map.as_slice()[0], 0);
+        drop(map);
+        assert!(vm.take_trace().faults.is_empty());
+        records.go_on();
+        let trace = vm.take_trace();
+        let names: Vec<&str> = trace.objects.iter().map(|object| object.path.as_str()).collect();
+        assert!(names.contains(&file.path().to_str().unwrap()), "{names:?}");
+        assert!(vm.take_trace().faults.is_empty() && vm.core.names.lock().len() == 1);
+        drop(zeros);
     }
 }
