@@ -89,7 +89,7 @@ impl Addresses {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
     pub(crate) fn locked_spare() -> std::sync::MutexGuard<'static, Vec<&'static Self>> {
         SPARE.lock().unwrap()
     }
