@@ -88,13 +88,21 @@ impl Kept {
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<usize, usize>)) {
+    /// Does `work`, which may not panic, while no other thread has the lock and nobody forks.
+    fn locked<T>(&self, work: impl FnOnce() -> T) -> T {
         // A handler that maps or forks would wait for its own thread.
         let _masked = Masked::asynchronous();
         self.lock();
-        // SAFETY: this thread holds the lock.
-        change(unsafe { &mut *self.lengths.get() });
+        let done = work();
         self.unlock();
+        done
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<usize, usize>)) {
+        self.locked(|| {
+            // SAFETY: this thread holds the lock.
+            change(unsafe { &mut *self.lengths.get() });
+        });
     }
 }
 
@@ -142,17 +150,18 @@ static LIFELINE: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 /// EMFILE where no descriptor is left.
 pub fn end_children_with_this() -> std::io::Result<()> {
     static MADE_BY: AtomicU64 = AtomicU64::new(0);
-    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let generation = generation();
-    if MADE_BY.load(Ordering::Relaxed) != generation {
-        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        // Both stay open as long as the process. What a child had of its parent's stays its own.
-        LIFELINE[0].store(read.into_raw_fd(), Ordering::SeqCst);
-        LIFELINE[1].store(write.into_raw_fd(), Ordering::SeqCst);
-        MADE_BY.store(generation, Ordering::Relaxed);
-    }
-    Ok(())
+    // No child is forked that has a part of it, or waits for who makes it.
+    KEPT.locked(|| {
+        if MADE_BY.load(Ordering::Relaxed) != generation {
+            let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+            // Both stay open as long as the process. What a child had of its parent's stays its own.
+            LIFELINE[0].store(read.into_raw_fd(), Ordering::SeqCst);
+            LIFELINE[1].store(write.into_raw_fd(), Ordering::SeqCst);
+            MADE_BY.store(generation, Ordering::Relaxed);
+        }
+        Ok(())
+    })
 }
 
 /// Has the kernel kill this process, a new child, once nobody has the other end of the pipe.

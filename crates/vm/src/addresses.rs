@@ -4,7 +4,7 @@
 //! lie in leaves of 16 GiB each, made when first needed and kept.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use prepage_sys::fork;
 use prepage_sys::region::REGION_ALIGN;
@@ -63,6 +63,8 @@ static DEPTH: AtomicUsize = AtomicUsize::new(0);
 
 /// Tables that no descriptor uses. They are kept for good, so that a [`MapRef`] is a plain value.
 static SPARE: Mutex<Vec<&'static Addresses>> = Mutex::new(Vec::new());
+/// So often is tried to have them.
+const SPARE_TRIES: usize = 1000;
 
 impl Addresses {
     fn new() -> &'static Self {
@@ -76,39 +78,43 @@ impl Addresses {
 
     /// A table for one descriptor.
     pub(crate) fn of_descriptor() -> &'static Self {
-        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        spare.unwrap_or_else(Self::new)
+        spare().and_then(|mut spare| spare.pop()).unwrap_or_else(Self::new)
     }
 
     /// The descriptor has gone, and all its maps.
     pub(crate) fn give_back(&'static self) {
-        SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+        // Else the table is lost.
+        if let Some(mut spare) = spare() {
+            spare.push(self);
+        }
+    }
+
+    #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+    pub(crate) fn locked_spare() -> std::sync::MutexGuard<'static, Vec<&'static Self>> {
+        SPARE.lock().unwrap()
     }
 
     /// The table for maps whose faults the touching threads serve: that of the process, but in a model, whose runs may not
-    /// know of one another.
-    pub(crate) fn of_faults_here() -> &'static Self {
+    /// know of one another. `None` where this is the descendant by fork(2) of as many processes with maps as there may be.
+    pub(crate) fn of_faults_here() -> Option<&'static Self> {
         if cfg!(any(feature = "shuttle", feature = "loom")) {
-            Self::of_descriptor()
+            Some(Self::of_descriptor())
         } else {
             Self::of_process()
         }
     }
 
     /// The one table of all maps whose faults the touching threads of this process serve; made where there is none yet.
-    pub(crate) fn of_process() -> &'static Self {
+    fn of_process() -> Option<&'static Self> {
         let generation = fork::generation();
         for (depth, table) in OF_PROCESSES.iter().enumerate() {
             let (of, table) = table.get_or_init(|| (generation, Self::new()));
             if *of == generation {
                 DEPTH.store(depth, Ordering::Relaxed);
-                return table;
+                return Some(table);
             }
         }
-        panic!(
-            "a process that is the {}th descendant by fork of one with maps cannot have its own",
-            DESCENDANTS
-        );
+        None
     }
 
     /// As [`Self::of_process`], in signal handlers: `None` where there is none.
@@ -203,6 +209,11 @@ impl MapRef {
         let mut free = self.addresses.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.returned.push(self.slot);
     }
+}
+
+/// Who has it gives it back at once, but for a thread that a child of fork(2) does not have.
+fn spare() -> Option<MutexGuard<'static, Vec<&'static Addresses>>> {
+    (0..SPARE_TRIES).find_map(|_| SPARE.try_lock().inspect_err(|_| std::thread::yield_now()).ok())
 }
 
 impl std::fmt::Debug for Addresses {

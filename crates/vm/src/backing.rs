@@ -62,7 +62,7 @@ impl Backings {
         self.locked().values().copied().collect()
     }
 
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<(u64, u32), (Backing, MapRef)>> {
+    pub(crate) fn locked(&self) -> MutexGuard<'_, BTreeMap<(u64, u32), (Backing, MapRef)>> {
         self.by_map.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -22,6 +22,7 @@ use rangemap::RangeMap;
 
 use crate::error::AccessError;
 use crate::evict;
+use crate::jobs::{Job, Jobs};
 use crate::map::MapCore;
 use crate::object::ObjectCore;
 use crate::piece::Piece;
@@ -98,6 +99,15 @@ struct LookedAt {
     maps: Vec<Arc<MapCore>>,
     others: Vec<Arc<Watched>>,
     stores: Vec<Arc<ObjectCore>>,
+}
+
+impl LookedAt {
+    /// Nobody else may hold a part of it by now. A thread that does nothing but look for these pages runs this.
+    fn let_go(self, jobs: &Jobs) {
+        self.maps.into_iter().for_each(MapCore::let_go);
+        let others = self.others.into_iter().filter_map(Arc::into_inner);
+        others.for_each(|last| jobs.push(Job::Drop(Box::new(last))));
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -404,7 +414,7 @@ impl Vm {
         let _masked = Masked::asynchronous();
         let mut looked_at = LookedAt::default();
         let shadowed = self.core.book.lock().take_shadowed(&mut looked_at);
-        drop(looked_at);
+        looked_at.let_go(&self.core.jobs);
         let mut freed = 0;
         let outcome = shadowed.iter().try_for_each(|(store, pages)| {
             freed += evict::take(store, *pages)?;

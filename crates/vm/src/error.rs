@@ -92,6 +92,11 @@ pub enum MapError {
     /// This process has 262,144 maps already.
     #[error("too many maps")]
     TooMany,
+    /// 64 processes that had maps in inline mode were forked from one another, this one from the last of them.
+    #[error(
+        "too many processes with maps were forked from one another: a program that is executed begins anew"
+    )]
+    TooManyForks,
     /// The program installed a SIGBUS handler after the first map was made: faults would go there.
     #[error(
         "another handler of SIGBUS was installed since the first map was made, so faults cannot be served; install it \
@@ -246,6 +251,12 @@ pub enum SavedError {
         #[source]
         source: io::Error,
     },
+    /// A directory in which nothing is saved has a file that the save would take for its own, and remove.
+    #[error("{path} is in the way: it is of no snapshot, and has the name of a part of one")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
     /// The manifest is damaged.
     #[error("{path} cannot be used")]
     Manifest {
@@ -305,6 +316,14 @@ pub enum SavedError {
     #[error("the snapshot began on {name}, which is no file: give it to Vm::open_snapshot_on")]
     NoBase {
         /// The object.
+        name: String,
+    },
+    /// Objects that are no files, and that the snapshot began on or that were given for one that it began on, have one name and length.
+    #[error(
+        "the snapshot began on {name}, and there are two objects of this name and length: each needs a name of its own"
+    )]
+    BaseTwice {
+        /// The name.
         name: String,
     },
     /// An object that was given for what the snapshot began on belongs to another VM.

@@ -72,9 +72,18 @@ impl Failures {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
     pub(crate) fn take(&self) -> Option<Kept> {
         self.kept.pop()
     }
+}
+
+/// Tells of a failure on stderr, outside signal handlers. Nobody is there to tell where stderr fails, which is no reason for a thread to end.
+pub(crate) fn say(failure: fmt::Arguments<'_>) {
+    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("prepage: {failure}\n"));
 }
 
 /// Text without memory of its own to ask for: this runs in signal handlers.

@@ -268,11 +268,13 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
             }
             Told::Ended(space) => {
                 if let Some(at) = heirs.iter().position(|heir| Arc::ptr_eq(&heir.space, &space)) {
-                    drop(heirs.swap_remove(at));
+                    heirs.swap_remove(at).end();
                 }
             }
             Told::Made(map) => maps.push(map),
-            Told::Dropped(id) => maps.retain(|map| map.id() != id),
+            Told::Dropped(id) => {
+                maps.extract_if(.., |map| map.id() == id).for_each(MapCore::let_go);
+            }
         }
     }
 }
@@ -292,19 +294,19 @@ impl Heir {
         let first = Arc::clone(&maps.first()?.0.span);
         Some((Self { space: Arc::clone(&space), maps }, Reader { space, first }))
     }
+
+    /// The child has ended, and nobody touches its maps any more.
+    fn end(self) {
+        for (map, at) in self.maps {
+            at.remove(&map);
+            map.let_go();
+        }
+    }
 }
 
 impl Reader {
     fn start(&self, shared: &Arc<Shared>) -> std::io::Result<()> {
         let (space, first, shared) = (Arc::clone(&self.space), Arc::clone(&self.first), Arc::clone(shared));
         spawn("prepage-heir", move || read(&space, &shared, Some(&first))).map(drop)
-    }
-}
-
-impl Drop for Heir {
-    fn drop(&mut self) {
-        for (map, at) in &self.maps {
-            at.remove(map);
-        }
     }
 }

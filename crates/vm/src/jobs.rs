@@ -15,6 +15,7 @@
 //! Where there is a deadline, one thread more looks after it, which runs no source. It ends reads that take too long, and what waits in a
 //! queue from which nothing was taken for so long: all threads hang then. That others come first is no reason to fail.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -59,8 +60,8 @@ pub(crate) enum Job {
     Step(Step),
     /// Serve the listed faults.
     Listed,
-    /// Let an object go that nobody else holds.
-    Drop(Box<ObjectCore>),
+    /// Let go of what nobody else holds: sources may go with it.
+    Drop(Box<dyn Any + Send>),
 }
 
 /// The queues and the threads.
@@ -327,7 +328,7 @@ impl Jobs {
             Job::Again(reading) => reading.try_again(),
             Job::Step(step) => step.run(&mut account),
             Job::Listed => serve_listed(self),
-            Job::Drop(object) => drop(object),
+            Job::Drop(last) => drop(last),
         }
     }
 

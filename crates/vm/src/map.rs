@@ -13,6 +13,7 @@ use prepage_sys::versions::{Used, Versions};
 use crate::addresses::MapRef;
 use crate::book::{Behind, Book, Hold};
 use crate::error::{AccessError, MapError};
+use crate::jobs::Job;
 use crate::object::{Contents, ObjectCore};
 use crate::options::{Advice, MapOptions, Mode};
 use crate::piece::Piece;
@@ -439,6 +440,14 @@ impl MapCore {
         });
         self.vm.book.lock().watch_map(&heir);
         heir
+    }
+
+    /// As [`ObjectCore::let_go`]: its objects may go with it.
+    pub(crate) fn let_go(self: Arc<Self>) {
+        if let Some(last) = Arc::into_inner(self) {
+            let jobs = Arc::clone(&last.vm.jobs);
+            jobs.push(Job::Drop(Box::new(last)));
+        }
     }
 
     pub(crate) fn id(&self) -> u64 {

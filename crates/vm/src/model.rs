@@ -91,7 +91,7 @@ mod whole_path {
             );
             // Until the fault is recorded: nobody may forget it.
             let recorded = loop {
-                let (faults, _) = vm.core.records.as_ref().expect("asked for").take();
+                let faults = vm.core.records.as_ref().expect("asked for").take().faults;
                 match faults.into_iter().find(|fault| fault.tid == tid) {
                     Some(fault) => break fault,
                     None => thread::yield_now(),

@@ -10,6 +10,7 @@ use prepage_sys::signals::Masked;
 use crate::failure::Failure;
 use crate::fault::now_ns;
 use crate::object::ObjectCore;
+use crate::record::Taken;
 use crate::sync::{Mutex, MutexGuard};
 use crate::vm::{Vm, VmCore};
 
@@ -65,10 +66,11 @@ impl VmCore {
         }
         let id = object.id;
         let mut names = self.names.lock();
-        if !mentioned {
+        let unread = Unread { failures: !self.failures.is_empty(), trace: self.records.is_some() };
+        if !mentioned || !unread.failures && !unread.trace {
             names.remove(&id);
         } else if let Some(named) = names.get_mut(&id) {
-            named.gone = Some(Unread { failures: true, trace: self.records.is_some() });
+            named.gone = Some(unread);
         }
     }
 }
@@ -120,7 +122,7 @@ impl Vm {
         };
         let _masked = Masked::asynchronous();
         let mut names = self.core.names.lock();
-        let (faults, lost) = records.take();
+        let Taken { faults, lost, all } = records.take();
         trace.facts.lost = lost;
         let mut objects: HashMap<u32, ObjectId> = HashMap::new();
         let mut threads: HashMap<u32, ThreadIndex> = HashMap::new();
@@ -151,7 +153,12 @@ impl Vm {
                 ..Fault::new(start_ns, thread, fault.address, fault.class)
             });
         }
-        forget_read(&mut names, |unread| unread.trace = false);
+        // What has gone fails no more.
+        let has_failures = !self.core.failures.is_empty();
+        forget_read(&mut names, |unread| {
+            unread.trace &= !all;
+            unread.failures &= has_failures;
+        });
         trace
     }
 }
@@ -169,4 +176,49 @@ fn forget_read(names: &mut HashMap<u32, Named>, read: impl Fn(&mut Unread)) {
         read(unread);
         unread.failures || unread.trace
     });
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use prepage_core::PAGE_SIZE;
+
+    use crate::{MapOptions, Vm, VmOptions};
+
+    #[test]
+    fn names_of_what_has_gone_go_with_the_lists_that_name_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let touch = |vm: &Vm| {
+            file.as_file().set_len(PAGE_SIZE).unwrap();
+            let map = vm.map(&vm.file(file.path()).unwrap(), &MapOptions::shared()).unwrap();
+            assert_eq!(map.as_slice()[0], 0);
+        };
+        let vm = Vm::new(VmOptions::default().record_faults(16)).unwrap();
+        for _ in 0..3 {
+            touch(&vm);
+            assert_eq!(vm.core.names.lock().len(), 1);
+            // Nobody asks for failures: there are none.
+            assert_eq!(vm.take_trace().faults.len(), 1);
+            assert_eq!(vm.core.names.lock().len(), 0);
+        }
+    }
+
+    #[test]
+    fn names_stay_while_faults_are_held_up_behind_another() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().record_faults(16)).unwrap();
+        let zeros = vm.anonymous(PAGE_SIZE).unwrap();
+        let records = vm.core.records.as_ref().unwrap();
+        records.hold_up();
+        let map = vm.map(&vm.file(file.path()).unwrap(), &MapOptions::shared()).unwrap();
+        assert_eq!(map.as_slice()[0], 0);
+        drop(map);
+        assert!(vm.take_trace().faults.is_empty());
+        records.go_on();
+        let trace = vm.take_trace();
+        let names: Vec<&str> = trace.objects.iter().map(|object| object.path.as_str()).collect();
+        assert!(names.contains(&file.path().to_str().unwrap()), "{names:?}");
+        assert!(vm.take_trace().faults.is_empty() && vm.core.names.lock().len() == 1);
+        drop(zeros);
+    }
 }

@@ -170,9 +170,10 @@ impl Object {
         self.core.pages()
     }
 
-    /// How many of its pages are in memory.
+    /// How many of its pages are in memory. None in a child of fork(2).
     pub fn resident_pages(&self) -> u64 {
-        self.core.frames().map_or(0, Frames::resident)
+        let frames = self.core.frames().filter(|_| self.core.vm.check_process().is_ok());
+        frames.map_or(0, Frames::resident)
     }
 
     /// Whether `page` is in memory. No page is in a child of fork(2).
@@ -192,15 +193,18 @@ impl Object {
         self.core.frames().filter(|_| is_here).map(|frames| &*frames.pages)
     }
 
-    /// The maps of the object: one backing for each map, or for each piece of a map of several.
+    /// The maps of the object: one backing for each map, or for each piece of a map of several. None in a child of fork(2).
     pub fn backings(&self) -> Vec<Backing> {
+        if self.core.vm.check_process().is_err() {
+            return Vec::new();
+        }
         // Reclaim takes the lock too, and a handler's touch may wait for the frames that it frees.
         let _masked = Masked::asynchronous();
         self.core.backings.all()
     }
 
     /// The addresses and maps at which page tables show the object's own frame of `page` now; private copies do not count.
-    /// Searches the backings, and asks the page table about each that could show the page.
+    /// Searches the backings, and asks the page table about each that could show the page. Nothing in a child of fork(2).
     ///
     /// # Errors
     /// When /proc/self/pagemap cannot be read.
@@ -227,12 +231,13 @@ impl ObjectCore {
         len_bytes: u64,
         contents: Contents,
     ) -> Arc<Self> {
-        vm.objects.fetch_add(1, Ordering::AcqRel);
         let pool_key = vm.pool.core().next_key();
+        // A source may panic, and then there is no object.
         let grain_bytes = match &contents {
             Contents::Frames(frames) => frames.bytes.grain_bytes(),
             Contents::Zero => PAGE_SIZE,
         };
+        vm.objects.fetch_add(1, Ordering::AcqRel);
         Arc::new(Self {
             vm,
             id,

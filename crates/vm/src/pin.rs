@@ -54,21 +54,28 @@ impl Map {
         self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
         self.inside(range)?;
         let mut pinned = Pinned { map: self, of_objects: Vec::new() };
+        let count = &self.core.vm.pool.core().frames;
+        let too_many = || {
+            let object = self.core.laid[0].object.name.clone();
+            AccessError::Unavailable { object, page: range.start(), reason: Reason::NoFrames }
+        };
         {
             let _masked = Masked::asynchronous();
-            for (place, count) in places(&self.core.shown.current(), range) {
+            for (place, pages) in places(&self.core.shown.current(), range) {
                 // What was frozen stays by itself.
                 if let Some(frames) = place.frames().filter(|_| !place.object.is_frozen()) {
-                    let run = PageRange::new(place.page, PageIndex(place.page.0 + count));
+                    // Words take memory once they are written to: not for what cannot be.
+                    if pages > count.most() {
+                        return Err(too_many());
+                    }
+                    let run = PageRange::new(place.page, PageIndex(place.page.0 + pages));
                     place.object.pin(frames, run);
                     pinned.of_objects.push((Arc::clone(place.object), run));
                 }
             }
         }
-        let count = &self.core.vm.pool.core().frames;
         if count.pinned() > count.most() {
-            let object = self.core.laid[0].object.name.clone();
-            return Err(AccessError::Unavailable { object, page: range.start(), reason: Reason::NoFrames });
+            return Err(too_many());
         }
         self.populate(range)?;
         Ok(pinned)

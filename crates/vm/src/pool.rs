@@ -225,12 +225,10 @@ impl Pool {
         let _masked = Masked::asynchronous();
         let described = |object: Arc<ObjectCore>| {
             let (resident_pages, unwired_pages) = object.frames().map_or((0, 0), |frames| frames.held());
-            PoolObject {
-                name: object.name.clone(),
-                pages: object.pages().len(),
-                resident_pages,
-                unwired_pages,
-            }
+            let (name, pages) = (object.name.clone(), object.pages().len());
+            // Nobody else may hold it by now, and others wait for the thread that shows the pool.
+            object.let_go();
+            PoolObject { name, pages, resident_pages, unwired_pages }
         };
         self.core().alive().into_iter().map(described).collect()
     }

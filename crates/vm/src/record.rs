@@ -24,6 +24,16 @@ pub(crate) struct Recorded {
     pub(crate) cluster_pages: u32,
 }
 
+/// What is taken at once.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) faults: Vec<Recorded>,
+    /// How many were lost since the last time.
+    pub(crate) lost: u64,
+    /// Whether this is all that had been kept by then: a fault that somebody is still writing down holds up those behind it.
+    pub(crate) all: bool,
+}
+
 /// Rings of faults, one for each CPU: writers of different CPUs share nothing.
 #[derive(Debug)]
 pub(crate) struct Records {
@@ -50,6 +60,13 @@ struct Slot {
     words: [AtomicU64; 7],
 }
 
+impl Ring {
+    /// Whether there is no room at position `at`. Others may have written past it by now, and the reader may have read that.
+    fn is_full(&self, at: u64) -> bool {
+        at >= self.tail.load(Ordering::Acquire) + self.slots.len() as u64
+    }
+}
+
 impl Records {
     /// Room for `capacity` faults on each CPU.
     pub(crate) fn new(capacity: usize) -> Self {
@@ -67,7 +84,7 @@ impl Records {
         let ring = &self.rings[cpu & (self.rings.len() - 1)];
         let mut at = ring.head.load(Ordering::Relaxed);
         loop {
-            if at - ring.tail.load(Ordering::Acquire) >= ring.slots.len() as u64 {
+            if ring.is_full(at) {
                 self.lost.fetch_add(1, Ordering::Relaxed);
                 return;
             }
@@ -86,11 +103,30 @@ impl Records {
         slot.complete.store(at + 1, Ordering::Release);
     }
 
-    /// Takes all faults that are complete, and how many were lost since the last call.
-    pub(crate) fn take(&self) -> (Vec<Recorded>, u64) {
+    /// Somebody begins to write a fault down on each CPU, and is held up.
+    #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+    pub(crate) fn hold_up(&self) {
+        for ring in &self.rings {
+            ring.head.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Those go on that were held up.
+    #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+    pub(crate) fn go_on(&self) {
+        for ring in &self.rings {
+            let at = ring.tail.load(Ordering::SeqCst);
+            ring.slots[at as usize & (ring.slots.len() - 1)].complete.store(at + 1, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes all faults that are complete and follow no other.
+    pub(crate) fn take(&self) -> Taken {
         let _reading = self.reading.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut faults = Vec::new();
+        let mut all = true;
         for ring in &self.rings {
+            let head = ring.head.load(Ordering::SeqCst);
             let mut at = ring.tail.load(Ordering::Relaxed);
             loop {
                 let slot = &ring.slots[at as usize & (ring.slots.len() - 1)];
@@ -113,9 +149,10 @@ impl Records {
                 at += 1;
                 ring.tail.store(at, Ordering::Release);
             }
+            all &= at >= head;
         }
         faults.sort_by_key(|fault| fault.start_ns);
-        (faults, self.lost.swap(0, Ordering::Relaxed))
+        Taken { faults, lost: self.lost.swap(0, Ordering::Relaxed), all }
     }
 }
 
@@ -123,10 +160,8 @@ impl Records {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_full_ring_counts_what_it_loses() {
-        let records = Records::new(4);
-        let fault = |start_ns| Recorded {
+    fn fault(start_ns: u64) -> Recorded {
+        Recorded {
             start_ns,
             cost_ns: 1,
             ip: 2,
@@ -137,11 +172,25 @@ mod tests {
             class: FaultClass::Failed,
             private: true,
             cluster_pages: u32::MAX,
-        };
+        }
+    }
+
+    #[test]
+    fn who_is_overtaken_finds_the_room_there_is() {
+        let records = Records::new(4);
+        (0..3).for_each(|start_ns| records.keep(0, &fault(start_ns)));
+        assert_eq!(records.take().faults.len(), 3);
+        // Begun before any of them was written down, and gone on with since they were read.
+        assert!(!records.rings[0].is_full(0) && !records.rings[0].is_full(6) && records.rings[0].is_full(7));
+    }
+
+    #[test]
+    fn a_full_ring_counts_what_it_loses() {
+        let records = Records::new(4);
         (0..6).for_each(|start_ns| records.keep(0, &fault(start_ns)));
-        let (faults, lost) = records.take();
-        assert_eq!((faults, lost), ((0..4).map(fault).collect(), 2));
+        let taken = |faults, lost| Taken { faults, lost, all: true };
+        assert_eq!(records.take(), taken((0..4).map(fault).collect(), 2));
         records.keep(0, &fault(9));
-        assert_eq!(records.take(), (vec![fault(9)], 0));
+        assert_eq!(records.take(), taken(vec![fault(9)], 0));
     }
 }

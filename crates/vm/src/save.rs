@@ -82,9 +82,18 @@ impl Object {
         }
         let directory = Directory::lock(path, true)?;
         let before = directory.manifest()?;
-        directory.sweep(before.as_ref());
-        let mut saving = Saving::new(&directory, before.as_ref(), self.len_bytes());
-        for segment in &shown[..] {
+        directory.begin(before.as_ref())?;
+        self.save_to(&directory, before.as_ref(), &shown).inspect_err(|_| directory.give_up())
+    }
+
+    fn save_to(
+        &self,
+        directory: &Directory,
+        before: Option<&Manifest>,
+        shown: &[Segment],
+    ) -> Result<Saved, SavedError> {
+        let mut saving = Saving::new(directory, before, self.len_bytes());
+        for segment in shown {
             if is_saved(&segment.object) {
                 saving.save(&segment.object, segment.pages, segment.first)?;
                 saving.gap += segment.pages.len();
@@ -95,7 +104,7 @@ impl Object {
         let Saving { manifest, image, pages_written, .. } = saving.end();
         let pages = manifest.runs.iter().map(|run| run.sums.len() as u64).sum();
         let images = manifest.images.len() as u64;
-        if before.as_ref() != Some(&manifest) {
+        if before != Some(&manifest) {
             directory.replace(&manifest, image)?;
             directory.sweep(Some(&manifest));
         }
@@ -302,8 +311,12 @@ impl<'a> Saving<'a> {
             modified_ns = Some(file.version().modified_ns);
             name = path.into_os_string().into_string().map_err(|_| SavedError::BaseName { name })?;
         }
+        let base = SavedBase { name, len_bytes: object.len_bytes, modified_ns };
+        if modified_ns.is_none() && self.manifest.bases.contains(&base) {
+            return Err(SavedError::BaseTwice { name: base.name });
+        }
         self.bases.push(Arc::clone(object));
-        self.manifest.bases.push(SavedBase { name, len_bytes: object.len_bytes, modified_ns });
+        self.manifest.bases.push(base);
         Ok(self.bases.len() as u32 - 1)
     }
 
@@ -349,6 +362,7 @@ impl Vm {
     /// # Errors
     /// See [`SavedError`].
     pub fn open_snapshot_on(&self, path: impl AsRef<Path>, bases: &[Object]) -> Result<Object, SavedError> {
+        self.core.check_process().map_err(|_| SavedError::Forked)?;
         if let Some(other) = bases.iter().find(|base| !Arc::ptr_eq(&base.core.vm, &self.core)) {
             return Err(SavedError::OtherVm { object: other.name().to_owned() });
         }
@@ -398,7 +412,13 @@ impl Vm {
                         && std::fs::canonicalize(object.name())
                             .is_ok_and(|path| path == Path::new(&saved.name)))
         };
-        let found = given.iter().find(is_it).cloned();
+        let mut found = given.iter().filter(is_it);
+        let found = found.next().map(|first| {
+            let is_alone =
+                saved.modified_ns.is_some() || found.all(|other| Arc::ptr_eq(&other.core, &first.core));
+            if is_alone { Ok(first.clone()) } else { Err(SavedError::BaseTwice { name: saved.name.clone() }) }
+        });
+        let found = found.transpose()?;
         let Some(modified_ns) = saved.modified_ns else {
             return found.ok_or_else(|| SavedError::NoBase { name: saved.name.clone() });
         };

@@ -1,16 +1,16 @@
 //! A directory with a saved snapshot: a manifest, and images that hold pages at their own offsets.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 
 use crate::error::SavedError;
 use crate::manifest::Manifest;
-use crate::source::{Source, SourceError};
+use crate::source::{self, Source, SourceError};
 
 const MANIFEST: &str = "manifest";
 /// A manifest that is being written.
@@ -37,7 +37,7 @@ impl Directory {
     /// Waits until nobody saves to `path`, nor, where this is to be `written`, reads its manifest.
     pub(crate) fn lock(path: &Path, written: bool) -> Result<Self, SavedError> {
         let failed = |source| SavedError::Read { path: path.to_owned(), source };
-        let file = File::open(path).map_err(failed)?;
+        let file = source::open(path, File::options().read(true), OFlags::DIRECTORY).map_err(failed)?;
         let operation = if written { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
         loop {
             match rustix::fs::flock(&file, operation) {
@@ -59,7 +59,11 @@ impl Directory {
     /// What is saved there; `None` where nothing is.
     pub(crate) fn manifest(&self) -> Result<Option<Manifest>, SavedError> {
         let path = self.path.join(MANIFEST);
-        match fs::read(&path) {
+        let read = open(&path).and_then(|mut file| {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).map(|_| bytes)
+        });
+        match read {
             Ok(bytes) => match Manifest::decode(&bytes) {
                 Ok(manifest) => Ok(Some(manifest)),
                 Err(source) => Err(SavedError::Manifest { path, source }),
@@ -74,7 +78,7 @@ impl Directory {
         let open = |number: &u64| {
             let path = self.image_path(*number);
             let failed = |source| SavedError::Read { path: path.clone(), source };
-            let file = File::open(&path).map_err(failed)?;
+            let file = open(&path).map_err(failed)?;
             let found_bytes = file.metadata().map_err(failed)?.len();
             let len_bytes = manifest.pages() * PAGE_SIZE;
             if found_bytes != len_bytes {
@@ -84,6 +88,28 @@ impl Directory {
         };
         let images = manifest.images.iter().map(open).collect::<Result<_, _>>()?;
         Ok(SavedPages { manifest, images })
+    }
+
+    /// What a save that was cut short left goes, and the next one may be: `manifest` is what is saved here.
+    ///
+    /// # Errors
+    /// Where nothing is saved or was about to be, and files have names of images: they are others'.
+    pub(crate) fn begin(&self, manifest: Option<&Manifest>) -> Result<(), SavedError> {
+        let next = self.path.join(NEXT_MANIFEST);
+        if manifest.is_none() && !next.exists() {
+            if let Some(path) = self.images(None).next() {
+                return Err(SavedError::Foreign { path });
+            }
+            // From here on images are this directory's.
+            create(&next).and_then(|_| self.file.sync_all()).map_err(|error| unwritten(&next, error))?;
+        }
+        self.sweep(manifest);
+        Ok(())
+    }
+
+    /// The save has failed, and its image has gone.
+    pub(crate) fn give_up(&self) {
+        let _ = fs::remove_file(self.path.join(NEXT_MANIFEST));
     }
 
     pub(crate) fn new_image(&self, number: u64, len_bytes: u64) -> Result<NewImage, SavedError> {
@@ -103,17 +129,14 @@ impl Directory {
         if let Some(image) = &mut image {
             image.file.sync_all().map_err(|error| unwritten(&image.path, error))?;
         }
-        let replaced = File::create(&next).and_then(|file| {
+        let replaced = create(&next).and_then(|file| {
             file.write_all_at(&manifest.encode(), 0)?;
             file.sync_all()?;
             // The image's name before the manifest that names it.
             self.file.sync_all()?;
             fs::rename(&next, self.path.join(MANIFEST))
         });
-        if let Err(error) = replaced {
-            let _ = fs::remove_file(&next);
-            return Err(written(error));
-        }
+        replaced.map_err(written)?;
         if let Some(image) = &mut image {
             image.keep = true;
         }
@@ -122,17 +145,37 @@ impl Directory {
 
     /// Removes the images that `manifest` does not name: of a save that was cut short, or no more used. Who reads them has them open.
     pub(crate) fn sweep(&self, manifest: Option<&Manifest>) {
-        let Ok(entries) = fs::read_dir(&self.path) else { return };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let number = name.to_str().and_then(|name| name.strip_suffix(IMAGE)?.parse().ok());
-            let is_named = |number| manifest.is_some_and(|manifest| manifest.images.contains(&number));
-            if number.is_some_and(|number| !is_named(number)) {
-                // What cannot be removed now is the next save's to remove.
-                let _ = fs::remove_file(entry.path());
-            }
-        }
+        // What cannot be removed now is the next save's to remove.
+        self.images(manifest).for_each(|path| drop(fs::remove_file(path)));
     }
+
+    /// The files whose names are those of images, but for what `manifest` names.
+    fn images(&self, manifest: Option<&Manifest>) -> impl Iterator<Item = PathBuf> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let is_other = move |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(IMAGE));
+            let number =
+                name.and_then(|name| name.parse::<u64>().ok().filter(|number| number.to_string() == name));
+            number.is_some_and(|number| !manifest.is_some_and(|manifest| manifest.images.contains(&number)))
+        };
+        entries.map(|entry| entry.path()).filter(is_other)
+    }
+}
+
+/// Opens a file of a saved snapshot to be read. Whatever has its name, nobody is waited for.
+fn open(path: &Path) -> io::Result<File> {
+    let file = source::open(path, File::options().read(true), OFlags::empty())?;
+    source::check_regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Makes a file anew, in the place of whatever has its name.
+fn create(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)
 }
 
 impl NewImage {

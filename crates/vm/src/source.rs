@@ -143,8 +143,16 @@ pub(crate) const PAUSES: [Duration; 6] = [
     Duration::from_millis(500),
 ];
 
+/// Refuses whatever is no regular file.
+pub(crate) fn check_regular(facts: &Metadata) -> io::Result<()> {
+    if facts.is_file() {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+}
+
 /// Opens `path`, and waits for nobody at the other end where it is a FIFO.
-fn open(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
+pub(crate) fn open(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
     let file = options.custom_flags((flags | OFlags::NONBLOCK).bits() as i32).open(path)?;
     // File systems may look at the flag in each read.
     rustix::fs::fcntl_setfl(&file, flags)?;
@@ -165,9 +173,7 @@ impl LocalFile {
 
     pub(crate) fn of(file: File, direct: bool) -> io::Result<Self> {
         let facts = file.metadata()?;
-        if !facts.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
+        check_regular(&facts)?;
         // What to read ahead is the policy's to say. A file system that takes no advice reads ahead, which does no harm.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         let uncached = if direct { Uncached::of(&file) } else { None };

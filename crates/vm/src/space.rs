@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use prepage_sys::fork;
 use prepage_sys::userfaultfd::Userfaultfd;
 
 use crate::addresses::Addresses;
@@ -10,6 +11,8 @@ use crate::options::Mode;
 /// One descriptor, how its faults come in, and where to find the map of an address. All constant.
 #[derive(Debug)]
 pub(crate) struct Space {
+    /// The process that it was opened in.
+    generation: u64,
     pub(crate) uffd: Userfaultfd,
     pub(crate) mode: Mode,
     pub(crate) addresses: &'static Addresses,
@@ -17,13 +20,14 @@ pub(crate) struct Space {
 
 impl Space {
     pub(crate) fn new(uffd: Userfaultfd, mode: Mode, addresses: &'static Addresses) -> Arc<Self> {
-        Arc::new(Self { uffd, mode, addresses })
+        Arc::new(Self { generation: fork::generation(), uffd, mode, addresses })
     }
 }
 
 impl Drop for Space {
     fn drop(&mut self) {
-        if self.mode == Mode::Handler {
+        // In a child of fork(2) the table has the parent's maps, and may be locked for good.
+        if self.mode == Mode::Handler && self.generation == fork::generation() {
             self.addresses.give_back();
         }
     }

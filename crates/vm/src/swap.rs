@@ -38,6 +38,8 @@ struct SwapFile {
     swap: Arc<Swap>,
     /// Changed by who writes back, one at a time: 1 for a page that has a place here.
     places: Words,
+    /// (a) How many have one. A child of fork(2) that drops this cannot look at `places`.
+    used: AtomicU64,
 }
 
 impl Swap {
@@ -89,6 +91,7 @@ impl Home for SwapFile {
         }
         self.file.write_all_at(bytes, offset_bytes).inspect_err(|_| self.swap.give(fresh))?;
         self.fresh(range).for_each(|page| self.places[page.0 as usize].store(1, Ordering::Relaxed));
+        self.used.fetch_add(fresh, Ordering::Relaxed);
         Ok(())
     }
 
@@ -107,8 +110,7 @@ impl Home for SwapFile {
 
 impl Drop for SwapFile {
     fn drop(&mut self) {
-        let pages = self.places.iter().map(|place| u64::from(place.load(Ordering::Relaxed)));
-        self.swap.give(pages.sum());
+        self.swap.give(self.used.load(Ordering::Relaxed));
     }
 }
 
@@ -147,7 +149,7 @@ impl Vm {
             let pages = PageRange::covering(0, len);
             file.set_len(pages.bytes())?;
             let places = words(pages.len())?;
-            let home = SwapFile { file: file.try_clone()?, swap, places };
+            let home = SwapFile { file: file.try_clone()?, swap, places, used: AtomicU64::new(0) };
             let frames = Frames::written(len, Bytes::Local(LocalFile::of(file, false)?), Box::new(home))?;
             Ok(Contents::Frames(Box::new(frames)))
         })

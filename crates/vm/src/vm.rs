@@ -392,7 +392,8 @@ impl VmCore {
                 if !sigbus::is_installed() {
                     return Err(MapError::SigbusTaken);
                 }
-                let space = Space::new(uffd, mode, Addresses::of_faults_here());
+                let addresses = Addresses::of_faults_here().ok_or(MapError::TooManyForks)?;
+                let space = Space::new(uffd, mode, addresses);
                 *inline = Some(Arc::clone(&space));
                 Ok(space)
             }
@@ -435,3 +436,84 @@ const _: () = {
     shared::<Object>();
     shared::<File>();
 };
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::time::Duration;
+
+    use prepage_core::PageIndex;
+    use prepage_sys::forked::Forked;
+
+    use super::*;
+    use crate::{FlushError, PoolOptions, SavedError};
+
+    /// What a child may not wait for: locks that threads of its parent held at the fork.
+    #[test]
+    fn a_child_of_fork_waits_for_no_lock_of_its_parent() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let pool = Pool::with(&PoolOptions::default().limit_bytes(16 << 20)).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let object = vm.file_writable(file.path()).unwrap();
+        let image = vm.file(file.path()).unwrap();
+        let memory = vm.memory(1 << 20).unwrap();
+        let map = vm.map(&object, &MapOptions::writable()).unwrap();
+        let mut private = vm.map(&image, &MapOptions::private()).unwrap();
+        private.as_mut_slice()[0] = 1;
+        let snapshot = private.snapshot().unwrap();
+        let pinned = map.pin(object.pages()).unwrap();
+        map.write_at(0, &[1]).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        // Dropped in the child by the child, and here once no lock is held any more.
+        let mut left = Some((pinned, memory, snapshot));
+
+        let frames = object.core.frames().unwrap();
+        let dirty = object.core.dirty().unwrap();
+        let _book = vm.core.book.lock();
+        let _of_vm =
+            (vm.core.inline.lock().unwrap(), vm.core.handlers.lock().unwrap(), vm.core.heirs.lock().unwrap());
+        let _of_pool = pool.core().reclaim.lock().unwrap();
+        let _of_dirty = (dirty.syncing.lock().unwrap(), dirty.written.lock().unwrap());
+        let _of_frames = (frames.pins.lock().unwrap(), private.core.chain.lock().unwrap());
+        let _spare = Addresses::locked_spare();
+        let _backings = object.core.backings.locked();
+        let child = Forked::new(|| {
+            std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_secs(30));
+                std::process::abort();
+            });
+            let all = object.pages();
+            assert!(object.backings().is_empty() && object.mappings_of(PageIndex(0)).unwrap().is_empty());
+            assert_eq!((object.resident_pages(), object.dirty_pages()), (0, 0));
+            assert!(!object.is_resident(PageIndex(0)) && !object.is_wired(PageIndex(0)));
+            assert!(object.evict(all).is_err() && object.unwire(all).is_err());
+            assert!(matches!(object.flush(all), Err(FlushError::Forked)));
+            assert!(matches!(object.write_back(all), Err(FlushError::Forked)));
+            assert!(matches!(map.flush(all), Err(FlushError::Forked)));
+            assert!(map.populate(all).is_err() && map.pin(all).is_err() && map.write_at(0, &[1]).is_err());
+            assert!(private.snapshot().is_err());
+            assert!(matches!(left.as_ref().unwrap().2.save(directory.path()), Err(SavedError::Forked)));
+            assert!(matches!(vm.open_snapshot(directory.path()), Err(SavedError::Forked)));
+            assert!(vm.memory(4096).is_err() && vm.file_writable(file.path()).is_err());
+            assert!(vm.map(&image, &MapOptions::private()).is_err() && vm.prune_page_tables().is_err());
+            assert!(vm.free_shadowed().is_err() && vm.chains() == Default::default());
+            assert_eq!(
+                (vm.statistics().objects, vm.take_failures().len(), vm.take_trace().faults.len()),
+                (0, 0, 0)
+            );
+            assert_eq!((pool.reclaim(1), pool.objects().len(), pool.figures().resident_pages), (0, 0, 0));
+            assert!(format!("{vm:?}{object:?}{map:?}{pool:?}").len() > 1);
+            drop(left.take());
+            let own = Vm::new(VmOptions::default()).unwrap();
+            let image = own.file(file.path()).unwrap();
+            for mode in [Mode::Inline, Mode::Handler] {
+                if let Ok(map) = own.map(&image, &MapOptions::shared().mode(mode)) {
+                    assert_eq!(map.as_slice()[1 << 19], 0);
+                }
+            }
+            drop((image, own));
+            7
+        });
+        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(7));
+    }
+}

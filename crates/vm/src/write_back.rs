@@ -16,6 +16,7 @@ use rangemap::RangeSet;
 use crate::buffers::BUFFER_PAGES;
 use crate::dirty::Dirty;
 use crate::error::FlushError;
+use crate::failure::say;
 use crate::fill::{Wanted, fill_local};
 use crate::object::{Bytes, Frames, Object, ObjectCore, clip};
 use crate::pages::Seen;
@@ -40,9 +41,10 @@ pub(crate) struct Written {
 
 impl Object {
     /// How many of its pages may hold written bytes that were not written back yet. They stay in memory until then. If a program writes in
-    /// order, this includes pages ahead of its writes: see [`Self::write_back`].
+    /// order, this includes pages ahead of its writes: see [`Self::write_back`]. None in a child of fork(2).
     pub fn dirty_pages(&self) -> u64 {
-        self.core.dirty().map_or(0, Dirty::pages)
+        let dirty = self.core.dirty().filter(|_| self.core.vm.check_process().is_ok());
+        dirty.map_or(0, Dirty::pages)
     }
 
     /// Writes back what was written to `range` through any map, and makes it durable, as msync(2) with MS_SYNC and fsync(2). Once this has
@@ -321,7 +323,7 @@ impl ObjectCore {
             && let Err(error) = self.write_back(frames, dirty, self.pages())
             && self.vm.options.explain
         {
-            eprintln!("prepage: {} pages are lost: {}", dirty.pages(), with_cause(&error));
+            say(format_args!("{} pages are lost: {}", dirty.pages(), with_cause(&error)));
         }
     }
 }

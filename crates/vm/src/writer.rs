@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
+use crate::failure::say;
 use crate::object::ObjectCore;
 use crate::sync::{AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
 use crate::write_back::with_cause;
@@ -79,7 +80,7 @@ impl Writer {
         let outcome = object.write_back(frames, dirty, object.pages());
         if let Err(error) = outcome {
             if object.vm.options.explain {
-                eprintln!("prepage: {}; it is tried again", with_cause(&error));
+                say(format_args!("{}; it is tried again", with_cause(&error)));
             }
             self.call_for(object);
         }

@@ -327,7 +327,11 @@ impl MapCore {
         let writes = self.writes.writes.get()?;
         let held = writes.hold();
         for page in range.iter() {
-            writes.word(self.index_of(page)).store(CLEAN, Ordering::SeqCst);
+            let word = writes.word(self.index_of(page));
+            // Words take memory once they are written to.
+            if word.load(Ordering::SeqCst) != CLEAN {
+                word.store(CLEAN, Ordering::SeqCst);
+            }
         }
         Some(held)
     }

@@ -401,3 +401,58 @@ fn child_without_space() {
     assert_eq!(touch(&map, 2), word(2 * 4096));
     eprintln!("went on");
 }
+
+/// A source that does not know what it is best read by.
+struct Grainless;
+
+impl Source for Grainless {
+    fn len_bytes(&self) -> u64 {
+        4096
+    }
+
+    fn grain_bytes(&self) -> u64 {
+        panic!("a source that panics, as it should in this test")
+    }
+
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_source_that_panics_before_it_is_an_object_is_not_counted() {
+    let vm = vm();
+    let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| vm.source("grainless", Grainless)));
+    assert!(made.is_err());
+    assert_eq!(left_in(&vm), (0, 0, 0, 0));
+}
+
+#[test]
+fn pages_of_a_long_map_that_nobody_touched_take_no_memory() {
+    const NAME: &str = "pages_of_a_long_map_that_nobody_touched_take_no_memory";
+    const LEN_BYTES: u64 = 1 << 37;
+    if !is_child(NAME) {
+        // Alone, so that no other test takes memory meanwhile.
+        let output = child(NAME, &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let resident_kib = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        anonymous.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let vm = Vm::new(VmOptions::default().frame_limit_bytes(1 << 20)).unwrap();
+    let mut zeros = vm.map(&vm.anonymous(LEN_BYTES).unwrap(), &MapOptions::private()).unwrap();
+    zeros.as_mut_slice()[0] = 1;
+    let snapshot = zeros.snapshot().unwrap();
+    let words = vm.source("words", Words { len_bytes: LEN_BYTES, ..Words::default() }).unwrap();
+    let map = vm.map(&words, &MapOptions::shared()).unwrap();
+    let before = resident_kib();
+    zeros.discard(zeros.window()).unwrap();
+    let refused = map.pin(map.window()).map(drop);
+    assert!(matches!(refused, Err(AccessError::Unavailable { reason: Reason::NoFrames, .. })), "{refused:?}");
+    let more = resident_kib().saturating_sub(before);
+    assert!(more < 16 << 10, "{more} KiB");
+    drop((zeros, snapshot));
+}

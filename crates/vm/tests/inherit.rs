@@ -224,6 +224,62 @@ fn children_share_frames() {
     assert_eq!(exit_of(child), Some(0));
 }
 
+/// A source that panics when it is dropped.
+struct Parting(Words);
+
+impl Source for Parting {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes
+    }
+
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.0.read(offset_bytes, into)
+    }
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        self.0.reads.store(u64::MAX, Ordering::SeqCst);
+        panic!("on the way out");
+    }
+}
+
+#[test]
+fn a_source_that_goes_with_the_last_child_ends_nobody() {
+    if !is_alone("a_source_that_goes_with_the_last_child_ends_nobody") {
+        return;
+    }
+    let vm = vm();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let zeros = vm.map(&vm.anonymous(8 * PAGE_SIZE).unwrap(), &inherited()).unwrap();
+    for lives_on in [true, false] {
+        let words = Words { len_bytes: 8 * PAGE_SIZE, ..Words::default() };
+        let reads = std::sync::Arc::clone(&words.reads);
+        let object = vm.source("parting", Parting(words)).unwrap();
+        let map = vm.map(&object, &inherited()).unwrap();
+        let child = Forked::new(|| {
+            if lives_on {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            first_other(&map, of_file)
+        });
+        drop(object);
+        if !lives_on {
+            assert_eq!(exit_of(child.unwrap()), Some(0));
+            drop(map);
+        } else {
+            drop(map);
+            assert_eq!(exit_of(child.unwrap()), Some(0));
+        }
+        // It is found to have ended after a while.
+        support::until(|| reads.load(Ordering::SeqCst) == u64::MAX);
+        // Others are still served.
+        assert_eq!(exit_of(Forked::new(|| first_other(&zeros, |_| 0)).unwrap()), Some(0));
+    }
+}
+
 /// A source that takes its time, now and then.
 struct Slow(Words);
 

@@ -115,6 +115,60 @@ fn child_forks() {
     eprintln!("the parent went on");
 }
 
+#[test]
+fn descendants_have_maps_of_their_own_up_to_a_limit() {
+    const NAME: &str = "descendants_have_maps_of_their_own_up_to_a_limit";
+    const MOST: u8 = 64;
+    if !is_child(NAME) {
+        return passes(NAME, &["timeout", "100"], "all descended");
+    }
+    /// How many there are from the `nth` on that have.
+    fn descend(nth: u8) -> u8 {
+        let vm = Vm::new(VmOptions::default().fill_threads(1)).unwrap();
+        let words = vm.source("words", Words { len_bytes: 4096, ..Default::default() }).unwrap();
+        match vm.map(&words, &MapOptions::shared()) {
+            Ok(map) => {
+                assert!(touch(&map, 0) == word(0) && nth < 2 * MOST);
+                1 + (fork(|| descend(nth + 1)) >> 8) as u8
+            }
+            Err(error) => {
+                assert!(matches!(error, MapError::TooManyForks), "{error:?}");
+                0
+            }
+        }
+    }
+    assert_eq!(descend(0), MOST);
+    eprintln!("all descended");
+}
+
+#[test]
+fn write_back_goes_on_where_nobody_can_be_told_of_failures() {
+    const NAME: &str = "write_back_goes_on_where_nobody_can_be_told_of_failures";
+    if !is_child(NAME) {
+        let output = child(NAME, &["sh", "-c", "exec \"$@\" 2> /dev/full", "sh"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    let file = file(4 * 4096);
+    let vm = Vm::new(VmOptions::default().write_back_after(Duration::from_millis(10))).unwrap();
+    let object = vm.file_writable(file.path()).unwrap();
+    let map = vm.map(&object, &MapOptions::writable()).unwrap();
+    let fail_to_write = |map: &Map| {
+        let failed = vm.statistics().counted.write_backs_failed;
+        map.write_at(3 * 4096, b"mine").unwrap();
+        file.as_file().set_len(4096).unwrap();
+        until(|| vm.statistics().counted.write_backs_failed > failed + 1);
+    };
+    fail_to_write(&map);
+    file.as_file().set_len(4 * 4096).unwrap();
+    until(|| object.dirty_pages() == 0);
+    assert_eq!(&std::fs::read(file.path()).unwrap()[3 * 4096..][..4], b"mine");
+    // And the object goes.
+    fail_to_write(&map);
+    drop((map, object));
+    assert_eq!(vm.statistics().objects, 0);
+}
+
 /// A source that keeps what it is asked.
 struct Keeps(Arc<Mutex<Vec<Request>>>);
 

@@ -360,6 +360,121 @@ fn what_a_cut_save_left_is_removed_by_the_next() {
     assert_eq!(names_in(directory.path()), ["1.image", "2.image", "manifest", "mine.txt", "not.image"]);
 }
 
+#[test]
+fn files_that_no_save_wrote_are_left_alone() {
+    let vm = vm();
+    let mut map = private(&vm, &vm.anonymous(4 * PAGE_SIZE).unwrap());
+    write(&mut map, 1, 1);
+    let snapshot = map.snapshot().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    // Nothing is saved here yet: these are somebody's.
+    for name in ["12.image", "007.image", "+7.image", "a.image"] {
+        std::fs::write(path(name), "mine").unwrap();
+    }
+    match snapshot.save(directory.path()) {
+        Err(SavedError::Foreign { path: found }) => assert_eq!(found, path("12.image")),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(names_in(directory.path()), ["+7.image", "007.image", "12.image", "a.image"]);
+    std::fs::remove_file(path("12.image")).unwrap();
+    // What a link with a name of ours leads to is somebody's, too.
+    std::os::unix::fs::symlink(path("a.image"), path("manifest.next")).unwrap();
+    snapshot.save(directory.path()).unwrap();
+    assert_eq!(names_in(directory.path()), ["+7.image", "007.image", "1.image", "a.image", "manifest"]);
+    assert_eq!(std::fs::read(path("a.image")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_first_save_that_fails_or_is_cut_short_does_not_keep_the_next_from_it() {
+    let vm = vm();
+    let file = support::file(4 * PAGE_SIZE);
+    let mut map = private(&vm, &vm.file(file.path()).unwrap());
+    write(&mut map, 1, 1);
+    let snapshot = map.snapshot().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let moved = file.path().with_extension("moved");
+    std::fs::rename(file.path(), &moved).unwrap();
+    std::fs::write(file.path(), "another").unwrap();
+    std::fs::remove_file(&moved).unwrap();
+    assert!(snapshot.save(directory.path()).is_err());
+    assert!(names_in(directory.path()).is_empty(), "{:?}", names_in(directory.path()));
+    // As a process leaves it that is killed.
+    std::fs::write(directory.path().join("manifest.next"), "").unwrap();
+    std::fs::write(directory.path().join("1.image"), "a part").unwrap();
+    let mut map = private(&vm, &vm.anonymous(4 * PAGE_SIZE).unwrap());
+    write(&mut map, 1, 1);
+    map.snapshot().unwrap().save(directory.path()).unwrap();
+    assert_eq!(names_in(directory.path()), ["1.image", "manifest"]);
+}
+
+#[test]
+fn nobody_is_waited_for_at_the_other_end_of_a_fifo() {
+    let fifo = |path: &Path| {
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    };
+    let vm = vm();
+    let mut map = private(&vm, &vm.anonymous(4 * PAGE_SIZE).unwrap());
+    write(&mut map, 1, 1);
+    let snapshot = map.snapshot().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fifo(&path("fifo"));
+    for outcome in [vm.open_snapshot(path("fifo")).map(drop), snapshot.save(path("fifo")).map(drop)] {
+        assert!(
+            matches!(&outcome, Err(SavedError::Read { path: found, .. }) if *found == path("fifo")),
+            "{outcome:?}"
+        );
+    }
+    fifo(&path("manifest.next"));
+    snapshot.save(directory.path()).unwrap();
+    for name in ["1.image", "manifest"] {
+        std::fs::remove_file(path(name)).unwrap();
+        fifo(&path(name));
+        let outcome = vm.open_snapshot(directory.path());
+        assert!(
+            matches!(&outcome, Err(SavedError::Read { path: found, .. }) if *found == path(name)),
+            "{outcome:?}"
+        );
+    }
+}
+
+/// A source that is full of one byte.
+struct Full(u8);
+
+impl prepage_vm::Source for Full {
+    fn len_bytes(&self) -> u64 {
+        4 * PAGE_SIZE
+    }
+
+    fn read(&self, _: u64, into: &mut [u8]) -> Result<(), prepage_vm::SourceError> {
+        into.fill(self.0);
+        Ok(())
+    }
+}
+
+#[test]
+fn two_objects_of_one_name_are_never_taken_for_each_other() {
+    let vm = vm();
+    let directory = tempfile::tempdir().unwrap();
+    let twice = |outcome: Result<(), SavedError>| {
+        assert!(matches!(&outcome, Err(SavedError::BaseTwice { name }) if name == "disk"), "{outcome:?}");
+    };
+    let [one, other] = [1, 2].map(|byte| vm.source("disk", Full(byte)).unwrap());
+    let pieces = [&one, &other].map(|disk| prepage_vm::Piece::new(disk, pages(0, 4)));
+    let mut both = vm.map_pieces(&pieces, &MapOptions::private()).unwrap();
+    write(&mut both, 0, 7);
+    twice(both.snapshot().unwrap().save(directory.path()).map(drop));
+    let mut map = private(&vm, &other);
+    write(&mut map, 0, 7);
+    map.snapshot().unwrap().save(directory.path()).unwrap();
+    twice(vm.open_snapshot_on(directory.path(), &[one, other.clone()]).map(drop));
+    // The same object twice is no other.
+    let opened = vm.open_snapshot_on(directory.path(), &[other.clone(), other]).unwrap();
+    assert_eq!(private(&vm, &opened).as_slice()[PAGE_SIZE as usize], 2);
+}
+
 /// Saves for ever, to the directory that is given.
 fn save_for_ever(directory: &Path) {
     let vm = vm();
