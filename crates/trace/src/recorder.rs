@@ -383,7 +383,7 @@ impl Recorder {
                 |event: &Event| event.time_ns < end_ns || !matches!(event.kind, EventKind::FaultBegin { .. });
             stream.finish().filter(is_whole).for_each(&mut take);
             pairing.finish(faults);
-            facts.duration_ns = now_ns() - origin_ns;
+            facts.duration_ns = end_ns - origin_ns;
             self.ended = true;
         } else {
             stream.ripe().for_each(&mut take);
