@@ -280,6 +280,12 @@ fn a_device_is_written_to_and_not_replaced() {
 }
 
 #[test]
+fn a_full_device_is_full() {
+    let faults = write_trace("/dev/full".as_ref(), &trace(10));
+    assert!(matches!(faults, Err(TraceFileError::Full { .. })), "{faults:?}");
+}
+
+#[test]
 fn a_file_cut_short_says_so_at_every_length() {
     let (_dir, path) = written(&trace(50));
     let whole = fs::read(&path).expect("read");
