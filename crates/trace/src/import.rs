@@ -24,6 +24,7 @@ use linux_perf_data::linux_perf_event_reader::{RecordType, SamplingPolicy};
 use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use prepage_core::{BuildId, Fault, ImportFacts, Object, Stack, Thread, TraceFacts};
 
+use crate::build_id::open_at_once;
 use crate::event::{Event, EventKind};
 use crate::pairing::{Ends, Pairing};
 use crate::tables::Tables;
@@ -95,7 +96,7 @@ impl Importer {
     /// When the file is not a perf.data file, is cut short, or has no page-fault samples with address, thread and time.
     pub fn open(path: &Path) -> Result<Self, ImportError> {
         let io = |source| ImportError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
+        let file = open_at_once(path).map_err(io)?;
         whole::check(path, &file)?;
         let malformed = |source| ImportError::malformed(path, source);
         let reader = BufReader::new(file);

@@ -106,6 +106,14 @@ fn ends_of_faults_alone_keep_their_calls() {
 }
 
 #[test]
+fn a_pipe_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("perf.data");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    assert!(matches!(import(&pipe).unwrap_err(), ImportError::NotPerfData { .. }));
+}
+
+#[test]
 fn what_lacks_something_is_refused_with_the_command_that_records_it() {
     let dir = tempfile::tempdir().unwrap();
     let Some(path) = record(dir.path(), &["-e", "cpu-clock"], &["true"]) else { return };

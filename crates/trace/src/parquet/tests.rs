@@ -286,6 +286,15 @@ fn a_full_device_is_full() {
 }
 
 #[test]
+fn a_pipe_is_not_waited_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pipe = directory.path().join("prepage.parquet");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("made");
+    let read = read_trace(&pipe).map(drop);
+    assert!(matches!(read, Err(TraceFileError::NotATrace { reason: "no regular file", .. })), "{read:?}");
+}
+
+#[test]
 fn a_file_cut_short_says_so_at_every_length() {
     let (_dir, path) = written(&trace(50));
     let whole = fs::read(&path).expect("read");
