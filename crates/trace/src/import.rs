@@ -20,7 +20,7 @@ use std::io::{self, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use linux_perf_data::linux_perf_event_reader::{RecordType, SamplingPolicy};
+use linux_perf_data::linux_perf_event_reader::{AttrFlags, RecordType, SamplingPolicy};
 use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use prepage_core::{BuildId, Fault, ImportFacts, Object, Stack, Thread, TraceFacts};
 
@@ -57,6 +57,8 @@ pub struct Importer {
     ends: Option<Ends>,
     /// Only beginnings of faults are recorded, or only ends.
     one_sided: bool,
+    /// perf recorded the command that it started, not (`-a`, `-p`) what ran already.
+    of_command: bool,
     /// Made with the first time that is known: faults are counted from there.
     pairing: Option<Pairing>,
     /// Events from before: the state of the machine when perf started.
@@ -107,6 +109,8 @@ impl Importer {
         let sampled = facts.imported.as_ref().is_some_and(|from| from.sampled.is_some());
         let ends = samples::ends(&kinds, sampled);
         let one_sided = ends.is_none() || !kinds.contains(&Some(Kind::Any));
+        let of_command =
+            file.event_attributes().iter().any(|event| event.attr.flags.contains(AttrFlags::ENABLE_ON_EXEC));
         let mut build_ids = HashMap::new();
         for info in guarded(|| file.build_ids()).map_err(malformed)?.into_values() {
             let path = String::from_utf8_lossy(&info.path).into_owned();
@@ -119,6 +123,7 @@ impl Importer {
             kinds,
             ends,
             one_sided,
+            of_command,
             pairing: None,
             early: Vec::new(),
             origin_ns: 0,
@@ -236,7 +241,9 @@ impl Importer {
     fn end(&mut self, faults: &mut Vec<Fault>) {
         if let Some(pairing) = &mut self.pairing {
             pairing.finish(faults);
-            self.facts.survivors = pairing.spaces().processes() as u64;
+            if self.of_command {
+                self.facts.survivors = pairing.spaces().processes() as u64;
+            }
         }
     }
 }

@@ -105,6 +105,23 @@ fn ends_of_faults_alone_keep_their_calls() {
     assert!(stacks * 2 > faults.len(), "{stacks} of {} have a stack", faults.len());
 }
 
+/// Only what a command started is missing when it runs on; the rest of the machine always does.
+#[test]
+fn what_ran_before_may_run_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let command = ["sh", "-c", "sleep 2 >/dev/null 2>&1 </dev/null & ls /"];
+    let Some(path) = record(dir.path(), &ALL, &command) else { return };
+    assert!(import(&path).unwrap().1.facts.survivors >= 1);
+    if !has(Need::Root) {
+        return;
+    }
+    let all = [&["-a"][..], &ALL].concat();
+    let Some(path) = record(dir.path(), &all, &command) else { return };
+    let (faults, imported) = import(&path).unwrap();
+    assert!(!faults.is_empty());
+    assert_eq!(imported.facts.survivors, 0, "{:?}", imported.facts.missing());
+}
+
 #[test]
 fn a_pipe_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
