@@ -275,11 +275,15 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
         SamplingPolicy::Period(period) if period.get() == 1 => None,
         SamplingPolicy::Period(period) => Some(format!("one event in {period}")),
         SamplingPolicy::Frequency(hertz) => Some(format!("up to {hertz} events a second")),
-        SamplingPolicy::NoSampling => Some("none".to_owned()),
+        SamplingPolicy::NoSampling => None,
     });
+    // As `:u` has it, and as perf does it for users who may not see more.
+    let system_calls_hidden =
+        faults.clone().any(|(event, _)| event.attr.flags.contains(AttrFlags::EXCLUDE_KERNEL));
     TraceFacts {
         command: command.into_iter().map(str::to_owned).collect(),
         kernel: text(file.os_release()),
+        system_calls_hidden,
         imported: Some(ImportFacts {
             tool: format!("perf {}", text(file.perf_version())).trim_end().to_owned(),
             file: path.to_string_lossy().into_owned(),
