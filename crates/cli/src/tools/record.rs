@@ -14,7 +14,7 @@ use prepage_display::number::ms;
 use prepage_display::terminal::shortened;
 use prepage_observe::Exact;
 use prepage_profiles::program;
-use prepage_report::page_cache;
+use prepage_report::{UNKNOWN, page_cache};
 use prepage_trace::parquet::{Notice, Recording, record};
 use prepage_trace::{Filters, RecordOptions, Scope, Summary};
 
@@ -282,7 +282,7 @@ fn files(summary: &Summary, objects: &[Object]) -> Option<Table> {
     let mut table = table(&["file", "faults", "disk", "total ms"], &[1, 2, 3]);
     for (id, tally) in &top {
         table.add_row([
-            shortened(&objects[id.0 as usize].path),
+            shortened(id.map_or(UNKNOWN, |id| &objects[id.0 as usize].path)),
             tally.count.to_string(),
             tally.disk.to_string(),
             ms(tally.cost_ns),
