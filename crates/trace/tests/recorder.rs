@@ -508,6 +508,21 @@ fn pages_read_in_and_never_touched_are_told() {
     assert!(named(&format!("{path}.copy")).is_none(), "{facts:?}");
 }
 
+/// While a process is attached to, its faults are seen in part.
+#[test]
+fn what_faulted_before_the_beginning_is_left_out() {
+    beside_a_running_process(|pid| {
+        let options = RecordOptions { duration: Some(Duration::from_millis(20)), ..RecordOptions::default() };
+        for _ in 0..20 {
+            let scope = Scope::Processes(vec![pid]);
+            let Some((faults, _)) = record_for_a_while(&scope, &options) else { return };
+            // Each of its two threads may have been in one when it began.
+            let at_once = faults.iter().filter(|fault| fault.start_ns == 0).count();
+            assert!(at_once <= 2, "{at_once} of {}", faults.len());
+        }
+    });
+}
+
 /// Rates are computed from the duration: the time it takes to read the last rings is no part of it.
 #[test]
 fn a_recording_lasts_until_it_stops_to_observe() {
