@@ -283,6 +283,12 @@ fn a_device_is_written_to_and_not_replaced() {
 fn a_full_device_is_full() {
     let faults = write_trace("/dev/full".as_ref(), &trace(10));
     assert!(matches!(faults, Err(TraceFileError::Full { .. })), "{faults:?}");
+    // More than a row group, and more after that: it is said once.
+    let trace = trace(300_000);
+    let mut writer = TraceWriter::create("/dev/full".as_ref()).expect("created");
+    let mut write = || writer.write(Tables::from(&trace), &trace.faults, || trace.facts.clone());
+    let [first, second] = [write(), write()];
+    assert!(matches!(first, Err(TraceFileError::Full { .. })) && second.is_ok(), "{first:?} {second:?}");
 }
 
 #[test]

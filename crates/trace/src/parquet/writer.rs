@@ -268,8 +268,10 @@ impl TraceWriter {
         group.close().map(drop)
     }
 
-    fn failure(&self, error: ParquetError) -> TraceFileError {
-        TraceFileError::writing(self.file.inner().path(), error)
+    fn failure(&mut self, error: ParquetError) -> TraceFileError {
+        let error = TraceFileError::writing(self.file.inner().path(), error);
+        self.full |= matches!(error, TraceFileError::Full { .. });
+        error
     }
 }
 
