@@ -23,6 +23,7 @@ fn tell_gaps(of: &str, gaps: impl IntoIterator<Item = Missing>) {
             Missing::Lost { .. } if rustix::process::geteuid().is_root() => {
                 Some("record while the machine has less to do")
             }
+            Missing::Mappings { .. } if rustix::process::geteuid().is_root() => None,
             _ => gap.remedy(),
         };
         if let Some(remedy) = remedy {
