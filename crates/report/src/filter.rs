@@ -4,6 +4,8 @@ use prepage_core::{Fault, FaultClass};
 use prepage_trace::parquet::{Names, Wanted};
 use serde::Serialize;
 
+use crate::report::UNKNOWN;
+
 /// Chooses faults. A fault passes when each list that is not empty contains it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Filter {
@@ -57,11 +59,11 @@ impl<'a> Sieve<'a> {
             return false;
         }
         if !filter.files.is_empty() {
-            let Some(id) = fault.object else { return false };
-            let passes = remembered(&mut self.objects, id.0, || {
-                let path = names.object(id).path;
-                filter.files.iter().any(|part| path.contains(part.as_str()))
-            });
+            let of_wanted = |path: &str| filter.files.iter().any(|part| path.contains(part.as_str()));
+            let passes = match fault.object {
+                Some(id) => remembered(&mut self.objects, id.0, || of_wanted(&names.object(id).path)),
+                None => of_wanted(UNKNOWN),
+            };
             if !passes {
                 return false;
             }

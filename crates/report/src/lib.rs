@@ -51,4 +51,4 @@ pub use column::Column;
 pub use costs::Costs;
 pub use diff::{Diff, Measure};
 pub use filter::Filter;
-pub use report::{Options, Report};
+pub use report::{Options, Report, UNKNOWN};

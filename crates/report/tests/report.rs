@@ -122,6 +122,16 @@ fn filters_leave_what_all_of_them_let_pass() {
 }
 
 #[test]
+fn memory_of_no_known_mapping_is_filtered_by_the_name_it_has_in_tables() {
+    let mut trace = trace(FAULTS);
+    trace.faults.iter_mut().step_by(10).for_each(|fault| fault.object = None);
+    let (_dir, file) = written(&trace);
+    let filter = |name: &str| Filter { files: vec![name.into()], ..Filter::default() };
+    let unknown = trace.faults.iter().filter(|fault| fault.object.is_none()).count() as u64;
+    assert_eq!(read(&file, &[], filter("[unknown]")).total().tally.count, unknown);
+}
+
+#[test]
 fn an_empty_trace_is_reported_as_such() {
     let (_dir, file) = written(&Trace::default());
     let report = read(&file, &By::ALL, Filter::default());

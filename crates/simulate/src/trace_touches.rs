@@ -1,6 +1,6 @@
 //! Touches in a trace: the faults on files' pages, read from its file as often as they are replayed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use hdrhistogram::Histogram;
@@ -44,8 +44,10 @@ pub(crate) struct Numbering {
     objects: HashMap<u32, Option<usize>>,
     /// By process, object, and whether it may be executed.
     entries: HashMap<(u32, usize, bool), u32>,
-    /// Processes, by the trace's number of the thread.
+    /// Processes, by the trace's number of the thread: one for each name that a thread had.
     processes: HashMap<u32, u32>,
+    /// Processes and threads, by their ids.
+    threads: HashSet<(u32, u32)>,
     /// When all faults until now were over.
     over_ns: u64,
 }
@@ -74,7 +76,11 @@ impl Numbering {
         self.over_ns = self.over_ns.max(end_ns);
         let pages = &mut self.layout.objects[object].pages;
         *pages = (*pages).max(page.0 + 1);
-        let process = *self.processes.entry(fault.thread.0).or_insert_with(|| names.thread(fault.thread).pid);
+        let process = *self.processes.entry(fault.thread.0).or_insert_with(|| {
+            let thread = names.thread(fault.thread);
+            self.threads.insert((thread.pid, thread.tid));
+            thread.pid
+        });
         let executable = fault.permissions.contains(Permissions::EXECUTE);
         let entry = *self.entries.entry((process, object, executable)).or_insert_with(|| {
             self.layout.entries.push(EntryLayout { executable, ..EntryLayout::whole(object) });
@@ -86,7 +92,7 @@ impl Numbering {
 
     /// Threads that touched.
     pub fn threads(&self) -> usize {
-        self.processes.len()
+        self.threads.len()
     }
 }
 

@@ -1,7 +1,9 @@
 //! The files behind objects: their sizes, and the build-ids of those that ran.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 use object::elf::{FileHeader32, FileHeader64, NT_GNU_BUILD_ID};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -26,12 +28,17 @@ pub fn build_id(page: &[u8]) -> Option<&[u8]> {
     of::<FileHeader64<object::Endianness>>(page).or_else(|| of::<FileHeader32<object::Endianness>>(page))
 }
 
+/// Opens `path` to read it. A pipe that stands there is not waited for.
+pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    File::options().read(true).custom_flags(flags).open(path)
+}
+
 /// `object`'s file and its length in bytes, if the file of its path is still the one that was mapped.
 pub(crate) fn file_of(object: &Object) -> Option<(File, u64)> {
     let (_, inode) = object.inode?;
-    // What stands in the file's place by now may be a pipe, which must not be waited for.
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
-    let file = File::options().read(true).custom_flags(flags).open(&object.path).ok()?;
+    // What stands in the file's place by now may be a pipe.
+    let file = open_at_once(object.path.as_ref()).ok()?;
     // The device is not compared: stacked file systems show another one here than in the kernel's events.
     let metadata = file.metadata().ok()?;
     if !metadata.is_file() || metadata.ino() != inode {

@@ -108,6 +108,13 @@ pub enum EventKind {
     },
 }
 
+impl EventKind {
+    /// Whether it is the beginning or the end of a fault.
+    pub(crate) fn is_of_fault(&self) -> bool {
+        matches!(self, Self::FaultBegin { .. } | Self::FaultEnd { .. })
+    }
+}
+
 /// A mapping as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {

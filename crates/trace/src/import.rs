@@ -20,10 +20,11 @@ use std::io::{self, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use linux_perf_data::linux_perf_event_reader::{RecordType, SamplingPolicy};
+use linux_perf_data::linux_perf_event_reader::{AttrFlags, RecordType, SamplingPolicy};
 use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use prepage_core::{BuildId, Fault, ImportFacts, Object, Stack, Thread, TraceFacts};
 
+use crate::build_id::open_at_once;
 use crate::event::{Event, EventKind};
 use crate::pairing::{Ends, Pairing};
 use crate::tables::Tables;
@@ -56,6 +57,8 @@ pub struct Importer {
     ends: Option<Ends>,
     /// Only beginnings of faults are recorded, or only ends.
     one_sided: bool,
+    /// perf recorded the command that it started, not (`-a`, `-p`) what ran already.
+    of_command: bool,
     /// Made with the first time that is known: faults are counted from there.
     pairing: Option<Pairing>,
     /// Events from before: the state of the machine when perf started.
@@ -95,7 +98,7 @@ impl Importer {
     /// When the file is not a perf.data file, is cut short, or has no page-fault samples with address, thread and time.
     pub fn open(path: &Path) -> Result<Self, ImportError> {
         let io = |source| ImportError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
+        let file = open_at_once(path).map_err(io)?;
         whole::check(path, &file)?;
         let malformed = |source| ImportError::malformed(path, source);
         let reader = BufReader::new(file);
@@ -106,6 +109,8 @@ impl Importer {
         let sampled = facts.imported.as_ref().is_some_and(|from| from.sampled.is_some());
         let ends = samples::ends(&kinds, sampled);
         let one_sided = ends.is_none() || !kinds.contains(&Some(Kind::Any));
+        let of_command =
+            file.event_attributes().iter().any(|event| event.attr.flags.contains(AttrFlags::ENABLE_ON_EXEC));
         let mut build_ids = HashMap::new();
         for info in guarded(|| file.build_ids()).map_err(malformed)?.into_values() {
             let path = String::from_utf8_lossy(&info.path).into_owned();
@@ -118,6 +123,7 @@ impl Importer {
             kinds,
             ends,
             one_sided,
+            of_command,
             pairing: None,
             early: Vec::new(),
             origin_ns: 0,
@@ -235,7 +241,9 @@ impl Importer {
     fn end(&mut self, faults: &mut Vec<Fault>) {
         if let Some(pairing) = &mut self.pairing {
             pairing.finish(faults);
-            self.facts.survivors = pairing.spaces().processes() as u64;
+            if self.of_command {
+                self.facts.survivors = pairing.spaces().processes() as u64;
+            }
         }
     }
 }
@@ -267,11 +275,15 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
         SamplingPolicy::Period(period) if period.get() == 1 => None,
         SamplingPolicy::Period(period) => Some(format!("one event in {period}")),
         SamplingPolicy::Frequency(hertz) => Some(format!("up to {hertz} events a second")),
-        SamplingPolicy::NoSampling => Some("none".to_owned()),
+        SamplingPolicy::NoSampling => None,
     });
+    // As `:u` has it, and as perf does it for users who may not see more.
+    let system_calls_hidden =
+        faults.clone().any(|(event, _)| event.attr.flags.contains(AttrFlags::EXCLUDE_KERNEL));
     TraceFacts {
         command: command.into_iter().map(str::to_owned).collect(),
         kernel: text(file.os_release()),
+        system_calls_hidden,
         imported: Some(ImportFacts {
             tool: format!("perf {}", text(file.perf_version())).trim_end().to_owned(),
             file: path.to_string_lossy().into_owned(),

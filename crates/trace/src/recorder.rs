@@ -354,9 +354,16 @@ impl Recorder {
     fn read(&mut self, ended: bool, faults: &mut Vec<Fault>) {
         let Self { stream, pairing, observing, facts, frames, page_cache, lost_by_second, .. } = self;
         let origin_ns = self.origin_ns;
+        let mut too_early = Vec::new();
         let mut take = |event: Event| {
             if facts.execs == 0 && observing.is_start(&event) {
                 return;
+            }
+            if event.time_ns < origin_ns && event.kind.is_of_fault() {
+                // Some of its events were not yet switched on. Later faults depend on it.
+                observing.leave_out(&event);
+                pairing.feed(&event, &mut too_early);
+                return too_early.clear();
             }
             match event.kind {
                 EventKind::Name { exec: true, .. } => facts.execs += 1,
@@ -383,7 +390,7 @@ impl Recorder {
                 |event: &Event| event.time_ns < end_ns || !matches!(event.kind, EventKind::FaultBegin { .. });
             stream.finish().filter(is_whole).for_each(&mut take);
             pairing.finish(faults);
-            facts.duration_ns = now_ns() - origin_ns;
+            facts.duration_ns = end_ns - origin_ns;
             self.ended = true;
         } else {
             stream.ripe().for_each(&mut take);

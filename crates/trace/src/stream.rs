@@ -54,6 +54,8 @@ struct Uncounted {
     malformed: u64,
     /// Minor and major faults of this process, which are left out.
     own: (u64, u64),
+    /// Those that were seen twice.
+    twice: (u64, u64),
 }
 
 /// What the kernel counted, whether or not a record of it found room.
@@ -158,8 +160,9 @@ impl Stream {
             counts.lost = self.uncounted.lost;
         }
         counts.lost += self.uncounted.malformed;
-        counts.minor = counts.minor.saturating_sub(self.uncounted.own.0);
-        counts.major = counts.major.saturating_sub(self.uncounted.own.1);
+        let Uncounted { own, twice, .. } = self.uncounted;
+        counts.minor = counts.minor.saturating_sub(own.0 + twice.0);
+        counts.major = counts.major.saturating_sub(own.1 + twice.1);
         Ok(counts)
     }
 
@@ -184,7 +187,14 @@ impl Stream {
                     }
                 }
                 let Record { time_ns, pid, tid, .. } = record;
-                pending.push(Event { time_ns, pid, tid, kind });
+                let event = Event { time_ns, pid, tid, kind };
+                // A thread that was started while its process was attached to may be observed twice: by the events it
+                // inherited and by its own. The kernel fills one sample for all (see `Sample::id`).
+                if pending.last() != Some(&event) {
+                    pending.push(event);
+                } else if let EventKind::FaultEnd { disk, .. } = event.kind {
+                    *(if disk { &mut uncounted.twice.1 } else { &mut uncounted.twice.0 }) += 1;
+                }
             });
         }
         // A stable sort that finds the rings' sorted runs and merges them.

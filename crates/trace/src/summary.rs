@@ -7,19 +7,20 @@ use prepage_core::{Fault, FaultClass, ObjectId, Tally};
 pub struct Summary {
     classes: [Tally; FaultClass::ALL.len()],
     objects: Vec<Tally>,
+    /// Of no known mapping.
+    unknown: Tally,
 }
 
 impl Summary {
     /// Counts `fault`.
     pub fn add(&mut self, fault: &Fault) {
         self.classes[fault.class as usize].add(fault);
-        if let Some(ObjectId(number)) = fault.object {
-            let number = number as usize;
-            if number >= self.objects.len() {
-                self.objects.resize(number + 1, Tally::default());
-            }
-            self.objects[number].add(fault);
+        let Some(ObjectId(number)) = fault.object else { return self.unknown.add(fault) };
+        let number = number as usize;
+        if number >= self.objects.len() {
+            self.objects.resize(number + 1, Tally::default());
         }
+        self.objects[number].add(fault);
     }
 
     /// The faults of `class`.
@@ -34,18 +35,10 @@ impl Summary {
         total
     }
 
-    /// How many objects had faults.
-    pub fn objects(&self) -> usize {
-        self.objects.iter().filter(|tally| tally.count > 0).count()
-    }
-
-    /// The objects that cost most, at most `count` of them, slowest first.
-    pub fn slowest_objects(&self, count: usize) -> Vec<(ObjectId, Tally)> {
-        let numbered = self.objects.iter().enumerate().map(|(at, tally)| (ObjectId(at as u32), *tally));
-        let mut objects: Vec<_> = numbered.filter(|(_, tally)| tally.count > 0).collect();
-        objects.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.cost_ns, tally.count)));
-        objects.truncate(count);
-        objects
+    /// The objects that had faults; `None` for memory of no known mapping.
+    pub fn objects(&self) -> impl Iterator<Item = (Option<ObjectId>, Tally)> + '_ {
+        let numbered = self.objects.iter().enumerate().map(|(at, tally)| (Some(ObjectId(at as u32)), *tally));
+        numbered.chain([(None, self.unknown)]).filter(|(_, tally)| tally.count > 0)
     }
 }
 
@@ -71,9 +64,7 @@ mod tests {
         assert_eq!(summary.class(FaultClass::Failed).mean_ns(), None);
         let total = summary.total();
         assert_eq!((total.count, total.timed, total.cost_ns), (4, 2, 400));
-        let slowest = summary.slowest_objects(9);
-        assert_eq!(summary.objects(), slowest.len());
-        let seen: Vec<_> = slowest.iter().map(|(id, tally)| (id.0, tally.count, tally.disk)).collect();
-        assert_eq!(seen, [(2, 1, 1), (0, 2, 1)]);
+        let objects = summary.objects().map(|(id, tally)| (id.map(|id| id.0), tally.count, tally.disk));
+        assert_eq!(objects.collect::<Vec<_>>(), [(Some(0), 2, 1), (Some(2), 1, 1), (None, 1, 0)]);
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use prepage_core::{Fault, FaultClass};
+use prepage_core::{Fault, FaultClass, Missing};
 use prepage_testing::{Need, has};
 use prepage_trace::import::{ImportError, Imported, Importer};
 
@@ -103,6 +103,56 @@ fn ends_of_faults_alone_keep_their_calls() {
     assert!(imported.facts.imported.as_ref().unwrap().costs_unknown);
     let stacks = faults.iter().filter(|fault| fault.stack.is_some()).count();
     assert!(stacks * 2 > faults.len(), "{stacks} of {} have a stack", faults.len());
+}
+
+#[test]
+fn events_of_the_program_alone_hide_faults_in_system_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = ["-e", "page-faults:u,minor-faults:u,major-faults:u", "-c", "1", "-d"];
+    let Some(path) = record(dir.path(), &events, &["ls", "/"]) else { return };
+    let (_, imported) = import(&path).unwrap();
+    assert_eq!(imported.facts.missing(), [Missing::SystemCalls]);
+    let Some(path) = record(dir.path(), &ALL, &["ls", "/"]) else { return };
+    let hidden = import(&path).unwrap().1.facts.system_calls_hidden;
+    assert!(!hidden || rustix::process::geteuid().as_raw() != 0);
+}
+
+#[test]
+fn events_that_are_only_counted_have_no_samples() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = ["-e", "{page-faults,minor-faults,major-faults}:S", "-c", "1", "-d"];
+    let Some(path) = record(dir.path(), &events, &["ls", "/"]) else { return };
+    let (faults, imported) = import(&path).unwrap();
+    assert_eq!(faults.len(), samples(&path, "page-faults"));
+    assert!(faults.iter().all(|fault| fault.class != FaultClass::Unseen));
+    let from = imported.facts.imported.unwrap();
+    assert_eq!((from.events.as_slice(), from.sampled), (&["page-faults".to_owned()][..], None));
+    assert!(from.disk_unknown && from.costs_unknown);
+}
+
+/// Only what a command started is missing when it runs on; the rest of the machine always does.
+#[test]
+fn what_ran_before_may_run_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let command = ["sh", "-c", "sleep 2 >/dev/null 2>&1 </dev/null & ls /"];
+    let Some(path) = record(dir.path(), &ALL, &command) else { return };
+    assert!(import(&path).unwrap().1.facts.survivors >= 1);
+    if !has(Need::Root) {
+        return;
+    }
+    let all = [&["-a"][..], &ALL].concat();
+    let Some(path) = record(dir.path(), &all, &command) else { return };
+    let (faults, imported) = import(&path).unwrap();
+    assert!(!faults.is_empty());
+    assert_eq!(imported.facts.survivors, 0, "{:?}", imported.facts.missing());
+}
+
+#[test]
+fn a_pipe_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("perf.data");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    assert!(matches!(import(&pipe).unwrap_err(), ImportError::NotPerfData { .. }));
 }
 
 #[test]

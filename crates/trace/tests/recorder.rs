@@ -507,3 +507,39 @@ fn pages_read_in_and_never_touched_are_told() {
     assert!(read.pages_untouched >= read.pages_read_in - 10, "{read:?}");
     assert!(named(&format!("{path}.copy")).is_none(), "{facts:?}");
 }
+
+/// While a process is attached to, its faults are seen in part.
+#[test]
+fn what_faulted_before_the_beginning_is_left_out() {
+    beside_a_running_process(|pid| {
+        let options = RecordOptions { duration: Some(Duration::from_millis(20)), ..RecordOptions::default() };
+        for _ in 0..20 {
+            let scope = Scope::Processes(vec![pid]);
+            let Some((faults, _)) = record_for_a_while(&scope, &options) else { return };
+            // Each of its two threads may have been in one when it began.
+            let at_once = faults.iter().filter(|fault| fault.start_ns == 0).count();
+            assert!(at_once <= 2, "{at_once} of {}", faults.len());
+        }
+    });
+}
+
+/// Rates are computed from the duration: the time it takes to read the last rings is no part of it.
+#[test]
+fn a_recording_lasts_until_it_stops_to_observe() {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let command = ["sh", "-c", "dd if=/dev/zero of=/dev/null bs=64M count=20 2>/dev/null"];
+    let options = RecordOptions { duration: Some(Duration::from_millis(1)), ..RecordOptions::default() };
+    let scope = Scope::Command(command.map(Into::into).to_vec());
+    let started = Recorder::start(&scope, &options);
+    let Some(mut recorder) = unless_refused(started, FAULTS, is_recording_refused) else { return };
+    // The rings fill.
+    thread::sleep(Duration::from_millis(500));
+    let (before, _) = recorder.progress();
+    let mut faults = Vec::new();
+    assert!(!recorder.next_faults(&mut faults).expect("faults"));
+    let (after, _) = recorder.progress();
+    let duration = Duration::from_nanos(recorder.facts().duration_ns);
+    assert!(faults.len() > 10_000, "{}", faults.len());
+    assert!(duration < (before + after) / 2, "{duration:?}, read from {before:?} to {after:?}");
+    drop(recorder.finish());
+}

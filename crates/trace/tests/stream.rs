@@ -1,8 +1,11 @@
 //! Streams on the real kernel, attached to a process that is already running: this one.
 
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 use std::{fs, process, thread};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -11,6 +14,7 @@ use prepage_testing::{Need, has, unless_refused};
 use prepage_trace::{
     AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, PerfError, Probe, Stream,
 };
+use rustix::thread::gettid;
 
 mod support;
 
@@ -110,6 +114,51 @@ fn a_running_process_is_seen_with_the_threads_it_starts_and_where_they_fault() {
     assert!(resolved * 10 >= ends * 9, "{resolved} of {ends} resolved");
     assert!(count(|kind| matches!(kind, EventKind::Fork { .. })) >= 1);
     assert!(count(|kind| matches!(kind, EventKind::Switch { .. })) >= 1);
+}
+
+/// Such a thread may inherit the events of the one that started it and get its own.
+#[test]
+fn threads_started_while_their_process_is_attached_to_are_seen_once() {
+    const THREADS_MAX: usize = 600;
+    let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = fs::File::open(std::env::current_exe().expect("a test")).expect("its file");
+    let attached = AtomicBool::new(false);
+    // Maps a page of its own and touches it, once the process is attached to.
+    let touch = || {
+        while !attached.load(Ordering::Acquire) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mapping = FileMapping::new(file.as_fd(), PageRange::new(PageIndex(0), PageIndex(1)));
+        let mapping = mapping.expect("mapped");
+        std::hint::black_box(mapping.byte(0));
+        (gettid().as_raw_nonzero().get() as u32, mapping.address())
+    };
+    let (stream, touched) = thread::scope(|scope| {
+        let start_threads = || {
+            let mut threads = Vec::new();
+            while threads.len() < THREADS_MAX && !attached.load(Ordering::Acquire) {
+                threads.push(scope.spawn(touch));
+                thread::sleep(Duration::from_micros(100));
+            }
+            threads
+        };
+        let starter = scope.spawn(start_threads);
+        thread::sleep(Duration::from_millis(10));
+        let stream = attach(&Probe::default());
+        attached.store(true, Ordering::Release);
+        let threads = starter.join().expect("a thread").into_iter();
+        (stream, threads.map(|thread| thread.join().expect("a thread")).collect::<Vec<_>>())
+    });
+    let Some(mut stream) = stream else { return };
+    stream.set_enabled(false).expect("ours");
+    let mut ends = HashMap::new();
+    for event in stream.finish() {
+        if let EventKind::FaultEnd { address, .. } = event.kind {
+            *ends.entry((event.tid, address)).or_insert(0) += 1;
+        }
+    }
+    let counts: Vec<i32> = touched.iter().map(|place| ends.get(place).copied().unwrap_or(0)).collect();
+    assert!(counts.iter().all(|&count| count == 1), "{counts:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `prepage record`: every page fault of a command, of running processes or of the machine, in a file.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -9,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use prepage_core::quantity::parse_ns;
-use prepage_core::{ExactFacts, Object, TraceFacts};
+use prepage_core::{ExactFacts, Object, Tally, TraceFacts};
 use prepage_display::number::ms;
 use prepage_display::terminal::shortened;
 use prepage_observe::Exact;
 use prepage_profiles::program;
-use prepage_report::page_cache;
+use prepage_report::{UNKNOWN, page_cache};
 use prepage_trace::parquet::{Notice, Recording, record};
 use prepage_trace::{Filters, RecordOptions, Scope, Summary};
 
@@ -225,9 +226,9 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
         total.count, facts.execs
     )?;
     writeln!(out, "{}\n", classes(summary).trim_fmt())?;
-    if let Some(table) = files(summary, objects) {
+    if let Some((table, more)) = files(summary, objects) {
         writeln!(out, "{}", table.trim_fmt())?;
-        match summary.objects().saturating_sub(TOP_FILES) {
+        match more {
             0 => writeln!(out)?,
             more => writeln!(out, "and {more} more\n")?,
         }
@@ -277,16 +278,19 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
     Ok(())
 }
 
-fn files(summary: &Summary, objects: &[Object]) -> Option<Table> {
-    let top = summary.slowest_objects(TOP_FILES);
-    let mut table = table(&["file", "faults", "disk", "total ms"], &[1, 2, 3]);
-    for (id, tally) in &top {
-        table.add_row([
-            shortened(&objects[id.0 as usize].path),
-            tally.count.to_string(),
-            tally.disk.to_string(),
-            ms(tally.cost_ns),
-        ]);
+/// The files that cost most, and how many more there are. Files of one path, as deleted ones may be, are one.
+fn files(summary: &Summary, objects: &[Object]) -> Option<(Table, usize)> {
+    let mut files: BTreeMap<&str, Tally> = BTreeMap::new();
+    for (id, tally) in summary.objects() {
+        let path = id.map_or(UNKNOWN, |id| &objects[id.0 as usize].path);
+        files.entry(path).or_default().merge(&tally);
     }
-    (!top.is_empty()).then_some(table)
+    let mut files: Vec<(&str, Tally)> = files.into_iter().collect();
+    files.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.cost_ns, tally.count)));
+    let mut table = table(&["file", "faults", "disk", "total ms"], &[1, 2, 3]);
+    for (path, tally) in files.iter().take(TOP_FILES) {
+        let figures = [tally.count.to_string(), tally.disk.to_string(), ms(tally.cost_ns)];
+        table.add_row([vec![shortened(path)], figures.to_vec()].concat());
+    }
+    (!files.is_empty()).then_some((table, files.len().saturating_sub(TOP_FILES)))
 }

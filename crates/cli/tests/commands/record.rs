@@ -54,6 +54,19 @@ fn the_commands_exit_code_and_output_pass_through() {
     assert!(!trace.faults.is_empty());
 }
 
+/// Each piece of shared memory is a file of its own and of the same name.
+#[test]
+fn the_summary_names_each_path_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !may(Doctor::Faults) || !has(Need::Tool("python3".into())) {
+        return;
+    }
+    let script = "import mmap\nfor _ in range(3):\n m = mmap.mmap(-1, 1 << 20)\n for at in range(0, 1 << 20, 4096): m[at] = 1";
+    let output = output(dir.path(), &["--", "python3", "-c", script]);
+    let summary = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(summary.matches("/dev/zero (deleted)").count(), 1, "{summary}");
+}
+
 #[test]
 fn exit_codes_of_failures_are_those_of_env() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -329,7 +342,7 @@ fn a_recording_without_a_command_ends_and_fails_when_its_file_takes_no_more() {
     let of_a_command = output(dir.path(), &["-o", "/dev/full", "--", "sh", "-c", "exit 7"]);
     let said = String::from_utf8_lossy(&of_a_command.stderr);
     assert_eq!(of_a_command.status.code(), Some(7), "{said}");
-    assert!(said.contains("No space left") && !said.contains("runs on"), "{said}");
+    assert!(said.contains("the disk is full") && !said.contains("runs on"), "{said}");
     assert!(!said.contains("written to"), "{said}");
     let mut child = Command::new("sh").args(["-c", "while :; do /bin/true; done"]).spawn().expect("started");
     let arguments = ["-o", "/dev/full", "--duration", "60", "-p", &child.id().to_string()];

@@ -21,6 +21,9 @@ const CLOCK_BOOTTIME: u64 = 6;
 /// From here on nothing interned before is valid.
 const STATE_CLEARED: u64 = 1;
 const STATE_NEEDED: u64 = 2;
+/// Numbers of the tracks of processes and threads begin here.
+const PROCESS_TRACKS: u64 = 1 << 40;
+const THREAD_TRACKS: u64 = 2 << 40;
 /// The kinds of slices.
 const BEGIN: u64 = 1;
 const END: u64 = 2;
@@ -31,8 +34,13 @@ const PAGE: u64 = 2;
 const ADDRESS: u64 = 3;
 
 pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(), ExportError> {
-    let mut trace =
-        Packets { out, tracks: HashMap::new(), processes: HashSet::new(), objects: HashSet::new() };
+    let mut trace = Packets {
+        out,
+        tracks: HashMap::new(),
+        threads: HashMap::new(),
+        processes: HashSet::new(),
+        objects: HashSet::new(),
+    };
     trace.begin(file.facts())?;
     let wanted =
         filter.wanted() | Wanted::START | Wanted::THREAD | Wanted::ADDRESS | Wanted::OBJECT | Wanted::PAGE;
@@ -59,6 +67,8 @@ struct Packets<'a> {
     out: &'a mut dyn Write,
     /// The track of each thread met so far.
     tracks: HashMap<ThreadIndex, u64>,
+    /// The same by process and thread id: a thread id that is used again may be another process's.
+    threads: HashMap<(u32, u32), u64>,
     /// Processes that have a track, objects that have a name.
     processes: HashSet<u32>,
     objects: HashSet<u64>,
@@ -106,13 +116,13 @@ impl Packets<'_> {
             .number(1, thread.pid.into())
             .number(2, thread.tid.into())
             .bytes(5, thread.comm.as_bytes());
-        let track = Message::default()
-            .number(1, thread_track(thread))
-            .number(5, process_track(thread))
-            .message(4, &descriptor);
+        let next = THREAD_TRACKS + self.threads.len() as u64;
+        let number = *self.threads.entry((thread.pid, thread.tid)).or_insert(next);
+        let track =
+            Message::default().number(1, number).number(5, process_track(thread)).message(4, &descriptor);
         self.packet(Message::default().message(60, &track))?;
-        self.tracks.insert(index, thread_track(thread));
-        Ok(thread_track(thread))
+        self.tracks.insert(index, number);
+        Ok(number)
     }
 
     fn object(&mut self, number: u64, path: &str) -> io::Result<()> {
@@ -152,9 +162,28 @@ fn name(number: u64, text: &str) -> Message {
 }
 
 fn process_track(thread: &Thread) -> u64 {
-    1 << 40 | u64::from(thread.pid)
+    PROCESS_TRACKS | u64::from(thread.pid)
 }
 
-fn thread_track(thread: &Thread) -> u64 {
-    2 << 40 | u64::from(thread.tid)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_id_used_again_by_another_process_has_a_track_of_its_own() {
+        let mut out = Vec::new();
+        let mut packets = Packets {
+            out: &mut out,
+            tracks: HashMap::new(),
+            threads: HashMap::new(),
+            processes: HashSet::new(),
+            objects: HashSet::new(),
+        };
+        let mut track = |index, pid, comm: &str| {
+            let thread = Thread { pid, tid: 9, comm: comm.into() };
+            packets.thread(ThreadIndex(index), &thread).expect("written")
+        };
+        let [old, renamed, new] = [track(0, 7, "a"), track(1, 7, "b"), track(2, 8, "c")];
+        assert!(old == renamed && old != new, "{old} {renamed} {new}");
+    }
 }

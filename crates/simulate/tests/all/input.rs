@@ -50,6 +50,14 @@ fn the_cost_of_a_fault_is_not_that_of_waiting() {
 }
 
 #[test]
+fn a_thread_that_gets_another_name_is_one_thread() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trace = trace(&[(0, FaultClass::Cached, 500, 0), (1, FaultClass::Cached, 500, 1)]);
+    trace.threads = ["sh", "true"].map(|comm| Thread { pid: 7, tid: 7, comm: comm.into() }).to_vec();
+    assert_eq!(Input::read_trace(&written(&dir, &trace)).expect("read").threads, 1);
+}
+
+#[test]
 fn touches_come_from_the_file_as_often_as_they_are_replayed() {
     let dir = tempfile::tempdir().expect("a directory");
     let faults: Vec<_> =

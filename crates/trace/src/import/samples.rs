@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use linux_perf_data::linux_perf_event_reader::{PerfEventType, SampleFormat, SoftwareCounterType};
+use linux_perf_data::linux_perf_event_reader::{
+    PerfEventType, SampleFormat, SamplingPolicy, SoftwareCounterType,
+};
 use linux_perf_data::{AttributeDescription, PerfFile};
 use prepage_core::Fault;
 
@@ -97,6 +99,8 @@ pub(super) fn kinds(path: &Path, file: &PerfFile) -> Result<Vec<Option<Kind>>, I
 
 fn kind(event: &AttributeDescription) -> Option<Kind> {
     match event.attr.type_ {
+        // Only counted, as the members of a group are whose leader is sampled (`{…}:S`).
+        _ if matches!(event.attr.sampling_policy, SamplingPolicy::NoSampling) => None,
         PerfEventType::Software(SoftwareCounterType::PageFaults) => Some(Kind::Any),
         PerfEventType::Software(SoftwareCounterType::PageFaultsMin) => Some(Kind::Minor),
         PerfEventType::Software(SoftwareCounterType::PageFaultsMaj) => Some(Kind::Major),

@@ -25,7 +25,11 @@ const SIMPLEPERF: u64 = 128;
 /// Checks that `file` has all its header speaks of.
 pub(super) fn check(path: &Path, file: &File) -> Result<(), ImportError> {
     let io = |source| ImportError::Io { path: path.to_owned(), source };
-    let len_bytes = file.metadata().map_err(io)?.len();
+    let metadata = file.metadata().map_err(io)?;
+    if !metadata.is_file() {
+        return Err(ImportError::NotPerfData { path: path.to_owned() });
+    }
+    let len_bytes = metadata.len();
     let truncated = |needed_bytes| ImportError::Truncated { path: path.to_owned(), len_bytes, needed_bytes };
     let mut magic = [0; 8];
     let whole_magic = read(file, &mut magic, 0).map_err(io)?;

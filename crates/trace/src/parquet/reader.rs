@@ -1,7 +1,6 @@
 //! Reading a trace.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -15,6 +14,7 @@ use super::scan::{TraceFile, Wanted};
 use super::schema::{COLUMNS, FACTS_KEY, FILES_KEY, FileEntry, Kind, VERSION_KEY};
 use super::seal::{self, Seal};
 use super::{FORMAT_VERSION, TraceFileError};
+use crate::build_id::open_at_once;
 
 const MAGIC: &[u8; 4] = b"PAR1";
 
@@ -39,9 +39,13 @@ pub fn read_trace(path: &Path) -> Result<Trace, TraceFileError> {
 
 /// Opens a trace: the whole of a file that is complete, else the part that is.
 pub(super) fn open(path: &Path) -> Result<Prefix, TraceFileError> {
-    let file = File::open(path).map_err(|source| TraceFileError::io(path, "open", source))?;
+    let file = open_at_once(path).map_err(|source| TraceFileError::io(path, "open", source))?;
     let failed = |source| TraceFileError::io(path, "read", source);
-    let len = file.metadata().map_err(failed)?.len();
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(TraceFileError::NotATrace { path: path.into(), reason: "no regular file" });
+    }
+    let len = metadata.len();
     let word = |at| {
         let mut word = [0; 4];
         match file.read_exact_at(&mut word, at) {

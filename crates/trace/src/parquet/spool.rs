@@ -125,7 +125,7 @@ impl Spool {
     }
 
     /// Puts the complete file in its place.
-    pub(super) fn complete(mut self) -> Result<(), TraceFileError> {
+    pub(super) fn complete(&mut self) -> Result<(), TraceFileError> {
         let Some(partial) = &self.partial else { return Ok(()) };
         let path = self.path.as_path();
         let failed = |action| move |source: io::Error| TraceFileError::io(path, action, source);

@@ -280,6 +280,27 @@ fn a_device_is_written_to_and_not_replaced() {
 }
 
 #[test]
+fn a_full_device_is_full() {
+    let faults = write_trace("/dev/full".as_ref(), &trace(10));
+    assert!(matches!(faults, Err(TraceFileError::Full { .. })), "{faults:?}");
+    // More than a row group, and more after that: it is said once.
+    let trace = trace(300_000);
+    let mut writer = TraceWriter::create("/dev/full".as_ref()).expect("created");
+    let mut write = || writer.write(Tables::from(&trace), &trace.faults, || trace.facts.clone());
+    let [first, second] = [write(), write()];
+    assert!(matches!(first, Err(TraceFileError::Full { .. })) && second.is_ok(), "{first:?} {second:?}");
+}
+
+#[test]
+fn a_pipe_is_not_waited_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pipe = directory.path().join("prepage.parquet");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("made");
+    let read = read_trace(&pipe).map(drop);
+    assert!(matches!(read, Err(TraceFileError::NotATrace { reason: "no regular file", .. })), "{read:?}");
+}
+
+#[test]
 fn a_file_cut_short_says_so_at_every_length() {
     let (_dir, path) = written(&trace(50));
     let whole = fs::read(&path).expect("read");

@@ -202,9 +202,9 @@ impl TraceWriter {
         for entry in key_values(facts, files) {
             self.file.append_key_value_metadata(entry);
         }
-        let path = self.file.inner().path().to_owned();
-        let spool = self.file.into_inner().map_err(|error| TraceFileError::writing(&path, error))?;
-        spool.complete().map(|()| unsaved)
+        // Not `into_inner`, whose errors no longer say what the kernel's reason was.
+        self.file.finish().map_err(|error| self.failure(error))?;
+        self.file.inner_mut().complete().map(|()| unsaved)
     }
 
     fn encode(&mut self, tables: Tables<'_>, rows: usize) -> Result<(), TraceFileError> {
@@ -268,8 +268,10 @@ impl TraceWriter {
         group.close().map(drop)
     }
 
-    fn failure(&self, error: ParquetError) -> TraceFileError {
-        TraceFileError::writing(self.file.inner().path(), error)
+    fn failure(&mut self, error: ParquetError) -> TraceFileError {
+        let error = TraceFileError::writing(self.file.inner().path(), error);
+        self.full |= matches!(error, TraceFileError::Full { .. });
+        error
     }
 }
 

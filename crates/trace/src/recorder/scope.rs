@@ -34,8 +34,8 @@ type Counts = (u64, u64);
 #[derive(Debug)]
 pub(super) struct Observing {
     who: Who,
-    /// Minor and major faults of the command from the moment it was observed until it was executed: this program's
-    /// own, and left out.
+    /// Minor and major faults that were observed and are left out: those of the command until it was executed, which are
+    /// this program's own, and those of processes that ran already until all their events were switched on.
     pub(super) starting: Counts,
 }
 
@@ -169,16 +169,17 @@ impl Observing {
     /// Whether `event` is a fault that the command's process took before it executed anything.
     pub(super) fn is_start(&mut self, event: &Event) -> bool {
         let Who::Child { child, .. } = &self.who else { return false };
-        if event.pid != child.pid() {
-            return false;
+        let is_start = event.pid == child.pid() && event.kind.is_of_fault();
+        if is_start {
+            self.leave_out(event);
         }
-        match event.kind {
-            EventKind::FaultBegin { .. } => true,
-            EventKind::FaultEnd { disk, .. } => {
-                *(if disk { &mut self.starting.1 } else { &mut self.starting.0 }) += 1;
-                true
-            }
-            _ => false,
+        is_start
+    }
+
+    /// Takes the fault that `event` is of off what the kernel counted.
+    pub(super) fn leave_out(&mut self, event: &Event) {
+        if let EventKind::FaultEnd { disk, .. } = event.kind {
+            *(if disk { &mut self.starting.1 } else { &mut self.starting.0 }) += 1;
         }
     }
 
