@@ -167,13 +167,24 @@ fn what_is_loaded_later_is_told_as_surely() {
     std::thread::sleep(Duration::from_millis(20));
     let [perf, _, page_tables, _] = ways(program.to_str().unwrap());
     for options in [perf, page_tables] {
-        let (observation, code) = observe(&[program.to_str().unwrap(), library.to_str().unwrap()], &options);
-        assert_eq!(code, 0, "{options:?}");
-        let used = &file(&observation, &library).pages;
-        assert!(used.iter().all(|used| used.is_sure), "{options:?}: {used:?}");
-        // Those three, and what ld.so looks at.
-        let pages: u64 = used.iter().map(|used| used.range.len()).sum();
-        assert!((4..16).contains(&pages), "{options:?}: {used:?}");
+        let mut surely = 0;
+        for _ in 0..5 {
+            let (observation, code) =
+                observe(&[program.to_str().unwrap(), library.to_str().unwrap()], &options);
+            assert_eq!(code, 0, "{options:?}");
+            let used = &file(&observation, &library).pages;
+            // The table lies behind the library's headers and code.
+            let is_told = |page| {
+                used.iter().any(|used| (page..page + 4).any(|page| used.range.contains(PageIndex(page))))
+            };
+            assert!([20, 100, 230].into_iter().all(is_told), "{options:?}: {used:?}");
+            // Those three, and what ld.so looks at.
+            let pages: u64 = used.iter().map(|used| used.range.len()).sum();
+            // The observer, who looks at any moment, may find the library before the agent does, and then knows its pages with
+            // their neighbours.
+            surely += u32::from(used.iter().all(|used| used.is_sure) && (4..16).contains(&pages));
+        }
+        assert!(surely >= 3, "{options:?}: {surely} of 5");
     }
 }
 
