@@ -150,8 +150,8 @@ impl Observer {
             Pages::Tables(tables(), None)
         });
         if let Some(inside) = &inside {
-            // Page tables end with the process.
-            inside.ask_for_endings(matches!(pages, Pages::Tables(..)));
+            // Page tables end with the process, and so does what tells where it is armed.
+            inside.ask_for_endings(options.is_patient || matches!(pages, Pages::Tables(..)));
         }
         let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
         let stalls = if with_stalls { Stalls::attach(pid).ok() } else { None };
