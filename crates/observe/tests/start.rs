@@ -188,6 +188,20 @@ fn what_is_loaded_later_is_told_as_surely() {
     }
 }
 
+/// What a fault mapped along before the agent came is used without another.
+#[test]
+fn pages_that_ld_so_has_used_before_the_agent_came_are_told() {
+    let [perf, _, page_tables, _] = ways("/bin/true");
+    let [of_perf, of_page_tables] = [perf, page_tables].map(|options| {
+        let (observation, code) = observe(&["/bin/true"], &options);
+        assert_eq!(code, 0);
+        let is_loader = |file: &&ObservedFile| file.path.contains("/ld-linux") || file.path.contains("/ld-2");
+        let loader = observation.files.iter().find(is_loader).unwrap();
+        loader.pages.iter().map(|used| used.range.len()).sum::<u64>()
+    });
+    assert!(2 * of_perf >= of_page_tables, "{of_perf} of {of_page_tables}");
+}
+
 /// It is over before the observer gets a processor, unless it waits for that at its end.
 #[test]
 fn a_program_that_ends_at_once_is_seen_page_by_page() {
