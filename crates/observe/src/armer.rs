@@ -33,6 +33,8 @@ struct Unjudged {
     mapped: Vec<(Mapped, By)>,
     /// Runs of addresses whose pages were there.
     present: Vec<(u64, u64)>,
+    /// Where the kernel has mapped the program and ld.so, which ran before the agent could arm them.
+    used_before: Vec<u64>,
 }
 
 /// Arms a process tree.
@@ -243,7 +245,7 @@ impl Armer {
             if is_first {
                 let mapped = self.arm_all(pid);
                 let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
-                self.unjudged.push(Unjudged { pid, sent_ns, mapped, present });
+                self.unjudged.push(Unjudged { pid, sent_ns, mapped, present, used_before: used_before(pid) });
             }
         }
         self.look_at_loading();
@@ -256,7 +258,13 @@ impl Armer {
     pub fn judge(&mut self) {
         // A mapping that was not reported came after all that the agent registers.
         let known_ns = if self.knows_times { 1 } else { 0 };
-        for Unjudged { pid, sent_ns, mapped, present } in std::mem::take(&mut self.unjudged) {
+        for Unjudged { pid, sent_ns, mapped, present, used_before } in std::mem::take(&mut self.unjudged) {
+            let is_used_before = |inode| {
+                let lies_there = |at: &u64| {
+                    mapped.iter().any(|(one, _)| one.inode == inode && (one.start..one.end).contains(at))
+                };
+                used_before.iter().any(lies_there)
+            };
             let mapped_at = self.mapped_at.remove(&pid).unwrap_or_default();
             for (mapped, by) in &mapped {
                 // What lay there before may have been reported, too.
@@ -265,6 +273,10 @@ impl Armer {
                 let mapped_ns = times.map(|(.., time_ns)| *time_ns).max().unwrap_or(0);
                 if (known_ns..=sent_ns).contains(&mapped_ns) {
                     self.ranges.now().armed(pid, mapped, Since::Exec);
+                    // What one of their faults mapped along, they have used since without another.
+                    if self.knows_times && is_used_before(mapped.inode) {
+                        self.ranges.now().mapped_before(mapped, &present);
+                    }
                 } else if *by == By::Agent && mapped_ns > 0 {
                     self.ranges.now().armed(pid, mapped, Since::Mapped(mapped_ns));
                 } else {
@@ -409,6 +421,17 @@ enum By {
     Agent,
     /// This process, or the agent with the one for the start.
     Observer,
+}
+
+/// Addresses in the program and in the ld.so of process `pid` (getauxval(3)).
+fn used_before(pid: u32) -> Vec<u64> {
+    const AT_PHDR: u64 = 3;
+    const AT_BASE: u64 = 7;
+    let words = proc_file::read(&format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let words: Vec<u64> =
+        words.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))).collect();
+    let places = words.chunks_exact(2).filter(|pair| matches!(pair[0], AT_PHDR | AT_BASE));
+    places.map(|pair| pair[1]).collect()
 }
 
 /// Whether a mapping with this name may be of a file on a device.

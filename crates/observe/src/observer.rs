@@ -84,6 +84,10 @@ pub trait Follower {
     /// What was seen so far, at doubling moments, where the last of them may never come: in a container, whose first process
     /// takes all others with it when it ends. What a start that was cut short did not come to is not told to be unused.
     fn so_far(&mut self, _seen: &Observation) {}
+
+    /// The program has ended, or is to be observed no longer ([`Until::or_readable`]). What was seen is put together next, which takes
+    /// a while.
+    fn ended(&mut self) {}
 }
 
 /// Nobody.
@@ -146,8 +150,8 @@ impl Observer {
             Pages::Tables(tables(), None)
         });
         if let Some(inside) = &inside {
-            // Page tables end with the process.
-            inside.ask_for_endings(matches!(pages, Pages::Tables(..)));
+            // Page tables end with the process, and so does what tells where it is armed.
+            inside.ask_for_endings(options.is_patient || matches!(pages, Pages::Tables(..)));
         }
         let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
         let stalls = if with_stalls { Stalls::attach(pid).ok() } else { None };
@@ -175,6 +179,9 @@ impl Observer {
             let is_followed = follower.wants_pages();
             self.sightings.keep_new(is_followed);
             let ended = self.wait(until, is_followed);
+            if until.has_come_to_an_end() {
+                follower.ended();
+            }
             self.look(ended);
             for (place, page) in self.sightings.take_new() {
                 follower.used(place, self.sightings.file(place), page);

@@ -69,6 +69,11 @@ impl Until {
         self.stopped.load(Ordering::Relaxed)
     }
 
+    /// Whether somebody who waited here saw the process end, or the start cut short: not only the time is up.
+    pub fn has_come_to_an_end(&self) -> bool {
+        self.ended_ns().is_some() || self.was_stopped()
+    }
+
     /// What becomes readable when it comes: first the process, then what else was given.
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         std::iter::once(&self.pidfd).chain(&self.stop).map(OwnedFd::as_fd).collect()

@@ -167,14 +167,58 @@ fn what_is_loaded_later_is_told_as_surely() {
     std::thread::sleep(Duration::from_millis(20));
     let [perf, _, page_tables, _] = ways(program.to_str().unwrap());
     for options in [perf, page_tables] {
-        let (observation, code) = observe(&[program.to_str().unwrap(), library.to_str().unwrap()], &options);
-        assert_eq!(code, 0, "{options:?}");
-        let used = &file(&observation, &library).pages;
-        assert!(used.iter().all(|used| used.is_sure), "{options:?}: {used:?}");
-        // Those three, and what ld.so looks at.
-        let pages: u64 = used.iter().map(|used| used.range.len()).sum();
-        assert!((4..16).contains(&pages), "{options:?}: {used:?}");
+        let mut surely = 0;
+        for _ in 0..5 {
+            let (observation, code) =
+                observe(&[program.to_str().unwrap(), library.to_str().unwrap()], &options);
+            assert_eq!(code, 0, "{options:?}");
+            let used = &file(&observation, &library).pages;
+            // The table lies behind the library's headers and code.
+            let is_told = |page| {
+                used.iter().any(|used| (page..page + 4).any(|page| used.range.contains(PageIndex(page))))
+            };
+            assert!([20, 100, 230].into_iter().all(is_told), "{options:?}: {used:?}");
+            // Those three, and what ld.so looks at.
+            let pages: u64 = used.iter().map(|used| used.range.len()).sum();
+            // The observer, who looks at any moment, may find the library before the agent does, and then knows its pages with
+            // their neighbours.
+            surely += u32::from(used.iter().all(|used| used.is_sure) && (4..16).contains(&pages));
+        }
+        assert!(surely >= 3, "{options:?}: {surely} of 5");
     }
+}
+
+/// What a fault mapped along before the agent came is used without another.
+#[test]
+fn pages_that_ld_so_has_used_before_the_agent_came_are_told() {
+    let [perf, _, page_tables, _] = ways("/bin/true");
+    let [of_perf, of_page_tables] = [perf, page_tables].map(|options| {
+        let (observation, code) = observe(&["/bin/true"], &options);
+        assert_eq!(code, 0);
+        let is_loader = |file: &&ObservedFile| file.path.contains("/ld-linux") || file.path.contains("/ld-2");
+        let loader = observation.files.iter().find(is_loader).unwrap();
+        loader.pages.iter().map(|used| used.range.len()).sum::<u64>()
+    });
+    assert!(2 * of_perf >= of_page_tables, "{of_perf} of {of_page_tables}");
+}
+
+/// It is over before the observer gets a processor, unless it waits for that at its end.
+#[test]
+fn a_program_that_ends_at_once_is_seen_page_by_page() {
+    let [perf, ..] = ways("/bin/true");
+    let mut exactly = 0;
+    for _ in 0..10 {
+        let (observation, code) = observe(&["/bin/true"], &perf);
+        assert_eq!(code, 0);
+        let libc = observation.files.iter().find(|file| file.path.contains("libc.so")).unwrap();
+        let pages = |is_sure| -> u64 {
+            let pages = libc.pages.iter().filter(|used| used.is_sure == is_sure && !used.by_read);
+            pages.map(|used| used.range.len()).sum()
+        };
+        exactly += u32::from(2 * pages(false) < pages(true));
+    }
+    // On a busy machine the program does not wait for as long as it takes.
+    assert!(exactly >= 8, "{exactly} of 10");
 }
 
 /// Touches a page and ends at once.

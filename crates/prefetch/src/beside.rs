@@ -5,7 +5,7 @@
 //!  Observer ─► Observation, or else ─► Progress ───────┴─► persist
 //! ```
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prepage_core::profile::bounds::LeftOut;
 use prepage_core::profile::gain::Turn;
@@ -28,7 +28,7 @@ use crate::clock;
 use crate::dense::DenseReads;
 use crate::doctor::chain;
 use crate::engine::{Engine, Outcome, device_of};
-use crate::first_start;
+use crate::first_start::{self, FirstStart};
 use crate::launch::{LaunchOptions, Word};
 use crate::memory::Budget;
 use crate::persist::{Persisting, Shown};
@@ -41,6 +41,9 @@ const WINDOW: Duration = Duration::from_secs(30);
 /// What is still on its way when the start is over is waited for no longer than this: a lookup may hang on a dead network
 /// file system.
 const FETCH_WAIT: Duration = Duration::from_secs(10);
+
+/// How often it is looked meanwhile whether the program has ended.
+const FETCH_LOOK: Duration = Duration::from_millis(10);
 
 /// Disk faults after which a cache that looked warm is taken for a cold one.
 const WARM_DISK_FAULTS_MAX: u64 = 4;
@@ -74,14 +77,14 @@ impl Beside<'_> {
         let is_warm = engine.is_warm();
         let was_cold = choice.turn != Turn::Prefetch && engine.is_cold();
         let read_before = own_read_bytes();
-        let fetch = || match choice.turn {
+        let begin = || match choice.turn {
             Turn::Prefetch => engine.start(),
             Turn::HoldOut | Turn::Off => self.told.say(choice.turn_in_words()),
         };
         let mut progress = Progress::new(self.context.pid, until);
         let mut persisting = self.persisting();
         if !is_warm {
-            fetch();
+            begin();
         } else if word.is_none() {
             if self.told.is_heard() && self.options.prefetch {
                 let left = left_out(profile, &engine.look_at_files(), cut);
@@ -93,14 +96,16 @@ impl Beside<'_> {
                 self.persist(&mut persisting, &Shown { changed, ..Shown::default() });
                 return;
             }
-            fetch();
+            begin();
         }
-        let observation = word.and_then(|word| self.observe(word, until, &mut persisting, false));
+        let mut fetch = Fetch { engine: Some(engine), ..Fetch::default() };
+        let observation = word.and_then(|word| self.observe(word, until, &mut persisting, &mut fetch, false));
         if observation.is_none() {
             progress.follow(u64::MAX);
         }
+        fetch.let_go_after(until);
         // An observation tells of what has changed by itself.
-        let changed = if observation.is_none() { changed(profile, &engine.outcome()) } else { Vec::new() };
+        let changed = if observation.is_none() { changed(profile, &fetch.outcome()) } else { Vec::new() };
         let mut shown = Shown { observation, changed, ..Shown::default() };
         // How long it took is not known of a start that was cut short.
         if self.is_kept && !until.was_stopped() {
@@ -109,7 +114,7 @@ impl Beside<'_> {
             let is_prefetched = choice.turn == Turn::Prefetch;
             let is_cold = if is_prefetched {
                 // Where the program was quicker, it read what was to be prefetched.
-                2 * (read_pages + progress.disk_faults) * PAGE_SIZE >= engine.outcome().requested_bytes.max(1)
+                2 * (read_pages + progress.disk_faults) * PAGE_SIZE >= fetch.outcome().requested_bytes.max(1)
             } else {
                 was_cold
             };
@@ -128,7 +133,7 @@ impl Beside<'_> {
             });
         }
         self.persist(&mut persisting, &shown);
-        self.finish(&engine, until, profile, cut);
+        self.finish(&mut fetch, until, profile, cut);
     }
 
     /// A program without a profile gets what the executable's other roles have in common, or else what page maps came with
@@ -137,29 +142,30 @@ impl Beside<'_> {
         let Some(until) = &self.until() else { return };
         allow_many_files();
         let guess = if self.options.prefetch { self.guess() } else { Profile::default() };
-        let engine = (!guess.files.is_empty()).then(|| {
+        let mut fetch = Fetch::default();
+        if !guess.files.is_empty() {
             let mut engine = Engine::new(guess.clone(), &device_of(&guess));
             engine.keep_within(Budget::of_process());
             engine.start();
-            engine
-        });
-        // Where the start is observed, what was seen is told as well.
-        let first_told = if word.is_some() { self.told.kept() } else { self.told.clone() };
-        let maps = (self.options.prefetch && engine.is_none())
-            .then(|| first_start::begin(&self.context.key.program, self.stores, &first_told));
-        let goes_by_density = self.options.prefetch && engine.is_none();
+            fetch.engine = Some(engine);
+        } else if self.options.prefetch {
+            // Where the start is observed, what was seen is told as well.
+            let told = if word.is_some() { self.told.kept() } else { self.told.clone() };
+            fetch.maps = Some(first_start::begin(&self.context.key.program, self.stores, &told));
+        }
+        let (is_guessed, goes_by_density) = (fetch.engine.is_some(), fetch.maps.is_some());
         let mut persisting = self.persisting();
-        match word.and_then(|word| self.observe(word, until, &mut persisting, goes_by_density)) {
+        match word.and_then(|word| self.observe(word, until, &mut persisting, &mut fetch, goes_by_density)) {
             Some(observation) => {
                 let shown = Shown { observation: Some(observation), ..Shown::default() };
                 self.persist(&mut persisting, &shown);
             }
             None => until.wait(),
         }
-        if let Some(engine) = engine {
-            self.finish(&engine, until, &guess, &[]);
+        fetch.let_go_after(until);
+        if is_guessed {
+            self.finish(&mut fetch, until, &guess, &[]);
         }
-        drop(maps);
     }
 
     /// What the executable's other roles have in common.
@@ -174,6 +180,7 @@ impl Beside<'_> {
         word: Word,
         until: &Until,
         persisting: &mut Persisting<'_>,
+        fetch: &mut Fetch,
         goes_by_density: bool,
     ) -> Option<Observation> {
         let options = ObserveOptions {
@@ -187,11 +194,14 @@ impl Beside<'_> {
                 word.observed(&variables);
                 let program = self.context.key.program.as_ref();
                 let dense = goes_by_density.then(|| DenseReads::begin(program, Cache::of_user().as_ref()));
-                let mut following = Following { beside: self, persisting, dense: dense.flatten() };
+                let mut following =
+                    Following { beside: self, persisting, fetch, dense: dense.flatten(), dense_bytes: 0 };
                 // The program comes first. Where that is refused, they share the processors.
                 let _ = scheduling::give_way();
                 let observation = observer.follow_with(until, &mut following);
-                if let Some(bytes) = following.dense.map(|dense| dense.bytes()).filter(|bytes| *bytes > 0) {
+                following.end_dense();
+                let bytes = following.dense_bytes;
+                if bytes > 0 {
                     self.told.note(&format!("read {:.1} MB ahead by what it used", bytes as f64 / 1e6));
                 }
                 self.told.note(&observed(&observation));
@@ -232,13 +242,15 @@ impl Beside<'_> {
     }
 
     /// Lets a prefetch come to its end, unless the program has come to its own, and tells what it did.
-    fn finish(&self, engine: &Engine, until: &Until, profile: &Profile, cut: &[LeftOut]) {
-        if until.ended_ns().is_some() || until.was_stopped() {
-            engine.cancel();
-        }
-        engine.wait_for(FETCH_WAIT);
-        engine.cancel();
-        let outcome = engine.outcome();
+    fn finish(&self, fetch: &mut Fetch, until: &Until, profile: &Profile, cut: &[LeftOut]) {
+        let since = Instant::now();
+        while let Some(engine) = &fetch.engine
+            && !engine.wait_for(FETCH_LOOK)
+            && since.elapsed() < FETCH_WAIT
+            && !until.wait_for(Duration::ZERO)
+        {}
+        fetch.let_go();
+        let outcome = fetch.outcome();
         self.told.say(&account(profile, &outcome, &left_out(profile, &outcome.skipped, cut)));
     }
 
@@ -251,11 +263,54 @@ impl Beside<'_> {
     }
 }
 
+/// What is read for a start, until it is let go: when the program has ended, the file systems that it used can be unmounted.
+#[derive(Default)]
+struct Fetch {
+    engine: Option<Engine>,
+    maps: Option<FirstStart>,
+    /// What the engine did that was let go.
+    outcome: Outcome,
+}
+
+impl Fetch {
+    /// What the engine has done so far.
+    fn outcome(&self) -> Outcome {
+        self.engine.as_ref().map_or_else(|| self.outcome.clone(), Engine::outcome)
+    }
+
+    /// Ends it if the program has ended, or its start was cut short.
+    fn let_go_after(&mut self, until: &Until) {
+        if until.has_come_to_an_end() {
+            self.let_go();
+        }
+    }
+
+    /// Ends it. Its files are closed as soon as each of its threads is done with the read that it is at.
+    fn let_go(&mut self) {
+        self.maps = None;
+        if let Some(engine) = self.engine.take() {
+            engine.cancel();
+            self.outcome = engine.outcome();
+        }
+    }
+}
+
 /// What is done about an observed start while it goes on.
 struct Following<'a, 'b> {
     beside: &'a Beside<'a>,
     persisting: &'a mut Persisting<'b>,
+    fetch: &'a mut Fetch,
     dense: Option<DenseReads>,
+    /// What `dense` asked for, once it has ended.
+    dense_bytes: u64,
+}
+
+impl Following<'_, '_> {
+    fn end_dense(&mut self) {
+        if let Some(dense) = self.dense.take() {
+            self.dense_bytes = dense.bytes();
+        }
+    }
 }
 
 impl Follower for Following<'_, '_> {
@@ -272,6 +327,11 @@ impl Follower for Following<'_, '_> {
     fn so_far(&mut self, seen: &Observation) {
         let shown = Shown { observation: Some(seen.clone()), ..Shown::default() };
         self.beside.persist(self.persisting, &shown);
+    }
+
+    fn ended(&mut self) {
+        self.fetch.let_go();
+        self.end_dense();
     }
 }
 
@@ -295,4 +355,53 @@ fn allow_many_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use prepage_core::profile::ProfiledFile;
+    use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+
+    use super::*;
+
+    fn is_open(path: &Path) -> bool {
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(|target| target == path)
+    }
+
+    #[test]
+    fn no_file_of_the_program_is_held_once_it_has_ended() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().canonicalize().unwrap().join("data");
+        std::fs::write(&path, vec![1; 4096]).unwrap();
+        let opened = open_to_read(&path).unwrap();
+        let file = ProfiledFile {
+            path: path.to_str().unwrap().into(),
+            identity: identity_of(&opened).unwrap(),
+            fingerprint: content_of(&opened).unwrap(),
+            ..ProfiledFile::default()
+        };
+        drop(opened);
+        let profile = Profile { files: vec![file], ..Profile::default() };
+        let engine = Engine::new(profile, &Default::default());
+        engine.run();
+        let mut fetch = Fetch { engine: Some(engine), ..Fetch::default() };
+        let mut program =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let until = Until::ended_or(program.id(), WINDOW).unwrap();
+        until.wait_for(Duration::ZERO);
+        fetch.let_go_after(&until);
+        assert!(is_open(&path), "the program runs");
+        drop(program.stdin.take());
+        until.wait();
+        fetch.let_go_after(&until);
+        while is_open(&path) {
+            // Its last thread is about to end.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(fetch.outcome().skipped, []);
+        program.wait().unwrap();
+    }
 }

@@ -12,8 +12,7 @@ use prepage_profiles::Stores;
 use prepage_profiles::carried::{Found, Search};
 use prepage_profiles::sidecar::Sidecars;
 
-/// A prefetch from page maps that is under way. Dropped, it is not waited for: it ends with the process beside, or
-/// before its libraries.
+/// A prefetch from page maps that is under way. Dropped, it is not waited for: each of its threads ends after the read it is at.
 #[derive(Debug)]
 pub struct FirstStart {
     over: Arc<AtomicBool>,
@@ -39,7 +38,7 @@ pub fn begin(program: &str, stores: &Stores, told: &Told) -> FirstStart {
     FirstStart { over, _thread: thread.ok() }
 }
 
-fn prefetch(program: &Path, stores: &Stores, told: &Told, over: &AtomicBool) {
+fn prefetch(program: &Path, stores: &Stores, told: &Told, over: &Arc<AtomicBool>) {
     let (sidecars, refused) = Sidecars::of(stores);
     let mut left: Vec<(String, String)> =
         refused.iter().map(|refused| (String::new(), refused.to_string())).collect();
@@ -48,13 +47,14 @@ fn prefetch(program: &Path, stores: &Stores, told: &Told, over: &AtomicBool) {
     let mut all = Found::default();
     // The program's own pages need not wait for its libraries to be looked at.
     std::thread::scope(|scope| {
-        let first = std::thread::Builder::new().spawn_scoped(scope, || bring_in(&own, program));
+        let first = std::thread::Builder::new().spawn_scoped(scope, || bring_in(&own, program, over));
         if !over.load(Ordering::Relaxed) {
             all = search.libraries();
-            total = bring_in(&all, program);
+            total = bring_in(&all, program, over);
         }
         // Where no thread can be started, the program's own pages come last instead of not at all.
-        let first = first.map_or_else(|_| bring_in(&own, program), |first| first.join().unwrap_or_default());
+        let first =
+            first.map_or_else(|_| bring_in(&own, program, over), |first| first.join().unwrap_or_default());
         total.requested_bytes += first.requested_bytes;
         total.memory_was_short |= first.memory_was_short;
     });
@@ -69,9 +69,11 @@ fn prefetch(program: &Path, stores: &Stores, told: &Told, over: &AtomicBool) {
     told.say(&format!("page maps: {}", account(&all.profile(program), &total, &left)));
 }
 
-fn bring_in(found: &Found, program: &Path) -> Outcome {
+fn bring_in(found: &Found, program: &Path, over: &Arc<AtomicBool>) -> Outcome {
     let profile = found.profile(program);
     let mut engine = Engine::new(profile.clone(), &device_of(&profile));
     engine.keep_within(Budget::of_process());
+    let over = over.clone();
+    engine.ask_before_reads(Box::new(move || !over.load(Ordering::Relaxed)));
     if engine.is_warm() { Outcome::default() } else { engine.run() }
 }

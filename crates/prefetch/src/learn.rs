@@ -60,9 +60,9 @@ pub fn learn(command: &[OsString]) -> Result<Learned, LearnError> {
     let variables = observer.program_arguments();
     let child = waiting.go_with(&variables).map_err(start)?;
     let observation = std::thread::scope(|scope| {
-        let observed = scope.spawn(|| observer.follow(&until));
-        pass_signals_on(&signals, &child);
-        observed.join().expect("an observer does not panic")
+        scope.spawn(|| pass_signals_on(&signals, &child));
+        // Here, where it was attached: the thread that began a visit is the one that can end it.
+        observer.follow(&until)
     });
     match child.wait().map_err(start)?.how {
         HowEnded::NotExecuted(source) => Err(start(source)),

@@ -2,7 +2,8 @@
 //!
 //! Half of the memory that is available, of the machine and of each control group that this process is in, and nothing
 //! once somebody waits for memory. What is read ahead can be dropped again at any time, but to make room for it the
-//! kernel may drop what is needed more. Of tasks, where there is a limit, a quarter of what is left.
+//! kernel may drop what is needed more. Of tasks, where there is a limit, a quarter
+//! of what is left but for those that a large program begins with.
 
 mod tasks;
 

@@ -160,6 +160,20 @@ fn static_programs() {
     }
 }
 
+/// Visited at its exec by the thread that looks at its page tables.
+#[test]
+fn a_static_program_is_learned_where_perf_is_forbidden() {
+    let Some(place) = denying(&["perf_event_open"]) else { return };
+    let Some(program) = built(&place, &["gcc", "-static"], "program", "int main(void) { return 5; }\n")
+    else {
+        return;
+    };
+    let learned = ["timeout", "-s", "KILL", "30", env!("CARGO_BIN_EXE_prepage"), "learn", "--", &program];
+    let learned = place.output(&learned);
+    assert_eq!(learned.status.code(), Some(5), "{}", text(&learned.stderr));
+    assert!(text(&learned.stderr).contains("learned program"), "{}", text(&learned.stderr));
+}
+
 #[test]
 fn a_go_program() {
     let place = Place::new();

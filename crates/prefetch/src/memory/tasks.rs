@@ -1,19 +1,54 @@
 //! How many tasks (processes and threads) the limits leave.
 
-use rustix::process::{Resource, getrlimit};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::process::{Resource, geteuid, getrlimit};
 
 use prepage_sys::cgroup::{Group, Memberships};
 
 /// The share of them that a prefetch may have: 1 in this. A program that may not fork fails; a prefetch with fewer threads is
 /// slower.
 const SHARE: u64 = 4;
+/// Tasks that are not shared: as many as a large program begins with.
+const RESERVE: u64 = 32;
 
-/// A share of what is left below the nearest limit of a control group, and of all that the user may have: how many those
-/// are by now is not told without looking at every process.
+/// Limits on a user's tasks below which these are counted: one call for each process of the machine. Above, there is room for a
+/// prefetch many times over.
+const COUNTED_MAX: u64 = 4096;
+
+/// The user namespace in which root is limited by nothing (PROC_USER_INIT_INO of include/linux/proc_ns.h).
+const FIRST_NAMESPACE: &str = "user:[4026531837]";
+
+/// A share of what is left below the nearest limit of a control group, and below that of the user.
 pub(super) fn to_spare(memberships: &Memberships) -> u32 {
-    let of_user = getrlimit(Resource::Nproc).current;
-    let least = memberships.of("pids").filter_map(|group| left(&group)).chain(of_user).min();
-    least.map_or(u32::MAX, |tasks| u32::try_from(tasks / SHARE).unwrap_or(u32::MAX))
+    let of_user = if is_unlimited() { None } else { getrlimit(Resource::Nproc).current };
+    let left_to_user =
+        of_user.map(|limit| limit.saturating_sub(if limit > COUNTED_MAX { 0 } else { tasks_of_user() }));
+    let least = memberships.of("pids").filter_map(|group| left(&group)).chain(left_to_user).min();
+    least.map_or(u32::MAX, share)
+}
+
+fn share(left: u64) -> u32 {
+    u32::try_from(left.saturating_sub(RESERVE) / SHARE).unwrap_or(u32::MAX)
+}
+
+/// Whether no limit on a user's tasks holds for this process.
+fn is_unlimited() -> bool {
+    geteuid().is_root()
+        && fs::read_link("/proc/self/ns/user").is_ok_and(|own| own.as_os_str() == FIRST_NAMESPACE)
+}
+
+/// How many tasks this user has, as far as this process may see.
+fn tasks_of_user() -> u64 {
+    /// A directory has two names besides those that its subdirectories have for it: one of these is a thread's.
+    const OWN_LINKS: u64 = 2;
+    let uid = geteuid().as_raw();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_process = |name: &[u8]| name.first().is_some_and(u8::is_ascii_digit);
+    let processes = processes.filter(|entry| is_process(entry.file_name().as_encoded_bytes()));
+    let tasks = processes.filter_map(|entry| fs::metadata(entry.path().join("task")).ok());
+    tasks.filter(|tasks| tasks.uid() == uid).map(|tasks| tasks.nlink().saturating_sub(OWN_LINKS)).sum()
 }
 
 fn left(group: &Group) -> Option<u64> {
@@ -24,6 +59,27 @@ fn left(group: &Group) -> Option<u64> {
 mod tests {
     use super::*;
     use prepage_sys::cgroup::Version;
+
+    #[test]
+    fn threads_of_this_user_are_counted() {
+        const THREADS: u64 = 40;
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let stopped = std::sync::Arc::new(std::sync::Mutex::new(stopped));
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let stopped = stopped.clone();
+                std::thread::spawn(move || drop(stopped.lock().map(|stopped| stopped.recv())))
+            })
+            .collect();
+        assert!(tasks_of_user() > THREADS);
+        drop(stop);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    #[test]
+    fn of_few_tasks_none_is_taken() {
+        assert_eq!([0, 10, 36, 132, 1 << 40].map(share), [0, 0, 1, 25, u32::MAX]);
+    }
 
     #[test]
     fn what_is_left_is_told_where_there_is_a_limit() {
