@@ -23,7 +23,10 @@ impl Failures {
         if let Some(name) =
             line.strip_prefix("test ").and_then(|rest| rest.trim_end().strip_suffix(" ... FAILED"))
         {
-            self.tests.push(name.to_owned());
+            // A test that runs itself in another process may print that one's result too.
+            if !self.tests.iter().any(|known| known == name) {
+                self.tests.push(name.to_owned());
+            }
         } else if let Some(rerun) =
             line.strip_prefix("error: ").and_then(|rest| rest.split_once("to rerun pass `"))
         {
@@ -45,6 +48,7 @@ mod tests {
         let mut failures = Failures::default();
         let printed = "     Running tests/idle.rs (target/debug/deps/idle-36e8)\n\
             test one ... ok\ntest other::two ... FAILED\ntest three ... ignored\n\
+            test other::two ... FAILED\n\
             failures:\n    other::two\n\
             error: test failed, to rerun pass `-p prepage-service --test idle`\n\
             \x20    Running unittests src/lib.rs (target/debug/deps/vm-1)\n\

@@ -157,6 +157,13 @@ impl Pairing {
         self.spaces.seed(pid)
     }
 
+    /// As [`Self::feed`], for a fault that is left out, whatever the filters say: later ones depend on it.
+    pub fn feed_early(&mut self, event: &Event) {
+        let filtered_out = self.filtered_out;
+        self.feed(event, &mut Vec::new());
+        self.filtered_out = filtered_out;
+    }
+
     /// Takes the next event, in order of time, and appends the fault that it completes, if any, to `faults`.
     pub fn feed(&mut self, event: &Event, faults: &mut Vec<Fault>) {
         match &event.kind {

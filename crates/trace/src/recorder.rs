@@ -354,16 +354,14 @@ impl Recorder {
     fn read(&mut self, ended: bool, faults: &mut Vec<Fault>) {
         let Self { stream, pairing, observing, facts, frames, page_cache, lost_by_second, .. } = self;
         let origin_ns = self.origin_ns;
-        let mut too_early = Vec::new();
         let mut take = |event: Event| {
             if facts.execs == 0 && observing.is_start(&event) {
                 return;
             }
             if event.time_ns < origin_ns && event.kind.is_of_fault() {
-                // Some of its events were not yet switched on. Later faults depend on it.
+                // Some of its events were not yet switched on.
                 observing.leave_out(&event);
-                pairing.feed(&event, &mut too_early);
-                return too_early.clear();
+                return pairing.feed_early(&event);
             }
             match event.kind {
                 EventKind::Name { exec: true, .. } => facts.execs += 1,

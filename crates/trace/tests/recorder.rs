@@ -350,7 +350,8 @@ fn filters_keep_what_they_name_and_count_the_rest() {
         let (minor, major) = facts.counted.expect("counts");
         assert!(facts.filtered_out > 0 && facts.lost == 0, "{facts:?}");
         // What the filter leaves out may include a fault whose end was not seen.
-        assert!((ended(&faults) + facts.filtered_out).abs_diff(minor + major) <= 2, "{facts:?}");
+        let ended = ended(&faults);
+        assert!((ended + facts.filtered_out).abs_diff(minor + major) <= 2, "{ended} ended, {facts:?}");
         assert_eq!(facts.filters, ["--comm second"]);
     });
 }

@@ -19,7 +19,7 @@ use prepage_core::{PageIndex, PageRange};
 
 use crate::home::Home;
 use crate::pages::{AHEAD, DIRTY, MARKED, Pages, RESIDENT, STATE, UNWIRED, WRITING, Words, words};
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::write_back::Written;
 
 /// Pages whose dirty ones are counted together, so that few words have to be looked at.
@@ -32,7 +32,7 @@ const BLOCK_PAGES: u64 = 1024;
 pub(crate) struct Dirty {
     /// (a) Dirty pages of each block; never behind the words of the pages.
     blocks: Words,
-    /// (a) Of all blocks.
+    /// (a) Of all blocks, and those being written back.
     pages: AtomicU64,
     /// (c)
     pub(crate) home: Box<dyn Home>,
@@ -54,7 +54,7 @@ impl Dirty {
         })
     }
 
-    /// How many pages are dirty.
+    /// How many pages are dirty, or being written back.
     pub(crate) fn pages(&self) -> u64 {
         self.pages.load(Ordering::SeqCst)
     }
@@ -120,7 +120,8 @@ impl Dirty {
             let taken = now & !DIRTY | WRITING;
             match word.compare_exchange(now, taken, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => {
-                    self.uncount(page);
+                    // Of all blocks it counts until it is written.
+                    self.block(page).fetch_sub(1, Ordering::SeqCst);
                     return true;
                 }
                 Err(other) => now = other,
@@ -135,9 +136,10 @@ impl Dirty {
         if is_written {
             // Nobody opens it ahead while it is Writing.
             word.fetch_and(!(WRITING | AHEAD), Ordering::SeqCst);
+            self.pages.fetch_sub(1, Ordering::SeqCst);
             return;
         }
-        self.count(page);
+        self.block(page).fetch_add(1, Ordering::SeqCst);
         let before = word.fetch_or(DIRTY, Ordering::SeqCst);
         if before & DIRTY != 0 {
             self.uncount(page);
@@ -165,11 +167,15 @@ impl Dirty {
 
     fn count(&self, page: PageIndex) {
         self.pages.fetch_add(1, Ordering::SeqCst);
-        self.blocks[(page.0 / BLOCK_PAGES) as usize].fetch_add(1, Ordering::SeqCst);
+        self.block(page).fetch_add(1, Ordering::SeqCst);
     }
 
     fn uncount(&self, page: PageIndex) {
-        self.blocks[(page.0 / BLOCK_PAGES) as usize].fetch_sub(1, Ordering::SeqCst);
+        self.block(page).fetch_sub(1, Ordering::SeqCst);
         self.pages.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn block(&self, page: PageIndex) -> &AtomicU32 {
+        &self.blocks[(page.0 / BLOCK_PAGES) as usize]
     }
 }

@@ -149,6 +149,8 @@ fn write_back_goes_on_where_nobody_can_be_told_of_failures() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         return;
     }
+    // Who fails here says so where it can be read.
+    std::panic::set_hook(Box::new(|panic| println!("{panic}")));
     let file = file(4 * 4096);
     let vm = Vm::new(VmOptions::default().write_back_after(Duration::from_millis(10))).unwrap();
     let object = vm.file_writable(file.path()).unwrap();
@@ -166,7 +168,8 @@ fn write_back_goes_on_where_nobody_can_be_told_of_failures() {
     // And the object goes.
     fail_to_write(&map);
     drop((map, object));
-    assert_eq!(vm.statistics().objects, 0);
+    // The thread that writes back may be at it.
+    until(|| vm.statistics().objects == 0);
 }
 
 /// A source that keeps what it is asked.
