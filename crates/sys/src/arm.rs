@@ -151,21 +151,35 @@ impl Visit {
                 Stop::Gone(_) => return Some(Err(VisitError::Gone)),
                 // Out of the exec first: the kernel still sets its result.
                 Stop::Event if self.at_exec => ptrace::resume(self.pid, 0),
-                Stop::Syscall | Stop::Event => return Some(self.at_stop(arm)),
+                Stop::Syscall | Stop::Event => {
+                    let ended = self.at_stop(arm);
+                    if matches!(ended, Err(VisitError::Gone)) {
+                        self.take_note();
+                    }
+                    return Some(ended);
+                }
                 Stop::Signal(signal) if self.at_exec => ptrace::go_on(self.pid, signal),
                 Stop::Group if self.at_exec => ptrace::leave_stopped(self.pid),
                 Stop::Signal(signal) => return Some(self.leave(signal, VisitError::Busy)),
                 Stop::Group => return Some(self.leave(0, VisitError::Busy)),
             };
             if went_on.is_err() {
+                self.take_note();
                 return Some(Err(VisitError::Gone));
             }
         }
     }
 
     fn leave<T>(&self, signal: i32, why: VisitError) -> Result<T, VisitError> {
-        let _ = ptrace::detach_with(self.pid, signal);
+        if ptrace::detach_with(self.pid, signal).is_err() {
+            self.take_note();
+        }
         Err(why)
+    }
+
+    /// Somebody has killed the process while it stood still. Its parent hears of that only once we have.
+    fn take_note(&self) {
+        let _ = ptrace::stop_of(self.pid, true);
     }
 
     fn at_stop<T>(&self, arm: impl FnOnce(FirstTouches) -> T) -> Result<T, VisitError> {
@@ -277,7 +291,7 @@ impl Drop for Visit {
             Ok(Some(Stop::Signal(signal))) => signal,
             _ => 0,
         };
-        let _ = ptrace::detach_with(self.pid, signal);
+        let _ = self.leave::<()>(signal, VisitError::Gone);
     }
 }
 

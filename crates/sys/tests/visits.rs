@@ -3,10 +3,12 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_sys::arm::{Visit, VisitError};
+use rustix::process::{Pid, Signal, kill_process};
 
 use support::{compile, tool};
 
@@ -120,5 +122,42 @@ int main(int count, char **words) {
         let child =
             Command::new(&program).arg((run * 37).to_string()).stdout(Stdio::piped()).spawn().unwrap();
         assert_eq!(visited(child).0, "exit status: 7", "run {run}");
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_process_that_is_killed_under_a_visit_hears_of_it() {
+    for run in 0..200 {
+        let mut parent = Command::new("sh")
+            .args(["-c", "sleep 60 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(parent.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        let pid: u32 = line.trim().parse().unwrap();
+        // The thread that visits goes on: its end would let the process go.
+        let (over, until) = std::sync::mpsc::channel::<()>();
+        let visitor = std::thread::spawn(move || {
+            let since = Instant::now();
+            while since.elapsed() < Duration::from_millis(10) {
+                let Ok(mut visit) = Visit::begin(pid) else { continue };
+                while visit.end(|_| ()).is_none() {}
+            }
+            let _ = until.recv();
+        });
+        std::thread::sleep(Duration::from_micros(4000 + run * 7));
+        kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+        let since = Instant::now();
+        while parent.try_wait().unwrap().is_none() {
+            if since.elapsed() > Duration::from_secs(10) {
+                parent.kill().unwrap();
+                panic!("run {run}: nobody hears of its end");
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        drop(over);
+        visitor.join().unwrap();
     }
 }
