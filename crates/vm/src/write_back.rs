@@ -439,9 +439,11 @@ mod tests {
         let (_file, home, object, map) = failing();
         map.write_at(0, &[1; (PAGES * PAGE_SIZE) as usize]).unwrap();
         let written = home.writes.lock().unwrap();
+        let frames = object.core.frames().unwrap();
+        let dirty = object.core.dirty().unwrap();
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| object.write_back(object.pages()).unwrap());
-            while object.dirty_pages() > 0 {
+            while dirty.first(&frames.pages, object.pages()).is_some() {
                 std::thread::yield_now();
             }
             let reclaiming = scope.spawn(|| object.core.vm.pool.reclaim(PAGES));
