@@ -53,7 +53,7 @@ impl Tally {
         self.mean_ns().map(|ns| ns / 1e3)
     }
 
-    /// Whether the cost of any of them is known, or there are none.
+    /// Whether the faults have costs to show. True also when there are no faults at all.
     pub fn is_timed(&self) -> bool {
         self.timed > 0 || self.count == 0
     }

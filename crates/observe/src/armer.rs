@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent, may_arm};
 #[cfg(target_arch = "x86_64")]
 use prepage_sys::arm::{Visit, VisitError};
+use prepage_sys::auxv;
 use prepage_sys::mounts::parse_mounts;
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
@@ -423,15 +424,12 @@ enum By {
     Observer,
 }
 
-/// Addresses in the program and in the ld.so of process `pid` (getauxval(3)).
+/// Addresses in the program and in the ld.so of process `pid`.
 fn used_before(pid: u32) -> Vec<u64> {
     const AT_PHDR: u64 = 3;
     const AT_BASE: u64 = 7;
-    let words = proc_file::read(&format!("/proc/{pid}/auxv")).unwrap_or_default();
-    let words: Vec<u64> =
-        words.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))).collect();
-    let places = words.chunks_exact(2).filter(|pair| matches!(pair[0], AT_PHDR | AT_BASE));
-    places.map(|pair| pair[1]).collect()
+    let entries = auxv::entries(pid).into_iter().filter(|(kind, _)| matches!(*kind, AT_PHDR | AT_BASE));
+    entries.map(|(_, address)| address).collect()
 }
 
 /// Whether a mapping with this name may be of a file on a device.

@@ -8,6 +8,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use prepage_sys::process_status::ProcessStatus;
+
 /// Where a process looks names up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct View {
@@ -62,9 +64,9 @@ impl Elsewhere {
 
 /// The numbers of a process in its namespaces, from here inwards (proc_pid_status(5)).
 fn numbers(pid: u32) -> Vec<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-    line.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
+    let Ok(status) = ProcessStatus::of(pid) else { return Vec::new() };
+    let numbers = status.field("NSpid").unwrap_or_default();
+    numbers.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ impl State {
         {
             Ok(arming) => self.arming = Some(arming),
             Err(error) => {
-                self.programs.push(format!("first touches, for mappings are not told: {error}"));
+                self.programs.push(format!("first touches: the kernel does not report mappings: {error}"));
                 return Vec::new();
             }
         }

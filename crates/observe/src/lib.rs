@@ -16,7 +16,7 @@
 //!
 //! | module          | noun                                                                    |
 //! |-----------------|-------------------------------------------------------------------------|
-//! | [`observer`]    | a start under observation                                               |
+//! | [`observer`]    | a start under observation, and who follows it (`Follower`)              |
 //! | [`until`]       | when it is over                                                         |
 //! | [`armer`]       | arming each address space and mapping as it appears                     |
 //! | `loading`       | a program that is being set up                                          |

@@ -81,8 +81,8 @@ pub trait Follower {
     /// A page of a mapping is used for the first time. `place` stands for its `file` throughout the start.
     fn used(&mut self, _place: Place, _file: &Seen, _page: PageIndex) {}
 
-    /// What was seen so far, at doubling moments, where the last of them may never come: in a container, whose first process
-    /// takes all others with it when it ends. What a start that was cut short did not come to is not told to be unused.
+    /// What was seen so far, at doubling moments, where the end may never be seen: in a container, whose first process takes all
+    /// others with it when it ends. Pages that a start cut short did not reach do not count as unused.
     fn so_far(&mut self, _seen: &Observation) {}
 
     /// The program has ended, or is to be observed no longer ([`Until::or_readable`]). What was seen is put together next, which takes

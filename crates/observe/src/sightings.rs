@@ -43,9 +43,9 @@ pub const NAMES_MAX: usize = 1 << 16;
 /// A file, as it was seen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Seen {
-    /// By which it was mapped or read; empty where that is not known.
+    /// The path by which it was mapped or read. Empty if it is not known.
     pub path: PathBuf,
-    /// Where that is known.
+    /// Its identity, if known.
     pub inode: Option<Inode>,
 }
 

@@ -202,7 +202,8 @@ impl Beside<'_> {
                 following.end_dense();
                 let bytes = following.dense_bytes;
                 if bytes > 0 {
-                    self.told.note(&format!("read {:.1} MB ahead by what it used", bytes as f64 / 1e6));
+                    self.told
+                        .note(&format!("read {:.1} MB ahead, near pages that it used", bytes as f64 / 1e6));
                 }
                 self.told.note(&observed(&observation));
                 Some(observation)
@@ -397,8 +398,9 @@ mod tests {
         drop(program.stdin.take());
         until.wait();
         fetch.let_go_after(&until);
+        let since = Instant::now();
         while is_open(&path) {
-            // Its last thread is about to end.
+            assert!(since.elapsed() < WINDOW, "its last thread does not end");
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(fetch.outcome().skipped, []);

@@ -26,6 +26,7 @@ use rustix::fs::Advice;
 use crate::calibrate::cache::Cache;
 use crate::engine::{MEMORY_CHECK_BYTES, bring_in};
 use crate::memory::Budget;
+use crate::resident::AT_ONCE;
 
 /// A device that reads one page in less keeps nobody waiting for long.
 const SLOW: Duration = Duration::from_micros(250);
@@ -209,8 +210,6 @@ impl Queue {
 
 /// How long the device takes to read `page`; `None` where the page was in memory, or on its way.
 fn time_to_read(file: &File, page: PageIndex) -> Option<Duration> {
-    /// What is in memory takes a microsecond or two.
-    const AT_ONCE: Duration = Duration::from_micros(20);
     let is_cached = cached_pages(file.as_fd(), PageRange::new(page, PageIndex(page.0 + 1)))
         .is_ok_and(|cached| cached > 0);
     let began = Instant::now();

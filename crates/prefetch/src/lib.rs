@@ -3,9 +3,9 @@
 //! ```text
 //!                choose                fetch                observe                persist
 //!  StartContext ─► Choice: what is ─► Engine: readers, ─► Observation: what ─► counters of the profile,
-//!  pid, user,      worth its reads,   names; of maps in   the start used        in the user's or the
-//!  argv, role      observed or not    files, where        (prepage-observe)     machine's layer
-//!                                     nothing is known
+//!  pid, user,      worth its reads,   names. Nothing is   the start used        in the user's or the
+//!  argv, role      observed or not    known: maps in      (prepage-observe)     machine's layer
+//!                                     files, density
 //! ```
 //! `prepage run` takes these steps beside a program it becomes ([`launch`]); `prepage learn` observes a run with nothing
 //! fetched ([`learn`]). Profiles lie in layers, and only what a user may believe is followed (prepage-profiles).

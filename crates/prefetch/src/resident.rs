@@ -8,6 +8,9 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::cached_pages;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+/// What is in memory takes a microsecond or two to read. A page that takes longer may be one that this very call has had read.
+pub(crate) const AT_ONCE: Duration = Duration::from_micros(20);
+
 /// Whether `page` is in memory. The kernel's count is believed where it counts the page. It counts nothing in files that
 /// the user can merely read, nor through stacked file systems (overlayfs): there a read of one byte tells. A page found
 /// missing is in memory or on its way afterwards.
@@ -18,8 +21,6 @@ pub(crate) fn is_resident(file: &File, page: PageIndex) -> bool {
 
 /// Whether a read of `page` returns without waiting for the device.
 fn answers_at_once(file: &File, page: PageIndex) -> bool {
-    /// What is in memory takes a microsecond or two. After longer, the page may be one that this very call had read.
-    const AT_ONCE: Duration = Duration::from_micros(20);
     let mut byte = [0u8; 1];
     let mut read = |flags| {
         let mut buffers = [rustix::io::IoSliceMut::new(&mut byte)];

@@ -19,8 +19,10 @@ use std::os::unix::fs::FileExt;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::agent::FirstTouches;
+use crate::auxv;
 use crate::call_filter::{filters_of, inherited_filters};
 use crate::first_touches::agree_on_first_touches;
+use crate::process_status::ProcessStatus;
 use crate::ptrace::{self, Registers, Stop};
 use crate::userfaultfd::OpenError;
 use crate::userfaultfd_abi::USER_MODE_ONLY;
@@ -310,19 +312,14 @@ fn has_ended(pid: u32) -> bool {
 }
 
 fn state_of(pid: u32) -> Option<char> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let state = status.lines().find_map(|line| line.strip_prefix("State:"))?;
-    state.trim_start().chars().next()
+    ProcessStatus::of(pid).ok()?.field("State")?.chars().next()
 }
 
 /// Whether a signal is there for the first thread of `pid` that it does not block. Yes where that cannot be told.
 fn has_signals(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let mask = |name| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    };
-    match (mask("SigPnd:"), mask("ShdPnd:"), mask("SigBlk:")) {
+    let Ok(status) = ProcessStatus::of(pid) else { return true };
+    let mask = |name| u64::from_str_radix(status.field(name)?, 16).ok();
+    match (mask("SigPnd"), mask("ShdPnd"), mask("SigBlk")) {
         (Some(own), Some(shared), Some(blocked)) => (own | shared) & !blocked != 0,
         _ => true,
     }
@@ -354,15 +351,9 @@ fn is_interruptible(pid: u32) -> bool {
     }
 }
 
-/// Where the vDSO of `pid` lies (proc_pid_auxv(5)); `None` where it has none, or the process is a 32-bit one, whose entries are
-/// half as wide and make no sense so.
+/// Where the vDSO of `pid` lies; `None` where it has none, or the process is a 32-bit one.
 fn vdso_of(pid: u32) -> Option<u64> {
-    let mut auxv = [0; 1024];
-    let read = File::open(format!("/proc/{pid}/auxv")).and_then(|file| file.read_at(&mut auxv, 0)).ok()?;
-    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-    let entries = auxv[..read].chunks_exact(16).map(|entry| (word(&entry[..8]), word(&entry[8..])));
-    let mut entries = entries.take_while(|&(kind, _)| kind != 0);
-    let (_, address) = entries.find(|&(kind, _)| kind == libc::AT_SYSINFO_EHDR)?;
+    let (_, address) = auxv::entries(pid).into_iter().find(|&(kind, _)| kind == libc::AT_SYSINFO_EHDR)?;
     (address % 4096 == 0).then_some(address)
 }
 

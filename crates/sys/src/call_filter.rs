@@ -9,6 +9,8 @@ use libc::{
     SECCOMP_RET_ERRNO, sock_filter, sock_fprog,
 };
 
+use crate::process_status::ProcessStatus;
+
 /// AUDIT_ARCH_* of include/uapi/linux/audit.h: calls of the other ABIs have other numbers, and are refused.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
@@ -63,13 +65,10 @@ pub fn inherited_filters() -> u32 {
 
 /// How many filters the system calls of process `pid` (a number, or `thread-self`) are under; `None` where it is gone.
 pub fn filters_of(pid: &str) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let number = |name: &str| -> u32 {
-        let value = status.lines().find_map(|line| line.strip_prefix(name));
-        value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
-    };
+    let status = ProcessStatus::of(pid).ok()?;
+    let number = |name: &str| -> u32 { status.field(name).and_then(|value| value.parse().ok()).unwrap_or(0) };
     // The count came with Linux 5.9.
-    Some(number("Seccomp_filters:").max(number("Seccomp:").min(1)))
+    Some(number("Seccomp_filters").max(number("Seccomp").min(1)))
 }
 
 /// One comparison a call, which jumps to what refuses it or to its own test; what is left is allowed.

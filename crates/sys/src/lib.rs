@@ -27,6 +27,8 @@
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
 //! | [`mounts`]    | the mounted file systems                                        |                 |
 //! | [`proc_file`] | a file of /proc read in few calls                            |                 |
+//! | [`process_status`] | fields of /proc/PID/status                                  |                 |
+//! | [`auxv`]      | the auxiliary vector of a program                               |                 |
 //! | [`process_stat`] | faults and times of a process                                |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`readahead`] | the read-ahead of all disks, set for a while and restored     | root            |
@@ -56,6 +58,7 @@
 pub mod agent;
 #[cfg(target_arch = "x86_64")]
 pub mod arm;
+pub mod auxv;
 pub mod beside;
 pub mod cachestat;
 pub mod call_filter;
@@ -85,6 +88,7 @@ pub mod pagemap;
 pub mod perf;
 pub mod proc_file;
 pub mod process_stat;
+pub mod process_status;
 pub mod psi;
 pub mod ptrace;
 pub mod readahead;

@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
+use crate::process_status::ProcessStatus;
+
 const PAGE_BYTES: u64 = 4096;
 const ENTRY_BYTES: u64 = 8;
 const PRESENT: u64 = 1 << 63;
@@ -61,9 +63,8 @@ const ENTRIES: usize = 64;
 /// # Errors
 /// When /proc is not mounted.
 pub fn page_table_bytes() -> io::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    let status = ProcessStatus::of("self")?;
+    let kib = status.field("VmPTE").and_then(|size| size.strip_suffix(" kB")?.parse::<u64>().ok());
     kib.map(|kib| kib << 10).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 

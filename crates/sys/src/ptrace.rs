@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::process_status::ProcessStatus;
+
 /// Why a traced thread stands still, or that it is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -188,9 +190,8 @@ pub fn stop_of(pid: u32, until_it_does: bool) -> io::Result<Option<Stop>> {
 
 /// Whether this process started `pid`, which has ended and was not waited for.
 fn is_own_child(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-    parent.and_then(|parent| parent.trim().parse().ok()) == Some(std::process::id())
+    let parent = ProcessStatus::of(pid).ok().and_then(|status| status.field("PPid")?.parse().ok());
+    parent == Some(std::process::id())
 }
 
 fn wait_for(pid: libc::pid_t, flags: i32) -> io::Result<(u32, i32)> {

@@ -4,8 +4,10 @@
 //! takes on those of another user loses root's rights to pass over permissions with them (capabilities(7)), and has them back
 //! afterwards.
 
+use std::io;
 use std::marker::PhantomData;
-use std::{fs, io};
+
+use crate::process_status::ProcessStatus;
 
 /// The user and the group that no file belongs to.
 const NOBODY: u32 = 65534;
@@ -34,18 +36,16 @@ impl Rights {
     /// # Errors
     /// When there is no such process.
     pub fn of_process(pid: u32) -> io::Result<Self> {
-        let status = fs::read(format!("/proc/{pid}/status"))?;
-        Self::parse(&String::from_utf8_lossy(&status)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        Self::parse(&ProcessStatus::of(pid)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The lines of proc_pid_status(5): real, effective, saved, and that for files.
-    fn parse(status: &str) -> Option<Self> {
+    /// From real, effective and saved ids, and those for files.
+    fn parse(status: &ProcessStatus) -> Option<Self> {
         let numbers = |name: &str| -> Option<Vec<u32>> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
+            status.field(name)?.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
         };
-        let (uid, gid) = (*numbers("Uid:")?.get(3)?, *numbers("Gid:")?.get(3)?);
-        Some(Self { uid, gid, groups: numbers("Groups:")? })
+        let (uid, gid) = (*numbers("Uid")?.get(3)?, *numbers("Gid")?.get(3)?);
+        Some(Self { uid, gid, groups: numbers("Groups")? })
     }
 
     /// Gives these rights to the calling thread, and no others, until the answer is dropped.
@@ -115,6 +115,7 @@ fn set_groups(groups: &[u32]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
@@ -156,8 +157,8 @@ mod tests {
     fn those_of_a_process_are_told_by_the_kernel() {
         let status = "Name:\tx\nUid:\t1 2 3 4\nGid:\t5\t6\t7\t8\nFDSize:\t64\nGroups:\t9 10 \n";
         let expected = Rights { uid: 4, gid: 8, groups: vec![9, 10] };
-        assert_eq!(Rights::parse(status), Some(expected));
-        assert_eq!(Rights::parse("Uid:\t1\n"), None);
+        assert_eq!(Rights::parse(&ProcessStatus::from(status.to_owned())), Some(expected));
+        assert_eq!(Rights::parse(&ProcessStatus::from("Uid:\t1\n".to_owned())), None);
         let own = Rights::of_process(std::process::id()).unwrap();
         assert_eq!(own.uid, rustix::process::geteuid().as_raw());
         // Nothing to change needs no right to change it.

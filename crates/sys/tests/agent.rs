@@ -8,7 +8,7 @@ use std::process::Stdio;
 use prepage_sys::agent::{Arming, Carrying, Event, Lookup};
 use prepage_testing::{Need, has};
 
-use support::{Observation, command, compile, library, observe, same_with_and_without, tool};
+use support::{Observation, built, command, compile, library, observe, same_with_and_without, tool};
 
 #[test]
 fn programs_find_their_environment_as_it_was() {
@@ -31,14 +31,7 @@ fn environments_cleared_on_the_way_keep_the_agent_in_children() {
 
 #[test]
 fn the_auxiliary_vector_is_found_behind_the_environment() {
-    if !tool("gcc") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let program = compile(
-        dir.path(),
-        &[],
-        r#"
+    let source = r#"
         #include <stdio.h>
         #include <sys/auxv.h>
         int main(int argc, char **argv, char **envp) {
@@ -46,8 +39,8 @@ fn the_auxiliary_vector_is_found_behind_the_environment() {
             unsigned long *entry = (unsigned long *)(envp + 1), pages = 0;
             for (; entry[0]; entry += 2) if (entry[0] == AT_PAGESZ) pages = entry[1];
             printf("%lu %lu\n", pages, getauxval(AT_PAGESZ));
-        }"#,
-    );
+        }"#;
+    let Some(program) = built(&[], source) else { return };
     let observed = same_with_and_without(program.to_str().unwrap(), &[]);
     assert!(String::from_utf8_lossy(&observed.output.stdout).contains("4096 4096"));
 }

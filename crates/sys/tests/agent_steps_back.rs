@@ -8,7 +8,7 @@ use std::process::Stdio;
 use prepage_sys::agent::{Carrying, Event, Log, Lookup, Record, variables, would_load};
 use prepage_testing::{Need, has};
 
-use support::{Observed, command, compile, library, observe, same_with_and_without, tool};
+use support::{Observed, built, command, compile, library, observe, same_with_and_without, tool};
 
 fn carried(observed: &Observed, name: &str) -> Option<Carrying> {
     observed.records.iter().find_map(|record| match &record.event {
@@ -113,14 +113,7 @@ fn an_agent_that_may_not_be_read_is_not_passed_on() {
 /// Landlock lets a program look at what it may not open.
 #[test]
 fn a_program_that_may_not_open_the_agent_passes_nothing_on() {
-    if !tool("gcc") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let program = compile(
-        dir.path(),
-        &[],
-        r#"
+    let source = r#"
         #define _GNU_SOURCE
         #include <fcntl.h>
         #include <linux/landlock.h>
@@ -142,8 +135,8 @@ fn a_program_that_may_not_open_the_agent_passes_nothing_on() {
             if (syscall(SYS_landlock_restrict_self, set, 0)) return 9;
             execl("/usr/bin/env", "env", (char *)0);
             return 8;
-        }"#,
-    );
+        }"#;
+    let Some(program) = built(&[], source) else { return };
     let observed = same_with_and_without(program.to_str().unwrap(), &[]);
     if observed.output.status.code() == Some(9) {
         eprintln!("not tried: this kernel has no Landlock");
@@ -256,15 +249,8 @@ fn a_mount_without_exec_is_not_tried() {
 
 #[test]
 fn a_sandboxed_program_makes_only_its_own_calls() {
-    if !tool("gcc") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
     // Kills whoever calls anything but what this program does afterwards.
-    let program = compile(
-        dir.path(),
-        &[],
-        r#"
+    let source = r#"
         #include <fcntl.h>
         #include <linux/filter.h>
         #include <linux/seccomp.h>
@@ -289,8 +275,8 @@ fn a_sandboxed_program_makes_only_its_own_calls() {
             write(1, text, read(fd, text, 4));
             execl("/bin/true", "true", NULL);
             _exit(here < 0 ? 9 : 8);
-        }"#,
-    );
+        }"#;
+    let Some(program) = built(&[], source) else { return };
     // The exec is not allowed: it ends there, with and without the agent.
     for args in [&[][..], &["syscall"]] {
         let observed = same_with_and_without(program.to_str().unwrap(), args);
@@ -302,15 +288,8 @@ fn a_sandboxed_program_makes_only_its_own_calls() {
 
 #[test]
 fn programs_under_other_filters_than_the_observer_get_none() {
-    if !tool("gcc") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
     // Installed past libc, as a program without it does; harmless, and inherited.
-    let program = compile(
-        dir.path(),
-        &[],
-        r#"
+    let source = r#"
         #include <linux/filter.h>
         #include <linux/seccomp.h>
         #include <sys/prctl.h>
@@ -324,8 +303,8 @@ fn programs_under_other_filters_than_the_observer_get_none() {
             __asm__ volatile("syscall" : "=a"(result) : "a"((long)SYS_seccomp), "D"((long)SECCOMP_SET_MODE_FILTER), "S"(0l), "d"(&program) : "rcx", "r11", "memory");
             if (result) return 7;
             return execl("/usr/bin/env", "env", (char *)0);
-        }"#,
-    );
+        }"#;
+    let Some(program) = built(&[], source) else { return };
     let observed = same_with_and_without(program.to_str().unwrap(), &[]);
     assert_eq!(carried(&observed, "env"), Some(Carrying::Sandboxed));
     assert_eq!(observed.started().len(), 1);
@@ -526,14 +505,7 @@ fn a_program_may_lock_its_memory() {
 
 #[test]
 fn a_program_may_limit_its_address_space() {
-    if !tool("gcc") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let program = compile(
-        dir.path(),
-        &[],
-        r#"
+    let source = r#"
         #define _GNU_SOURCE
         #include <stdio.h>
         #include <string.h>
@@ -554,8 +526,8 @@ fn a_program_may_limit_its_address_space() {
             access("/nowhere/afterwards", F_OK);
             void *mapped = mmap(0, 32 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             printf("%d\n", mapped != MAP_FAILED);
-        }"#,
-    );
+        }"#;
+    let Some(program) = built(&[], source) else { return };
     for way in ["setrlimit", "prlimit", "syscall", "other"] {
         let observed = observe(&mut command(program.to_str().unwrap(), &[way]));
         assert_eq!(observed.output.stdout, b"1\n", "{way}");
@@ -589,14 +561,7 @@ fn arguments_as_long_as_they_may_be_fit() {
 /// large the environment is.
 #[test]
 fn small_stacks_have_room() {
-    if !tool("gcc") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let program = compile(
-        dir.path(),
-        &["-pthread"],
-        r#"
+    let source = r#"
         #define _GNU_SOURCE
         #include <pthread.h>
         #include <signal.h>
@@ -638,8 +603,8 @@ fn small_stacks_have_room() {
             if (sigaltstack(&stack, NULL)) { puts("no such stack here"); return 0; }
             sigaction(SIGUSR1, &action, NULL);
             return raise(SIGUSR1);
-        }"#,
-    );
+        }"#;
+    let Some(program) = built(&["-pthread"], source) else { return };
     for place in ["thread", "signal"] {
         for way in ["execl", "execlp", "spawn", "spawnp", "vfork"] {
             for more in [0, 900, 2000] {
@@ -671,14 +636,7 @@ fn small_stacks_have_room() {
 
 #[test]
 fn a_process_may_start_many_with_a_large_environment() {
-    if !tool("gcc") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let program = compile(
-        dir.path(),
-        &[],
-        r#"
+    let source = r#"
         #include <signal.h>
         #include <stdio.h>
         #include <sys/wait.h>
@@ -695,8 +653,8 @@ fn a_process_may_start_many_with_a_large_environment() {
                 waitpid(pid, NULL, 0);
             }
             return execl("/usr/bin/env", "env", (char *)0);
-        }"#,
-    );
+        }"#;
+    let Some(program) = built(&[], source) else { return };
     let run = |with: bool, own: bool| {
         let mut command = command(program.to_str().unwrap(), &[]);
         command.env_clear().env("PATH", "/usr/bin:/bin");

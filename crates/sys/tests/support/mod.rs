@@ -135,6 +135,26 @@ pub fn compile(dir: &Path, flags: &[&str], source: &str) -> PathBuf {
     output
 }
 
+/// A program of one test, and the directory it lies in.
+pub struct Built {
+    pub dir: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl std::ops::Deref for Built {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.program
+    }
+}
+
+/// `source`, compiled; `None` where there is no compiler.
+pub fn built(flags: &[&str], source: &str) -> Option<Built> {
+    let dir = tool("gcc").then(|| tempfile::tempdir().unwrap())?;
+    Some(Built { program: compile(dir.path(), flags, source), dir })
+}
+
 pub fn tool(name: &str) -> bool {
     has(Need::Tool(name.to_owned()))
 }
