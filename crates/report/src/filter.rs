@@ -14,7 +14,7 @@ pub struct Filter {
     pub classes: Vec<FaultClass>,
     /// On objects whose path contains one of these.
     pub files: Vec<String>,
-    /// By threads of one of these names.
+    /// By threads of one of these names. The kernel keeps 15 bytes of a thread's name: what is longer is compared up to there.
     pub comms: Vec<String>,
     /// By one of these processes.
     pub pids: Vec<u32>,
@@ -73,10 +73,16 @@ impl<'a> Sieve<'a> {
         }
         remembered(&mut self.threads, fault.thread.0, || {
             let thread = names.thread(fault.thread);
-            (filter.comms.is_empty() || filter.comms.contains(&thread.comm))
+            (filter.comms.is_empty() || filter.comms.iter().any(|comm| is_named(&thread.comm, comm)))
                 && (filter.pids.is_empty() || filter.pids.contains(&thread.pid))
         })
     }
+}
+
+/// Whether `wanted` means the thread name `comm`: the kernel cuts names short (TASK_COMM_LEN).
+fn is_named(comm: &str, wanted: &str) -> bool {
+    const COMM_BYTES: usize = 15;
+    comm == wanted || wanted.len() > COMM_BYTES && comm.as_bytes() == &wanted.as_bytes()[..COMM_BYTES]
 }
 
 fn remembered(known: &mut Vec<Option<bool>>, number: u32, decide: impl FnOnce() -> bool) -> bool {
@@ -85,4 +91,16 @@ fn remembered(known: &mut Vec<Option<bool>>, number: u32, decide: impl FnOnce() 
         known.resize(at + 1, None);
     }
     *known[at].get_or_insert_with(decide)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_found_by_the_whole_of_a_name_that_the_kernel_cut_short() {
+        let cut = "a-name-that-is-";
+        assert!(is_named(cut, cut) && is_named(cut, "a-name-that-is-long"));
+        assert!(!is_named(cut, "a-name-that-is") && !is_named("a-name", "a-name-that-is-long"));
+    }
 }

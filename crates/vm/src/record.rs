@@ -1,5 +1,6 @@
 //! Faults as they happen, kept until somebody takes them.
 
+use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,14 +70,21 @@ impl Ring {
 
 impl Records {
     /// Room for `capacity` faults on each CPU.
-    pub(crate) fn new(capacity: usize) -> Self {
+    ///
+    /// # Errors
+    /// OutOfMemory where there is no room for so many.
+    pub(crate) fn new(capacity: usize) -> io::Result<Self> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from).next_power_of_two().min(64);
-        let ring = || Ring {
-            head: CachePadded::default(),
-            tail: CachePadded::default(),
-            slots: (0..capacity.next_power_of_two()).map(|_| Slot::default()).collect(),
+        let capacity = capacity.checked_next_power_of_two().ok_or(io::ErrorKind::OutOfMemory)?;
+        let ring = || {
+            let mut slots = Vec::new();
+            slots.try_reserve_exact(capacity).map_err(|_| io::ErrorKind::OutOfMemory)?;
+            slots.resize_with(capacity, Slot::default);
+            let (head, tail) = (CachePadded::default(), CachePadded::default());
+            Ok(Ring { head, tail, slots: slots.into_boxed_slice() })
         };
-        Self { rings: (0..cpus).map(|_| ring()).collect(), lost: AtomicU64::new(0), reading: Mutex::new(()) }
+        let rings = (0..cpus).map(|_| ring()).collect::<io::Result<_>>()?;
+        Ok(Self { rings, lost: AtomicU64::new(0), reading: Mutex::new(()) })
     }
 
     /// Keeps `fault`, or counts it as lost where there is no room.
@@ -177,7 +185,7 @@ mod tests {
 
     #[test]
     fn who_is_overtaken_finds_the_room_there_is() {
-        let records = Records::new(4);
+        let records = Records::new(4).unwrap();
         (0..3).for_each(|start_ns| records.keep(0, &fault(start_ns)));
         assert_eq!(records.take().faults.len(), 3);
         // Begun before any of them was written down, and gone on with since they were read.
@@ -186,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_full_ring_counts_what_it_loses() {
-        let records = Records::new(4);
+        let records = Records::new(4).unwrap();
         (0..6).for_each(|start_ns| records.keep(0, &fault(start_ns)));
         let taken = |faults, lost| Taken { faults, lost, all: true };
         assert_eq!(records.take(), taken((0..4).map(fault).collect(), 2));

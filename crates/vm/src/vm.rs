@@ -116,7 +116,10 @@ impl Vm {
             Some(pool) => pool.clone(),
             None => Pool::new(options.frame_limit_bytes)?,
         };
-        let records = (options.record_faults > 0).then(|| Records::new(options.record_faults));
+        let records = match options.record_faults {
+            0 => None,
+            faults => Some(Records::new(faults).map_err(system("memory for records of faults"))?),
+        };
         let vm = Self {
             core: Arc::new(VmCore {
                 sequential: "linux-data:ra=2048".parse().expect("a policy"),

@@ -14,6 +14,7 @@
 //! the pause, and what was written before it is all that was. A thread that writes to a Frozen page copies it into the
 //! snapshot first, and then goes on.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
@@ -50,6 +51,8 @@ const COPIED: u32 = 1 << 4;
 const GAP_PAGES: u64 = 4;
 /// Pages that are copied together: who writes to one of them waits for all.
 const COPY_PAGES: u64 = 32;
+/// Words of pages that are looked at together, or not at all where none of them was written to.
+const GROUP_PAGES: u64 = 1024;
 
 /// Whether writes to a map are told, and which.
 ///
@@ -72,6 +75,9 @@ const TOLD: u32 = 2;
 struct Writes {
     /// (a) By page of the map.
     words: Words,
+    /// (a) By group of pages: 1 once a page of it was anything else than Clean. A look at all words of a large map would take longer
+    /// than the rest of a snapshot.
+    groups: Words,
     /// (a) 1 while pages are protected: who would write waits on it.
     held: AtomicU32,
     /// Making a page Open.
@@ -117,8 +123,33 @@ impl WriteTracking {
 }
 
 impl Writes {
+    fn of_pages(count: u64) -> std::io::Result<Self> {
+        Ok(Self {
+            words: words(count)?,
+            groups: words(count.div_ceil(GROUP_PAGES))?,
+            held: AtomicU32::new(0),
+            opening: Sections::default(),
+            freeze: Slot::default(),
+        })
+    }
+
     fn word(&self, index: u64) -> &AtomicU32 {
         &self.words[index as usize]
+    }
+
+    /// The words of those pages, by index, that may be anything else than Clean.
+    fn used(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, &AtomicU32)> {
+        let groups = pages.start / GROUP_PAGES..pages.end.div_ceil(GROUP_PAGES);
+        let used = groups.filter(|&group| self.groups[group as usize].load(Ordering::SeqCst) != 0);
+        used.flat_map(move |group| {
+            let first = pages.start.max(group * GROUP_PAGES);
+            let end = pages.end.min((group + 1) * GROUP_PAGES);
+            (first..end).zip(&self.words[first as usize..end as usize])
+        })
+    }
+
+    fn all(&self) -> Range<u64> {
+        0..self.words.len() as u64
     }
 
     fn hold(&self) -> HeldWrites<'_> {
@@ -133,6 +164,9 @@ impl Writes {
     fn change(&self, index: u64, from: u32, to: u32) -> bool {
         let word = self.word(index);
         let mut now = word.load(Ordering::SeqCst);
+        if from == CLEAN && now & STATE == CLEAN {
+            self.groups[(index / GROUP_PAGES) as usize].store(1, Ordering::SeqCst);
+        }
         while now & STATE == from {
             match word.compare_exchange(now, now & COPIED | to, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return true,
@@ -291,12 +325,7 @@ impl MapCore {
             return Ok(());
         }
         let table = self.vm.page_map()?;
-        let writes = Writes {
-            words: words(self.window.len())?,
-            held: AtomicU32::new(0),
-            opening: Sections::default(),
-            freeze: Slot::default(),
-        };
+        let writes = Writes::of_pages(self.window.len())?;
         let writes = self.writes.writes.get_or_init(|| writes);
         // What is mapped is protected by who maps it from here on, where the mapping takes that.
         self.writes.told.store(REGISTERED, Ordering::SeqCst);
@@ -326,8 +355,7 @@ impl MapCore {
     pub(crate) fn forget_writes(&self, range: PageRange) -> Option<HeldWrites<'_>> {
         let writes = self.writes.writes.get()?;
         let held = writes.hold();
-        for page in range.iter() {
-            let word = writes.word(self.index_of(page));
+        for (_, word) in writes.used(self.index_of(range.start())..self.index_of(range.end())) {
             // Words take memory once they are written to.
             if word.load(Ordering::SeqCst) != CLEAN {
                 word.store(CLEAN, Ordering::SeqCst);
@@ -390,9 +418,9 @@ impl MapCore {
         let writes = self.writes.writes.get().expect("writes are told");
         let began = crate::fault::now_ns();
         let held = writes.hold();
-        // One look at all words: that takes a part of the pause.
+        // One look at the words: that takes a part of the pause.
         let (mut open, mut frozen) = (Runs::default(), Runs::default());
-        for (index, word) in (0..).zip(&writes.words[..]) {
+        for (index, word) in writes.used(writes.all()) {
             match word.load(Ordering::SeqCst) & STATE {
                 OPEN => {
                     open.add(PageIndex(index));
@@ -468,7 +496,7 @@ fn near(open: &[PageRange]) -> impl Iterator<Item = PageRange> {
 /// The runs of pages, by index, of whose words `which` is true.
 fn runs(writes: &Writes, which: impl Fn(u32) -> bool) -> Vec<PageRange> {
     let is_one = |(_, word): &(u64, &AtomicU32)| which(word.load(Ordering::SeqCst));
-    joined((0..).zip(&writes.words[..]).filter(is_one).map(|(index, _)| PageIndex(index)))
+    joined(writes.used(writes.all()).filter(is_one).map(|(index, _)| PageIndex(index)))
 }
 
 /// Pages that come in order, as runs.

@@ -456,3 +456,11 @@ fn pages_of_a_long_map_that_nobody_touched_take_no_memory() {
     assert!(more < 16 << 10, "{more} KiB");
     drop((zeros, snapshot));
 }
+
+#[test]
+fn records_of_more_faults_than_any_memory_holds_are_refused() {
+    for faults in [usize::MAX, usize::MAX >> 1, 1 << 50] {
+        let refused = Vm::new(VmOptions::default().record_faults(faults));
+        assert!(matches!(refused, Err(MakeError::System { .. })), "{faults}: {refused:?}");
+    }
+}
