@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom};
+use rustix::process::Resource;
 
 use crate::region::Span;
 
@@ -21,8 +22,11 @@ impl Memfd {
     /// vm.memfd_noexec=2 demand. Needs Linux 6.3.
     ///
     /// # Errors
-    /// EMFILE where no descriptor is left.
+    /// EMFILE where no descriptor is left, EFBIG where the process may not make files that long (`ulimit -f`): the kernel would end it.
     pub fn create(name: &str, len_bytes: u64) -> io::Result<Self> {
+        if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|most| most < len_bytes) {
+            return Err(rustix::io::Errno::FBIG.into());
+        }
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)?;
         rustix::fs::ftruncate(&fd, len_bytes)?;
         Ok(Self { fd })

@@ -81,12 +81,31 @@ impl Sections {
         }
     }
 
-    /// Whether all sections that had begun before have ended. Never waits.
-    pub fn is_quiet(&self) -> bool {
+    /// The counters, a bit each, whose sections that had begun before have ended. Never waits. Who has seen all of
+    /// [`Self::counters`] in looks since some moment knows that all sections that had begun by then have ended, and does sooner
+    /// or later, whatever begins meanwhile.
+    pub fn ended(&self) -> u32 {
         // A section counts itself where nobody else takes the count away: a counter that is 0 says that all those that began
         // before this look have ended.
         seq_cst();
-        self.running.iter().all(|running| running.0.load(Ordering::SeqCst) == 0)
+        let counters = (0..).zip(&self.running);
+        let ended = counters.filter(|(_, running)| running.0.load(Ordering::SeqCst) == 0);
+        let ended = ended.fold(0, |ended, (at, _)| ended | 1 << at);
+        // Who waits changes the phase himself.
+        if let Ok(_waiting) = self.waiting.try_lock() {
+            let is_first = self.phase.load(Ordering::SeqCst) & 1 == 0;
+            let others = ((1 << self.shards) - 1) << if is_first { self.shards } else { 0 };
+            if ended & others == others {
+                // From here on sections begin there, and those that are counted here end.
+                self.phase.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        ended
+    }
+
+    /// All counters.
+    pub fn counters(&self) -> u32 {
+        u32::MAX >> (u32::BITS as usize - self.running.len())
     }
 
     fn wait_for(&self, running: &AtomicU32) {

@@ -360,21 +360,29 @@ impl Userfaultfd {
         self.write_protect(span, offset, len, 0)
     }
 
+    /// Whether the process is gone that has `span` mapped, no page of which was ever protected. Waits for nothing: while the process forks,
+    /// which ends when the fork is read here, it is there.
+    pub fn has_ended(&self, span: &Span) -> bool {
+        let tried = self.try_write_protect(span, 0, PAGE_SIZE, 0);
+        tried.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
+    }
+
     fn write_protect(&self, span: &Span, offset: u64, len: u64, mode: u64) -> io::Result<()> {
         loop {
-            let range = Range { start: span.at(offset, len) as u64, len };
-            let mut protect = WriteProtect { range, mode };
-            // SAFETY: the struct has the kernel's layout and lives through the call, as the span does; no contents change.
-            let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_WRITE_PROTECT, &mut protect) };
-            if result == 0 {
-                return Ok(());
-            }
-            match io::Error::last_os_error() {
+            match self.try_write_protect(span, offset, len, mode) {
                 // The address space is being changed by another thread.
-                error if error.raw_os_error() == Some(libc::EAGAIN) => std::thread::yield_now(),
-                error => return Err(error),
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => std::thread::yield_now(),
+                result => return result,
             }
         }
+    }
+
+    fn try_write_protect(&self, span: &Span, offset: u64, len: u64, mode: u64) -> io::Result<()> {
+        let range = Range { start: span.at(offset, len) as u64, len };
+        let mut protect = WriteProtect { range, mode };
+        // SAFETY: the struct has the kernel's layout and lives through the call, as the span does; no contents change.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_WRITE_PROTECT, &mut protect) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Wakes threads that wait for a page of `[start, start + len)`; they touch it again.

@@ -24,8 +24,8 @@ struct Later<T> {
     current: AtomicPtr<T>,
     /// Those who use a later value.
     sections: Sections,
-    /// The current value and those that may be in use.
-    kept: Mutex<Vec<Arc<T>>>,
+    /// Those that may be in use and the current value, which is the last; with the counters of `sections` that may still count a use.
+    kept: Mutex<Vec<(Arc<T>, u32)>>,
 }
 
 /// A value that stays until this is dropped.
@@ -56,14 +56,15 @@ impl<T> Versions<T> {
     pub fn current(&self) -> Arc<T> {
         let Some(later) = self.later.get() else { return Arc::clone(&self.first) };
         let kept = later.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(kept.last().unwrap_or(&self.first))
+        Arc::clone(kept.last().map_or(&self.first, |(value, _)| value))
     }
 
     /// The value of now, and those before it that may be in use. Takes a lock: not for signal handlers.
     pub fn in_use(&self) -> Vec<Arc<T>> {
         let mut values = vec![Arc::clone(&self.first)];
         if let Some(later) = self.later.get() {
-            values.extend(later.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+            let kept = later.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            values.extend(kept.iter().map(|(value, _)| Arc::clone(value)));
         }
         values
     }
@@ -73,16 +74,17 @@ impl<T> Versions<T> {
         let later = self.later.get_or_init(|| Later {
             current: AtomicPtr::new(Arc::as_ptr(&self.first).cast_mut()),
             sections: Sections::default(),
-            kept: Mutex::new(vec![Arc::clone(&self.first)]),
+            kept: Mutex::default(),
         });
         let mut kept = later.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push(Arc::clone(value));
         later.current.store(ptr::from_ref(&**value).cast_mut(), Ordering::SeqCst);
-        // Those that cannot go now go with the next.
-        if later.sections.is_quiet() {
-            let before = kept.len() - 1;
-            kept.drain(..before);
-        }
+        // Those that cannot go now go with one of the next.
+        let ended = later.sections.ended();
+        kept.retain_mut(|(_, counters)| {
+            *counters &= !ended;
+            *counters != 0
+        });
+        kept.push((Arc::clone(value), later.sections.counters()));
     }
 }
 
@@ -150,5 +152,26 @@ mod tests {
         assert_eq!(there.load(Ordering::SeqCst), 2, "the first and the last");
         drop(versions);
         assert_eq!(there.load(Ordering::SeqCst), 0);
+    }
+    /// One use begins before another ends, so that there is never none.
+    #[test]
+    fn values_go_while_others_are_in_use_all_the_time() {
+        let there = AtomicU64::new(0);
+        let make = || {
+            there.fetch_add(1, Ordering::SeqCst);
+            Arc::new(Alive(AtomicBool::new(true), &there))
+        };
+        let versions = Versions::new(make());
+        versions.replace(&make());
+        let mut held = versions.enter(0);
+        for turn in 0..1000 {
+            versions.replace(&make());
+            let next = versions.enter(turn);
+            versions.replace(&make());
+            assert!(held.0.load(Ordering::SeqCst), "used after it was freed");
+            held = next;
+        }
+        let most = 64;
+        assert!(there.load(Ordering::SeqCst) < most, "{}", there.load(Ordering::SeqCst));
     }
 }

@@ -69,7 +69,8 @@ struct Link {
     is_lent: bool,
     base: Arc<Base>,
     /// What maps of it show, while there is one.
-    view: Weak<View>,
+    /// Of [`View`], while a map shows it.
+    view: (Weak<Segments>, Weak<Segments>),
 }
 
 /// What a chain began on. Its pages are counted from 0.
@@ -157,7 +158,9 @@ impl Book {
             if is_zeros { inner.chains.add_anonymous(pages) } else { inner.chains.add_terminal(pages) };
         let elsewhere = RangeMap::new();
         let base = Arc::new(base);
-        inner.links.insert(link, Link { store: None, elsewhere, is_lent: false, base, view: Weak::new() });
+        inner
+            .links
+            .insert(link, Link { store: None, elsewhere, is_lent: false, base, view: Default::default() });
         Hold { vm: Arc::clone(vm), link }
     }
 
@@ -198,7 +201,8 @@ impl Inner {
         let base = Arc::clone(&self.links[&below].base);
         let Some(known) = self.links.get_mut(&link) else {
             let (store, elsewhere) = (Some(Arc::clone(store)), RangeMap::new());
-            self.links.insert(link, Link { store, elsewhere, is_lent: false, base, view: Weak::new() });
+            self.links
+                .insert(link, Link { store, elsewhere, is_lent: false, base, view: Default::default() });
             return;
         };
         let before = known.store.replace(Arc::clone(store));
@@ -230,7 +234,7 @@ impl Inner {
         let known = self.links.get_mut(&top).expect("the link exists");
         for (pages, store) in taken {
             known.elsewhere.insert(pages.start().0..pages.end().0, Store(store));
-            known.view = Weak::new();
+            known.view = Default::default();
         }
     }
 
@@ -271,7 +275,7 @@ impl Inner {
     pub(crate) fn bring_home(&mut self, link: LinkId, pages: PageRange) {
         let known = self.links.get_mut(&link).expect("the link exists");
         known.elsewhere.remove(pages.start().0..pages.end().0);
-        known.view = Weak::new();
+        known.view = Default::default();
     }
 
     /// Finds the frozen pages that no map and no handle sees any more; forgets them, and returns where they are. Puts into
@@ -363,16 +367,17 @@ impl Inner {
     }
 
     /// What maps of `link` show.
-    fn view(&mut self, link: LinkId) -> Arc<View> {
-        if let Some(view) = self.links[&link].view.upgrade() {
-            return view;
+    fn view(&mut self, link: LinkId) -> View {
+        let (laid, shown) = &self.links[&link].view;
+        if let (Some(laid), Some(shown)) = (laid.upgrade(), shown.upgrade()) {
+            return View { laid, shown };
         }
         let wanted = self.wanted(link);
         let laid = dense(&self.links[&link].base.laid, &wanted);
         let shown = Arc::new(placed(&laid, wanted));
-        let view = Arc::new(View { laid: Arc::new(laid), shown });
+        let view = View { laid: Arc::new(laid), shown };
         let known = self.links.get_mut(&link).expect("the link exists");
-        known.view = Arc::downgrade(&view);
+        known.view = (Arc::downgrade(&view.laid), Arc::downgrade(&view.shown));
         view
     }
 
@@ -382,7 +387,7 @@ impl Inner {
             for (part, store) in self.stores(*from, *pages) {
                 let known = self.links.get_mut(to).expect("the link exists");
                 known.elsewhere.insert(part.start().0..part.end().0, Store(store));
-                known.view = Weak::new();
+                known.view = Default::default();
             }
         }
         let gone: Vec<LinkId> = {
@@ -455,7 +460,7 @@ impl Base {
 
 impl Hold {
     /// What a map that looks at the link shows, its pages counted from 0.
-    fn view(&self) -> (Arc<View>, Arc<Watched>) {
+    fn view(&self) -> (View, Arc<Watched>) {
         let mut inner = self.vm.book.lock();
         let view = inner.view(self.link);
         let watched = inner.watch(&view.shown);

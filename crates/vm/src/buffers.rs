@@ -108,7 +108,8 @@ impl Buffers {
         Ok(Self { warm, cold, waiting: AtomicU32::new(0), returned: AtomicU32::new(0) })
     }
 
-    fn pop(&self) -> Option<Buffer> {
+    /// Takes a buffer if there is one: for those who wait for nobody's read.
+    pub(crate) fn pop(&self) -> Option<Buffer> {
         self.warm.pop().or_else(|| self.cold.pop())
     }
 

@@ -74,7 +74,7 @@ pub enum MapError {
         object: String,
     },
     /// [`MapOptions::zero_cluster`](crate::MapOptions::zero_cluster) or a block of [`MapOptions::neighbours`](crate::MapOptions::neighbours)
-    /// was 0 pages.
+    /// was 0 pages, or a cluster of its policy.
     #[error("a cluster of 0 pages was asked for; 1 is the smallest")]
     NoCluster,
     /// The kernel gave no address space.

@@ -311,16 +311,18 @@ pub(crate) fn fill_cached(
 ) -> Result<Filled, Claim> {
     let range = claim.range();
     let valid = valid_bytes(object, range);
-    if file.direct || object.vm.pool.core().frames.reserve(range.len()) != Reserve::Got {
+    let buffers = &object.vm.buffers;
+    let Some(mut buffer) = (if file.direct { None } else { buffers.pop() }) else { return Err(claim) };
+    if object.vm.pool.core().frames.reserve(range.len()) != Reserve::Got {
+        buffers.give(buffer);
         return Err(claim);
     }
     claim.will_fail(reason::PANICKED);
-    let mut buffer = object.vm.buffers.take();
     let bytes = buffer.pages(range.len());
     bytes[valid..].fill(0);
     let outcome = file.read_cached(range.start().offset_bytes(), &mut bytes[..valid])
         && frames.verify(range.start(), bytes).and_then(|()| frames.write(range, bytes)).is_ok();
-    object.vm.buffers.give(buffer);
+    buffers.give(buffer);
     if outcome {
         return Ok(commit(object, frames, claim, wanted, Told::default(), account));
     }

@@ -198,12 +198,7 @@ fn read(space: &Arc<Space>, shared: &Arc<Shared>, child: Option<&Arc<Span>>) {
     wake(&shared.ready, 1);
     while !shared.has_to_end() {
         let ready = poll(&mut [PollFd::new(&space.uffd, PollFlags::IN)], Some(&LOOK));
-        // Nothing of it is served by this: it was never protected. It tells whether there is somebody.
-        if matches!(ready, Ok(0))
-            && let Some(span) = child
-            && let Err(error) = space.uffd.unprotect(span, 0, PAGE_SIZE)
-            && rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::SRCH)
-        {
+        if matches!(ready, Ok(0)) && child.is_some_and(|span| space.uffd.has_ended(span)) {
             break;
         }
         let is_own = u32::from(child.is_none());
@@ -268,7 +263,14 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
             }
             Told::Ended(space) => {
                 if let Some(at) = heirs.iter().position(|heir| Arc::ptr_eq(&heir.space, &space)) {
-                    heirs.swap_remove(at).end();
+                    // A read for it may be under way, for as long as its source likes; others are served meanwhile.
+                    let ended = Arc::new(ArrayQueue::new(1));
+                    let _ = ended.push(heirs.swap_remove(at));
+                    let by_thread = Arc::clone(&ended);
+                    let end = |ended: &ArrayQueue<Heir>| ended.pop().into_iter().for_each(Heir::end);
+                    if spawn("prepage-heir", move || end(&by_thread)).is_err() {
+                        end(&ended);
+                    }
                 }
             }
             Told::Made(map) => maps.push(map),

@@ -154,7 +154,7 @@ impl Jobs {
             listed: Mutex::new(Vec::with_capacity(URGENT)),
             listed_due: AtomicU32::new(0),
             flights: Mutex::new(Vec::new()),
-            prompt: Crew::new(limit.max(1) + FOR_DEMAND),
+            prompt: Crew::new(limit.max(1).saturating_add(FOR_DEMAND)),
             background: Crew::new(limit),
             missed: AtomicU32::new(0),
             popped: AtomicU32::new(0),

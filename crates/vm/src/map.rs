@@ -115,6 +115,12 @@ impl Map {
         if options.zero_cluster == 0 || matches!(options.neighbours, Some(Neighbours::Block(0))) {
             return Err(MapError::NoCluster);
         }
+        let policy = options.policy.clone().unwrap_or_else(|| {
+            if options.executable { vm.options.text_policy.clone() } else { vm.options.policy.clone() }
+        });
+        if !policy.has_pages() {
+            return Err(MapError::NoCluster);
+        }
         let changes = check_writes(pieces, options)?;
         let is_inheritable = options.private && options.mode == Mode::Handler && !options.huge;
         let space = match options.inherit {
@@ -138,9 +144,6 @@ impl Map {
             region.let_inherit().map_err(failed)?;
         }
         let first = &behind.shown[0].object;
-        let policy = options.policy.clone().unwrap_or_else(|| {
-            if options.executable { vm.options.text_policy.clone() } else { vm.options.policy.clone() }
-        });
         let opening = first.openings.pieces(first, policy.opening(), window);
         let opening = (!opening.is_empty() && first.frames().is_some() && behind.is_one())
             .then(|| Sweep::new(opening, Priority::Ahead));
@@ -376,7 +379,7 @@ fn lay(vm: &VmCore, laid: &[Segment], window: PageRange, options: &MapOptions) -
     if let [only] = laid {
         let offset = only.first.offset_bytes();
         let shown = match &only.object.contents {
-            Contents::Zero if options.huge => vm.zeros.huge(),
+            Contents::Zero if options.huge => vm.zeros.huge()?,
             Contents::Zero => Shown::Anonymous,
             Contents::Frames(frames) if options.private => Shown::Private(&frames.memfd, offset),
             Contents::Frames(frames) if options.writable => Shown::SharedWritable(&frames.memfd, offset),

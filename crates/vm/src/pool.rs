@@ -338,7 +338,8 @@ impl PoolCore {
         let (low_pages, high_pages) = self.frames.watermarks();
         PoolFigures {
             resident_pages,
-            wired_pages: resident_pages - unwired_pages,
+            // The two are counted one after the other.
+            wired_pages: resident_pages.saturating_sub(unwired_pages),
             unwired_pages,
             pinned_pages: self.frames.pinned(),
             swap_pages: self.swap.used_pages(),

@@ -54,6 +54,8 @@ impl Map {
             let failed = match place.frames() {
                 None => zero::populate(&self.core, run, &mut account.tally)
                     .map_err(|error| (place.page, reason::of_errno(error.raw_os_error()))),
+                // What was frozen is there as long as it is shown; a snapshot may have replaced what is shown by now.
+                Some(_) if place.object.is_frozen() => Ok(()),
                 Some(_) => read_all(&place, count, account),
             };
             outcome = outcome.and(failed.map_err(|(page, code)| (Arc::clone(place.object), page, code)));

@@ -118,6 +118,8 @@ impl Reclaim {
 
     fn take(&mut self, pool: &PoolCore, wanted: u64, met: &mut Met) -> u64 {
         let mut taken = 0;
+        // What comes meanwhile is not asked for.
+        let wanted = wanted.min(pool.frames.reserved());
         // Frames looked at since one was taken. What is touched as fast as it is unwired goes in the second round.
         let mut began = self.looks();
         let mut forced = false;
@@ -299,7 +301,7 @@ impl Reclaim {
                 Ok(_taking) => {
                     let pages: Vec<PageIndex> =
                         of_object.iter().map(|victim| PageIndex(victim.entry.page)).collect();
-                    object.clean(frames, &pages);
+                    object.clean(frames, &pages, forced);
                     let mut claims = Vec::with_capacity(of_object.len());
                     for victim in of_object {
                         let page = PageIndex(victim.entry.page);

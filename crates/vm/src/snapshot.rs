@@ -80,7 +80,7 @@ impl Map {
                 chain.insert(begun).link
             }
         };
-        if !core.writes.must_protect() {
+        if !core.writes.are_found() {
             core.tell_writes()?;
             self.weed();
         }

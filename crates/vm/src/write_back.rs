@@ -115,8 +115,9 @@ impl ObjectCore {
     fn rescue(&self, frames: &Frames, dirty: &Dirty) -> Result<(), FlushError> {
         let Bytes::Local(file) = &frames.bytes else { return Ok(()) };
         let mut outcome = Ok(());
-        let mut from = PageIndex(0);
-        while let Some(page) = self.mark_failed(frames, dirty).into_iter().find(|&page| page >= from) {
+        let mut missing = self.mark_failed(frames, dirty).into_iter();
+        let mut next = missing.next();
+        while let Some(page) = next {
             let mut account = Account::here();
             let wanted = Wanted { needed: page, mark: None, priority: Priority::Wanted, ahead_of: None };
             let failed = match frames.pages.claim(page) {
@@ -132,8 +133,11 @@ impl ObjectCore {
                     _ => None,
                 },
             };
+            // What came and went again before it was marked is brought in once more.
+            if failed.is_some() || self.mark_again(frames, dirty, page, account.cpu) {
+                next = missing.next();
+            }
             if let Some(code) = failed {
-                from = PageIndex(page.0 + 1);
                 let (object, reason) = (self.name.clone(), self.reason(page, code));
                 outcome = outcome.and(if matches!(code, reason::CHANGED | reason::SHORT) {
                     // Whoever touches it gets the same error.
@@ -152,16 +156,23 @@ impl ObjectCore {
         let failed = lock(dirty).failed.clone();
         let mut missing = Vec::new();
         let cpu = Account::here().cpu;
-        for page in failed.iter().flat_map(Clone::clone) {
-            let section = frames.sections.enter(cpu);
-            let marked = dirty.mark(&frames.pages, PageIndex(page));
-            drop(section);
-            match marked {
-                Some(_) => lock(dirty).failed.remove(page..page + 1),
-                None => missing.push(PageIndex(page)),
+        for page in failed.iter().flat_map(Clone::clone).map(PageIndex) {
+            if !self.mark_again(frames, dirty, page, cpu) {
+                missing.push(page);
             }
         }
         missing
+    }
+
+    /// The same of one page; false where it is not in memory.
+    fn mark_again(&self, frames: &Frames, dirty: &Dirty, page: PageIndex, cpu: usize) -> bool {
+        let section = frames.sections.enter(cpu);
+        let is_marked = dirty.mark(&frames.pages, page).is_some();
+        drop(section);
+        if is_marked {
+            lock(dirty).failed.remove(page.0..page.0 + 1);
+        }
+        is_marked
     }
 
     /// Writes the dirty pages of `range`; returns how many. Tries all of them, and gives the first error.
@@ -171,11 +182,12 @@ impl ObjectCore {
         dirty: &Dirty,
         range: PageRange,
     ) -> Result<u64, FlushError> {
-        let mut written = lock(dirty);
         let mut outcome = Ok(());
         let mut pages = 0;
         let mut from = range.start();
         loop {
+            // For one batch: a frame that is to go waits for no more.
+            let mut written = lock(dirty);
             let mut batch = Vec::new();
             while batch.len() < BATCH_PAGES
                 && let Some(page) = dirty.first(&frames.pages, PageRange::new(from, range.end()))
@@ -194,12 +206,13 @@ impl ObjectCore {
         }
     }
 
-    /// Writes the dirty ones of `pages`, which ascend, before their frames are taken away, and waits for others who write some of them. What
-    /// cannot be written stays.
-    pub(crate) fn clean(&self, frames: &Frames, pages: &[PageIndex]) {
+    /// Writes the dirty ones of `pages`, which ascend, before their frames are taken away. What cannot be written stays; all of them do
+    /// while somebody else writes pages of the object, unless that `is_waited_for`.
+    pub(crate) fn clean(&self, frames: &Frames, pages: &[PageIndex], is_waited_for: bool) {
         let is_clean = |dirty: &&Dirty| pages.iter().all(|&page| dirty.is_clean(&frames.pages, page));
         let Some(dirty) = frames.dirty.as_ref().filter(|dirty| !is_clean(dirty)) else { return };
-        let mut written = lock(dirty);
+        let written = if is_waited_for { Some(lock(dirty)) } else { dirty.written.try_lock().ok() };
+        let Some(mut written) = written else { return };
         let batch: Vec<_> = pages.iter().copied().filter(|&page| dirty.begin(&frames.pages, page)).collect();
         if !batch.is_empty() {
             // Nobody can be told; the next flush tells.
@@ -309,7 +322,11 @@ impl ObjectCore {
             let Some(map) = at.enter(cpu).filter(|map| map.writes_through) else { continue };
             for run in near.iter().map(|run| clip(*run, backing.window)).filter(|run| !run.is_empty()) {
                 let start = map.offset_of(run.start());
-                map.space.uffd.protect(&map.span, start, run.bytes())?;
+                match map.space.uffd.protect(&map.span, start, run.bytes()) {
+                    // A map that is just being made shows nothing yet.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    result => result?,
+                }
             }
         }
         Ok(())

@@ -176,12 +176,12 @@ impl Fault<'_> {
         let (page, next) = (place.page, PageIndex(place.page.0 + 1));
         let dirty = frames.dirty.as_ref().expect("it takes writes");
         let count = dirty.before(&frames.pages, page, AHEAD_MOST);
-        let wanted = if count < AHEAD_FROM { 0 } else { count };
+        let buffer = if count < AHEAD_FROM { None } else { self.map.vm.buffers.pop() };
+        let wanted = if buffer.is_some() { count } else { 0 };
         let wanted = clip(PageRange::new(next, PageIndex(next.0 + wanted)), place.window);
         let marked = wanted.iter().take_while(|&page| dirty.mark_ahead(&frames.pages, page)).count() as u64;
         let ahead = PageRange::new(next, PageIndex(next.0 + marked));
-        if marked > 0 {
-            let mut buffer = self.map.vm.buffers.take();
+        if let Some(mut buffer) = buffer {
             let bytes = buffer.pages(marked);
             match (frames.memfd.read_at(bytes, ahead.start().offset_bytes()), frames.sums()) {
                 (Ok(()), Some(sums)) => sums.keep(ahead.start(), bytes),

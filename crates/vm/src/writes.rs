@@ -59,7 +59,8 @@ const GROUP_PAGES: u64 = 1024;
 /// Lock legend: (a) atomic; (o) set once.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTracking {
-    /// (a) 0 until the first snapshot; then [`REGISTERED`], and once all of the map is seen to, [`TOLD`].
+    /// (a) 0 until the first snapshot; then [`REGISTERED`], once whoever maps a page protects it [`TOLD`], and once what was written
+    /// before that is known, [`FOUND`].
     told: AtomicU32,
     /// (o)
     writes: OnceLock<Writes>,
@@ -69,6 +70,7 @@ pub(crate) struct WriteTracking {
 
 const REGISTERED: u32 = 1;
 const TOLD: u32 = 2;
+const FOUND: u32 = 3;
 
 /// Lock legend: (a) atomic. A page's word is changed by compare-and-swap, from Copying by who made it that alone.
 #[derive(Debug)]
@@ -118,7 +120,12 @@ impl WriteTracking {
 
     /// Whether pages have to be protected when they are mapped.
     pub(crate) fn must_protect(&self) -> bool {
-        self.told.load(Ordering::SeqCst) == TOLD
+        self.told.load(Ordering::SeqCst) >= TOLD
+    }
+
+    /// Whether all that was written to is known.
+    pub(crate) fn are_found(&self) -> bool {
+        self.told.load(Ordering::SeqCst) == FOUND
     }
 }
 
@@ -318,19 +325,19 @@ impl MapCore {
         Ok(frames.memfd.write_from(&self.span, at, run.bytes(), at)? == run.bytes())
     }
 
-    /// Has writes told from here on, and finds what was written before. Nobody waits for it.
+    /// Has writes told from here on, and finds what was written before. Nobody waits for it. After an error it can be tried again.
     pub(crate) fn tell_writes(self: &Arc<Self>) -> std::io::Result<()> {
         let _beginning = self.writes.beginning.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.writes.must_protect() {
+        if self.writes.are_found() {
             return Ok(());
         }
         let table = self.vm.page_map()?;
         let writes = Writes::of_pages(self.window.len())?;
         let writes = self.writes.writes.get_or_init(|| writes);
         // What is mapped is protected by who maps it from here on, where the mapping takes that.
-        self.writes.told.store(REGISTERED, Ordering::SeqCst);
+        self.writes.told.fetch_max(REGISTERED, Ordering::SeqCst);
         crate::whole::take_back(self)?;
-        self.writes.told.store(TOLD, Ordering::SeqCst);
+        self.writes.told.fetch_max(TOLD, Ordering::SeqCst);
         // Who maps a page and did not see that has ended, and what it mapped is found below.
         for segment in &self.shown.current()[..] {
             match segment.object.frames() {
@@ -339,7 +346,8 @@ impl MapCore {
             }
         }
         let (start, end) = self.addresses();
-        for (from, to) in table.present_in(start..end)? {
+        // Also what is on a swap device: protected there, it is when it comes back.
+        for (from, to) in table.occupied_in(start..end)? {
             self.space.uffd.protect(&self.span, from - start, to - from)?;
         }
         // Private copies: what was written before it was protected. What others open meanwhile is known already.
@@ -348,6 +356,7 @@ impl MapCore {
                 writes.change(index, CLEAN, KEPT);
             }
         }
+        self.writes.told.store(FOUND, Ordering::SeqCst);
         Ok(())
     }
 

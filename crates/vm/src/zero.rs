@@ -1,6 +1,7 @@
 //! Memory of zeros, made in aligned clusters, one fault for a whole cluster; or left to the kernel's huge pages.
 
 use std::io;
+use std::sync::OnceLock;
 
 use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::huge_blocks::HugeBlocks;
@@ -26,8 +27,9 @@ const CALL_PAGES: u64 = REGION_ALIGN / PAGE_SIZE;
 pub(crate) struct Zeros {
     /// Never written to: all of it is the kernel's one page of zeros, which stays in the nearest cache.
     pages: Region,
-    /// What stands where huge pages will be: holds nothing, as long as any map.
-    stand_in: Memfd,
+    /// What stands where huge pages will be: holds nothing, as long as any map. Made with the first map that needs it: a process that may
+    /// not make long files (`ulimit -f`) cannot have it.
+    stand_in: OnceLock<Memfd>,
     /// Making zeros.
     pub(crate) sections: Sections,
 }
@@ -37,16 +39,19 @@ impl Zeros {
         let pages = Region::map(REGION_ALIGN, Contents::Anonymous)?;
         // Mapped before signal handlers hand it to the kernel.
         assert!(pages.as_slice().iter().step_by(PAGE_SIZE as usize).all(|&byte| byte == 0));
-        Ok(Self {
-            pages,
-            stand_in: Memfd::create("prepage-blocks", MAX_BYTES)?,
-            sections: Sections::default(),
-        })
+        Ok(Self { pages, stand_in: OnceLock::new(), sections: Sections::default() })
     }
 
     /// What a map of zeros in huge pages shows.
-    pub(crate) fn huge(&self) -> Contents<'_> {
-        Contents::HugeBlocks(&self.stand_in)
+    pub(crate) fn huge(&self) -> io::Result<Contents<'_>> {
+        let stand_in = match self.stand_in.get() {
+            Some(stand_in) => stand_in,
+            None => {
+                let made = Memfd::create("prepage-blocks", MAX_BYTES)?;
+                self.stand_in.get_or_init(|| made)
+            }
+        };
+        Ok(Contents::HugeBlocks(stand_in))
     }
 }
 

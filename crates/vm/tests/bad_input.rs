@@ -8,6 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use prepage_core::PageIndex;
+use prepage_core::policy::Policy;
+use prepage_core::policy::adaptive::Adaptive;
+use prepage_core::policy::aligned::Aligned;
+use prepage_core::policy::around::ReadAround;
+use prepage_core::policy::linux::{Linux, Mapping};
 use prepage_vm::{
     AccessError, Advice, MakeError, MapError, MapOptions, Mode, OpenError, Reason, Source, SourceError, Vm,
     VmOptions,
@@ -463,4 +468,42 @@ fn records_of_more_faults_than_any_memory_holds_are_refused() {
         let refused = Vm::new(VmOptions::default().record_faults(faults));
         assert!(matches!(refused, Err(MakeError::System { .. })), "{faults}: {refused:?}");
     }
+}
+
+#[test]
+fn a_cluster_without_pages_is_refused() {
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 4096, ..Default::default() }).unwrap();
+    let aligned = Aligned { pages: 0 };
+    let linux = Linux { read_ahead: 32, mapping: Mapping::Data, fault_around: 0 };
+    for policy in [
+        Policy::Aligned(aligned),
+        Policy::Adaptive(Adaptive { max: 8, cluster: aligned }),
+        Policy::ReadAround(ReadAround { pages: 0 }),
+        Policy::Linux(linux),
+    ] {
+        let refused = vm.map(&object, &MapOptions::shared().policy(policy.clone()));
+        assert!(matches!(refused, Err(MapError::NoCluster)), "{policy:?}");
+    }
+}
+
+#[test]
+fn a_process_that_may_not_make_long_files_is_told() {
+    const NAME: &str = "a_process_that_may_not_make_long_files_is_told";
+    if !is_child(NAME) {
+        let output = child(NAME, &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let most = 1 << 20;
+    setrlimit(Resource::Fsize, Rlimit { current: Some(most), maximum: Some(most) }).unwrap();
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let words = |len_bytes| vm.source("words", Words { len_bytes, ..Default::default() });
+    let fits = words(most).unwrap();
+    assert_eq!(touch(&vm.map(&fits, &MapOptions::shared()).unwrap(), 255), word(255 * 4096));
+    assert!(matches!(words(most + 1), Err(MakeError::System { .. })));
+    let zeros = vm.anonymous(1 << 30).unwrap();
+    let huge = vm.map(&zeros, &MapOptions::private().huge_pages());
+    assert!(matches!(huge, Err(MapError::Memory { .. })), "{huge:?}");
+    vm.map(&zeros, &MapOptions::private()).unwrap().as_mut_slice()[5 << 20] = 1;
 }

@@ -296,6 +296,53 @@ impl Source for Slow {
     }
 }
 
+/// A source that holds back one page until it is let go.
+struct Held(Words, std::sync::Arc<AtomicBool>);
+
+impl Source for Held {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes
+    }
+
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        while offset_bytes == 7 * PAGE_SIZE && !self.1.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.0.read(offset_bytes, into)
+    }
+}
+
+#[test]
+fn a_child_that_is_killed_during_a_read_for_it_holds_up_nobody() {
+    if !is_alone("a_child_that_is_killed_during_a_read_for_it_holds_up_nobody") {
+        return;
+    }
+    const PAGES: u64 = 100;
+    let vm = vm();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let words = Words { len_bytes: 8 * PAGE_SIZE, ..Words::default() };
+    let (reads, go) = (std::sync::Arc::clone(&words.reads), std::sync::Arc::new(AtomicBool::new(false)));
+    let object = vm.source("held", Held(words, std::sync::Arc::clone(&go))).unwrap();
+    let options = inherited().policy("none".parse().unwrap()).zero_cluster(1);
+    let map = vm.map(&object, &options).unwrap();
+    let zeros = vm.map(&vm.anonymous(PAGES * PAGE_SIZE).unwrap(), &options).unwrap();
+    let child =
+        Forked::new(|| i32::from(read(&map, 6) != of_file(6) || read(&map, 7) != of_file(7))).unwrap();
+    support::until(|| reads.load(Ordering::SeqCst) == 1);
+    std::thread::sleep(Duration::from_millis(50));
+    child.kill().unwrap();
+    // That it has ended is noticed meanwhile.
+    for page in 0..PAGES {
+        assert_eq!(read(&zeros, page), 0);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    go.store(true, Ordering::SeqCst);
+    drop((map, zeros, object));
+    support::until(|| left_in(&vm) == (0, 0, 0, 0));
+}
+
 #[test]
 fn forks_happen_while_faults_are_in_flight() {
     if !is_alone("forks_happen_while_faults_are_in_flight") {

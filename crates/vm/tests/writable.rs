@@ -397,3 +397,26 @@ fn child_writes() {
         println!("flushed {value}");
     }
 }
+
+#[test]
+fn what_is_flushed_while_others_make_maps_of_it_is_written() {
+    let file = file(64 * PAGE_SIZE);
+    let vm = Vm::new(by_hand()).unwrap();
+    let object = vm.file_writable(file.path()).unwrap();
+    let map = vm.map(&object, &MapOptions::writable()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                drop(vm.map(&object, &MapOptions::writable()).unwrap());
+            }
+        });
+        let flushed = (1..2000).try_for_each(|value| {
+            store(&map, value % 64 * PAGE, value as u64);
+            object.flush(object.pages())
+        });
+        stop.store(true, Ordering::Relaxed);
+        flushed.unwrap();
+    });
+    assert_eq!(in_file(&file, 1999 % 64 * PAGE), 1999);
+}

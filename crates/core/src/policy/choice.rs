@@ -164,6 +164,17 @@ impl ClusterPolicy for Policy {
 }
 
 impl Policy {
+    /// Whether its clusters have room for the page that was touched.
+    pub fn has_pages(&self) -> bool {
+        match self {
+            Self::ReadAround(policy) => policy.pages > 0,
+            Self::Aligned(policy) => policy.pages > 0,
+            Self::Adaptive(policy) => policy.cluster.pages > 0,
+            Self::Linux(policy) => policy.fault_around > 0,
+            _ => true,
+        }
+    }
+
     /// The policy `text`, in which `sequential` and `adaptive` read at most `most_ahead` pages ahead unless they name a
     /// number themselves.
     ///
