@@ -65,6 +65,11 @@ impl HugeBlocks {
         })
     }
 
+    /// What is given from here on can be used as the region can.
+    pub(crate) fn show(&self, executable: bool) -> io::Result<()> {
+        self.empty.show(executable)
+    }
+
     /// Whether `address` lies in one of them.
     pub fn hold(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
@@ -168,9 +173,19 @@ mod tests {
         blocks.populate(third + REGION_ALIGN, REGION_ALIGN).unwrap();
         let present = |address| crate::region::is_present(address).unwrap();
         assert!(present(third + REGION_ALIGN + 8192) && !present(third) && present(start + 4096));
+        // Of a region that holds code pieces can be executed.
+        region.show(true).unwrap();
+        let fourth = start + PIECE_BYTES;
+        assert!(blocks.give(fourth).unwrap().now);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let executable = maps.lines().filter(|line| line.contains(" rwxp ")).filter_map(|line| {
+            let (from, to) = line.split_once(' ')?.0.split_once('-')?;
+            Some(u64::from_str_radix(from, 16).ok()?..u64::from_str_radix(to, 16).ok()?)
+        });
+        assert!(executable.into_iter().any(|range| range.contains(&fourth)), "{maps}");
         // Whoever holds the blocks may still give them.
         drop(region);
-        assert!(blocks.give(start + PIECE_BYTES).unwrap().now);
+        assert!(!blocks.give(fourth).unwrap().now);
     }
 
     #[test]

@@ -313,7 +313,10 @@ impl Region {
             libc::munlock(self.span.start.as_ptr().cast(), self.span.len);
             libc::mprotect(self.span.start.as_ptr().cast(), self.span.len, protection)
         };
-        if shown == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        if shown == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        self.blocks.as_ref().map_or(Ok(()), |blocks| blocks.show(executable))
     }
 
     /// Whether what lies in an anonymous region from the next touches on is made of huge pages, where the kernel finds some.

@@ -62,8 +62,8 @@
 //!
 //! **What runs in signal context.** In inline mode the faulting thread reads local files itself: with pread(2) into the
 //! frames, or, if the bytes are in the page cache, into a buffer and with pwrite(2) into the frames. A custom [`Source`] never runs
-//! there: a thread of the VM calls it, and the faulting thread sleeps on the page's word. (If a source touches another map on a
-//! thread of the VM, that map's source is called right there.) A fault allocates no memory and waits for no lock.
+//! there: a thread of the VM calls it, and the faulting thread sleeps on the page's word. (If a source touches another map of
+//! inline mode on a thread of the VM, that map's source is called right there.) A fault allocates no memory and waits for no lock.
 //!
 //! **Signals and fork.** Threads of the VM take no signals of the program. Threads of the program take none while they hold something that a
 //! fault may wait for. In a child of fork(2) all calls on what it inherited return errors, and touching a map is SIGSEGV, unless the map was

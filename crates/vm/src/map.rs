@@ -303,7 +303,8 @@ impl Map {
         Ok(())
     }
 
-    /// Forgets what was written to `range` of the object in this map: it shows the object's bytes again.
+    /// Forgets what was written to `range` of the object in this map: it shows the object's bytes again, or, after a snapshot of
+    /// the map, those that were frozen last.
     ///
     /// # Errors
     /// Ranges outside the map.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::signals::Masked;
 
 use crate::book::{Base, Book};
 use crate::error::SavedError;
@@ -73,7 +74,11 @@ impl Object {
         let Some(hold) = &self.hold else {
             return Err(SavedError::NotASnapshot { object: self.name().to_owned() });
         };
-        let (shown, _watched) = hold.shown();
+        let (shown, _watched) = {
+            // A signal handler that wrote to a map would wait for what this thread holds.
+            let _masked = Masked::asynchronous();
+            hold.shown()
+        };
         match std::fs::create_dir(path) {
             Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(SavedError::Write { path: path.to_owned(), source });
@@ -397,6 +402,7 @@ impl Vm {
         } else {
             over(&below, &manifest, &self.source(&name, pages)?.core)
         };
+        let _masked = Masked::asynchronous();
         let link = Book::begin(&self.core, Base::saved(&below, &wanted));
         let store = new_store(self, manifest.len_bytes)?;
         self.core.book.lock().put(link.link, link.link, &store);

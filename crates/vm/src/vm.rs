@@ -178,6 +178,9 @@ impl Vm {
     /// until [`Object::flush`], until their frame is reclaimed, or for [`VmOptions::write_back_after`]. Until then they are lost if the
     /// process ends. All maps of the object are shared. Their bytes change, so there are no slices of them.
     ///
+    /// Make one object of a file. Two of them do not see what is written to the other, and each overwrites whole pages. Read nothing into such a
+    /// map past the page cache (O_DIRECT): what a device brings after its page was written back is lost.
+    ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::sync::atomic::Ordering;
