@@ -1,12 +1,15 @@
 //! Frames are taken away, while others map and touch them.
 
-use prepage_core::{PageIndex, PageRange};
+use std::io;
 
+use prepage_core::{PageIndex, PageRange};
 use prepage_sys::signals::Masked;
 
+use crate::buffers::{BUFFER_PAGES, Buffer};
 use crate::error::AccessError;
 use crate::object::{Frames, Object, ObjectCore, clip};
 use crate::pages::Claim;
+use crate::refill::Sums;
 use crate::statistics::{Account, Tally};
 
 /// Pages that are claimed at once: who touches one of them waits for as many to be taken.
@@ -48,94 +51,115 @@ pub(crate) fn take(object: &ObjectCore, range: PageRange) -> Result<u64, AccessE
     outcome.map(|()| evicted).map_err(AccessError::System)
 }
 
-fn evict_batch(
-    object: &ObjectCore,
-    frames: &Frames,
-    range: PageRange,
-    evicted: &mut u64,
-) -> std::io::Result<()> {
-    let mut claims = Vec::new();
+fn evict_batch(object: &ObjectCore, frames: &Frames, range: PageRange, evicted: &mut u64) -> io::Result<()> {
+    let mut claimed = Claimed::room_for(object, frames, range.len() as usize)?;
     let mut page = range.start();
     while page < range.end() {
         match frames.pages.claim_resident(page, range.end()) {
             Some((claim, unwired)) => {
                 object.rewires(frames, unwired);
                 page = claim.range().end();
-                claims.push((claim, 0));
+                claimed.add(claim, 0);
             }
             None => page.0 += 1,
         }
     }
-    let (taken, outcome) = take_claimed(object, frames, claims);
+    let (taken, outcome) = claimed.take();
     *evicted += taken;
     let tally = Tally { pages_evicted: taken, ..Tally::default() };
     object.vm.figures.add(Account::here().cpu, &tally);
     outcome
 }
 
-/// Takes the frames of `claims` away, each wired and with a stamp to leave, 0 for none; gives how many went. Claims of pages that
-/// follow each other stand side by side. Those that the kernel refuses to free stay resident.
-pub(crate) fn take_claimed(
-    object: &ObjectCore,
-    frames: &Frames,
+/// Pages that are claimed to be taken away. Touches of them wait, maybe in a signal handler that interrupted the allocator: so all memory is
+/// taken before the first is claimed, and given back when none is any more.
+pub(crate) struct Claimed<'a> {
+    object: &'a ObjectCore,
+    frames: &'a Frames,
+    /// Each with a stamp to leave, 0 for none.
     claims: Vec<(Claim, u16)>,
-) -> (u64, std::io::Result<()>) {
-    if claims.is_empty() {
-        return (0, Ok(()));
+    /// To keep in mind what the pages hold. What was frozen is not read again.
+    memory: Option<(&'a Sums, Buffer)>,
+}
+
+impl<'a> Claimed<'a> {
+    /// None yet, with room for `most` claims.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub(crate) fn room_for(object: &'a ObjectCore, frames: &'a Frames, most: usize) -> io::Result<Self> {
+        let memory = match object.is_frozen() {
+            true => None,
+            false => {
+                let sums = frames.make_sums(object.pages().len())?;
+                Some((sums, object.vm.request_buffers.take_or_make(1)?))
+            }
+        };
+        Ok(Self { object, frames, claims: Vec::with_capacity(most), memory })
     }
-    frames.sections.wait();
-    let mut outcome = Ok(());
-    let mut listed = false;
-    let mut taken = 0;
-    let mut claims = claims.into_iter().peekable();
-    while let Some(first) = claims.next() {
-        let mut run = first.0.range();
-        let mut of_run = vec![first];
-        while let Some(next) = claims.next_if(|(claim, _)| claim.range().start() == run.end()) {
-            run = PageRange::new(run.start(), next.0.range().end());
-            of_run.push(next);
-        }
-        // One call a run: each makes the kernel interrupt the CPUs that may know the pages.
-        let is_read_again = !object.is_frozen();
-        let remembered = if is_read_again { remember(object, frames, run) } else { Ok(()) };
-        let punched = remembered.and_then(|()| frames.punch(run));
-        if punched.is_ok() {
-            taken += run.len();
-            object.went(frames, run.len());
-        }
-        for (mut claim, stamp) in of_run {
-            let told = match &punched {
-                Ok(()) if stamp != 0 => claim.release_stamped(stamp),
-                Ok(()) => claim.release(),
-                Err(_) => claim.publish(claim.range().len(), None),
-            };
-            listed |= told.listed;
-        }
-        outcome = outcome.and(punched);
+
+    /// Also these, wired; those that follow each other are added one after the other.
+    pub(crate) fn add(&mut self, claim: Claim, stamp: u16) {
+        debug_assert!(self.claims.len() < self.claims.capacity(), "nothing is allocated now");
+        self.claims.push((claim, stamp));
     }
-    if listed {
-        object.vm.jobs.serve_listed_soon();
+
+    /// Takes their frames away; gives how many went. Those that the kernel refuses to free stay resident.
+    pub(crate) fn take(mut self) -> (u64, io::Result<()>) {
+        let (object, frames) = (self.object, self.frames);
+        if !self.claims.is_empty() {
+            frames.sections.wait();
+        }
+        let mut outcome = Ok(());
+        let mut listed = false;
+        let mut taken = 0;
+        let follows =
+            |(claim, _): &(Claim, u16), (next, _): &(Claim, u16)| claim.range().end() == next.range().start();
+        for claims in self.claims.chunk_by_mut(follows) {
+            let run = PageRange::new(claims[0].0.range().start(), claims[claims.len() - 1].0.range().end());
+            // One call a run: each makes the kernel interrupt the CPUs that may know the pages.
+            let remembered =
+                self.memory.as_mut().map_or(Ok(()), |(sums, buffer)| remember(frames, run, sums, buffer));
+            let punched = remembered.and_then(|()| frames.punch(run));
+            if punched.is_ok() {
+                taken += run.len();
+                object.went(frames, run.len());
+            }
+            for (claim, stamp) in claims {
+                let told = match &punched {
+                    Ok(()) => claim.release_stamped(*stamp),
+                    Err(_) => claim.publish(claim.range().len(), None),
+                };
+                listed |= told.listed;
+            }
+            outcome = outcome.and(punched);
+        }
+        if listed {
+            object.vm.jobs.serve_listed_soon();
+        }
+        (taken, outcome)
     }
-    (taken, outcome)
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        if let Some((_, buffer)) = self.memory.take() {
+            self.object.vm.request_buffers.give(buffer);
+        }
+    }
 }
 
 /// Keeps what the pages of `run` hold in mind.
-fn remember(object: &ObjectCore, frames: &Frames, run: PageRange) -> std::io::Result<()> {
-    let sums = frames.make_sums(object.pages().len())?;
-    let mut buffer = object.vm.request_buffers.take_or_make(1)?;
+fn remember(frames: &Frames, run: PageRange, sums: &Sums, buffer: &mut Buffer) -> io::Result<()> {
     let mut start = run.start();
-    let mut outcome = Ok(());
-    while start < run.end() && outcome.is_ok() {
-        let pages = (run.end().0 - start.0).min(crate::buffers::BUFFER_PAGES);
+    while start < run.end() {
+        let pages = (run.end().0 - start.0).min(BUFFER_PAGES);
         let bytes = buffer.pages(pages);
-        outcome = frames.memfd.read_at(bytes, start.offset_bytes());
-        if outcome.is_ok() {
-            sums.keep(start, bytes);
-        }
+        frames.memfd.read_at(bytes, start.offset_bytes())?;
+        sums.keep(start, bytes);
         start.0 += pages;
     }
-    object.vm.request_buffers.give(buffer);
-    outcome
+    Ok(())
 }
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]

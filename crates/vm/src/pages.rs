@@ -425,7 +425,7 @@ impl Claim {
     }
 
     /// As [`Self::release`], and remembers `stamp`, which is not 0, until the pages are queued again.
-    pub(crate) fn release_stamped(mut self, stamp: u16) -> Told {
+    pub(crate) fn release_stamped(&mut self, stamp: u16) -> Told {
         self.settle(self.range.len(), |_| ABSENT | u32::from(stamp) << VALUE)
     }
 

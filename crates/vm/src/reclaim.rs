@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
-use crate::evict::take_claimed;
+use crate::evict::Claimed;
 use crate::object::ObjectCore;
 use crate::order::{Entry, Look, Next, Order, Replacement, Unwiring};
 use crate::pages::{Idleness, Unwire};
@@ -297,12 +297,12 @@ impl Reclaim {
         for of_object in victims.chunk_by(|victim, next| victim.entry.object == next.entry.object) {
             let Some(object) = met.object(pool, of_object[0].entry.object) else { continue };
             let Some(frames) = object.frames() else { continue };
-            let taken = match frames.whole.take_from_kernel() {
-                Ok(_taking) => {
+            let claimed = Claimed::room_for(object, frames, of_object.len());
+            let taken = match (frames.whole.take_from_kernel(), claimed) {
+                (Ok(_taking), Ok(mut claimed)) => {
                     let pages: Vec<PageIndex> =
                         of_object.iter().map(|victim| PageIndex(victim.entry.page)).collect();
                     object.clean(frames, &pages, forced);
-                    let mut claims = Vec::with_capacity(of_object.len());
                     for victim in of_object {
                         let page = PageIndex(victim.entry.page);
                         let claim = if victim.watched && !forced {
@@ -312,12 +312,12 @@ impl Reclaim {
                         };
                         if let Some((claim, unwired)) = claim {
                             object.rewires(frames, unwired);
-                            claims.push((claim, if victim.stamped { now } else { 0 }));
+                            claimed.add(claim, if victim.stamped { now } else { 0 });
                         }
                     }
-                    take_claimed(object, frames, claims).0
+                    claimed.take().0
                 }
-                Err(_) => 0,
+                _ => 0,
             };
             let tally = Tally { pages_evicted: taken, pages_reclaimed: taken, ..Tally::default() };
             object.vm.figures.add(Account::here().cpu, &tally);
