@@ -37,7 +37,7 @@ impl StoreFile {
     /// Whether its program was started once, as far as is known: no start was observed or measured since the one that it was learned
     /// from, and on no later day was it marked as used.
     fn was_started_once(&self, directory: BorrowedFd<'_>) -> bool {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let name = self.path.file_name().unwrap_or_default();
         let Ok(file) = rustix::fs::openat(directory, name, flags, Mode::empty()) else { return true };
         let mut bytes = Vec::new();

@@ -234,7 +234,12 @@ impl Stores {
 
     fn lock(&self, directory: BorrowedFd<'_>, layer: Layer) -> Result<OwnedFd, StoreError> {
         let path = self.directory(layer)?.to_owned();
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR
+            | OFlags::CREATE
+            | OFlags::NOFOLLOW
+            | OFlags::NONBLOCK
+            | OFlags::NOCTTY
+            | OFlags::CLOEXEC;
         let io = |error: Errno| StoreError::Io { path: path.join("lock"), source: error.into() };
         let lock = rustix::fs::openat(directory, "lock", flags, Mode::from_raw_mode(0o600)).map_err(io)?;
         let until = Instant::now() + LOCK_WAIT;
