@@ -125,7 +125,8 @@ impl Place {
         else {
             return;
         };
-        let Ok(observer) = Observer::attach(pid, &ObserveOptions::default()) else { return };
+        let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
+        let Ok(observer) = Observer::attach(pid, &options) else { return };
         let observation = observer.follow(&until.or_readable(stop));
         if observation.files.is_empty() {
             return learner.counters.observed.count();

@@ -37,7 +37,10 @@ fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
         assert!(unit.lines().any(|one| one == "RemainAfterExit=yes"), "{unit}");
     }
     let session = fs::read_to_string(units.join("prepage-session@.service")).unwrap();
-    assert!(session.lines().any(|one| one == "PartOf=user@%i.service"), "the next first login begins it again");
+    assert!(
+        session.lines().any(|one| one == "PartOf=user@%i.service"),
+        "the next first login begins it again"
+    );
     let wanted = units.join("user@.service.wants/prepage-session@.service");
     assert_eq!(
         wanted.canonicalize().unwrap(),
