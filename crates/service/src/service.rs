@@ -400,7 +400,7 @@ impl Service {
     }
 
     fn observe(&self, process: &Process) {
-        let Some(place) = self.learner.place() else { return };
+        let Some(place) = self.learner.place(process.context.uid) else { return };
         // What a shell or a build starts later is a start of its own.
         self.tree.begin(process.context.pid, Kind::Covered, START_WINDOW);
         place.learn(process);
