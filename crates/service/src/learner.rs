@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use prepage_core::profile::observation::Observation;
 use prepage_core::profile::role::is_private;
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
@@ -167,13 +169,17 @@ impl Place {
         };
         let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
         let Ok(observer) = Observer::attach(pid, &options) else { return };
-        let observation = observer.follow(&until.or_readable(stop));
+        let mut observation = observer.follow(&until.or_readable(stop));
+        let is_for_all = is_for_all(process);
+        if is_for_all && !is_of_root(process) {
+            keep_what_is_of_root(&mut observation);
+        }
         if observation.files.is_empty() {
             return learner.counters.observed.count();
         }
         let shown = Shown { observation: Some(observation), ..Shown::default() };
         let key = &process.context.key;
-        let written = if is_for_all(process) {
+        let written = if is_for_all {
             learner.library.update(key, |stores| persist(stores, key, Layer::Machine, &shown))
         } else {
             learner.counters.private.count();
@@ -188,11 +194,26 @@ impl Place {
     }
 }
 
-/// Whether what a start shows may be told to all users of the machine: the program, and the files that its role names.
+/// Whether what a start shows may be told to all users of the machine: the program, and the files that its role names. What another user
+/// than root may have put there is for that user alone.
 fn is_for_all(process: &Process) -> bool {
+    let is_for_all =
+        |path: &Path| public::is_for_all(path) && (is_of_root(process) || public::is_of_root(path));
     !is_private(&process.context.key.role)
-        && public::is_for_all(process.program())
-        && process.places.iter().all(|place| public::is_for_all(place))
+        && is_for_all(process.program())
+        && process.places.iter().all(|place| is_for_all(place))
+}
+
+/// Whether root has started it.
+fn is_of_root(process: &Process) -> bool {
+    process.rights.uid == 0
+}
+
+/// Leaves of what a user's start used what would be there for all others: no user has all of them read files that the user chose, and nobody
+/// learns from names what a user has.
+fn keep_what_is_of_root(observation: &mut Observation) {
+    observation.files.retain(|file| public::is_of_root(Path::new(&file.path)));
+    observation.names.retain(|name| public::is_of_root(Path::new(&name.path)));
 }
 
 /// Processor time of this process.
