@@ -278,7 +278,7 @@ impl Service {
                 return false;
             }
         }
-        let begun = awaited.begin(pid, file.clone());
+        let begun = awaited.begin(pid, || starter_of(pid), file.clone());
         match begun {
             Begun::Done => self.launch(pid, Some(file)),
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
