@@ -71,16 +71,21 @@ impl Known {
         until.is_some_and(|until| until > Instant::now())
     }
 
-    /// Has `look` open some of its files. `None` where somebody waits for them already: one thread is enough to find out that
-    /// a file system does not answer.
-    pub fn look_at<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+    /// Has `look` open some of its files, unless somebody waits for them already: one thread is enough to find out that a file system
+    /// does not answer.
+    ///
+    /// # Errors
+    /// Since when somebody waits.
+    pub fn look_at<T>(&self, look: impl FnOnce() -> T) -> Result<T, Instant> {
         let looked_at = || self.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if looked_at().replace(Instant::now()).is_some() {
-            return None;
+        let now = Instant::now();
+        let since = *looked_at().get_or_insert(now);
+        if since != now {
+            return Err(since);
         }
         let found = look();
         *looked_at() = None;
-        Some(found)
+        Ok(found)
     }
 
     /// Leaves it alone for `pause`.
@@ -140,7 +145,7 @@ mod tests {
             ..Profile::default()
         };
         let known = Known::new(&profile, Rights::of_everybody());
-        assert_eq!(known.past, Profile { starts: profile.starts.clone(), ..Profile::default() });
+        assert_eq!(known.past, Profile { starts: profile.starts, ..Profile::default() });
         assert!(known.planned.sources.is_empty() && known.planned.starts.is_empty());
         let content = known.planned.files.len() * many;
         assert!(known.bytes as usize >= many * size_of::<ColdStart>() + content, "{}", known.bytes);

@@ -305,7 +305,7 @@ impl Service {
             && self.library.is_wanted_by_user(uid, pid, name, program)
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            self.fetches.fetch(&known, Priority::Start, pid);
+            self.fetches.fetch(&known, Priority::Start, uid, pid);
         }
     }
 
@@ -339,7 +339,7 @@ impl Service {
                 return None;
             }
         };
-        let key = &process.context.key;
+        let (key, uid) = (&process.context.key, process.context.uid);
         let name = key.role.split(' ').next().unwrap_or_default();
         let part_of = self.tree.of(pid, &process.parents);
         let is_wanted = part_of != Some(Kind::ByPrefix)
@@ -347,9 +347,9 @@ impl Service {
             && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
         let found = if is_wanted { self.library.find(pid, key, &process.rights).ok() } else { None };
         // What the user wants is known from here on.
-        let predicts = self.library.predicts(process.context.uid);
+        let predicts = self.library.predicts(uid);
         if !predicts {
-            self.idle.iter().for_each(|idle| idle.forget(process.context.uid));
+            self.idle.iter().for_each(|idle| idle.forget(uid));
         }
         let Some(found) = found else {
             self.counters.left_alone.count();
@@ -364,13 +364,13 @@ impl Service {
                     self.library.note(file.clone(), &key.program);
                 }
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
-                self.fetches.fetch(known, Priority::Start, pid)
+                self.fetches.fetch(known, Priority::Start, uid, pid)
             }
             None => {
                 self.counters.unknown.count();
                 file.iter().for_each(|file| self.files.note_stranger(file.clone()));
                 if part_of.is_none() {
-                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program), pid)
+                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program), uid, pid)
                 } else {
                     Done::Unknown
                 }
@@ -386,7 +386,7 @@ impl Service {
         {
             self.files.begin_rest(file, process.rights.uid, done == Done::Warm);
         }
-        let learns = || self.may_observe() && self.library.learns_of(process.context.uid);
+        let learns = || self.may_observe() && self.library.learns_of(uid);
         (part_of.is_none() && is_due && learns()).then_some(process)
     }
 

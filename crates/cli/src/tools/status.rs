@@ -91,6 +91,7 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
             "lost",
             "times the kernel had no room for more events (each time the service looked at all processes)",
         ),
+        ("log_not_written", "times the launch log could not be written"),
         ("crowded", "starts skipped: too many at once"),
         ("hung", "prefetches given up: a file system did not answer"),
     ] {
