@@ -294,15 +294,16 @@ impl Service {
         begun != Begun::Gone
     }
 
-    /// Process `pid` is about to execute the program in `file`: with the rights and the environment that it has itself, mostly.
+    /// Process `pid` is about to execute the program in `file`: with the rights that it has itself, mostly. What environment it gives to the
+    /// program, and under what name it calls it, is known afterwards: [`Self::fetch_for`] stops what was not wanted.
     fn start_early(&self, pid: u32, file: &FileHandle) {
         let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
         let Some(known) = self.library.only_role(file, uid) else { return };
         let program = Path::new(&known.key.program);
-        let name = program.file_name().unwrap_or_default();
+        let called = known.key.role.split(' ').next().unwrap_or_default();
         let is_wanted = self.below.as_ref().is_none_or(|below| program.starts_with(below))
-            && self.library.is_wanted_by_machine(pid, name, program)
-            && self.library.is_wanted_by_user(uid, pid, name, program)
+            && self.library.is_wanted_by_machine(pid, called.as_ref(), program)
+            && self.library.is_wanted_by_user(uid, pid, called.as_ref(), program)
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
             self.fetches.fetch(&known, Priority::Start, uid, pid);
@@ -333,7 +334,10 @@ impl Service {
                 match why {
                     LeftAlone::Prepage => self.tree.begin(pid, Kind::ByPrefix, PREFIX_WINDOW),
                     LeftAlone::Elsewhere => self.counters.elsewhere.count(),
-                    LeftAlone::SwitchedOff => self.counters.left_alone.count(),
+                    LeftAlone::SwitchedOff => {
+                        self.fetches.cancel(pid);
+                        self.counters.left_alone.count();
+                    }
                     LeftAlone::Gone | LeftAlone::Wrapper => {}
                 }
                 return None;
@@ -352,6 +356,7 @@ impl Service {
             self.idle.iter().for_each(|idle| idle.forget(uid));
         }
         let Some(found) = found else {
+            self.fetches.cancel(pid);
             self.counters.left_alone.count();
             return None;
         };
