@@ -22,7 +22,7 @@ export PREPAGE := $(CURDIR)/build/prepage
 
 all: build
 
-## build: the three binaries, in build/
+## build: the three binaries, manual pages and completions, in build/
 build: setup-build
 	@mkdir -p build
 	target=$(STARTER); rustup target add $$target 2>/dev/null || target=$(TARGET); \
@@ -33,6 +33,9 @@ build: setup-build
 	@cp $(BUILD)/release/prepage-tools $(BUILD)/release/prepaged build/
 	crates/sys/agent/build "$(CURDIR)/build/libprepage-agent.so"
 	$(CC) -O2 -Wall -Wextra -shared -fPIC -o build/libprepage-early-fault.so crates/bench/preload/early_fault.c
+	build/prepage man build/man
+	@mkdir -p build/completions
+	for shell in bash zsh fish; do COMPLETE=$$shell build/prepage >build/completions/$$shell || exit 1; done
 
 ## demo: learn and measure python3 and gcc on this machine
 demo: build setup-demo
@@ -245,8 +248,7 @@ FUZZED := profile bundle elf trace perf_data touches argument manifest
 
 .PHONY: packages fuzz bench-first-start bench-observe
 
-## install: the binaries, manual pages, and completions for bash, zsh and fish, under PREFIX
-install: build install-files
+## install: what `make build` has left in build/, under PREFIX: the binaries, manual pages, and completions for bash, zsh and fish
 
 ## deb: a Debian package of the same and the service, build/prepage_VERSION_ARCH.deb; `make try-deb` installs and purges it in a fresh Debian (root)
 deb: build
@@ -256,20 +258,22 @@ try-deb: deb
 	@bench/packages mmdebstrap
 	packaging/deb/try
 
+BUILT := $(addprefix build/,prepage prepage-tools prepaged man/prepage.1 completions/fish libprepage-early-fault.so libprepage-agent.so)
+
 # Where zsh looks; distributions have a directory of their own for packages.
 ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
 
-.PHONY: deb try-deb install-files
-install-files:
+.PHONY: deb try-deb
+# Whoever installs is root, mostly, who may have no cargo, and leaves nothing of root's in build/.
+install:
+	@for file in $(BUILT); do \
+		[ -e $$file ] || { echo "no $$file: run \`make build\` first" >&2; exit 1; }; \
+	done
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools build/prepaged
-	build/prepage man build/man
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 build/man/*.1
-	COMPLETE=bash build/prepage > build/completion
-	install -D -m 644 build/completion $(DESTDIR)$(PREFIX)/share/bash-completion/completions/prepage
-	COMPLETE=zsh build/prepage > build/completion
-	install -D -m 644 build/completion $(DESTDIR)$(ZSH_COMPLETIONS)/_prepage
-	COMPLETE=fish build/prepage > build/completion
-	install -D -m 644 build/completion $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/prepage.fish
+	install -D -m 644 build/completions/bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/prepage
+	install -D -m 644 build/completions/zsh $(DESTDIR)$(ZSH_COMPLETIONS)/_prepage
+	install -D -m 644 build/completions/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/prepage.fish
 	install -D -t $(DESTDIR)$(PREFIX)/lib/prepage build/libprepage-early-fault.so build/libprepage-agent.so
 
 clean:

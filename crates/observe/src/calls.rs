@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use prepage_core::PAGE_SIZE;
+use prepage_sys::pagemap::{PageEntry, PageMap};
 use prepage_sys::syscalls as nr;
 
 use crate::sightings::Inode;
@@ -134,14 +136,20 @@ impl Peek {
         parse_sleeping(&fs::read_to_string(format!("/proc/{}/syscall", self.tid)).ok()?)
     }
 
-    /// The C string at `address`, at most PATH_MAX long.
+    /// The C string at `address`, at most PATH_MAX long, where it is in memory: the call that sleeps has read it. Whatever else lies there
+    /// may be a file's that nobody ever answers for.
     fn string(self, address: u64) -> Option<Vec<u8>> {
         const PATH_BYTES_MAX: usize = 4096;
         let memory = fs::File::open(format!("/proc/{}/mem", self.tid)).ok()?;
+        let pages = PageMap::of(self.tid).ok()?;
         let mut string = Vec::new();
         let mut chunk = [0; 256];
         while string.len() < PATH_BYTES_MAX {
-            let read = memory.read_at(&mut chunk, address.checked_add(string.len() as u64)?).ok()?;
+            let address = address.checked_add(string.len() as u64)?;
+            let mut page = [PageEntry::default()];
+            pages.entries(address, &mut page).ok().filter(|()| page[0].is_present())?;
+            let in_page = (PAGE_SIZE - address % PAGE_SIZE).min(chunk.len() as u64) as usize;
+            let read = memory.read_at(&mut chunk[..in_page], address).ok()?;
             match chunk[..read].iter().position(|&byte| byte == 0) {
                 Some(end) => {
                     string.extend_from_slice(&chunk[..end]);
@@ -168,6 +176,12 @@ fn parse_sleeping(line: &str) -> Option<(u64, [u64; 6])> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use prepage_core::PageRange;
+    use prepage_sys::mapping::FileMapping;
+
     use super::*;
 
     #[test]
@@ -182,13 +196,25 @@ mod tests {
     #[test]
     fn this_process_can_be_looked_at() {
         let me = Peek::at(std::process::id());
-        let path = c"/etc/hostname";
+        let path = std::ffi::CString::new("/etc/hostname").unwrap();
         assert_eq!(me.path(nr::AT_FDCWD, path.as_ptr() as u64), Some("/etc/hostname".into()));
         assert_eq!(me.path(nr::AT_FDCWD, 8), None, "no memory there");
         let file = fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap();
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+        let fd = file.as_raw_fd();
         assert!(me.file(fd).unwrap().ends_with("Cargo.toml"));
         assert_eq!(me.position(fd), Some(0));
+    }
+
+    /// It may be a file's that nobody answers for: who reads it waits for ever.
+    #[test]
+    fn a_path_that_is_not_in_memory_is_not_waited_for() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"/etc/hostname\0").unwrap();
+        let mapped = FileMapping::new(file.as_fd(), PageRange::covering(0, PAGE_SIZE)).unwrap();
+        let me = Peek::at(std::process::id());
+        assert_eq!(me.path(nr::AT_FDCWD, mapped.address()), None);
+        assert_eq!(mapped.byte(0), b'/');
+        assert_eq!(me.path(nr::AT_FDCWD, mapped.address()), Some("/etc/hostname".into()));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::elf::Elf;
+use prepage_profiles::identity::open_regular;
 
 use crate::sightings::Inode;
 
@@ -96,8 +97,9 @@ fn first(loads: &mut HashMap<PathBuf, u64>, time_ns: u64, path: &Path) {
 }
 
 fn elf(path: &Path) -> Option<(Elf, File)> {
-    // Opening a pipe would let go whoever waits at its other end.
-    let file = path.metadata().ok().filter(std::fs::Metadata::is_file).and_then(|_| File::open(path).ok())?;
+    // Looked at before: opening a pipe would let go whoever waits at its other end.
+    let file =
+        path.metadata().ok().filter(std::fs::Metadata::is_file).and_then(|_| open_regular(path).ok())?;
     Some((Elf::parse(&file).ok()?, file))
 }
 

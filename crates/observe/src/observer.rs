@@ -7,6 +7,7 @@ use std::time::Duration;
 use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_sys::perf::PerfError;
+use prepage_sys::rights::Rights;
 use prepage_trace::now_ns;
 
 use crate::armer::Armer;
@@ -48,6 +49,9 @@ pub struct ObserveOptions {
     /// Whether the program may wait until perf is ready, up to 20 ms: then also what a program touches last that ends before
     /// is seen, and the order of all pages.
     pub is_patient: bool,
+    /// With which rights files and names are looked at again that were seen; those of the calling thread where there are none. Who observes
+    /// for others gives those of the process: whoever may put links on the way to a file has them followed so, and not as root.
+    pub rights: Option<Rights>,
 }
 
 /// Nothing of a start can be observed.
@@ -104,6 +108,7 @@ pub struct Observer {
     /// The last touch of a file in the start; before the first, when observing began.
     last_touch_ns: u64,
     unseen: Vec<String>,
+    rights: Option<Rights>,
 }
 
 /// Where pages in use are seen.
@@ -156,7 +161,8 @@ impl Observer {
         let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
         let stalls = if with_stalls { Stalls::attach(pid).ok() } else { None };
         let sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
-        Ok(Self { pid, pages, stalls, inside, sightings, last_touch_ns: now_ns(), unseen })
+        let (last_touch_ns, rights) = (now_ns(), options.rights.clone());
+        Ok(Self { pid, pages, stalls, inside, sightings, last_touch_ns, unseen, rights })
     }
 
     /// Environment variables to be set for the program when it is executed, last and in this order
@@ -190,7 +196,7 @@ impl Observer {
                 return self.finish(until.was_stopped());
             }
             if let Some(next_ns) = next_early_ns.filter(|next| now_ns().saturating_sub(began_ns) >= *next) {
-                follower.so_far(&cut_short(self.sightings.observation()));
+                follower.so_far(&cut_short(observation(&self.sightings, self.rights.as_ref())));
                 next_early_ns = Some(2 * next_ns);
             }
         }
@@ -276,7 +282,7 @@ impl Observer {
         // What a program does later, with files that it will not be given again, is no part of its start.
         self.sightings.forget_after(self.last_touch_ns.saturating_add(QUIET_NS));
         let is_full = self.sightings.is_full();
-        let mut observation = self.sightings.observation();
+        let mut observation = observation(&self.sightings, self.rights.as_ref());
         observation.coverage = if is_full { Coverage::Partial } else { mapped };
         if lost > 0 {
             self.unseen.push(format!("the kernel had no room for {lost} records of faults"));
@@ -306,6 +312,14 @@ impl Observer {
     }
 }
 
+/// What was seen, looked at again with `rights`. Without them nothing is looked at.
+fn observation(sightings: &Sightings, rights: Option<&Rights>) -> Observation {
+    match rights.map(Rights::assume) {
+        Some(Err(_)) => Sightings::default().observation(),
+        _assumed => sightings.observation(),
+    }
+}
+
 fn without_perf(error: &PerfError) -> String {
     format!("the order of pages, and those touched last: {error}")
 }
@@ -321,4 +335,44 @@ fn cut_short(mut observation: Observation) -> Observation {
 /// Whether this process ends with the first one of its namespace of process ids.
 fn is_in_a_container() -> bool {
     std::fs::read_link("/proc/self/ns/pid").is_ok_and(|namespace| namespace.as_os_str() != FIRST_NAMESPACE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use prepage_testing::{Need, has};
+
+    use super::*;
+
+    #[test]
+    fn what_was_seen_is_looked_at_again_with_the_rights_of_the_process() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let paths = ["open", "secret"].map(|name| directory.path().canonicalize().unwrap().join(name));
+        for (path, mode) in paths.iter().zip([0o644, 0o600]) {
+            fs::write(path, "text").unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        // What was made meanwhile is left out: the clock of files stands still for some milliseconds.
+        std::thread::sleep(Duration::from_millis(50));
+        let mut sightings = Sightings::default();
+        for (time_ns, path) in (1..).zip(&paths) {
+            let place = sightings.place(path, None).unwrap();
+            sightings.touch(time_ns, place, PageIndex(0));
+        }
+        let seen = |rights| {
+            observation(&sightings, rights)
+                .files
+                .into_iter()
+                .map(|file| file.path.into())
+                .collect::<Vec<PathBuf>>()
+        };
+        assert_eq!(seen(None), paths);
+        assert_eq!(seen(Some(&Rights::of_everybody())), paths[..1]);
+    }
 }

@@ -11,12 +11,12 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::quantity::parse_size;
+use prepage_profiles::identity::open_regular;
 use prepage_profiles::room;
 
 /// The machine's file.
@@ -247,9 +247,7 @@ impl Config {
 
 /// The file's text; `None` where there is none.
 fn content(path: &Path) -> io::Result<Option<String>> {
-    // A pipe in its place would never be written to.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let file = match File::options().read(true).custom_flags(flags).open(path) {
+    let file = match open_regular(path) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
@@ -311,6 +309,11 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use prepage_testing::{Need, has};
+
     use super::*;
 
     fn parsed(texts: &[&str]) -> Config {
@@ -388,9 +391,42 @@ mod tests {
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         config.read(&pipe);
-        assert_eq!(config, Config::default());
         config.read(dir.path());
-        assert_eq!(config.mistakes.len(), 1, "a directory cannot be read");
+        assert_eq!(config.mistakes.len(), 2, "neither a pipe nor a directory can be read");
+    }
+
+    /// A service that leads a session reads the files of users, who may put links to their terminals there.
+    #[test]
+    fn a_terminal_in_a_files_place_does_not_become_that_of_the_process() {
+        const TERMINAL: &str = "PREPAGE_TEST_TERMINAL";
+        if let Some(terminal) = std::env::var_os(TERMINAL) {
+            Config::default().read(terminal.as_ref());
+            let stat = fs::read_to_string("/proc/self/stat").unwrap();
+            // Behind the name: state, parent, group, session, terminal (proc_pid_stat(5)).
+            assert_eq!(stat.rsplit(") ").next().unwrap().split(' ').nth(4), Some("0"), "it has no terminal");
+            return;
+        }
+        let open =
+            "import os, sys; _, tty = os.openpty(); print(os.ttyname(tty), flush=True); sys.stdin.read()";
+        let command = ["-c", open];
+        if !has(Need::Tool("python3".into())) || !has(Need::Tool("setsid".into())) {
+            return;
+        }
+        let mut holder = Command::new("python3")
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut name = String::new();
+        BufReader::new(holder.stdout.as_mut().unwrap()).read_line(&mut name).unwrap();
+        let test = "config::tests::a_terminal_in_a_files_place_does_not_become_that_of_the_process";
+        let mut leader = Command::new("setsid");
+        leader.arg("--wait").arg(std::env::current_exe().unwrap()).args(["--exact", test]);
+        let passed = leader.env(TERMINAL, name.trim_end()).output().unwrap();
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+        assert!(passed.status.success(), "{}", String::from_utf8_lossy(&passed.stdout));
     }
 
     #[test]

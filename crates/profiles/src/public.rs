@@ -36,6 +36,21 @@ pub fn is_for_all(path: &Path) -> bool {
     !is_below(path, &homes()) && may_be_read_by_all(path)
 }
 
+/// Whether root alone decides what lies at `path`: it and the directories on the way, those that are there, belong to root, and nobody
+/// else may write to them.
+pub fn is_of_root(path: &Path) -> bool {
+    let is_of_root = |one: &Path| match fs::metadata(one) {
+        Ok(metadata) => metadata.uid() == 0 && metadata.mode() & 0o022 == 0,
+        Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+    };
+    // From the top, so that only root's links are followed.
+    let on_the_way: Vec<&Path> = path.ancestors().collect();
+    on_the_way.into_iter().rev().all(|one| {
+        // Where it leads counts, too.
+        is_of_root(one) && one.canonicalize().map_or(true, |real| real.ancestors().all(is_of_root))
+    })
+}
+
 fn is_below(path: &Path, homes: &[String]) -> bool {
     homes.iter().any(|home| path.starts_with(home))
 }
@@ -118,6 +133,33 @@ mod tests {
         assert!(given.starts.is_empty());
         assert_eq!(public(Profile { role: "sh -c #0badcafe".into(), ..profile.clone() }), None);
         assert_eq!(public(Profile { program: "/home/ann/bin/x".into(), ..profile }), None);
+    }
+
+    #[test]
+    fn where_anybody_else_may_write_it_is_not_root_alone_who_decides() {
+        for of_root in ["/usr/bin/env", "/usr/share/no-such-directory/file", "/etc/passwd/file"] {
+            assert!(is_of_root(Path::new(of_root)), "{of_root}");
+        }
+        assert!(!is_of_root(Path::new("/tmp/no-such-file")));
+        if !prepage_testing::has(prepage_testing::Need::Root) {
+            return;
+        }
+        // Whose parent everybody may write to.
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(!is_of_root(dir.path()));
+        let link = tempfile::tempdir_in("/usr/share").unwrap();
+        fs::set_permissions(link.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = |name: &str| link.path().join(name);
+        std::os::unix::fs::symlink(dir.path(), path("link")).unwrap();
+        fs::write(path("file"), "").unwrap();
+        assert!(is_of_root(&path("file")) && is_of_root(&path("none")));
+        assert!(!is_of_root(&path("link")) && !is_of_root(&path("link/name")));
+        for (mode, owner) in [(0o664, 0), (0o646, 0), (0o644, 65534)] {
+            fs::set_permissions(path("file"), fs::Permissions::from_mode(mode)).unwrap();
+            std::os::unix::fs::chown(path("file"), Some(owner), None).unwrap();
+            assert!(!is_of_root(&path("file")), "{mode:o}");
+        }
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub const PROFILES_OF_A_NAME_MAX: usize = 32;
 /// What the profiles of a layer take at most where nobody says otherwise: some thousand programs.
 pub const BYTES_MAX: u64 = 64 << 20;
 
+/// Files of a layer's directory that are looked at to make room: more than there is room for where nobody says otherwise. Whoever puts more
+/// there makes nobody who writes for that user look at all of them.
+pub(crate) const FILES_MAX: usize = 1 << 16;
 /// A used profile is marked as such once in this time.
 const MARK_EVERY: Duration = Duration::from_secs(24 * 3600);
 /// A layer that takes too much is brought this share below what it may take: else each new profile would have all looked at.
@@ -37,14 +40,16 @@ impl StoreFile {
     /// Whether its program was started once, as far as is known: no start was observed or measured since the one that it was learned
     /// from, and on no later day was it marked as used.
     fn was_started_once(&self, directory: BorrowedFd<'_>) -> bool {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let name = self.path.file_name().unwrap_or_default();
         let Ok(file) = rustix::fs::openat(directory, name, flags, Mode::empty()) else { return true };
         let mut bytes = Vec::new();
         let read = File::from(file).take(PAYLOAD_BYTES_MAX).read_to_end(&mut bytes);
         // What makes no sense is of use to nobody.
         let Some(past) = read.ok().and_then(|_| decode_past(&bytes).ok()) else { return true };
-        let learned = SystemTime::UNIX_EPOCH + Duration::from_secs(past.history.updated_unix_s);
+        let learned = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(past.history.updated_unix_s));
+        // Nor does a time that no clock has.
+        let Some(learned) = learned else { return true };
         // By a clock that was ahead it may have been learned later than it was used.
         let is_used_later = apart(self.used, learned) > MARK_EVERY / 2;
         past.history.observations <= 1 && past.starts.is_empty() && !is_used_later
@@ -83,7 +88,7 @@ pub fn taken_in(directory: &Path) -> (usize, u64) {
 /// Removes profiles until those left take at most `bytes_max`, and those named like `written` are at most
 /// [`PROFILES_OF_A_NAME_MAX`]. `written`, which was just written, goes only where it is larger than that by itself.
 pub(crate) fn make_room(path: &Path, directory: BorrowedFd<'_>, written: &str, bytes_max: u64) {
-    let mut files = files_of(path, usize::MAX);
+    let mut files = files_of(path, FILES_MAX);
     let now = SystemTime::now();
     // What a clock that was ahead has marked would stay for as long as the clock was ahead, used or not: it ages from now on.
     for file in files.iter_mut().filter(|file| file.used > now && apart(file.used, now) > MARK_EVERY) {

@@ -30,7 +30,7 @@ use crate::key::ProgramKey;
 use crate::layer::{Layer, StartContextPaths};
 use crate::public::public;
 use crate::replacement::write_at;
-use crate::room::{BYTES_MAX, StoreFile, files_of, make_room, mark_as_used};
+use crate::room::{BYTES_MAX, FILES_MAX, StoreFile, files_of, make_room, mark_as_used};
 use crate::store_error::StoreError;
 use crate::stored::{Found, Listed, Stored};
 use crate::trust;
@@ -234,7 +234,12 @@ impl Stores {
 
     fn lock(&self, directory: BorrowedFd<'_>, layer: Layer) -> Result<OwnedFd, StoreError> {
         let path = self.directory(layer)?.to_owned();
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR
+            | OFlags::CREATE
+            | OFlags::NOFOLLOW
+            | OFlags::NONBLOCK
+            | OFlags::NOCTTY
+            | OFlags::CLOEXEC;
         let io = |error: Errno| StoreError::Io { path: path.join("lock"), source: error.into() };
         let lock = rustix::fs::openat(directory, "lock", flags, Mode::from_raw_mode(0o600)).map_err(io)?;
         let until = Instant::now() + LOCK_WAIT;
@@ -315,9 +320,8 @@ impl Stores {
         let mut profiles = Vec::new();
         for (_, directory) in self.directories() {
             let Ok(Some(opened)) = trust::open_directory(directory, self.uid) else { continue };
-            for file in files_of(directory, usize::MAX)
-                .into_iter()
-                .filter(|file| file.is_named_like(&key.file_name()))
+            for file in
+                files_of(directory, FILES_MAX).into_iter().filter(|file| file.is_named_like(&key.file_name()))
             {
                 if profiles.len() == most {
                     return profiles;

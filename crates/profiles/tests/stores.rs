@@ -378,3 +378,17 @@ fn of_a_layer_full_of_junk_so_much_is_read_and_no_more() {
     assert_eq!(seen(ReadMax { files: 4096, bytes }), (3, 0, true));
     assert_eq!(seen(ReadMax { files: 4096, bytes: 8 }), (0, 0, false));
 }
+
+#[test]
+fn a_profile_of_a_year_that_no_clock_has_is_the_first_to_go() {
+    let (_dir, stores) = place();
+    let [odd, other] = ["odd", "other"].map(key);
+    write(&stores, &odd, Layer::User);
+    let path = stores.path_of(&odd, Layer::User).unwrap();
+    let mut profile = decode(&fs::read(&path).unwrap()).unwrap();
+    profile.history = History { updated_unix_s: u64::MAX, observations: 9, ..profile.history };
+    fs::write(&path, encode(&profile)).unwrap();
+    let size = fs::metadata(&path).unwrap().len();
+    write(&stores.clone().keeping(size + size / 2), &other, Layer::User);
+    assert!(!path.exists() && stores.path_of(&other, Layer::User).unwrap().exists());
+}

@@ -17,6 +17,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_secs(3);
 /// More than machines start while they wait for their disks; few enough that looking at all of them costs little.
 const AWAITED_MAX: usize = 256;
+/// Those of one user but root: a process whose execs fail is awaited in vain, and nobody may crowd out all others.
+const OF_A_USER_MAX: usize = 32;
 /// Files that one process is about to execute: a script, its interpreter, what that is itself interpreted by.
 const OF_A_PROCESS_MAX: usize = 4;
 /// Processes whose last exec is remembered: more than start in the seconds in which one may execute again.
@@ -44,6 +46,7 @@ struct One {
     /// Ascending.
     number: u64,
     pid: u32,
+    uid: u32,
     file: FileHandle,
     /// Where the arguments of the process's parent lie: a process that was forked and executes nothing has them there too.
     parents_arguments_at: u64,
@@ -77,9 +80,9 @@ enum State {
 }
 
 impl Awaited {
-    /// Process `pid` is about to execute `file`. Returns what is to be said of that now; of what is not done yet, [`Self::look`]
+    /// Process `pid` is about to execute `file`; `starter` says whose it is, where that has to be known. Returns what is to be said of that now; of what is not done yet, [`Self::look`]
     /// tells.
-    pub fn begin(&mut self, pid: u32, file: FileHandle) -> Begun {
+    pub fn begin(&mut self, pid: u32, starter: impl FnOnce() -> Option<u32>, file: FileHandle) -> Begun {
         let Some((stat, is_file)) = look_at(pid, &file) else { return Begun::Gone };
         // One that does not run the file yet, and does later, has executed it. Else its parent tells whether it has.
         let parent = if is_file { ProcessStat::of(stat.parent).ok() } else { None };
@@ -88,6 +91,7 @@ impl Awaited {
         let one = One {
             number: self.next_number,
             pid,
+            uid: 0,
             file,
             parents_arguments_at: parent.map_or(0, |parent| parent.arguments_at),
             arguments_at: stat.arguments_at,
@@ -106,10 +110,12 @@ impl Awaited {
                     let oldest = self.all.iter().position(|other| other.pid == pid).expect("there are some");
                     self.all.remove(oldest);
                 }
-                if self.all.len() >= AWAITED_MAX {
+                let Some(uid) = starter() else { return Begun::Gone };
+                let of_user = self.all.iter().filter(|other| other.uid == uid).count();
+                if self.all.len() >= AWAITED_MAX || uid != 0 && of_user >= OF_A_USER_MAX {
                     return Begun::Crowded;
                 }
-                self.all.push(one);
+                self.all.push(One { uid, ..one });
                 Begun::Awaited
             }
             State::Other => Begun::Gone,

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_profiles::identity::open_directory;
 use prepage_sys::extents::extents;
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +71,8 @@ impl Names {
         if metadata.dev() != number || !self.inodes.insert(metadata.ino()) || !metadata.is_dir() {
             return;
         }
-        let extents = File::open(path).and_then(|directory| extents(directory.as_fd())).unwrap_or_default();
+        let extents =
+            open_directory(path).and_then(|directory| extents(directory.as_fd())).unwrap_or_default();
         self.directories.extend(extents.iter().map(|extent| (extent.physical_bytes, extent.len_bytes)));
     }
 }

@@ -52,6 +52,8 @@ counters! {
     private,
     /// Observations that could not be kept.
     not_kept,
+    /// Times that the launch log could not be written.
+    log_not_written,
     /// Rounds in which names were looked up.
     name_rounds,
     /// Programs of which pages were brought in because they were expected.

@@ -28,6 +28,8 @@ pub(crate) const APART: Duration = Duration::from_secs(1);
 const FETCH_MAX: Duration = Duration::from_secs(30);
 /// A prefetch that has not ended this long after it was cancelled hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
+/// A look whether files are in memory that takes longer than this hangs.
+const LOOK_HANGS_AFTER: Duration = Duration::from_secs(3);
 /// A file system that does not answer is not asked again for this long.
 const LEFT_ALONE: Duration = Duration::from_secs(600);
 /// A service is moved to another control group by hand at most.
@@ -42,8 +44,10 @@ pub enum Done {
     Fetched,
     /// Its pages were in memory.
     Warm,
-    /// It was fetched for a moment before.
+    /// It was fetched for this user a moment before.
     Recent,
+    /// Fetching gains nothing on this device, or a file system does not answer.
+    LeftAlone,
     /// What its other roles have in common was fetched.
     Guessed,
     /// Nothing is known of it.
@@ -56,8 +60,8 @@ pub struct Fetches {
     counters: Arc<Counters>,
     readers: Mutex<HashMap<u64, Crew>>,
     under_way: Mutex<Vec<UnderWay>>,
-    /// What was done last for each program and role.
-    recent: Mutex<HashMap<(String, String), Recent>>,
+    /// What was done last for each user, program and role: no user is told what was done for another.
+    recent: Mutex<HashMap<(u32, String, String), Recent>>,
     /// For the next prefetch.
     budget: Mutex<Option<Budget>>,
     /// The control groups of this process, and when they were looked up: that reads all mounts.
@@ -79,6 +83,8 @@ struct Recent {
 struct UnderWay {
     engine: Engine,
     known: Arc<Known>,
+    /// For this process.
+    pid: u32,
     began: Instant,
 }
 
@@ -99,37 +105,45 @@ impl Fetches {
         *lock(&self.budget) = Some(budget);
     }
 
-    /// Fetches what is known for process `pid`, unless it is in memory. Returns what was done for this process, also where that was
-    /// in an earlier call.
-    pub fn fetch(&self, known: &Arc<Known>, priority: Priority, pid: u32) -> Done {
+    /// Fetches what is known for process `pid` of user `uid`, unless it is in memory. Returns what was done for this process, also where
+    /// that was in an earlier call.
+    pub fn fetch(&self, known: &Arc<Known>, priority: Priority, uid: u32, pid: u32) -> Done {
         if known.turn != Turn::Prefetch || known.is_left_alone() {
-            return Done::Recent;
+            return Done::LeftAlone;
         }
-        if let Some(done) = self.recent(&known.key, pid) {
+        let name = name_of(uid, &known.key);
+        if let Some(done) = self.recent(&name, pid) {
             return done;
         }
-        let done = self.fetch_now(known, priority);
-        if let Some(recent) = lock(&self.recent).get_mut(&name_of(&known.key)).filter(|one| one.pid == pid) {
+        let done = self.fetch_now(known, priority, pid);
+        if let Some(recent) = lock(&self.recent).get_mut(&name).filter(|one| one.pid == pid) {
             recent.done = done;
         }
         done
     }
 
-    fn fetch_now(&self, known: &Arc<Known>, priority: Priority) -> Done {
+    /// Stops what is fetched for process `pid`, for which nothing is to be done.
+    pub fn cancel(&self, pid: u32) {
+        lock(&self.under_way).iter().filter(|one| one.pid == pid).for_each(|one| one.engine.cancel());
+    }
+
+    fn fetch_now(&self, known: &Arc<Known>, priority: Priority, pid: u32) -> Done {
         let mut engine = Engine::new(known.planned.clone(), &known.figures);
         let budget = lock(&self.budget).take();
         engine.keep_within(budget.unwrap_or_else(Budget::of_process));
         {
             let Ok(_assumed) = known.rights.assume() else { return Done::Unknown };
             match known.look_at(|| engine.is_warm()) {
-                Some(false) => {}
-                Some(true) => {
+                Ok(false) => {}
+                Ok(true) => {
                     self.counters.warm.count();
                     return Done::Warm;
                 }
-                None => {
-                    self.counters.hung.count();
-                    return Done::Unknown;
+                Err(since) => {
+                    if since.elapsed() > LOOK_HANGS_AFTER {
+                        self.counters.hung.count();
+                    }
+                    return Done::LeftAlone;
                 }
             }
         }
@@ -147,32 +161,32 @@ impl Fetches {
             )
         });
         self.counters.fetched.count();
-        let under_way = UnderWay { engine, known: known.clone(), began: Instant::now() };
+        let under_way = UnderWay { engine, known: known.clone(), pid, began: Instant::now() };
         lock(&self.under_way).push(under_way);
         Done::Fetched
     }
 
-    /// What was done a moment ago for a program in this role, by anybody's profile, as process `pid` is to be told; `None` where
+    /// What was done a moment ago for a user's program in a role, by anybody's profile, as process `pid` is to be told; `None` where
     /// nothing was. It counts as done now.
-    fn recent(&self, key: &ProgramKey, pid: u32) -> Option<Done> {
+    fn recent(&self, name: &(u32, String, String), pid: u32) -> Option<Done> {
         let mut recent = lock(&self.recent);
         if recent.len() >= RECENT_MAX {
             recent.retain(|_, one| one.at.elapsed() < APART);
         }
         let at = Instant::now();
-        let before = recent.get(&name_of(key)).filter(|one| at - one.at < APART).copied();
+        let before = recent.get(name).filter(|one| at - one.at < APART).copied();
         let holds = |one: &Recent| one.pid == pid || one.done == Done::Warm;
         let done = before.filter(holds).map_or(Done::Recent, |one| one.done);
-        recent.insert(name_of(key), Recent { at, pid, done });
+        recent.insert(name.clone(), Recent { at, pid, done });
         before.map(|_| done)
     }
 
-    /// Fetches for process `pid` what the roles of `program` have in common.
-    pub fn fetch_guess(&self, program: &str, guess: Option<Profile>, pid: u32) -> Done {
+    /// Fetches for process `pid` of user `uid` what the roles of `program` have in common.
+    pub fn fetch_guess(&self, program: &str, guess: Option<Profile>, uid: u32, pid: u32) -> Done {
         let Some(mut guess) = guess else { return Done::Unknown };
         guess.program = program.to_owned();
         let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
-        match self.fetch(&known, Priority::Guess, pid) {
+        match self.fetch(&known, Priority::Guess, uid, pid) {
             Done::Fetched => {
                 self.counters.guessed.count();
                 Done::Guessed
@@ -190,7 +204,7 @@ impl Fetches {
     /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left.
     pub fn look(&self) -> bool {
         let mut under_way = lock(&self.under_way);
-        under_way.retain(|UnderWay { engine, known, began }| {
+        under_way.retain(|UnderWay { engine, known, began, .. }| {
             if !engine.wait_for(Duration::ZERO) {
                 if began.elapsed() < FETCH_MAX {
                     return true;
@@ -222,10 +236,37 @@ impl Fetches {
 }
 
 /// As `recent` has it.
-fn name_of(key: &ProgramKey) -> (String, String) {
-    (key.program.clone(), key.role.clone())
+fn name_of(uid: u32, key: &ProgramKey) -> (u32, String, String) {
+    (uid, key.program.clone(), key.role.clone())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_user_is_told_what_was_done_for_another() {
+        let fetches = Fetches::new(Arc::default());
+        let key = ProgramKey { program: "/bin/program".into(), role: "program".into() };
+        let name = |uid| name_of(uid, &key);
+        assert_eq!(fetches.recent(&name(7), 1), None);
+        assert_eq!(fetches.recent(&name(8), 2), None);
+        assert_eq!(fetches.recent(&name(7), 3), Some(Done::Recent));
+    }
+
+    #[test]
+    fn what_is_left_alone_is_not_said_to_be_fetched_and_only_what_takes_long_to_hang() {
+        let counters = Arc::new(Counters::default());
+        let fetches = Fetches::new(counters.clone());
+        let known = Arc::new(Known::new(&Profile::default(), Rights::of_everybody()));
+        let looked = known.look_at(|| fetches.fetch(&known, Priority::Start, 7, 1));
+        assert_eq!(looked, Ok(Done::LeftAlone), "somebody looks already");
+        assert_eq!(counters.hung.get(), 0);
+        known.leave_alone(LEFT_ALONE);
+        assert_eq!(fetches.fetch(&known, Priority::Start, 8, 2), Done::LeftAlone);
+    }
 }

@@ -311,7 +311,7 @@ impl Idle {
         };
         for page in pages {
             if page.write(&directory).is_err() {
-                self.counters.not_kept.count();
+                self.counters.log_not_written.count();
                 lock(&self.log).not_written(&page);
             }
         }

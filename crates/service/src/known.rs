@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::DeviceFigures;
 use prepage_core::profile::gain::Turn;
-use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_core::profile::{Fingerprint, Profile, ProfiledFile};
 use prepage_prefetch::choose::Choice;
 use prepage_prefetch::launch::LaunchOptions;
 use prepage_profiles::ProgramKey;
@@ -27,7 +27,7 @@ pub struct Known {
     pub turn: Turn,
     /// What is worth fetching.
     pub planned: Arc<Profile>,
-    /// The profile's history and starts, without what it lists.
+    /// The profile's history and starts, and nothing else of it.
     pub past: Profile,
     /// About what it takes in memory.
     pub bytes: u64,
@@ -42,10 +42,12 @@ impl Known {
     pub fn new(profile: &Profile, rights: Rights) -> Self {
         // Gains belong to a user's device and are kept there: nothing is tried out in what all share.
         let choice = Choice::new(profile, &LaunchOptions::default(), false);
-        let past = Profile { files: Vec::new(), lookups: Vec::new(), ..profile.clone() };
+        let past = Profile { history: profile.history, starts: profile.starts.clone(), ..Profile::default() };
         let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
-        let bytes = bytes_of(&choice.planned);
         let Choice { device, figures, turn, planned } = choice;
+        // What is fetched needs neither.
+        let planned = Profile { starts: Vec::new(), sources: Vec::new(), ..planned };
+        let bytes = bytes_of(&planned) + bytes_of(&past);
         let planned = Arc::new(planned);
         let has_changed = AtomicBool::new(false);
         Self {
@@ -69,16 +71,21 @@ impl Known {
         until.is_some_and(|until| until > Instant::now())
     }
 
-    /// Has `look` open some of its files. `None` where somebody waits for them already: one thread is enough to find out that
-    /// a file system does not answer.
-    pub fn look_at<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+    /// Has `look` open some of its files, unless somebody waits for them already: one thread is enough to find out that a file system
+    /// does not answer.
+    ///
+    /// # Errors
+    /// Since when somebody waits.
+    pub fn look_at<T>(&self, look: impl FnOnce() -> T) -> Result<T, Instant> {
         let looked_at = || self.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if looked_at().replace(Instant::now()).is_some() {
-            return None;
+        let now = Instant::now();
+        let since = *looked_at().get_or_insert(now);
+        if since != now {
+            return Err(since);
         }
         let found = look();
         *looked_at() = None;
-        Some(found)
+        Ok(found)
     }
 
     /// Leaves it alone for `pause`.
@@ -106,17 +113,43 @@ impl Known {
 /// About what it takes in memory.
 fn bytes_of(profile: &Profile) -> u64 {
     const NAME_BYTES: usize = 64;
+    let content = |content: &Fingerprint| match content {
+        Fingerprint::BuildId(id) => id.len(),
+        Fingerprint::Ends { .. } => 0,
+    };
     let file = |file: &ProfiledFile| {
-        size_of::<ProfiledFile>() + file.path.len() + size_of_val(&file.extents[..]) + NAME_BYTES
+        let own = size_of::<ProfiledFile>() + file.path.len() + content(&file.fingerprint);
+        own + size_of_val(&file.extents[..]) + NAME_BYTES
     };
     let files: usize = profile.files.iter().map(file).sum();
     let names: usize = profile.lookups.iter().map(|name| name.path.len() + NAME_BYTES).sum();
-    (files + names) as u64
+    (files + names + size_of_val(&profile.starts[..]) + profile.program.len() + profile.role.len()) as u64
 }
 
 #[cfg(test)]
 mod tests {
+    use prepage_core::profile::ColdStart;
+
     use super::*;
+
+    /// A user's file may hold much of anything.
+    #[test]
+    fn what_is_kept_is_counted_and_what_no_start_needs_is_not_kept() {
+        let many = 10_000;
+        let file =
+            ProfiledFile { fingerprint: Fingerprint::BuildId(vec![1; many]), ..ProfiledFile::default() };
+        let profile = Profile {
+            sources: vec![1; many],
+            starts: vec![ColdStart::default(); many],
+            files: vec![file],
+            ..Profile::default()
+        };
+        let known = Known::new(&profile, Rights::of_everybody());
+        assert_eq!(known.past, Profile { starts: profile.starts, ..Profile::default() });
+        assert!(known.planned.sources.is_empty() && known.planned.starts.is_empty());
+        let content = known.planned.files.len() * many;
+        assert!(known.bytes as usize >= many * size_of::<ColdStart>() + content, "{}", known.bytes);
+    }
 
     #[test]
     fn what_was_learned_by_a_clock_that_was_ahead_is_learned_from_again() {

@@ -1,10 +1,13 @@
 //! Observe and persist: what programs use that nobody has learned yet, within a share of the processor.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use prepage_core::profile::observation::Observation;
 use prepage_core::profile::role::is_private;
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
@@ -21,6 +24,10 @@ use crate::process::Process;
 const WINDOW: Duration = Duration::from_secs(30);
 /// Starts observed at once.
 const OBSERVED_MAX: usize = 2;
+/// An observation that takes this much longer than it may waits for somebody who may never answer.
+const HANGS_AFTER: Duration = Duration::from_secs(30);
+/// Observations that hang. Others take their places; where as many hang, nothing is learned any more.
+const HANGING_MAX: usize = 4;
 
 /// Learns the machine's programs.
 #[derive(Debug)]
@@ -30,7 +37,7 @@ pub struct Learner {
     began: Instant,
     allowance: Mutex<Allowance>,
     spent_ns: AtomicU64,
-    at_work: AtomicUsize,
+    observed: Mutex<Observed>,
     /// Readable, by who ends the service, once all observations are to end.
     stop: OwnedFd,
     /// While it is open the kernel is ready for perf events: opening others takes no time.
@@ -39,15 +46,48 @@ pub struct Learner {
 
 /// A place among those who observe.
 #[derive(Debug)]
-pub struct Place(Arc<Learner>);
+pub struct Place {
+    learner: Arc<Learner>,
+    number: u64,
+}
+
+/// The starts that are observed. Protected by `Learner::observed`.
+#[derive(Debug, Default)]
+struct Observed {
+    /// By number: whose start, and since when.
+    all: HashMap<u64, (u32, Instant)>,
+    next_number: u64,
+}
+
+impl Observed {
+    fn hanging(&self, now: Instant) -> impl Iterator<Item = u32> {
+        let hangs = move |began: Instant| now.saturating_duration_since(began) > WINDOW + HANGS_AFTER;
+        self.all.values().filter(move |(_, began)| hangs(*began)).map(|(uid, _)| *uid)
+    }
+
+    fn has_room(&self, now: Instant) -> bool {
+        let hanging = self.hanging(now).count();
+        hanging < HANGING_MAX && self.all.len() - hanging < OBSERVED_MAX
+    }
+
+    /// The number of a place for a start of user `uid`, if there is room. A user of whom one hangs is not waited for once more.
+    fn take(&mut self, uid: u32, now: Instant) -> Option<u64> {
+        if !self.has_room(now) || self.hanging(now).any(|other| other == uid) {
+            return None;
+        }
+        self.next_number += 1;
+        self.all.insert(self.next_number, (uid, now));
+        Some(self.next_number)
+    }
+}
 
 impl Learner {
     /// One that ends its observations when `stop` is readable.
     pub fn new(library: Arc<Library>, counters: Arc<Counters>, stop: OwnedFd) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |number| number.get() as u64);
         let allowance = Mutex::new(Allowance::new(processors, Duration::ZERO));
-        let (began, spent_ns, at_work) = (Instant::now(), AtomicU64::new(0), AtomicUsize::new(0));
-        Self { library, counters, began, allowance, spent_ns, at_work, stop, ready: Mutex::new(None) }
+        let (began, spent_ns, observed) = (Instant::now(), AtomicU64::new(0), Mutex::default());
+        Self { library, counters, began, allowance, spent_ns, observed, stop, ready: Mutex::new(None) }
     }
 
     /// Gets the kernel ready for observations. Takes some milliseconds.
@@ -61,7 +101,7 @@ impl Learner {
     /// Whether there is processor time left to observe with.
     pub fn may_observe(&self) -> bool {
         self.library.learns()
-            && self.at_work.load(Ordering::Relaxed) < OBSERVED_MAX
+            && self.observed().has_room(Instant::now())
             && self.allowance().has_some(self.began.elapsed())
     }
 
@@ -69,9 +109,13 @@ impl Learner {
         self.allowance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether anybody observes.
     pub fn is_at_work(&self) -> bool {
-        self.at_work.load(Ordering::Relaxed) > 0
+        !self.observed().all.is_empty()
     }
 
     /// Waits until nobody observes, `most` at most.
@@ -87,21 +131,19 @@ impl Learner {
         self.spent_ns.load(Ordering::Relaxed)
     }
 
-    /// A place to observe in, if there is one left.
-    pub fn place(self: &Arc<Self>) -> Option<Place> {
+    /// A place to observe a start of user `uid` in, if there is one left.
+    pub fn place(self: &Arc<Self>, uid: u32) -> Option<Place> {
         if !self.may_observe() {
             return None;
         }
-        let taken = self.at_work.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at_work| {
-            (at_work < OBSERVED_MAX).then_some(at_work + 1)
-        });
-        taken.ok().map(|_| Place(self.clone()))
+        let number = self.observed().take(uid, Instant::now())?;
+        Some(Place { learner: self.clone(), number })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.at_work.fetch_sub(1, Ordering::Relaxed);
+        self.learner.observed().all.remove(&self.number);
     }
 }
 
@@ -109,7 +151,7 @@ impl Place {
     /// Observes a start to its end, and writes what it showed into the machine's layer; what is one user's own, with that user's
     /// rights into the user's.
     pub fn learn(&self, process: &Process) {
-        let learner = &*self.0;
+        let learner = &*self.learner;
         let before_ns = processor_ns();
         self.observe(process);
         // What else this process did meanwhile counts too: rather too much than too little.
@@ -119,20 +161,25 @@ impl Place {
     }
 
     fn observe(&self, process: &Process) {
-        let learner = &*self.0;
+        let learner = &*self.learner;
         let pid = process.context.pid;
         let (Ok(until), Ok(stop)) = (Until::ended_or(pid, WINDOW), learner.stop.as_fd().try_clone_to_owned())
         else {
             return;
         };
-        let Ok(observer) = Observer::attach(pid, &ObserveOptions::default()) else { return };
-        let observation = observer.follow(&until.or_readable(stop));
+        let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
+        let Ok(observer) = Observer::attach(pid, &options) else { return };
+        let mut observation = observer.follow(&until.or_readable(stop));
+        let is_for_all = is_for_all(process);
+        if is_for_all && !is_of_root(process) {
+            keep_what_is_of_root(&mut observation);
+        }
         if observation.files.is_empty() {
             return learner.counters.observed.count();
         }
         let shown = Shown { observation: Some(observation), ..Shown::default() };
         let key = &process.context.key;
-        let written = if is_for_all(process) {
+        let written = if is_for_all {
             learner.library.update(key, |stores| persist(stores, key, Layer::Machine, &shown))
         } else {
             learner.counters.private.count();
@@ -147,15 +194,52 @@ impl Place {
     }
 }
 
-/// Whether what a start shows may be told to all users of the machine: the program, and the files that its role names.
+/// Whether what a start shows may be told to all users of the machine: the program, and the files that its role names. What another user
+/// than root may have put there is for that user alone.
 fn is_for_all(process: &Process) -> bool {
+    let is_for_all =
+        |path: &Path| public::is_for_all(path) && (is_of_root(process) || public::is_of_root(path));
     !is_private(&process.context.key.role)
-        && public::is_for_all(process.program())
-        && process.places.iter().all(|place| public::is_for_all(place))
+        && is_for_all(process.program())
+        && process.places.iter().all(|place| is_for_all(place))
+}
+
+/// Whether root has started it.
+fn is_of_root(process: &Process) -> bool {
+    process.rights.uid == 0
+}
+
+/// Leaves of what a user's start used what would be there for all others: no user has all of them read files that the user chose, and nobody
+/// learns from names what a user has.
+fn keep_what_is_of_root(observation: &mut Observation) {
+    observation.files.retain(|file| public::is_of_root(Path::new(&file.path)));
+    observation.names.retain(|name| public::is_of_root(Path::new(&name.path)));
 }
 
 /// Processor time of this process.
 fn processor_ns() -> u64 {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn observations_that_hang_leave_their_places_to_those_of_other_users() {
+        let mut observed = Observed::default();
+        let began = Instant::now();
+        assert!(observed.take(7, began).is_some() && observed.take(7, began).is_some());
+        assert_eq!(observed.take(8, began + WINDOW), None);
+        let later = began + WINDOW + 2 * HANGS_AFTER;
+        assert_eq!(observed.take(7, later), None, "of this user two hang");
+        assert!(observed.take(8, later).is_some() && observed.take(9, later).is_some());
+        assert_eq!(observed.take(10, later), None);
+        let end = later + WINDOW + 2 * HANGS_AFTER;
+        assert_eq!(observed.take(10, end), None, "too many hang");
+        let first = *observed.all.keys().min().unwrap();
+        observed.all.remove(&first);
+        assert!(observed.take(10, end).is_some());
+    }
 }

@@ -357,10 +357,14 @@ impl Library {
         own.and_then(|own| own.find(key)).or_else(|| machine.find(key))
     }
 
-    /// All that is in memory, the machine's first.
+    /// All that is in memory and wanted, the machine's first.
     pub fn all(&self) -> Vec<Arc<Known>> {
         let state = self.lock();
+        if !state.machine.config.enabled {
+            return Vec::new();
+        }
         let shelves = std::iter::once(&state.machine).chain(state.users.values());
+        let shelves = shelves.filter(|shelf| shelf.config.enabled);
         shelves.flat_map(|shelf| shelf.by_key.values().cloned()).collect()
     }
 

@@ -14,7 +14,7 @@ use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_observe::sightings::{PAGES_MAX, Sightings};
 use prepage_profiles::elf::Elf;
-use prepage_profiles::identity::{identity_of, open_to_read};
+use prepage_profiles::identity::{identity_of, open_directory, open_to_read};
 use prepage_sys::exec_watch::{ExecWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::page_flags::{Noted, PageFlags};
@@ -149,7 +149,7 @@ impl Opened {
             let is_it =
                 |point: &Path| rustix::fs::statvfs(point).is_ok_and(|statvfs| statvfs.f_fsid == file_system);
             let point = all.map(|one| one.point).find(|point| is_it(point))?;
-            File::open(point).ok()
+            open_directory(&point).ok()
         };
         self.places.entry(file_system).or_insert_with(find).as_ref()
     }
@@ -185,7 +185,10 @@ impl Opened {
             }
             used.into_iter().for_each(|page| _ = sightings.touch(*time_ns, place, page));
         }
-        let mut observation = self.sightings.observation();
+        let mut observation = {
+            let _assumed = rights.assume()?;
+            self.sightings.observation()
+        };
         let is_whole = !self.is_lost && !self.sightings.is_full();
         observation.coverage = if is_whole { Coverage::Superset } else { Coverage::Partial };
         observation.names_coverage = observation.coverage;

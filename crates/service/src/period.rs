@@ -99,7 +99,7 @@ impl PeriodReport {
 /// Runs from now on until the machine is quiet.
 ///
 /// # Errors
-/// [`ServiceError`]; where nothing can be learned, what is known is fetched before.
+/// [`ServiceError`]; where nothing can be learned, at the end, after what is known was brought in.
 pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, ServiceError> {
     let mut early = options.root.as_deref().map(Early::enter).transpose()?;
     let config = config(subject);
@@ -121,10 +121,6 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let mut report = PeriodReport { began_s: uptime_s(), ..PeriodReport::default() };
     let rights = subject.rights();
     let is_learning = options.learn && config.learn;
-    let mut opened = None;
-    if is_learning && early.is_none() {
-        opened = Some(Opened::watch(of(subject)).map_err(ServiceError::Watch)?);
-    }
     let device = match &mut early {
         Some(early) => early.device.take(),
         None if subject == Subject::Boot => Device::of(Path::new("/")).ok().flatten(),
@@ -142,19 +138,18 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     };
     let (mut budget, opens) = early.map(|early| (early.budget, early.opens)).unzip();
     let replay = Replay::begin(known, &rights, || budget.take().unwrap_or_else(Budget::of_process))?;
+    // What is known is brought in also where nothing can be learned.
+    let mut opened = (is_learning && opens.is_none()).then(|| Opened::watch(of(subject)));
     notify::say("READY=1");
     if let Some(opens) = opens {
         early::wait_for_proc()?;
-        if is_learning {
-            opened =
-                Some(opens.and_then(|opens| Opened::over(opens, of(subject))).map_err(ServiceError::Watch)?);
-        }
+        opened = is_learning.then(|| Opened::over(opens?, of(subject)));
     }
     let (mut quiet, mut sampler) = (Quiet::new(options.quiet_s, options.at_most), Sampler::default());
     let mut next = began + SECOND;
     let (end, is_short) = loop {
         std::thread::sleep(LOOK_EVERY);
-        if let Some(opened) = &mut opened {
+        if let Some(Ok(opened)) = &mut opened {
             opened.look();
         }
         let is_fetching = replay.is_at_work();
@@ -174,9 +169,9 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     (report.is_quiet, report.unix_s) = (end == End::Quiet, unix_s());
     replay.cancel();
     (report.fetched_blocks, report.fetched_pages) = replay.fetched_pages();
-    if let Some(opened) = opened {
-        let seen = opened.observation(&rights, &replay.own_uses());
-        let mut observation = seen.map_err(ServiceError::Watch)?;
+    let seen = opened.map(|opened| opened?.observation(&rights, &replay.own_uses())).transpose();
+    let (seen, refused) = seen.map_or_else(|error| (None, Some(error)), |seen| (seen, None));
+    if let Some(mut observation) = seen {
         // What was not waited for may have been used later, and what has left memory is not seen.
         if end == End::TimeIsUp || is_short {
             make_partial(&mut observation);
@@ -204,7 +199,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     if subject == Subject::Boot {
         write(&report, stores.directory(subject.layer())?);
     }
-    Ok(report)
+    refused.map_or(Ok(report), |error| Err(ServiceError::Watch(error)))
 }
 
 /// Seconds since the kernel began.

@@ -278,7 +278,7 @@ impl Service {
                 return false;
             }
         }
-        let begun = awaited.begin(pid, file.clone());
+        let begun = awaited.begin(pid, || starter_of(pid), file.clone());
         match begun {
             Begun::Done => self.launch(pid, Some(file)),
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
@@ -294,18 +294,19 @@ impl Service {
         begun != Begun::Gone
     }
 
-    /// Process `pid` is about to execute the program in `file`: with the rights and the environment that it has itself, mostly.
+    /// Process `pid` is about to execute the program in `file`: with the rights that it has itself, mostly. What environment it gives to the
+    /// program, and under what name it calls it, is known afterwards: [`Self::fetch_for`] stops what was not wanted.
     fn start_early(&self, pid: u32, file: &FileHandle) {
         let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
         let Some(known) = self.library.only_role(file, uid) else { return };
         let program = Path::new(&known.key.program);
-        let name = program.file_name().unwrap_or_default();
+        let called = known.key.role.split(' ').next().unwrap_or_default();
         let is_wanted = self.below.as_ref().is_none_or(|below| program.starts_with(below))
-            && self.library.is_wanted_by_machine(pid, name, program)
-            && self.library.is_wanted_by_user(uid, pid, name, program)
+            && self.library.is_wanted_by_machine(pid, called.as_ref(), program)
+            && self.library.is_wanted_by_user(uid, pid, called.as_ref(), program)
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            self.fetches.fetch(&known, Priority::Start, pid);
+            self.fetches.fetch(&known, Priority::Start, uid, pid);
         }
     }
 
@@ -333,13 +334,16 @@ impl Service {
                 match why {
                     LeftAlone::Prepage => self.tree.begin(pid, Kind::ByPrefix, PREFIX_WINDOW),
                     LeftAlone::Elsewhere => self.counters.elsewhere.count(),
-                    LeftAlone::SwitchedOff => self.counters.left_alone.count(),
+                    LeftAlone::SwitchedOff => {
+                        self.fetches.cancel(pid);
+                        self.counters.left_alone.count();
+                    }
                     LeftAlone::Gone | LeftAlone::Wrapper => {}
                 }
                 return None;
             }
         };
-        let key = &process.context.key;
+        let (key, uid) = (&process.context.key, process.context.uid);
         let name = key.role.split(' ').next().unwrap_or_default();
         let part_of = self.tree.of(pid, &process.parents);
         let is_wanted = part_of != Some(Kind::ByPrefix)
@@ -347,11 +351,12 @@ impl Service {
             && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
         let found = if is_wanted { self.library.find(pid, key, &process.rights).ok() } else { None };
         // What the user wants is known from here on.
-        let predicts = self.library.predicts(process.context.uid);
+        let predicts = self.library.predicts(uid);
         if !predicts {
-            self.idle.iter().for_each(|idle| idle.forget(process.context.uid));
+            self.idle.iter().for_each(|idle| idle.forget(uid));
         }
         let Some(found) = found else {
+            self.fetches.cancel(pid);
             self.counters.left_alone.count();
             return None;
         };
@@ -364,13 +369,13 @@ impl Service {
                     self.library.note(file.clone(), &key.program);
                 }
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
-                self.fetches.fetch(known, Priority::Start, pid)
+                self.fetches.fetch(known, Priority::Start, uid, pid)
             }
             None => {
                 self.counters.unknown.count();
                 file.iter().for_each(|file| self.files.note_stranger(file.clone()));
                 if part_of.is_none() {
-                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program), pid)
+                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program), uid, pid)
                 } else {
                     Done::Unknown
                 }
@@ -386,7 +391,7 @@ impl Service {
         {
             self.files.begin_rest(file, process.rights.uid, done == Done::Warm);
         }
-        let learns = || self.may_observe() && self.library.learns_of(process.context.uid);
+        let learns = || self.may_observe() && self.library.learns_of(uid);
         (part_of.is_none() && is_due && learns()).then_some(process)
     }
 
@@ -400,7 +405,7 @@ impl Service {
     }
 
     fn observe(&self, process: &Process) {
-        let Some(place) = self.learner.place() else { return };
+        let Some(place) = self.learner.place(process.context.uid) else { return };
         // What a shell or a build starts later is a start of its own.
         self.tree.begin(process.context.pid, Kind::Covered, START_WINDOW);
         place.learn(process);

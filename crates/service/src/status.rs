@@ -109,6 +109,7 @@ impl Status {
                 Done::Fetched => "fetched",
                 Done::Warm => "in memory",
                 Done::Recent => "fetched a moment before",
+                Done::LeftAlone => "left alone",
                 Done::Guessed => "guessed from other roles",
                 Done::Unknown => "unknown",
             },

@@ -247,6 +247,36 @@ fn what_is_not_for_everybody_is_learned_for_its_user_alone() {
     assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
+/// What one user has put there is not for all others to read.
+#[test]
+fn of_a_users_start_the_machine_learns_what_is_roots() {
+    const USER: u32 = 54321;
+    let Some(place) = Place::new() else { return };
+    // Below directories of root's alone, which /var/tmp is not.
+    let directory = tempfile::tempdir_in("/usr/share").unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = directory.path().join("program");
+    fs::copy(fs::canonicalize("/bin/sleep").unwrap(), &program).unwrap();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let library =
+        maps.lines().find_map(|line| Some(&line[line.find('/').filter(|_| line.contains("libgcc_s"))?..]));
+    let chosen = place.path("chosen.so");
+    fs::copy(library.expect("Rust links it"), &chosen).unwrap();
+    std::os::unix::fs::chown(&chosen, Some(USER), None).unwrap();
+    let service = Prepaged::start(&place, &["--below", directory.path().to_str().unwrap()]);
+    service.wait_until("it is learned", || {
+        let before = service.count("observed");
+        let mut command = Command::new(&program);
+        let _running = Running(command.arg("60").env("LD_PRELOAD", &chosen).uid(USER).spawn().unwrap());
+        service.wait_until("it is observed", || service.count("observed") > before);
+        service.count("learned") > 0
+    });
+    let (_, profile) = place.stores().list(Layer::Machine).unwrap().remove(0);
+    let files: Vec<_> = profile.unwrap().files.into_iter().map(|file| file.path).collect();
+    assert!(files.iter().any(|file| *file == program.to_str().unwrap()), "{files:?}");
+    assert!(!files.iter().any(|file| *file == chosen.to_str().unwrap()), "{files:?}");
+}
+
 #[test]
 fn nobody_waits_for_a_service_that_is_stopped_or_killed_and_another_takes_its_place() {
     let Some(place) = Place::new() else { return };

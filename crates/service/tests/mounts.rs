@@ -358,3 +358,38 @@ fn of_a_user_who_wants_nothing_done_nothing_is_remembered() {
     let _running = Running::start(&program);
     service.wait_until("it is forgotten", || !log.exists());
 }
+
+/// Its pages are on their way before it is executed, and so before it is seen how it is called.
+#[test]
+fn a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone() {
+    if !has_own_mounts("a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let etc = place.path("etc");
+    fs::create_dir(&etc).unwrap();
+    fs::copy("/etc/passwd", etc.join("passwd")).unwrap();
+    fs::write(etc.join("prepage.conf"), "exclude = called\n").unwrap();
+    rustix::mount::mount_bind(&etc, "/etc").unwrap();
+    let _mounted = Mounted(Path::new("/etc"));
+    let [program, other] = ["known", "other"].map(|name| place.program(name));
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    let (stores, key) = (place.stores(), ProgramKey::of(&[(&program).into(), "60".into()]).unwrap());
+    let path = stores.path_of(&key, Layer::Machine).unwrap();
+    let profile = stores.at_path(Layer::Machine, &path).unwrap().unwrap();
+    let role = profile.role.replacen("known", "called", 1);
+    fs::write(&path, profile_file::encode(&prepage_core::profile::Profile { role, ..profile })).unwrap();
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.wait_until("its file is known", || service.count("name_rounds") > 0);
+    service.wait_until("what its user wants is known", || {
+        let _running = Running::start(&other);
+        service.count("unknown") > 0
+    });
+    for _ in 0..20 {
+        let before = service.count("left_alone");
+        let _running = Running(Command::new(&program).arg0("called").arg("60").spawn().unwrap());
+        service.wait_until("it is left alone", || service.count("left_alone") > before);
+    }
+    assert_eq!((service.count("fetched"), pages_in_memory(&file)), (0, 0));
+}

@@ -27,13 +27,20 @@ const USED: u64 = 8;
 /// Pages that are brought in and used by nobody.
 const UNUSED: PageRange = PageRange::new(PageIndex(40), PageIndex(44));
 
+const PREPAGED: &str = env!("CARGO_BIN_EXE_prepaged");
+
 /// A `prepaged` that watches a boot or a session of root's.
 fn begin(subject: Subject, directory: &Path, options: &[&str]) -> Child {
+    begin_as(&[PREPAGED], subject, directory, options)
+}
+
+fn begin_as(program: &[&str], subject: Subject, directory: &Path, options: &[&str]) -> Child {
     let socket = directory.join("notify");
     let _ = fs::remove_file(&socket);
     let ready = UnixDatagram::bind(&socket).unwrap();
     ready.set_read_timeout(Some(PATIENCE)).unwrap();
-    let child = Command::new(env!("CARGO_BIN_EXE_prepaged"))
+    let child = Command::new(program[0])
+        .args(&program[1..])
         .args(if subject == Subject::Boot { &["boot"][..] } else { &["session", "0"] })
         // It never becomes quiet: the time is up after some seconds.
         .args(["--quiet", "1000", "--at-most", "4"])
@@ -141,6 +148,16 @@ fn is_learned_and_brought_in(subject: Subject) {
         assert!(begin(subject, directory, &["--no-learn"]).wait().unwrap().success());
         // Nobody but the boot has read it.
         assert!(!in_memory(UNUSED.start().0));
+        if in_memory(USED) {
+            break;
+        }
+        assert!(Instant::now() < until, "not fetched");
+    }
+    // One that may not watch what is opened learns nothing, and says so.
+    let confined = ["setpriv", "--bounding-set", "-sys_admin", PREPAGED];
+    loop {
+        evict(file.as_fd(), PATIENCE).unwrap();
+        assert!(!begin_as(&confined, subject, directory, &[]).wait().unwrap().success());
         if in_memory(USED) {
             break;
         }

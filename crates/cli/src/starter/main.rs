@@ -120,7 +120,7 @@ fn hand_over(args: &[OsString]) -> ExitCode {
         tried.push(format!("{}: {}", tools.display(), reason(&error)));
     }
     say(&format!("cannot start prepage-tools, which has all commands but `run`:\n  {}", tried.join("\n  ")));
-    say("try: install prepage and prepage-tools into one directory (make install)");
+    say("try: install prepage and prepage-tools into one directory (make build && sudo make install)");
     OWN_FAILURE.into()
 }
 

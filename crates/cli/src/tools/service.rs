@@ -213,5 +213,7 @@ fn prepaged() -> Result<PathBuf> {
     let directory = me.parent().unwrap_or(Path::new("/"));
     let places = [directory.join("prepaged"), directory.join("../../sbin/prepaged")];
     let found = places.iter().find(|place| place.is_file()).and_then(|place| place.canonicalize().ok());
-    found.with_context(|| format!("no `prepaged` next to {}\n  try: make install", me.display()))
+    found.with_context(|| {
+        format!("no `prepaged` next to {}\n  try: make build && sudo make install", me.display())
+    })
 }

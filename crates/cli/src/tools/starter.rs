@@ -13,6 +13,9 @@ pub fn starter() -> Result<PathBuf> {
     let found = places.iter().find(|place| place.is_file());
     let found = found.and_then(|place| place.canonicalize().ok());
     found.with_context(|| {
-        format!("no `prepage` next to {}\n  try: install both binaries (make install)", me.display())
+        format!(
+            "no `prepage` next to {}\n  try: install both binaries (make build && sudo make install)",
+            me.display()
+        )
     })
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use prepage_core::PAGE_SIZE;
+use prepage_display::terminal::printable;
 use prepage_service::socket;
 use serde_json::Value;
 
@@ -91,6 +92,7 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
             "lost",
             "times the kernel had no room for more events (each time the service looked at all processes)",
         ),
+        ("log_not_written", "times the launch log could not be written"),
         ("crowded", "starts skipped: too many at once"),
         ("hung", "prefetches given up: a file system did not answer"),
     ] {
@@ -110,7 +112,7 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     }
     for system in status["file_systems"].as_array().into_iter().flatten() {
         if system["is_watched"] != true {
-            let text = |name: &str| system[name].as_str().unwrap_or_default().to_owned();
+            let text = |name: &str| printable(system[name].as_str().unwrap_or_default());
             writeln!(out, "not watched: {} ({}): {}", text("point"), text("kind"), text("reason"))?;
         }
     }

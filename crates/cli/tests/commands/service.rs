@@ -33,7 +33,14 @@ fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
         let unit = fs::read_to_string(units.join(name)).unwrap();
         let line = format!("ExecStart={} {line}", path("prepaged").canonicalize().unwrap().display());
         assert!(unit.lines().any(|one| one == line), "{unit}");
+        // What wants it is part of every later transaction: one that had ended would begin again all day.
+        assert!(unit.lines().any(|one| one == "RemainAfterExit=yes"), "{unit}");
     }
+    let session = fs::read_to_string(units.join("prepage-session@.service")).unwrap();
+    assert!(
+        session.lines().any(|one| one == "PartOf=user@%i.service"),
+        "the next first login begins it again"
+    );
     let wanted = units.join("user@.service.wants/prepage-session@.service");
     assert_eq!(
         wanted.canonicalize().unwrap(),

@@ -75,3 +75,24 @@ fn a_cap_without_room_for_a_profile_is_told() {
     let told = text(&output.stderr);
     assert!(told.contains("not learning") && told.contains("try: a larger store-max"), "{told}");
 }
+
+/// Roles are what somebody called a program with, and profiles come from others, too.
+#[test]
+fn what_a_terminal_obeys_is_shown_and_not_done() {
+    let sandbox = Sandbox::new();
+    let key = ProgramKey { program: "/opt/\x1b[2Jx".into(), role: "x \x1b]0;title\x07".into() };
+    let profile = Profile {
+        program: key.program.clone(),
+        role: key.role.clone(),
+        sources: vec![1],
+        ..Profile::default()
+    };
+    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
+    for args in [["profile", "show", "x"].as_slice(), &["profile", "list"]] {
+        let output = sandbox.output(args);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let shown = text(&output.stdout);
+        assert!(shown.contains("x \\x1b]0;title\\x07"), "{shown}");
+        assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
+    }
+}

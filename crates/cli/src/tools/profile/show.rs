@@ -8,6 +8,7 @@ use prepage_core::profile::gain::{Gain, STARTS_MIN};
 use prepage_core::profile::start::observe_every;
 use prepage_core::profile::worth::{expected_waste, threshold, worthwhile};
 use prepage_core::profile::{ColdStart, Extent, OBSERVATIONS_MAX, Profile, ProfiledFile};
+use prepage_display::terminal::printable;
 use prepage_prefetch::engine::device_of;
 use prepage_profiles::Stores;
 use prepage_profiles::identity::{Skipped, open_if_same};
@@ -45,7 +46,9 @@ pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl
         serde_json::to_writer_pretty(&mut *out, &shown)?;
         return Ok(writeln!(out)?);
     }
-    writeln!(out, "{}\nprogram  {}\nkept in  {}", profile.role, profile.program, path.display())?;
+    let path = path.to_string_lossy();
+    let [role, program, path] = [&*profile.role, &*profile.program, &*path].map(printable);
+    writeln!(out, "{role}\nprogram  {program}\nkept in  {path}")?;
     writeln!(
         out,
         "learned  from {} of {}; last changed {} ago",
