@@ -1,28 +1,32 @@
 //! Standing in for a program: a link called like it, in front of it in PATH (`prepage enable`), leads here.
 //!
 //! The program is the next executable of that name in PATH that is no such link. Where PATH has several (a compiler and ccache,
-//! a program and somebody's wrapper), the first may look for the others in PATH again and so come back here: which of them were
-//! started is handed down in an environment variable, and each time the next is taken. Programs that PATH has once get no such
-//! variable.
+//! a program and somebody's wrapper), the first may look for the others in PATH again and so come back here: which process was
+//! started as which of them is handed down in an environment variable ([`Passed`]), and a wrapper gets the next. Programs that PATH
+//! has once get no such variable.
 
+use std::collections::hash_map::DefaultHasher;
 use std::ffi::{OsStr, OsString};
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use prepage_prefetch::launch::{LaunchOptions, begin};
 use prepage_profiles::program::find_all;
+use prepage_sys::process_stat::ProcessStat;
 
 use crate::{NOT_FOUND, become_program, program, say};
 
-/// Executables that links led to already, as PATH separates them.
+/// A process, the number of its arguments ([`number_of`]), and the executables that links led to before it became the last of
+/// these; separated as in PATH.
 const PASSED: &str = "PREPAGE_PASSED";
 
 /// The name of the program to stand in for; `None` where this was called by its own name.
 pub fn name(args: &[OsString]) -> Option<OsString> {
     let name = Path::new(args.first()?).file_name()?;
-    let own = name.as_encoded_bytes().starts_with(b"prepage");
     // Login shells are called with a dash in front.
     let name = name.to_str().and_then(|name| name.strip_prefix('-')).map_or(name, OsStr::new);
+    let own = name.as_encoded_bytes().starts_with(b"prepage");
     (!own && !name.is_empty()).then(|| name.to_owned())
 }
 
@@ -43,10 +47,9 @@ pub fn name_by_path(argv: &mut [OsString], program: &Path) {
 /// Becomes the program called `name`, with the arguments this process got.
 pub fn start(name: &OsStr, args: &[OsString]) -> ExitCode {
     let all = find_all(name);
-    let passed: Vec<PathBuf> =
-        std::env::var_os(PASSED).map_or_else(Vec::new, |passed| std::env::split_paths(&passed).collect());
+    let passed = Passed::before(args);
     // When all had their turn, the last: it is the one that the others stand in front of.
-    let next = all.iter().find(|path| !passed.contains(path)).or(all.last());
+    let next = all.iter().find(|path| !passed.programs.contains(path)).or(all.last());
     let Some(program) = next else {
         say(&format!("{0}: not in PATH, but for the link that `prepage enable {0}` made", name.display()));
         say(&format!("try: install {0}, or: prepage disable {0}", name.display()));
@@ -57,15 +60,67 @@ pub fn start(name: &OsStr, args: &[OsString]) -> ExitCode {
     let mut command = argv.clone();
     command[0] = program.clone().into_os_string();
     let launched = begin(&command, name, &LaunchOptions::default());
-    let variables = if all.len() > 1 { handed_down(&passed, program) } else { Vec::new() };
+    let variables = if all.len() > 1 { passed.then(program, args) } else { Vec::new() };
     become_program(program, name, &argv, launched, &variables)
 }
 
-fn handed_down(passed: &[PathBuf], program: &Path) -> Vec<(OsString, OsString)> {
-    let mut all: Vec<&Path> = passed.iter().map(PathBuf::as_path).collect();
-    if !all.contains(&program) {
-        all.push(program);
+/// Wrappers that stand in front of the program that this process is to become.
+#[derive(Default)]
+struct Passed {
+    programs: Vec<PathBuf>,
+}
+
+impl Passed {
+    /// Those that came here, one through the other. A program that starts another of its own name (node, make, bash) is not
+    /// one of them: it gets the first, as without the link. A wrapper knows that it would find itself, so it calls what it finds
+    /// by its path, or else with the arguments that it got: it would never end otherwise.
+    fn before(args: &[OsString]) -> Self {
+        Self::told(args).unwrap_or_default()
     }
-    // A path with a colon cannot be in PATH.
-    std::env::join_paths(all).map_or_else(|_| Vec::new(), |all| vec![(PASSED.into(), all)])
+
+    fn told(args: &[OsString]) -> Option<Self> {
+        let passed = std::env::var_os(PASSED)?;
+        let mut fields = std::env::split_paths(&passed);
+        let pid: u32 = fields.next()?.to_str()?.parse().ok()?;
+        let arguments: u64 = fields.next()?.to_str()?.parse().ok()?;
+        let is_by_path = args[0].as_encoded_bytes().contains(&b'/');
+        let is_wrapper = (is_by_path || arguments == number_of(args)) && is_caller(pid);
+        is_wrapper.then(|| Self { programs: fields.collect() })
+    }
+
+    /// The variable for `program`, which this process becomes behind these.
+    fn then(mut self, program: &Path, args: &[OsString]) -> Vec<(OsString, OsString)> {
+        if self.programs.iter().all(|passed| passed != program) {
+            self.programs.push(program.into());
+        }
+        let numbers = [std::process::id().to_string(), number_of(args).to_string()];
+        let fields = numbers.iter().map(Path::new).chain(self.programs.iter().map(PathBuf::as_path));
+        // A path with a colon cannot be in PATH.
+        std::env::join_paths(fields).map_or_else(|_| Vec::new(), |all| vec![(PASSED.into(), all)])
+    }
+}
+
+/// Whether process `pid` is this one, executed anew, or has started it: itself, or from a subshell.
+fn is_caller(pid: u32) -> bool {
+    if pid == std::process::id() {
+        return true;
+    }
+    let mut caller = std::os::unix::process::parent_id();
+    while caller != pid {
+        let Ok(stat) = ProcessStat::of(caller) else { return false };
+        // A subshell has executed nothing since the shell started it.
+        let is_fork = |shell: ProcessStat| shell.arguments_at == stat.arguments_at;
+        if stat.arguments_at == 0 || !ProcessStat::of(stat.parent).is_ok_and(is_fork) {
+            return false;
+        }
+        caller = stat.parent;
+    }
+    true
+}
+
+/// A number that tells arguments apart, the program's name left out.
+fn number_of(args: &[OsString]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    args[1..].hash(&mut hasher);
+    hasher.finish()
 }

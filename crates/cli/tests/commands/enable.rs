@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -60,6 +61,9 @@ fn a_link_starts_the_program_behind_it_with_its_name_arguments_and_exit_code() {
     let expected = format!("{} a b c\n0\n", home.programs.join("tool").display());
     assert_eq!((text(&output.stdout), output.status.code()), (expected, Some(7)), "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "", "a program that is enabled says nothing of its own");
+    // prepage as a login shell is prepage.
+    let own = Command::new(env!("CARGO_BIN_EXE_prepage")).arg0("-prepage").arg("--version").output().unwrap();
+    assert!(own.status.success(), "{}", text(&own.stderr));
     // If the caller used the link's path, the program gets its own path as argv[0].
     home.link("bash");
     let output = Command::new(home.links.join("bash"))
@@ -116,6 +120,34 @@ fn wrappers_that_look_for_the_program_in_the_path_again_end_at_the_last_one() {
 }
 
 #[test]
+fn a_program_that_starts_its_own_name_gets_the_first_in_the_path_as_without_the_link() {
+    let home = Home::new();
+    home.link("tool");
+    let first = home.sandbox.path().join("first");
+    fs::create_dir(&first).unwrap();
+    home.script(&first, "tool", "if [ \"$1\" ]; then tool; else echo first; fi");
+    home.script(&home.programs, "tool", "echo second");
+    let in_front = format!("PATH=$(echo $PATH | sed 's,:,:{}:,')", first.display());
+    let output = home.shell(&format!("{in_front}; tool nested"));
+    assert_eq!(text(&output.stdout), "first\n", "{}", text(&output.stderr));
+    // A wrapper calls what it finds by its path, with other arguments, and be it in a subshell.
+    let find = "for next in $(which -a tool); do [ $next -ef $0 ] || break; done";
+    home.script(&first, "tool", &format!("{find}; echo wrapper $($next other | cat)"));
+    let output = home.shell(&format!("{in_front}; tool x"));
+    assert_eq!(text(&output.stdout), "wrapper second\n", "{}", text(&output.stderr));
+    // Two of them, one behind the other, end as well.
+    let twice = home.sandbox.path().join("twice");
+    fs::create_dir(&twice).unwrap();
+    home.script(&twice, "tool", &format!("{find}; exec $next more"));
+    let output = home.shell(&format!(
+        "PATH=$(echo $PATH | sed 's,:,:{}:{}:,'); tool x",
+        twice.display(),
+        first.display()
+    ));
+    assert_eq!(text(&output.stdout), "wrapper second\n", "{}", text(&output.stderr));
+}
+
+#[test]
 fn what_is_excluded_or_switched_off_is_started_and_nothing_else() {
     let home = Home::new();
     home.script(&home.programs, "tool", "cat /etc/passwd | wc -l >/dev/null; echo ran");
@@ -126,6 +158,10 @@ fn what_is_excluded_or_switched_off_is_started_and_nothing_else() {
         assert_eq!(text(&output.stdout), "ran\n");
         assert!(text(&output.stderr).contains(word), "{config}: {}", text(&output.stderr));
     }
+    // A path holds for a program that is called by a relative one, too.
+    home.config(&format!("exclude = {}/*\n", home.programs.display()));
+    let output = home.shell(&format!("cd {}; {run}", home.programs.display()).replace("tool", "./tool"));
+    assert!(text(&output.stderr).contains("excluded"), "{}", text(&output.stderr));
     fs::remove_file(home.sandbox.path().join("config/prepage/config")).unwrap();
     let output = home.shell(&format!("PREPAGE=off {run}"));
     assert!(text(&output.stdout) == "ran\n" && text(&output.stderr).contains("switched off"));
