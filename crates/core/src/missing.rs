@@ -37,6 +37,11 @@ pub enum Missing {
     },
     /// Faults that system calls took on the program's memory were hidden from the user.
     SystemCalls,
+    /// Programs whose faults the kernel does not report to who observes their process.
+    UnobservedPrograms {
+        /// How many.
+        programs: u64,
+    },
     /// Processes of the command ran on after the recording had ended.
     StillRunning {
         /// How many.
@@ -87,6 +92,7 @@ impl Missing {
             }
             Self::Unsaved { .. } => Some("free some space, or write to another disk with -o"),
             Self::SystemCalls => Some("sudo sysctl kernel.perf_event_paranoid=1, or record as root"),
+            Self::UnobservedPrograms { .. } => Some("sudo prepage record --all, which sees every program"),
             Self::Mappings { .. } => Some("record as root, or as the user whose processes they are"),
             Self::Filtered { .. }
             | Self::CutShort
@@ -110,6 +116,11 @@ impl fmt::Display for Missing {
             }
             Self::Unsaved { faults } => write!(f, "{faults} faults not saved because the disk was full"),
             Self::SystemCalls => write!(f, "faults taken in system calls were hidden from this user"),
+            Self::UnobservedPrograms { programs } => write!(
+                f,
+                "{programs} programs, and what they started, could not be observed: set-user-ID, set-group-ID, with \
+                 capabilities or unreadable"
+            ),
             Self::StillRunning { processes } => {
                 write!(f, "{processes} processes ran on after the recording had ended")
             }
@@ -154,6 +165,10 @@ impl TraceFacts {
             some(self.lost, Missing::Lost { records: self.lost }),
             some(self.unsaved, Missing::Unsaved { faults: self.unsaved }),
             self.system_calls_hidden.then_some(Missing::SystemCalls),
+            some(
+                self.unobserved_programs,
+                Missing::UnobservedPrograms { programs: self.unobserved_programs },
+            ),
             some(self.survivors, Missing::StillRunning { processes: self.survivors }).filter(|_| of_command),
             imported.filter(|from| from.disk_unknown).map(|_| Missing::DiskFaults),
             imported.filter(|from| from.costs_unknown).map(|_| Missing::Costs),
@@ -208,6 +223,7 @@ mod tests {
             TraceFacts { lost: 1, ..TraceFacts::default() },
             TraceFacts { unsaved: 1, ..TraceFacts::default() },
             TraceFacts { system_calls_hidden: true, ..TraceFacts::default() },
+            TraceFacts { unobserved_programs: 1, ..TraceFacts::default() },
             TraceFacts { survivors: 1, ..TraceFacts::default() },
             TraceFacts { unread_maps: vec![7], pids: vec![7], ..TraceFacts::default() },
             TraceFacts { unnamed_mappings: 1, ..TraceFacts::default() },

@@ -75,6 +75,9 @@ pub struct TraceFacts {
     pub execs: u64,
     /// Processes that were still running when the recording ended.
     pub survivors: u64,
+    /// Programs executed that the kernel lets nobody observe who observes their process: set-user-ID and set-group-ID ones,
+    /// those with file capabilities, and those that the user may not read.
+    pub unobserved_programs: u64,
     /// Whether faults that system calls took on the program's memory are missing, because the user may not see
     /// them.
     pub system_calls_hidden: bool,
@@ -223,6 +226,8 @@ pub struct ReadWait {
 impl TraceFacts {
     /// Faults the kernel took on the program's behalf without an address of it: the argument pages of an exec,
     /// MAP_POPULATE, mlock and other uses of get_user_pages. getrusage counts them and no record shows them.
+    ///
+    /// Programs that could not be observed ([`Self::unobserved_programs`]) took some of these as well.
     ///
     /// Negative when processes that nobody waited for, and getrusage so leaves out, took more.
     pub fn inside_kernel(&self) -> Option<i64> {

@@ -241,6 +241,7 @@ impl Importer {
     fn end(&mut self, faults: &mut Vec<Fault>) {
         if let Some(pairing) = &mut self.pairing {
             pairing.finish(faults);
+            self.facts.unobserved_programs = pairing.spaces().unobserved_programs();
             if self.of_command {
                 self.facts.survivors = pairing.spaces().processes() as u64;
             }

@@ -218,7 +218,9 @@ impl Pairing {
             EventKind::Exit => {
                 let begun = self.running.get_mut(&event.tid).and_then(|thread| thread.begun.take());
                 faults.extend(begun.and_then(|begun| self.over(event.tid, begun, &Over::NotEnded)));
-                self.running.remove(&event.tid);
+                if self.spaces.is_end(event) {
+                    self.running.remove(&event.tid);
+                }
             }
             EventKind::Map(_)
             | EventKind::Switch { .. }

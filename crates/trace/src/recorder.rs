@@ -275,6 +275,7 @@ impl Recorder {
             filtered_out: self.pairing.filtered_out(),
             tsc_hz: self.moment.and_then(|moment| moment.hz()),
             unnamed_mappings: self.pairing.spaces().unnamed_mappings(),
+            unobserved_programs: self.pairing.spaces().unobserved_programs(),
             exact: self.exact.as_ref().map(|exact| exact.0(self.ended).of(self.tables().objects)),
             ..self.facts.clone()
         }

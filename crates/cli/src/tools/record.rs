@@ -242,10 +242,11 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
     }
     match facts.inside_kernel() {
         Some(inside @ 0..) => {
-            let also = if facts.system_calls_hidden { " or in system calls" } else { "" };
+            let calls = if facts.system_calls_hidden { " or in system calls" } else { "" };
+            let programs = if facts.unobserved_programs > 0 { " or by programs not observed" } else { "" };
             writeln!(
                 out,
-                "in kernel  {inside} taken inside the kernel, no address (one an exec, mlock, …){also}"
+                "in kernel  {inside} taken inside the kernel, no address (one an exec, mlock, …){calls}{programs}"
             )?;
         }
         Some(more) => writeln!(

@@ -21,6 +21,7 @@ fn trace(faults: u64) -> Trace {
         rusage: Some((11, 2)),
         execs: 1,
         survivors: 0,
+        unobserved_programs: 2,
         system_calls_hidden: true,
         unsaved: 0,
         pids: vec![7],
