@@ -51,6 +51,9 @@ pub enum Missing {
     DiskFaults,
     /// No fault has a cost.
     Costs,
+    /// Touches of pages that the kernel had mapped by a fault nearby are no faults. Only named where a trace is compared
+    /// with one that has them.
+    Touches,
     /// What processes had mapped before the recording is unknown, and so are the files of many of their faults.
     Mappings {
         /// The processes.
@@ -94,6 +97,7 @@ impl Missing {
             Self::SystemCalls => Some("sudo sysctl kernel.perf_event_paranoid=1, or record as root"),
             Self::UnobservedPrograms { .. } => Some("sudo prepage record --all, which sees every program"),
             Self::Mappings { .. } => Some("record as root, or as the user whose processes they are"),
+            Self::Touches => Some("record both with --exact, or neither"),
             Self::Filtered { .. }
             | Self::CutShort
             | Self::StillRunning { .. }
@@ -130,6 +134,7 @@ impl fmt::Display for Missing {
             Self::Costs => {
                 write!(f, "no costs: perf did not record both the beginning and the end of faults")
             }
+            Self::Touches => write!(f, "recorded without --exact: touches near a fault are no faults"),
             Self::Mappings { pids } => {
                 let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
                 write!(f, "the files that process {} had mapped before are unknown", pids.join(", "))
@@ -181,6 +186,12 @@ impl TraceFacts {
         .collect()
     }
 
+    /// What the trace lacks that is compared with `other`.
+    pub fn missing_beside(&self, other: &Self) -> Vec<Missing> {
+        let touches = (self.exact.is_none() && other.exact.is_some()).then_some(Missing::Touches);
+        self.missing().into_iter().chain(touches).collect()
+    }
+
     /// What the trace lacks, in one line; "nothing lost" where it is complete.
     pub fn completeness(&self) -> String {
         let missing: Vec<String> = self.missing().iter().map(Missing::to_string).collect();
@@ -193,12 +204,12 @@ impl TraceFacts {
 
     /// The gaps that only one of two traces has, which makes their faults incomparable; empty where they can be compared.
     pub fn unequal_gaps(&self, other: &Self) -> Vec<Missing> {
-        let of_faults = |facts: &Self| {
-            let mut gaps = facts.missing();
+        let of_faults = |facts: &Self, other| {
+            let mut gaps = facts.missing_beside(other);
             gaps.retain(|gap| !matches!(gap, Missing::PagesForgotten { .. }));
             gaps
         };
-        let (ours, theirs) = (of_faults(self), of_faults(other));
+        let (ours, theirs) = (of_faults(self, other), of_faults(other, self));
         let without = |gaps: &[Missing], others: &[Missing]| -> Vec<Missing> {
             gaps.iter().filter(|gap| !others.iter().any(|other| gap.is_same_gap(other))).cloned().collect()
         };
@@ -209,7 +220,7 @@ impl TraceFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{FilePages, ImportFacts, PageCacheFacts};
+    use crate::trace::{ExactFacts, FilePages, ImportFacts, PageCacheFacts};
 
     /// Facts with one gap each.
     fn incomplete() -> Vec<TraceFacts> {
@@ -259,6 +270,13 @@ mod tests {
             let by_chance = facts.lost + facts.unsaved > 0 || facts.cut_short;
             assert_eq!(facts.unequal_gaps(&facts).is_empty(), !by_chance, "{facts:?}");
         }
+        let (plain, exact) = (
+            TraceFacts::default(),
+            TraceFacts { exact: Some(ExactFacts::default()), ..TraceFacts::default() },
+        );
+        assert_eq!(plain.unequal_gaps(&exact), [Missing::Touches]);
+        assert_eq!(exact.unequal_gaps(&plain), [Missing::Touches]);
+        assert_eq!((exact.unequal_gaps(&exact), exact.missing()), (vec![], vec![]));
         let filtered = |comm: &str| TraceFacts { filters: vec![comm.into()], ..TraceFacts::default() };
         assert_eq!(filtered("--comm a").unequal_gaps(&filtered("--comm b")).len(), 2);
     }
