@@ -246,6 +246,29 @@ fn the_verdict_stands_where_nobody_reads_it() {
 }
 
 #[test]
+fn options_of_tables_need_a_table() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    for option in [["--columns", "p99"], ["--top", "3"]] {
+        let code = |more: &[&str]| prepage(&[&["report"], &option[..], more].concat(), &path).status.code();
+        assert_eq!(code(&[]), Some(2), "{option:?}");
+        assert_eq!((code(&["--json"]), code(&["--by", "file"])), (Some(0), Some(0)), "{option:?}");
+    }
+}
+
+#[test]
+fn json_has_the_percentiles_of_groups() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    let output = prepage(&["report", "--json", "--by", "file,thread"], &path);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    for by in ["file", "thread"] {
+        let p99 = json["by"][by]["rows"][0]["p99_us"].as_f64().expect("known");
+        assert!((4.9..5.1).contains(&p99), "{p99}");
+    }
+}
+
+#[test]
 fn duckdb_and_pandas_read_traces_and_what_they_rewrite_is_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = written(dir.path(), "t.parquet", &trace(300_000, 5000));
