@@ -125,6 +125,12 @@ impl Pairing {
         }
     }
 
+    /// Counts faults' starts from `origin_ns`.
+    #[must_use]
+    pub fn with_origin(self, origin_ns: u64) -> Self {
+        Self { origin_ns, ..self }
+    }
+
     /// Keeps only the faults that pass `filters`, and counts the others.
     #[must_use]
     pub fn with_filters(self, filters: Filters) -> Self {

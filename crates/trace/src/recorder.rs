@@ -206,10 +206,12 @@ impl Recorder {
         let cost = ProbeCost::measure(&probe)?;
         let observing = Observing::begin(scope, waiting)?;
         let stream = Stream::attach_to(&observing.target(), &probe)?;
-        let origin_ns = now_ns();
         let mut pairing =
-            Pairing::new(origin_ns).with_filters(options.filters.clone()).with_probe_cost(cost.inside_ns);
+            Pairing::new(0).with_filters(options.filters.clone()).with_probe_cost(cost.inside_ns);
         let unread_maps = observing.seed(&mut pairing);
+        // Not before: a page that was touched meanwhile may count as touched before its fault.
+        let origin_ns = now_ns();
+        let pairing = pairing.with_origin(origin_ns);
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let facts = TraceFacts {
             command: command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect(),

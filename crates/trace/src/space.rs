@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use prepage_core::{CodePlace, Object, ObjectId, PageIndex, PageRange};
+use prepage_sys::pagemap::PageMap;
 
 use crate::build_id::{build_id_of, file_of};
 use crate::event::{Event, EventKind, Mapped};
@@ -81,8 +82,8 @@ impl AddressSpaces {
         Self::default()
     }
 
-    /// Learns what process `pid` has mapped already. To be called after attaching to it and before its events are
-    /// applied.
+    /// Learns what process `pid` has mapped already, and which of its own memory it has touched. To be called after
+    /// attaching to it and before its events are applied.
     ///
     /// # Errors
     /// When the process is gone or its maps may not be read. Its threads are known nevertheless.
@@ -91,9 +92,18 @@ impl AddressSpaces {
         let threads = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
         self.processes.entry(pid).or_default().threads = threads.collect();
         let maps = fs::read(format!("/proc/{pid}/maps"))?;
+        let page_map = PageMap::of(pid);
         for line in String::from_utf8_lossy(&maps).lines() {
             if let Some(mapped) = parse_maps_line(line) {
                 self.map(pid, &mapped);
+                // Before Linux 6.7 nobody tells: all memory is taken for untouched.
+                if let (None, Ok(page_map)) = (mapped.inode, &page_map) {
+                    let runs = page_map.occupied_in(mapped.start..mapped.end).unwrap_or_default();
+                    let process = self.processes.entry(pid).or_default();
+                    for (start, end) in runs {
+                        process.touched.add(PageRange::covering(start, end - start));
+                    }
+                }
             }
         }
         Ok(())

@@ -1,10 +1,11 @@
 //! The recorder on the real kernel: what it records is what getrusage counts.
 
 use std::hint::black_box;
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -145,6 +146,45 @@ fn of_the_whole_machine_every_program_is_seen() {
     let placed = of_program.iter().filter(|fault| fault.object.is_some()).count();
     assert!(placed * 2 > of_program.len(), "{placed} of {}", of_program.len());
     assert_eq!(recorded.facts.unobserved_programs, 0);
+}
+
+/// Touches memory, waits for a line, and lets a child write to the memory.
+const WRITES_AFTER_FORK: &str = "
+import mmap, os, sys
+memory = mmap.mmap(-1, 64 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def write():
+    for at in range(0, len(memory), 4096): memory[at] = 1
+write()
+print(flush=True)
+sys.stdin.readline()
+if os.fork() == 0:
+    write()
+    os._exit(0)
+os.wait()
+";
+
+#[test]
+fn memory_touched_before_the_recording_is_copied_not_new() {
+    if !has(Need::Tool("python3".into())) {
+        return;
+    }
+    let mut python = Command::new("python3");
+    python.args(["-c", WRITES_AFTER_FORK]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut python = python.spawn().expect("python3 runs");
+    python.stdout.take().expect("a pipe").read_exact(&mut [0]).expect("a line");
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let scope = Scope::Processes(vec![python.id()]);
+    let recorder = unless_refused(start(&scope), FAULTS, is_recording_refused);
+    drop(python.stdin.take());
+    let mut faults = Vec::new();
+    if let Some(mut recorder) = recorder {
+        while recorder.next_faults(&mut faults).expect("faults") {}
+        let threads = recorder.finish().threads;
+        let of_child = |fault: &&Fault| threads[fault.thread.0 as usize].pid != python.id();
+        let copied = |fault: &&Fault| of_child(fault) && fault.class == FaultClass::CopyOnWrite;
+        assert!(faults.iter().filter(copied).count() >= 64, "{faults:?}");
+    }
+    assert!(python.wait().expect("an end").success());
 }
 
 /// Touches memory that may not be touched, leaves the signal handler by a jump, and touches the same address by the same
