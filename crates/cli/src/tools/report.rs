@@ -177,10 +177,10 @@ fn show(path: &Path) -> Result<()> {
     })
 }
 
-/// Says whose names are missing because the files are no longer those that were recorded.
+/// Says whose names are missing because the files may not be those that were recorded.
 fn tell_replaced(report: &Report) {
     for path in report.symbols.replaced() {
-        say!("prepage: {path} was replaced since the recording: its functions have no names");
+        say!("prepage: {path} is not, or not known to be, the file recorded: its functions have no names");
     }
 }
 
