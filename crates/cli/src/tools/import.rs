@@ -18,7 +18,7 @@ pub struct Args {
     #[arg(default_value = "perf.data")]
     file: PathBuf,
     /// The trace to write; an older one becomes FILE.old
-    #[arg(short, long, value_name = "FILE", default_value = "prepage.parquet")]
+    #[arg(short, long, value_name = "FILE", default_value = "prepage.parquet", value_parser = crate::output::trace())]
     output: PathBuf,
     /// Say nothing but errors and losses
     #[arg(short, long)]

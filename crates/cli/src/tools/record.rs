@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(short, long)]
     all: bool,
     /// The file to write; an older one becomes FILE.old
-    #[arg(short, long, value_name = "FILE", default_value = "prepage.parquet")]
+    #[arg(short, long, value_name = "FILE", default_value = "prepage.parquet", value_parser = crate::output::trace())]
     output: PathBuf,
     /// End the recording after this time, in seconds or with a unit: 10, 1.5s, 200ms, 5m. The command keeps running
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]

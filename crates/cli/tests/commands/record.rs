@@ -54,6 +54,19 @@ fn the_commands_exit_code_and_output_pass_through() {
     assert!(!trace.faults.is_empty());
 }
 
+#[test]
+fn a_trace_does_not_go_to_standard_output() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for arguments in [&["record", "-o", "-", "--", "true"][..], &["import", "-o", "-"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+        let output = command.current_dir(dir.path()).args(arguments).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("cannot be written to standard output") && said.contains("./-"), "{said}");
+        assert!(!dir.path().join("-").exists());
+    }
+}
+
 /// Each piece of shared memory is a file of its own and of the same name.
 #[test]
 fn the_summary_names_each_path_once() {
