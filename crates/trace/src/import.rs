@@ -66,6 +66,9 @@ pub struct Importer {
     origin_ns: u64,
     last_ns: u64,
     facts: TraceFacts,
+    /// Records lost: by the kernel's notes of it, and by what perf counted for each event. The same ones, as far as both are
+    /// known.
+    lost: [u64; 2],
     /// Files for which perf noted no inode, by path, with the number they got.
     without_inode: HashMap<Vec<u8>, u64>,
     build_ids: HashMap<String, BuildId>,
@@ -129,6 +132,7 @@ impl Importer {
             origin_ns: 0,
             last_ns: 0,
             facts,
+            lost: [0; 2],
             without_inode: HashMap::new(),
             build_ids,
         })
@@ -148,8 +152,10 @@ impl Importer {
             };
             self.last_ns = self.last_ns.max(time_ns);
             match taken {
-                Some(Taken::Lost(records)) => {
-                    self.facts.lost = self.facts.lost.saturating_add(records);
+                Some(Taken::Lost { records, by_event }) => {
+                    let lost = &mut self.lost[usize::from(by_event)];
+                    *lost = lost.saturating_add(records);
+                    self.facts.lost = self.lost[0].max(self.lost[1]);
                     self.event(Event { time_ns, pid: 0, tid: 0, kind: EventKind::Lost { records } }, faults);
                 }
                 Some(Taken::Event { pid, tid, kind }) => {
@@ -176,7 +182,8 @@ impl Importer {
         let time_ns = record.timestamp().unwrap_or(0);
         let taken = if record.record_type == RecordType::LOST_SAMPLES {
             let bytes = record.data.as_slice();
-            bytes.first_chunk().map(|count| Taken::Lost(u64::from_le_bytes(*count)))
+            let records = bytes.first_chunk().map(|count| u64::from_le_bytes(*count));
+            records.map(|records| Taken::Lost { records, by_event: true })
         } else {
             take(&record.parse()?, &mut self.without_inode, &mut self.build_ids)
         };

@@ -131,6 +131,32 @@ fn events_that_are_only_counted_have_no_samples() {
     assert!(from.disk_unknown && from.costs_unknown);
 }
 
+/// perf notes what its rings lost when it finds that out, and what an event lost altogether at the end.
+#[test]
+fn what_was_lost_is_counted_once() {
+    const LOST: u32 = 2;
+    const EXIT: u32 = 4;
+    const LOST_SAMPLES: u32 = 13;
+    let dir = tempfile::tempdir().unwrap();
+    let Some(path) = record(dir.path(), &ALL, &["sh", "-c", "ls /; ls /; ls /"]) else { return };
+    let mut bytes = fs::read(&path).unwrap();
+    let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let (mut at, end) = (word(&bytes, 40) as usize, (word(&bytes, 40) + word(&bytes, 48)) as usize);
+    let mut exits = Vec::new();
+    while at < end {
+        let size = u16::from_le_bytes(bytes[at + 6..at + 8].try_into().unwrap());
+        exits.extend((bytes[at..at + 4] == EXIT.to_le_bytes()).then_some(at));
+        at += usize::from(size);
+    }
+    // In place of exits: the numbers lie before the times that all records end with.
+    for (&at, (kind, words)) in exits.iter().zip([(LOST, [7, 5]), (LOST_SAMPLES, [8, 0]), (LOST, [7, 2])]) {
+        bytes[at..at + 4].copy_from_slice(&kind.to_le_bytes());
+        bytes[at + 8..at + 24].copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
+    }
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(import(&path).unwrap().1.facts.lost, 8);
+}
+
 /// The first of its threads to end takes nothing from the others.
 #[test]
 fn a_running_process_keeps_its_files_when_a_thread_ends() {
