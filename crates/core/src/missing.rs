@@ -42,6 +42,10 @@ pub enum Missing {
         /// How many.
         programs: u64,
     },
+    /// Faults of the program's own instructions were not recorded, those in system calls alone.
+    OutsideSystemCalls,
+    /// Faults of the threads and processes that the command started were not recorded.
+    Descendants,
     /// Processes of the command ran on after the recording had ended.
     StillRunning {
         /// How many.
@@ -87,9 +91,11 @@ impl Missing {
     /// How to record without this gap, as one line; `None` where the gap was asked for or nothing helps.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
-            Self::Sampled { .. } | Self::DiskFaults | Self::Costs => {
-                Some("perf record -e page-faults,minor-faults,major-faults -c 1 -d -- CMD")
-            }
+            Self::Sampled { .. }
+            | Self::OutsideSystemCalls
+            | Self::Descendants
+            | Self::DiskFaults
+            | Self::Costs => Some("perf record -e page-faults,minor-faults,major-faults -c 1 -d -- CMD"),
             Self::Lost { .. } => {
                 Some("record as root, who gets larger rings, or while the machine has less to do")
             }
@@ -120,6 +126,15 @@ impl fmt::Display for Missing {
             }
             Self::Unsaved { faults } => write!(f, "{faults} faults not saved because the disk was full"),
             Self::SystemCalls => write!(f, "faults taken in system calls were hidden from this user"),
+            Self::OutsideSystemCalls => {
+                write!(f, "faults outside system calls are missing: perf recorded the kernel's alone")
+            }
+            Self::Descendants => {
+                write!(
+                    f,
+                    "faults of threads and processes that the command started are missing: perf record -i"
+                )
+            }
             Self::UnobservedPrograms { programs } => write!(
                 f,
                 "{programs} programs, and what they started, could not be observed: set-user-ID, set-group-ID, with \
@@ -170,6 +185,8 @@ impl TraceFacts {
             some(self.lost, Missing::Lost { records: self.lost }),
             some(self.unsaved, Missing::Unsaved { faults: self.unsaved }),
             self.system_calls_hidden.then_some(Missing::SystemCalls),
+            imported.filter(|from| from.program_hidden).map(|_| Missing::OutsideSystemCalls),
+            imported.filter(|from| from.descendants_hidden).map(|_| Missing::Descendants),
             some(
                 self.unobserved_programs,
                 Missing::UnobservedPrograms { programs: self.unobserved_programs },
@@ -228,6 +245,8 @@ mod tests {
         vec![
             imported(ImportFacts { sampled: Some("one event in 20".into()), ..ImportFacts::default() }),
             imported(ImportFacts { disk_unknown: true, ..ImportFacts::default() }),
+            imported(ImportFacts { program_hidden: true, ..ImportFacts::default() }),
+            imported(ImportFacts { descendants_hidden: true, ..ImportFacts::default() }),
             imported(ImportFacts { costs_unknown: true, ..ImportFacts::default() }),
             TraceFacts { filters: vec!["--comm a".into()], ..TraceFacts::default() },
             TraceFacts { cut_short: true, ..TraceFacts::default() },

@@ -130,6 +130,10 @@ pub struct ImportFacts {
     pub events: Vec<String>,
     /// Whether disk faults are indistinguishable from others, and have their classes.
     pub disk_unknown: bool,
+    /// Whether the faults of the program's own instructions are missing, because the kernel's alone were recorded.
+    pub program_hidden: bool,
+    /// Whether the faults of what the command started are missing, because it alone was recorded.
+    pub descendants_hidden: bool,
     /// Whether no fault has a cost, because only beginnings or only ends of faults were recorded.
     pub costs_unknown: bool,
     /// Which faults were recorded, where it was not every one.

@@ -57,7 +57,7 @@ pub struct Importer {
     ends: Option<Ends>,
     /// Only beginnings of faults are recorded, or only ends.
     one_sided: bool,
-    /// perf recorded the command that it started, not (`-a`, `-p`) what ran already.
+    /// See [`of_command`].
     of_command: bool,
     /// Made with the first time that is known: faults are counted from there.
     pairing: Option<Pairing>,
@@ -112,8 +112,7 @@ impl Importer {
         let sampled = facts.imported.as_ref().is_some_and(|from| from.sampled.is_some());
         let ends = samples::ends(&kinds, sampled);
         let one_sided = ends.is_none() || !kinds.contains(&Some(Kind::Any));
-        let of_command =
-            file.event_attributes().iter().any(|event| event.attr.flags.contains(AttrFlags::ENABLE_ON_EXEC));
+        let of_command = of_command(&file);
         let mut build_ids = HashMap::new();
         for info in guarded(|| file.build_ids()).map_err(malformed)?.into_values() {
             let path = String::from_utf8_lossy(&info.path).into_owned();
@@ -249,7 +248,9 @@ impl Importer {
         if let Some(pairing) = &mut self.pairing {
             pairing.finish(faults);
             self.facts.unobserved_programs = pairing.spaces().unobserved_programs();
-            if self.of_command {
+            let from = self.facts.imported.as_ref();
+            // Who is not observed is not seen to end.
+            if self.of_command && from.is_some_and(|from| !from.descendants_hidden) {
                 self.facts.survivors = pairing.spaces().processes() as u64;
             }
         }
@@ -275,6 +276,11 @@ fn guarded<T>(
     })
 }
 
+/// Whether perf recorded the command that it started, not (`-a`, `-p`) what ran already.
+fn of_command(file: &PerfFile) -> bool {
+    file.event_attributes().iter().any(|event| event.attr.flags.contains(AttrFlags::ENABLE_ON_EXEC))
+}
+
 fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
     let text = |text: Result<Option<&str>, _>| text.ok().flatten().unwrap_or_default().to_owned();
     let command = file.cmdline().ok().flatten().unwrap_or_default();
@@ -285,21 +291,23 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
         SamplingPolicy::Frequency(hertz) => Some(format!("up to {hertz} events a second")),
         SamplingPolicy::NoSampling => None,
     });
-    // As `:u` has it, and as perf does it for users who may not see more.
-    let system_calls_hidden =
-        faults.clone().any(|(event, _)| event.attr.flags.contains(AttrFlags::EXCLUDE_KERNEL));
+    let any_has = |flag| faults.clone().any(|(event, _)| event.attr.flags.contains(flag));
     TraceFacts {
         command: command.into_iter().map(str::to_owned).collect(),
         kernel: text(file.os_release()),
-        system_calls_hidden,
+        // As `:u` has it, and as perf does it for users who may not see more.
+        system_calls_hidden: any_has(AttrFlags::EXCLUDE_KERNEL),
         imported: Some(ImportFacts {
             tool: format!("perf {}", text(file.perf_version())).trim_end().to_owned(),
             file: path.to_string_lossy().into_owned(),
-            events: faults.map(|(event, kind)| samples::event_name(event, *kind)).collect(),
+            events: faults.clone().map(|(event, kind)| samples::event_name(event, *kind)).collect(),
             disk_unknown: kinds.contains(&Some(Kind::Any)) && !kinds.contains(&Some(Kind::Major)),
             costs_unknown: !(kinds.contains(&Some(Kind::Any))
                 && (kinds.contains(&Some(Kind::Minor)) || kinds.contains(&Some(Kind::Major)))),
             sampled,
+            // As `:k` has it.
+            program_hidden: any_has(AttrFlags::EXCLUDE_USER),
+            descendants_hidden: of_command(file) && !any_has(AttrFlags::INHERIT),
         }),
         ..TraceFacts::default()
     }

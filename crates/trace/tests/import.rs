@@ -131,6 +131,18 @@ fn events_that_are_only_counted_have_no_samples() {
     assert!(from.disk_unknown && from.costs_unknown);
 }
 
+#[test]
+fn faults_that_perf_was_told_to_leave_out_are_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let kernel = ["-e", "page-faults:k,minor-faults:k,major-faults:k", "-c", "1", "-d"];
+    if let Some(path) = record(dir.path(), &kernel, &["ls", "/"]) {
+        assert_eq!(import(&path).unwrap().1.facts.missing(), [Missing::OutsideSystemCalls]);
+    }
+    let alone = [&["-i"][..], &ALL].concat();
+    let Some(path) = record(dir.path(), &alone, &["sh", "-c", "ls / | cat"]) else { return };
+    assert_eq!(import(&path).unwrap().1.facts.missing(), [Missing::Descendants]);
+}
+
 /// perf notes what its rings lost when it finds that out, and what an event lost altogether at the end.
 #[test]
 fn what_was_lost_is_counted_once() {

@@ -55,6 +55,8 @@ fn trace(faults: u64) -> Trace {
             events: vec!["page-faults".into()],
             disk_unknown: true,
             costs_unknown: true,
+            program_hidden: true,
+            descendants_hidden: true,
             sampled: Some("one fault in 3".into()),
         }),
     };
