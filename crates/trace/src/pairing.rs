@@ -370,6 +370,8 @@ impl Memory {
     fn at(place: Option<Resolved<'_>>) -> Self {
         let Some(Resolved { mapping, object, .. }) = place else { return Self::Anonymous };
         match object.path.as_str() {
+            // Named by the kernel after where they come from: huge pages, and a private mapping of /dev/zero.
+            "/anon_hugepage (deleted)" | "/dev/zero" if mapping.is_private() => Self::Anonymous,
             _ if object.is_file() && mapping.is_private() && mapping.is_writable() => Self::PrivateFile,
             _ if object.is_file() => Self::SharedFile,
             "[vdso]" | "[vvar]" | "[vvar_vclock]" => Self::SharedFile,
