@@ -27,6 +27,8 @@ use prepage_core::{BuildId, Fault, ImportFacts, Object, Stack, Thread, TraceFact
 use crate::build_id::open_at_once;
 use crate::event::{Event, EventKind};
 use crate::pairing::{Ends, Pairing};
+#[cfg(feature = "parquet")]
+use crate::parquet::{TraceFileError, TraceWriter, bound_tables};
 use crate::tables::Tables;
 pub use error::{ImportError, PERF_COMMAND};
 use record::{Taken, take};
@@ -192,6 +194,16 @@ impl Importer {
     /// What the faults' numbers mean, so far.
     pub fn tables(&self) -> Tables<'_> {
         self.pairing.as_ref().map_or_else(Tables::default, Pairing::tables)
+    }
+
+    /// Bounds the memory of the tables: once all faults until now are in `writer`, the numbers in them are not needed any
+    /// more.
+    ///
+    /// # Errors
+    /// As [`TraceWriter::write`].
+    #[cfg(feature = "parquet")]
+    pub fn bound_tables(&mut self, writer: &mut TraceWriter) -> Result<(), TraceFileError> {
+        self.pairing.as_mut().map_or(Ok(()), |pairing| bound_tables(pairing, Some(writer)))
     }
 
     /// What is known of the run, so far.

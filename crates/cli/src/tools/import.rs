@@ -35,6 +35,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let more = importer.next_faults(&mut faults).map_err(refused)?;
         faults.iter().for_each(|fault| summary.add(fault));
         writer.write(importer.tables(), &faults, || importer.facts()).map_err(unwritten)?;
+        importer.bound_tables(&mut writer).map_err(unwritten)?;
         faults.clear();
         if !more {
             break;
