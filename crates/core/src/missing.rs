@@ -51,6 +51,11 @@ pub enum Missing {
         /// How many.
         processes: u64,
     },
+    /// The recorder ran in a container, and left out what ran outside.
+    Outside {
+        /// How many faults.
+        faults: u64,
+    },
     /// Disk faults are indistinguishable from others, and have their classes.
     DiskFaults,
     /// No fault has a cost.
@@ -103,6 +108,9 @@ impl Missing {
             Self::SystemCalls => Some("sudo sysctl kernel.perf_event_paranoid=1, or record as root"),
             Self::UnobservedPrograms { .. } => Some("sudo prepage record --all, which sees every program"),
             Self::Mappings { .. } => Some("record as root, or as the user whose processes they are"),
+            Self::Outside { .. } => Some(
+                "record outside the container, or in one with the host's processes: docker run --pid=host",
+            ),
             Self::Touches => Some("record both with --exact, or neither"),
             Self::Filtered { .. }
             | Self::CutShort
@@ -142,6 +150,12 @@ impl fmt::Display for Missing {
             ),
             Self::StillRunning { processes } => {
                 write!(f, "{processes} processes ran on after the recording had ended")
+            }
+            Self::Outside { faults } => {
+                write!(
+                    f,
+                    "{faults} faults left out of processes outside this container, which have no number in it"
+                )
             }
             Self::DiskFaults => {
                 write!(f, "disk faults stand among the others: perf did not record which read from disk")
@@ -192,6 +206,7 @@ impl TraceFacts {
                 Missing::UnobservedPrograms { programs: self.unobserved_programs },
             ),
             some(self.survivors, Missing::StillRunning { processes: self.survivors }).filter(|_| of_command),
+            some(self.outside_faults, Missing::Outside { faults: self.outside_faults }),
             imported.filter(|from| from.disk_unknown).map(|_| Missing::DiskFaults),
             imported.filter(|from| from.costs_unknown).map(|_| Missing::Costs),
             (!self.unread_maps.is_empty()).then(|| Missing::Mappings { pids: self.unread_maps.clone() }),
@@ -254,6 +269,7 @@ mod tests {
             TraceFacts { unsaved: 1, ..TraceFacts::default() },
             TraceFacts { system_calls_hidden: true, ..TraceFacts::default() },
             TraceFacts { unobserved_programs: 1, ..TraceFacts::default() },
+            TraceFacts { outside_faults: 1, ..TraceFacts::default() },
             TraceFacts { survivors: 1, ..TraceFacts::default() },
             TraceFacts { unread_maps: vec![7], pids: vec![7], ..TraceFacts::default() },
             TraceFacts { unnamed_mappings: 1, ..TraceFacts::default() },

@@ -89,6 +89,8 @@ pub struct TraceFacts {
     pub unread_maps: Vec<u32>,
     /// Mappings of files that the recorder no longer kept apart, for it had met too many different ones.
     pub unnamed_mappings: u64,
+    /// Faults of processes outside the recorder's PID namespace, which are no part of the trace.
+    pub outside_faults: u64,
     /// Whether every process of the machine was recorded.
     pub system_wide: bool,
     /// `lost` by the second of the recording in which the loss was found: second, records. A second without a loss is

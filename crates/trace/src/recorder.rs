@@ -275,6 +275,7 @@ impl Recorder {
             lost: self.lost_by_second.values().sum(),
             lost_by_second: self.lost_by_second.iter().map(|(&second, &records)| (second, records)).collect(),
             filtered_out: self.pairing.filtered_out(),
+            outside_faults: self.stream.outside_faults(),
             tsc_hz: self.moment.and_then(|moment| moment.hz()),
             unnamed_mappings: self.pairing.spaces().unnamed_mappings(),
             unobserved_programs: self.pairing.spaces().unobserved_programs(),

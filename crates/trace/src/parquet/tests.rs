@@ -22,6 +22,7 @@ fn trace(faults: u64) -> Trace {
         execs: 1,
         survivors: 0,
         unobserved_programs: 2,
+        outside_faults: 6,
         system_calls_hidden: true,
         unsaved: 0,
         pids: vec![7],
