@@ -37,15 +37,32 @@ pub enum Missing {
     },
     /// Faults that system calls took on the program's memory were hidden from the user.
     SystemCalls,
+    /// Programs whose faults the kernel does not report to who observes their process.
+    UnobservedPrograms {
+        /// How many.
+        programs: u64,
+    },
+    /// Faults of the program's own instructions were not recorded, those in system calls alone.
+    OutsideSystemCalls,
+    /// Faults of the threads and processes that the command started were not recorded.
+    Descendants,
     /// Processes of the command ran on after the recording had ended.
     StillRunning {
         /// How many.
         processes: u64,
     },
+    /// The recorder ran in a container, and left out what ran outside.
+    Outside {
+        /// How many faults.
+        faults: u64,
+    },
     /// Disk faults are indistinguishable from others, and have their classes.
     DiskFaults,
     /// No fault has a cost.
     Costs,
+    /// Touches of pages that the kernel had mapped by a fault nearby are no faults. Only named where a trace is compared
+    /// with one that has them.
+    Touches,
     /// What processes had mapped before the recording is unknown, and so are the files of many of their faults.
     Mappings {
         /// The processes.
@@ -79,15 +96,22 @@ impl Missing {
     /// How to record without this gap, as one line; `None` where the gap was asked for or nothing helps.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
-            Self::Sampled { .. } | Self::DiskFaults | Self::Costs => {
-                Some("perf record -e page-faults,minor-faults,major-faults -c 1 -d -- CMD")
-            }
+            Self::Sampled { .. }
+            | Self::OutsideSystemCalls
+            | Self::Descendants
+            | Self::DiskFaults
+            | Self::Costs => Some("perf record -e page-faults,minor-faults,major-faults -c 1 -d -- CMD"),
             Self::Lost { .. } => {
                 Some("record as root, who gets larger rings, or while the machine has less to do")
             }
             Self::Unsaved { .. } => Some("free some space, or write to another disk with -o"),
             Self::SystemCalls => Some("sudo sysctl kernel.perf_event_paranoid=1, or record as root"),
+            Self::UnobservedPrograms { .. } => Some("sudo prepage record --all, which sees every program"),
             Self::Mappings { .. } => Some("record as root, or as the user whose processes they are"),
+            Self::Outside { .. } => Some(
+                "record outside the container, or in one with the host's processes: docker run --pid=host",
+            ),
+            Self::Touches => Some("record both with --exact, or neither"),
             Self::Filtered { .. }
             | Self::CutShort
             | Self::StillRunning { .. }
@@ -110,8 +134,28 @@ impl fmt::Display for Missing {
             }
             Self::Unsaved { faults } => write!(f, "{faults} faults not saved because the disk was full"),
             Self::SystemCalls => write!(f, "faults taken in system calls were hidden from this user"),
+            Self::OutsideSystemCalls => {
+                write!(f, "faults outside system calls are missing: perf recorded the kernel's alone")
+            }
+            Self::Descendants => {
+                write!(
+                    f,
+                    "faults of threads and processes that the command started are missing: perf record -i"
+                )
+            }
+            Self::UnobservedPrograms { programs } => write!(
+                f,
+                "{programs} programs, and what they started, could not be observed: set-user-ID, set-group-ID, with \
+                 capabilities or unreadable"
+            ),
             Self::StillRunning { processes } => {
                 write!(f, "{processes} processes ran on after the recording had ended")
+            }
+            Self::Outside { faults } => {
+                write!(
+                    f,
+                    "{faults} faults left out of processes outside this container, which have no number in it"
+                )
             }
             Self::DiskFaults => {
                 write!(f, "disk faults stand among the others: perf did not record which read from disk")
@@ -119,6 +163,7 @@ impl fmt::Display for Missing {
             Self::Costs => {
                 write!(f, "no costs: perf did not record both the beginning and the end of faults")
             }
+            Self::Touches => write!(f, "recorded without --exact: touches near a fault are no faults"),
             Self::Mappings { pids } => {
                 let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
                 write!(f, "the files that process {} had mapped before are unknown", pids.join(", "))
@@ -154,7 +199,14 @@ impl TraceFacts {
             some(self.lost, Missing::Lost { records: self.lost }),
             some(self.unsaved, Missing::Unsaved { faults: self.unsaved }),
             self.system_calls_hidden.then_some(Missing::SystemCalls),
+            imported.filter(|from| from.program_hidden).map(|_| Missing::OutsideSystemCalls),
+            imported.filter(|from| from.descendants_hidden).map(|_| Missing::Descendants),
+            some(
+                self.unobserved_programs,
+                Missing::UnobservedPrograms { programs: self.unobserved_programs },
+            ),
             some(self.survivors, Missing::StillRunning { processes: self.survivors }).filter(|_| of_command),
+            some(self.outside_faults, Missing::Outside { faults: self.outside_faults }),
             imported.filter(|from| from.disk_unknown).map(|_| Missing::DiskFaults),
             imported.filter(|from| from.costs_unknown).map(|_| Missing::Costs),
             (!self.unread_maps.is_empty()).then(|| Missing::Mappings { pids: self.unread_maps.clone() }),
@@ -164,6 +216,12 @@ impl TraceFacts {
         .into_iter()
         .flatten()
         .collect()
+    }
+
+    /// What the trace lacks that is compared with `other`.
+    pub fn missing_beside(&self, other: &Self) -> Vec<Missing> {
+        let touches = (self.exact.is_none() && other.exact.is_some()).then_some(Missing::Touches);
+        self.missing().into_iter().chain(touches).collect()
     }
 
     /// What the trace lacks, in one line; "nothing lost" where it is complete.
@@ -178,12 +236,12 @@ impl TraceFacts {
 
     /// The gaps that only one of two traces has, which makes their faults incomparable; empty where they can be compared.
     pub fn unequal_gaps(&self, other: &Self) -> Vec<Missing> {
-        let of_faults = |facts: &Self| {
-            let mut gaps = facts.missing();
+        let of_faults = |facts: &Self, other| {
+            let mut gaps = facts.missing_beside(other);
             gaps.retain(|gap| !matches!(gap, Missing::PagesForgotten { .. }));
             gaps
         };
-        let (ours, theirs) = (of_faults(self), of_faults(other));
+        let (ours, theirs) = (of_faults(self, other), of_faults(other, self));
         let without = |gaps: &[Missing], others: &[Missing]| -> Vec<Missing> {
             gaps.iter().filter(|gap| !others.iter().any(|other| gap.is_same_gap(other))).cloned().collect()
         };
@@ -194,7 +252,7 @@ impl TraceFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{FilePages, ImportFacts, PageCacheFacts};
+    use crate::trace::{ExactFacts, FilePages, ImportFacts, PageCacheFacts};
 
     /// Facts with one gap each.
     fn incomplete() -> Vec<TraceFacts> {
@@ -202,12 +260,16 @@ mod tests {
         vec![
             imported(ImportFacts { sampled: Some("one event in 20".into()), ..ImportFacts::default() }),
             imported(ImportFacts { disk_unknown: true, ..ImportFacts::default() }),
+            imported(ImportFacts { program_hidden: true, ..ImportFacts::default() }),
+            imported(ImportFacts { descendants_hidden: true, ..ImportFacts::default() }),
             imported(ImportFacts { costs_unknown: true, ..ImportFacts::default() }),
             TraceFacts { filters: vec!["--comm a".into()], ..TraceFacts::default() },
             TraceFacts { cut_short: true, ..TraceFacts::default() },
             TraceFacts { lost: 1, ..TraceFacts::default() },
             TraceFacts { unsaved: 1, ..TraceFacts::default() },
             TraceFacts { system_calls_hidden: true, ..TraceFacts::default() },
+            TraceFacts { unobserved_programs: 1, ..TraceFacts::default() },
+            TraceFacts { outside_faults: 1, ..TraceFacts::default() },
             TraceFacts { survivors: 1, ..TraceFacts::default() },
             TraceFacts { unread_maps: vec![7], pids: vec![7], ..TraceFacts::default() },
             TraceFacts { unnamed_mappings: 1, ..TraceFacts::default() },
@@ -243,6 +305,13 @@ mod tests {
             let by_chance = facts.lost + facts.unsaved > 0 || facts.cut_short;
             assert_eq!(facts.unequal_gaps(&facts).is_empty(), !by_chance, "{facts:?}");
         }
+        let (plain, exact) = (
+            TraceFacts::default(),
+            TraceFacts { exact: Some(ExactFacts::default()), ..TraceFacts::default() },
+        );
+        assert_eq!(plain.unequal_gaps(&exact), [Missing::Touches]);
+        assert_eq!(exact.unequal_gaps(&plain), [Missing::Touches]);
+        assert_eq!((exact.unequal_gaps(&exact), exact.missing()), (vec![], vec![]));
         let filtered = |comm: &str| TraceFacts { filters: vec![comm.into()], ..TraceFacts::default() };
         assert_eq!(filtered("--comm a").unequal_gaps(&filtered("--comm b")).len(), 2);
     }

@@ -64,14 +64,6 @@ impl Tally {
     }
 }
 
-impl<'a> FromIterator<&'a Fault> for Tally {
-    fn from_iter<I: IntoIterator<Item = &'a Fault>>(faults: I) -> Self {
-        let mut tally = Self::default();
-        faults.into_iter().for_each(|fault| tally.add(fault));
-        tally
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,11 +77,12 @@ mod tests {
             fault(FaultClass::Disk, None),
             fault(FaultClass::Cached, Some(100)),
         ];
-        let mut tally: Tally = faults.iter().collect();
+        let mut tally = Tally::default();
+        faults.iter().for_each(|fault| tally.add(fault));
         assert_eq!(tally.mean_ns(), Some(200.0));
         assert_eq!(tally, Tally { count: 3, timed: 2, cost_ns: 400, max_ns: 300, disk: 2, disk_ns: 300 });
         tally.add(&fault(FaultClass::Disk, Some(u64::MAX)));
         assert_eq!((tally.cost_ns, tally.disk_ns), (u64::MAX, u64::MAX));
-        assert_eq!([fault(FaultClass::Failed, None)].iter().collect::<Tally>().mean_ns(), None);
+        assert_eq!(Tally::one(FaultClass::Failed, None).mean_ns(), None);
     }
 }

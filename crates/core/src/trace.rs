@@ -75,6 +75,9 @@ pub struct TraceFacts {
     pub execs: u64,
     /// Processes that were still running when the recording ended.
     pub survivors: u64,
+    /// Programs executed that the kernel lets nobody observe who observes their process: set-user-ID and set-group-ID ones,
+    /// those with file capabilities, and those that the user may not read.
+    pub unobserved_programs: u64,
     /// Whether faults that system calls took on the program's memory are missing, because the user may not see
     /// them.
     pub system_calls_hidden: bool,
@@ -86,6 +89,8 @@ pub struct TraceFacts {
     pub unread_maps: Vec<u32>,
     /// Mappings of files that the recorder no longer kept apart, for it had met too many different ones.
     pub unnamed_mappings: u64,
+    /// Faults of processes outside the recorder's PID namespace, which are no part of the trace.
+    pub outside_faults: u64,
     /// Whether every process of the machine was recorded.
     pub system_wide: bool,
     /// `lost` by the second of the recording in which the loss was found: second, records. A second without a loss is
@@ -127,6 +132,10 @@ pub struct ImportFacts {
     pub events: Vec<String>,
     /// Whether disk faults are indistinguishable from others, and have their classes.
     pub disk_unknown: bool,
+    /// Whether the faults of the program's own instructions are missing, because the kernel's alone were recorded.
+    pub program_hidden: bool,
+    /// Whether the faults of what the command started are missing, because it alone was recorded.
+    pub descendants_hidden: bool,
     /// Whether no fault has a cost, because only beginnings or only ends of faults were recorded.
     pub costs_unknown: bool,
     /// Which faults were recorded, where it was not every one.
@@ -223,6 +232,8 @@ pub struct ReadWait {
 impl TraceFacts {
     /// Faults the kernel took on the program's behalf without an address of it: the argument pages of an exec,
     /// MAP_POPULATE, mlock and other uses of get_user_pages. getrusage counts them and no record shows them.
+    ///
+    /// Programs that could not be observed ([`Self::unobserved_programs`]) took some of these as well.
     ///
     /// Negative when processes that nobody waited for, and getrusage so leaves out, took more.
     pub fn inside_kernel(&self) -> Option<i64> {

@@ -88,6 +88,7 @@ impl Column {
             Self::P99 => us(costs.percentile_ns(99.0)),
             Self::P999 => us(costs.percentile_ns(99.9)),
             Self::Max => us((tally.timed > 0).then_some(tally.max_ns)),
+            Self::DiskTotal | Self::Total | Self::TotalPercent if !tally.is_timed() => None,
             Self::DiskTotal => Some(tally.disk_ns as f64 / 1e6),
             Self::Total => Some(tally.cost_ns as f64 / 1e6),
             Self::TotalPercent => share(tally.cost_ns, total.cost_ns),

@@ -105,7 +105,7 @@ impl Diff {
             all,
             classes: changes(before, after, By::Class),
             files,
-            missing: [before, after].map(|report| report.facts.missing()),
+            missing: [before.facts.missing_beside(&after.facts), after.facts.missing_beside(&before.facts)],
             unequal: before.facts.unequal_gaps(&after.facts),
         }
     }

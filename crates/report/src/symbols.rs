@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use object::read::ReadCache;
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
@@ -21,7 +22,8 @@ pub struct Symbols {
 
 impl Symbols {
     /// Looks up all of `places`, reading each file of `objects` among them once. Files that cannot be read have no names;
-    /// nor have files whose build-id is no longer the recorded one.
+    /// nor have files that are not, or not known to be, the recorded ones: by build-id or, where none was recorded, by inode and
+    /// length.
     pub fn of(objects: &[Object], places: impl Iterator<Item = CodePlace>) -> Self {
         let mut by_object: BTreeMap<ObjectId, Vec<u64>> = BTreeMap::new();
         for place in places {
@@ -37,7 +39,13 @@ impl Symbols {
             }
             offsets.sort_unstable();
             offsets.dedup();
-            match Functions::of(Path::new(&object.path), object.build_id) {
+            // Traces name code by its path alone.
+            let is_same = |other: &Object| other.path != object.path || is_same_build(other, object);
+            let functions = match objects.iter().all(is_same) {
+                true => Functions::of(object),
+                false => Err(Unusable::Replaced),
+            };
+            match functions {
                 Ok(functions) => symbols.names.extend(offsets.into_iter().filter_map(|offset| {
                     let name = functions.at(offset)?;
                     Some((CodePlace { object: Some(id), offset }, demangled(name)))
@@ -54,10 +62,15 @@ impl Symbols {
         self.names.get(&place).map(String::as_str)
     }
 
-    /// Files that are others than those recorded, so that their symbols would be wrong.
+    /// Files that are not, or not known to be, those recorded, so that their symbols may be wrong.
     pub fn replaced(&self) -> &[String] {
         &self.replaced
     }
+}
+
+/// Whether two objects of one path are the same file, or files of the same build.
+fn is_same_build(one: &Object, other: &Object) -> bool {
+    one.inode == other.inode || (one.build_id.is_some() && one.build_id == other.build_id)
 }
 
 /// What a function is called when its name is not known: the file it is in.
@@ -67,7 +80,7 @@ pub fn nameless(path: &str) -> String {
 }
 
 enum Unusable {
-    /// The file has another build-id than the recorded one.
+    /// The file is not, or not known to be, the recorded one.
     Replaced,
     /// The file cannot be opened, or is not an ELF file.
     Unreadable,
@@ -110,12 +123,21 @@ fn one_an_address(mut functions: Vec<Function>) -> Vec<Function> {
 }
 
 impl Functions {
-    fn of(path: &Path, recorded: Option<BuildId>) -> Result<Self, Unusable> {
+    fn of(object: &Object) -> Result<Self, Unusable> {
         let mut functions = Self { segments: Vec::new(), functions: Vec::new() };
-        let found = functions.read(path, recorded, true)?;
-        if let Some(separate) = found.and_then(|id| separate_symbols(&id)) {
-            // Its absence is usual, and a damaged one is no reason to do without the file's own symbols.
-            let _ = functions.read(&separate, found, false);
+        let file = File::open(&object.path).map_err(|_| Unusable::Unreadable)?;
+        let metadata = file.metadata().map_err(|_| Unusable::Unreadable)?;
+        let found = functions.read(file, object.build_id, true)?;
+        // The device is not compared: stacked file systems show another one here than in the kernel's events.
+        let is_recorded = object.inode.is_some_and(|(_, inode)| inode == metadata.ino())
+            && object.size_bytes.is_none_or(|bytes| bytes == metadata.len());
+        if object.build_id.is_none() && !is_recorded {
+            return Err(Unusable::Replaced);
+        }
+        let separate = found.and_then(|id| separate_symbols(&id));
+        if let Some(file) = separate.and_then(|path| File::open(path).ok()) {
+            // A damaged one is no reason to do without the file's own symbols.
+            let _ = functions.read(file, found, false);
         }
         functions.functions = one_an_address(functions.functions);
         Ok(functions)
@@ -123,11 +145,11 @@ impl Functions {
 
     fn read(
         &mut self,
-        path: &Path,
+        file: File,
         recorded: Option<BuildId>,
         with_segments: bool,
     ) -> Result<Option<BuildId>, Unusable> {
-        let cache = ReadCache::new(File::open(path).map_err(|_| Unusable::Unreadable)?);
+        let cache = ReadCache::new(file);
         let elf = object::File::parse(&cache).map_err(|_| Unusable::Unreadable)?;
         let found = elf.build_id().ok().flatten().and_then(BuildId::new);
         if recorded.is_some() && recorded != found {
@@ -231,6 +253,29 @@ mod tests {
         let place = CodePlace { object: Some(ObjectId(0)), offset };
         let symbols = Symbols::of(std::slice::from_ref(&other), [place].into_iter());
         assert_eq!((symbols.name(place), symbols.replaced()), (None, [other.path].as_slice()));
+    }
+
+    #[test]
+    fn without_a_build_id_the_inode_says_whether_it_is_the_file() {
+        let (object, offset) = own_file();
+        let metadata = std::fs::metadata(&object.path).expect("this program");
+        let (inode, size_bytes) = (Some((0, metadata.ino())), Some(metadata.len()));
+        let same = Object { build_id: None, inode, size_bytes, ..object.clone() };
+        let other = Object { inode: Some((0, metadata.ino() + 1)), ..same.clone() };
+        let longer = Object { size_bytes: Some(metadata.len() + 1), ..same.clone() };
+        let place = |id| CodePlace { object: Some(ObjectId(id)), offset };
+        let named = |objects: &[Object]| {
+            let symbols = Symbols::of(objects, [place(0)].into_iter());
+            (symbols.name(place(0)).is_some(), symbols.replaced().len())
+        };
+        assert_eq!(
+            [named(std::slice::from_ref(&same)), named(std::slice::from_ref(&other)), named(&[longer])],
+            [(true, 0), (false, 1), (false, 1)]
+        );
+        // Code is named by its path alone: of two files it may be either's.
+        assert_eq!(named(&[same, other]), (false, 1));
+        let twins = [object.clone(), Object { inode: Some((1, 2)), ..object }];
+        assert_eq!(named(&twins), (true, 0));
     }
 
     #[test]

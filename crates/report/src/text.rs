@@ -67,7 +67,9 @@ pub fn overview(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let columns = [Column::Count, Column::Disk, Column::Mean, Column::Total, Column::TotalPercent];
     writeln!(out, "\n{}", groups_table(report, &files, &columns, false))?;
     tell_left_out(&files, out)?;
-    writeln!(out, "\n{}", waiting(report))?;
+    if report.total().tally.is_timed() {
+        writeln!(out, "\n{}", waiting(report))?;
+    }
     if !report.slowest.is_empty() {
         writeln!(out, "\n{}", slowest(report, OVERVIEW_SLOWEST, true))?;
     }
@@ -162,12 +164,16 @@ pub fn facts_lines(report: &Report) -> Vec<String> {
     } else {
         format!(" (of {} recorded)", report.faults_in_file)
     };
+    let costs = if total.is_timed() {
+        let (all, disk) = (total.total_ms(), total.disk_ns as f64 / 1e6);
+        format!("threads waited {all:.1} ms for them, {disk:.1} ms of it for the disk")
+    } else {
+        "their costs are not known".to_owned()
+    };
     lines.push(format!(
-        "{} page faults{of} in {:.1} ms; threads waited {:.1} ms for them, {:.1} ms of it for the disk",
+        "{} page faults{of} in {:.1} ms; {costs}",
         total.count,
-        facts.duration_ns as f64 / 1e6,
-        total.cost_ns as f64 / 1e6,
-        total.disk_ns as f64 / 1e6,
+        facts.duration_ns as f64 / 1e6
     ));
     let kernel = (!facts.kernel.is_empty()).then(|| format!("Linux {}", facts.kernel));
     let started = run::started(facts).map(|started| format!("recorded {started}"));

@@ -102,6 +102,27 @@ fn percentiles_by_time_are_known_where_they_are_asked_for() {
 }
 
 #[test]
+fn costs_that_are_not_known_are_not_0() {
+    let mut trace = trace(600);
+    trace.faults.iter_mut().for_each(|fault| fault.cost_ns = None);
+    let (_dir, file) = written(&trace);
+    let report = read(&file, &[By::File], Filter::default());
+    for row in report.grouped(By::File, usize::MAX).rows {
+        let figures = [Column::Total, Column::DiskTotal, Column::TotalPercent]
+            .map(|column| column.text(&row.costs, &report.total(), None));
+        assert_eq!(figures, ["-", "-", "-"]);
+    }
+    let mut overview = Vec::new();
+    text::overview(&report, &mut overview).expect("written");
+    assert!(!String::from_utf8_lossy(&overview).contains("waited"), "{}", String::from_utf8_lossy(&overview));
+    let lines = text::facts_lines(&report);
+    assert!(
+        lines.iter().any(|line| line.ends_with("600 page faults in 300.0 ms; their costs are not known")),
+        "{lines:?}"
+    );
+}
+
+#[test]
 fn filters_leave_what_all_of_them_let_pass() {
     let trace = trace(FAULTS);
     let (_dir, file) = written(&trace);

@@ -25,7 +25,7 @@ pub struct Users {
     by_file: HashMap<FileKey, Vec<User>>,
 }
 
-/// A file in /proc/PID/smaps: by device and inode, and by path, for file systems in layers show another device there
+/// A file in /proc/PID/smaps (bytes of its path that are not UTF-8 are replaced): by device and inode, and by path, for file systems in layers show another device there
 /// than stat(2).
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum FileKey {
@@ -43,9 +43,9 @@ impl Users {
                 continue;
             };
             // A process that ended meanwhile maps nothing.
-            let Ok(smaps) = fs::read_to_string(entry.path().join("smaps")) else { continue };
-            let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            users.add(pid, comm.trim_end(), &smaps);
+            let Ok(smaps) = fs::read(entry.path().join("smaps")) else { continue };
+            let comm = fs::read(entry.path().join("comm")).unwrap_or_default();
+            users.add(pid, String::from_utf8_lossy(&comm).trim_end(), &String::from_utf8_lossy(&smaps));
         }
         users
     }
@@ -55,7 +55,7 @@ impl Users {
         let by_inode = self.by_file.get(&FileKey::Inode(opened.inode.0, opened.inode.1));
         let found = by_inode.or_else(|| {
             let path = Path::canonicalize(&opened.path).ok()?;
-            self.by_file.get(&FileKey::Path(path.to_str()?.to_owned()))
+            self.by_file.get(&FileKey::Path(path.to_string_lossy().into_owned()))
         });
         let mut users = found.cloned().unwrap_or_default();
         users.retain(|user| user.mapped_bytes > 0);
@@ -110,7 +110,9 @@ fn file_of(line: &str) -> Option<[FileKey; 2]> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::os::fd::AsFd;
+    use std::os::unix::ffi::OsStrExt;
 
     use prepage_sys::mapping::FileMapping;
 
@@ -120,7 +122,8 @@ mod tests {
     #[test]
     fn who_has_touched_a_mapped_page_is_named_with_as_much() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let path = dir.path().join("mapped file");
+        // A name that is not UTF-8 hides nobody.
+        let path = dir.path().join(OsStr::from_bytes(b"mapped \xff file"));
         fs::write(&path, vec![1; 1 << 20]).unwrap();
         let opened = Spot::file(&path).open().unwrap();
         let me = |users: Users| users.of(&opened).into_iter().find(|user| user.pid == std::process::id());

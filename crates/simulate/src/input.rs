@@ -50,7 +50,7 @@ pub struct Input {
     pub threads: usize,
     /// Touches that are missing.
     pub unseen: Unseen,
-    /// For traces: faults left out because they are on memory that several processes share, which no disk holds.
+    /// For traces: faults left out because they are on memory that no disk holds.
     pub shared_memory: u64,
     /// For traces: what is known of the recording.
     pub facts: Option<TraceFacts>,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use hdrhistogram::Histogram;
-use prepage_core::{Fault, FaultClass, PageIndex, PageRange, Permissions};
+use prepage_core::{Fault, FaultClass, Object, PageIndex, PageRange, Permissions};
 use prepage_trace::parquet::{Names, TraceFile, Wanted};
 
 use crate::input::{InputError, Unseen};
@@ -60,7 +60,7 @@ impl Numbering {
         }
         let object = *self.objects.entry(id.0).or_insert_with(|| {
             let object = names.object(id);
-            if is_shared_memory(&object.path) {
+            if no_disk_holds(&object) {
                 return None;
             }
             let pages = object.size_bytes.map_or(0, |bytes| PageRange::covering(0, bytes).len());
@@ -162,7 +162,39 @@ pub(crate) fn survey(path: &Path) -> Result<(TraceFile, Survey), InputError> {
     Ok((file, Survey { numbering, count, soft_fault_ns, unseen }))
 }
 
-/// Whether a path is that of memory, not of a file: memfd_create, shmget, MAP_SHARED|MAP_ANONYMOUS, shm_open.
-fn is_shared_memory(path: &str) -> bool {
-    ["/memfd:", "/SYSV", "/dev/zero", "/dev/shm/"].iter().any(|prefix| path.starts_with(prefix))
+/// Whether an object is memory or a device, not a file: memfd_create, shmget, MAP_SHARED|MAP_ANONYMOUS, shm_open, huge pages,
+/// buffers of a GPU.
+fn no_disk_holds(object: &Object) -> bool {
+    let path = object.path.as_str();
+    // The kernel's own: never linked, at the root of a file system that no device has.
+    let is_kernels = path.ends_with(" (deleted)")
+        && path.rfind('/') == Some(0)
+        && object.inode.is_some_and(|(device, _)| device >> 20 == 0);
+    is_kernels
+        || ["/memfd:", "/SYSV", "/anon_hugepage", "/dev/"].iter().any(|prefix| path.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_devices_are_no_files_on_a_disk() {
+        let object = |path: &str, device: u64| Object::new(path, Some((device, 7)));
+        for (path, device) in [
+            ("/memfd:a (deleted)", 0),
+            ("/SYSV00000000 (deleted)", 0),
+            ("/dev/zero (deleted)", 0),
+            ("/dev/shm/a", 25),
+            ("/dev/dri/renderD128", 6),
+            ("/anon_hugepage (deleted)", 14),
+            ("/drm mm object (deleted)", 1),
+        ] {
+            assert!(no_disk_holds(&object(path, device)), "{path}");
+        }
+        // Deleted while it was mapped, and on a file system of many disks, whose devices are numbers of the kernel's own.
+        for (path, device) in [("/lib/a.so", 0), ("/lib/a.so (deleted)", 31), ("/a (deleted)", 0xfe << 20)] {
+            assert!(!no_disk_holds(&object(path, device)), "{path}");
+        }
+    }
 }

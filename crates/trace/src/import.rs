@@ -27,6 +27,8 @@ use prepage_core::{BuildId, Fault, ImportFacts, Object, Stack, Thread, TraceFact
 use crate::build_id::open_at_once;
 use crate::event::{Event, EventKind};
 use crate::pairing::{Ends, Pairing};
+#[cfg(feature = "parquet")]
+use crate::parquet::{TraceFileError, TraceWriter, bound_tables};
 use crate::tables::Tables;
 pub use error::{ImportError, PERF_COMMAND};
 use record::{Taken, take};
@@ -57,7 +59,7 @@ pub struct Importer {
     ends: Option<Ends>,
     /// Only beginnings of faults are recorded, or only ends.
     one_sided: bool,
-    /// perf recorded the command that it started, not (`-a`, `-p`) what ran already.
+    /// See [`of_command`].
     of_command: bool,
     /// Made with the first time that is known: faults are counted from there.
     pairing: Option<Pairing>,
@@ -66,6 +68,9 @@ pub struct Importer {
     origin_ns: u64,
     last_ns: u64,
     facts: TraceFacts,
+    /// Records lost: by the kernel's notes of it, and by what perf counted for each event. The same ones, as far as both are
+    /// known.
+    lost: [u64; 2],
     /// Files for which perf noted no inode, by path, with the number they got.
     without_inode: HashMap<Vec<u8>, u64>,
     build_ids: HashMap<String, BuildId>,
@@ -109,8 +114,7 @@ impl Importer {
         let sampled = facts.imported.as_ref().is_some_and(|from| from.sampled.is_some());
         let ends = samples::ends(&kinds, sampled);
         let one_sided = ends.is_none() || !kinds.contains(&Some(Kind::Any));
-        let of_command =
-            file.event_attributes().iter().any(|event| event.attr.flags.contains(AttrFlags::ENABLE_ON_EXEC));
+        let of_command = of_command(&file);
         let mut build_ids = HashMap::new();
         for info in guarded(|| file.build_ids()).map_err(malformed)?.into_values() {
             let path = String::from_utf8_lossy(&info.path).into_owned();
@@ -129,6 +133,7 @@ impl Importer {
             origin_ns: 0,
             last_ns: 0,
             facts,
+            lost: [0; 2],
             without_inode: HashMap::new(),
             build_ids,
         })
@@ -148,8 +153,10 @@ impl Importer {
             };
             self.last_ns = self.last_ns.max(time_ns);
             match taken {
-                Some(Taken::Lost(records)) => {
-                    self.facts.lost = self.facts.lost.saturating_add(records);
+                Some(Taken::Lost { records, by_event }) => {
+                    let lost = &mut self.lost[usize::from(by_event)];
+                    *lost = lost.saturating_add(records);
+                    self.facts.lost = self.lost[0].max(self.lost[1]);
                     self.event(Event { time_ns, pid: 0, tid: 0, kind: EventKind::Lost { records } }, faults);
                 }
                 Some(Taken::Event { pid, tid, kind }) => {
@@ -176,7 +183,8 @@ impl Importer {
         let time_ns = record.timestamp().unwrap_or(0);
         let taken = if record.record_type == RecordType::LOST_SAMPLES {
             let bytes = record.data.as_slice();
-            bytes.first_chunk().map(|count| Taken::Lost(u64::from_le_bytes(*count)))
+            let records = bytes.first_chunk().map(|count| u64::from_le_bytes(*count));
+            records.map(|records| Taken::Lost { records, by_event: true })
         } else {
             take(&record.parse()?, &mut self.without_inode, &mut self.build_ids)
         };
@@ -186,6 +194,16 @@ impl Importer {
     /// What the faults' numbers mean, so far.
     pub fn tables(&self) -> Tables<'_> {
         self.pairing.as_ref().map_or_else(Tables::default, Pairing::tables)
+    }
+
+    /// Bounds the memory of the tables: once all faults until now are in `writer`, the numbers in them are not needed any
+    /// more.
+    ///
+    /// # Errors
+    /// As [`TraceWriter::write`].
+    #[cfg(feature = "parquet")]
+    pub fn bound_tables(&mut self, writer: &mut TraceWriter) -> Result<(), TraceFileError> {
+        self.pairing.as_mut().map_or(Ok(()), |pairing| bound_tables(pairing, Some(writer)))
     }
 
     /// What is known of the run, so far.
@@ -241,7 +259,10 @@ impl Importer {
     fn end(&mut self, faults: &mut Vec<Fault>) {
         if let Some(pairing) = &mut self.pairing {
             pairing.finish(faults);
-            if self.of_command {
+            self.facts.unobserved_programs = pairing.spaces().unobserved_programs();
+            let from = self.facts.imported.as_ref();
+            // Who is not observed is not seen to end.
+            if self.of_command && from.is_some_and(|from| !from.descendants_hidden) {
                 self.facts.survivors = pairing.spaces().processes() as u64;
             }
         }
@@ -267,6 +288,11 @@ fn guarded<T>(
     })
 }
 
+/// Whether perf recorded the command that it started, not (`-a`, `-p`) what ran already.
+fn of_command(file: &PerfFile) -> bool {
+    file.event_attributes().iter().any(|event| event.attr.flags.contains(AttrFlags::ENABLE_ON_EXEC))
+}
+
 fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
     let text = |text: Result<Option<&str>, _>| text.ok().flatten().unwrap_or_default().to_owned();
     let command = file.cmdline().ok().flatten().unwrap_or_default();
@@ -277,21 +303,23 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
         SamplingPolicy::Frequency(hertz) => Some(format!("up to {hertz} events a second")),
         SamplingPolicy::NoSampling => None,
     });
-    // As `:u` has it, and as perf does it for users who may not see more.
-    let system_calls_hidden =
-        faults.clone().any(|(event, _)| event.attr.flags.contains(AttrFlags::EXCLUDE_KERNEL));
+    let any_has = |flag| faults.clone().any(|(event, _)| event.attr.flags.contains(flag));
     TraceFacts {
         command: command.into_iter().map(str::to_owned).collect(),
         kernel: text(file.os_release()),
-        system_calls_hidden,
+        // As `:u` has it, and as perf does it for users who may not see more.
+        system_calls_hidden: any_has(AttrFlags::EXCLUDE_KERNEL),
         imported: Some(ImportFacts {
             tool: format!("perf {}", text(file.perf_version())).trim_end().to_owned(),
             file: path.to_string_lossy().into_owned(),
-            events: faults.map(|(event, kind)| samples::event_name(event, *kind)).collect(),
+            events: faults.clone().map(|(event, kind)| samples::event_name(event, *kind)).collect(),
             disk_unknown: kinds.contains(&Some(Kind::Any)) && !kinds.contains(&Some(Kind::Major)),
             costs_unknown: !(kinds.contains(&Some(Kind::Any))
                 && (kinds.contains(&Some(Kind::Minor)) || kinds.contains(&Some(Kind::Major)))),
             sampled,
+            // As `:k` has it.
+            program_hidden: any_has(AttrFlags::EXCLUDE_USER),
+            descendants_hidden: of_command(file) && !any_has(AttrFlags::INHERIT),
         }),
         ..TraceFacts::default()
     }

@@ -57,7 +57,7 @@ pub use event::{Event, EventKind, Mapped};
 pub use filter::{Filters, NotARange};
 pub use pairing::Pairing;
 pub use prepage_sys::perf::PerfError;
-pub use probe::{FaultEvents, PageCacheEvents, Probe, Start, Target};
+pub use probe::{FaultEvents, PageCacheEvents, Probe, Target};
 pub use recorder::{
     ExactSource, LeftRunning, Prepare, RecordError, RecordOptions, Recorded, Recorder, Scope,
 };

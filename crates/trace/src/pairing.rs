@@ -125,6 +125,12 @@ impl Pairing {
         }
     }
 
+    /// Counts faults' starts from `origin_ns`.
+    #[must_use]
+    pub fn with_origin(self, origin_ns: u64) -> Self {
+        Self { origin_ns, ..self }
+    }
+
     /// Keeps only the faults that pass `filters`, and counts the others.
     #[must_use]
     pub fn with_filters(self, filters: Filters) -> Self {
@@ -218,7 +224,9 @@ impl Pairing {
             EventKind::Exit => {
                 let begun = self.running.get_mut(&event.tid).and_then(|thread| thread.begun.take());
                 faults.extend(begun.and_then(|begun| self.over(event.tid, begun, &Over::NotEnded)));
-                self.running.remove(&event.tid);
+                if self.spaces.is_end(event) {
+                    self.running.remove(&event.tid);
+                }
             }
             EventKind::Map(_)
             | EventKind::Switch { .. }
@@ -362,6 +370,8 @@ impl Memory {
     fn at(place: Option<Resolved<'_>>) -> Self {
         let Some(Resolved { mapping, object, .. }) = place else { return Self::Anonymous };
         match object.path.as_str() {
+            // Named by the kernel after where they come from: huge pages, and a private mapping of /dev/zero.
+            "/anon_hugepage (deleted)" | "/dev/zero" if mapping.is_private() => Self::Anonymous,
             _ if object.is_file() && mapping.is_private() && mapping.is_writable() => Self::PrivateFile,
             _ if object.is_file() => Self::SharedFile,
             "[vdso]" | "[vvar]" | "[vvar_vclock]" => Self::SharedFile,

@@ -18,6 +18,8 @@ mod writer;
 pub use error::TraceFileError;
 pub use names::Names;
 pub use reader::read_trace;
+#[cfg(feature = "import")]
+pub(crate) use recording::bound_tables;
 pub use recording::{Notice, Recording, RecordingError, record};
 pub use scan::{Batch, TraceFile, Wanted};
 pub use schema::{COLUMN_NAMES, FORMAT_VERSION};

@@ -1,7 +1,5 @@
 //! What to observe.
 
-pub use prepage_sys::perf::Start;
-
 /// Which page-fault events to ask the kernel for. Each more costs the observed program time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultEvents {
@@ -49,8 +47,6 @@ pub struct Probe {
     /// The calls that led to each fault, as part of [`crate::EventKind::FaultBegin`]. Only with
     /// [`FaultEvents::Costs`].
     pub stacks: bool,
-    /// When to begin.
-    pub start: Start,
     /// Largest ring a CPU, a power of two. An ordinary user's limit may allow less; see
     /// [`crate::Stream::ring_bytes`].
     pub ring_bytes: usize,
@@ -65,7 +61,6 @@ impl Default for Probe {
             switches: false,
             page_cache: PageCacheEvents::None,
             stacks: false,
-            start: Start::Now,
             // 300 000 faults a second on two CPUs write 15 MB a second into each ring, which the reader empties
             // when a quarter is full: this leaves it 400 ms to be scheduled. Ordinary users get what their limit
             // allows.

@@ -206,10 +206,12 @@ impl Recorder {
         let cost = ProbeCost::measure(&probe)?;
         let observing = Observing::begin(scope, waiting)?;
         let stream = Stream::attach_to(&observing.target(), &probe)?;
-        let origin_ns = now_ns();
         let mut pairing =
-            Pairing::new(origin_ns).with_filters(options.filters.clone()).with_probe_cost(cost.inside_ns);
+            Pairing::new(0).with_filters(options.filters.clone()).with_probe_cost(cost.inside_ns);
         let unread_maps = observing.seed(&mut pairing);
+        // Not before: a page that was touched meanwhile may count as touched before its fault.
+        let origin_ns = now_ns();
+        let pairing = pairing.with_origin(origin_ns);
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let facts = TraceFacts {
             command: command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect(),
@@ -273,8 +275,10 @@ impl Recorder {
             lost: self.lost_by_second.values().sum(),
             lost_by_second: self.lost_by_second.iter().map(|(&second, &records)| (second, records)).collect(),
             filtered_out: self.pairing.filtered_out(),
+            outside_faults: self.stream.outside_faults(),
             tsc_hz: self.moment.and_then(|moment| moment.hz()),
             unnamed_mappings: self.pairing.spaces().unnamed_mappings(),
+            unobserved_programs: self.pairing.spaces().unobserved_programs(),
             exact: self.exact.as_ref().map(|exact| exact.0(self.ended).of(self.tables().objects)),
             ..self.facts.clone()
         }

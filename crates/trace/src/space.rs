@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use prepage_core::{CodePlace, Object, ObjectId, PageIndex, PageRange};
+use prepage_sys::pagemap::PageMap;
 
 use crate::build_id::{build_id_of, file_of};
 use crate::event::{Event, EventKind, Mapped};
@@ -28,6 +29,10 @@ pub struct AddressSpaces {
     executable: HashSet<ObjectId>,
     /// Mappings of files beyond [`OBJECTS_MAX`].
     unnamed: u64,
+    /// Programs of which no more is known than that they were executed.
+    unobserved: u64,
+    /// How often records were lost so far.
+    losses: u64,
 }
 
 /// Different files kept apart at most: some 30 MB. A machine has some ten thousand that are mapped; only a day of made
@@ -42,6 +47,22 @@ struct Process {
     touched: TouchedPages,
     /// Those that have not ended.
     threads: HashSet<u32>,
+    program: Program,
+}
+
+/// How much of a process's program can be observed.
+///
+/// The kernel ends the observation of a process that executes a program with others' rights, or that the user may not
+/// read (Linux 6.18, fs/exec.c, `begin_new_exec`): it reports an exit after the new name and before any mapping. Where
+/// the whole machine is observed, mappings and the real exit follow nevertheless.
+#[derive(Debug, Default)]
+enum Program {
+    #[default]
+    Observed,
+    /// Executed a moment ago, when records had been lost so often. Nothing is mapped yet.
+    Begun { losses: u64 },
+    /// No longer observed since it was executed.
+    Unobserved,
 }
 
 /// Where an address points.
@@ -61,8 +82,8 @@ impl AddressSpaces {
         Self::default()
     }
 
-    /// Learns what process `pid` has mapped already. To be called after attaching to it and before its events are
-    /// applied.
+    /// Learns what process `pid` has mapped already, and which of its own memory it has touched. To be called after
+    /// attaching to it and before its events are applied.
     ///
     /// # Errors
     /// When the process is gone or its maps may not be read. Its threads are known nevertheless.
@@ -71,9 +92,18 @@ impl AddressSpaces {
         let threads = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
         self.processes.entry(pid).or_default().threads = threads.collect();
         let maps = fs::read(format!("/proc/{pid}/maps"))?;
+        let page_map = PageMap::of(pid);
         for line in String::from_utf8_lossy(&maps).lines() {
             if let Some(mapped) = parse_maps_line(line) {
                 self.map(pid, &mapped);
+                // Before Linux 6.7 nobody tells: all memory is taken for untouched.
+                if let (None, Ok(page_map)) = (mapped.inode, &page_map) {
+                    let runs = page_map.occupied_in(mapped.start..mapped.end).unwrap_or_default();
+                    let process = self.processes.entry(pid).or_default();
+                    for (start, end) in runs {
+                        process.touched.add(PageRange::covering(start, end - start));
+                    }
+                }
             }
         }
         Ok(())
@@ -91,23 +121,39 @@ impl AddressSpaces {
                 let mappings = Arc::clone(&parent.mappings);
                 let touched = parent.touched.clone();
                 let threads = HashSet::from([event.tid]);
-                self.processes.insert(event.pid, Process { mappings, touched, threads });
+                self.processes
+                    .insert(event.pid, Process { mappings, touched, threads, program: Program::Observed });
             }
             EventKind::Name { exec: true, .. } => {
                 // The program is executed by the thread that is left, whatever its number was before.
                 let threads = HashSet::from([event.pid]);
-                self.processes.insert(event.pid, Process { threads, ..Process::default() });
+                let program = Program::Begun { losses: self.losses };
+                self.processes.insert(event.pid, Process { threads, program, ..Process::default() });
+            }
+            EventKind::Name { exec: false, .. } => {
+                self.processes.entry(event.pid).or_default().threads.insert(event.tid);
             }
             EventKind::Exit => {
-                if let Some(process) = self.processes.get_mut(&event.pid) {
-                    process.threads.remove(&event.tid);
-                    if process.threads.is_empty() {
-                        self.processes.remove(&event.pid);
-                    }
+                let ends = self.is_end(event);
+                let Some(process) = self.processes.get_mut(&event.pid) else { return };
+                if !ends {
+                    process.program = Program::Unobserved;
+                    self.unobserved += 1;
+                } else if process.threads.remove(&event.tid) && process.threads.is_empty() {
+                    // It was killed before it mapped anything.
+                    self.unobserved -= u64::from(matches!(process.program, Program::Unobserved));
+                    self.processes.remove(&event.pid);
                 }
             }
+            EventKind::Lost { .. } => self.losses += 1,
             _ => {}
         }
+    }
+
+    /// Whether the thread has ended that `event` reports the exit of, rather than its observation.
+    pub(crate) fn is_end(&self, event: &Event) -> bool {
+        let program = self.processes.get(&event.pid).map(|process| &process.program);
+        !matches!(program, Some(Program::Begun { losses }) if *losses == self.losses)
     }
 
     /// What lies at `address` of process `pid`; `None` for memory of no known mapping.
@@ -152,14 +198,20 @@ impl AddressSpaces {
         self.unnamed
     }
 
+    /// How many programs were executed that could not be observed.
+    pub fn unobserved_programs(&self) -> u64 {
+        self.unobserved
+    }
+
     /// Forgets processes of which `is_gone` says that they have ended: the records of their ends were lost.
     pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
         self.processes.retain(|pid, _| !is_gone(*pid));
     }
 
-    /// How many processes have begun and not ended.
+    /// How many processes have begun and not ended, as far as they are observed.
     pub fn processes(&self) -> usize {
-        self.processes.len()
+        let is_observed = |process: &&Process| !matches!(process.program, Program::Unobserved);
+        self.processes.values().filter(is_observed).count()
     }
 
     /// Notes that `pid` touched the page of `address`, and says whether it (or, before a fork, its parent) had
@@ -177,6 +229,9 @@ impl AddressSpaces {
             self.executable.insert(object);
         }
         let process = self.processes.entry(pid).or_default();
+        if let Program::Unobserved = std::mem::take(&mut process.program) {
+            self.unobserved -= 1;
+        }
         let mapping = Mapping {
             end: mapped.end,
             offset_bytes: mapped.offset_bytes,

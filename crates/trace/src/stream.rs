@@ -17,6 +17,11 @@ use decode::Decoder;
 /// How long to wait at most for a ring whose first thread has ended: the kernel then no longer says when it fills.
 const SILENT_RING_WAIT: Duration = Duration::from_millis(10);
 
+/// What the kernel calls a process that has no number in the observer's PID namespace (Linux 6.18, kernel/events/core.c,
+/// `perf_event_pid_type`), while it runs and after its end. The idle task is called so too, and never faults.
+const NO_PID: u32 = 0;
+const ENDED_PID: u32 = u32::MAX;
+
 /// The events of a process and all it starts.
 ///
 /// The kernel writes a ring for each CPU; [`Stream::ripe`] merges them. A record may appear in its ring a little
@@ -56,6 +61,8 @@ struct Uncounted {
     own: (u64, u64),
     /// Those that were seen twice.
     twice: (u64, u64),
+    /// Those of processes outside this one's PID namespace, which have no number in it.
+    outside: (u64, u64),
 }
 
 /// What the kernel counted, whether or not a record of it found room.
@@ -79,6 +86,11 @@ impl Stream {
     /// `perf_event_paranoid` 2 does not get them.
     pub fn sees_system_calls(&self) -> bool {
         self.sees_system_calls
+    }
+
+    /// Faults seen and left out of processes outside this one's PID namespace: their mappings and names cannot be told apart.
+    pub fn outside_faults(&self) -> u64 {
+        self.uncounted.outside.0 + self.uncounted.outside.1
     }
 
     /// Stops observing, or goes on. What was seen stays to be read.
@@ -160,9 +172,9 @@ impl Stream {
             counts.lost = self.uncounted.lost;
         }
         counts.lost += self.uncounted.malformed;
-        let Uncounted { own, twice, .. } = self.uncounted;
-        counts.minor = counts.minor.saturating_sub(own.0 + twice.0);
-        counts.major = counts.major.saturating_sub(own.1 + twice.1);
+        let Uncounted { own, twice, outside, .. } = self.uncounted;
+        counts.minor = counts.minor.saturating_sub(own.0 + twice.0 + outside.0);
+        counts.major = counts.major.saturating_sub(own.1 + twice.1 + outside.1);
         Ok(counts)
     }
 
@@ -176,15 +188,20 @@ impl Stream {
                     return;
                 };
                 let Some(kind) = decoder.event(&record, uncounted) else { return };
-                if *own_pid == Some(record.pid) {
+                let left_out = match record.pid {
+                    pid if *own_pid == Some(pid) => Some(&mut uncounted.own),
+                    NO_PID | ENDED_PID => Some(&mut uncounted.outside),
+                    _ => None,
+                };
+                if let Some((minor, major)) = left_out
+                    && !matches!(kind, EventKind::Lost { .. })
+                {
                     match kind {
-                        EventKind::FaultEnd { disk: false, .. } => uncounted.own.0 += 1,
-                        EventKind::FaultEnd { disk: true, .. } => uncounted.own.1 += 1,
+                        EventKind::FaultEnd { disk: false, .. } => *minor += 1,
+                        EventKind::FaultEnd { disk: true, .. } => *major += 1,
                         _ => {}
                     }
-                    if !matches!(kind, EventKind::Lost { .. }) {
-                        return;
-                    }
+                    return;
                 }
                 let Record { time_ns, pid, tid, .. } = record;
                 let event = Event { time_ns, pid, tid, kind };

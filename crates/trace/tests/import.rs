@@ -2,8 +2,9 @@
 #![cfg(feature = "import")]
 
 use std::fs;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use prepage_core::{Fault, FaultClass, Missing};
 use prepage_testing::{Need, has};
@@ -128,6 +129,90 @@ fn events_that_are_only_counted_have_no_samples() {
     let from = imported.facts.imported.unwrap();
     assert_eq!((from.events.as_slice(), from.sampled), (&["page-faults".to_owned()][..], None));
     assert!(from.disk_unknown && from.costs_unknown);
+}
+
+#[test]
+fn faults_that_perf_was_told_to_leave_out_are_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let kernel = ["-e", "page-faults:k,minor-faults:k,major-faults:k", "-c", "1", "-d"];
+    if let Some(path) = record(dir.path(), &kernel, &["ls", "/"]) {
+        assert_eq!(import(&path).unwrap().1.facts.missing(), [Missing::OutsideSystemCalls]);
+    }
+    let alone = [&["-i"][..], &ALL].concat();
+    let Some(path) = record(dir.path(), &alone, &["sh", "-c", "ls / | cat"]) else { return };
+    assert_eq!(import(&path).unwrap().1.facts.missing(), [Missing::Descendants]);
+}
+
+/// perf notes what its rings lost when it finds that out, and what an event lost altogether at the end.
+#[test]
+fn what_was_lost_is_counted_once() {
+    const LOST: u32 = 2;
+    const EXIT: u32 = 4;
+    const LOST_SAMPLES: u32 = 13;
+    let dir = tempfile::tempdir().unwrap();
+    let Some(path) = record(dir.path(), &ALL, &["sh", "-c", "ls /; ls /; ls /"]) else { return };
+    let mut bytes = fs::read(&path).unwrap();
+    let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let (mut at, end) = (word(&bytes, 40) as usize, (word(&bytes, 40) + word(&bytes, 48)) as usize);
+    let mut exits = Vec::new();
+    while at < end {
+        let size = u16::from_le_bytes(bytes[at + 6..at + 8].try_into().unwrap());
+        exits.extend((bytes[at..at + 4] == EXIT.to_le_bytes()).then_some(at));
+        at += usize::from(size);
+    }
+    // In place of exits: the numbers lie before the times that all records end with.
+    for (&at, (kind, words)) in exits.iter().zip([(LOST, [7, 5]), (LOST_SAMPLES, [8, 0]), (LOST, [7, 2])]) {
+        bytes[at..at + 4].copy_from_slice(&kind.to_le_bytes());
+        bytes[at + 8..at + 24].copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
+    }
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(import(&path).unwrap().1.facts.lost, 8);
+}
+
+/// The first of its threads to end takes nothing from the others.
+#[test]
+fn a_running_process_keeps_its_files_when_a_thread_ends() {
+    if !has(Need::Tool("perf".into())) || !has(Need::Tool("python3".into())) || !support::may_record() {
+        return;
+    }
+    let script = "
+import mmap, sys, threading
+end = threading.Event()
+thread = threading.Thread(target=end.wait, daemon=True)
+thread.start()
+file = open(sys.argv[1])
+mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print(flush=True)
+sys.stdin.readline()
+end.set()
+thread.join()
+sum(mapped[at] for at in range(0, len(mapped), 4096))
+";
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, vec![1; 8 << 20]).unwrap();
+    let mut python = Command::new("python3")
+        .args(["-c", script])
+        .arg(&file)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    python.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    let path = dir.path().join("perf.data");
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-q", "-o"]).arg(&path).args(ALL).args(["-p", &python.id().to_string()]);
+    let mut perf = perf.spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    python.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(python.wait().unwrap().success());
+    perf.wait().unwrap();
+    let (faults, imported) = import(&path).unwrap();
+    let is_of_file = |fault: &&Fault| {
+        fault.object.is_some_and(|id| imported.objects[id.0 as usize].path.ends_with("/file"))
+    };
+    // Few, where the page cache holds the file in large folios.
+    assert!(faults.iter().any(|fault| is_of_file(&fault)), "{}", faults.len());
 }
 
 /// Only what a command started is missing when it runs on; the rest of the machine always does.

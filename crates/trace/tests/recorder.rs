@@ -1,14 +1,17 @@
 //! The recorder on the real kernel: what it records is what getrusage counts.
 
-use std::env;
 use std::hint::black_box;
+use std::io::Read;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
+use std::{env, fs};
 
-use prepage_core::{Fault, FaultClass};
+use prepage_core::{Fault, FaultClass, Missing};
 use prepage_sys::spawn::HowEnded;
 use prepage_testing::{Need, has, skip, unless_refused};
 use prepage_trace::{PerfError, RecordError, RecordOptions, Recorded, Recorder, Scope};
@@ -69,8 +72,7 @@ fn assert_command_is_complete(command: &[&str]) {
 fn a_compiler_and_its_children() {
     let dir = tempfile::tempdir().expect("a directory");
     let source = dir.path().join("a.c");
-    std::fs::write(&source, "#include <stdio.h>\nint main(void) { return printf(\"x\"); }\n")
-        .expect("written");
+    fs::write(&source, "#include <stdio.h>\nint main(void) { return printf(\"x\"); }\n").expect("written");
     let source = source.to_str().expect("plain");
     assert_command_is_complete(&["gcc", "-O2", "-S", source, "-o", "/dev/null"]);
 }
@@ -103,6 +105,88 @@ fn a_command_killed_and_one_that_leaves_a_child_behind() {
     assert_eq!(recorded.facts.survivors, 1);
 }
 
+/// A copy of true(1) that takes over its group, so that the kernel ends the observation of who executes it, even of root.
+fn with_foreign_group(dir: &Path) -> PathBuf {
+    let program = dir.join("of-daemons");
+    fs::copy("/bin/true", &program).expect("copied");
+    chown(&program, None, Some(1)).expect("root may");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o2755)).expect("root may");
+    program
+}
+
+#[test]
+fn programs_that_may_not_be_observed_are_counted() {
+    if !has(Need::Root) {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let program = with_foreign_group(dir.path());
+    let script = format!("{0}; /bin/true; {0}; exec {0}", program.display());
+    let Some((_, recorded)) = record(&["sh", "-c", &script]) else { return };
+    assert_eq!(recorded.facts.missing(), [Missing::UnobservedPrograms { programs: 3 }]);
+}
+
+#[test]
+fn of_the_whole_machine_every_program_is_seen() {
+    if !has(Need::Root) {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let program = with_foreign_group(dir.path());
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = RecordOptions { duration: Some(Duration::from_millis(300)), ..RecordOptions::default() };
+    let started = unless_refused(Recorder::start(&Scope::System, &options), FAULTS, is_recording_refused);
+    let Some(mut recorder) = started else { return };
+    assert!(Command::new(&program).status().expect("it runs").success());
+    let mut faults = Vec::new();
+    while recorder.next_faults(&mut faults).expect("faults") {}
+    let recorded = recorder.finish();
+    let is_of_program = |fault: &&Fault| recorded.threads[fault.thread.0 as usize].comm == "of-daemons";
+    let of_program: Vec<&Fault> = faults.iter().filter(is_of_program).collect();
+    let placed = of_program.iter().filter(|fault| fault.object.is_some()).count();
+    assert!(placed * 2 > of_program.len(), "{placed} of {}", of_program.len());
+    assert_eq!(recorded.facts.unobserved_programs, 0);
+}
+
+/// Touches memory, waits for a line, and lets a child write to the memory.
+const WRITES_AFTER_FORK: &str = "
+import mmap, os, sys
+memory = mmap.mmap(-1, 64 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def write():
+    for at in range(0, len(memory), 4096): memory[at] = 1
+write()
+print(flush=True)
+sys.stdin.readline()
+if os.fork() == 0:
+    write()
+    os._exit(0)
+os.wait()
+";
+
+#[test]
+fn memory_touched_before_the_recording_is_copied_not_new() {
+    if !has(Need::Tool("python3".into())) {
+        return;
+    }
+    let mut python = Command::new("python3");
+    python.args(["-c", WRITES_AFTER_FORK]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut python = python.spawn().expect("python3 runs");
+    python.stdout.take().expect("a pipe").read_exact(&mut [0]).expect("a line");
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let scope = Scope::Processes(vec![python.id()]);
+    let recorder = unless_refused(start(&scope), FAULTS, is_recording_refused);
+    drop(python.stdin.take());
+    let mut faults = Vec::new();
+    if let Some(mut recorder) = recorder {
+        while recorder.next_faults(&mut faults).expect("faults") {}
+        let threads = recorder.finish().threads;
+        let of_child = |fault: &&Fault| threads[fault.thread.0 as usize].pid != python.id();
+        let copied = |fault: &&Fault| of_child(fault) && fault.class == FaultClass::CopyOnWrite;
+        assert!(faults.iter().filter(copied).count() >= 64, "{faults:?}");
+    }
+    assert!(python.wait().expect("an end").success());
+}
+
 /// Touches memory that may not be touched, leaves the signal handler by a jump, and touches the same address by the same
 /// instruction 1.2 s later, when it may.
 const JUMPS_OUT: &str = r"
@@ -127,11 +211,11 @@ int main(void) {
 fn a_program_that_jumps_out_of_a_signal_handler_has_two_faults() {
     let dir = tempfile::tempdir().expect("a directory");
     let (source, program) = (dir.path().join("a.c"), dir.path().join("a"));
-    std::fs::write(&source, JUMPS_OUT).expect("written");
+    fs::write(&source, JUMPS_OUT).expect("written");
     if !has(Need::Tool("gcc".into())) {
         return;
     }
-    let built = std::process::Command::new("gcc").arg("-o").args([&program, &source]).status();
+    let built = Command::new("gcc").arg("-o").args([&program, &source]).status();
     assert!(built.expect("gcc runs").success());
     let Some((faults, recorded)) = record(&[program.to_str().expect("plain")]) else { return };
     assert!(matches!(recorded.how_ended, Some(HowEnded::Exited(0))), "{:?}", recorded.how_ended);
@@ -225,7 +309,7 @@ fn touched_for_ever() {
 
 /// That process, while `look` looks at it.
 fn beside_a_running_process(look: impl FnOnce(u32)) {
-    let mut child = std::process::Command::new(env::current_exe().expect("this program"))
+    let mut child = Command::new(env::current_exe().expect("this program"))
         .args(["--exact", "touched_for_ever", "--test-threads=1"])
         .env(TOUCH_FOR_EVER, "1")
         .stdout(std::process::Stdio::null())
@@ -291,10 +375,8 @@ fn a_running_process_is_recorded_with_all_its_threads() {
 #[test]
 fn children_forked_while_their_parent_is_attached_to_have_no_failed_faults() {
     for _ in 0..5 {
-        let mut shell = std::process::Command::new("sh")
-            .args(["-c", "while :; do /bin/true; done"])
-            .spawn()
-            .expect("started");
+        let mut shell =
+            Command::new("sh").args(["-c", "while :; do /bin/true; done"]).spawn().expect("started");
         let scope = Scope::Processes(vec![shell.id()]);
         let recorded = record_for_a_while(&scope, &RecordOptions::default());
         shell.kill().expect("it runs");
@@ -378,7 +460,7 @@ fn frames_are_those_of_the_pages() {
     if !has(Need::Root) {
         return;
     }
-    let mut child = std::process::Command::new(env::current_exe().expect("this program"))
+    let mut child = Command::new(env::current_exe().expect("this program"))
         .args(["--exact", "touched_and_kept", "--test-threads=1"])
         .env(KEEP, "1")
         .stdout(std::process::Stdio::null())
@@ -418,7 +500,7 @@ fn frames_are_those_of_the_pages() {
 
 #[test]
 fn a_process_that_ends_meanwhile_ends_its_recording() {
-    let mut child = std::process::Command::new("sleep").arg("0.3").spawn().expect("started");
+    let mut child = Command::new("sleep").arg("0.3").spawn().expect("started");
     let options = RecordOptions { duration: Some(Duration::from_secs(60)), ..RecordOptions::default() };
     if let Some((_, recorded)) = record_for_a_while(&Scope::Processes(vec![child.id()]), &options) {
         assert!(recorded.facts.duration_ns < 30_000_000_000, "{:?}", recorded.facts);

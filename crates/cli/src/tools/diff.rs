@@ -1,7 +1,7 @@
 //! `prepage diff`: what changed from one trace to another.
 
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -43,18 +43,20 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let options = Options { filter: Filter::from(&args.filter), slowest: 0, ..Options::default() };
-    let read = |path| Report::read(&TraceFile::open(path)?, &options);
+    let read = |path| read(path, Filter::from(&args.filter));
     let (before, after) = (read(&args.before)?, read(&args.after)?);
-    for (path, report) in [(&args.before, &before), (&args.after, &after)] {
-        crate::missing::tell(&report.facts, path);
-    }
     let diff = Diff::of(&before, &after);
+    for (path, gaps) in [&args.before, &args.after].into_iter().zip(&diff.missing) {
+        crate::missing::tell(gaps, path);
+    }
     if !diff.unequal.is_empty() && !args.allow_incomplete {
         bail!(
             "these traces cannot be compared: one of them lacks faults that the other may have\n  \
              try: record both completely and in the same way, or --allow-incomplete"
         );
+    }
+    if args.threshold.is_some() {
+        [(&args.before, &before), (&args.after, &after)].into_iter().try_for_each(check_filter)?;
     }
     let worse = match (args.threshold, diff.percent(args.of)) {
         (None, _) => false,
@@ -65,6 +67,35 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             args.of.words()
         ),
     };
+    match print(args, &diff, worse) {
+        // The verdict is known though nobody reads on.
+        Err(error) if !crate::is_broken_pipe(&error) => Err(error),
+        _ if worse => Ok(ExitCode::from(WORSE)),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn read(path: &Path, filter: Filter) -> Result<Report> {
+    let options = Options { filter, slowest: 0, ..Options::default() };
+    Ok(Report::read(&TraceFile::open(path)?, &options)?)
+}
+
+/// Refuses a filter by names that none of the faults of `report`, read from `path`, passes. To have no faults of a class is a
+/// result; a name that is not there may be a mistake.
+fn check_filter((path, report): (&PathBuf, &Report)) -> Result<()> {
+    let of_all_classes = Filter { classes: Vec::new(), ..report.filter.clone() };
+    let faults = report.faults_in_file;
+    if report.total().tally.count == 0 && faults > 0 && read(path, of_all_classes)?.total().tally.count == 0 {
+        bail!(
+            "{}: none of its {faults} faults passes the filter, so the threshold cannot be checked\n  \
+             try: prepage report --by file,comm,process, which shows what it has faults of",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+fn print(args: &Args, diff: &Diff, worse: bool) -> Result<()> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     if args.json {
         serde_json::to_writer_pretty(&mut out, &diff.json(args.of, args.threshold))?;
@@ -78,8 +109,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         };
         writeln!(out, "\n{}{limit}", diff.verdict(args.of))?;
     }
-    out.flush()?;
-    Ok(if worse { ExitCode::from(WORSE) } else { ExitCode::SUCCESS })
+    Ok(out.flush()?)
 }
 
 fn finite(text: &str) -> Result<f64, String> {

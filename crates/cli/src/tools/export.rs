@@ -34,7 +34,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let file = newest::open(args.trace.as_deref())?;
     let filter = Filter::from(&args.filter);
-    crate::missing::tell(file.facts(), file.path());
+    crate::missing::tell(&file.facts().missing(), file.path());
     let mut chosen = Vec::new();
     let mut write = |out: &mut dyn Write| {
         chosen = export(&file, &filter, args.format, args.weight, out)?;

@@ -18,7 +18,7 @@ pub struct Args {
     #[arg(default_value = "perf.data")]
     file: PathBuf,
     /// The trace to write; an older one becomes FILE.old
-    #[arg(short, long, value_name = "FILE", default_value = "prepage.parquet")]
+    #[arg(short, long, value_name = "FILE", default_value = "prepage.parquet", value_parser = crate::output::trace())]
     output: PathBuf,
     /// Say nothing but errors and losses
     #[arg(short, long)]
@@ -35,6 +35,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let more = importer.next_faults(&mut faults).map_err(refused)?;
         faults.iter().for_each(|fault| summary.add(fault));
         writer.write(importer.tables(), &faults, || importer.facts()).map_err(unwritten)?;
+        importer.bound_tables(&mut writer).map_err(unwritten)?;
         faults.clear();
         if !more {
             break;

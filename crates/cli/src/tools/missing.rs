@@ -4,9 +4,9 @@ use std::path::Path;
 
 use prepage_core::{Missing, TraceFacts};
 
-/// Names each gap of the trace `path` on standard error, with what helps.
-pub fn tell(facts: &TraceFacts, path: &Path) {
-    tell_gaps(&format!("{} is incomplete: ", path.display()), facts.missing());
+/// Names each of the `gaps` of the trace `path` on standard error, with what helps.
+pub fn tell(gaps: &[Missing], path: &Path) {
+    tell_gaps(&format!("{} is incomplete: ", path.display()), gaps.iter().cloned());
 }
 
 /// The same of a trace that was just made. What its filters left out, the user asked for.

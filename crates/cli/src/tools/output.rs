@@ -3,9 +3,10 @@
 use std::fs::{File, Permissions};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 
 /// Writes `path` with `write`, standard output where that is `-`. An older file of this name stays until the new one is
 /// complete, and stays on failure.
@@ -41,6 +42,14 @@ where
 /// Whether `path` means standard output.
 pub fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
+}
+
+/// Where a trace is to be written, as an argument: not standard output, which belongs to the command recorded.
+pub fn trace() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match is_stdout(&path) {
+        true => Err("a trace cannot be written to standard output; ./- is a file of this name"),
+        false => Ok(path),
+    })
 }
 
 /// Says that `path` was written, where that is a file.

@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(short, long)]
     all: bool,
     /// The file to write; an older one becomes FILE.old
-    #[arg(short, long, value_name = "FILE", default_value = "prepage.parquet")]
+    #[arg(short, long, value_name = "FILE", default_value = "prepage.parquet", value_parser = crate::output::trace())]
     output: PathBuf,
     /// End the recording after this time, in seconds or with a unit: 10, 1.5s, 200ms, 5m. The command keeps running
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -242,10 +242,11 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
     }
     match facts.inside_kernel() {
         Some(inside @ 0..) => {
-            let also = if facts.system_calls_hidden { " or in system calls" } else { "" };
+            let calls = if facts.system_calls_hidden { " or in system calls" } else { "" };
+            let programs = if facts.unobserved_programs > 0 { " or by programs not observed" } else { "" };
             writeln!(
                 out,
-                "in kernel  {inside} taken inside the kernel, no address (one an exec, mlock, …){also}"
+                "in kernel  {inside} taken inside the kernel, no address (one an exec, mlock, …){calls}{programs}"
             )?;
         }
         Some(more) => writeln!(

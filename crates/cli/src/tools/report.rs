@@ -20,6 +20,7 @@ const TABLE_SLICES: usize = 20;
 /// Options of `prepage report`.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("page").args(["html", "open"]).multiple(true))]
+#[command(group = clap::ArgGroup::new("tables").args(["by", "json"]).multiple(true))]
 pub struct Args {
     /// The trace that `prepage record` wrote [default: the newest in this directory]
     #[arg(value_name = "TRACE")]
@@ -29,10 +30,10 @@ pub struct Args {
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = what)]
     by: Vec<What>,
     /// Columns of the tables: count, percent, disk, mean, cycles, p50, p90, p99, p999, max, disk-total, total, total-percent
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "tables")]
     columns: Vec<Column>,
     /// Rows of each table
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "tables")]
     top: Option<usize>,
     /// Slices of the time, for --by time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -100,10 +101,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let time_table = by.contains(&By::Time);
     let slices = args.slices.map_or(if time_table { TABLE_SLICES } else { OVERVIEW_SLICES }, |n| n as usize);
     let top = args.top.unwrap_or(TOP);
+    // JSON has all figures unless some are asked for.
+    let columns = if args.json && args.columns.is_empty() { &Column::ALL } else { args.columns.as_slice() };
     let options = Options {
         filter: Filter::from(&args.filter),
         by: by.clone(),
-        group_percentiles: args.columns.iter().any(|column| column.is_percentile()),
+        group_percentiles: columns.iter().any(|column| column.is_percentile()),
         slices,
         slowest: top,
     };
@@ -112,7 +115,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     if args.json {
         let by = if by.is_empty() { vec![By::Class, By::File] } else { by };
-        let columns = if args.columns.is_empty() { &Column::ALL[..] } else { &args.columns };
         serde_json::to_writer_pretty(&mut out, &json::json(&report, &by, top, columns))?;
         writeln!(out)?;
     } else if args.by.is_empty() {
@@ -175,10 +177,10 @@ fn show(path: &Path) -> Result<()> {
     })
 }
 
-/// Says whose names are missing because the files are no longer those that were recorded.
+/// Says whose names are missing because the files may not be those that were recorded.
 fn tell_replaced(report: &Report) {
     for path in report.symbols.replaced() {
-        say!("prepage: {path} was replaced since the recording: its functions have no names");
+        say!("prepage: {path} is not, or not known to be, the file recorded: its functions have no names");
     }
 }
 

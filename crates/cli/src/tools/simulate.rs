@@ -1,6 +1,6 @@
 //! `prepage simulate`: would another clustering policy do better on this trace?
 
-mod arguments;
+pub(crate) mod arguments;
 mod forks;
 mod json;
 mod text;

@@ -28,7 +28,7 @@ pub struct Targets {
     )]
     range: ByteRange,
     /// The pages that a learned program needs: a name of `prepage profile list`
-    #[arg(short, long, value_name = "PROFILE")]
+    #[arg(short, long, value_name = "PROFILE", conflicts_with = "range")]
     profile: Vec<String>,
     /// Stay on the file system of each PATH
     #[arg(short = 'x', long)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use prepage_testing::{Doctor, Need, has};
 use prepage_trace::parquet::read_trace;
 
-use crate::support::may;
+use crate::support::{may, text};
 
 fn record(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
@@ -52,6 +52,43 @@ fn the_commands_exit_code_and_output_pass_through() {
     let trace = read_trace(&dir.path().join("prepage.parquet")).expect("a trace");
     assert_eq!(trace.facts.command, ["sh", "-c", "echo out; exit 7"]);
     assert!(!trace.faults.is_empty());
+}
+
+#[test]
+fn a_trace_does_not_go_to_standard_output() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for arguments in [&["record", "-o", "-", "--", "true"][..], &["import", "-o", "-"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+        let output = command.current_dir(dir.path()).args(arguments).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("cannot be written to standard output") && said.contains("./-"), "{said}");
+        assert!(!dir.path().join("-").exists());
+    }
+}
+
+/// What is outside a PID namespace has no number in it.
+#[test]
+fn in_a_container_the_machine_is_recorded_in_part() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !has(Need::Root) || !may(Doctor::Faults) {
+        return;
+    }
+    let script = "while :; do ls / > /dev/null; done";
+    let mut outside = Command::new("sh").args(["-c", script]).spawn().expect("sh runs");
+    let recorded = Command::new("unshare")
+        .current_dir(dir.path())
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child", env!("CARGO_BIN_EXE_prepage-tools")])
+        .args(["record", "--all", "--duration", "300ms"])
+        .output();
+    outside.kill().expect("it runs");
+    outside.wait().expect("an end");
+    let said = text(&recorded.expect("unshare runs").stderr);
+    let trace = read_trace(&dir.path().join("prepage.parquet")).expect("a trace");
+    // A recorder outside, of another test, lends its numbers: the kernel fills one sample for all (`Sample::id`).
+    let has_none = |thread: &prepage_core::Thread| [0, u32::MAX].contains(&thread.pid);
+    assert!(!trace.threads.iter().any(has_none), "{:?}", trace.threads);
+    assert!(said.contains("outside this container") && said.contains("--pid=host"), "{said}");
 }
 
 /// Each piece of shared memory is a file of its own and of the same name.

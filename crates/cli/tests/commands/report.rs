@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use prepage_core::{
-    Fault, FaultClass, FilePages, Object, ObjectId, PageCacheFacts, PageIndex, ReadWait, Thread, ThreadIndex,
-    Trace, TraceFacts,
+    ExactFacts, Fault, FaultClass, FilePages, Object, ObjectId, PageCacheFacts, PageIndex, ReadWait, Thread,
+    ThreadIndex, Trace, TraceFacts,
 };
 use prepage_testing::{Need, has};
 use prepage_trace::parquet::write_trace;
@@ -190,6 +190,82 @@ fn diff_fails_when_it_is_worse_than_allowed() {
         "{said}"
     );
     assert_eq!(diff(&["--threshold", "0", "--of", "count"]).0, Some(0));
+}
+
+#[test]
+fn a_threshold_needs_faults_to_compare() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let before = written(dir.path(), "a.parquet", &trace(1000, 5000));
+    let mut other = trace(1000, 5000);
+    other.threads.iter_mut().for_each(|thread| thread.pid = 8);
+    let after = written(dir.path(), "b.parquet", &other);
+    let diff = |more: &[&str]| {
+        let output = prepage(&[&["diff"], more, &[before.to_str().expect("text")]].concat(), &after);
+        (output.status.code(), text(&output.stderr))
+    };
+    for filter in [["--comm", "nobody"], ["--file", "no-such"], ["--pid", "7"], ["--pid", "8"]] {
+        let (code, said) = diff(&[&filter[..], &["--threshold", "5"]].concat());
+        assert_eq!(code, Some(125), "{filter:?}");
+        assert!(said.contains("none of its 1000 faults passes the filter"), "{said}");
+        assert_eq!(diff(&filter).0, Some(0));
+    }
+    // To have no faults of a class is a result.
+    assert_eq!(diff(&["--class", "failed", "--threshold", "5"]).0, Some(0));
+    assert_eq!(diff(&["--class", "failed", "--comm", "cat", "--threshold", "5"]).0, Some(0));
+}
+
+#[test]
+fn exact_recordings_are_compared_with_exact_ones_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut exact = trace(1000, 5000);
+    exact.facts.exact = Some(ExactFacts::default());
+    let exact = written(dir.path(), "a.parquet", &exact);
+    let plain = written(dir.path(), "b.parquet", &trace(1000, 5000));
+    for (before, after) in [(&exact, &plain), (&plain, &exact)] {
+        let output = prepage(&["diff", "--threshold", "5", before.to_str().expect("text")], after);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains("b.parquet is incomplete: recorded without --exact"), "{said}");
+    }
+    let output = prepage(&["diff", "--threshold", "5", exact.to_str().expect("text")], &exact);
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn the_verdict_stands_where_nobody_reads_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let before = written(dir.path(), "a.parquet", &trace(1000, 5000));
+    let after = written(dir.path(), "b.parquet", &trace(1000, 6000));
+    for more in [&[][..], &["--json"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+        command.args(["diff", "--threshold", "15"]).args(more).args([&before, &after]).stdout(writer);
+        assert_eq!(command.status().expect("it runs").code(), Some(1), "{more:?}");
+    }
+}
+
+#[test]
+fn options_of_tables_need_a_table() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    for option in [["--columns", "p99"], ["--top", "3"]] {
+        let code = |more: &[&str]| prepage(&[&["report"], &option[..], more].concat(), &path).status.code();
+        assert_eq!(code(&[]), Some(2), "{option:?}");
+        assert_eq!((code(&["--json"]), code(&["--by", "file"])), (Some(0), Some(0)), "{option:?}");
+    }
+}
+
+#[test]
+fn json_has_the_percentiles_of_groups() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    let output = prepage(&["report", "--json", "--by", "file,thread"], &path);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    for by in ["file", "thread"] {
+        let p99 = json["by"][by]["rows"][0]["p99_us"].as_f64().expect("known");
+        assert!((4.9..5.1).contains(&p99), "{p99}");
+    }
 }
 
 #[test]

@@ -48,7 +48,12 @@ fn what_cannot_be_looked_at_is_named_and_the_rest_is_shown() {
     for expected in ["/no/such/file: cannot be opened", "/dev/null: no regular file", "9-3\" is empty"] {
         assert!(said.contains(expected), "{expected} is missing: {said}");
     }
-    for wrong in [&["residency", "-r", "4x-", path][..], &["warm", "-l", "-3", path], &["evict"]] {
+    for wrong in [
+        &["residency", "-r", "4x-", path][..],
+        &["warm", "-l", "-3", path],
+        &["evict"],
+        &["warm", "-p", "x", "-r", "4k-"],
+    ] {
         assert_eq!(tools(wrong).status.code(), Some(2), "{wrong:?}");
     }
 }

@@ -17,16 +17,6 @@ pub enum Source {
     Tracepoint(u64),
 }
 
-/// When an event starts to report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Start {
-    /// As soon as it is opened.
-    #[default]
-    Now,
-    /// When the process executes a program.
-    OnExec,
-}
-
 /// One event to open.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
@@ -36,8 +26,6 @@ pub struct Setup {
     pub tracking: bool,
     /// Report context switches too.
     pub switches: bool,
-    /// When it starts.
-    pub start: Start,
     /// Samples of [`Source::PageFaults`] tell the calls that led there, followed by frame pointers through the program's own code.
     pub callchain: bool,
     /// Leave out what happens in system calls, all that an ordinary user may see at `perf_event_paranoid` 2.
@@ -53,7 +41,6 @@ impl Setup {
             source,
             tracking: false,
             switches: false,
-            start: Start::Now,
             callchain: false,
             exclude_kernel: false,
             wakeup_bytes: 0,
@@ -107,9 +94,6 @@ impl Setup {
         attr.set_exclude_kernel(u64::from(self.exclude_kernel));
         attr.set_exclude_hv(1);
         attr.set_exclude_callchain_kernel(1);
-        let on_exec = u64::from(self.start == Start::OnExec);
-        attr.set_disabled(on_exec);
-        attr.set_enable_on_exec(on_exec);
         let tracking = u64::from(self.tracking);
         attr.set_mmap(tracking);
         attr.set_mmap_data(tracking);

@@ -11,7 +11,7 @@ mod record;
 mod ring;
 mod tracefs;
 
-pub use attr::{Setup, Source, Start};
+pub use attr::{Setup, Source};
 pub use error::PerfError;
 pub use event::{Counted, Observed, PerfEvent, online_cpus, paranoid_level};
 pub use record::{Malformed, Mmap2, Record, RecordKind, Sample};

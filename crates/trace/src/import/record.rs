@@ -13,9 +13,17 @@ use crate::event::{EventKind, Mapped};
 
 /// What a record of perf means here.
 pub(super) enum Taken {
-    Event { pid: u32, tid: u32, kind: EventKind },
+    Event {
+        pid: u32,
+        tid: u32,
+        kind: EventKind,
+    },
     Sample(Sample),
-    Lost(u64),
+    /// `by_event`: what perf counted at the end, for each event.
+    Lost {
+        records: u64,
+        by_event: bool,
+    },
 }
 
 /// What `record` means; `None` for what says nothing of faults. Notes the build-ids of mappings, and numbers files that
@@ -39,7 +47,7 @@ pub(super) fn take(
         }
         EventRecord::Mmap(map) => mapping(map.pid, map.tid, mmap(map, without_inode)),
         EventRecord::Mmap2(map) => mapping(map.pid, map.tid, mmap2(map, without_inode, build_ids)),
-        EventRecord::Lost(lost) => Some(Taken::Lost(lost.count)),
+        EventRecord::Lost(lost) => Some(Taken::Lost { records: lost.count, by_event: false }),
         _ => None,
     }
 }

@@ -183,6 +183,26 @@ fn classes_follow_the_mapping() {
 }
 
 #[test]
+fn private_memory_that_the_kernel_calls_a_file_is_new_when_it_is_first_touched() {
+    for path in ["/anon_hugepage (deleted)", "/dev/zero"] {
+        let mapped = Mapped {
+            start: 0x20_0000,
+            end: 0x40_0000,
+            offset_bytes: 0,
+            inode: Some((14, 5)),
+            protection: 3,
+            flags: 2,
+            path: path.into(),
+        };
+        let map = EventKind::Map(Box::new(mapped));
+        let faults =
+            feed(&mut Pairing::new(0), vec![(1, 1, map), (2, 1, end(0x20_0000)), (3, 1, end(0x20_0000))]);
+        let classes: Vec<_> = faults.iter().map(|fault| fault.class).collect();
+        assert_eq!(classes, [FaultClass::ZeroFill, FaultClass::CopyOnWrite], "{path}");
+    }
+}
+
+#[test]
 fn a_child_copies_what_its_parent_touched() {
     let mut pairing = Pairing::new(0);
     let mut faults = feed(&mut pairing, vec![(1, 1, map(0x1000, 0x9000, false, 3, 2)), (2, 1, end(0x1000))]);

@@ -77,7 +77,7 @@ pub(super) const TABLES_BYTES_MAX: usize = 64 << 20;
 
 /// Bounds the memory of `pairing`: once faults are encoded in the file, the tables that their numbers point into are not
 /// needed any more.
-pub(super) fn bound_tables(
+pub(crate) fn bound_tables(
     pairing: &mut Pairing,
     writer: Option<&mut TraceWriter>,
 ) -> Result<(), TraceFileError> {

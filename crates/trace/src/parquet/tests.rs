@@ -21,6 +21,8 @@ fn trace(faults: u64) -> Trace {
         rusage: Some((11, 2)),
         execs: 1,
         survivors: 0,
+        unobserved_programs: 2,
+        outside_faults: 6,
         system_calls_hidden: true,
         unsaved: 0,
         pids: vec![7],
@@ -54,6 +56,8 @@ fn trace(faults: u64) -> Trace {
             events: vec!["page-faults".into()],
             disk_unknown: true,
             costs_unknown: true,
+            program_hidden: true,
+            descendants_hidden: true,
             sampled: Some("one fault in 3".into()),
         }),
     };

@@ -82,6 +82,48 @@ fn a_process_is_forgotten_with_its_last_thread() {
     assert!(spaces.resolve(2, 0x1000).is_none());
 }
 
+fn exec(pid: u32) -> Event {
+    event(pid, pid, EventKind::Name { name: "program".into(), exec: true })
+}
+
+#[test]
+fn an_exit_before_anything_is_mapped_is_no_end() {
+    let mut spaces = AddressSpaces::new();
+    let map = || event(1, 1, file(0x1000, 0x2000, 0, "/a"));
+    let exit = || event(1, 1, EventKind::Exit);
+    spaces.apply(&exec(1));
+    spaces.apply(&exit());
+    assert_eq!((spaces.unobserved_programs(), spaces.processes()), (1, 0));
+    spaces.apply(&map());
+    assert_eq!((spaces.unobserved_programs(), spaces.processes()), (0, 1), "the whole machine is observed");
+    spaces.apply(&exit());
+    assert_eq!((spaces.unobserved_programs(), spaces.processes()), (0, 0));
+    // What was killed between the two is not missing.
+    [exec(1), exit(), exit()].iter().for_each(|event| spaces.apply(event));
+    assert_eq!((spaces.unobserved_programs(), spaces.processes()), (0, 0));
+    // Its mappings may have been lost.
+    [exec(1), event(0, 0, EventKind::Lost { records: 9 }), exit()]
+        .iter()
+        .for_each(|event| spaces.apply(event));
+    assert_eq!((spaces.unobserved_programs(), spaces.processes()), (0, 0));
+}
+
+/// perf(1) begins with the names and mappings of a process that runs already, and without forks.
+#[test]
+fn a_process_whose_threads_are_known_by_their_names_lives_until_the_last_ends() {
+    let mut spaces = AddressSpaces::new();
+    for tid in [1, 2] {
+        spaces.apply(&event(1, tid, EventKind::Name { name: "server".into(), exec: false }));
+    }
+    spaces.apply(&event(1, 1, file(0x1000, 0x2000, 0, "/a")));
+    for tid in [77, 2] {
+        spaces.apply(&event(1, tid, EventKind::Exit));
+        assert!(spaces.resolve(1, 0x1000).is_some(), "{tid}");
+    }
+    spaces.apply(&event(1, 1, EventKind::Exit));
+    assert!(spaces.resolve(1, 0x1000).is_none());
+}
+
 #[test]
 fn touched_pages_survive_growth_and_permission_but_not_a_new_mapping() {
     let mut spaces = AddressSpaces::new();

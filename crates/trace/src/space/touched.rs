@@ -15,6 +15,11 @@ impl TouchedPages {
         self.0.contains(page.0) || !Arc::make_mut(&mut self.0).insert(page.0)
     }
 
+    /// Adds `pages`.
+    pub(super) fn add(&mut self, pages: PageRange) {
+        Arc::make_mut(&mut self.0).insert_range(pages.start().0..pages.end().0);
+    }
+
     /// Removes `pages`.
     pub(super) fn forget(&mut self, pages: PageRange) {
         if !self.0.is_empty() {

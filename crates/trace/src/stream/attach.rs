@@ -38,7 +38,6 @@ impl Stream {
         let mut setup = Setup {
             tracking: true,
             switches: probe.switches,
-            start: probe.start,
             callchain: probe.stacks,
             ..Setup::new(sources[0])
         };

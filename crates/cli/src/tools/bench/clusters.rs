@@ -9,6 +9,7 @@ use prepage_bench::Subject;
 use prepage_bench::clusters::{Served, Touched, Way};
 use prepage_core::PAGE_SIZE;
 use prepage_core::policy::Policy;
+use prepage_core::policy::choice::PolicyError;
 use prepage_prefetch::statistics::{median, median_ratio};
 use prepage_simulate::Input;
 use prepage_simulate::model::Model;
@@ -27,14 +28,8 @@ pub struct Args {
     #[arg(long, value_name = "MODEL", default_value = "code:1")]
     model: Model,
     /// Policies; all are compared with the first
-    #[arg(
-        short,
-        long,
-        value_name = "POLICIES",
-        value_delimiter = ',',
-        default_value = "around:8:7,aligned:16"
-    )]
-    policy: Vec<Policy>,
+    #[arg(short, long, value_name = "POLICIES", value_parser = policies, default_value = "around:8:7,aligned:16")]
+    policy: Vec<Policies>,
     /// Runs of each policy, interleaved
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(2..))]
     rounds: u32,
@@ -46,9 +41,17 @@ pub struct Args {
     json: bool,
 }
 
+/// Policies of one list.
+type Policies = Vec<Policy>;
+
+fn policies(list: &str) -> Result<Policies, PolicyError> {
+    crate::simulate::arguments::policies(list).iter().map(|name| name.parse()).collect()
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if args.policy.iter().any(|policy| matches!(policy, Policy::Linux(_) | Policy::Predicted(_))) {
+    let policies = args.policy.concat();
+    if policies.iter().any(|policy| matches!(policy, Policy::Linux(_) | Policy::Predicted(_))) {
         bail!("policies that read in the background are not measured here");
     }
     let input = match &args.trace {
@@ -57,7 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let touched = Touched::of(&input)?;
     let file = Subject::create(&args.directory, touched.pages() * PAGE_SIZE).map_err(with_remedy)?;
-    let mut runs: Vec<Vec<Served>> = vec![Vec::new(); args.policy.len() * Way::ALL.len()];
+    let mut runs: Vec<Vec<Served>> = vec![Vec::new(); policies.len() * Way::ALL.len()];
     for round in 0..=args.rounds {
         // In turns, and every other round backwards, so that what drifts meets all alike. The first round is thrown away.
         let mut order: Vec<usize> = (0..runs.len()).collect();
@@ -65,7 +68,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             order.reverse();
         }
         for at in order {
-            let (policy, way) = (&args.policy[at / Way::ALL.len()], Way::ALL[at % Way::ALL.len()]);
+            let (policy, way) = (&policies[at / Way::ALL.len()], Way::ALL[at % Way::ALL.len()]);
             let served = touched
                 .serve(file.path(), policy, way)
                 .with_context(|| format!("{policy}, {}", way.name()))?;
@@ -74,14 +77,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    print(args, &input, &runs)
+    print(args, &policies, &input, &runs)
 }
 
-fn print(args: &Args, input: &Input, runs: &[Vec<Served>]) -> Result<ExitCode> {
+fn print(args: &Args, policies: &[Policy], input: &Input, runs: &[Vec<Served>]) -> Result<ExitCode> {
     let ms = |at: usize| runs[at].iter().map(|run| run.ms).collect::<Vec<_>>();
     let mut rows = Vec::new();
     for (of, way) in Way::ALL.iter().enumerate() {
-        for (number, policy) in args.policy.iter().enumerate() {
+        for (number, policy) in policies.iter().enumerate() {
             let at = number * Way::ALL.len() + of;
             let (hard, read) = (runs[at][0].hard, runs[at][0].read);
             rows.push((way.name(), policy, hard, read, median(&ms(at)), median_ratio(&ms(at), &ms(of))));
@@ -128,4 +131,25 @@ fn print(args: &Args, input: &Input, runs: &[Vec<Served>]) -> Result<ExitCode> {
     }
     writeln!(out, "{}", table.trim_fmt())?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: super::Args,
+    }
+
+    #[test]
+    fn commas_stand_between_policies_and_within_them() {
+        let parsed =
+            |list| Line::try_parse_from(["clusters", "-p", list]).map(|line| line.args.policy.concat());
+        let texts =
+            |list| parsed(list).expect("policies").iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(texts("none,adaptive:max=31,cluster=8,obl").len(), 3);
+        assert!(parsed("nonsense").is_err());
+    }
 }

@@ -44,7 +44,7 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
     let runs = if args.runs > 1 { format!(" in {} runs", args.runs) } else { String::new() };
     let shared = match input.shared_memory {
         0 => String::new(),
-        faults => format!("; {faults} faults on shared memory left out"),
+        faults => format!("; {faults} faults on memory that no disk holds left out"),
     };
     let gaps = input.facts.as_ref().map(TraceFacts::missing).unwrap_or_default();
     let lacking: String = gaps.iter().map(|gap| format!("\nincomplete: {gap}")).collect();
