@@ -404,3 +404,26 @@ pub(crate) fn home(uid: u32) -> Option<(PathBuf, u32)> {
     let home = PathBuf::from(*fields.get(5)?);
     Some((home, fields[3].parse().ok()?)).filter(|(home, _)| home.is_absolute())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_nothing_is_wanted_there_is_nothing_to_look_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = Library::open(Some(vec![directory.path().into()])).unwrap();
+        let all = |machine: bool, user: bool| {
+            let shelf = |enabled| {
+                let mut shelf = Shelf { config: Config { enabled, ..Config::default() }, ..Shelf::default() };
+                shelf.put(Known::new(&Profile::default(), Rights::of_everybody()));
+                Arc::new(shelf)
+            };
+            let mut state = library.lock();
+            (state.machine, state.users) = (shelf(machine), HashMap::from([(7, shelf(user))]));
+            drop(state);
+            library.all().len()
+        };
+        assert_eq!([all(true, true), all(true, false), all(false, true)], [2, 1, 0]);
+    }
+}

@@ -17,6 +17,7 @@ use prepage_profiles::program::is_stand_in;
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
+use prepage_sys::user_namespace::maker_of;
 use prepage_trace::now_ns;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -183,8 +184,12 @@ pub fn user_of(pid: u32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).map(|process| process.uid()).ok()
 }
 
-/// Whose files process `pid` opens. The kernel shows the directory of a process whose program its user may not read as root's.
+/// On whose account process `pid` runs: of the user whose files it opens, or who has made the user namespace that it is in, where that user has
+/// ids without number. The kernel shows the directory of a process whose program its user may not read as root's.
 pub fn starter_of(pid: u32) -> Option<u32> {
+    if let Ok(Some(maker)) = maker_of(pid) {
+        return Some(maker);
+    }
     match user_of(pid)? {
         0 => Rights::of_process(pid).ok().map(|rights| rights.uid),
         uid => Some(uid),

@@ -405,9 +405,10 @@ impl Service {
     }
 
     fn observe(&self, process: &Process) {
-        let Some(place) = self.learner.place(process.context.uid) else { return };
+        let pid = process.context.pid;
+        let Some(place) = starter_of(pid).and_then(|uid| self.learner.place(uid)) else { return };
         // What a shell or a build starts later is a start of its own.
-        self.tree.begin(process.context.pid, Kind::Covered, START_WINDOW);
+        self.tree.begin(pid, Kind::Covered, START_WINDOW);
         place.learn(process);
     }
 

@@ -105,6 +105,7 @@ pub mod start_ways;
 pub mod sync;
 pub mod syscalls;
 pub mod tsc;
+pub mod user_namespace;
 pub mod userfaultfd;
 mod userfaultfd_abi;
 pub mod versions;
