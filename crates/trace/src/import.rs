@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use linux_perf_data::linux_perf_event_reader::{AttrFlags, RecordType, SamplingPolicy};
 use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
-use prepage_core::{BuildId, Fault, ImportFacts, Object, Stack, Thread, TraceFacts};
+use prepage_core::{BuildId, Fault, ImportFacts, Trace, TraceFacts};
 
 use crate::build_id::open_at_once;
 use crate::event::{Event, EventKind};
@@ -74,26 +74,6 @@ pub struct Importer {
     /// Files for which perf noted no inode, by path, with the number they got.
     without_inode: HashMap<Vec<u8>, u64>,
     build_ids: HashMap<String, BuildId>,
-}
-
-/// The result of an import, apart from its faults.
-#[derive(Debug)]
-pub struct Imported {
-    /// The run, as far as perf described it.
-    pub facts: TraceFacts,
-    /// What the faults' object ids mean.
-    pub objects: Vec<Object>,
-    /// What the faults' thread indices mean.
-    pub threads: Vec<Thread>,
-    /// What the faults' stack ids mean.
-    pub stacks: Vec<Stack>,
-}
-
-impl Imported {
-    /// What the faults' numbers mean.
-    pub fn tables(&self) -> Tables<'_> {
-        Tables { objects: &self.objects, threads: &self.threads, stacks: &self.stacks }
-    }
 }
 
 impl Importer {
@@ -211,15 +191,15 @@ impl Importer {
         TraceFacts { duration_ns: self.last_ns.saturating_sub(self.origin_ns), ..self.facts.clone() }
     }
 
-    /// The end: what is known of the run.
-    pub fn finish(self) -> Imported {
+    /// The end: the trace, but for its faults, which were handed out.
+    pub fn finish(self) -> Trace {
         let facts = self.facts();
         let Self { pairing, build_ids, .. } = self;
         let (mut objects, threads, stacks) = pairing.map(Pairing::into_tables).unwrap_or_default();
         for object in &mut objects {
             object.build_id = object.build_id.or_else(|| build_ids.get(&object.path).copied());
         }
-        Imported { facts, objects, threads, stacks }
+        Trace { facts, objects, threads, stacks, faults: Vec::new() }
     }
 
     fn event(&mut self, event: Event, faults: &mut Vec<Fault>) {

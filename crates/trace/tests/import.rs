@@ -6,9 +6,9 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use prepage_core::{Fault, FaultClass, Missing};
+use prepage_core::{Fault, FaultClass, Missing, Trace};
 use prepage_testing::{Need, has};
-use prepage_trace::import::{ImportError, Imported, Importer};
+use prepage_trace::import::{ImportError, Importer};
 
 mod support;
 
@@ -26,7 +26,7 @@ fn record(dir: &Path, options: &[&str], command: &[&str]) -> Option<PathBuf> {
     Some(path)
 }
 
-fn import(path: &Path) -> Result<(Vec<Fault>, Imported), ImportError> {
+fn import(path: &Path) -> Result<(Vec<Fault>, Trace), ImportError> {
     let mut importer = Importer::open(path)?;
     let mut faults = Vec::new();
     while importer.next_faults(&mut faults)? {}

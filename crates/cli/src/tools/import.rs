@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }));
     }
     let imported = importer.finish();
-    let unsaved = writer.finish(imported.tables(), &imported.facts).map_err(unwritten)?;
+    let unsaved = writer.finish((&imported).into(), &imported.facts).map_err(unwritten)?;
     if unsaved > 0 {
         return Err(unwritten(TraceFileError::Full { path: args.output.clone() }));
     }
