@@ -1,9 +1,8 @@
 //! What is known of a file, into that file and beside it: a profile of it alone, one bit a page.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::profile::extent::simplified;
@@ -245,7 +244,7 @@ pub fn write_beside(directory: &Path, path: &Path, profiles: &[Profile]) -> Resu
     (made.file.path, made.file.identity) = (file.path.to_string_lossy().into_owned(), identity);
     let sidecar = directory.join(name_of(&content));
     let parent = sidecar.parent().unwrap_or(directory);
-    DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(io(parent))?;
+    trust::create_directory(parent, 0o755).map_err(io(parent))?;
     // What nobody would follow is not worth writing.
     let uid = rustix::process::geteuid().as_raw();
     trust::open_directory(directory, uid)?;

@@ -64,5 +64,5 @@ pub mod verify;
 pub use key::ProgramKey;
 pub use layer::{Layer, StartContextPaths};
 pub use store::Stores;
-pub use store_error::StoreError;
+pub use store_error::{StoreError, chain};
 pub use stored::{Found, Stored};

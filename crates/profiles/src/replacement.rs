@@ -206,7 +206,8 @@ impl Original {
     }
 }
 
-/// Writes `bytes` to the file `name` in `directory`, which others find either as it was or as it is to be. What a writer
+/// Writes `bytes` to the file `name` in `directory`, which others find either as it was or as it is to be, with the permissions `mode`
+/// whatever the umask takes away. What a writer
 /// that was killed left behind is replaced by the next one, so writers take turns.
 ///
 /// # Errors
@@ -218,6 +219,7 @@ pub fn write_at(directory: BorrowedFd<'_>, name: &Path, mode: u32, bytes: &[u8])
         Err(error) => return Err(error.into()),
     }
     let mut copy = Copy::new(directory, hidden, mode)?;
+    rustix::fs::fchmod(&copy.file, Mode::from_raw_mode(mode))?;
     copy.file.write_all(bytes)?;
     copy.file.sync_data()?;
     copy.rename(name)

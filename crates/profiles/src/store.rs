@@ -14,10 +14,9 @@
 //! once take turns at a lock; the later one adds to what the earlier one wrote. What the layers of users and machines take has a
 //! bound ([`crate::room`]); what is in the vendors' is the packages' to say.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -232,6 +231,29 @@ impl Stores {
         Ok(())
     }
 
+    /// Replaces the file `name` of the user's own layer, which is no profile.
+    ///
+    /// # Errors
+    /// When the layer cannot be written. What was there stays.
+    pub fn put(&self, name: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+        let directory = self.create(Layer::User)?;
+        let _lock = self.lock(directory.as_fd(), Layer::User)?;
+        let path = self.directory(Layer::User)?.join(name);
+        let io = |source| StoreError::Io { path, source };
+        write_at(directory.as_fd(), name, 0o600, bytes).map_err(io)
+    }
+
+    /// What [`Self::put`] wrote, at most `limit_bytes`; `None` where it is not there.
+    ///
+    /// # Errors
+    /// Why it is not followed.
+    pub fn get(&self, name: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(directory) = trust::open_directory(self.directory(Layer::User)?, self.uid)? else {
+            return Ok(None);
+        };
+        Ok(trust::read_below(directory.as_fd(), name, limit_bytes, self.uid)?)
+    }
+
     fn lock(&self, directory: BorrowedFd<'_>, layer: Layer) -> Result<OwnedFd, StoreError> {
         let path = self.directory(layer)?.to_owned();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -344,9 +366,9 @@ impl Stores {
         // Root's own lies in the machine's, which all may read.
         let parents = if layer == Layer::User && self.uid != 0 { 0o700 } else { 0o755 };
         if let Some(parent) = directory.parent() {
-            DirBuilder::new().recursive(true).mode(parents).create(parent).map_err(io)?;
+            trust::create_directory(parent, parents).map_err(io)?;
         }
-        DirBuilder::new().recursive(true).mode(mode).create(directory).map_err(io)?;
+        trust::create_directory(directory, mode).map_err(io)?;
         trust::open_directory(directory, self.uid)?.ok_or_else(|| io(io::ErrorKind::NotFound.into()))
     }
 

@@ -76,3 +76,9 @@ impl StoreError {
         }
     }
 }
+
+/// An error with its causes, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

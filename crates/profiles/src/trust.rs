@@ -6,13 +6,16 @@
 //! root's or the user's own.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
+
+use crate::bytes::Bytes;
 
 /// A file or directory that somebody else could have written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +96,30 @@ fn judge(stat: &Stat, uid: u32) -> Result<(), Untrusted> {
     if is_ours && mode & 0o022 == 0 { Ok(()) } else { Err(Untrusted { owner, mode }) }
 }
 
+/// Makes `directory`, and those on the way to it that are missing, with the permissions `mode`, whatever the umask takes away: what
+/// all are to read, root's umask must not close.
+///
+/// # Errors
+/// As the file system says.
+pub fn create_directory(directory: &Path, mode: u32) -> io::Result<()> {
+    let missing = directory.ancestors().take_while(|one| !one.as_os_str().is_empty() && !one.exists());
+    for one in missing.collect::<Vec<_>>().into_iter().rev() {
+        match DirBuilder::new().mode(mode).create(one) {
+            Ok(()) => {
+                // One that somebody has put in its place by now stays as it is.
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let made = rustix::fs::open(one, flags, Mode::empty())?;
+                if rustix::fs::fstat(&made)?.st_uid == rustix::process::geteuid().as_raw() {
+                    rustix::fs::fchmod(made, Mode::from_raw_mode(mode))?;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && one.is_dir() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Opens `directory` for the user `uid`.
 ///
 /// # Errors
@@ -144,7 +171,7 @@ pub fn read_below(
     limit_bytes: u64,
     uid: u32,
 ) -> Result<Option<Vec<u8>>, Refused> {
-    let Some(mut file) = open_below(directory, name, uid)? else { return Ok(None) };
+    let Some(file) = open_below(directory, name, uid)? else { return Ok(None) };
     let io = |source: io::Error| Refused::Io { path: name.into(), source };
     let len_bytes = file.metadata().map_err(io)?.len();
     if len_bytes > limit_bytes {
@@ -152,15 +179,7 @@ pub fn read_below(
     }
     // One read of the whole: in pieces, each would wait for the disk by itself. A file that grows is not read for ever.
     let mut bytes = vec![0; len_bytes as usize];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match io::Read::read(&mut file, &mut bytes[filled..]) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(io(error)),
-        }
-    }
+    let filled = Bytes::read_at(&file, 0, &mut bytes).map_err(io)?;
     bytes.truncate(filled);
     Ok(Some(bytes))
 }

@@ -12,6 +12,7 @@ use prepage_profiles::store::ReadMax;
 use prepage_profiles::trust::Refused;
 use prepage_profiles::verify::{Verdict, sidecar, sidecars_below};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
+use prepage_sys::forked::Forked;
 
 fn key(role: &str) -> ProgramKey {
     ProgramKey { program: format!("/usr/bin/{}", role.split(' ').next().unwrap()), role: role.into() }
@@ -66,6 +67,29 @@ fn the_first_layer_that_has_a_profile_decides() {
     let file = |layer| fs::metadata(stores.path_of(&key, layer).unwrap()).unwrap().mode() & 0o777;
     assert_eq!((file(Layer::User), file(Layer::Machine)), (0o600, 0o644));
     assert_eq!(stores.list(Layer::Machine).unwrap().len(), 1);
+}
+
+#[test]
+fn a_umask_closes_nothing_that_all_are_to_read() {
+    let (dir, stores) = place();
+    let machine = dir.path().join("new/machine");
+    let paths = StartContextPaths {
+        layers: Some(vec![machine.clone()]),
+        store: Some(dir.path().join("user")),
+        ..StartContextPaths::default()
+    };
+    let stores = Stores::for_uid(stores.uid(), &paths).unwrap();
+    let in_child = || {
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        write(&stores, &key("x"), Layer::Machine);
+        write(&stores, &key("x"), Layer::User);
+        0
+    };
+    assert_eq!(Forked::new(in_child).unwrap().wait().unwrap().exit_status(), Some(0));
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    let of = |layer| mode(&stores.path_of(&key("x"), layer).unwrap());
+    assert_eq!((mode(machine.parent().unwrap()), mode(&machine), of(Layer::Machine)), (0o755, 0o755, 0o644));
+    assert_eq!((mode(&dir.path().join("user")), of(Layer::User)), (0o700, 0o600));
 }
 
 /// What `sudo prepage learn` writes, other users read; what is private does not get there.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use prepage_core::DeviceFigures;
 use prepage_prefetch::calibrate::cache::Cache;
+use prepage_profiles::chain;
 use prepage_prefetch::calibrate::device::Device;
 use prepage_prefetch::calibrate::{CalibrateError, Calibration, calibrate};
 use prepage_prefetch::clock;
@@ -75,7 +76,7 @@ fn measure(path: &Path, device: &Device, cache: Option<&Cache>) -> Result<Calibr
     match cache.map(|cache| (cache.directory(), cache.store(device, &calibration))) {
         Some((_, Ok(()))) => {}
         Some((directory, Err(error))) => {
-            say!("prepage: {}: not kept: {error}", directory.display());
+            say!("prepage: {}: not kept: {}", directory.display(), chain(&error));
             say!("  try: set PREPAGE_STORE to a directory of your own (mode 0700)");
         }
         None => say!("prepage: not kept: none of PREPAGE_STORE, XDG_STATE_HOME and HOME is set"),

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use prepage_profiles::program::{find_all, is_stand_in};
+use prepage_profiles::trust;
 
 use crate::desktop;
 use crate::starter::starter;
@@ -107,7 +108,12 @@ impl Links {
         if find_all(name.as_ref()).is_empty() {
             bail!("no such program in PATH");
         }
-        fs::create_dir_all(&self.0).with_context(|| self.0.display().to_string())?;
+        let made = match rustix::process::geteuid().is_root() {
+            // Everybody's.
+            true => trust::create_directory(&self.0, 0o755),
+            false => fs::create_dir_all(&self.0),
+        };
+        made.with_context(|| self.0.display().to_string())?;
         let link = self.0.join(name);
         if link.symlink_metadata().is_ok() && !is_stand_in(&link) {
             bail!("{} is not a link to prepage, and stays as it is", link.display());

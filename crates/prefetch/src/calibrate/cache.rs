@@ -4,13 +4,10 @@
 //! their own would cost a cold start some reads, one after the other, before the first page could be asked for.
 
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use prepage_core::DeviceFigures;
-use prepage_profiles::{Layer, Stores};
+use prepage_profiles::{Layer, StoreError, Stores};
 
 use super::Calibration;
 use super::device::Device;
@@ -20,27 +17,26 @@ const FORMAT: &str = "prepage device figures 1";
 /// No file of ours is longer.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// A directory of figures.
+/// A user's store that figures lie in.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    directory: PathBuf,
+    stores: Stores,
 }
 
 impl Cache {
     /// That of the user this process runs as; `None` where no variable says where the user's profiles are. Nothing is created yet.
     pub fn of_user() -> Option<Self> {
-        let stores = Stores::of_user().ok()?;
-        Some(Self::at(stores.directory(Layer::User).ok()?.into()))
+        Some(Self { stores: Stores::of_user().ok()? })
     }
 
     /// The cache in `directory`.
     pub fn at(directory: PathBuf) -> Self {
-        Self { directory }
+        Self { stores: Stores::at(directory) }
     }
 
     /// Where it is.
     pub fn directory(&self) -> &Path {
-        &self.directory
+        self.stores.directory(Layer::User).expect("a user has a layer")
     }
 
     /// The figures of the device with this number, whichever device that was when it was measured: what a start can
@@ -58,54 +54,20 @@ impl Cache {
     /// Keeps what was measured of `device`. An older file stays until the new one is complete.
     ///
     /// # Errors
-    /// As the file system says; PermissionDenied where others could write to the directory.
-    pub fn store(&self, device: &Device, calibration: &Calibration) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        if !is_private(&fs::metadata(&self.directory)?) {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        let path = self.path_of(device.number);
-        let temporary = path.with_extension(format!("{}.new", std::process::id()));
-        let written = File::options()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(O_NOFOLLOW)
-            .open(&temporary)
-            .and_then(|mut file| {
-                file.write_all(encode(&device.identity, calibration).as_bytes())?;
-                file.sync_data()
-            })
-            .and_then(|()| fs::rename(&temporary, path));
-        if written.is_err() {
-            // The failure itself is what is told.
-            let _ = fs::remove_file(&temporary);
-        }
-        written
+    /// When the store cannot be written, or others could write to it.
+    pub fn store(&self, device: &Device, calibration: &Calibration) -> Result<(), StoreError> {
+        self.stores.put(&name_of(device.number), encode(&device.identity, calibration).as_bytes())
     }
 
-    fn path_of(&self, number: u64) -> PathBuf {
-        self.directory.join(format!("{}-{}.device", rustix::fs::major(number), rustix::fs::minor(number)))
-    }
-
+    /// What steers reads made in this user's name must have been written by this user, or root.
     fn read(&self, number: u64) -> Option<(String, Calibration)> {
-        let file = File::options().read(true).custom_flags(O_NOFOLLOW).open(self.path_of(number)).ok()?;
-        let metadata = file.metadata().ok()?;
-        // What steers reads made in this user's name must have been written by this user.
-        if !metadata.is_file() || !is_private(&metadata) {
-            return None;
-        }
-        let mut text = String::new();
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
-        decode(&text)
+        let bytes = self.stores.get(&name_of(number), FILE_BYTES_MAX).ok()??;
+        decode(str::from_utf8(&bytes).ok()?)
     }
 }
 
-const O_NOFOLLOW: i32 = (rustix::fs::OFlags::NOFOLLOW.bits() | rustix::fs::OFlags::NONBLOCK.bits()) as i32;
-
-fn is_private(metadata: &fs::Metadata) -> bool {
-    metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0
+fn name_of(number: u64) -> PathBuf {
+    format!("{}-{}.device", rustix::fs::major(number), rustix::fs::minor(number)).into()
 }
 
 fn encode(identity: &str, calibration: &Calibration) -> String {
@@ -148,9 +110,14 @@ fn decode(text: &str) -> Option<(String, Calibration)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    fn path_in(cache: &Cache, device: &Device) -> PathBuf {
+        cache.directory().join(name_of(device.number))
+    }
 
     fn measured() -> (Device, Calibration) {
         let device =
@@ -176,8 +143,15 @@ mod tests {
         let other = Device { identity: "ext4 on /dev/loop3, 65 sectors".into(), ..device };
         assert_eq!(cache.load(&other), None);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-        assert_eq!((mode(cache.directory()), mode(&cache.path_of(device.number))), (0o700, 0o600));
-        assert_eq!(fs::read_dir(cache.directory()).unwrap().count(), 1, "no temporary file stays");
+        assert_eq!((mode(cache.directory()), mode(&path_in(&cache, &device))), (0o700, 0o600));
+        // Root's store lies in the machine's, which all are to read.
+        let parents = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+        assert_eq!(mode(cache.directory().parent().unwrap()), parents);
+        assert_eq!(
+            fs::read_dir(cache.directory()).unwrap().count(),
+            2,
+            "it and the lock: no temporary file stays"
+        );
     }
 
     #[test]
@@ -186,7 +160,7 @@ mod tests {
         let cache = Cache::at(dir.path().into());
         let (device, calibration) = measured();
         cache.store(&device, &calibration).unwrap();
-        let path = cache.path_of(device.number);
+        let path = path_in(&cache, &device);
         let good = fs::read_to_string(&path).unwrap();
         for bad in [
             good.replace("depth 16", "depth 4000000000"),
