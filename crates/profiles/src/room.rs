@@ -50,25 +50,39 @@ impl StoreFile {
         past.history.observations <= 1 && past.starts.is_empty() && !is_used_later
     }
 
-    /// Whether the name is the same but for the checksum.
-    pub(crate) fn is_named_like(&self, name: &str) -> bool {
-        fn stem(name: &str) -> Option<&str> {
-            name.strip_suffix(SUFFIX)?.rsplit_once('-').map(|(stem, _checksum)| stem)
-        }
-        stem(&self.path.to_string_lossy())
-            .is_some_and(|own| stem(name).is_some_and(|stem| own.rsplit('/').next() == Some(stem)))
+    fn is_named_like(&self, name: &str) -> bool {
+        is_named_like(self.path.file_name().unwrap_or_default(), name)
     }
+}
+
+/// Whether two names are the same but for the checksum.
+pub(crate) fn is_named_like(own: &OsStr, name: &str) -> bool {
+    fn stem(name: &str) -> Option<&str> {
+        name.strip_suffix(SUFFIX)?.rsplit_once('-').map(|(stem, _checksum)| stem)
+    }
+    stem(&own.to_string_lossy()).is_some_and(|own| stem(name) == Some(own))
 }
 
 /// The files in a layer's directory, `files_max` at most, those used last first.
 pub(crate) fn files_of(directory: &Path, files_max: usize) -> Vec<StoreFile> {
+    files_named(directory, files_max, |_| true)
+}
+
+/// Those of them whose names `is_wanted`; no others are looked at.
+pub(crate) fn files_named(
+    directory: &Path,
+    files_max: usize,
+    is_wanted: impl Fn(&OsStr) -> bool,
+) -> Vec<StoreFile> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let file = |entry: fs::DirEntry| {
         let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
         Some(StoreFile { path: entry.path(), used: metadata.modified().ok()?, bytes: metadata.len() })
     };
-    let is_profile =
-        |entry: &fs::DirEntry| Path::new(&entry.file_name()).extension().is_some_and(|end| end == SUFFIX);
+    let is_profile = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        Path::new(&name).extension().is_some_and(|end| end == SUFFIX) && is_wanted(&name)
+    };
     let mut files: Vec<StoreFile> = entries.take(files_max).filter(is_profile).filter_map(file).collect();
     files.sort_by(|a, b| (b.used, &b.path).cmp(&(a.used, &a.path)));
     files

@@ -29,7 +29,7 @@ use crate::key::ProgramKey;
 use crate::layer::{Layer, StartContextPaths};
 use crate::public::public;
 use crate::replacement::write_at;
-use crate::room::{BYTES_MAX, StoreFile, files_of, make_room, mark_as_used};
+use crate::room::{BYTES_MAX, StoreFile, files_named, files_of, is_named_like, make_room, mark_as_used};
 use crate::store_error::StoreError;
 use crate::stored::{Found, Listed, Stored};
 use crate::trust;
@@ -334,13 +334,10 @@ impl Stores {
     /// Profiles of the same executable in other roles, at most `most`, those used last first. Only files named like that of
     /// `key` are looked at; what cannot be read is passed over.
     pub fn relatives(&self, key: &ProgramKey, most: usize) -> Vec<Profile> {
-        let mut profiles = Vec::new();
+        let (own, mut profiles) = (key.file_name(), Vec::new());
         for (_, directory) in self.directories() {
             let Ok(Some(opened)) = trust::open_directory(directory, self.uid) else { continue };
-            for file in files_of(directory, usize::MAX)
-                .into_iter()
-                .filter(|file| file.is_named_like(&key.file_name()))
-            {
+            for file in files_named(directory, usize::MAX, |name| is_named_like(name, &own)) {
                 if profiles.len() == most {
                     return profiles;
                 }
