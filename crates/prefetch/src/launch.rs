@@ -14,10 +14,13 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread::Builder;
 use std::time::Duration;
 
 use prepage_profiles::room::BYTES_MAX;
-use prepage_profiles::{Layer, StoreError, Stored, Stores, program};
+use prepage_profiles::{Layer, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -27,13 +30,15 @@ use crate::account::Told;
 use crate::ahead;
 use crate::beside::Beside;
 use crate::config::{self, Config};
-use crate::doctor::chain;
 use crate::random::SplitMix;
 use crate::start::StartContext;
 
 /// How long a program waits at most for word. Where all is well that takes a millisecond or two; a machine where it does not must
 /// still start its programs.
 const WORD_WAIT: Duration = Duration::from_millis(500);
+
+/// For reading two small files.
+const CONFIG_STACK_BYTES: usize = 64 << 10;
 
 /// A script on the command line may be long.
 const ROLE_CHARS_SHOWN: usize = 60;
@@ -175,21 +180,22 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
         }
     };
     let pid = std::process::id();
-    let listener = std::io::stderr().as_fd().try_clone_to_owned().ok();
+    let listener = if options.quiet { None } else { std::io::stderr().as_fd().try_clone_to_owned().ok() };
     let keep = std::iter::once(to_caller).chain(listener).collect();
-    // Both depend on the working directory.
+    // All depend on the working directory.
     let look = || {
         let stores = Stores::of_user();
         ahead::look_up(stores.as_ref().ok());
+        let called = program::find(&command[0]).and_then(std::path::absolute);
         // What is no program gets its message from the exec that fails.
-        (StartContext::of(pid, command).ok(), stores)
+        (called.and_then(|called| Ok((called, StartContext::of(pid, command)?))).ok(), stores)
     };
-    let started = run_beside_from(keep, look, |kept, (context, stores)| {
+    let started = run_beside_from(keep, look, |kept, (found, stores)| {
         let mut kept = kept.into_iter();
         let Some(to) = kept.next() else { return };
         let word = Word { to, said: Vec::new(), is_verbose: false };
-        match context {
-            Some(context) => serve(context, stores, name, options, word, kept.next()),
+        match found {
+            Some((called, context)) => serve(context, &called, stores, name, options, word, kept.next()),
             None => word.go(),
         }
     });
@@ -254,18 +260,20 @@ fn variable(bytes: &[u8]) -> Option<(String, OsString)> {
 /// What happens beside the process that becomes the program.
 fn serve(
     context: StartContext,
+    called: &Path,
     stores: Result<Stores, StoreError>,
     name: &OsStr,
     options: &LaunchOptions,
     mut word: Word,
-    listener: Option<OwnedFd>,
+    mut listener: Option<OwnedFd>,
 ) {
-    let config = Config::load();
+    let config = if options.verbose { Config::load() } else { config_for(&mut listener) };
     let options = &options.within(&config);
     word.is_verbose = options.verbose;
     config.mistakes.iter().for_each(|mistake| word.message(&mistake.to_string()));
-    let program = program::find(&context.argv[0]).unwrap_or_else(|_| context.argv[0].clone().into());
-    if !config.wants(name, &program) || !config.wants_groups_of(context.pid) {
+    // Under the path by which it was called, and under that of the file, by which a service knows it.
+    let mut paths = std::iter::once(called).chain(context.executable.as_deref());
+    if !paths.all(|path| config.wants(name, path)) || !config.wants_groups_of(context.pid) {
         word.message(if config.enabled {
             "excluded by the configuration"
         } else {
@@ -293,6 +301,22 @@ fn serve(
         }
     }
     launch.unknown(word);
+}
+
+/// The configuration, which may say that somebody wants to hear. Where its file system does not answer within the time that the program
+/// waits for word, the program's standard error is let go: else whoever reads that to its end would wait for the file system.
+fn config_for(listener: &mut Option<OwnedFd>) -> Config {
+    let (read, config) = mpsc::channel();
+    let load = move || drop(read.send(Config::load()));
+    if Builder::new().stack_size(CONFIG_STACK_BYTES).spawn(load).is_err() {
+        listener.take();
+        return Config::load();
+    }
+    let config_or_end = config.recv_timeout(WORD_WAIT).or_else(|_| {
+        listener.take();
+        config.recv()
+    });
+    config_or_end.unwrap_or_default()
 }
 
 struct Launch<'a> {

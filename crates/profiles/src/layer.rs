@@ -1,6 +1,7 @@
 //! The layers of stores, and what says where they lie.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// Whose knowledge it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,7 +30,12 @@ pub struct StartContextPaths {
 impl StartContextPaths {
     /// Those of this process.
     pub fn of_environment() -> Self {
-        // Made absolute now: what learns beside a program works in another directory.
+        // Made absolute once: what learns beside a program works in another directory later.
+        static FIRST: OnceLock<StartContextPaths> = OnceLock::new();
+        FIRST.get_or_init(Self::made_absolute).clone()
+    }
+
+    fn made_absolute() -> Self {
         let variable = |name| {
             let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
             std::path::absolute(value).ok()

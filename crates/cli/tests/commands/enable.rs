@@ -158,6 +158,10 @@ fn what_is_excluded_or_switched_off_is_started_and_nothing_else() {
         assert_eq!(text(&output.stdout), "ran\n");
         assert!(text(&output.stderr).contains(word), "{config}: {}", text(&output.stderr));
     }
+    // A path holds for a program that is called by a relative one, too.
+    home.config(&format!("exclude = {}/*\n", home.programs.display()));
+    let output = home.shell(&format!("cd {}; {run}", home.programs.display()).replace("tool", "./tool"));
+    assert!(text(&output.stderr).contains("excluded"), "{}", text(&output.stderr));
     fs::remove_file(home.sandbox.path().join("config/prepage/config")).unwrap();
     let output = home.shell(&format!("PREPAGE=off {run}"));
     assert!(text(&output.stdout) == "ran\n" && text(&output.stderr).contains("switched off"));

@@ -417,5 +417,13 @@ fn a_store_that_does_not_answer_keeps_no_program_from_starting() {
     assert_eq!((text(&output.stdout), output.status.code()), ("ran\n".into(), Some(7)));
     let said = fs::read_to_string(said).unwrap();
     assert!(said.contains("the program does not wait"), "{said}");
+    // Who did not ask to hear anything waits for the program alone.
+    let mut command = sandbox.prepage(&["run", "--", "sh", "-c", "echo ran; exit 7"]);
+    command.env("XDG_CONFIG_HOME", point.join("config"));
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ended.send(command.output().unwrap()));
+    let output = end.recv_timeout(std::time::Duration::from_secs(20));
     drop(hung);
+    let output = output.expect("standard error is let go");
+    assert_eq!((text(&output.stdout), output.status.code()), ("ran\n".into(), Some(7)));
 }
