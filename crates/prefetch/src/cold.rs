@@ -61,13 +61,6 @@ pub fn drop_caches() -> io::Result<()> {
     fs::write(DROP_CACHES, "3")
 }
 
-/// How often somebody dropped the page cache since the machine started; 0 where the kernel does not say.
-pub fn drops() -> u64 {
-    let vmstat = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let count = vmstat.lines().find_map(|line| line.strip_prefix("drop_pagecache "));
-    count.and_then(|count| count.parse().ok()).unwrap_or(0)
-}
-
 /// The share (0 to 1) of the profile's pages that are in memory, those of files aside that other programs have mapped: libc
 /// stays there for every start. `None` where this user may not know: the kernel tells only those who could write the files,
 /// and the rest is sampled without reading only by reading.

@@ -10,7 +10,7 @@ use prepage_sys::userfaultfd::{Delivery, OpenError, Userfaultfd};
 use prepage_trace::{FaultEvents, PageCacheEvents, Probe, Stream};
 use serde::Serialize;
 
-use prepage_profiles::{Layer, Stores};
+use prepage_profiles::{Layer, Stores, chain};
 use prepage_sys::readahead::can_be_set;
 
 /// How far something works.
@@ -253,17 +253,6 @@ fn served_faults() -> Check {
 
 fn is_writable(path: &Path) -> bool {
     fs::OpenOptions::new().write(true).open(path).is_ok()
-}
-
-/// An error with its causes, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -61,7 +61,9 @@ fn prefetch(program: &Path, stores: &Stores, told: &Told, over: &Arc<AtomicBool>
     all.files.extend(own.files);
     all.left.extend(own.left);
     left.extend(
-        all.left.iter().map(|(path, why)| (path.to_string_lossy().into_owned(), crate::doctor::chain(why))),
+        all.left
+            .iter()
+            .map(|(path, why)| (path.to_string_lossy().into_owned(), prepage_profiles::chain(why))),
     );
     if all.files.is_empty() && left.is_empty() {
         return told.say("no page maps came with the program or its libraries: nothing prefetched");

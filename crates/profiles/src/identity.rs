@@ -7,7 +7,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use prepage_core::PAGE_SIZE;
@@ -15,6 +14,8 @@ use prepage_core::profile::file::checksum;
 use prepage_core::profile::{FileIdentity, Fingerprint, ProfiledFile};
 use prepage_trace::build_id;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags};
+
+use crate::bytes::Bytes;
 
 /// Why a file of a profile is not prefetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,37 +91,15 @@ pub fn open_if_same(profiled: &ProfiledFile) -> Result<File, Skipped> {
 /// When it cannot be read.
 pub fn content_of(file: &File) -> io::Result<Fingerprint> {
     let mut first = [0; PAGE_SIZE as usize];
-    let first = read_page(file, 0, &mut first)?;
+    let count = Bytes::read_at(file, 0, &mut first)?;
+    let first = &first[..count];
     if let Some(build_id) = build_id(first) {
         return Ok(Fingerprint::BuildId(build_id.to_vec()));
     }
     let size_bytes = file.metadata()?.len();
     let mut last = [0; PAGE_SIZE as usize];
-    let last = read_page(file, size_bytes.saturating_sub(1) / PAGE_SIZE * PAGE_SIZE, &mut last)?;
-    Ok(Fingerprint::Ends { crc: checksum(&[first, last]), size_bytes })
-}
-
-/// Which file system an open file is on: a number that stays the same when the machine gives the device another one, as far
-/// as the file system has an id of its own. For [`prepage_core::profile::ColdStart::device`].
-///
-/// # Errors
-/// As fstatfs(2).
-pub fn file_system_of(file: &File) -> io::Result<u64> {
-    let statvfs = rustix::fs::fstatvfs(file)?;
-    if statvfs.f_fsid != 0 { Ok(statvfs.f_fsid) } else { Ok(rustix::fs::fstat(file)?.st_dev) }
-}
-
-fn read_page<'a>(file: &File, offset_bytes: u64, into: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    let mut filled = 0;
-    while filled < into.len() {
-        match file.read_at(&mut into[filled..], offset_bytes + filled as u64) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(&into[..filled])
+    let count = Bytes::read_at(file, size_bytes.saturating_sub(1) / PAGE_SIZE * PAGE_SIZE, &mut last)?;
+    Ok(Fingerprint::Ends { crc: checksum(&[first, &last[..count]]), size_bytes })
 }
 
 fn regular(statx: &Statx) -> Result<FileIdentity, Skipped> {
@@ -184,8 +163,6 @@ mod tests {
         known.identity.device += 1;
         known.fingerprint = Fingerprint::BuildId(b"would have to be read".to_vec());
         assert!(open_if_same(&known).is_ok());
-        let file = open_to_read(&path).unwrap();
-        assert_eq!(file_system_of(&file).unwrap(), file_system_of(&open_to_read(&path).unwrap()).unwrap());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::embed::{read_embedded, read_sidecar};
 use crate::identity::{Skipped, open_if_same};
 use crate::room::SUFFIX;
 use crate::sidecar::is_named_for;
+use crate::store_error::chain;
 
 /// Whether something is as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,10 +151,4 @@ fn within(file: &ProfiledFile, size_bytes: u64) -> Verdict {
         return Verdict::Stale("pages past the end of the file".into());
     }
     Verdict::Fits
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

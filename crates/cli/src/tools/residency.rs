@@ -9,7 +9,8 @@ use prepage_residency::{Opened, Passed, Residency, ResidencyError};
 use serde_json::{Value, json};
 
 use crate::table::table;
-use crate::targets::{Targets, chain, pages_as_size, percent, shown, strip, strip_cells, tell_passed};
+use crate::targets::{Targets, pages_as_size, percent, shown, strip, strip_cells, tell_passed};
+use prepage_profiles::chain;
 
 /// Files shown by themselves, where there are more.
 const SHOWN_FILES: usize = 20;

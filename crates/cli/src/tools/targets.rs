@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use prepage_core::PAGE_SIZE;
-use prepage_profiles::Stores;
+use prepage_profiles::{Stores, chain};
 use prepage_residency::{ByteRange, Passed, Spot, Walk, parse_size};
 use serde_json::{Value, json};
 
@@ -76,13 +76,6 @@ pub fn tell_passed(passed: &[Passed]) -> Vec<Value> {
     }
     let entry = |one: &Passed| json!({ "path": shown(&one.path), "reason": chain(&one.error) });
     passed.iter().map(entry).collect()
-}
-
-/// An error with its causes, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let texts: Vec<String> = causes.map(ToString::to_string).collect();
-    texts.join(": ")
 }
 
 /// A path as text; bytes that are not UTF-8 are replaced.

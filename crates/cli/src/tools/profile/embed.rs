@@ -16,7 +16,8 @@ use prepage_profiles::section::SectionError;
 use prepage_profiles::{Stores, bundle};
 use serde_json::{Value, json};
 
-use crate::targets::{chain, shown};
+use crate::targets::shown;
+use prepage_profiles::chain;
 
 /// Some files were not given what was asked for.
 const PARTLY: u8 = 1;

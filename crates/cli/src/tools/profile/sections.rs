@@ -16,7 +16,8 @@ use prepage_profiles::{Stores, elf_names as names};
 use serde_json::{Value, json};
 
 use crate::table::table;
-use crate::targets::{chain, shown};
+use crate::targets::shown;
+use prepage_profiles::chain;
 
 /// Which file.
 #[derive(Debug, clap::Args)]

@@ -13,7 +13,8 @@ use prepage_vm::{PoolView, View};
 use serde_json::{Map, Value, json};
 
 use crate::table::table;
-use crate::targets::{chain, pages_as_size};
+use crate::targets::pages_as_size;
+use prepage_profiles::chain;
 
 /// Who does not answer for so long is passed over: all are asked at once.
 const PATIENCE: Duration = Duration::from_secs(2);
