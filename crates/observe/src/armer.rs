@@ -26,6 +26,10 @@ use crate::loading::{LOADING_MAX, Loading};
 /// An agent that sent nothing for this long after the exec will send nothing.
 const AGENT_WAIT: Duration = Duration::from_secs(1);
 
+/// How long to wait before looking again whether a program is loaded, or a visited process has stopped, which may wait
+/// for the device.
+pub(crate) const PAUSE: Duration = Duration::from_micros(50);
+
 /// What was armed in a process when its agent sent word.
 #[derive(Debug)]
 struct Unjudged {
@@ -127,11 +131,15 @@ impl Armer {
 
     /// Whether a program is not loaded yet, or a visited process has not stopped: [`Self::go_on`] soon.
     pub fn is_waiting(&self) -> bool {
+        self.is_visiting() || !self.loading.is_empty()
+    }
+
+    /// Whether a visited process may stand still: [`Self::end_visits`] soon.
+    pub fn is_visiting(&self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        let is_visiting = !self.visits.is_empty();
+        return !self.visits.is_empty();
         #[cfg(not(target_arch = "x86_64"))]
-        let is_visiting = false;
-        is_visiting || !self.loading.is_empty()
+        return false;
     }
 
     /// Visits process `pid` when it has executed its next program, before that runs. For one without rights of its own, which
@@ -300,8 +308,9 @@ impl Armer {
         self.ranges.now().refused("not on this architecture".into());
     }
 
+    /// Ends the visits to processes that have stopped by now.
     #[cfg(target_arch = "x86_64")]
-    fn end_visits(&mut self) {
+    pub fn end_visits(&mut self) {
         for mut visit in std::mem::take(&mut self.visits) {
             let pid = visit.pid();
             let at_exec = visit.is_at_exec();
@@ -328,8 +337,9 @@ impl Armer {
         }
     }
 
+    /// There are none on this architecture.
     #[cfg(not(target_arch = "x86_64"))]
-    fn end_visits(&mut self) {}
+    pub fn end_visits(&mut self) {}
 
     /// Waits for the visits that have begun, for as long as programs are given to load, and gives up the others: no process
     /// stays stopped.
@@ -337,7 +347,7 @@ impl Armer {
     pub fn end_all_visits(&mut self) {
         let until = Instant::now() + LOADING_MAX;
         while !self.visits.is_empty() && Instant::now() < until {
-            std::thread::sleep(Duration::from_micros(50));
+            std::thread::sleep(PAUSE);
             self.end_visits();
         }
         self.visits.clear();

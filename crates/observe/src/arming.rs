@@ -12,13 +12,10 @@ use prepage_trace::{Event, EventKind, FaultEvents, Probe, Stream, Target};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::armed::{ArmedRanges, SharedRanges};
-use crate::armer::Armer;
+use crate::armer::{Armer, PAUSE};
 
 /// Holds the execs and mappings of some milliseconds.
 const RING_BYTES: usize = 64 << 10;
-/// How long to wait before looking again whether a program is loaded, or a visited process has stopped, which may wait
-/// for the device.
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// How the first process of a tree is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

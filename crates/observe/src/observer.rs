@@ -189,7 +189,8 @@ impl Observer {
             if ended || self.is_quiet() || self.sightings.is_full() {
                 return self.finish(until.was_stopped());
             }
-            if let Some(next_ns) = next_early_ns.filter(|next| now_ns().saturating_sub(began_ns) >= *next) {
+            let is_due = |next: &u64| now_ns().saturating_sub(began_ns) >= *next && !self.is_visiting();
+            if let Some(next_ns) = next_early_ns.filter(is_due) {
                 follower.so_far(&cut_short(self.sightings.observation()));
                 next_early_ns = Some(2 * next_ns);
             }
@@ -248,6 +249,11 @@ impl Observer {
             };
             *last_touch_ns = read_ns.unwrap_or(0).max(*last_touch_ns);
         }
+    }
+
+    /// Whether a program may stand still until the next wait: no time to write a file.
+    fn is_visiting(&self) -> bool {
+        matches!(&self.pages, Pages::Tables(tables, _) if tables.is_visiting())
     }
 
     fn is_quiet(&self) -> bool {

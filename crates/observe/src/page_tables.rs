@@ -18,7 +18,7 @@ use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::armed::SharedRanges;
-use crate::armer::Armer;
+use crate::armer::{Armer, PAUSE};
 use crate::arming::Entry;
 use crate::runs::{joined, within, without};
 use crate::sightings::Sightings;
@@ -70,23 +70,28 @@ impl PageTables {
         }
     }
 
-    /// Waits for the next look, or for a process that waits at its end. Returns whether `until` is over.
+    /// Waits for the next look, or for a process that waits at its end, and ends visits meanwhile. Returns whether `until` is over.
     pub fn wait(&mut self, until: &Until) -> bool {
         if self.next <= Instant::now() {
             let since = Duration::from_nanos(now_ns().saturating_sub(self.began_ns));
-            self.next = Instant::now() + (since / 10).clamp(INTERVAL_MIN, INTERVAL_MAX);
+            // What is being loaded was not looked at, and runs on.
+            let interval_max = if self.armer.is_waiting() { INTERVAL_MIN } else { INTERVAL_MAX };
+            self.next = Instant::now() + (since / 10).clamp(INTERVAL_MIN, interval_max);
         }
         loop {
             let ends = until.descriptors();
             let all = ends.iter().copied().chain(self.armer.descriptor());
             let mut fds: Vec<PollFd<'_>> =
                 all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            let left = self.next.saturating_duration_since(Instant::now()).min(until.remaining());
+            let pause = if self.armer.is_visiting() { PAUSE } else { INTERVAL_MAX };
+            let left = self.next.saturating_duration_since(Instant::now()).min(until.remaining()).min(pause);
             let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             if ready.get(ends.len()) == Some(&true) {
                 self.sent.extend(self.armer.receive());
             }
+            // Their pages were looked at when they were begun.
+            self.armer.end_visits();
             if until.note(&ready[..ends.len()]) {
                 self.next = Instant::now();
                 return true;
@@ -227,6 +232,11 @@ impl PageTables {
     /// Whether some program is not armed yet that will be.
     pub fn is_arming(&self) -> bool {
         self.armer.is_waiting() || self.armer.is_expected(self.root)
+    }
+
+    /// Whether a process may stand still until [`Self::wait`] lets it go.
+    pub fn is_visiting(&self) -> bool {
+        self.armer.is_visiting()
     }
 
     /// Looks at every process there is, as far as it is armed by now.

@@ -271,6 +271,33 @@ fn a_program_that_ended_before_it_was_looked_at_is_not_taken_for_seen() {
     assert_eq!(observation.coverage, Coverage::Partial, "{observation:#?}");
 }
 
+/// Writes down for how many microseconds at most it stood still.
+const STAND_STILL: &str = r"
+import sys, time
+last, longest = time.monotonic(), 0
+end = last + 0.15
+while last < end:
+    now = time.monotonic()
+    longest, last = max(longest, now - last), now
+print(int(longest * 1e6), file=open(sys.argv[1], 'a'))
+";
+
+/// A while after the beginning, page tables are looked at each 50 ms.
+#[test]
+fn a_visited_program_does_not_stand_still_until_page_tables_are_looked_at_again() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let times = dir.path().join("times");
+    let script = "sleep 0.6; for i in 0 1 2 3 4 5 6 7 8 9; do /usr/bin/python3 -c \"$0\" \"$1\"; done";
+    let [.., by_visits] = ways("/bin/sh");
+    let (_, code) = observe(&["/bin/sh", "-c", script, STAND_STILL, times.to_str().unwrap()], &by_visits);
+    assert_eq!(code, 0);
+    let times: Vec<u64> =
+        fs::read_to_string(times).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    // About every second visit cannot end at once. On a busy machine another program may be in its place for a while.
+    let long = times.iter().filter(|&&time_us| time_us > 40_000).count();
+    assert!(times.len() == 10 && long < 3, "{times:?} µs");
+}
+
 /// Touches a page at once and others a while later, when perf is ready.
 const TOUCH_EARLY_AND_LATE: &str = r"
 import mmap, sys, time

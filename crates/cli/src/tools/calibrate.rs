@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use prepage_core::DeviceFigures;
 use prepage_prefetch::calibrate::cache::Cache;
-use prepage_profiles::chain;
 use prepage_prefetch::calibrate::device::Device;
 use prepage_prefetch::calibrate::{CalibrateError, Calibration, calibrate};
 use prepage_prefetch::clock;
+use prepage_profiles::chain;
 use prepage_profiles::{Layer, Stores};
 
 use crate::table::table;
