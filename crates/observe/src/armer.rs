@@ -230,9 +230,9 @@ impl Armer {
 
     /// What agents sent. An agent sends after its program's exec: whoever learns of execs after this call, and tells them
     /// ([`Self::executed`]) before [`Self::go_on`] gets the result, takes no program for the one before it.
-    pub fn receive(&self) -> Vec<Sent> {
-        let receive = || self.receiver.as_ref().map(Receiver::receive);
-        std::iter::from_fn(|| if let Some(Ok(Some(sent))) = receive() { Some(sent) } else { None }).collect()
+    pub fn receive(&mut self) -> Vec<Sent> {
+        let receive = || self.receiver.as_mut()?.receive().ok()?;
+        std::iter::from_fn(receive).collect()
     }
 
     /// Takes in what agents `sent`, and ends visits. Returns whether there is something to [`Self::judge`].

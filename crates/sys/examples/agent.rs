@@ -50,7 +50,7 @@ struct Took {
 fn run(command: &[OsString], with_agent: Option<bool>) -> Result<(Took, Log), Box<dyn Error>> {
     let [library, program, args @ ..] = command else { return Err("a library and a command".into()) };
     let log = Log::create(LOG_BYTES)?;
-    let receiver = Receiver::bind(&log)?;
+    let mut receiver = Receiver::bind(&log)?;
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // Both have an environment that was put together here.

@@ -249,7 +249,7 @@ fn later_mappings_are_registered_from_outside() {
     );
     let faults = |register: bool| -> u64 {
         use std::io::{BufRead, BufReader, Write};
-        let observation = Observation::new();
+        let mut observation = Observation::new();
         let mut command = command("/usr/bin/python3", &["-c", &script]);
         observation.enter(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();

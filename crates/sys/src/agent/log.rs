@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use super::record::{Record, SLOT_BYTES, Slots};
 use crate::call_filter::inherited_filters;
@@ -87,13 +87,21 @@ impl Log {
         format!("1:{}:{memfd}:{}:{filters}:{}", std::process::id(), self.token, u8::from(arm))
     }
 
+    /// The inode by which /proc/PID/maps shows it.
+    pub(super) fn inode(&self) -> io::Result<u64> {
+        Ok(self.memfd.metadata()?.ino())
+    }
+
     pub(super) fn token(&self) -> &str {
         &self.token
     }
 
-    /// Tells all agents that nobody reads any more. They do nothing from then on and go along with no exec.
+    /// Tells all agents that nobody reads any more. They do nothing from then on and go along with no exec. The memory of the
+    /// records is given back: a program that runs on has the log mapped for as long.
     pub fn end(&self) -> io::Result<()> {
-        self.memfd.write_all_at(&1u32.to_ne_bytes(), ENDED_AT)
+        self.memfd.write_all_at(&1u32.to_ne_bytes(), ENDED_AT)?;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.memfd, punch, SLOTS_AT, self.slots * SLOT_BYTES)?)
     }
 
     /// Whether every process is to wait at its exit, 20 ms at most, until an [`super::Ending`] is dropped: for an observer
@@ -160,6 +168,12 @@ impl Log {
         let mut bytes = vec![0; (count * SLOT_BYTES) as usize];
         self.memfd.read_exact_at(&mut bytes, SLOTS_AT + slot * SLOT_BYTES)?;
         Ok(bytes)
+    }
+
+    /// Blocks of 512 bytes that it takes.
+    #[cfg(test)]
+    pub(super) fn blocks(&self) -> u64 {
+        self.memfd.metadata().expect("it is open").blocks()
     }
 
     /// What a hostile program may do.

@@ -1,22 +1,38 @@
 //! Userfaultfds that programs send, through which their first touches become visible.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, UCred, recvmsg};
 
 use super::Log;
 use crate::call_filter::inherited_filters;
 use crate::first_touches;
+use crate::proc_file;
 use crate::userfaultfd::OpenError;
 
-/// Where agents send their userfaultfds. Abstract, no file; its name holds the log's secret.
+/// Connections taken in one call, so that whoever makes them faster than they are taken keeps nobody from going on.
+const TAKEN_MAX: usize = 64;
+/// Connections kept of which nothing was heard yet. An agent sends a few instructions after it has connected.
+const SILENT_MAX: usize = 64;
+
+/// Where agents send their userfaultfds. Abstract, no file; anybody can read its name in /proc/net/unix and connect, so that who
+/// connects is looked at.
 #[derive(Debug)]
 pub struct Receiver {
     listener: UnixListener,
+    /// An epoll of the listener and of those that were silent.
+    ready: OwnedFd,
+    /// Connections of which nothing was heard yet, oldest first.
+    silent: VecDeque<UnixStream>,
+    /// The log's inode.
+    log: u64,
 }
 
 /// What an agent sends.
@@ -61,43 +77,100 @@ impl Receiver {
         let address = SocketAddr::from_abstract_name(format!("prepage-{}", log.token()))?;
         let listener = UnixListener::bind_addr(&address)?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener })
+        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let receiver = Self { listener, ready, silent: VecDeque::new(), log: log.inode()? };
+        receiver.wake_for(&receiver.listener)?;
+        Ok(receiver)
     }
 
-    /// The next one sent; `None` where none waits. Readable ([`AsFd`]) when one does.
+    /// The next one sent; `None` where none waits, or after some connections of others. Readable ([`AsFd`]) when there may be one. Never
+    /// waits for who has connected.
     ///
     /// # Errors
     /// EMFILE when this process has too many files open: those of processes that have ended can be dropped.
-    pub fn receive(&self) -> io::Result<Option<Sent>> {
-        loop {
+    pub fn receive(&mut self) -> io::Result<Option<Sent>> {
+        for _ in 0..self.silent.len() {
+            let Some(sender) = self.silent.pop_front() else { break };
+            match sent_by(sender) {
+                Heard::Sent(sent) => return Ok(Some(sent)),
+                Heard::Silence(sender) => self.silent.push_back(sender),
+                Heard::Nonsense => {}
+            }
+        }
+        for _ in 0..TAKEN_MAX {
             let sender = match self.listener.accept() {
                 Ok((sender, _)) => sender,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error),
             };
-            if let Some(sent) = sent_by(sender) {
-                return Ok(Some(sent));
+            if !rustix::net::sockopt::socket_peercred(&sender).is_ok_and(|peer| self.is_observed(&peer)) {
+                continue;
+            }
+            match sent_by(sender) {
+                Heard::Sent(sent) => return Ok(Some(sent)),
+                Heard::Silence(sender) => {
+                    self.wake_for(&sender)?;
+                    self.silent.push_back(sender);
+                    if self.silent.len() > SILENT_MAX {
+                        self.silent.pop_front();
+                    }
+                }
+                Heard::Nonsense => {}
             }
         }
+        Ok(None)
     }
+
+    fn wake_for(&self, source: impl AsFd) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(0);
+        Ok(epoll::add(&self.ready, source, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Whether `peer` can be a process with an agent. That has its observer's user, or a service of root's has given up its
+    /// rights since: then it has the log mapped, which other users cannot open.
+    fn is_observed(&self, peer: &UCred) -> bool {
+        let own = rustix::process::geteuid();
+        if peer.uid == own {
+            return true;
+        }
+        let maps =
+            proc_file::read_text(&format!("/proc/{}/maps", peer.pid.as_raw_nonzero())).unwrap_or_default();
+        let is_log = |line: &str| {
+            line.ends_with("/memfd:prepage-log (deleted)")
+                && line.split_ascii_whitespace().nth(4).and_then(|inode| inode.parse().ok()) == Some(self.log)
+        };
+        own.is_root() && maps.lines().any(is_log)
+    }
+}
+
+/// What came of a connection.
+enum Heard {
+    Sent(Sent),
+    /// Nothing yet.
+    Silence(UnixStream),
+    /// Nothing that an agent sends.
+    Nonsense,
 }
 
 impl AsFd for Receiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+        self.ready.as_fd()
     }
 }
 
 /// What `sender` sent: a userfaultfd, or nothing but the time.
-fn sent_by(sender: UnixStream) -> Option<Sent> {
-    let pid = rustix::net::sockopt::socket_peercred(&sender).ok()?.pid.as_raw_nonzero().get() as u32;
+fn sent_by(sender: UnixStream) -> Heard {
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(&sender) else { return Heard::Nonsense };
+    let pid = peer.pid.as_raw_nonzero().get() as u32;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut time_ns = [0; 8];
-    // Connected and not sent yet: the program is a few instructions before it.
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    sender.set_read_timeout(Some(std::time::Duration::from_millis(20))).ok()?;
-    let received = recvmsg(&sender, &mut [IoSliceMut::new(&mut time_ns)], &mut control, flags).ok()?;
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = match recvmsg(&sender, &mut [IoSliceMut::new(&mut time_ns)], &mut control, flags) {
+        Ok(received) => received.bytes,
+        Err(Errno::AGAIN) => return Heard::Silence(sender),
+        Err(_) => return Heard::Nonsense,
+    };
     let (mut found, mut has_rights) = (None, false);
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
@@ -107,12 +180,12 @@ fn sent_by(sender: UnixStream) -> Option<Sent> {
             }
         }
     }
-    let is_ending = !has_rights && received.bytes == time_ns.len();
-    if is_ending {
-        return Some(Sent::Ending(Ending { pid, _connection: sender }));
+    if !has_rights && received == time_ns.len() {
+        return Heard::Sent(Sent::Ending(Ending { pid, _connection: sender }));
     }
     let sent_ns = u64::from_ne_bytes(time_ns);
-    found.map(|userfaultfd| Sent::FirstTouches(FirstTouches { userfaultfd, pid, sent_ns }))
+    let touches = |userfaultfd| Sent::FirstTouches(FirstTouches { userfaultfd, pid, sent_ns });
+    found.map_or(Heard::Nonsense, |userfaultfd| Heard::Sent(touches(userfaultfd)))
 }
 
 fn is_userfaultfd(descriptor: &OwnedFd) -> bool {

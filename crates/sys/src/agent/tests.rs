@@ -1,10 +1,17 @@
 //! Logs that no agent wrote: a program can put anything into the memory it shares.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::record::SLOT_BYTES;
-use super::{Event, Log, Lookup, Record};
+use super::{Event, Log, Lookup, Receiver, Record, Sent};
+use prepage_testing::{Need, has};
 use proptest::prelude::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const SLOTS_AT: u64 = 4096;
 
@@ -92,4 +99,81 @@ proptest! {
         log.read_last().unwrap();
         prop_assert!(log.read_last().unwrap().is_empty());
     }
+}
+
+/// Maps the log if there is one, becomes another user if there is one, connects, sends the time, and waits for the end.
+const CONNECT: &str = r"
+import mmap, os, socket, sys
+name, log, uid = sys.argv[1:]
+if log:
+    mapped = mmap.mmap(os.open(log, os.O_RDWR), 4096)
+if uid:
+    os.setuid(int(uid))
+connection = socket.socket(socket.AF_UNIX)
+connection.connect('\0' + name)
+connection.send(bytes(8))
+print('sent', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn only_processes_that_may_be_observed_are_heard() {
+    if !has(Need::Root) || !has(Need::Tool("python3".into())) {
+        return;
+    }
+    let log = Log::create(64 * SLOT_BYTES).unwrap();
+    let mut receiver = Receiver::bind(&log).unwrap();
+    let name = format!("prepage-{}", log.token());
+    let file = format!("/proc/{}/fd/{}", std::process::id(), log.variable(false).split(':').nth(2).unwrap());
+    // Ourselves, somebody else, and a service that has given up its rights.
+    for (file, uid, is_heard) in [("", "", true), ("", "65534", false), (&file, "65534", true)] {
+        let mut child = Command::new("python3")
+            .args(["-c", CONNECT, &name, file, uid])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "sent\n");
+        let sent = receiver.receive().unwrap();
+        assert_eq!(matches!(&sent, Some(Sent::Ending(ending)) if ending.pid() == child.id()), is_heard);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn who_connects_and_is_silent_holds_up_nobody() {
+    let log = Log::create(64 * SLOT_BYTES).unwrap();
+    let mut receiver = Receiver::bind(&log).unwrap();
+    let name = SocketAddr::from_abstract_name(format!("prepage-{}", log.token())).unwrap();
+    let connect = || UnixStream::connect_addr(&name).unwrap();
+    let is_readable = |receiver: &Receiver| {
+        let mut fds = [PollFd::new(receiver, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+    };
+    let mut silent: Vec<UnixStream> = (0..40).map(|_| connect()).collect();
+    let mut sender = connect();
+    sender.write_all(&[0; 8]).unwrap();
+    let began = Instant::now();
+    assert!(matches!(receiver.receive().unwrap(), Some(Sent::Ending(_))));
+    assert!(receiver.receive().unwrap().is_none() && !is_readable(&receiver));
+    assert!(began.elapsed() < Duration::from_millis(400), "{:?}", began.elapsed());
+    // What comes late is heard.
+    silent[7].write_all(&[0; 8]).unwrap();
+    assert!(is_readable(&receiver));
+    assert!(matches!(receiver.receive().unwrap(), Some(Sent::Ending(_))));
+    drop(silent);
+    assert!(receiver.receive().unwrap().is_none() && !is_readable(&receiver));
+}
+
+#[test]
+fn a_log_that_has_ended_takes_no_memory() {
+    let log = log_of(&[1; 32 * SLOT_BYTES as usize], 32);
+    let blocks = || log.blocks();
+    assert!(blocks() > 8);
+    log.end().unwrap();
+    assert!(blocks() <= 8, "more than the header is left");
+    assert_eq!(log.lost().unwrap(), Default::default());
 }

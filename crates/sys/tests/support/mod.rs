@@ -70,7 +70,7 @@ impl Observation {
         Observed { output, records, received, lost: self.log.lost().unwrap() }
     }
 
-    pub fn receive(&self) -> Option<FirstTouches> {
+    pub fn receive(&mut self) -> Option<FirstTouches> {
         match self.receiver.receive().unwrap()? {
             Sent::FirstTouches(touches) => Some(touches),
             ending @ Sent::Ending(_) => panic!("nobody asked for {ending:?}"),
