@@ -5,13 +5,13 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::agent::{find_library, may_arm};
 use prepage_sys::cachestat::cached_pages;
 use prepage_sys::userfaultfd::{Delivery, OpenError, Userfaultfd};
-use prepage_trace::{FaultEvents, PageCacheEvents, Probe, Stream};
+use prepage_trace::{FaultEvents, Probe, Stream};
 use serde::Serialize;
 
 use prepage_profiles::{Layer, Stores, chain};
-use prepage_sys::readahead::can_be_set;
 
 /// How far something works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -50,7 +50,7 @@ pub fn examine() -> Vec<Check> {
         watching(),
         rings(),
         stalls(),
-        exact_learning(),
+        exactness(),
         cold_caches(),
         residency(),
         served_faults(),
@@ -178,36 +178,23 @@ fn stalls() -> Check {
     }
 }
 
-fn exact_learning() -> Check {
-    let name = "exact learning (learn)";
-    let root = "run `prepage learn` as root";
-    if !rustix::process::geteuid().is_root() {
-        return check(
-            name,
-            State::Limited,
-            "not root: whether the neighbours of a fault were used is not known",
-            Some(root),
-        );
-    }
-    let probe = Probe {
-        faults: FaultEvents::None,
-        page_cache: PageCacheEvents::Added,
-        ring_bytes: 16 << 10,
-        ..Probe::default()
+fn exactness() -> Check {
+    let name = "exact learning (run, learn)";
+    let Some(agent) = find_library() else {
+        let remedy = "install libprepage-agent.so beside prepage, in ../lib/prepage from there, or in /usr/lib/prepage";
+        return check(name, State::Limited, "no agent: libprepage-agent.so is not installed", Some(remedy));
     };
-    if let Err(error) = Stream::attach(std::process::id(), &probe) {
-        let remedy =
-            "use a kernel with the filemap tracepoints (CONFIG_TRACING), outside a restricted container";
-        return check(name, State::Limited, chain(&error), Some(remedy));
-    }
-    match can_be_set() {
-        true => check(name, State::Ok, "read-ahead can be switched off, page-cache events can be seen", None),
-        false => check(
-            name,
-            State::Limited,
-            "read-ahead cannot be set",
-            Some("mount /sys writable (containers: --privileged), or learn outside the container"),
-        ),
+    match may_arm() {
+        Ok(()) => check(name, State::Ok, agent.display().to_string(), None),
+        Err(error) => {
+            let remedy = match error {
+                OpenError::TooOld { .. } | OpenError::Missing => {
+                    "use Linux 6.7 or newer with CONFIG_USERFAULTFD"
+                }
+                _ => "allow userfaultfd in the seccomp filter of this container",
+            };
+            check(name, State::Limited, format!("names alone: {}", chain(&error)), Some(remedy))
+        }
     }
 }
 

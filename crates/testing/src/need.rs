@@ -19,8 +19,6 @@ use crate::skipped::log_path;
 pub enum Doctor {
     /// Page faults of one's own programs can be recorded.
     Faults,
-    /// Read-ahead can be switched off and page-cache events be seen.
-    Exact,
     /// Residency of files can be asked for.
     Residency,
     /// The user-space VM can serve faults of this process's own instructions.
@@ -34,7 +32,6 @@ impl Doctor {
     fn check(self) -> (&'static str, bool) {
         match self {
             Self::Faults => ("page faults (record, learning)", false),
-            Self::Exact => ("exact learning (learn)", true),
             Self::Residency => ("residency of files (measure)", true),
             Self::ServedFaults => ("faults served in user space (vm)", false),
             Self::ServedFaultsInSystemCalls => ("faults served in user space (vm)", true),
