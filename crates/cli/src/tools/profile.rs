@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_profiles::room::taken_in;
@@ -20,6 +20,7 @@ use prepage_profiles::stored::Listed as StoreEntry;
 use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
 use serde::Serialize;
 
+use crate::remedy;
 use crate::stores::stores;
 use crate::table::table;
 
@@ -44,11 +45,14 @@ pub enum Command {
         #[arg(last = true, value_name = "CMD", conflicts_with = "profile")]
         command: Vec<OsString>,
     },
-    /// Remove profiles
+    /// Remove profiles from one layer
     Rm {
         /// File names or roles of `list`, or names of programs, which stand for all their roles
         #[arg(required = true, value_name = "PROFILE")]
         profiles: Vec<String>,
+        /// From which layer: this user's, the machine's, or that of packages
+        #[arg(long, value_enum, default_value_t, value_name = "LAYER")]
+        layer: LayerName,
     },
     /// Write which of its pages starts need into a file itself, or into a sidecar
     Embed(embed::EmbedArgs),
@@ -100,7 +104,7 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         Command::Show { json, command, .. } => {
             show::show(&stores, &[of_call(&stores, command)?], *json, &mut out)?
         }
-        Command::Rm { profiles } => rm(&stores, profiles, &mut out)?,
+        Command::Rm { profiles, layer } => return rm(&stores, profiles, (*layer).into(), &mut out),
         Command::Embed(args) => return embed::embed(&stores, args, &mut out),
         Command::Strip(args) => return embed::strip(args, &mut out),
         Command::Sections(args) => return sections::run(&stores, args, &mut out),
@@ -261,14 +265,49 @@ fn of_call(stores: &Stores, command: &[OsString]) -> Result<StoreEntry> {
     Ok((stored.path.clone(), stored.decode().map(|(profile, _)| profile)))
 }
 
-fn rm(stores: &Stores, names: &[String], out: &mut impl Write) -> Result<()> {
+/// Says of one of several what could not be done, and what helps.
+pub fn say_failed(name: &str, what: &str, error: &anyhow::Error) {
+    let (why, remedies) = remedy::apart(error);
+    say!("prepage: {name}: {what}: {why}");
+    remedies.iter().for_each(|remedy| say!("  try: {remedy}"));
+}
+
+/// Removes what it can; what it cannot is told.
+fn rm(stores: &Stores, names: &[String], layer: Layer, out: &mut impl Write) -> Result<ExitCode> {
+    let wanted = name_of(layer);
+    let mut all_removed = true;
+    let mut failed = |name: &str, error: &anyhow::Error| {
+        say_failed(name, "not removed", error);
+        all_removed = false;
+    };
     for name in names {
-        for (path, _) in find(stores, name)? {
-            remove(&path)?;
-            writeln!(out, "removed {}", file_name(&path))?;
+        let found = match find(stores, name) {
+            Ok(found) => found,
+            Err(error) => {
+                failed(name, &error);
+                continue;
+            }
+        };
+        let (meant, others): (Vec<_>, Vec<_>) =
+            found.into_iter().map(|(path, _)| path).partition(|path| layer_of(stores, path) == wanted);
+        let mut layers: Vec<_> = others.iter().map(|path| layer_of(stores, path)).collect();
+        layers.dedup();
+        if meant.is_empty() {
+            failed(
+                name,
+                &anyhow!("it is not in the {wanted} layer\n  try: --layer {}", layers.join(", --layer ")),
+            );
+        } else if !layers.is_empty() {
+            say!("prepage: {name} is in other layers still: {}", layers.join(", "));
+        }
+        for path in meant {
+            match remove(&path) {
+                Ok(()) => writeln!(out, "removed {}", file_name(&path))?,
+                Err(error) => failed(name, &error.into()),
+            }
         }
     }
-    Ok(())
+    Ok(if all_removed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// All profiles that `name` may mean; at least one.

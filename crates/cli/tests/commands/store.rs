@@ -1,10 +1,13 @@
-//! What all profiles may take together: `store-max` of the configuration.
+//! What all profiles may take together (`store-max` of the configuration), and layers.
 
 use std::fs;
+use std::path::Path;
 
 use crate::support::{Sandbox, can_learn, helpers, json, text, wait_for};
-use prepage_core::profile::{History, Profile};
-use prepage_profiles::{Layer, ProgramKey, Stores};
+use prepage_core::profile::{Extent, History, Profile, ProfiledFile};
+use prepage_core::{PageIndex, PageRange};
+use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores, bundle};
 
 #[test]
 fn steady_profiles_stay_within_the_cap_and_those_of_single_starts_make_room() {
@@ -74,4 +77,75 @@ fn a_cap_without_room_for_a_profile_is_told() {
     assert_eq!(text(&output.stdout), "ran\n");
     let told = text(&output.stderr);
     assert!(told.contains("not learning") && told.contains("try: a larger store-max"), "{told}");
+}
+
+/// A profile of the command with one page of its program.
+fn profile_of(command: &[&str]) -> (ProgramKey, Profile) {
+    let key = ProgramKey::of(&command.iter().map(Into::into).collect::<Vec<_>>()).unwrap();
+    let file = open_to_read(Path::new(&key.program)).unwrap();
+    let file = ProfiledFile {
+        path: key.program.clone(),
+        identity: identity_of(&file).unwrap(),
+        fingerprint: content_of(&file).unwrap(),
+        learned_unix_s: 0,
+        extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0)],
+    };
+    let profile = Profile {
+        program: key.program.clone(),
+        role: key.role.clone(),
+        files: vec![file],
+        ..Profile::default()
+    };
+    (key, profile)
+}
+
+#[test]
+fn rm_takes_one_layer_and_says_where_the_rest_is() {
+    let sandbox = Sandbox::new();
+    let machine = sandbox.path().join("machine");
+    let paths = StartContextPaths {
+        store: Some(sandbox.store()),
+        layers: Some(vec![machine.clone()]),
+        ..StartContextPaths::default()
+    };
+    let stores = Stores::for_uid(rustix::process::geteuid().as_raw(), &paths).unwrap();
+    for (command, layer) in
+        [("sleep", Layer::User), ("sleep", Layer::Machine), ("true", Layer::Machine), ("false", Layer::User)]
+    {
+        let (key, profile) = profile_of(&[command]);
+        stores.update(&key, layer, |_| Some(profile)).unwrap();
+    }
+    let rm = |args: &[&str]| {
+        let mut command = sandbox.prepage(&[&["profile", "rm"], args].concat());
+        let output = command.env("PREPAGE_LAYERS", &machine).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let is_in = |command: &str, layer| stores.path_of(&profile_of(&[command]).0, layer).unwrap().exists();
+    let (code, removed, said) = rm(&["sleep"]);
+    assert!(code == Some(0) && said.contains("sleep is in other layers still: machine"), "{said}");
+    assert!(removed.lines().count() == 1 && !is_in("sleep", Layer::User) && is_in("sleep", Layer::Machine));
+    // What cannot be removed keeps nothing else.
+    let (code, _, said) = rm(&["nothing", "true", "false"]);
+    assert!(
+        code == Some(1) && said.contains("no profile nothing") && said.contains("--layer machine"),
+        "{said}"
+    );
+    assert!(is_in("true", Layer::Machine) && !is_in("false", Layer::User));
+    assert_eq!(rm(&["--layer", "machine", "true"]).0, Some(0));
+    assert!(!is_in("true", Layer::Machine));
+}
+
+#[test]
+fn an_import_goes_on_behind_a_profile_that_cannot_be_written() {
+    let sandbox = Sandbox::new();
+    let stores = Stores::at(sandbox.store());
+    let [(bad, first), (good, second)] = [profile_of(&["false"]), profile_of(&["sleep"])];
+    fs::create_dir_all(stores.path_of(&bad, Layer::User).unwrap()).unwrap();
+    let file = sandbox.path().join("bundle");
+    fs::write(&file, bundle::write(&[first, second])).unwrap();
+    let output = sandbox.output(&["profile", "import", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("false: not imported"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("sleep: taken"), "{}", text(&output.stdout));
+    assert!(stores.find(&good).unwrap().is_some());
 }

@@ -114,9 +114,16 @@ pub fn merge(args: &MergeArgs, out: &mut impl Write) -> Result<ExitCode> {
 pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Result<ExitCode> {
     let profiles = bundle::merge([read_bundle(&args.file)?]);
     let places = Places::of_machine();
-    let mut imported = Vec::new();
+    let (mut imported, mut end) = (Vec::new(), ExitCode::SUCCESS);
     for profile in profiles {
-        imported.push(import_one(stores, args.layer.into(), profile, &places, args.dry_run)?);
+        let role = profile.role.clone();
+        match import_one(stores, args.layer.into(), profile, &places, args.dry_run) {
+            Ok(one) => imported.push(one),
+            Err(error) => {
+                super::say_failed(&role.escape_debug().to_string(), "not imported", &error.into());
+                end = ExitCode::FAILURE;
+            }
+        }
     }
     if args.json {
         let one = |imported: &Imported| {
@@ -136,7 +143,7 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
         let report = json!({ "schema_version": 1, "dry_run": args.dry_run, "profiles": profiles });
         serde_json::to_writer_pretty(&mut *out, &report)?;
         writeln!(out)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(end);
     }
     for one in &imported {
         let profile = &one.profile;
@@ -158,7 +165,7 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
             writeln!(out, "  left out: {}: {}", left.path.escape_debug(), left.reason)?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(end)
 }
 
 fn write_bundle(path: &Path, profiles: &[Profile], out: &mut impl Write) -> Result<ExitCode> {
