@@ -6,6 +6,7 @@
 //! ```
 
 use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -77,8 +78,7 @@ struct Uses {
 /// Pages and names seen in use, in any order.
 #[derive(Debug)]
 pub struct Sightings {
-    /// As file times are stamped, nanoseconds since 1970.
-    began_ns: i64,
+    began: Began,
     places: HashMap<Seen, Place>,
     files: Vec<Uses>,
     pages: usize,
@@ -102,7 +102,7 @@ struct Name {
 impl Default for Sightings {
     fn default() -> Self {
         Self {
-            began_ns: file_time_ns(),
+            began: Began::now(),
             places: HashMap::new(),
             files: Vec::new(),
             pages: 0,
@@ -229,7 +229,7 @@ impl Sightings {
     /// regular, unreadable, in memory only, other ones than were mapped (in another mount namespace), or written to or
     /// replaced since the sightings began are left out: they are not there for the next start, or not the same.
     pub fn observation(&self) -> Observation {
-        let began_ns = self.began_ns;
+        let run = self.began.until_now();
         let mut order: Vec<(u64, usize, u64)> = Vec::with_capacity(self.pages);
         let touched = self.loads.touched();
         for (at, uses) in self.files.iter().enumerate() {
@@ -251,7 +251,7 @@ impl Sightings {
                 Some(inode) if path.as_os_str().is_empty() => paths.get(inode),
                 _ => Some(path),
             };
-            let Some(file) = path.and_then(|path| observed(path, *inode, began_ns, &mut unseen)) else {
+            let Some(file) = path.and_then(|path| observed(path, *inode, &run, &mut unseen)) else {
                 continue;
             };
             let (file, pages) =
@@ -273,7 +273,7 @@ impl Sightings {
         let mut names: Vec<(u64, ObservedName)> = self
             .names
             .iter()
-            .filter(|(path, _)| !is_of_this_run_only(Path::new(path), began_ns))
+            .filter(|(path, _)| !is_of_this_run_only(Path::new(path), &run))
             .map(|(path, name)| (name.time_ns, ObservedName { path: path.clone(), list: name.list }))
             .collect();
         names.sort();
@@ -336,7 +336,7 @@ impl Sightings {
 fn observed(
     path: &Path,
     inode: Option<Inode>,
-    began_ns: i64,
+    run: &RangeInclusive<i64>,
     unseen: &mut Vec<String>,
 ) -> Option<ObservedFile> {
     let path = path.canonicalize().ok()?;
@@ -346,7 +346,7 @@ fn observed(
     let identity = identity_of(&file).ok()?;
     let kind = rustix::fs::fstatfs(&file).map_or(0, |statfs| statfs.f_type as u64);
     // The time of the inode's change, which no program sets, tells of a file moved into the place of the one seen, too.
-    if MEMORY_FILE_SYSTEMS.contains(&kind) || identity.mtime_ns.max(identity.ctime_ns) >= began_ns {
+    if MEMORY_FILE_SYSTEMS.contains(&kind) || run.contains(&identity.ctime_ns) {
         return None;
     }
     if let Some((device, inode)) = inode {
@@ -395,16 +395,42 @@ fn with_pages(mut file: ObservedFile, pages: RankedUses) -> Option<ObservedFile>
     (!file.pages.is_empty()).then_some(file)
 }
 
-/// Nanoseconds since 1970 by the clock that stamps files: a few milliseconds coarse, and so never ahead of a file
-/// written later.
-fn file_time_ns() -> i64 {
-    let now = clock_gettime(ClockId::RealtimeCoarse);
+/// When sightings began.
+#[derive(Clone, Copy, Debug)]
+struct Began {
+    /// By the clock that stamps files, nanoseconds since 1970: a few milliseconds coarse, and so never ahead of a file written later.
+    file_ns: i64,
+    /// By the clock that nobody sets.
+    boot_ns: i64,
+}
+
+impl Began {
+    /// Clocks do not run equally fast.
+    const SLACK_NS: i64 = 1_000_000_000;
+
+    fn now() -> Self {
+        Self { file_ns: nanoseconds(ClockId::RealtimeCoarse), boot_ns: nanoseconds(ClockId::Boottime) }
+    }
+
+    /// The times of change of files that have changed since. Where the clock was wrong, and was set right before or meanwhile, other
+    /// files have later times: they are not taken for changed.
+    fn until_now(self) -> RangeInclusive<i64> {
+        self.until(nanoseconds(ClockId::Boottime))
+    }
+
+    fn until(self, boot_ns: i64) -> RangeInclusive<i64> {
+        self.file_ns..=self.file_ns + (boot_ns - self.boot_ns) + Self::SLACK_NS
+    }
+}
+
+fn nanoseconds(clock: ClockId) -> i64 {
+    let now = clock_gettime(clock);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
 /// Whether a name was made during the run, or looks like one that was and is gone: temporary files have another name
 /// in each run.
-fn is_of_this_run_only(path: &Path, began_ns: i64) -> bool {
+fn is_of_this_run_only(path: &Path, run: &RangeInclusive<i64>) -> bool {
     let changed_ns = |path: &Path| {
         let metadata = std::fs::symlink_metadata(path).ok()?;
         let ns = |s: i64, ns: i64| s * 1_000_000_000 + ns;
@@ -412,14 +438,50 @@ fn is_of_this_run_only(path: &Path, began_ns: i64) -> bool {
     };
     match (changed_ns(path), path.parent().and_then(changed_ns)) {
         (Some((changed, _)), _) if path.is_dir() => {
-            changed >= began_ns && path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
+            run.contains(&changed) && path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
         }
-        (Some((changed, _)), _) => changed >= began_ns,
-        (None, Some((_, parent_modified))) => parent_modified >= began_ns,
+        (Some((changed, _)), _) => run.contains(&changed),
+        (None, Some((_, parent_modified))) => run.contains(&parent_modified),
         (None, None) => false,
     }
 }
 
 fn is_on_a_device(path: &Path) -> bool {
     path.is_absolute() && !NOT_ON_A_DEVICE.iter().any(|place| path.starts_with(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was behind when the sightings began, or was set right while they went on.
+    #[test]
+    fn where_the_clock_was_wrong_files_from_before_are_not_taken_for_changed() {
+        const SECOND: i64 = 1_000_000_000;
+        let run = Began { file_ns: 5 * SECOND, boot_ns: 100 * SECOND }.until(110 * SECOND);
+        assert!(run.contains(&(5 * SECOND)) && run.contains(&(15 * SECOND)));
+        assert!(!run.contains(&(4 * SECOND)) && !run.contains(&(1_700_000_000 * SECOND)));
+    }
+
+    #[test]
+    fn a_file_dated_by_hand_is_seen_and_one_that_changes_is_not() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("data");
+        std::fs::write(&path, [1; 4096]).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(86_400);
+        file.set_modified(later).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let seen = || {
+            let mut sightings = Sightings::default();
+            let place = sightings.place(&path, None).unwrap();
+            sightings.touch(1, place, PageIndex(0));
+            sightings
+        };
+        assert_eq!(seen().observation().files.len(), 1);
+        let sightings = seen();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        file.set_modified(later).unwrap();
+        assert_eq!(sightings.observation().files.len(), 0);
+    }
 }
