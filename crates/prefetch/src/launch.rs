@@ -267,7 +267,8 @@ fn serve(
     mut word: Word,
     mut listener: Option<OwnedFd>,
 ) {
-    let config = if options.verbose { Config::load() } else { config_for(&mut listener) };
+    let is_settled = options.verbose || listener.is_none();
+    let config = if is_settled { Config::load() } else { config_for(&mut listener) };
     let options = &options.within(&config);
     word.is_verbose = options.verbose;
     config.mistakes.iter().for_each(|mistake| word.message(&mistake.to_string()));
