@@ -145,8 +145,8 @@ impl fmt::Display for Missing {
             }
             Self::UnobservedPrograms { programs } => write!(
                 f,
-                "{programs} programs, and what they started, could not be observed: set-user-ID, set-group-ID, with \
-                 capabilities or unreadable"
+                "programs that could not be observed (set-user-ID, set-group-ID, with capabilities or unreadable), with \
+                 all that they started: {programs}"
             ),
             Self::StillRunning { processes } => {
                 write!(f, "{processes} processes ran on after the recording had ended")

@@ -337,7 +337,7 @@ impl Armer {
         }
     }
 
-    /// There are none on this architecture.
+    /// Does nothing: this architecture has no visits.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn end_visits(&mut self) {}
 
@@ -353,7 +353,7 @@ impl Armer {
         self.visits.clear();
     }
 
-    /// There are none on this architecture.
+    /// Does nothing: this architecture has no visits.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn end_all_visits(&mut self) {}
 

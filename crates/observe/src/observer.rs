@@ -49,8 +49,8 @@ pub struct ObserveOptions {
     /// Whether the program may wait until perf is ready, up to 20 ms: then also what a program touches last that ends before
     /// is seen, and the order of all pages.
     pub is_patient: bool,
-    /// With which rights files and names are looked at again that were seen; those of the calling thread where there are none. Who observes
-    /// for others gives those of the process: whoever may put links on the way to a file has them followed so, and not as root.
+    /// The rights with which the files and names that were seen are opened again; without them, those of the calling thread. A
+    /// service that runs as root gives the rights of the process: a user could put a link in a file's place.
     pub rights: Option<Rights>,
 }
 

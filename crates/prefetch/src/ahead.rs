@@ -34,6 +34,15 @@ fn look_up_one(path: PathBuf) {
 
 /// Whether the kernel cannot say from memory what is at `path`. Before Linux 5.12 nothing is asked for ahead.
 fn is_unknown(path: &Path) -> bool {
+    error_from_memory(path) == Some(Errno::AGAIN)
+}
+
+/// Whether the kernel knows, without asking a file system, that nothing is at `path`.
+pub(crate) fn is_absent(path: &Path) -> bool {
+    matches!(error_from_memory(path), Some(Errno::NOENT | Errno::NOTDIR))
+}
+
+fn error_from_memory(path: &Path) -> Option<Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED).is_err_and(|error| error == Errno::AGAIN)
+    openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED).err()
 }

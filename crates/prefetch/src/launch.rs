@@ -267,7 +267,9 @@ fn serve(
     mut word: Word,
     mut listener: Option<OwnedFd>,
 ) {
-    let is_settled = options.verbose || listener.is_none();
+    // Most users have none, and the kernel knows.
+    let has_none = || Config::paths().iter().all(|path| ahead::is_absent(path));
+    let is_settled = options.verbose || listener.is_none() || has_none();
     let config = if is_settled { Config::load() } else { config_for(&mut listener) };
     let options = &options.within(&config);
     word.is_verbose = options.verbose;

@@ -272,7 +272,7 @@ pub fn say_failed(name: &str, what: &str, error: &anyhow::Error) {
     remedies.iter().for_each(|remedy| say!("  try: {remedy}"));
 }
 
-/// Removes what it can; what it cannot is told.
+/// Removes every profile that can be removed, and reports the others.
 fn rm(stores: &Stores, names: &[String], layer: Layer, out: &mut impl Write) -> Result<ExitCode> {
     let wanted = name_of(layer);
     let mut all_removed = true;

@@ -28,7 +28,7 @@ pub struct ColdStart {
     /// When, seconds since 1970. Later starts have larger times, whatever the clock did.
     #[n(0)]
     pub unix_s: u64,
-    /// `st_dev` of the file system with the executable: what prefetching is worth is told by device.
+    /// `st_dev` of the file system with the executable: gains are kept for each device.
     #[n(1)]
     pub device: u64,
     /// Whether nothing was prefetched, to see what prefetching is worth.
