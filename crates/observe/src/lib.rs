@@ -5,7 +5,8 @@
 //!  perf: faults ────────────► Faults ──────────────────┤
 //!  page tables ─────────────► PageTables ──────────────┼─► Sightings ─► Observation
 //!  the agent's log ─────────► Inside (names, reads) ───┤
-//!  stalled calls, where no agent goes ─► Stalls ───────┘
+//!  stalled calls, where no agent goes ─► Stalls ───────┤
+//!  what a Follower sees (the service: opened files) ───┘
 //! ```
 //! An armed mapping ([`prepage_sys::agent`], [`prepage_sys::arm`]) takes one fault for each page's first touch, so that its
 //! faults are the pages used, in order. Where a process may not be armed (setuid, sandboxed, traced), its faults name

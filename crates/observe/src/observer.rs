@@ -85,6 +85,14 @@ pub trait Follower {
     /// A page of a mapping is used for the first time. `place` stands for its `file` throughout the start.
     fn used(&mut self, _place: Place, _file: &Seen, _page: PageIndex) {}
 
+    /// Adds what it has seen itself, at least every 50 ms, to what the observer sees; for the `last` time when all else is there.
+    fn look(&mut self, _last: bool, _sightings: &mut Sightings) {}
+
+    /// How much of what the start read it adds in [`Self::look`]; asked at the end.
+    fn reads_coverage(&self) -> Coverage {
+        Coverage::Partial
+    }
+
     /// What was seen so far, at doubling moments, where the end may never be seen: in a container, whose first process takes all
     /// others with it when it ends. Pages that a start cut short did not reach do not count as unused.
     fn so_far(&mut self, _seen: &Observation) {}
@@ -189,15 +197,17 @@ impl Observer {
                 follower.ended();
             }
             self.look(ended);
+            let is_last = ended || self.is_quiet() || self.sightings.is_full();
+            follower.look(is_last, &mut self.sightings);
             for (place, page) in self.sightings.take_new() {
                 follower.used(place, self.sightings.file(place), page);
             }
-            if ended || self.is_quiet() || self.sightings.is_full() {
-                return self.finish(until.was_stopped());
+            if is_last {
+                return self.finish(until.was_stopped(), follower.reads_coverage());
             }
             let is_due = |next: &u64| now_ns().saturating_sub(began_ns) >= *next && !self.is_visiting();
             if let Some(next_ns) = next_early_ns.filter(is_due) {
-                follower.so_far(&cut_short(observation(&self.sightings, self.rights.as_ref())));
+                follower.so_far(&observation(&self.sightings, self.rights.as_ref()).cut_short());
                 next_early_ns = Some(2 * next_ns);
             }
         }
@@ -267,7 +277,7 @@ impl Observer {
         now_ns().saturating_sub(self.last_touch_ns) > QUIET_NS + ROUND.as_nanos() as u64
     }
 
-    fn finish(mut self, was_stopped: bool) -> Observation {
+    fn finish(mut self, was_stopped: bool, reads_coverage: Coverage) -> Observation {
         let (mapped, lost) = match self.pages {
             Pages::Faults(mut faults) => {
                 self.unseen.extend(faults.end(&mut self.sightings));
@@ -302,19 +312,24 @@ impl Observer {
                 file.coverage = Coverage::Partial;
             }
         }
+        observation.reads_coverage = reads_coverage;
         if let Some(inside) = &self.inside {
             let (coverage, unseen) = inside.end();
             observation.names_coverage = coverage;
+            observation.reads_coverage = coverage.min(reads_coverage);
             self.unseen.extend(unseen);
         }
-        if observation.names_coverage == Coverage::Partial {
+        if is_full {
+            observation.reads_coverage = Coverage::Partial;
+        }
+        if observation.reads_coverage == Coverage::Partial {
             for file in observation.files.iter_mut().filter(|file| file.pages.iter().any(|used| used.by_read))
             {
                 file.coverage = Coverage::Partial;
             }
         }
         observation.unseen.append(&mut self.unseen);
-        if was_stopped { cut_short(observation) } else { observation }
+        if was_stopped { observation.cut_short() } else { observation }
     }
 }
 
@@ -328,14 +343,6 @@ fn observation(sightings: &Sightings, rights: Option<&Rights>) -> Observation {
 
 fn without_perf(error: &PerfError) -> String {
     format!("the order of pages, and those touched last: {error}")
-}
-
-/// The observation of a start that has not come to its end: absence says nothing.
-fn cut_short(mut observation: Observation) -> Observation {
-    observation.coverage = Coverage::Partial;
-    observation.names_coverage = Coverage::Partial;
-    observation.files.iter_mut().for_each(|file| file.coverage = Coverage::Partial);
-    observation
 }
 
 /// Whether this process ends with the first one of its namespace of process ids.

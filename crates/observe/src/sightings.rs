@@ -212,6 +212,12 @@ impl Sightings {
         }
     }
 
+    /// The files that are used by mappings.
+    pub fn mapped(&self) -> HashSet<&Path> {
+        let is_mapped = |uses: &&Uses| uses.pages.values().any(|used| !used.by_read);
+        self.files.iter().filter(is_mapped).map(|uses| uses.of.path.as_path()).collect()
+    }
+
     /// Whether no more could be noted than was: see [`PAGES_MAX`] and [`NAMES_MAX`].
     pub fn is_full(&self) -> bool {
         self.is_full
@@ -283,6 +289,7 @@ impl Sightings {
             files,
             names: names.into_iter().map(|(_, name)| name).collect(),
             coverage: Coverage::Exact,
+            reads_coverage: Coverage::Partial,
             names_coverage: Coverage::Partial,
             unseen,
         }

@@ -6,7 +6,7 @@ use prepage_core::DeviceFigures;
 use prepage_core::profile::gain::{self, Turn};
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile};
 use prepage_core::profile::worth::worthwhile;
-use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_core::profile::{Extent, Profile, ProfiledFile};
 
 use crate::engine::device_of;
 use crate::launch::{LaunchOptions, random};
@@ -44,17 +44,18 @@ impl Choice {
             observation.files.iter().map(|file| (file.path.as_str(), file)).collect();
         let unused = |file: &ProfiledFile| -> u64 {
             let seen = used.get(file.path.as_str()).copied();
-            if seen.map_or(observation.coverage, |seen| seen.coverage) == Coverage::Partial {
-                return 0;
-            }
-            let seen = seen.map_or(&[][..], |seen| &seen.pages);
+            let is_told = |extent: &&Extent| {
+                seen.map_or(observation.coverage_of(extent.by_read), |seen| seen.coverage)
+                    != Coverage::Partial
+            };
+            let pages = seen.map_or(&[][..], |seen| &seen.pages);
             let is_used = |page| {
-                seen[..seen.partition_point(|used| used.range.start() <= page)]
+                pages[..pages.partition_point(|used| used.range.start() <= page)]
                     .last()
                     .is_some_and(|used| used.range.contains(page))
             };
-            file.extents.iter().flat_map(|extent| extent.range.iter()).filter(|&page| !is_used(page)).count()
-                as u64
+            let told = file.extents.iter().filter(is_told);
+            told.flat_map(|extent| extent.range.iter()).filter(|&page| !is_used(page)).count() as u64
         };
         self.planned.files.iter().map(unused).sum::<u64>().try_into().unwrap_or(u32::MAX)
     }

@@ -19,6 +19,8 @@ use crate::allowance::Allowance;
 use crate::counters::Counters;
 use crate::library::Library;
 use crate::process::Process;
+use crate::start_opens::StartOpens;
+use crate::watch::Watch;
 
 /// How long a start is observed at most.
 const WINDOW: Duration = Duration::from_secs(30);
@@ -150,26 +152,27 @@ impl Drop for Place {
 impl Place {
     /// Observes a start to its end, and writes what it showed into the machine's layer; what is one user's own, with that user's
     /// rights into the user's.
-    pub fn learn(&self, process: &Process) {
+    pub fn learn(&self, process: &Process, watch: &Watch) {
         let learner = &*self.learner;
         let before_ns = processor_ns();
-        self.observe(process);
+        self.observe(process, watch);
         // What else this process did meanwhile counts too: rather too much than too little.
         let spent_ns = processor_ns() - before_ns;
         learner.spent_ns.fetch_add(spent_ns, Ordering::Relaxed);
         learner.allowance().spend(spent_ns, learner.began.elapsed());
     }
 
-    fn observe(&self, process: &Process) {
+    fn observe(&self, process: &Process, watch: &Watch) {
         let learner = &*self.learner;
         let pid = process.context.pid;
         let (Ok(until), Ok(stop)) = (Until::ended_or(pid, WINDOW), learner.stop.as_fd().try_clone_to_owned())
         else {
             return;
         };
+        let mut opens = StartOpens::follow(pid, watch, process.rights.clone());
         let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
         let Ok(observer) = Observer::attach(pid, &options) else { return };
-        let mut observation = observer.follow(&until.or_readable(stop));
+        let mut observation = observer.follow_with(&until.or_readable(stop), &mut opens);
         let is_for_all = is_for_all(process);
         if is_for_all && !is_of_root(process) {
             keep_what_is_of_root(&mut observation);

@@ -45,6 +45,7 @@
 //! | [`turn`]      | which of the two follows a boot                                          |
 //! | [`replay`], [`blocks`], [`ext4`] | what is known of it: files, and the file system's own blocks |
 //! | [`opened`]    | what is opened meanwhile, and what of it was used                        |
+//! | [`start_opens`] | the same of a start that is observed                                   |
 //! | [`quiet`]     | when that is over                                                        |
 //! | [`counters`], [`status`], [`socket`] | what is reported of it                            |
 //! | [`notify`]    | what systemd is told                                                     |
@@ -93,6 +94,7 @@ pub mod round;
 pub mod searches;
 pub mod service;
 pub mod socket;
+pub mod start_opens;
 pub mod status;
 pub mod subject;
 pub mod tree;

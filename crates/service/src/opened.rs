@@ -18,10 +18,12 @@ use prepage_profiles::identity::{identity_of, open_directory, open_to_read};
 use prepage_sys::exec_watch::{ExecWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::page_flags::{Noted, PageFlags};
+use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::process::PARENTS_MAX;
 use crate::watch::{State, Watch};
 
 /// elf(5): a segment that is mapped, and one that is written to.
@@ -36,6 +38,17 @@ const PROCESSES_MAX: usize = 1 << 14;
 /// Pages of one file that are noted, 256 MiB: one that is read as a whole, an image or a database, leaves room for all others.
 const PAGES_OF_A_FILE_MAX: usize = PAGES_MAX / 8;
 
+/// Whose opens count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Everybody's.
+    Everybody,
+    /// This user's.
+    User(u32),
+    /// Those of this process and of what it starts.
+    Start(u32),
+}
+
 /// Pages that this process has used itself, by file.
 pub type OwnUses = HashMap<String, HashSet<u64>>;
 
@@ -43,51 +56,79 @@ pub type OwnUses = HashMap<String, HashSet<u64>>;
 #[derive(Debug)]
 pub struct Opened {
     watch: Watch,
-    /// Only what this user opens counts, where there is one.
-    uid: Option<u32>,
+    whose: Whose,
     seen: HashSet<FileHandle>,
     files: Vec<(u64, PathBuf)>,
-    sightings: Sightings,
+    /// Opens that did not count.
+    others: usize,
     /// By file system: a directory on it.
     places: HashMap<u64, Option<File>>,
-    /// Whether what a process opens counts. One of another user may become one of this user.
+    /// Whether what a process opens counts. One of another user may become one of the user who is meant.
     counts: HashMap<u32, bool>,
     is_lost: bool,
     pages_of_a_file_max: usize,
 }
 
 impl Opened {
-    /// From now on, by everybody or by user `uid`.
+    /// From now on.
     ///
     /// # Errors
     /// EPERM without the right to watch.
-    pub fn watch(uid: Option<u32>) -> io::Result<Self> {
-        Self::over(ExecWatch::of_opens()?, uid)
+    pub fn watch(whose: Whose) -> io::Result<Self> {
+        Self::over(ExecWatch::of_opens()?, whose)
+    }
+
+    /// From now on by the start of process `pid`, on the file systems of `watch`.
+    ///
+    /// # Errors
+    /// As [`Self::watch`].
+    pub fn of_start(pid: u32, watch: &Watch) -> io::Result<Self> {
+        Ok(Self::of(watch.of_opens()?, Whose::Start(pid)))
     }
 
     /// The same of what `opens` has watched since before.
     ///
     /// # Errors
     /// When /proc is not mounted.
-    pub fn over(opens: ExecWatch, uid: Option<u32>) -> io::Result<Self> {
-        Ok(Self {
-            watch: Watch::over(opens)?,
-            uid,
+    pub fn over(opens: ExecWatch, whose: Whose) -> io::Result<Self> {
+        Ok(Self::of(Watch::over(opens)?, whose))
+    }
+
+    fn of(watch: Watch, whose: Whose) -> Self {
+        Self {
+            watch,
+            whose,
             seen: HashSet::new(),
             files: Vec::new(),
-            sightings: Sightings::default(),
+            others: 0,
             places: HashMap::new(),
             counts: HashMap::new(),
             is_lost: false,
             pages_of_a_file_max: PAGES_OF_A_FILE_MAX,
-        })
+        }
     }
 
-    /// Notes what was opened since the last call.
-    pub fn look(&mut self) {
-        let mounts = self.watch.mounts();
-        let mut changed = [PollFd::from_borrowed_fd(mounts, PollFlags::PRI)];
-        if poll(&mut changed, Some(&Timespec::default())).is_ok_and(|changed| changed > 0) {
+    /// The regular files that were opened, and when.
+    pub fn files(&self) -> &[(u64, PathBuf)] {
+        &self.files
+    }
+
+    /// Opens that did not count.
+    pub fn others(&self) -> usize {
+        self.others
+    }
+
+    /// Whether some opens were missed.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Notes what was opened since the last call: directories, and files opened by a start, as names.
+    pub fn look(&mut self, sightings: &mut Sightings) {
+        let is_start = matches!(self.whose, Whose::Start(_));
+        let mut changed = [PollFd::from_borrowed_fd(self.watch.mounts(), PollFlags::PRI)];
+        // A start is over before what is mounted meanwhile matters.
+        if !is_start && poll(&mut changed, Some(&Timespec::default())).is_ok_and(|changed| changed > 0) {
             // Without /proc nothing is new.
             let _ = self.watch.look_at_mounts();
             self.places.retain(|_, place| place.is_some());
@@ -97,14 +138,18 @@ impl Opened {
         let now_ns = now_ns();
         for seen in all {
             match seen {
-                Seen::Exec { pid, file } => self.note(now_ns, pid, file),
+                Seen::Exec { pid, file } => self.note(now_ns, pid, file, sightings),
                 Seen::Lost => self.is_lost = true,
             }
         }
     }
 
-    fn note(&mut self, time_ns: u64, pid: u32, file: FileHandle) {
-        if pid == std::process::id() || self.seen.contains(&file) || !self.is_counted(pid) {
+    fn note(&mut self, time_ns: u64, pid: u32, file: FileHandle, sightings: &mut Sightings) {
+        if pid == std::process::id() || self.seen.contains(&file) {
+            return;
+        }
+        if !self.is_counted(pid) {
+            self.others += 1;
             return;
         }
         if self.seen.len() >= OPENED_MAX {
@@ -117,28 +162,47 @@ impl Opened {
         self.seen.insert(file);
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())) else { return };
         match rustix::fs::fstat(&opened).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
-            Ok(rustix::fs::FileType::RegularFile) => self.files.push((time_ns, path)),
-            Ok(rustix::fs::FileType::Directory) => self.sightings.lookup(time_ns, &path, true),
+            Ok(rustix::fs::FileType::RegularFile) => {
+                if let Whose::Start(_) = self.whose {
+                    sightings.lookup(time_ns, &path, false);
+                }
+                self.files.push((time_ns, path));
+            }
+            Ok(rustix::fs::FileType::Directory) => sightings.lookup(time_ns, &path, true),
             _ => {}
         }
     }
 
-    /// Whether a process is another's than prepage's own, and of the user where one is meant. One that is gone counts for all alone.
+    /// Whether a process is another's than prepage's own, and of the user or the start that is meant. One that is gone counts for all alone.
     fn is_counted(&mut self, pid: u32) -> bool {
         if let Some(&counts) = self.counts.get(&pid) {
             return counts;
         }
-        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-        let is_own = program.file_name().is_some_and(|name| name == "prepaged" || name == "prepage-tools");
-        let is_meant = |uid| Rights::of_process(pid).is_ok_and(|rights| rights.uid == uid);
-        if !is_own && !self.uid.is_none_or(is_meant) {
-            return false;
+        let is_meant = match self.whose {
+            Whose::Everybody => true,
+            Whose::User(uid) => Rights::of_process(pid).is_ok_and(|rights| rights.uid == uid),
+            Whose::Start(start) => self.belongs_to(start, pid),
+        };
+        let is_own = || {
+            let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            program.file_name().is_some_and(|name| name == "prepaged" || name == "prepage-tools")
+        };
+        let counts = is_meant && !is_own();
+        // One of another user may become the user's.
+        if is_meant || !matches!(self.whose, Whose::User(_)) {
+            if self.counts.len() >= PROCESSES_MAX {
+                self.counts.clear();
+            }
+            self.counts.insert(pid, counts);
         }
-        if self.counts.len() >= PROCESSES_MAX {
-            self.counts.clear();
-        }
-        self.counts.insert(pid, !is_own);
-        !is_own
+        counts
+    }
+
+    /// Whether process `pid` is `start`, or was started by it or by what it started.
+    fn belongs_to(&self, start: u32, pid: u32) -> bool {
+        let parent = |pid: &u32| Some(ProcessStat::of(*pid).ok()?.parent).filter(|parent| *parent > 0);
+        let known = |pid: u32| if pid == start { Some(true) } else { self.counts.get(&pid).copied() };
+        std::iter::successors(Some(pid), parent).take(PARENTS_MAX).find_map(known).unwrap_or(false)
     }
 
     /// A directory on the file system with this number.
@@ -154,11 +218,17 @@ impl Opened {
         self.places.entry(file_system).or_insert_with(find).as_ref()
     }
 
-    /// What was used of all that was opened, as far as `rights` may read it. Pages in `own` count where they were used once more.
+    /// What was used of all that was opened, beside what was `sighted`, as far as `rights` may read it. Pages in `own` count where they
+    /// were used once more.
     ///
     /// # Errors
     /// Where the kernel keeps no notes of pages.
-    pub fn observation(mut self, rights: &Rights, own: &OwnUses) -> io::Result<Observation> {
+    pub fn observation(
+        self,
+        mut sighted: Sightings,
+        rights: &Rights,
+        own: &OwnUses,
+    ) -> io::Result<Observation> {
         let flags = PageFlags::open()?;
         let (nothing, mut cut) = (HashSet::new(), HashSet::new());
         for (time_ns, path) in &self.files {
@@ -169,35 +239,47 @@ impl Opened {
             let Ok(file) = opened else { continue };
             let Ok(identity) = identity_of(&file) else { continue };
             let own = path.to_str().and_then(|path| own.get(path)).unwrap_or(&nothing);
-            let sightings = &mut self.sightings;
-            let Some(place) = sightings.place(path, Some((identity.device, identity.inode))) else {
+            let Some(place) = sighted.place(path, Some((identity.device, identity.inode))) else {
                 continue;
             };
-            let (mut used, mut others) = (Vec::new(), Vec::new());
-            // A file that cannot be mapped has no pages of its own.
-            let _ = flags.of(file.as_fd(), identity.size_bytes.div_ceil(PAGE_SIZE), &mut |page, noted| {
-                if is_used(page, noted, own) { &mut used } else { &mut others }.push(page);
-            });
+            let (mut used, others) = pages_of(&flags, &file, identity.size_bytes, own);
             used.extend(copied(&file, &used, &others));
             if used.len() > self.pages_of_a_file_max {
                 used.truncate(self.pages_of_a_file_max);
                 cut.insert(path.as_path());
             }
-            used.into_iter().for_each(|page| _ = sightings.touch(*time_ns, place, page));
+            used.into_iter().for_each(|page| _ = sighted.touch(*time_ns, place, page));
         }
         let mut observation = {
             let _assumed = rights.assume()?;
-            self.sightings.observation()
+            sighted.observation()
         };
-        let is_whole = !self.is_lost && !self.sightings.is_full();
+        let is_whole = !self.is_lost && !sighted.is_full();
         observation.coverage = if is_whole { Coverage::Superset } else { Coverage::Partial };
-        observation.names_coverage = observation.coverage;
+        (observation.reads_coverage, observation.names_coverage) =
+            (observation.coverage, observation.coverage);
         for file in &mut observation.files {
             let is_cut = cut.contains(Path::new(&file.path));
             file.coverage = if is_cut { Coverage::Partial } else { observation.coverage };
         }
         Ok(observation)
     }
+}
+
+/// The pages of a file that somebody has used since they were read, and the others that are in memory. Pages in `own` count where they were
+/// used once more.
+pub(crate) fn pages_of(
+    flags: &PageFlags,
+    file: &File,
+    size_bytes: u64,
+    own: &HashSet<u64>,
+) -> (Vec<PageIndex>, Vec<PageIndex>) {
+    let (mut used, mut others) = (Vec::new(), Vec::new());
+    // A file that cannot be mapped has no pages of its own.
+    let _ = flags.of(file.as_fd(), size_bytes.div_ceil(PAGE_SIZE), &mut |page, noted| {
+        if is_used(page, noted, own) { &mut used } else { &mut others }.push(page);
+    });
+    (used, others)
 }
 
 /// Those `others` that a program has its own copies of: of what a loader writes to (relocations), the kernel notes no use where it was written to
@@ -238,7 +320,7 @@ mod tests {
         if !has(Need::Root) {
             return;
         }
-        let mut opened = Opened::watch(Some(UID)).unwrap();
+        let mut opened = Opened::watch(Whose::User(UID)).unwrap();
         let becomes = format!("read -r line; exec setpriv --reuid {UID} --clear-groups sleep 60");
         let mut child = Command::new("sh").args(["-c", &becomes]).stdin(Stdio::piped()).spawn().unwrap();
         let before = opened.is_counted(child.id());
@@ -270,7 +352,7 @@ mod tests {
         });
         // What was made meanwhile is left out: the clock of files stands still for some milliseconds.
         std::thread::sleep(Duration::from_millis(50));
-        let mut opened = Opened::watch(Some(u32::MAX)).unwrap();
+        let mut opened = Opened::watch(Whose::User(u32::MAX)).unwrap();
         opened.pages_of_a_file_max = 3;
         for (time_ns, path) in (1..).zip(&paths) {
             // Written, they are used once.
@@ -278,7 +360,7 @@ mod tests {
             opened.files.push((time_ns, path.clone()));
         }
         let rights = Rights { uid: 0, gid: 0, groups: Vec::new() };
-        let seen = opened.observation(&rights, &OwnUses::new()).unwrap();
+        let seen = opened.observation(Sightings::default(), &rights, &OwnUses::new()).unwrap();
         let seen = seen.files.iter().map(|file| {
             (PathBuf::from(&file.path), file.coverage, file.pages.iter().map(|used| used.range.len()).sum())
         });

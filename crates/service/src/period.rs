@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
-use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_core::profile::observation::Observation;
+use prepage_observe::sightings::Sightings;
 use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::config::Config;
 use prepage_prefetch::memory::Budget;
@@ -20,7 +21,7 @@ use crate::blocks::{Device, willneed_pages};
 use crate::early::{self, Early};
 use crate::library::{home, of_user};
 use crate::notify;
-use crate::opened::Opened;
+use crate::opened::{Opened, Whose};
 use crate::options::ServiceError;
 use crate::quiet::{End, Quiet};
 use crate::reading::Sampler;
@@ -145,12 +146,13 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         early::wait_for_proc()?;
         opened = is_learning.then(|| Opened::over(opens?, of(subject)));
     }
+    let mut sightings = Sightings::default();
     let (mut quiet, mut sampler) = (Quiet::new(options.quiet_s, options.at_most), Sampler::default());
     let mut next = began + SECOND;
     let (end, is_short) = loop {
         std::thread::sleep(LOOK_EVERY);
         if let Some(Ok(opened)) = &mut opened {
-            opened.look();
+            opened.look(&mut sightings);
         }
         let is_fetching = replay.is_at_work();
         if is_fetching {
@@ -169,12 +171,12 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     (report.is_quiet, report.unix_s) = (end == End::Quiet, unix_s());
     replay.cancel();
     (report.fetched_blocks, report.fetched_pages) = replay.fetched_pages();
-    let seen = opened.map(|opened| opened?.observation(&rights, &replay.own_uses())).transpose();
+    let seen = opened.map(|opened| opened?.observation(sightings, &rights, &replay.own_uses())).transpose();
     let (seen, refused) = seen.map_or_else(|error| (None, Some(error)), |seen| (seen, None));
     if let Some(mut observation) = seen {
         // What was not waited for may have been used later, and what has left memory is not seen.
         if end == End::TimeIsUp || is_short {
-            make_partial(&mut observation);
+            observation = observation.cut_short();
         }
         report.seen_files = observation.files.len();
         report.seen_pages = pages(&observation);
@@ -219,11 +221,11 @@ fn config(subject: Subject) -> Config {
     }
 }
 
-/// Whose opens count; everybody's where that is `None`.
-fn of(subject: Subject) -> Option<u32> {
+/// Whose opens count.
+fn of(subject: Subject) -> Whose {
     match subject {
-        Subject::Boot => None,
-        Subject::Session(uid) => Some(uid),
+        Subject::Boot => Whose::Everybody,
+        Subject::Session(uid) => Whose::User(uid),
     }
 }
 
@@ -251,11 +253,6 @@ fn write(report: &PeriodReport, directory: &Path) {
         0o644,
         &bytes,
     );
-}
-
-fn make_partial(observation: &mut Observation) {
-    (observation.coverage, observation.names_coverage) = (Coverage::Partial, Coverage::Partial);
-    observation.files.iter_mut().for_each(|file| file.coverage = Coverage::Partial);
 }
 
 fn pages(observation: &Observation) -> u64 {

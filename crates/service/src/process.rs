@@ -28,7 +28,7 @@ const ENVIRONMENT_BYTES_MAX: u64 = 128 << 10;
 /// A longer PATH is not kept.
 const SEARCH_BYTES_MAX: usize = 4096;
 /// So many parents are asked for: a build's compilers are some levels below it.
-const PARENTS_MAX: usize = 12;
+pub const PARENTS_MAX: usize = 12;
 
 /// A start, and what decides what is done for it.
 #[derive(Debug)]

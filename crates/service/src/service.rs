@@ -409,7 +409,7 @@ impl Service {
         let Some(place) = starter_of(pid).and_then(|uid| self.learner.place(uid)) else { return };
         // What a shell or a build starts later is a start of its own.
         self.tree.begin(pid, Kind::Covered, START_WINDOW);
-        place.learn(process);
+        place.learn(process, &self.watch);
     }
 
     /// Looks at the processes that were started since `since_ticks`: execs were missed.

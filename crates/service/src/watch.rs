@@ -40,12 +40,16 @@ const OTHERS: [&str; 24] = [
     "tmpfs",
     "tracefs",
 ];
+/// File systems of which a server answers for each name.
+const NETWORKS: [&str; 9] = ["9p", "afs", "ceph", "cifs", "coda", "nfs", "nfs4", "smb3", "virtiofs"];
 /// What begins so is answered for by programs too.
 const FUSE: &str = "fuse.";
 /// A network's file system that does not answer holds up one thread; so many may do so.
 const THREADS_MAX: usize = 4;
 /// Local file systems answer in microseconds.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// File systems of which opens are followed while a start is observed.
+const OPENS_MAX: usize = 64;
 /// File systems that are looked at; more are told as not watched.
 const FILE_SYSTEMS_MAX: usize = 16_384;
 
@@ -110,6 +114,28 @@ impl Watch {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(watch)
+    }
+
+    /// What is opened from now on, on local file systems that have answered; not on those that are mounted later. Nobody waits for a server.
+    ///
+    /// # Errors
+    /// EPERM without the right to watch.
+    pub fn of_opens(&self) -> io::Result<Self> {
+        let opens = ExecWatch::of_opens()?;
+        let mut all = lock(&self.file_systems).clone();
+        all.retain(|_, one| one.state == State::Watched && !NETWORKS.contains(&one.kind.as_str()));
+        // Where most lies has short names.
+        let mut by_length: Vec<_> =
+            all.iter().map(|(device, one)| (one.point.as_os_str().len(), *device)).collect();
+        by_length.sort_unstable();
+        by_length.iter().skip(OPENS_MAX).for_each(|(_, device)| drop(all.remove(device)));
+        all.retain(|_, one| opens.add(&one.point).is_ok());
+        Ok(Self {
+            execs: Arc::new(opens),
+            mountinfo: self.mountinfo.try_clone()?,
+            crew: self.crew.clone(),
+            file_systems: Arc::new(Mutex::new(all)),
+        })
     }
 
     /// Readable when something was executed.

@@ -7,12 +7,13 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use prepage_core::PAGE_SIZE;
 use prepage_core::launches::Launches;
 use prepage_core::profile::{Profile, file as profile_file};
+use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_testing::{Need, has, unless_caches_dropped};
 use rustix::process::Signal;
@@ -227,6 +228,36 @@ fn a_program_that_nobody_knows_is_learned_and_then_known() {
     service.signal(Signal::TERM);
     assert!(service.child.wait().unwrap().success());
     assert!(!service.socket.exists());
+}
+
+/// A file that is read is mapped nowhere, and no fault tells of it.
+#[test]
+fn what_a_program_that_nobody_knows_reads_is_learned_too() {
+    let Some(place) = Place::new() else { return };
+    let shell = place.path("reader");
+    assert!(
+        Command::new("cp").arg(fs::canonicalize("/bin/sh").unwrap()).arg(&shell).status().unwrap().success()
+    );
+    let (read, large) = (place.path("read"), place.path("large"));
+    fs::write(&read, b"a line\n".repeat(1000)).unwrap();
+    fs::write(&large, vec![b'\n'; 17 << 20]).unwrap();
+    let script = "sleep 0.5; read -r line <read; read -r line <large; sleep 60";
+    let service = Prepaged::start(&place, &[]);
+    service.wait_until("it is learned", || {
+        let before = service.count("observed");
+        let mut command = Command::new(&shell);
+        let _running = Running(command.args(["-c", script]).current_dir(place.0.path()).spawn().unwrap());
+        service.wait_until("it is observed", || service.count("observed") > before);
+        service.count("learned") > 0
+    });
+    let (_, profile) = place.stores().list(Layer::Machine).unwrap().remove(0);
+    let profile = profile.unwrap();
+    let of = |path: &Path| profile.files.iter().find(|file| file.path == path.to_str().unwrap());
+    let extents = &of(&read).expect("it was read").extents;
+    assert_eq!((extents[0].range.start(), extents[0].by_read), (PageIndex(0), true));
+    assert!(of(&large).is_none(), "who used which part of it is not known");
+    let named: Vec<&str> = profile.lookups.iter().map(|lookup| lookup.path.as_str()).collect();
+    assert!([&read, &large].iter().all(|path| named.contains(&path.to_str().unwrap())), "{named:?}");
 }
 
 #[test]

@@ -145,7 +145,8 @@ pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), 
     })?;
     let mut observation = sightings.into_inner().unwrap_or_else(PoisonError::into_inner).observation();
     let coverage = if lost == 0 { Coverage::Exact } else { Coverage::Partial };
-    (observation.coverage, observation.names_coverage) = (coverage, Coverage::Exact);
+    (observation.coverage, observation.reads_coverage) = (coverage, coverage);
+    observation.names_coverage = Coverage::Exact;
     Ok((observation, lost, status))
 }
 

@@ -68,10 +68,27 @@ pub struct Observation {
     pub files: Vec<ObservedFile>,
     /// In order of first use, each path once.
     pub names: Vec<ObservedName>,
-    /// How much of the start was seen: whether a file that is not listed was unused.
+    /// How much of what is mapped was seen: whether a mapped file that is not listed was unused.
     pub coverage: Coverage,
+    /// How much of what read() used was seen: whether a file that is not listed was not read.
+    pub reads_coverage: Coverage,
     /// How many of the names were seen: whether a name that is not listed was not looked up.
     pub names_coverage: Coverage,
     /// What could not be seen and why, a line each, for `-v`.
     pub unseen: Vec<String>,
+}
+
+impl Observation {
+    /// How much of one kind of use was seen: of reads, or of mapped files.
+    pub fn coverage_of(&self, by_read: bool) -> Coverage {
+        if by_read { self.reads_coverage } else { self.coverage }
+    }
+
+    /// The same of a start that was not seen to its end: absence says nothing.
+    pub fn cut_short(mut self) -> Self {
+        (self.coverage, self.reads_coverage) = (Coverage::Partial, Coverage::Partial);
+        self.names_coverage = Coverage::Partial;
+        self.files.iter_mut().for_each(|file| file.coverage = Coverage::Partial);
+        self
+    }
 }

@@ -44,7 +44,7 @@ impl Profile {
         let mut learned: HashMap<&str, bool> = HashMap::new();
         for file in &mut self.files {
             let Some(&observed) = by_path.get(file.path.as_str()) else {
-                file.absent(seen.coverage, &mut surprise);
+                file.absent(seen, &mut surprise);
                 continue;
             };
             // Another content of the path is not there any more.
@@ -211,11 +211,13 @@ impl ProfiledFile {
         (self.extents, self.identity) = (extents, seen.identity);
     }
 
-    /// Counts a start, of which `coverage` was seen, that did not use the file.
-    fn absent(&mut self, coverage: Coverage, surprise: &mut Surprise) {
-        if coverage != Coverage::Partial {
-            self.extents = self.extents.drain(..).filter_map(|known| unused(known, surprise)).collect();
-        }
+    /// Counts a start in which no use of the file was seen.
+    fn absent(&mut self, seen: &Observation, surprise: &mut Surprise) {
+        let counted = |known: Extent| match seen.coverage_of(known.by_read) {
+            Coverage::Partial => Some(known),
+            _ => unused(known, surprise),
+        };
+        self.extents = self.extents.drain(..).filter_map(counted).collect();
     }
 }
 

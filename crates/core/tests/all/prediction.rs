@@ -52,7 +52,15 @@ fn file(path: &str, content: u8, coverage: Coverage, pages: &Pages) -> ObservedF
 fn seen(coverage: Coverage, files: Vec<ObservedFile>, names: &[&str]) -> Observation {
     let name = |path: &&str| ObservedName { path: (*path).into(), list: false };
     let names = names.iter().map(name).collect();
-    Observation { unix_s: 7, files, names, coverage, names_coverage: coverage, unseen: vec![] }
+    Observation {
+        unix_s: 7,
+        files,
+        names,
+        coverage,
+        reads_coverage: coverage,
+        names_coverage: coverage,
+        unseen: vec![],
+    }
 }
 
 fn exact(pages: &Pages) -> Observation {
@@ -210,6 +218,22 @@ fn what_absence_means_depends_on_what_was_seen() {
     assert_eq!(probability(Coverage::Exact, Coverage::Exact), [83.0, 35.0, 35.0, 35.0]);
     assert_eq!(probability(Coverage::Partial, Coverage::Superset), [83.0, 75.0, 35.0, 35.0]);
     assert_eq!(probability(Coverage::Superset, Coverage::Partial), [83.0, 35.0, 75.0, 75.0]);
+}
+
+#[test]
+fn a_file_that_was_read_is_not_unused_where_reads_were_not_seen() {
+    let probability = |reads_coverage| {
+        let mut read = file("/read", 1, Coverage::Exact, &Pages::from([1]));
+        read.pages.iter_mut().for_each(|used| used.by_read = true);
+        let mut profile = Profile::default();
+        let mapped = file("/mapped", 1, Coverage::Exact, &Pages::from([1]));
+        profile.observe(&seen(Coverage::Exact, vec![read, mapped], &[]));
+        profile.observe(&Observation { reads_coverage, ..seen(Coverage::Exact, vec![], &[]) });
+        let of = |at: usize| profile.files[at].extents[0].counts.probability();
+        [of(0), of(1)].map(|p| (p * 100.0).round())
+    };
+    assert_eq!(probability(Coverage::Partial), [75.0, 35.0]);
+    assert_eq!(probability(Coverage::Superset), [35.0, 35.0]);
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! What an observed start opens, where no agent tells: names, and the files that it read.
+//!
+//! The kernel tells of each open ([`crate::opened`]) and of no read. Of a file that the start has opened and not mapped all pages count that are
+//! in memory and that somebody has used: for small files that is the whole of them, which one who opens them mostly reads. Who used which part of a
+//! large file is not known, and none of it counts.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use prepage_core::profile::observation::Coverage;
+use prepage_core::{PageIndex, PageRange};
+use prepage_observe::Follower;
+use prepage_observe::sightings::Sightings;
+use prepage_profiles::identity::{identity_of, open_to_read};
+use prepage_sys::page_flags::PageFlags;
+use prepage_sys::rights::Rights;
+
+use crate::opened::{Opened, pages_of};
+use crate::watch::Watch;
+
+/// A larger file is not looked at.
+const READ_BYTES_MAX: u64 = 16 << 20;
+/// Opens by others that are passed over: on a machine that opens more, what is left of the start is not followed.
+const OTHERS_MAX: usize = 1 << 16;
+/// Processor time in which a program has been loaded at most, and has opened nothing itself.
+const LOADED_NS: u64 = 2_000_000;
+
+/// The opens of a start that is observed.
+#[derive(Debug)]
+pub struct StartOpens {
+    opened: Option<Opened>,
+    rights: Rights,
+    coverage: Coverage,
+}
+
+impl StartOpens {
+    /// Those of process `pid` and of what it starts, on the file systems of `watch`. Files are opened again with `rights`.
+    pub fn follow(pid: u32, watch: &Watch, rights: Rights) -> Self {
+        let opened = Opened::of_start(pid, watch).ok();
+        // What it has opened before was not seen.
+        let is_early = opened.is_some() && processor_ns(pid).is_some_and(|spent_ns| spent_ns <= LOADED_NS);
+        let coverage = if is_early { Coverage::Superset } else { Coverage::Partial };
+        Self { opened, rights, coverage }
+    }
+}
+
+impl Follower for StartOpens {
+    fn look(&mut self, last: bool, sightings: &mut Sightings) {
+        let Some(mut opened) = self.opened.take() else { return };
+        opened.look(sightings);
+        let is_over = last || opened.others() > OTHERS_MAX;
+        if !last && is_over || opened.is_lost() {
+            self.coverage = Coverage::Partial;
+        }
+        if !is_over {
+            self.opened = Some(opened);
+        } else if note_reads(&opened, &self.rights, sightings).is_err() {
+            self.coverage = Coverage::Partial;
+        }
+    }
+
+    fn reads_coverage(&self) -> Coverage {
+        self.coverage
+    }
+}
+
+/// Notes what is used of files that were opened and not mapped, as far as `rights` may read them.
+fn note_reads(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> std::io::Result<()> {
+    let flags = PageFlags::open()?;
+    let mapped: HashSet<_> = sightings.mapped().into_iter().map(Path::to_path_buf).collect();
+    for (time_ns, path) in opened.files().iter().filter(|(_, path)| !mapped.contains(path)) {
+        let file = {
+            let _assumed = rights.assume()?;
+            open_to_read(path)
+        };
+        let Ok(file) = file else { continue };
+        let Ok(identity) = identity_of(&file) else { continue };
+        if identity.size_bytes <= READ_BYTES_MAX {
+            let (used, _) = pages_of(&flags, &file, identity.size_bytes, &HashSet::new());
+            for page in used {
+                let inode = (identity.device, identity.inode);
+                sightings.read(*time_ns, path, inode, PageRange::new(page, PageIndex(page.0 + 1)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Processor time that the first thread of a process has had (proc_pid_schedstat).
+fn processor_ns(pid: u32) -> Option<u64> {
+    std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?.split(' ').next()?.parse().ok()
+}
