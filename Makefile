@@ -67,7 +67,7 @@ lint: setup-build setup-lint
 	@! grep -rn --include='*.rs' -i 'eprintln!("skip' crates --exclude-dir=testing
 
 ## bench-start: cold, prefetched and warm starts of real programs, on the local disk and on slow volumes
-bench-start: build setup-bench setup-start
+bench-start: build setup-bench setup-start setup-programs
 	RUSTFLAGS= cargo build --locked --release -p prepage-bench --features slow-volume --example slow_volume
 	bench/start
 
@@ -81,15 +81,13 @@ bench-agent: setup-bench
 .PHONY: bench-agent
 
 ## bench-learning: what `run` learns by itself, against the yardstick's profiles (root); PLACES, PROGRAMS, ROUNDS, STARTS settable
-bench-learning: build setup-bench setup-start
-	@bench/packages php-cli r-base-core ghostscript ffmpeg cmake git perl
+bench-learning: build setup-bench setup-start setup-programs
 	RUSTFLAGS= cargo build --locked --release -p prepage-bench --features slow-volume --example slow_volume
 	bench/learning $(PLACES)
 .PHONY: bench-learning
 
 ## bench-service: programs that nobody prefixes, with the service running, against plain, `run` and warm (root); PROGRAMS, ROUNDS, STARTS settable
-bench-service: build setup-bench setup-start
-	@bench/packages php-cli r-base-core ghostscript ffmpeg cmake git perl
+bench-service: build setup-bench setup-start setup-programs
 	RUSTFLAGS= cargo build --locked --release -p prepage-service --example expect
 	bench/service $(PLACES)
 .PHONY: bench-service
@@ -312,6 +310,10 @@ setup-bench:
 setup-traces:
 	@bench/packages gcc clang emacs-nox gdb nodejs default-jdk-headless firefox-esr python3 python3-pandas python3-scipy python3-matplotlib
 
-.PHONY: setup-start
+.PHONY: setup-start setup-programs
 setup-start:
 	@bench/packages vmtouch util-linux e2fsprogs firefox-esr python3-pandas python3-scipy python3-matplotlib
+
+# With those of setup-bench and setup-start, the programs of bench/programs.py.
+setup-programs:
+	@bench/packages php-cli r-base-core ghostscript ffmpeg cmake git perl golang-go

@@ -1,5 +1,10 @@
-"""The programs whose starts are measured, and what they are given to work on."""
-import os, shutil, subprocess, time
+"""The programs whose starts are measured, and what they are given to work on. For shell scripts:
+
+    python3 bench/programs.py names                  names of all programs
+    python3 bench/programs.py set-up WORK            makes what the programs read, and prints what to `eval`: their environment
+    python3 bench/programs.py command WORK PROGRAM   prints what to `eval`: the array `command`
+"""
+import os, shlex, shutil, subprocess, sys, time
 
 SCIENCE = "import pandas, scipy.stats, matplotlib.pyplot\n"
 HELLO = 'public class Hello { public static void main(String[] a) { System.out.println("hello"); } }\n'
@@ -9,7 +14,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def commands(work):
-    """Name → command line. The first ten are those of `make bench-start`; no document of prepage names the others."""
+    """Name → command line. bench/summary.py tells the first six and the first ten apart."""
     return {
         "gcc": ["gcc", "-O2", "-S", "-o", "/dev/null", f"{work}/front.c"],
         "clang": ["clang", "-O1", "-c", "-o", "/dev/null", f"{work}/front.c"],
@@ -33,6 +38,14 @@ def commands(work):
     }
 
 
+def environment(work):
+    """What the programs find in their environment."""
+    return dict(HOME=f"{work}/home", MPLCONFIGDIR=f"{work}/home", PYTHONDONTWRITEBYTECODE="1", GOTOOLCHAIN="local",
+                GIT_CONFIG_NOSYSTEM="1",
+                # Root learns with the yardstick what another user owns.
+                GIT_CONFIG_COUNT="1", GIT_CONFIG_KEY_0="safe.directory", GIT_CONFIG_VALUE_0="*")
+
+
 def set_up(work):
     """Makes what only the measured programs read. To be called as the user who runs them."""
     shutil.copy(f"{HERE}/front.c", work)
@@ -41,10 +54,7 @@ def set_up(work):
             file.write(text)
     for name in ("firefox", "home", "chromium", "repository"):
         os.makedirs(os.path.join(work, name), exist_ok=True)
-    os.environ.update(HOME=f"{work}/home", MPLCONFIGDIR=f"{work}/home", PYTHONDONTWRITEBYTECODE="1", GOTOOLCHAIN="local",
-                      GIT_CONFIG_NOSYSTEM="1",
-                      # Root learns with the yardstick what another user owns.
-                      GIT_CONFIG_COUNT="1", GIT_CONFIG_KEY_0="safe.directory", GIT_CONFIG_VALUE_0="*")
+    os.environ.update(environment(work))
     quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     subprocess.run(["javac", "-d", work, f"{work}/Hello.java"], **quiet)
     subprocess.run(["/usr/bin/python3", f"{work}/science.py"], **quiet)
@@ -64,3 +74,18 @@ def set_up(work):
             path = os.path.join(directory, name)
             if not os.path.islink(path):
                 os.utime(path, (hour_ago, hour_ago))
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["names"]:
+            print(*commands(""))
+        case ["set-up", work]:
+            set_up(work)
+            print(*("export " + shlex.quote(f"{name}={value}") for name, value in environment(work).items()), sep="\n")
+        case ["command", work, program] if program in commands(work):
+            print(f"command=({shlex.join(commands(work)[program])})")
+        case ["command", _, program]:
+            sys.exit(f"no such program: {program}")
+        case _:
+            sys.exit(__doc__)

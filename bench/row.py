@@ -1,10 +1,13 @@
-"""One row of the table of starts for each report of `prepage measure --json`; the headings without one."""
+"""One row of the table of starts for each report of `prepage measure --json`; the headings without one.
+
+saved: share of what a warm start saves, (cold − prefetched) ÷ (cold − warm), of medians.
+"""
 import json
 import statistics
 import sys
 
-COLUMNS = ("cold ms", "prefetched", "ratio", "95 %", "whole-1", "whole-4", "warm ms", "run/warm", "95 %", "faults", "left", "MB", "unused")
-WIDTHS = (9, 11, 7, 13, 9, 9, 9, 10, 13, 8, 6, 7, 8)
+COLUMNS = ("cold ms", "prefetched", "ratio", "95 %", "saved", "whole-1", "whole-4", "warm ms", "run/warm", "95 %", "faults", "left", "MB", "unused")
+WIDTHS = (9, 11, 7, 13, 7, 9, 9, 9, 10, 13, 8, 6, 7, 8)
 
 if len(sys.argv) == 1:
     print(f"{'program':10}" + "".join(f"{c:>{w}}" for c, w in zip(COLUMNS, WIDTHS)))
@@ -13,13 +16,16 @@ for path in sys.argv[1:]:
     cold, warm = report["cold"], report["warm"]
     median = lambda starts, what="wall_ms": statistics.median(starts[what])
     interval = lambda pair: f"{pair['ratio_low']:.2f} to {pair['ratio_high']:.2f}"
+    plain, prefetched, in_memory = median(cold["plain"]), median(cold["prefetched"]), median(warm["plain"])
+    saved = (plain - prefetched) / (plain - in_memory) if plain > in_memory else float("nan")
     cells = (
-        f"{median(cold['plain']):.1f}",
-        f"{median(cold['prefetched']):.1f}",
+        f"{plain:.1f}",
+        f"{prefetched:.1f}",
         f"{cold['ratio']:.2f}",
         interval(cold),
+        f"{saved:.2f}",
         *(f"{median(other):.1f}" for other in report["others"]),
-        f"{median(warm['plain']):.1f}",
+        f"{in_memory:.1f}",
         f"{warm['ratio']:.3f}",
         interval(warm),
         f"{median(cold['plain'], 'disk_faults'):.0f}",

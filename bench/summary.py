@@ -1,4 +1,5 @@
-"""Geometric means of the starts that bench/start measured, with their 95 % intervals, beside what is wanted.
+"""Geometric means of the starts that bench/start measured, with their 95 % intervals, beside what is wanted; and the share of
+the time from warm to cold starts that prefetching saves, (cold − prefetched) ÷ (cold − warm), of the sums over the programs.
 
     python3 bench/summary.py DIRECTORY      one directory a place, one report of `prepage measure --json` a program
 
@@ -12,6 +13,9 @@ import random
 import statistics
 import sys
 
+from programs import commands
+
+# Of the first ten programs of bench/programs.py.
 WANTED = {
     "local": "wanted: at most 0.57, no program above 0.85",
     "far": "wanted: at most 0.13",
@@ -20,6 +24,8 @@ WANTED = {
 RESAMPLES = 1000
 # Its start is too short for a ratio: what is wanted of it is told apart.
 NO_PROGRAM = "true"
+
+FIRST = (6, 10)
 
 random.seed(1)
 
@@ -41,6 +47,12 @@ def line(name, pairs, remark=""):
     print(f"  {name:34} {value:6.3f}   ({low:.3f} to {high:.3f})   {remark}")
 
 
+def saved(reports):
+    cold, prefetched, warm = (sum(statistics.median(report[caches][kind]["wall_ms"]) for report in reports)
+                              for caches, kind in (("cold", "plain"), ("cold", "prefetched"), ("warm", "plain")))
+    return f"saved {(cold - prefetched) / (cold - warm):.0%}" if cold > warm else "warm starts were no faster"
+
+
 for place in ("local", "far", "counted"):
     paths = sorted(glob.glob(os.path.join(sys.argv[1], place, "*.json")))
     reports = {os.path.basename(path).removesuffix(".json"): json.load(open(path)) for path in paths}
@@ -52,7 +64,15 @@ for place in ("local", "far", "counted"):
         continue
     print(f"\n{place}: {len(reports)} programs, geometric means of the ratios of medians (95 %)")
     cold = lambda report, kind: report["cold"][kind]["wall_ms"]
-    line("prefetched / cold", [(cold(r, "prefetched"), cold(r, "plain")) for r in reports.values()], WANTED[place])
+    names = list(commands(""))
+    groups = {f"the first {count}": names[:count] for count in FIRST} | {f"all {len(reports)}": list(reports)}
+    for group, members in groups.items():
+        if not reports.keys() >= set(members):
+            continue
+        chosen = [reports[program] for program in members]
+        wanted = f"; {WANTED[place]}" if group == f"the first {max(FIRST)}" else ""
+        line(f"prefetched / cold, {group}", [(cold(r, "prefetched"), cold(r, "plain")) for r in chosen], saved(chosen) + wanted)
+    line("warm / cold", [(r["warm"]["plain"]["wall_ms"], cold(r, "plain")) for r in reports.values()])
     for at, other in enumerate(next(iter(reports.values()))["others"]):
         name = other["name"]
         starts = lambda report: report["others"][at]["wall_ms"]
