@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  kernel faults ── Fault ──► Trace ──► summary, Parquet (crate trace)
-//!                                └────► Profile ──► plan of extents (crate prefetch)
+//!  a start ── Observation (crate observe) ──► Profile ──► plan: reads in order ──► crate prefetch
 //! ```
 //!
 //! | module    | noun                                                                      |

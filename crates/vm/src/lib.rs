@@ -19,14 +19,16 @@
 //! | `book`        | chains of snapshots: which object holds which page of a clone            |
 //! | `keeper`      | frees what every map above shadows                                       |
 //! | `populate`    | pages that are asked for, not touched                                    |
-//! | `options`     | how a VM and its maps are to be                                          |
+//! | `options`, `pool_options` | how a VM, its maps and its pool are to be                    |
 //! | `backing`     | who maps an object: one record a map, none a page                         |
 //! | `pages`       | the state words, and who owns a page while it is filled                   |
 //! | `fault`       | one fault from touch to mapped page                                       |
 //! | `install`, `zero` | how pages get into a map                                             |
 //! | `whole`       | maps that are left to the kernel                                         |
 //! | `ahead`       | what one fault has read in the background                                |
-//! | `fill`, `direct_fill`, `request` | claimed pages get their bytes: from files here, from sources by requests |
+//! | `policy_memory` | what a policy remembers of a map                                       |
+//! | `fill`, `direct_fill`, `uncached`, `request` | claimed pages get their bytes: from files here, from sources by requests |
+//! | `source`, `buffers`, `spin` | where bytes come from, what they pass through, who waits for them awake |
 //! | `evict`, `refill` | frames go, and come back with the same bytes                         |
 //! | `write_through`, `dirty`  | writes to maps that go to their object, and the pages that hold them       |
 //! | `swap`         | memory without a file, which goes to a swap file                          |
@@ -41,6 +43,7 @@
 //! | `heirs`       | maps that children of fork(2) keep, and who serves them                   |
 //! | `jobs`, `crew`, `work` | work that waits, the threads for it, and what they do              |
 //! | `statistics`, `histogram`, `record`, `failure`, `names` | what happened                   |
+//! | [`error`], `reason` | what can go wrong, and why a page could not be brought in           |
 //! | [`view`], `show`, [`viewed`] | what a process tells of its pools, to whom, and asking others for it   |
 //! | `poison`      | pages that raise SIGBUS                                                  |
 //! | [`tracking`]  | what it takes to know who maps which page                                |
