@@ -123,7 +123,10 @@ fn the_exit_code_is_the_programs() {
     assert_eq!(sandbox.output(&["learn", "-q", "--", "sh", "-c", "exit 9"]).status.code(), Some(9));
     let killed = sandbox.output(&["learn", "-q", "--", "sh", "-c", "kill -KILL $$"]);
     assert_eq!(killed.status.code(), Some(137));
-    assert_eq!(sandbox.output(&["learn", "--", "no-such-program"]).status.code(), Some(127));
+    let missing = sandbox.output(&["learn", "--", "no-such-program"]);
+    assert_eq!(missing.status.code(), Some(127));
+    // In the words of `run` and `record`.
+    assert!(text(&missing.stderr).contains("no-such-program: No such file"), "{}", text(&missing.stderr));
 }
 
 #[test]

@@ -21,7 +21,8 @@ pub fn find(name: &OsStr) -> io::Result<PathBuf> {
         }
         return executable(&path).map(|()| path);
     }
-    let mut reason = io::ErrorKind::NotFound.into();
+    // As the kernel would say it: an `ErrorKind` alone reads "entity not found".
+    let mut reason = rustix::io::Errno::NOENT.into();
     for candidate in candidates(name) {
         match executable(&candidate) {
             Ok(()) if is_stand_in(&candidate) => {}

@@ -24,14 +24,14 @@ pub const EXIT_CODES: [(&str, &str); 6] = [
     ("0", "The command succeeded"),
     (
         "1",
-        "diff: the threshold is exceeded; doctor: something essential is missing; config: a file has mistakes; others: not all was done",
+        "diff: the threshold is exceeded; doctor: something essential is missing; config: a file has mistakes; profile verify: something is stale or damaged; others: not all was done",
     ),
     ("2", "The command line is wrong"),
     ("125", "prepage failed, or the command line of `run` is wrong"),
     ("126, 127", "run, record, measure, learn, bench: the program cannot be executed, or is not found"),
     (
         "other",
-        "run, record, learn: the program's own exit code, or 128 and the number of the signal that killed it",
+        "run, record, learn, bench yardstick: the program's own exit code; if a signal killed it, 128 and the signal's number (not of run, which becomes the program)",
     ),
 ];
 

@@ -69,13 +69,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn tell(role: &str, observation: &Observation) {
     let ranges = observation.files.iter().flat_map(|file| &file.pages);
     let pages: u64 = ranges.map(|used| used.range.len()).sum();
-    let how = match observation.coverage {
-        Coverage::Exact => "exactly",
-        Coverage::Superset => "with neighbours",
-        Coverage::Partial => "in part",
+    let doubt = match observation.coverage {
+        Coverage::Exact => "",
+        Coverage::Superset => "; some may be neighbours of pages that were used",
+        Coverage::Partial => "; others may have been used too",
     };
     say!(
-        "prepage: learned {role} {how}: {pages} pages ({:.1} MB) of {} files, {} names looked up",
+        "prepage: learned {role}: {pages} pages ({:.1} MB) of {} files, {} names looked up{doubt}",
         pages as f64 * PAGE_SIZE as f64 / 1e6,
         observation.files.len(),
         observation.names.len(),

@@ -161,7 +161,8 @@ struct Report<'a> {
     kernel: String,
     processors: usize,
     read_ahead_kib: Vec<u64>,
-    chill: &'static str,
+    /// How the caches were emptied before cold starts.
+    chill: Option<&'static str>,
     resident_share_after_chill: Option<f64>,
     cold: Option<Pair<'a>>,
     others: Vec<Other<'a>>,
@@ -226,7 +227,7 @@ impl<'a> Report<'a> {
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             read_ahead_kib,
-            chill: chill.in_words(),
+            chill: figures.cold.is_some().then(|| chill.in_words()),
             resident_share_after_chill: figures.resident_share,
             cold: figures.cold.as_ref().map(Pair::new),
             others: others.collect(),
@@ -243,12 +244,12 @@ impl<'a> Report<'a> {
         writeln!(out, "{}", self.command.join(" "))?;
         writeln!(
             out,
-            "Linux {}, {} CPUs, read-ahead {} KiB; medians of {} starts each; {}{}",
+            "Linux {}, {} CPUs, read-ahead {} KiB; medians of {} starts each{}{}",
             self.kernel,
             self.processors,
             read_ahead.join("/"),
             self.warm.starts.plain.wall_ms.len(),
-            self.chill,
+            self.chill.map_or_else(String::new, |chill| format!("; {chill}")),
             match self.resident_share_after_chill {
                 Some(share) => format!(", {:.0} % of its own pages stay in memory", share * 100.0),
                 None => String::new(),

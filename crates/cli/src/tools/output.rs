@@ -1,8 +1,7 @@
 //! Files that commands write.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -31,9 +30,10 @@ where
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     let mut builder = tempfile::Builder::new();
-    // As any new file, as far as the user's umask allows.
-    builder.permissions(Permissions::from_mode(0o666)).prefix(".prepage-").suffix(".partial");
-    let partial = builder.tempfile_in(directory.unwrap_or(Path::new("."))).with_context(context)?;
+    builder.prefix(".prepage-").suffix(".partial");
+    // As any new file: as far as the user's umask allows.
+    let partial = builder.make_in(directory.unwrap_or(Path::new(".")), |path| File::create_new(path));
+    let partial = partial.with_context(context)?;
     fill(&mut partial.as_file())?;
     partial.persist(path).map_err(|failed| failed.error).with_context(context)?;
     Ok(())

@@ -35,16 +35,16 @@ const WANTED_BY_SESSIONS: &str = "user@.service.wants";
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Write the unit, start the service and have it started at boot (root)
+    /// Write the units of the service, the boot and sessions, start the service, and have all of it started at boot (root)
     Install(InstallArgs),
-    /// Stop the service and remove the unit; what was learned stays (root)
+    /// Stop the service and remove what `install` wrote; what was learned stays (root)
     Remove(Place),
 }
 
 /// Options of `prepage service install`.
 #[derive(Debug, clap::Args)]
 pub struct InstallArgs {
-    /// Write the unit, and start nothing
+    /// Write the units, and start and enable nothing but sessions' (by a link in user@.service.wants)
     #[arg(long)]
     no_start: bool,
     #[command(flatten)]
@@ -125,9 +125,12 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
         let unit = format!("{MARK}\n{}", unit.replace("@PREPAGED@", &prepaged));
         output::replace(&path, |file| file.write_all(unit.as_bytes())).map_err(|error| {
             let reason = error.downcast_ref::<io::Error>().map(io::Error::kind);
-            let is_refused = reason == Some(io::ErrorKind::PermissionDenied);
-            let remedy = if is_refused { "\n  try: as root" } else { "" };
-            error.context(format!("cannot write {}{remedy}", path.display()))
+            match reason {
+                Some(io::ErrorKind::PermissionDenied) => {
+                    error.context("cannot install\n  try: sudo prepage service install")
+                }
+                _ => error,
+            }
         })?;
         list(&path, "");
         written.push(name);

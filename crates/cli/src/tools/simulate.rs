@@ -129,7 +129,7 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write a page that shows which faults each policy saves, by object and over time
+    /// Write a page that shows which faults each policy saves, by object and over time, and print no table
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "histogram", "by_object"])]
     html: Option<PathBuf>,
 }
@@ -180,7 +180,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.html {
         let (title, facts) = (title(args), text::facts(args, &input, &rows));
         let page = Page { title: &title, facts: &facts, input: &input, rows: &rows, memory: memory.as_ref() };
-        return crate::output::replace(path, |out| page.write(out)).map(|()| ExitCode::SUCCESS);
+        crate::output::replace(path, |out| page.write(out))?;
+        crate::output::tell(path);
+        return Ok(ExitCode::SUCCESS);
     }
     if args.json {
         json::print(args, &input, &rows, memory.as_ref())?;

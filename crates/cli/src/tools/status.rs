@@ -27,9 +27,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let socket = args.socket.display();
     let status = socket::ask(&args.socket).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            anyhow!(error).context(format!("no service answers at {socket}\n  try: prepage service install"))
-        }
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow!(error)
+            .context(format!("no service answers at {socket}\n  try: sudo prepage service install")),
         io::ErrorKind::TimedOut => anyhow!("the service at {socket} did not answer in time"),
         _ => anyhow!(error).context(format!("the service at {socket} cannot be asked")),
     })?;

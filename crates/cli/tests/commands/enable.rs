@@ -275,5 +275,10 @@ fn measure_finds_the_starter_where_distributions_put_it() {
     let output = home.sandbox.command(bin.join("prepage").to_str().unwrap(), &measure).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("warm, prefetched"));
+    assert!(
+        !text(&output.stdout).contains("dropped"),
+        "warm starts drop no caches: {}",
+        text(&output.stdout)
+    );
     assert!(!text(&output.stderr).contains("start 1 of"), "progress is for terminals");
 }

@@ -23,6 +23,10 @@ fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
     assert_eq!(refused.status.code(), Some(125), "{}", text(&refused.stderr));
     assert!(text(&refused.stderr).contains("no `prepaged` next to"), "{}", text(&refused.stderr));
     fs::write(path("prepaged"), "").unwrap();
+    fs::rename(&units, path("elsewhere")).unwrap();
+    let refused = text(&run(&["service", "install", "--no-start"]).stderr);
+    assert_eq!(refused.matches(units.to_str().unwrap()).count(), 1, "{refused}");
+    fs::rename(path("elsewhere"), &units).unwrap();
     let installed = run(&["service", "install", "--no-start"]);
     assert!(installed.status.success(), "{}", text(&installed.stderr));
     let unit = fs::read_to_string(units.join("prepage.service")).unwrap();
@@ -113,7 +117,7 @@ fn where_no_service_runs_that_is_said() {
     assert_eq!(output.status.code(), Some(125));
     let said = text(&output.stderr);
     assert!(
-        said.contains("no service answers at") && said.ends_with("\n  try: prepage service install\n"),
+        said.contains("no service answers at") && said.ends_with("\n  try: sudo prepage service install\n"),
         "{said}"
     );
 }

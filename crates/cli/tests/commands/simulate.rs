@@ -162,6 +162,7 @@ fn a_trace_is_compared_in_a_table_and_on_a_page() {
         &[&trace("python"), "-p", "none,context", "--html", "page.html", "--memory", "all"],
     );
     assert!(output.status.success() && output.stdout.is_empty(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("written to page.html"), "{}", text(&output.stderr));
     let page = fs::read_to_string(dir.path().join("page.html")).expect("the page");
     assert!(!page.contains(" src=") && !page.contains("<link"), "the page asks for something");
     for expected in ["<td>context</td>", "Hard faults by file", "/usr/bin/python3", "\"never_percent\""] {
