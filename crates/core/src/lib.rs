@@ -33,6 +33,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+// The example of the README is tested too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod chain;
 pub mod density;
 pub mod device_figures;

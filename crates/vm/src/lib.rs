@@ -75,6 +75,11 @@
 //! Needs Linux 6.6 or newer.
 #![forbid(unsafe_code)]
 
+// The example of the README is tested too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod addresses;
 mod ahead;
 mod allowance;
