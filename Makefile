@@ -18,7 +18,7 @@ SUITE := cargo run --locked --quiet -p prepage-testing --bin suite --
 
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check lint install clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-sweep bench-backends
+.PHONY: all build demo test check lint install uninstall clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-sweep bench-backends
 
 all: build
 
@@ -246,7 +246,7 @@ FUZZED := profile bundle elf trace perf_data touches argument manifest
 
 .PHONY: packages fuzz bench-first-start bench-observe
 
-## install: what `make build` has left in build/, under PREFIX: the binaries, manual pages, and completions for bash, zsh and fish
+## install: what `make build` has left in build/, under PREFIX: the binaries, manual pages, documents, and completions for bash, zsh and fish; `make uninstall` removes all of it
 
 ## deb: a Debian package of the same and the service, build/prepage_VERSION_ARCH.deb; `make try-deb` installs and purges it in a fresh Debian (root)
 deb: build
@@ -273,6 +273,21 @@ install:
 	install -D -m 644 build/completions/zsh $(DESTDIR)$(ZSH_COMPLETIONS)/_prepage
 	install -D -m 644 build/completions/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/prepage.fish
 	install -D -t $(DESTDIR)$(PREFIX)/lib/prepage build/libprepage-early-fault.so build/libprepage-agent.so
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/prepage docs/*.md
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/prepage/adr docs/adr/*.md
+
+# Profiles and configuration stay, and links of `prepage enable` (lib/prepage/bin): docs/troubleshooting.md.
+uninstall:
+	@# Units that `prepage service install` wrote run what is removed now.
+	@[ -n "$(DESTDIR)" ] || [ ! -x $(PREFIX)/bin/prepage ] || $(PREFIX)/bin/prepage service remove 2>/dev/null || true
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,prepage prepage-tools prepaged)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,prepage.1 prepage-*.1)
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/prepage $(DESTDIR)$(ZSH_COMPLETIONS)/_prepage
+	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/prepage.fish
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/lib/prepage/,libprepage-early-fault.so libprepage-agent.so)
+	rm -rf $(DESTDIR)$(PREFIX)/share/doc/prepage
+	@rmdir $(DESTDIR)$(PREFIX)/lib/prepage 2>/dev/null || true
+	@echo "what was learned stays: docs/troubleshooting.md, \"Removing everything\""
 
 clean:
 	cargo clean

@@ -53,6 +53,21 @@ pub const ENVIRONMENT: [(&str, &str); 5] = [
     ("NO_COLOR", "If not empty, help and errors are printed without colors"),
 ];
 
+/// Files, as the manual page lists them.
+pub const FILES: [(&str, &str); 5] = [
+    ("~/.local/state/prepage", "Your own profiles, and what `prepage calibrate` measured"),
+    (
+        "/var/lib/prepage",
+        "Profiles for all users of this machine; those of root in `root`; the service's files",
+    ),
+    ("/usr/local/share/prepage, /usr/share/prepage", "Profiles and page maps of packages"),
+    ("/etc/prepage.conf, ~/.config/prepage/config", "Configuration (`prepage config`)"),
+    (
+        "/usr/share/doc/prepage, /usr/local/share/doc/prepage",
+        "Documents: environment.md lists all files, troubleshooting.md says what to do when programs do not get faster",
+    ),
+];
+
 /// All commands, with a help that groups them.
 pub fn command() -> clap::Command {
     let command = Command::command();

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use crate::help::{ENVIRONMENT, EXIT_CODES, command};
+use crate::help::{ENVIRONMENT, EXIT_CODES, FILES, command};
 
 /// Options of `prepage man`.
 #[derive(Debug, clap::Args)]
@@ -48,8 +48,12 @@ fn write(directory: &Path, command: clap::Command) -> Result<()> {
     if is_whole {
         section("ENVIRONMENT", &ENVIRONMENT, &mut page)?;
         section("EXIT STATUS", &EXIT_CODES, &mut page)?;
+        section("FILES", &FILES, &mut page)?;
     } else {
         lists(&behind, &mut page)?;
+        if !behind.contains("See also:") {
+            lists("See also:\n  prepage(1)", &mut page)?;
+        }
     }
     let path = directory.join(format!("{name}.1"));
     fs::write(&path, page).with_context(|| path.display().to_string())

@@ -32,10 +32,25 @@ const READ_BY_SYSTEMD: [&str; 5] = [
 /// What links here is started with each user's first session.
 const WANTED_BY_SESSIONS: &str = "user@.service.wants";
 
+/// What the help of `prepage service` says behind the commands: a manual page of its own for the service, which the units name.
+const HELP: &str = "\
+The service:
+  prepaged watches which programs are executed on the machine, reads the pages that their profiles know, and learns programs that have none. It reads what boots and logins need, and what it expects to be started while the machine is idle. It runs as root, gives up most of root's rights, and ends on SIGTERM. SIGHUP has it read profiles and configuration again.
+
+Files:
+  /run/prepage/service   the socket that `prepage status` asks; GET /metrics on it answers in Prometheus' format
+  /etc/prepage.conf      configuration of the machine: enabled, exclude, exclude-cgroup, learn, predict, store-max
+  /var/lib/prepage       profiles of the machine, the launch log, and what the boot needs
+  /etc/systemd/system    where `install` writes prepage.service, prepage-boot.service and prepage-session@.service
+
+See also:
+  prepage(1), prepage-status(1), prepage-config(1); service.md and environment.md in /usr/share/doc/prepage or /usr/local/share/doc/prepage";
+
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
+#[command(after_help = HELP)]
 pub enum Command {
-    /// Write the units of the service, the boot and sessions, start the service, and have all of it started at boot (root)
+    /// Write three units, start the service, and enable it and the units of the boot and of sessions (root)
     Install(InstallArgs),
     /// Stop the service and remove what `install` wrote; what was learned stays (root)
     Remove(Place),
@@ -44,7 +59,7 @@ pub enum Command {
 /// Options of `prepage service install`.
 #[derive(Debug, clap::Args)]
 pub struct InstallArgs {
-    /// Write the units, and start and enable nothing but sessions' (by a link in user@.service.wants)
+    /// Write the units and the link that starts the sessions' one, and have systemd do nothing
     #[arg(long)]
     no_start: bool,
     #[command(flatten)]
@@ -104,7 +119,11 @@ pub fn run(command: &Command) -> Result<ExitCode> {
 }
 
 fn install(args: &InstallArgs) -> Result<ExitCode> {
-    let (place, prepaged) = (&args.place, quoted(&prepaged()?.to_string_lossy()));
+    let (place, prepaged) = (&args.place, prepaged()?);
+    // Where `make install` puts documents for this binary.
+    let documents =
+        prepaged.parent().map(|bin| bin.join("../share/doc")).and_then(|path| path.canonicalize().ok());
+    let prepaged = quoted(&prepaged.to_string_lossy());
     if place.found(UNIT_NAME) == Found::Other {
         let path = place.units.join(UNIT_NAME);
         bail!(
@@ -122,7 +141,12 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
             );
             continue;
         }
-        let unit = format!("{MARK}\n{}", unit.replace("@PREPAGED@", &prepaged));
+        let mut unit = format!("{MARK}\n{}", unit.replace("@PREPAGED@", &prepaged));
+        if let Some(documents) =
+            documents.as_deref().and_then(Path::to_str).filter(|path| is_plain(path) && !path.contains('%'))
+        {
+            unit = unit.replace("/usr/share/doc", documents);
+        }
         output::replace(&path, |file| file.write_all(unit.as_bytes())).map_err(|error| {
             let reason = error.downcast_ref::<io::Error>().map(io::Error::kind);
             match reason {
@@ -193,11 +217,15 @@ fn remove(place: &Place) -> Result<ExitCode> {
 /// As the program of an ExecStart line (systemd.service(5)).
 fn quoted(path: &str) -> String {
     let escaped = path.replace('%', "%%");
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+%".contains(c);
-    if escaped.chars().all(is_plain) {
+    if is_plain(&escaped) {
         return escaped;
     }
     format!("\"{}\"", escaped.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// Whether systemd reads `text` as it stands, with `%` doubled.
+fn is_plain(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+%".contains(c))
 }
 
 fn systemctl(args: &[&str]) -> Result<()> {

@@ -76,6 +76,12 @@ fn every_command_in_the_help_has_a_manual_page() {
     let title = whole.lines().find(|line| line.starts_with(".TH")).unwrap();
     let version = concat!(r#"PREPAGE 1 " " "prepage "#, env!("CARGO_PKG_VERSION"), r#"" "prepage manual""#);
     assert!(title.contains(version), "{title}");
+    assert!(whole.contains(".SH FILES") && whole.contains("/var/lib/prepage"), "{whole}");
+    // The page that the service's units name says what the service is.
+    let service = std::fs::read_to_string(pages.join("prepage-service.1")).unwrap();
+    for part in [".SH \"THE SERVICE\"", ".SH FILES", ".SH \"SEE ALSO\""] {
+        assert!(service.contains(part), "{part}: {service}");
+    }
     for part in ["ENVIRONMENT", "PREPAGE_STORE", "EXIT STATUS", "126"] {
         assert!(
             whole.contains(part) && (help.contains(part) || part == "EXIT STATUS" || part == "ENVIRONMENT"),

@@ -134,3 +134,11 @@ fn a_service_that_runs_and_does_not_answer_is_not_to_be_installed() {
     assert_eq!(output.status.code(), Some(125));
     assert!(said.contains("did not answer in time") && !said.contains("install"), "{said}");
 }
+
+#[test]
+fn every_counter_is_documented() {
+    let documented = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
+    for (name, ..) in prepage_service::counters::Counters::default().all() {
+        assert!(documented.contains(&format!("\n| `{name}` | ")), "docs/json.md lacks {name}");
+    }
+}
