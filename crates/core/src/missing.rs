@@ -1,22 +1,22 @@
 //! What a trace lacks.
 
-use std::fmt;
-
 use serde::Serialize;
 
 use crate::trace::TraceFacts;
 
 /// One reason why a trace does not show the whole of its run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Missing {
     /// Only some faults were recorded, by this rule.
+    #[error("perf recorded only {rule}")]
     Sampled {
         /// The rule: `one event in 20`.
         rule: String,
     },
     /// Filters excluded faults.
+    #[error("{faults} faults left out by {}", filters.join(" "))]
     Filtered {
         /// The filters, as the command line had them.
         filters: Vec<String>,
@@ -24,56 +24,76 @@ pub enum Missing {
         faults: u64,
     },
     /// The recorder was killed: what came after the last complete part of the file is not there.
+    #[error("the recorder was killed: what it had saved by then is all there is")]
     CutShort,
     /// The kernel dropped records because a ring was full.
+    #[error("{records} records lost by the kernel: some faults or their costs are missing")]
     Lost {
         /// How many.
         records: u64,
     },
     /// The disk was full.
+    #[error("{faults} faults not saved because the disk was full")]
     Unsaved {
         /// How many faults the file had no room for.
         faults: u64,
     },
     /// Faults that system calls took on the program's memory were hidden from the user.
+    #[error("faults taken in system calls were hidden from this user")]
     SystemCalls,
     /// Programs whose faults the kernel does not report to who observes their process.
+    #[error(
+        "programs that could not be observed (set-user-ID, set-group-ID, with capabilities or unreadable), with \
+         all that they started: {programs}"
+    )]
     UnobservedPrograms {
         /// How many.
         programs: u64,
     },
     /// Faults of the program's own instructions were not recorded, those in system calls alone.
+    #[error("faults outside system calls are missing: perf recorded the kernel's alone")]
     OutsideSystemCalls,
     /// Faults of the threads and processes that the command started were not recorded.
+    #[error("faults of threads and processes that the command started are missing: perf record -i")]
     Descendants,
     /// Processes of the command ran on after the recording had ended.
+    #[error("{processes} processes ran on after the recording had ended")]
     StillRunning {
         /// How many.
         processes: u64,
     },
     /// The recorder ran in a container, and left out what ran outside.
+    #[error("{faults} faults left out of processes outside this container, which have no number in it")]
     Outside {
         /// How many faults.
         faults: u64,
     },
     /// Disk faults are indistinguishable from others, and have their classes.
+    #[error("disk faults stand among the others: perf did not record which read from disk")]
     DiskFaults,
     /// No fault has a cost.
+    #[error("no costs: perf did not record both the beginning and the end of faults")]
     Costs,
     /// Touches of pages that the kernel had mapped by a fault nearby are no faults. Only named where a trace is compared
     /// with one that has them.
+    #[error("recorded without --exact: touches near a fault are no faults")]
     Touches,
     /// What processes had mapped before the recording is unknown, and so are the files of many of their faults.
+    #[error("the files that process {} had mapped before are unknown", joined(pids))]
     Mappings {
         /// The processes.
         pids: Vec<u32>,
     },
     /// The recording met more files than the recorder keeps apart: the later ones are one object.
+    #[error("{mappings} mappings are of files beyond those the recorder keeps apart")]
     Files {
         /// How many mappings are of files that were not kept apart.
         mappings: u64,
     },
     /// More pages of files were read in than the recorder watches. Faults are all there.
+    #[error(
+        "whether {pages} pages read in were touched is not known: they are beyond those the recorder watches"
+    )]
     PagesForgotten {
         /// Of how many pages the use is not known.
         pages: u64,
@@ -121,64 +141,8 @@ impl Missing {
     }
 }
 
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sampled { rule } => write!(f, "perf recorded only {rule}"),
-            Self::Filtered { filters, faults } => {
-                write!(f, "{faults} faults left out by {}", filters.join(" "))
-            }
-            Self::CutShort => write!(f, "the recorder was killed: what it had saved by then is all there is"),
-            Self::Lost { records } => {
-                write!(f, "{records} records lost by the kernel: some faults or their costs are missing")
-            }
-            Self::Unsaved { faults } => write!(f, "{faults} faults not saved because the disk was full"),
-            Self::SystemCalls => write!(f, "faults taken in system calls were hidden from this user"),
-            Self::OutsideSystemCalls => {
-                write!(f, "faults outside system calls are missing: perf recorded the kernel's alone")
-            }
-            Self::Descendants => {
-                write!(
-                    f,
-                    "faults of threads and processes that the command started are missing: perf record -i"
-                )
-            }
-            Self::UnobservedPrograms { programs } => write!(
-                f,
-                "programs that could not be observed (set-user-ID, set-group-ID, with capabilities or unreadable), with \
-                 all that they started: {programs}"
-            ),
-            Self::StillRunning { processes } => {
-                write!(f, "{processes} processes ran on after the recording had ended")
-            }
-            Self::Outside { faults } => {
-                write!(
-                    f,
-                    "{faults} faults left out of processes outside this container, which have no number in it"
-                )
-            }
-            Self::DiskFaults => {
-                write!(f, "disk faults stand among the others: perf did not record which read from disk")
-            }
-            Self::Costs => {
-                write!(f, "no costs: perf did not record both the beginning and the end of faults")
-            }
-            Self::Touches => write!(f, "recorded without --exact: touches near a fault are no faults"),
-            Self::Mappings { pids } => {
-                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-                write!(f, "the files that process {} had mapped before are unknown", pids.join(", "))
-            }
-            Self::Files { mappings } => {
-                write!(f, "{mappings} mappings are of files beyond those the recorder keeps apart")
-            }
-            Self::PagesForgotten { pages } => {
-                write!(
-                    f,
-                    "whether {pages} pages read in were touched is not known: they are beyond those the recorder watches"
-                )
-            }
-        }
-    }
+fn joined(pids: &[u32]) -> String {
+    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl TraceFacts {
