@@ -22,6 +22,14 @@ impl Permissions {
     /// A write makes a copy of one's own.
     pub const PRIVATE: Self = Self(16);
 
+    /// What a mapping with these PROT_ and MAP_ flags of mmap(2) allows.
+    pub const fn of_mapping(protection: u32, flags: u32) -> Self {
+        const MAP_SHARED: u32 = 1;
+        // PROT_READ, PROT_WRITE and PROT_EXEC are the bits of this type.
+        let letters = Self((protection & 7) as u8);
+        letters.with(if flags & MAP_SHARED == 0 { Self::PRIVATE } else { Self::SHARED })
+    }
+
     /// Whether there is no mapping.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -79,6 +87,9 @@ mod tests {
             assert_eq!(Permissions::from_text(permissions.text()), Some(permissions));
         }
         assert_eq!(Permissions::READ.with(Permissions::EXECUTE).with(Permissions::PRIVATE).text(), "r-xp");
+        for (protection, flags, text) in [(0, 2, "---p"), (1, 1, "r--s"), (2, 2, "-w-p"), (4, 3, "--xs")] {
+            assert_eq!(Permissions::of_mapping(protection | 1 << 24, flags | 0x20).text(), text);
+        }
         for text in ["r", "rwx", "rwxy", "xwrp", "r-xpp", "ü-"] {
             assert_eq!(Permissions::from_text(text), None, "{text}");
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use prepage_core::{PageIndex, PageRange};
+use prepage_core::{PageIndex, PageRange, Permissions};
 
 /// Something that happened to an observed thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,10 +126,8 @@ pub struct Mapped {
     pub offset_bytes: u64,
     /// The file's device (`major << 20 | minor`) and inode; `None` for memory of no file.
     pub inode: Option<(u64, u64)>,
-    /// PROT_ flags of mmap(2).
-    pub protection: u32,
-    /// MAP_ flags of mmap(2).
-    pub flags: u32,
+    /// What it allows, and whether it is shared.
+    pub permissions: Permissions,
     /// The file's path, or `[anon]`, `[heap]`, `[stack]`, `[vdso]`. Bytes that are not UTF-8 are replaced.
     pub path: Arc<str>,
 }

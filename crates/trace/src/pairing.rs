@@ -310,7 +310,7 @@ impl Pairing {
             ip: begun.ip,
             object: place.map(|place| place.mapping.object),
             page: place.and_then(|place| place.page),
-            permissions: place.map_or(Permissions::NONE, |place| place.mapping.permissions()),
+            permissions: place.map_or(Permissions::NONE, |place| place.mapping.permissions),
             code: code.object,
             code_offset: code.offset,
             ..Fault::new(

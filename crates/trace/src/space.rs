@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::{fs, io};
 
-use prepage_core::{CodePlace, Object, ObjectId, PageIndex, PageRange};
+use prepage_core::{CodePlace, Object, ObjectId, PageIndex, PageRange, Permissions};
 use prepage_sys::pagemap::PageMap;
 
 use crate::build_id::{build_id_of, file_of};
@@ -225,7 +225,7 @@ impl AddressSpaces {
             return;
         }
         let object = self.intern(mapped);
-        if mapped.inode.is_some() && mapped.protection & PROT_EXEC as u32 != 0 {
+        if mapped.inode.is_some() && mapped.permissions.contains(Permissions::EXECUTE) {
             self.executable.insert(object);
         }
         let process = self.processes.entry(pid).or_default();
@@ -236,8 +236,7 @@ impl AddressSpaces {
             end: mapped.end,
             offset_bytes: mapped.offset_bytes,
             object,
-            protection: mapped.protection,
-            flags: mapped.flags,
+            permissions: mapped.permissions,
         };
         if mapped.inode.is_some() || is_fresh(&process.mappings, mapped.start, &mapping) {
             let pages = PageRange::covering(mapped.start, mapped.end - mapped.start);
@@ -266,11 +265,11 @@ impl AddressSpaces {
 /// which the kernel reports in the same way. A rule of thumb: new memory either lies within an old mapping of the same
 /// permission (it was unmapped, unseen, and is mapped again), or may not be touched at all yet.
 fn is_fresh(mappings: &Mappings, start: u64, new: &Mapping) -> bool {
-    if new.protection == 0 {
+    if matches!(new.permissions, Permissions::PRIVATE | Permissions::SHARED) {
         return true;
     }
     mappings.at(start).is_some_and(|(_, old)| {
-        old.end >= new.end && old.object == new.object && old.protection == new.protection
+        old.end >= new.end && old.object == new.object && old.permissions == new.permissions
     })
 }
 
@@ -284,7 +283,7 @@ pub fn parse_maps_line(line: &str) -> Option<Mapped> {
         word
     };
     let (start, end) = word().split_once('-')?;
-    let permissions = word().as_bytes();
+    let permissions = Permissions::from_text(word())?;
     let offset = word();
     let (major, minor) = word().split_once(':')?;
     let inode: u64 = word().parse().ok()?;
@@ -293,10 +292,6 @@ pub fn parse_maps_line(line: &str) -> Option<Mapped> {
         path => path,
     };
     let hex = |text| u64::from_str_radix(text, 16).ok();
-    let flag = |at: usize, letter: u8, value: i32| {
-        if permissions.get(at) == Some(&letter) { value as u32 } else { 0 }
-    };
-    let private = permissions.get(3) == Some(&b'p');
     let device = hex(major)? << 20 | hex(minor)?;
     Some(Mapped {
         start: hex(start)?,
@@ -304,17 +299,10 @@ pub fn parse_maps_line(line: &str) -> Option<Mapped> {
         offset_bytes: hex(offset)?,
         // The first segment of System V shared memory has the inode 0. What is of no file has no device either.
         inode: (inode != 0 || device != 0).then_some((device, inode)),
-        protection: flag(0, b'r', PROT_READ) | flag(1, b'w', PROT_WRITE) | flag(2, b'x', PROT_EXEC),
-        flags: if private { MAP_PRIVATE } else { MAP_SHARED },
+        permissions,
         path: path.into(),
     })
 }
-
-const PROT_READ: i32 = 1;
-const PROT_WRITE: i32 = 2;
-const PROT_EXEC: i32 = 4;
-const MAP_SHARED: u32 = 1;
-const MAP_PRIVATE: u32 = 2;
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use linux_perf_data::linux_perf_event_reader::{
     CommOrExecRecord, EventRecord, ForkOrExitRecord, Mmap2FileId, Mmap2Record, MmapRecord, SampleRecord,
 };
-use prepage_core::BuildId;
+use prepage_core::{BuildId, Permissions};
 
 use super::samples::{Sample, program_calls};
 use crate::event::{EventKind, Mapped};
@@ -101,25 +101,21 @@ fn mmap2(
         end: map.address.saturating_add(map.length),
         offset_bytes: map.page_offset,
         inode,
-        protection: map.protection,
-        flags: map.flags,
+        permissions: Permissions::of_mapping(map.protection, map.flags),
         path: text(&path),
     }
 }
 
 /// A mapping as perf wrote it before Linux 3.16, and still does where it knows no more.
 fn mmap(map: &MmapRecord<'_>, without_inode: &mut HashMap<Vec<u8>, u64>) -> Mapped {
-    const PROT_READ: u32 = 1;
-    const PROT_EXEC: u32 = 4;
-    const MAP_PRIVATE: u32 = 2;
+    let execute = if map.is_executable { Permissions::EXECUTE } else { Permissions::NONE };
     let path = map.path.as_slice();
     Mapped {
         start: map.address,
         end: map.address.saturating_add(map.length),
         offset_bytes: map.page_offset,
         inode: number(&path, without_inode),
-        protection: if map.is_executable { PROT_READ | PROT_EXEC } else { PROT_READ },
-        flags: MAP_PRIVATE,
+        permissions: Permissions::READ.with(Permissions::PRIVATE).with(execute),
         path: text(&path),
     }
 }

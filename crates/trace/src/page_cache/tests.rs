@@ -1,6 +1,6 @@
 //! The watch fed with events.
 
-use prepage_core::PAGE_SIZE;
+use prepage_core::{PAGE_SIZE, Permissions};
 
 use super::*;
 use crate::event::Mapped;
@@ -15,8 +15,7 @@ fn facts(events: Vec<(u64, u32, EventKind)>) -> PageCacheFacts {
         end: 0x9_0000,
         offset_bytes: 0,
         inode: Some(FILE),
-        protection: 1,
-        flags: 2,
+        permissions: Permissions::from_text("r--p").expect("four letters"),
         path: "/f".into(),
     };
     let map = (0, 1, EventKind::Map(Box::new(map)));

@@ -21,7 +21,8 @@ fn end(address: u64) -> EventKind {
 fn map(start: u64, end: u64, file: bool, protection: u32, flags: u32) -> EventKind {
     let (inode, path) = if file { (Some((1, 2)), "/f") } else { (None, "[anon]") };
     let path = path.into();
-    EventKind::Map(Box::new(Mapped { start, end, offset_bytes: 0x3000, inode, protection, flags, path }))
+    let permissions = Permissions::of_mapping(protection, flags);
+    EventKind::Map(Box::new(Mapped { start, end, offset_bytes: 0x3000, inode, permissions, path }))
 }
 
 #[test]
@@ -190,8 +191,7 @@ fn private_memory_that_the_kernel_calls_a_file_is_new_when_it_is_first_touched()
             end: 0x40_0000,
             offset_bytes: 0,
             inode: Some((14, 5)),
-            protection: 3,
-            flags: 2,
+            permissions: Permissions::from_text("rw-p").expect("four letters"),
             path: path.into(),
         };
         let map = EventKind::Map(Box::new(mapped));

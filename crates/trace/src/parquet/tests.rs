@@ -137,8 +137,7 @@ fn a_day_of_new_threads_and_stacks_is_written_in_bounded_memory() {
             end: 0x9000,
             offset_bytes: 0,
             inode: Some((1, time_ns % 100)),
-            protection: 5,
-            flags: 2,
+            permissions: Permissions::from_text("r-xp").expect("four letters"),
             path: format!("/build/{}.o", time_ns % 100).into(),
         })));
         let calls = Some((0..200).map(|call| time_ns << 8 | call).collect());

@@ -13,33 +13,19 @@ pub struct Mapping {
     pub offset_bytes: u64,
     /// What is mapped.
     pub object: ObjectId,
-    /// PROT_ flags of mmap(2).
-    pub protection: u32,
-    /// MAP_ flags of mmap(2).
-    pub flags: u32,
+    /// What it allows, and whether it is shared.
+    pub permissions: Permissions,
 }
 
 impl Mapping {
     /// Whether a write makes a copy of one's own.
     pub fn is_private(&self) -> bool {
-        self.flags & super::MAP_SHARED == 0
+        self.permissions.contains(Permissions::PRIVATE)
     }
 
     /// Whether the program may write.
     pub fn is_writable(&self) -> bool {
-        self.permissions().contains(Permissions::WRITE)
-    }
-
-    /// What it allows.
-    pub fn permissions(&self) -> Permissions {
-        let sharing = if self.is_private() { Permissions::PRIVATE } else { Permissions::SHARED };
-        let bits = [
-            (super::PROT_READ, Permissions::READ),
-            (super::PROT_WRITE, Permissions::WRITE),
-            (super::PROT_EXEC, Permissions::EXECUTE),
-        ];
-        let set = bits.into_iter().filter(|(bit, _)| self.protection & *bit as u32 != 0);
-        set.fold(sharing, |permissions, (_, bit)| permissions.with(bit))
+        self.permissions.contains(Permissions::WRITE)
     }
 }
 

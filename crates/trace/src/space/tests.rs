@@ -1,7 +1,7 @@
 use super::*;
 
-const READ: u32 = PROT_READ as u32;
-const WRITE: u32 = (PROT_READ | PROT_WRITE) as u32;
+const READ: Permissions = Permissions::of_mapping(1, 2);
+const WRITE: Permissions = Permissions::of_mapping(3, 2);
 
 fn event(pid: u32, tid: u32, kind: EventKind) -> Event {
     Event { time_ns: 0, pid, tid, kind }
@@ -9,14 +9,13 @@ fn event(pid: u32, tid: u32, kind: EventKind) -> Event {
 
 fn file(start: u64, end: u64, offset_bytes: u64, path: &str) -> EventKind {
     let inode = Some((7, path.len() as u64));
-    let mapped =
-        Mapped { start, end, offset_bytes, inode, protection: READ, flags: MAP_PRIVATE, path: path.into() };
+    let mapped = Mapped { start, end, offset_bytes, inode, permissions: READ, path: path.into() };
     EventKind::Map(Box::new(mapped))
 }
 
-fn anonymous(start: u64, end: u64, protection: u32) -> EventKind {
+fn anonymous(start: u64, end: u64, permissions: Permissions) -> EventKind {
     let path = "[anon]".into();
-    let mapped = Mapped { start, end, offset_bytes: 0, inode: None, protection, flags: MAP_PRIVATE, path };
+    let mapped = Mapped { start, end, offset_bytes: 0, inode: None, permissions, path };
     EventKind::Map(Box::new(mapped))
 }
 
@@ -145,12 +144,12 @@ fn lines_of_proc_maps() {
     let mapped = parse_maps_line(line).expect("a mapping");
     assert_eq!((mapped.start, mapped.end, mapped.offset_bytes), (0x7f0c_1a20_0000, 0x7f0c_1a22_8000, 0x2000));
     assert_eq!(mapped.inode, Some((0xfe << 20 | 1, 1234)));
-    assert_eq!(
-        (mapped.protection, mapped.flags, mapped.path.as_ref()),
-        (WRITE, MAP_PRIVATE, "/usr/lib/a b.so")
-    );
+    assert_eq!((mapped.permissions, mapped.path.as_ref()), (WRITE, "/usr/lib/a b.so"));
     let anonymous = parse_maps_line("1000-2000 rw-s 00000000 00:00 0 ").expect("a mapping");
-    assert_eq!((anonymous.inode, anonymous.flags, anonymous.path.as_ref()), (None, MAP_SHARED, "[anon]"));
+    assert_eq!(
+        (anonymous.inode, anonymous.permissions.text(), anonymous.path.as_ref()),
+        (None, "rw-s", "[anon]")
+    );
     let first =
         parse_maps_line("1000-2000 rw-s 00000000 00:01 0 /SYSV00000000 (deleted)").expect("a mapping");
     assert_eq!(first.inode, Some((1, 0)), "the first segment of System V shared memory");
@@ -175,8 +174,7 @@ fn of_too_many_files_the_later_ones_are_one_object() {
         end: 0x11_000,
         offset_bytes: 0,
         inode: Some((7, number)),
-        protection: READ,
-        flags: MAP_PRIVATE,
+        permissions: READ,
         path: format!("/build/{number}.o").into(),
     };
     let files = OBJECTS_MAX as u64 + 10;

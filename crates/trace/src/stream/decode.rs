@@ -1,6 +1,6 @@
 //! Records made into events.
 
-use prepage_core::{PageIndex, PageRange};
+use prepage_core::{PageIndex, PageRange, Permissions};
 use prepage_sys::perf::{FieldPlace, Mmap2, PerfError, Record, RecordKind, Sample, Source, Tracefs};
 
 use super::Uncounted;
@@ -159,8 +159,7 @@ fn mapped(map: &Mmap2<'_>) -> Mapped {
         offset_bytes: map.offset,
         // The first segment of System V shared memory has the inode 0. What is of no file has no device either.
         inode: (map.inode != 0 || device != 0).then_some((device, map.inode)),
-        protection: map.protection,
-        flags: map.flags,
+        permissions: Permissions::of_mapping(map.protection, map.flags),
         path: path.into(),
     }
 }
