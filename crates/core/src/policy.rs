@@ -126,11 +126,6 @@ pub trait ClusterPolicy {
         EntryState::default()
     }
 
-    /// Whether it remembers anything of an entry; if not, an [`EntryState`] need not be kept.
-    fn remembers(&self) -> bool {
-        true
-    }
-
     /// What to read from the first fault of an entry on, in this order and in the background, as far as it lies in the
     /// entry's window. Most policies: nothing.
     fn opening(&self) -> &[PageRange] {

@@ -13,10 +13,6 @@ pub struct Aligned {
 }
 
 impl ClusterPolicy for Aligned {
-    fn remembers(&self) -> bool {
-        false
-    }
-
     fn hard(&self, _: &mut EntryState, fault: &FaultAt, _: &impl Residency) -> Cluster {
         let pages = u64::from(self.pages);
         let behind = fault.page.0 % pages;

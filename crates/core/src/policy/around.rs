@@ -16,10 +16,6 @@ pub struct Around {
 }
 
 impl ClusterPolicy for Around {
-    fn remembers(&self) -> bool {
-        false
-    }
-
     fn hard(&self, _: &mut EntryState, fault: &FaultAt, _: &impl Residency) -> Cluster {
         Cluster::around(fault.page, self.behind.into(), self.ahead.into())
     }
@@ -35,10 +31,6 @@ pub struct ReadAround {
 }
 
 impl ClusterPolicy for ReadAround {
-    fn remembers(&self) -> bool {
-        false
-    }
-
     fn hard(&self, _: &mut EntryState, fault: &FaultAt, _: &impl Residency) -> Cluster {
         let pages = u64::from(self.pages);
         let behind = fault.page.0.min(pages / 2);

@@ -44,27 +44,8 @@ linux-exec[:ra=R,map=M]   Linux, as if all were executable mappings
 slurp                     everything at the first fault
 predicted[:N]             what a profile says, and aligned clusters of N (16) for the rest";
 
-/// The words that can stand first, for the suggestion of the nearest.
-const NAMES: [&str; 18] = [
-    "none",
-    "random",
-    "around",
-    "fixed87",
-    "aligned",
-    "aligned16",
-    "sequential",
-    "obl",
-    "readaround",
-    "readaround32",
-    "adaptive",
-    "freebsd",
-    "context",
-    "linux",
-    "linux-data",
-    "linux-exec",
-    "slurp",
-    "predicted",
-];
+/// Words that can stand first and that [`GRAMMAR`] has in brackets only.
+const ALIASES: [&str; 5] = ["random", "fixed87", "aligned16", "readaround32", "freebsd"];
 
 /// One of the policies.
 ///
@@ -134,10 +115,6 @@ impl ClusterPolicy for Policy {
         each!(self, policy => policy.entry(window))
     }
 
-    fn remembers(&self) -> bool {
-        each!(self, policy => policy.remembers())
-    }
-
     fn opening(&self) -> &[PageRange] {
         each!(self, policy => policy.opening())
     }
@@ -164,6 +141,11 @@ impl ClusterPolicy for Policy {
 }
 
 impl Policy {
+    /// Whether it remembers anything of an entry between faults; if not, its [`EntryState`] need not be kept.
+    pub fn remembers(&self) -> bool {
+        matches!(self, Self::Adaptive(_) | Self::Linux(_))
+    }
+
     /// Whether its clusters have room for the page that was touched.
     pub fn has_pages(&self) -> bool {
         match self {
@@ -305,7 +287,8 @@ fn form(name: &str) -> &'static str {
 /// The name that `name` is most likely a misspelling of.
 fn nearest(name: &str) -> Option<&'static str> {
     let distance = |known: &&str| strsim::damerau_levenshtein(name, known);
-    NAMES.into_iter().min_by_key(distance).filter(|known| distance(known) <= known.len().div_ceil(2))
+    let names = GRAMMAR.lines().filter_map(|line| line.split([':', '[', ' ']).next());
+    names.chain(ALIASES).min_by_key(distance).filter(|known| distance(known) <= known.len().div_ceil(2))
 }
 
 #[cfg(test)]

@@ -32,10 +32,6 @@ impl Predicted {
 }
 
 impl ClusterPolicy for Predicted {
-    fn remembers(&self) -> bool {
-        false
-    }
-
     fn opening(&self) -> &[PageRange] {
         &self.opening
     }

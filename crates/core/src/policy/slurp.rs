@@ -7,10 +7,6 @@ use super::{Cluster, ClusterPolicy, EntryState, FaultAt, Holes, Residency};
 pub struct Slurp;
 
 impl ClusterPolicy for Slurp {
-    fn remembers(&self) -> bool {
-        false
-    }
-
     fn hard(&self, _: &mut EntryState, fault: &FaultAt, _: &impl Residency) -> Cluster {
         Cluster::new(fault.window, Holes::Skip)
     }
