@@ -88,36 +88,30 @@ pub fn read_touches<E>(
     wrong: impl Fn(TextError) -> E,
     mut touch: impl FnMut(u32, u64, u64) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut read_line = |content: &[u8], line, names: &mut Names| {
+    let mut touched = |content: &[u8], line| {
         let found = read_line(content, line, names).map_err(&wrong)?;
         found.map_or(Ok(()), |(object, page)| touch(object, page, line))
     };
-    let mut line = 1;
-    // The beginning of a line whose end has not been read.
-    let mut begun: Vec<u8> = Vec::new();
+    let (mut line, mut across) = (1, Vec::new());
     loop {
-        let read = text.fill_buf().map_err(|source| wrong(TextError::Read { line, source }))?;
-        if read.is_empty() {
-            break;
-        }
-        let mut rest = read;
-        while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
-            let content = if begun.is_empty() {
-                &rest[..end]
-            } else {
-                begun.extend_from_slice(&rest[..end]);
-                &begun
-            };
-            read_line(content, line, names)?;
-            begun.clear();
+        let failed = |source| wrong(TextError::Read { line, source });
+        let read = text.fill_buf().map_err(failed)?;
+        if let Some(end) = read.iter().rposition(|&byte| byte == b'\n') {
+            for content in read[..end].split(|&byte| byte == b'\n') {
+                touched(content, line)?;
+                line += 1;
+            }
+            text.consume(end + 1);
+        } else {
+            // A line that goes on beyond what has been read, or the last.
+            across.clear();
+            if text.read_until(b'\n', &mut across).map_err(failed)? == 0 {
+                return Ok(());
+            }
+            touched(&across, line)?;
             line += 1;
-            rest = &rest[end + 1..];
         }
-        begun.extend_from_slice(rest);
-        let len = read.len();
-        text.consume(len);
     }
-    read_line(&begun, line, names)
 }
 
 /// Object and page of a line that is a touch.
@@ -164,6 +158,22 @@ mod tests {
     fn both_forms_are_read() {
         assert_eq!(touches("# first\n4\n\n 28 \n16").unwrap(), [(0, 4), (0, 28), (0, 16)]);
         assert_eq!(touches("a,1\nb,c,2\na,3\n").unwrap(), [(0, 1), (1, 2), (0, 3)]);
+    }
+
+    #[test]
+    fn lines_are_the_same_however_they_are_cut_by_reads() {
+        let text = "a,10\n\n# twelve\nb,200\nlong name,30\na,4";
+        for capacity in 1..=text.len() {
+            let (mut names, mut all) = (Names::default(), Vec::new());
+            let cut = io::BufReader::with_capacity(capacity, text.as_bytes());
+            read_touches(cut, &mut names, identity, |object, page, line| {
+                all.push((object, page, line));
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(all, [(0, 10, 1), (1, 200, 4), (2, 30, 5), (0, 4, 6)], "{capacity}");
+            assert_eq!(names.names, ["a", "b", "long name"]);
+        }
     }
 
     #[test]
