@@ -71,7 +71,6 @@ pub mod page;
 pub mod patterns;
 pub mod pool;
 pub mod published;
-mod random;
 pub mod rates;
 pub mod reasons;
 pub mod start;

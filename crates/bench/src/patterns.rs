@@ -24,7 +24,7 @@ use prepage_sys::mapping::WritableMapping;
 use prepage_vm::{FlushError, Map, MapOptions, Pool, Vm, VmOptions};
 
 use crate::pool::{self, PoolError};
-use crate::random::Random;
+use prepage_core::random::SplitMix;
 
 /// Bytes that the pattern `large` reads and writes at once, as bonnie does.
 pub const BLOCK_BYTES: u64 = 16 << 10;
@@ -91,7 +91,7 @@ struct Files {
     directory: PathBuf,
     way: Way,
     vm: Option<Vm>,
-    random: Random,
+    random: SplitMix,
 }
 
 /// Runs the three patterns in `directory`, which holds nothing afterwards that was not there before, with a large file of `size_bytes`, so many
@@ -114,7 +114,7 @@ pub fn run(
         }
         Way::Calls | Way::Mmap => None,
     };
-    let random = Random(0x9e37_79b9_7f4a_7c15);
+    let random = SplitMix::new(0x9e37_79b9_7f4a_7c15);
     let mut files_of_run = Files { directory: own.path().to_owned(), way, vm, random };
     let mut phases = files_of_run.large(size_bytes)?;
     phases.extend(files_of_run.small(files)?);

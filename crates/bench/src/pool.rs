@@ -17,7 +17,7 @@ use prepage_sys::mapping::FileMapping;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_vm::{MakeError, MapError, MapOptions, Pool, Replacement, Vm, VmOptions};
 
-use crate::random::Random;
+use prepage_core::random::SplitMix;
 
 /// Memory of a worker that is not the VM's frames, in bytes, for a file of `size_bytes` and so many touches: the program and buffers (6 to 9
 /// MiB were measured, by memory.max_usage_in_bytes), words, sums and page tables, and the list of touches.
@@ -62,7 +62,7 @@ prepage_core::named! {
 impl Order {
     /// `count` touches of a file of `pages` pages, of which half fit into memory. The same each time.
     pub fn touches(self, pages: u64, count: u64) -> Vec<u64> {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut random = SplitMix::new(0x9e37_79b9_7f4a_7c15);
         match self {
             Self::Uniform => (0..count).map(|_| random.below(pages)).collect(),
             Self::Zipf => {
@@ -75,7 +75,7 @@ impl Order {
                 // Every number once: 2654435761 is a prime, and larger than any file's pages.
                 let scattered = |rank: usize| (rank as u64).wrapping_mul(2_654_435_761) % pages;
                 let at = |part: f64| sums.partition_point(|&sum| sum < part * total).min(sums.len() - 1);
-                let share = |random: &mut Random| (random.next() >> 16) as f64 / (1_u64 << 48) as f64;
+                let share = |random: &mut SplitMix| (random.next() >> 16) as f64 / (1_u64 << 48) as f64;
                 (0..count).map(|_| scattered(at(share(&mut random)))).collect()
             }
             Self::Scan => {

@@ -10,7 +10,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_residency::evict::EvictedFile;
 use prepage_residency::{Spot, evict, warm};
 
-use crate::random::Random;
+use prepage_core::random::SplitMix;
 
 prepage_core::named! {
     /// What the cache holds of the file when a run begins.
@@ -105,7 +105,7 @@ impl Subject {
     pub fn create(directory: &Path, size_bytes: u64) -> Result<Self, SubjectError> {
         let failed = |source| SubjectError::Create { directory: directory.to_owned(), source };
         let mut file = tempfile::tempfile_in(directory).map_err(failed)?;
-        let mut random = Random(size_bytes);
+        let mut random = SplitMix::new(size_bytes);
         let mut left = size_bytes;
         while left > 0 {
             let words = (0..1 << 16).flat_map(|_| random.next().to_le_bytes());

@@ -17,6 +17,7 @@
 //! | [`profile`] | which pages and names a program needs at its start, and how surely         |
 //! | [`device_figures`] | what a device can do                                             |
 //! | [`quantity`] | sizes and times as people write them                                     |
+//! | [`random`] | numbers that look random and are the same in every run                  |
 //! | [`launches`] | which programs are started when, and which are to be expected             |
 //! | [`idle`]  | when to bring them in, and whether that was worth it                        |
 //! | [`policy`] | which pages to bring in together when one is missing                     |
@@ -51,6 +52,7 @@ pub mod permissions;
 pub mod policy;
 pub mod profile;
 pub mod quantity;
+pub mod random;
 pub mod stack;
 pub mod tally;
 pub mod trace;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use prepage_core::{DeviceFigures, PAGE_SIZE};
 
 use crate::clock;
-use crate::random::SplitMix;
+use prepage_core::random::SplitMix;
 use sample::{Buffer, Sample};
 
 /// Reads at once that are tried.

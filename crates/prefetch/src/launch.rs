@@ -30,8 +30,8 @@ use crate::account::Told;
 use crate::ahead;
 use crate::beside::Beside;
 use crate::config::{self, Config};
-use crate::random::SplitMix;
 use crate::start::StartContext;
+use prepage_core::random::SplitMix;
 
 /// How long a program waits at most for word. Where all is well that takes a millisecond or two; a machine where it does not must
 /// still start its programs.

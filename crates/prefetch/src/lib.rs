@@ -58,7 +58,6 @@ pub mod measure;
 pub mod memory;
 pub mod persist;
 pub mod progress;
-mod random;
 mod resident;
 pub mod start;
 pub mod statistics;

@@ -1,6 +1,6 @@
 //! The few statistics a benchmark of start times needs.
 
-use crate::random::SplitMix;
+use prepage_core::random::SplitMix;
 
 /// A value with the interval that holds it with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,7 +49,7 @@ pub fn median_ratio(values: &[f64], base: &[f64]) -> Estimate {
     const RESAMPLES: usize = 2000;
     let mut random = SplitMix::new(0x5eed);
     let mut resample = |from: &[f64]| -> Vec<f64> {
-        (0..from.len()).map(|_| from[(random.next() % from.len() as u64) as usize]).collect()
+        (0..from.len()).map(|_| from[random.below(from.len() as u64) as usize]).collect()
     };
     let ratios: Vec<f64> =
         (0..RESAMPLES).map(|_| median(&resample(values)) / median(&resample(base))).collect();

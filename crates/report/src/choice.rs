@@ -1,6 +1,7 @@
 //! Which faults stand for all, where all would be too many.
 
 use prepage_core::FaultClass;
+use prepage_core::random::mix;
 
 use crate::costs::Costs;
 
@@ -30,7 +31,7 @@ impl Choice {
     /// Whether the fault in this row of the file, of this class, is chosen.
     pub fn takes(&self, class: FaultClass, row: u64) -> bool {
         let one_in = self.one_in[class as usize];
-        one_in == 1 || hash(row).is_multiple_of(one_in)
+        one_in == 1 || mix(row).is_multiple_of(one_in)
     }
 
     /// What is chosen of each class, where it is not all.
@@ -38,14 +39,6 @@ impl Choice {
         let thinned = FaultClass::ALL.iter().zip(self.one_in).filter(|(_, one_in)| *one_in > 1);
         thinned.map(|(class, one_in)| format!("one in {one_in} {} faults", class.name())).collect()
     }
-}
-
-/// splitmix64, whose every bit depends on every bit of `value`.
-fn hash(value: u64) -> u64 {
-    let mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
 }
 
 #[cfg(test)]

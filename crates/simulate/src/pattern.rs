@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use prepage_core::quantity::parse_size;
+use prepage_core::random::mix;
 use prepage_core::{PAGE_SIZE, PageIndex};
 
 /// The order.
@@ -189,14 +190,6 @@ impl Permutation {
             }
         }
     }
-}
-
-/// The output function of SplitMix64 (Steele, Lea, Flood 2014).
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

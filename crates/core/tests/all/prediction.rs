@@ -6,31 +6,27 @@ use prepage_core::profile::extent::Touches;
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName};
 use prepage_core::profile::worth::{expected_waste, miss_ns, threshold, worthwhile};
 use prepage_core::profile::{ColdStart, FileIdentity, Fingerprint, Profile};
+use prepage_core::random::SplitMix;
 use prepage_core::{DeviceFigures, PAGE_SIZE, PageIndex};
 
 type Pages = BTreeSet<u64>;
 
-/// SplitMix64: the same numbers in each run of the test.
-struct Random(u64);
+struct Random(SplitMix);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    fn new(seed: u64) -> Self {
+        Self(SplitMix::new(seed))
     }
 
     fn chance(&mut self, percent: u64) -> bool {
-        self.next() % 100 < percent
+        self.0.below(100) < percent
     }
 
     /// `count` pages in runs of up to 16 among the first 8000.
     fn pages(&mut self, count: usize) -> Pages {
         let mut pages = Pages::new();
         while pages.len() < count {
-            let (start, len) = (self.next() % 8000, 1 + self.next() % 16);
+            let (start, len) = (self.0.below(8000), 1 + self.0.below(16));
             pages.extend((start..start + len).take(count - pages.len()));
         }
         pages
@@ -121,7 +117,7 @@ fn the_worked_example_of_ageing() {
 
 #[test]
 fn after_a_change_nothing_is_wasted_from_the_fifth_start_on() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let (core, a, b) = (random.pages(600), random.pages(400), random.pages(400));
     let both = |more: &Pages| &core | more;
     for (before, after) in [(both(&a), both(&b)), (a.clone(), b.clone()), (both(&a), core.clone())] {
@@ -135,7 +131,7 @@ fn after_a_change_nothing_is_wasted_from_the_fifth_start_on() {
 
 #[test]
 fn inputs_in_turn_cost_nothing_with_a_role_each_and_do_not_thrash_in_one() {
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     let (core, a, b) = (random.pages(600), random.pages(400), random.pages(400));
     let runs: Vec<Pages> =
         (0..40u32).map(|run| &core | if run.is_multiple_of(2) { &a } else { &b }).collect();
@@ -188,7 +184,7 @@ fn costs_beside_simpler_ways() {
         "each page missing in 1 of 10",
         "400 of 1000 pages in 1 of 4",
     ] {
-        let runs = scenario(name, &mut Random(3));
+        let runs = scenario(name, &mut Random::new(3));
         let costs = [cost(&kept(&runs, usize::MAX)), cost(&kept(&runs, 1)), cost(&starts(&runs))];
         eprintln!(
             "{name:30} accumulate {:6.0}  keep last {:6.0}  counters {:6.0}",
@@ -262,7 +258,7 @@ fn names_and_files_that_no_start_uses_any_more_leave() {
 
 #[test]
 fn a_program_that_does_not_change_has_a_profile_that_comes_to_rest() {
-    let pages = Random(4).pages(50);
+    let pages = Random::new(4).pages(50);
     let mut profile = Profile::default();
     (0..60).for_each(|_| profile.observe(&exact(&pages)));
     let before = profile.clone();
@@ -285,7 +281,7 @@ fn neighbours_of_faults_count_half() {
 #[test]
 fn known_programs_are_observed_by_sample_and_more_after_a_sign_of_change() {
     let share = |profile: &Profile| (0..800).filter(|&n| profile.observation_due(Some(n))).count();
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let (a, b) = (random.pages(100), random.pages(100));
     let mut profile = Profile::default();
     assert_eq!(share(&profile), 800);
@@ -302,7 +298,7 @@ fn known_programs_are_observed_by_sample_and_more_after_a_sign_of_change() {
     // The program uses other pages in each start: that is not followed for ever.
     let mut observed = 0;
     for start in 0..200 {
-        if profile.observation_due(Some(random.next())) {
+        if profile.observation_due(Some(random.0.next())) {
             profile.observe(&exact(if start % 2 == 0 { &a } else { &b }));
             observed += 1;
         }

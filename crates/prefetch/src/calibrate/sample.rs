@@ -11,8 +11,8 @@ use rustix::fs::{Advice, OFlags};
 
 use super::CalibrateError;
 use super::device::without_device;
-use crate::random::SplitMix;
 use crate::resident::is_resident;
+use prepage_core::random::SplitMix;
 
 /// Largest single read of a [`Sample`].
 pub(super) const READ_BYTES_MAX: usize = 1 << 20;
