@@ -88,15 +88,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let bytes = (planned_bytes(&planned), untouched);
     let report = Report::new(args, &key, chill, read_ahead_kib, &figures, bytes, measurement.starts());
     let mut out = std::io::stdout().lock();
-    let printed = if args.json {
-        serde_json::to_writer_pretty(&mut out, &report).map_err(Into::into).and_then(|()| writeln!(out))
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
     } else {
-        report.print(&mut out)
-    };
-    match printed {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
+        report.print(&mut out)?;
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Says on a terminal which start comes next, in a line that is written over and in the end wiped.

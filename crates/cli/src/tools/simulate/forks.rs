@@ -16,10 +16,8 @@ pub fn run(path: &Path, json: bool) -> Result<()> {
     let file = File::open(path).with_context(context)?;
     let forked = replay(BufReader::new(file)).with_context(context)?;
     let text = if json { format!("{:#}", as_json(&forked)) } else { as_text(&forked) };
-    match writeln!(io::stdout().lock(), "{text}") {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    writeln!(io::stdout().lock(), "{text}")?;
+    Ok(())
 }
 
 fn as_json(forked: &Forked) -> serde_json::Value {

@@ -107,11 +107,9 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
         memory: memory.map(MemoryFaults::by_rule),
     };
     let mut out = io::stdout().lock();
-    let written = serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from);
-    match written.and_then(|()| writeln!(out)) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    serde_json::to_writer_pretty(&mut out, &report)?;
+    writeln!(out)?;
+    Ok(())
 }
 
 fn policy<'a>(args: &Args, input: &'a Input, row: &Row<'a>) -> Policy<'a> {

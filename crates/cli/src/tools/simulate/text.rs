@@ -32,10 +32,8 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
     if let Some(memory) = memory {
         parts.push(format!("faults with too little memory\n\n{}\n", memory_table(memory).trim_fmt()));
     }
-    match writeln!(io::stdout().lock(), "{}", parts.join("\n")) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    writeln!(io::stdout().lock(), "{}", parts.join("\n"))?;
+    Ok(())
 }
 
 /// How much was replayed, and what is missing.
