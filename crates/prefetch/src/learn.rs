@@ -9,8 +9,7 @@ use prepage_core::profile::observation::Observation;
 use prepage_observe::{ObserveError, ObserveOptions, Observer, Until};
 use prepage_profiles::program;
 use prepage_sys::signals::{ENDING, Signals};
-use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
-use rustix::event::{PollFd, PollFlags, poll};
+use prepage_sys::spawn::{HowEnded, spawn_waiting};
 
 /// How long a run is observed at most. It ends by itself once no file was touched for a second.
 const WINDOW: Duration = Duration::from_secs(600);
@@ -60,30 +59,12 @@ pub fn learn(command: &[OsString]) -> Result<Learned, LearnError> {
     let variables = observer.program_arguments();
     let child = waiting.go_with(&variables).map_err(start)?;
     let observation = std::thread::scope(|scope| {
-        scope.spawn(|| pass_signals_on(&signals, &child));
+        scope.spawn(|| signals.pass_on_until_end(&child));
         // Here, where it was attached: the thread that began a visit is the one that can end it.
         observer.follow(&until)
     });
     match child.wait().map_err(start)?.how {
         HowEnded::NotExecuted(source) => Err(start(source)),
         how => Ok(Learned { observation, how }),
-    }
-}
-
-/// Passes signals on to `child` until that has ended.
-fn pass_signals_on(signals: &Signals, child: &Child) {
-    loop {
-        let mut ready = [PollFd::new(signals, PollFlags::IN), PollFd::new(child, PollFlags::IN)];
-        let _ = poll(&mut ready, None);
-        let has_ended = !ready[1].revents().is_empty();
-        while let Ok(Some(arrived)) = signals.next() {
-            // The terminal's own keys reach the program without us.
-            if !arrived.by_kernel {
-                let _ = child.signal(arrived.signal);
-            }
-        }
-        if has_ended {
-            return;
-        }
     }
 }

@@ -4,6 +4,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+
+use crate::spawn::Child;
+
 /// Signals that ask a program to end: SIGINT, SIGQUIT, SIGTERM, SIGHUP.
 pub const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP];
 
@@ -71,6 +76,36 @@ impl Signals {
         // SAFETY: the struct is plain numbers, valid for any bytes; the kernel reads whole ones only.
         let info = unsafe { info.assume_init() };
         Ok(Some(Arrived { signal: info.ssi_signo as i32, by_kernel: info.ssi_code == libc::SI_KERNEL }))
+    }
+
+    /// Hands on to `child` what has arrived. The terminal's own keys reach it without this process.
+    ///
+    /// # Errors
+    /// When the signals cannot be read.
+    pub fn pass_on(&self, child: &Child) -> io::Result<()> {
+        while let Some(arrived) = self.next()? {
+            if !arrived.by_kernel {
+                // It can only fail because the child has just ended.
+                let _ = child.signal(arrived.signal);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on to `child` what arrives until it has ended. What came by then does not end this process later.
+    ///
+    /// # Errors
+    /// When the signals cannot be waited for or read.
+    pub fn pass_on_until_end(&self, child: &Child) -> io::Result<()> {
+        loop {
+            let mut fds = [PollFd::new(child, PollFlags::IN), PollFd::new(self, PollFlags::IN)];
+            retry_on_intr(|| poll(&mut fds, None))?;
+            let has_ended = !fds[0].revents().is_empty();
+            self.pass_on(child)?;
+            if has_ended {
+                return Ok(());
+            }
+        }
     }
 }
 

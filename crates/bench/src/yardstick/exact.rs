@@ -14,22 +14,14 @@ use prepage_sys::readahead::ReadAhead;
 #[error("touches cannot be recorded exactly: this user may not change the read-ahead and drop the caches")]
 pub struct ExactError(#[source] io::Error);
 
-/// The conditions, until this is dropped.
-#[derive(Debug)]
-pub struct Exact {
-    _restored_when_dropped: ReadAhead,
-}
-
-impl Exact {
-    /// Sets the read-ahead of all devices to 0 and drops all caches. Only root may.
-    ///
-    /// To be called while the process has one thread.
-    ///
-    /// # Errors
-    /// When either is not allowed.
-    pub fn begin() -> Result<Self, ExactError> {
-        let restored_when_dropped = ReadAhead::set(0).map_err(ExactError)?;
-        drop_caches().map_err(ExactError)?;
-        Ok(Self { _restored_when_dropped: restored_when_dropped })
-    }
+/// Sets the read-ahead of all devices to 0, until what this returns is dropped, and drops all caches. Only root may.
+///
+/// To be called while the process has one thread.
+///
+/// # Errors
+/// When either is not allowed.
+pub fn begin() -> Result<ReadAhead, ExactError> {
+    let restored_when_dropped = ReadAhead::set(0).map_err(ExactError)?;
+    drop_caches().map_err(ExactError)?;
+    Ok(restored_when_dropped)
 }

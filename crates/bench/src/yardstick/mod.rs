@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use exact::{Exact, ExactError};
+use exact::ExactError;
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::{PageIndex, PageRange};
@@ -102,7 +102,7 @@ pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), 
     let signals = Signals::take_over(&ENDING).map_err(YardstickError::Start)?;
     let probe = Probe { faults: FaultEvents::Ends, page_cache: PageCacheEvents::Added, ..Probe::default() };
     let mut stream = Stream::attach(waiting.pid(), &probe)?;
-    let _restored_when_dropped = Exact::begin()?;
+    let _restored_when_dropped = exact::begin()?;
     let sightings = Mutex::new(Sightings::default());
     let (attached, is_attached) = mpsc::sync_channel(1);
     let pid = waiting.pid();
@@ -127,12 +127,7 @@ pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), 
         };
         while !tracing.is_finished() {
             let _ = stream.wait(&[signals.as_fd()], Some(Duration::from_millis(20)));
-            while let Ok(Some(arrived)) = signals.next() {
-                // The terminal's own keys reach the program without us.
-                if !arrived.by_kernel {
-                    let _ = child.signal(arrived.signal);
-                }
-            }
+            let _ = signals.pass_on(&child);
             reader.read(stream.ripe());
         }
         reader.read(stream.finish());

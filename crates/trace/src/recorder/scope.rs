@@ -8,7 +8,6 @@ use prepage_sys::perf::PerfError;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::signals::Signals;
 use prepage_sys::spawn::{Child, Ended, HowEnded, Waiting};
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{Prepare, RecordError};
@@ -218,23 +217,8 @@ pub(super) struct Left {
 impl LeftRunning {
     /// Waits for its end, and hands on to it the signals that ask this process to end.
     pub fn wait(self) -> io::Result<HowEnded> {
-        loop {
-            let mut fds =
-                [PollFd::new(&self.child, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
-            match poll(&mut fds, None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            if !fds[0].revents().is_empty() {
-                return Ok(self.child.wait()?.how);
-            }
-            while let Some(arrived) = self.signals.next()? {
-                if !arrived.by_kernel {
-                    // It can only fail because the child has just ended, which the next round notices.
-                    let _ = self.child.signal(arrived.signal);
-                }
-            }
-        }
+        self.signals.pass_on_until_end(&self.child)?;
+        Ok(self.child.wait()?.how)
     }
 }
 
