@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prepage_core::ExactFacts;
-use prepage_trace::{ExactSource, Prepare};
+use prepage_trace::{Call, ExactSource, Prepare};
 
 use crate::armer::Armer;
 use crate::arming::Arming;
@@ -38,14 +38,14 @@ impl Exact {
         let state = Arc::clone(&self.0);
         let own_audit = std::env::var_os("LD_AUDIT");
         let options = ObserveOptions { program, own_audit, ..ObserveOptions::default() };
-        Prepare(Arc::new(move |pid| lock(&state).begin(pid, &options)))
+        Call(Arc::new(move |pid| lock(&state).begin(pid, &options)))
     }
 
     /// For [`prepage_trace::RecordOptions::exact`]: what was seen approximately. Disarms the command when the recording has
     /// ended.
     pub fn facts(&self) -> ExactSource {
         let state = Arc::clone(&self.0);
-        ExactSource(Arc::new(move |ended| {
+        Call(Arc::new(move |ended| {
             let mut state = lock(&state);
             if ended {
                 state.end();

@@ -17,9 +17,8 @@ use prepage_observe::sightings::{Place, Seen};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_profiles::identity::Skipped;
 use prepage_profiles::{Layer, Stores, chain};
-use prepage_sys::scheduling;
 use prepage_sys::signals::{ENDING, Signals};
-use rustix::process::{Resource, getrlimit, setrlimit};
+use prepage_sys::{open_files, scheduling};
 
 use crate::account::{Told, account, left_out, observed, with_left_out};
 use crate::calibrate::cache::Cache;
@@ -69,7 +68,7 @@ impl Beside<'_> {
     /// is observed.
     pub(crate) fn known(&self, profile: &Profile, cut: &[LeftOut], word: Option<Word>) {
         let Some(until) = &self.until() else { return };
-        allow_many_files();
+        open_files::allow_many();
         let choice = Choice::new(profile, self.options, self.is_kept);
         let mut engine = Engine::new(choice.planned.clone(), &choice.figures);
         engine.keep_within(Budget::of_process());
@@ -139,7 +138,7 @@ impl Beside<'_> {
     /// its files.
     pub(crate) fn unknown(&self, word: Option<Word>) {
         let Some(until) = &self.until() else { return };
-        allow_many_files();
+        open_files::allow_many();
         let guess = if self.options.prefetch { self.guess() } else { Profile::default() };
         let mut fetch = Fetch::default();
         if !guess.files.is_empty() {
@@ -347,14 +346,6 @@ fn own_read_bytes() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     let line = io.lines().find_map(|line| line.strip_prefix("read_bytes: "));
     line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
-}
-
-/// Lets this process (never the program) keep all files of a profile open: the usual soft limit is 1024, for the sake of
-/// programs that use select(2).
-fn allow_many_files() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 #[cfg(test)]

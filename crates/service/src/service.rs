@@ -12,12 +12,12 @@ use prepage_prefetch::launch::random;
 use prepage_profiles::Layer;
 use prepage_sys::exec_watch::Seen;
 use prepage_sys::file_handle::FileHandle;
+use prepage_sys::open_files;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_sys::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::awaited::{Awaited, Begun};
 use crate::confined::Confined;
@@ -93,7 +93,7 @@ impl Service {
     /// [`ServiceError`].
     pub fn run(options: &Options) -> Result<(), ServiceError> {
         let signals = Signals::take_over(&SIGNALS)?;
-        allow_many_files();
+        open_files::allow_many();
         // Threads have what the one that starts them has.
         let confined = Confined::begin();
         let (stop, stopper) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
@@ -426,11 +426,4 @@ impl Service {
         let (reading, hang) = self.fetches.threads();
         (launching, reading, hanging + hang)
     }
-}
-
-/// Prefetches keep the files of their profiles open.
-fn allow_many_files() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
 }

@@ -43,6 +43,7 @@
 //! | [`sigbus`]    | SIGBUS, resolved here or passed on                              |                 |
 //! | [`slot`]      | a value used in signal handlers while others take it away       |                 |
 //! | [`syscalls`]  | numbers of the calls that concern files                         |                 |
+//! | [`open_files`] | how many files this process may have open                     |
 //! | [`own_pages`] | a small program's own file read in one go when it starts        |                 |
 //! | [`ptrace`]    | stopping a process tree at its system calls                     | ptrace allowed  |
 //! | [`signals`]   | receiving signals as data, and keeping them away for a while    |                 |
@@ -82,6 +83,7 @@ pub mod mapping;
 pub mod memfd;
 pub mod memory_left;
 pub mod mounts;
+pub mod open_files;
 pub mod own_pages;
 pub mod page_flags;
 pub mod pagemap;

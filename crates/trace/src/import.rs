@@ -230,7 +230,8 @@ impl Importer {
 
     fn begin(&mut self, time_ns: u64) {
         self.origin_ns = time_ns;
-        let mut pairing = Pairing::new(time_ns).with_ends(self.ends.unwrap_or_default());
+        let mut pairing = Pairing::new(time_ns);
+        pairing.ends = self.ends.unwrap_or_default();
         let mut none = Vec::new();
         self.early.drain(..).for_each(|event| pairing.feed(&event, &mut none));
         self.pairing = Some(pairing);

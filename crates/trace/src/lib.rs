@@ -59,7 +59,7 @@ pub use pairing::Pairing;
 pub use prepage_sys::perf::PerfError;
 pub use probe::{FaultEvents, PageCacheEvents, Probe, Target};
 pub use recorder::{
-    ExactSource, LeftRunning, Prepare, RecordError, RecordOptions, Recorded, Recorder, Scope,
+    Call, ExactSource, LeftRunning, Prepare, RecordError, RecordOptions, Recorded, Recorder, Scope,
 };
 pub use space::{AddressSpaces, Mapping, Mappings, Resolved};
 pub use stream::{Counts, Stream, now_ns};

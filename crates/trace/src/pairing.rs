@@ -47,16 +47,20 @@ const RUNNING_MIN: usize = 1 << 14;
 ///   counts as copied, and a huge page counts as touched only where it was touched first.
 #[derive(Debug)]
 pub struct Pairing {
-    origin_ns: u64,
+    /// Faults' starts are counted from this time of CLOCK_MONOTONIC.
+    pub origin_ns: u64,
+    /// Only the faults that pass are kept; the others are counted.
+    pub filters: Filters,
+    /// What is taken off every cost.
+    pub probe_cost_ns: u64,
+    /// Which ends of faults the events include.
+    pub ends: Ends,
     spaces: AddressSpaces,
     /// Observed threads that have not ended, by thread id.
     running: HashMap<u32, Running>,
     threads: Vec<Thread>,
     stacks: Stacks,
-    filters: Filters,
     filtered_out: u64,
-    probe_cost_ns: u64,
-    ends: Ends,
     /// How often records were lost so far.
     losses: u64,
     /// So many threads make it worth looking which of them are gone.
@@ -123,30 +127,6 @@ impl Pairing {
             losses: 0,
             look_at: RUNNING_MIN,
         }
-    }
-
-    /// Counts faults' starts from `origin_ns`.
-    #[must_use]
-    pub fn with_origin(self, origin_ns: u64) -> Self {
-        Self { origin_ns, ..self }
-    }
-
-    /// Keeps only the faults that pass `filters`, and counts the others.
-    #[must_use]
-    pub fn with_filters(self, filters: Filters) -> Self {
-        Self { filters, ..self }
-    }
-
-    /// Takes `probe_cost_ns` off every cost.
-    #[must_use]
-    pub fn with_probe_cost(self, probe_cost_ns: u64) -> Self {
-        Self { probe_cost_ns, ..self }
-    }
-
-    /// Says which ends of faults the events will include.
-    #[must_use]
-    pub fn with_ends(self, ends: Ends) -> Self {
-        Self { ends, ..self }
     }
 
     /// Learns the threads and mappings of a process that was running before its events began.

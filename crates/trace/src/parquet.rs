@@ -22,7 +22,7 @@ pub use reader::read_trace;
 pub(crate) use recording::bound_tables;
 pub use recording::{Notice, Recording, RecordingError, record};
 pub use scan::{Batch, TraceFile, Wanted};
-pub use schema::{COLUMN_NAMES, FORMAT_VERSION};
+pub use schema::{FORMAT_VERSION, column_names};
 pub use stack_text::stack_text;
 pub use writer::{TraceWriter, write_trace};
 

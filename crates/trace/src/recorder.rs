@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use prepage_core::{ExactFacts, Fault, Object, Stack, Thread, TraceFacts};
+use prepage_sys::open_files;
 use prepage_sys::perf::PerfError;
 use prepage_sys::signals::{self, Signals};
 use prepage_sys::spawn::{HowEnded, spawn_waiting};
 use prepage_sys::tsc::Moment;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::calibrate::ProbeCost;
 use crate::event::{Event, EventKind};
@@ -58,25 +58,18 @@ pub struct RecordOptions {
 
 /// Called with the process id of a command that waits to begin, observed already. Returns environment variables to be set
 /// for it ([`prepage_sys::exec::exec_with`]).
-#[derive(Clone)]
-pub struct Prepare(pub Arc<PrepareFn>);
-
-/// See [`Prepare`].
-pub type PrepareFn = dyn Fn(u32) -> Vec<(&'static str, OsString)> + Send + Sync;
+pub type Prepare = Call<u32, Vec<(&'static str, OsString)>>;
 
 /// What tells which touches are not recorded exactly; called with whether the recording has ended.
+pub type ExactSource = Call<bool, ExactFacts>;
+
+/// What the recorder calls.
 #[derive(Clone)]
-pub struct ExactSource(pub Arc<dyn Fn(bool) -> ExactFacts + Send + Sync>);
+pub struct Call<A, R>(pub Arc<dyn Fn(A) -> R + Send + Sync>);
 
-impl std::fmt::Debug for ExactSource {
+impl<A, R> std::fmt::Debug for Call<A, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ExactSource")
-    }
-}
-
-impl std::fmt::Debug for Prepare {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Prepare")
+        f.write_str("Call")
     }
 }
 
@@ -201,17 +194,18 @@ impl Recorder {
             Scope::Processes(_) | Scope::System => (<&[OsString]>::default(), None),
         };
         let signals = Signals::take_over(&signals::ENDING).map_err(RecordError::Start)?;
-        allow_many_files();
+        // Each thread takes some open files for each CPU.
+        open_files::allow_many();
         let moment = Moment::now();
         let cost = ProbeCost::measure(&probe)?;
         let observing = Observing::begin(scope, waiting)?;
         let stream = Stream::attach_to(&observing.target(), &probe)?;
-        let mut pairing =
-            Pairing::new(0).with_filters(options.filters.clone()).with_probe_cost(cost.inside_ns);
+        let mut pairing = Pairing::new(0);
+        (pairing.filters, pairing.probe_cost_ns) = (options.filters.clone(), cost.inside_ns);
         let unread_maps = observing.seed(&mut pairing);
         // Not before: a page that was touched meanwhile may count as touched before its fault.
         let origin_ns = now_ns();
-        let pairing = pairing.with_origin(origin_ns);
+        pairing.origin_ns = origin_ns;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let facts = TraceFacts {
             command: command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect(),
@@ -410,11 +404,4 @@ fn probe(options: &RecordOptions) -> Probe {
         wakeup_bytes: options.frames.then_some(FRAMES_WAKEUP_BYTES),
         ..Probe::default()
     }
-}
-
-/// Each thread takes some open files for each CPU.
-fn allow_many_files() {
-    let limit = getrlimit(Resource::Nofile);
-    // Where it is refused, a process of many threads shows it as an error that names the limit.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

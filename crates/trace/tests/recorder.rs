@@ -539,7 +539,8 @@ fn the_cost_of_a_fault_is_what_it_takes_when_nobody_looks() {
         took(&mut alone);
         let mut stream = prepage_trace::Stream::attach(std::process::id(), &probe).expect("attached");
         prepage_sys::fresh_pages::touch(512).expect("memory");
-        let mut pairing = prepage_trace::Pairing::new(0).with_probe_cost(cost.inside_ns);
+        let mut pairing = prepage_trace::Pairing::new(0);
+        pairing.probe_cost_ns = cost.inside_ns;
         let mut faults = Vec::new();
         for event in stream.finish().filter(|event| event.tid == rustix::thread::gettid().as_raw_pid() as u32)
         {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use prepage_core::{FrameNumber, Object, ObjectId, StackId, Thread, ThreadIndex};
-use prepage_trace::parquet::{COLUMN_NAMES, TraceFile, Wanted, stack_text};
+use prepage_trace::parquet::{TraceFile, Wanted, column_names, stack_text};
 use rustc_hash::FxHashMap;
 
 use super::ExportError;
@@ -11,7 +11,7 @@ use crate::filter::{Filter, Sieve};
 
 pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut rows = csv::Writer::from_writer(out);
-    rows.write_record(COLUMN_NAMES).map_err(failed)?;
+    rows.write_record(column_names()).map_err(failed)?;
     let mut sieve = Sieve::new(filter);
     // What the numbers mean, once each was met.
     let mut objects: FxHashMap<ObjectId, Object> = FxHashMap::default();

@@ -116,15 +116,9 @@ pub(super) const COLUMNS: [Column; 18] = [
 ];
 
 /// Their names.
-pub const COLUMN_NAMES: [&str; COLUMNS.len()] = {
-    let mut names = [""; COLUMNS.len()];
-    let mut at = 0;
-    while at < names.len() {
-        names[at] = COLUMNS[at].name;
-        at += 1;
-    }
-    names
-};
+pub fn column_names() -> [&'static str; COLUMNS.len()] {
+    COLUMNS.map(|column| column.name)
+}
 
 /// The columns as Arrow knows them.
 pub(super) fn schema() -> SchemaRef {

@@ -1,0 +1,10 @@
+//! How many files this process may have open.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Lets this process have as many files open as its hard limit allows: the usual soft limit is 1024, for the sake of programs
+/// that use select(2). Where that is refused, the limit stays, and the open that goes beyond it fails.
+pub fn allow_many() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
