@@ -2,14 +2,17 @@
 
 use prepage_core::random::SplitMix;
 
-/// A value with the interval that holds it with 95 % confidence.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A ratio with the interval that holds it with 95 % confidence.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Estimate {
     /// Best estimate.
+    #[serde(rename = "ratio")]
     pub value: f64,
     /// Lower end of the interval.
+    #[serde(rename = "ratio_low")]
     pub low: f64,
     /// Upper end of the interval.
+    #[serde(rename = "ratio_high")]
     pub high: f64,
 }
 

@@ -175,9 +175,8 @@ struct Report<'a> {
 struct Pair<'a> {
     #[serde(flatten)]
     starts: &'a Comparison,
-    ratio: f64,
-    ratio_low: f64,
-    ratio_high: f64,
+    #[serde(flatten)]
+    ratio: Estimate,
 }
 
 /// Another way to start the program, against a plain cold start.
@@ -186,23 +185,8 @@ struct Other<'a> {
     name: &'a str,
     #[serde(flatten)]
     starts: &'a Starts,
-    ratio: f64,
-    ratio_low: f64,
-    ratio_high: f64,
-}
-
-impl<'a> Other<'a> {
-    fn new(name: &'a str, starts: &'a Starts, plain: &Starts) -> Self {
-        let Estimate { value, low, high } = median_ratio(&starts.wall_ms, &plain.wall_ms);
-        Self { name, starts, ratio: value, ratio_low: low, ratio_high: high }
-    }
-}
-
-impl<'a> Pair<'a> {
-    fn new(starts: &'a Comparison) -> Self {
-        let Estimate { value, low, high } = starts.ratio();
-        Self { starts, ratio: value, ratio_low: low, ratio_high: high }
-    }
+    #[serde(flatten)]
+    ratio: Estimate,
 }
 
 impl<'a> Report<'a> {
@@ -216,8 +200,12 @@ impl<'a> Report<'a> {
         starts: u32,
     ) -> Self {
         let others = figures.cold.iter().flat_map(|cold| {
-            figures.others.iter().map(|(name, starts)| Other::new(name, starts, &cold.plain))
+            figures.others.iter().map(|(name, starts)| {
+                let ratio = median_ratio(&starts.wall_ms, &cold.plain.wall_ms);
+                Other { name, starts, ratio }
+            })
         });
+        let pair = |starts: &'a Comparison| Pair { starts, ratio: starts.ratio() };
         Self {
             schema_version: SCHEMA_VERSION,
             command: readable(&args.command),
@@ -227,9 +215,9 @@ impl<'a> Report<'a> {
             read_ahead_kib,
             chill: figures.cold.is_some().then(|| chill.in_words()),
             resident_share_after_chill: figures.resident_share,
-            cold: figures.cold.as_ref().map(Pair::new),
+            cold: figures.cold.as_ref().map(pair),
             others: others.collect(),
-            warm: Pair::new(&figures.warm),
+            warm: pair(&figures.warm),
             planned_bytes,
             untouched_bytes,
             starts,
@@ -256,15 +244,12 @@ impl<'a> Report<'a> {
         writeln!(out, "{}", self.table().trim_fmt())?;
         for (name, pair) in [("cold", self.cold.as_ref()), ("warm", Some(&self.warm))] {
             let Some(pair) = pair else { continue };
-            writeln!(
-                out,
-                "prefetched / {name}: {:.2} (95 %: {:.2} to {:.2})",
-                pair.ratio, pair.ratio_low, pair.ratio_high
-            )?;
+            let Estimate { value, low, high } = pair.ratio;
+            writeln!(out, "prefetched / {name}: {value:.2} (95 %: {low:.2} to {high:.2})")?;
         }
         for other in &self.others {
-            let Other { name, ratio, ratio_low, ratio_high, .. } = other;
-            writeln!(out, "{name} / cold: {ratio:.2} (95 %: {ratio_low:.2} to {ratio_high:.2})")?;
+            let (name, Estimate { value, low, high }) = (other.name, other.ratio);
+            writeln!(out, "{name} / cold: {value:.2} (95 %: {low:.2} to {high:.2})")?;
         }
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         match self.untouched_bytes {
