@@ -22,7 +22,7 @@ pub struct Sweep {
 }
 
 /// One combination, and its starts. Without readers and holes: starts as the program is.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Point {
     /// The kernel's read-ahead in KiB; `None` as found.
     pub read_ahead_kib: Option<u64>,
@@ -56,10 +56,7 @@ impl Sweep {
         let point = |read_ahead_kib, readers_and_holes| Point {
             read_ahead_kib,
             readers_and_holes,
-            wall_ms: Vec::new(),
-            disk_read_bytes: Vec::new(),
-            disk_reads: Vec::new(),
-            disk_faults: Vec::new(),
+            ..Point::default()
         };
         let mut points = Vec::new();
         for &kib in &self.read_aheads_kib {

@@ -37,7 +37,7 @@ impl Default for Options {
 }
 
 /// What a trace says.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The run that was recorded.
     pub facts: TraceFacts,
@@ -87,27 +87,21 @@ impl Report {
         parts.for_each(|part| whole.merge(part));
         whole.slowest.compare();
         let (object_table, stack_table) = (names.objects(), names.stacks());
-        let stacks = whole.stacks.keys().flatten();
+        let stacks = whole.found.stacks.keys().flatten();
         let in_stacks = stacks.flat_map(|id| stack_table[id.index()].places.iter().copied());
-        let of_instructions = whole.codes.keys().copied().filter(|_| options.by.contains(&By::Symbol));
+        let of_instructions = whole.found.codes.keys().copied().filter(|_| options.by.contains(&By::Symbol));
         let symbols = Symbols::of(&object_table, of_instructions.chain(in_stacks));
         Ok(Self {
             facts: file.facts().clone(),
             filter: options.filter.clone(),
             faults_in_file: file.faults(),
             end_ns,
-            classes: whole.classes,
-            objects: whole.objects,
-            threads: whole.threads,
-            mappings: whole.mappings,
-            codes: whole.codes,
-            stacks: whole.stacks,
-            slices: whole.slices,
             slowest: whole.slowest.faults,
             object_table,
             thread_table: names.threads(),
             stack_table,
             symbols,
+            ..whole.found
         })
     }
 
@@ -173,13 +167,8 @@ struct Part<'a> {
     sieve: Sieve<'a>,
     needed: Wanted,
     slices_per_ns: f64,
-    classes: [Costs; FaultClass::ALL.len()],
-    objects: FxHashMap<Option<ObjectId>, Costs>,
-    threads: FxHashMap<ThreadIndex, Costs>,
-    mappings: FxHashMap<(Option<ObjectId>, Permissions), Costs>,
-    codes: FxHashMap<CodePlace, Costs>,
-    stacks: FxHashMap<Option<StackId>, Costs>,
-    slices: Vec<[Costs; FaultClass::ALL.len()]>,
+    /// Its groups.
+    found: Report,
     slowest: Slowest,
 }
 
@@ -192,52 +181,52 @@ impl<'a> Part<'a> {
             sieve: Sieve::new(&options.filter),
             needed: needed(options),
             slices_per_ns: slices as f64 / end_ns.max(1) as f64,
-            classes: std::array::from_fn(|_| Costs::with_percentiles()),
-            objects: FxHashMap::default(),
-            threads: FxHashMap::default(),
-            mappings: FxHashMap::default(),
-            codes: FxHashMap::default(),
-            stacks: FxHashMap::default(),
-            slices: vec![std::array::from_fn(|_| costs(percentiles)); slices],
+            found: Report {
+                classes: std::array::from_fn(|_| Costs::with_percentiles()),
+                slices: vec![std::array::from_fn(|_| costs(percentiles)); slices],
+                ..Report::default()
+            },
             slowest: Slowest { faults: Vec::new(), count: options.slowest, least_ns: 0 },
         }
     }
 
     fn add(&mut self, batch: &Batch<'_>) {
+        let found = &mut self.found;
         let percentiles = self.options.group_percentiles;
         for fault in batch.faults {
             if !self.sieve.passes(fault, batch.names) {
                 continue;
             }
-            self.classes[fault.class as usize].add(fault);
-            group(&mut self.objects, fault.object, percentiles).add(fault);
+            found.classes[fault.class as usize].add(fault);
+            group(&mut found.objects, fault.object, percentiles).add(fault);
             if self.needed.contains(Wanted::THREAD) {
-                group(&mut self.threads, fault.thread, percentiles).add(fault);
+                group(&mut found.threads, fault.thread, percentiles).add(fault);
             }
             if self.needed.contains(Wanted::PERMISSIONS) {
-                group(&mut self.mappings, (fault.object, fault.permissions), percentiles).add(fault);
+                group(&mut found.mappings, (fault.object, fault.permissions), percentiles).add(fault);
             }
             if self.needed.contains(Wanted::CODE) {
-                group(&mut self.codes, fault.code_place(), percentiles).add(fault);
+                group(&mut found.codes, fault.code_place(), percentiles).add(fault);
             }
             if self.needed.contains(Wanted::STACK) {
-                group(&mut self.stacks, fault.stack, percentiles).add(fault);
+                group(&mut found.stacks, fault.stack, percentiles).add(fault);
             }
             let slice = (fault.start_ns as f64 * self.slices_per_ns) as usize;
-            let slice = slice.min(self.slices.len() - 1);
-            self.slices[slice][fault.class as usize].add(fault);
+            let slice = slice.min(found.slices.len() - 1);
+            found.slices[slice][fault.class as usize].add(fault);
             self.slowest.add(fault);
         }
     }
 
     fn merge(&mut self, other: Self) {
-        self.classes.iter_mut().zip(&other.classes).for_each(|(tally, theirs)| tally.merge(theirs));
-        merge_groups(&mut self.objects, other.objects);
-        merge_groups(&mut self.threads, other.threads);
-        merge_groups(&mut self.mappings, other.mappings);
-        merge_groups(&mut self.codes, other.codes);
-        merge_groups(&mut self.stacks, other.stacks);
-        for (slice, theirs) in self.slices.iter_mut().zip(&other.slices) {
+        let (found, theirs) = (&mut self.found, other.found);
+        found.classes.iter_mut().zip(&theirs.classes).for_each(|(tally, theirs)| tally.merge(theirs));
+        merge_groups(&mut found.objects, theirs.objects);
+        merge_groups(&mut found.threads, theirs.threads);
+        merge_groups(&mut found.mappings, theirs.mappings);
+        merge_groups(&mut found.codes, theirs.codes);
+        merge_groups(&mut found.stacks, theirs.stacks);
+        for (slice, theirs) in found.slices.iter_mut().zip(&theirs.slices) {
             slice.iter_mut().zip(theirs).for_each(|(tally, theirs)| tally.merge(theirs));
         }
         other.slowest.faults.iter().for_each(|fault| self.slowest.add(fault));
