@@ -177,3 +177,21 @@ impl std::fmt::Debug for Masked {
         f.debug_struct("Masked").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spawn::spawn_waiting;
+
+    #[test]
+    fn what_arrives_as_the_child_ends_does_not_end_this_process_later() {
+        let child = spawn_waiting(&["true".into()]).expect("forked").go().expect("begun");
+        let signals = Signals::take_over(&[libc::SIGUSR1]).expect("taken over");
+        retry_on_intr(|| poll(&mut [PollFd::new(&child, PollFlags::IN)], None)).expect("ended");
+        // SAFETY: a signal of this thread, which is blocked.
+        unsafe { libc::raise(libc::SIGUSR1) };
+        signals.pass_on_until_end(&child).expect("ended");
+        // It would be delivered once the signals are given back.
+        assert_eq!(signals.next().expect("read"), None);
+    }
+}
