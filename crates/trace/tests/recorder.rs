@@ -550,11 +550,9 @@ fn the_cost_of_a_fault_is_what_it_takes_when_nobody_looks() {
         assert!(costs.len() >= 512);
         recorded.push(costs.iter().sum::<u64>() as f64 / costs.len() as f64);
     }
-    let median = |rounds: &mut Vec<f64>| {
-        rounds.sort_by(f64::total_cmp);
-        rounds[rounds.len() / 2]
-    };
-    let (alone, recorded) = (median(&mut alone), median(&mut recorded));
+    // In most rounds another thread may have had the processor for a while.
+    let least = |rounds: Vec<f64>| rounds.into_iter().fold(f64::INFINITY, f64::min);
+    let (alone, recorded) = (least(alone), least(recorded));
     println!("{alone:.0} ns a fault, recorded {recorded:.0} ns, probe {cost:?}");
     // The processor's way into the kernel and out of it lies outside of what is recorded.
     assert!(recorded < 1.25 * alone && recorded > 0.25 * alone, "{alone} {recorded} {cost:?}");
