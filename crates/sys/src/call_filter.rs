@@ -48,7 +48,10 @@ pub fn refuse(refused: &[(i64, When)]) -> io::Result<()> {
 }
 
 fn begin(refused: &[(i64, When)]) -> io::Result<()> {
-    let program = program(refused);
+    install(&program(refused))
+}
+
+pub(crate) fn install(program: &[sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).expect("the kernel takes 4096 instructions");
     let program = sock_fprog { len, filter: program.as_ptr().cast_mut() };
     rustix::thread::set_no_new_privs(true)?;
@@ -101,11 +104,11 @@ fn program(refused: &[(i64, When)]) -> Vec<sock_filter> {
     program
 }
 
-fn statement(code: u32, k: u32) -> sock_filter {
+pub(crate) fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-fn jump(comparison: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+pub(crate) fn jump(comparison: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (BPF_JMP | comparison | BPF_K) as u16, jt, jf, k }
 }
 

@@ -38,8 +38,10 @@ pub(crate) fn agree_on_first_touches(userfaultfd: BorrowedFd<'_>) -> Result<(), 
 
 /// The same, asked by a child process: where seccomp kills who calls userfaultfd, it dies instead of this one.
 pub(crate) fn probe_first_touches_in_child() -> Result<(), OpenError> {
-    // SAFETY: the child makes two system calls, allocates nothing, and leaves by _exit.
-    match unsafe { libc::fork() } {
+    // No signal tells of its end (the first argument): where SIGCHLD is ignored, the kernel would keep the result for itself.
+    // SAFETY: clone without CLONE_VM copies the process as fork does. The copy makes two system calls, allocates nothing, and leaves by
+    // _exit.
+    match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
         -1 => Err(OpenError::Other(io::Error::last_os_error())),
         0 => {
             let code = i32::from(probe_first_touches().is_err());
@@ -47,14 +49,73 @@ pub(crate) fn probe_first_touches_in_child() -> Result<(), OpenError> {
             unsafe { libc::_exit(code) }
         }
         child => {
-            let mut status = 0;
-            // SAFETY: `status` is a valid place for the result.
-            while unsafe { libc::waitpid(child, &mut status, 0) } == -1 {
+            // Of a child whose end is not seen nothing is known.
+            let mut status = -1;
+            // SAFETY: `status` is a valid place for the result. __WALL, for a child without exit signal.
+            while unsafe { libc::waitpid(child as libc::pid_t, &mut status, libc::__WALL) } == -1 {
                 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
                     break;
                 }
             }
             if status == 0 { Ok(()) } else { Err(OpenError::NotPermitted) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::mem::offset_of;
+
+    use libc::{BPF_ABS, BPF_JEQ, BPF_K, BPF_LD, BPF_RET, BPF_W};
+    use prepage_testing::{Need, unless_refused};
+
+    use crate::agent::may_arm;
+    use crate::call_filter::{install, jump, statement};
+    use crate::forked::Forked;
+
+    /// Where it counted as leave, the next to ask would be killed: the program.
+    #[test]
+    fn a_probe_that_is_killed_is_no_leave_even_where_nobody_waits_for_children() {
+        let filter = [
+            statement(BPF_LD | BPF_W | BPF_ABS, offset_of!(libc::seccomp_data, nr) as u32),
+            jump(BPF_JEQ, libc::SYS_userfaultfd as u32, 0, 1),
+            statement(BPF_RET | BPF_K, libc::SECCOMP_RET_KILL_PROCESS),
+            statement(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW),
+        ];
+        for disposition in [libc::SIG_DFL, libc::SIG_IGN] {
+            let child = Forked::new(|| {
+                // SAFETY: SIG_DFL and SIG_IGN install no code.
+                unsafe { libc::signal(libc::SIGCHLD, disposition) };
+                match install(&filter) {
+                    Err(error) => error.raw_os_error().unwrap_or(2),
+                    Ok(()) if may_arm().is_ok() => 1,
+                    Ok(()) => 0,
+                }
+            });
+            let code = child.unwrap().wait().unwrap().exit_status().expect("it is not killed");
+            let filtered =
+                if code == libc::EACCES { Err(io::Error::from_raw_os_error(code)) } else { Ok(code) };
+            let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+            match unless_refused(filtered, Need::Path("/proc/sys/kernel/seccomp".into()), denied) {
+                Some(code) => assert_eq!(code, 0, "1: it may arm; others: why the filter was refused"),
+                None => return,
+            }
+        }
+    }
+
+    /// Nothing else keeps it from one: what is refused above is refused for the filter.
+    #[test]
+    fn a_probe_in_a_child_finds_what_one_here_does() {
+        for disposition in [libc::SIG_DFL, libc::SIG_IGN] {
+            let child = Forked::new(|| {
+                // SAFETY: as above.
+                unsafe { libc::signal(libc::SIGCHLD, disposition) };
+                i32::from(
+                    super::probe_first_touches_in_child().is_ok() != super::probe_first_touches().is_ok(),
+                )
+            });
+            assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0));
         }
     }
 }
