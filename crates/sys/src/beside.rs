@@ -23,6 +23,9 @@ use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 /// - ends when `work` returns.
 ///
 /// To be called while the process has one thread: only that one exists in the new process.
+///
+/// # Errors
+/// Those of fork(2); and where the caller is to have a new namespace of processes whose process 1 this would be.
 pub fn run_beside_with(keep: Vec<OwnedFd>, work: impl FnOnce(Vec<OwnedFd>)) -> io::Result<()> {
     run_beside_from(keep, || (), |kept, ()| work(kept))
 }
@@ -33,6 +36,9 @@ pub fn run_beside_from<T>(
     first: impl FnOnce() -> T,
     work: impl FnOnce(Vec<OwnedFd>, T),
 ) -> io::Result<()> {
+    if children_are_elsewhere() {
+        return Err(io::Error::other("children of this process belong to another namespace of processes"));
+    }
     let adopts = adopts_orphans();
     // SAFETY: clone without CLONE_VM copies the process as fork does. The copy calls only fork and _exit, for
     // which the thread id cached by libc (which this raw call leaves stale) does not matter.
@@ -79,6 +85,14 @@ pub fn run_beside_from<T>(
             if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EAGAIN)) }
         }
     }
+}
+
+/// Whether the caller is in one PID namespace and its children will be in another (unshare -p, nsenter --no-fork). In a new one the
+/// first child is process 1, with whose end all others are killed and no more can be started: that is to be a child of the program.
+fn children_are_elsewhere() -> bool {
+    let inode = |name| Some(rustix::fs::stat(name).ok()?.st_ino);
+    // A new namespace has no inode as long as there is no process in it.
+    inode(c"/proc/self/ns/pid") != inode(c"/proc/self/ns/pid_for_children")
 }
 
 /// Whether orphans among the descendants of this process become its children.

@@ -146,6 +146,44 @@ fn where_the_kernel_refuses_to_show_anything() {
     }
 }
 
+/// A probe that is killed, in a process whose children's ends are kept from it.
+#[test]
+fn where_a_filter_kills_who_asks() {
+    let source = "#include <linux/filter.h>\n#include <linux/seccomp.h>\n#include <signal.h>\n#include <sys/prctl.h>\n\
+        #include <sys/syscall.h>\n#include <unistd.h>\n\
+        int main(int argc, char **argv) {\n\
+        struct sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),\n\
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),\n\
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};\n\
+        struct sock_fprog program = {4, filter};\n\
+        signal(SIGCHLD, argv[1][0] == 'i' ? SIG_IGN : SIG_DFL);\n\
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 125;\n\
+        execvp(argv[2], argv + 2);\n\
+        return 125;\n}\n";
+    for children in ["ignored", "default"] {
+        let place = Place::new();
+        let Some(kill) = built(&place, &["cc"], "kill", source) else { return };
+        let place = place.behind(&[&kill, children]);
+        place.same(&["/bin/true"]);
+        place.same(&["/usr/bin/python3", "-c", LOOK]);
+    }
+}
+
+/// The first child of who has asked for a new namespace of processes is process 1 there, and no more can be started once it has
+/// ended: it is the program's.
+#[test]
+fn who_has_asked_for_a_new_namespace_of_processes_starts_its_first() {
+    let place = Place::new();
+    if !has(Need::Mounts) {
+        return;
+    }
+    let place = place.behind(&["unshare", "-p"]);
+    place.same(&["sh", "-c", "sleep 0.2 & wait; echo done"]);
+    place.same(&["sh", "-c", "sh -c 'sh -c \"echo \\$\\$\"; true'"]);
+    let told = place.told(&["true"]);
+    assert!(told.contains("another namespace of processes"), "{told}");
+}
+
 #[test]
 fn static_programs() {
     let source = "#include <stdio.h>\n#include <unistd.h>\nint main(int c, char **v, char **e) { while (*e) puts(*e++); return 5; }\n";
