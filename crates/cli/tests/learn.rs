@@ -190,3 +190,30 @@ fn a_measurement_compares_like_with_like() {
     assert!(report["resident_share_after_chill"].as_f64().unwrap() < 0.5);
     assert!(report["untouched_bytes"].as_u64().unwrap() < report["planned_bytes"].as_u64().unwrap());
 }
+
+/// What starts prepage may ignore SIGCHLD: the kernel would keep no result of a child.
+#[test]
+fn an_ignored_end_of_children_is_the_programs_and_loses_no_result() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let _machine = machine();
+    let ignoring = |arguments: &[&str]| {
+        let prefix = ["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_prepage")];
+        sandbox.command("env", &[&prefix, arguments].concat()).current_dir(sandbox.path()).output().unwrap()
+    };
+    const SIGCHLD: u32 = 17;
+    for command in [&["learn", "-q", "--"][..], &["record", "-q", "--"]] {
+        let failed = ignoring(&[command, &["sh", "-c", "exit 3"]].concat());
+        assert_eq!(failed.status.code(), Some(3), "{command:?}: {}", text(&failed.stderr));
+        // Shells set it themselves.
+        let output = ignoring(&[command, &["grep", "SigIgn", "/proc/self/status"]].concat());
+        let ignored =
+            text(&output.stdout).trim().rsplit('\t').next().map(|mask| u64::from_str_radix(mask, 16));
+        assert_eq!(ignored.unwrap().unwrap() >> (SIGCHLD - 1) & 1, 1, "{command:?}");
+    }
+    assert_eq!(sandbox.profiles().len(), 2);
+    let measured = ignoring(&["measure", "--warm", "-n", "1", "--json", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(measured.status.code(), Some(0), "{}", text(&measured.stderr));
+}

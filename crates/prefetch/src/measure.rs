@@ -16,6 +16,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_sys::beside::adopt_orphans;
 use prepage_sys::disk_stat::DiskStat;
+use prepage_sys::exec::give_inherited;
 use prepage_sys::process_stat::ProcessStat;
 use serde::Serialize;
 
@@ -223,6 +224,7 @@ impl Bench<'_> {
         let (faults_before, read_before) = (children_disk_faults(), self.read_bytes());
         let mut process = Command::new(command[0]);
         process.args(&command[1..]).stdin(Stdio::null()).stdout(stdio(&out)?).stderr(stdio(&err)?);
+        give_inherited(&mut process);
         let began = Instant::now();
         let status = process.spawn().and_then(|mut child| child.wait()).map_err(failed)?;
         into.wall_ms.push(began.elapsed().as_secs_f64() * 1e3);

@@ -6,11 +6,14 @@
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bits 0 to 2: that standard stream was closed. Bit 3: SIGPIPE was ignored.
+/// Bits 0 to 2: that standard stream was closed. Bit 3: SIGPIPE was ignored. Bit 4: SIGCHLD was, before [`hear_of_children`].
 static INHERITED: AtomicU8 = AtomicU8::new(0);
 const SIGPIPE_IGNORED: u8 = 1 << 3;
+const SIGCHLD_IGNORED: u8 = 1 << 4;
 
 extern "C" fn note_inherited() {
     let mut noted = 0;
@@ -114,8 +117,34 @@ fn null_terminated<'a>(strings: impl Iterator<Item = &'a CStr>) -> Vec<*const li
     strings.map(CStr::as_ptr).chain([std::ptr::null()]).collect()
 }
 
+/// Has the kernel keep how children of this process ended until that is asked for, also where SIGCHLD was inherited as ignored:
+/// programs that this crate executes find it so.
+pub fn hear_of_children() {
+    // SAFETY: SIG_DFL installs no code.
+    if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_IGN {
+        INHERITED.fetch_or(SIGCHLD_IGNORED, Ordering::Relaxed);
+    }
+}
+
+/// Has `command` find SIGCHLD as this process was given it.
+pub fn give_inherited(command: &mut Command) {
+    if INHERITED.load(Ordering::Relaxed) & SIGCHLD_IGNORED != 0 {
+        // SAFETY: between fork and exec there is one system call.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+                Ok(())
+            })
+        };
+    }
+}
+
 pub(crate) fn restore_inherited() {
     let noted = INHERITED.load(Ordering::Relaxed);
+    if noted & SIGCHLD_IGNORED != 0 {
+        // SAFETY: SIG_IGN installs no code.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    }
     for stream in (0..3).filter(|stream| noted & (1 << stream) != 0) {
         // SAFETY: the descriptor is the /dev/null that the runtime put where there was none; nothing owns it.
         unsafe { libc::close(stream) };

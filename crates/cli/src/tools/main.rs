@@ -103,6 +103,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    prepage_sys::exec::hear_of_children();
     completion::answer();
     let matches = help::command().get_matches();
     let result = match Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()) {
