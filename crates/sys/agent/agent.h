@@ -131,6 +131,8 @@ HIDDEN void reads_all_streams(const struct link_map *libc);
 HIDDEN int target_prepare(const struct link_map *program, const char *library);
 /* `path`, or NULL for the file `fd`. `moves`: the child may change its directory first. */
 HIDDEN enum carrying target_takes(const char *path, int fd, int moves);
+/* What is lent to functions of libc: for who may leave them. */
+HIDDEN void exec_take_back(void);
 HIDDEN void exec_install(const struct link_map *program, const struct link_map *libc, const struct extent *table,
                          const char *library);
 

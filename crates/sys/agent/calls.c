@@ -20,6 +20,7 @@ enum act {
     USES,      /* libc itself reads the files of a set, here in `path` */
     SYSCALL,
     PRCTL,
+    JUMPS,
     COUNTS, /* all that is mapped: to lock it, or against the limits behind the resource `path` */
 };
 enum { NONE = -1 };
@@ -140,6 +141,12 @@ static const struct call calls[] = {
     {"gethostbyname", USES, OPENED, HOSTS, NONE},
     {"syscall", SYSCALL, 0, NONE, NONE},
     {"prctl", PRCTL, 0, NONE, NONE},
+    {"longjmp", JUMPS, 0, NONE, NONE},
+    {"_longjmp", JUMPS, 0, NONE, NONE},
+    {"siglongjmp", JUMPS, 0, NONE, NONE},
+    {"__longjmp_chk", JUMPS, 0, NONE, NONE},
+    {"setcontext", JUMPS, 0, NONE, NONE},
+    {"swapcontext", JUMPS, 0, NONE, NONE},
     {"mlockall", COUNTS, 0, NONE, NONE},
     {"setrlimit", COUNTS, 0, 0, NONE},
     {"setrlimit64", COUNTS, 0, 0, NONE},
@@ -363,6 +370,10 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
 {
     const struct call *call = &calls[stub];
     uintptr_t function = functions[stub];
+    if (call->act == JUMPS) {
+        exec_take_back();
+        return function;
+    }
     if (call->act == PRCTL && args[0] == SET_SECCOMP)
         sandbox_begins();
     if (call->act == COUNTS ? call->path == NONE || limits_space(args + call->path)
@@ -413,6 +424,7 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         log_syscall(args);
         break;
     case PRCTL:
+    case JUMPS:
     case COUNTS:
         break;
     }

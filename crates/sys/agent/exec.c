@@ -75,9 +75,10 @@ static void give_back(struct room *room)
         __atomic_store_n(&room->thread, NULL, __ATOMIC_RELEASE);
 }
 
+/* The user's own LD_AUDIT, which may be empty; NULL where there is none. */
 static const char *own_audit(char *const environment[])
 {
-    const char *audit = "";
+    const char *audit = NULL;
     for (; environment && *environment; environment++)
         if (starts(*environment, "LD_AUDIT="))
             audit = *environment + 9;
@@ -90,7 +91,7 @@ static size_t count_strings(char *const environment[])
     size_t count = 4;
     while (environment && environment[count - 4])
         count++;
-    return count <= SMALL && *own_audit(environment) ? SMALL + 1 : count;
+    return count <= SMALL && own_audit(environment) ? SMALL + 1 : count;
 }
 
 /* Fills `to`, which has room for three more strings than `from`. Always two strings more (see audit.c), the last ones. `room` is
@@ -98,7 +99,7 @@ static size_t count_strings(char *const environment[])
 static int extend(char **to, char *const from[], struct room *room)
 {
     const char *audit = own_audit(from);
-    if (*audit && (!room || length(audit) + length(audit_variable) + 2 > sizeof room->audit))
+    if (audit && (!room || length(audit) + length(audit_variable) + 2 > sizeof room->audit))
         return 0;
     for (; from && *from; from++) {
         if (starts(*from, "PREPAGE_AGENT="))
@@ -107,12 +108,12 @@ static int extend(char **to, char *const from[], struct room *room)
             *to++ = *from;
     }
     *to++ = audit_variable;
-    if (*audit) {
+    if (audit) {
         append(append(append(append(room->audit, "LD_AUDIT="), audit), ":"), library);
         to[-1] = room->audit;
     }
     *to++ = agent_variable;
-    if (*audit)
+    if (audit)
         *to++ = even_variable;
     *to = NULL;
     return 1;
@@ -303,50 +304,55 @@ static int agent_execle(const char *path, const char *first, ...)
 
 /* Neither on the stack, which a signal handler may leave by a jump, nor for two at once. */
 static struct {
-    int busy;
     char *const *before;
-    struct room *room;
+    struct room *room; /* NULL: nothing is lent */
 } lent;
 
-/* Extends the environment of the process itself, where no other thread can look at it meanwhile. */
-static int lend(void)
+/* Extends the environment of the process itself, where no other thread can look at it meanwhile. NULL where it does not. */
+static struct room *lend(void)
 {
     struct room *room = NULL;
-    if (!log_is_read() || !world_has_one_thread() || lent.busy)
-        return 0;
+    if (!log_is_read() || !world_has_one_thread() || lent.room)
+        return NULL;
     lent.before = *program_environ;
     if (!goes_along("/bin/sh", -1, CHILD, lent.before, &room, 1) || !extend(room->strings, lent.before, room)) {
         give_back(room);
-        return 0;
+        return NULL;
     }
-    lent.busy = 1;
     lent.room = room;
     *program_environ = room->strings;
-    return 1;
+    return room;
 }
 
-static void take_back(void)
+/* Whoever jumps may leave for good what runs inside libc. Where that is not left, its shell may still be started with what was
+ * lent: the memory stays. */
+void exec_take_back(void)
 {
-    if (*program_environ == lent.room->strings)
+    if (lent.room && *program_environ == lent.room->strings)
         *program_environ = lent.before;
-    give_back(lent.room);
-    lent.busy = 0;
+    lent.room = NULL;
+}
+
+static void take_back(struct room *room)
+{
+    if (room)
+        exec_take_back();
+    give_back(room);
 }
 
 static int agent_system(const char *command)
 {
-    int along = command && lend(), status = real_system(command);
-    if (along)
-        take_back();
+    struct room *room = command ? lend() : NULL;
+    int status = real_system(command);
+    take_back(room);
     return status;
 }
 
 static void *agent_popen(const char *command, const char *mode)
 {
-    int along = lend();
+    struct room *room = lend();
     void *stream = real_popen(command, mode);
-    if (along)
-        take_back();
+    take_back(room);
     return stream;
 }
 

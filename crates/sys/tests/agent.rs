@@ -105,6 +105,20 @@ fn constructors_find_no_descriptor_and_keep_their_own() {
 }
 
 #[test]
+fn the_users_own_empty_list_of_auditing_libraries_is_kept() {
+    let script = "printenv LD_AUDIT; /bin/sh -c 'printenv LD_AUDIT; echo $?'; exec /bin/sh -c 'printenv LD_AUDIT; echo $?'";
+    let start = || {
+        let mut command = command("/bin/sh", &["-c", script]);
+        command.env("LD_AUDIT", "");
+        command
+    };
+    let plain = start().output().unwrap();
+    let observed = observe(&mut start());
+    assert_eq!(observed.output, plain);
+    assert_eq!(observed.started().iter().filter(|path| path.ends_with("printenv")).count(), 3);
+}
+
+#[test]
 fn the_users_own_auditing_library_is_kept() {
     if !tool("gcc") {
         return;

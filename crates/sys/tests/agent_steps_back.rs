@@ -683,6 +683,50 @@ fn a_process_may_start_many_with_a_large_environment() {
     }
 }
 
+/// The agent's variables are in the environment of the process itself while libc starts a shell for it.
+#[test]
+fn who_jumps_out_of_system_finds_nothing_in_its_environment() {
+    let source = r#"
+        #include <setjmp.h>
+        #include <signal.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <sys/time.h>
+        #include <unistd.h>
+        extern char **environ;
+        static sigjmp_buf out, inside;
+        static void leave(int signal) {
+            if (!sigsetjmp(inside, 1)) siglongjmp(inside, signal);
+            siglongjmp(out, signal);
+        }
+        static void stay(int signal) {
+            if (!sigsetjmp(inside, 1)) siglongjmp(inside, signal);
+        }
+        static void shell(void (*handle)(int), const char *command) {
+            struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
+            struct itimerval soon = {.it_value = {.tv_usec = 300000}};
+            sigaction(SIGALRM, &action, NULL);
+            setitimer(ITIMER_REAL, &soon, NULL);
+            printf("%d\n", system(command));
+        }
+        int main(void) {
+            for (int n = 0; n < 3; n++) {
+                if (!sigsetjmp(out, 1)) shell(n < 2 ? leave : stay, "exec sleep 1 >/dev/null 2>&1");
+                for (char **variable = environ; *variable; variable++) puts(*variable);
+                fflush(stdout);
+            }
+            system("env");
+            return execl("/usr/bin/env", "env", (char *)0);
+        }"#;
+    for flags in [&[][..], &["-O2", "-D_FORTIFY_SOURCE=2"]] {
+        let Some(program) = built(flags, source) else { return };
+        let observed = same_with_and_without(program.to_str().unwrap(), &[]);
+        assert_eq!(carried(&observed, "sh"), Some(Carrying::Carried));
+        let sleeps = observed.started().iter().filter(|path| path.ends_with("sleep")).count();
+        assert_eq!(sleeps, 3);
+    }
+}
+
 #[test]
 fn other_namespaces_and_interposers_keep_their_own_functions() {
     if !tool("gcc") {
