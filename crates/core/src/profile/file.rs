@@ -272,14 +272,14 @@ pub(super) mod extents {
             return runs(d.bytes()?, room.as_mut());
         }
         let wrong = || Malformed::message("numbers of an extent");
-        let count = count(d)?;
+        let count = count(d)?.checked_sub(1).ok_or_else(wrong)?;
         let numbers = d.u64()?;
-        if numbers < NUMBERS || (count - 1) % numbers != 0 {
+        if numbers < NUMBERS || count % numbers != 0 {
             return Err(wrong());
         }
         let mut extents = Vec::new();
         let (mut end, mut rank) = (0u64, 0i64);
-        for _ in 0..(count - 1) / numbers {
+        for _ in 0..count / numbers {
             room.as_mut().take::<Extent>(1)?;
             let start = end.checked_add(d.u64()?).ok_or_else(wrong)?;
             // The offset of each page's last byte must be a number too.

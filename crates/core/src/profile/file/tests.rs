@@ -115,6 +115,19 @@ fn fields_of_other_versions_are_skipped_and_missing_ones_are_empty() {
 }
 
 #[test]
+fn a_list_of_extents_without_its_first_number_is_refused() {
+    let bytes = made(|e| {
+        let file = e.map(1).unwrap().u8(3).unwrap().array(1).unwrap().map(2).unwrap();
+        file.u8(4).unwrap().array(0).unwrap().u8(6).unwrap().u8(0).map(drop).unwrap();
+    });
+    let refused = decode(&bytes).unwrap_err();
+    assert!(
+        matches!(&refused, ProfileFileError::Malformed(why) if why.contains("numbers of an extent")),
+        "{refused}"
+    );
+}
+
+#[test]
 fn a_few_bytes_that_ask_for_gigabytes_are_refused() {
     let strings = made(|e| {
         let names = e.map(1).unwrap().u8(4).unwrap().array(8 << 20).unwrap();
