@@ -5,7 +5,7 @@
 //! before the rename there is the old one, after it the new one. Owner, permissions, extended attributes and times go
 //! with it; what cannot go is told.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -59,6 +59,8 @@ fn errno(what: &'static str) -> impl Fn(Errno) -> ReplaceError {
 
 /// Extended attributes that sign a content.
 const SIGNATURES: [&str; 2] = ["security.ima", "security.evm"];
+/// Who may use a file beside its owner and group; new files inherit one from the default list of their directory (acl(5)).
+const ACCESS_LIST: &CStr = c"system.posix_acl_access";
 /// The largest attribute and list of attributes that file systems keep.
 const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
 
@@ -186,16 +188,23 @@ impl Original {
             let given = rustix::fs::fchown(new, Some(Uid::from_raw(owner)), Some(Gid::from_raw(group)));
             given.map_err(|_| ReplaceError::Owner { owner })?;
         }
-        // After the owner, whose change takes away set-user-id bits and capabilities.
-        rustix::fs::fchmod(new, Mode::from_raw_mode(self.metadata.mode() & 0o7777))
-            .map_err(errno("the permissions cannot be kept"))?;
+        let permissions = errno("the permissions cannot be kept");
         let mut lost = Vec::new();
-        let inherited = attributes(new).unwrap_or_default();
+        let inherited = attributes(new).map_err(&permissions)?;
+        let has_list =
+            |attributes: &[(CString, Vec<u8>)]| attributes.iter().any(|(name, _)| **name == *ACCESS_LIST);
+        if has_list(&inherited) && !has_list(&self.attributes) {
+            rustix::fs::fremovexattr(new, ACCESS_LIST).map_err(&permissions)?;
+        }
         for (name, value) in self.attributes.iter().filter(|one| !inherited.contains(one)) {
-            if let Err(error) = rustix::fs::fsetxattr(new, name, value, XattrFlags::empty()) {
-                lost.push(format!("{} ({})", name.to_string_lossy(), io::Error::from(error)));
+            match rustix::fs::fsetxattr(new, name, value, XattrFlags::empty()) {
+                Ok(()) => {}
+                Err(error) if **name == *ACCESS_LIST => return Err(permissions(error)),
+                Err(error) => lost.push(format!("{} ({})", name.to_string_lossy(), io::Error::from(error))),
             }
         }
+        // After the owner, whose change takes away set-user-id bits, and the access list, whose mask these permissions are.
+        rustix::fs::fchmod(new, Mode::from_raw_mode(self.metadata.mode() & 0o7777)).map_err(permissions)?;
         let time = |s, ns| Timespec { tv_sec: s, tv_nsec: ns as _ };
         let times = Timestamps {
             last_access: time(self.metadata.atime(), self.metadata.atime_nsec()),
@@ -331,6 +340,50 @@ mod tests {
         let mut old = String::new();
         (&open).read_to_string(&mut old).unwrap();
         assert_eq!(old, "0123456789", "who has it open keeps it");
+    }
+
+    /// What a file inherits from the default list of its directory is not what the old file allowed.
+    #[test]
+    fn access_stays_what_it_was_where_the_directory_has_a_default_list() {
+        const LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+        // include/uapi/linux/posix_acl_xattr.h: the version, then tag, permissions and id of each entry. The owner; user 1000; the
+        // group; the mask of both; others.
+        let list = |user: u16, group: u16| {
+            let entries = [
+                (1, 6, u32::MAX),
+                (2, user, 1000),
+                (4, group, u32::MAX),
+                (16, user, u32::MAX),
+                (32, 0, u32::MAX),
+            ];
+            let entry = |(tag, may, id): (u16, u16, u32)| {
+                [&tag.to_le_bytes()[..], &may.to_le_bytes(), &id.to_le_bytes()].concat()
+            };
+            [2u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat()
+        };
+        for own in [None, Some(list(4, 0))] {
+            let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            let path = file(dir.path());
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();
+            let set = own.as_ref().map(|own| rustix::fs::setxattr(&path, LISTS[0], own, XattrFlags::empty()));
+            let default = rustix::fs::setxattr(dir.path(), LISTS[1], &list(7, 7), XattrFlags::empty());
+            if [set.unwrap_or(Ok(())), default].contains(&Err(Errno::OPNOTSUPP)) {
+                prepage_testing::skip(
+                    prepage_testing::Need::Path("a file system with access lists".into()),
+                    "none here",
+                );
+                return;
+            }
+            let access = || {
+                let mut value = [0; 256];
+                let len = rustix::fs::getxattr(&path, LISTS[0], &mut value[..]);
+                (fs::metadata(&path).unwrap().mode(), len.map(|len| value[..len].to_vec()))
+            };
+            let before = access();
+            assert_eq!(before.1, own.ok_or(Errno::NODATA));
+            Original::open(&path).unwrap().replace(&change()).unwrap();
+            assert_eq!(access(), before);
+        }
     }
 
     #[test]
