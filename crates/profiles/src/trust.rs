@@ -6,10 +6,9 @@
 //! root's or the user's own.
 
 use std::fmt;
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -102,22 +101,31 @@ fn judge(stat: &Stat, uid: u32) -> Result<(), Untrusted> {
 /// # Errors
 /// As the file system says.
 pub fn create_directory(directory: &Path, mode: u32) -> io::Result<()> {
-    let missing = directory.ancestors().take_while(|one| !one.as_os_str().is_empty() && !one.exists());
-    for one in missing.collect::<Vec<_>>().into_iter().rev() {
-        match DirBuilder::new().mode(mode).create(one) {
-            Ok(()) => {
-                // One that somebody has put in its place by now stays as it is.
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let made = rustix::fs::open(one, flags, Mode::empty())?;
-                if rustix::fs::fstat(&made)?.st_uid == rustix::process::geteuid().as_raw() {
-                    rustix::fs::fchmod(made, Mode::from_raw_mode(mode))?;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && one.is_dir() => {}
-            Err(error) => return Err(error),
-        }
+    Ok(made(directory, Mode::from_raw_mode(mode)).map(drop)?)
+}
+
+/// The same; holds each directory open in which another is made, so that what replaces one on the way changes nothing.
+fn made(directory: &Path, mode: Mode) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let path = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    match rustix::fs::open(path, flags | OFlags::PATH, Mode::empty()) {
+        Err(Errno::NOENT) => {}
+        present => return present,
     }
-    Ok(())
+    let (above, name) = (directory.parent(), directory.components().next_back());
+    let (Some(above), Some(name)) = (above, name) else { return Err(Errno::NOENT) };
+    let (above, name) = (made(above, mode)?, name.as_os_str());
+    match rustix::fs::mkdirat(&above, name, mode) {
+        Ok(()) => {}
+        Err(Errno::EXIST) => return rustix::fs::openat(above, name, flags | OFlags::PATH, Mode::empty()),
+        Err(error) => return Err(error),
+    }
+    // One that somebody has put in its place by now stays as it is.
+    let made = rustix::fs::openat(above, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    if rustix::fs::fstat(&made)?.st_uid == rustix::process::geteuid().as_raw() {
+        rustix::fs::fchmod(&made, mode)?;
+    }
+    Ok(made)
 }
 
 /// Opens `directory` for the user `uid`.
@@ -227,6 +235,62 @@ mod tests {
         for unsafe_mode in [0o777, 0o1777, 0o775] {
             mode(&maps, unsafe_mode);
             assert!(matches!(read(&maps, "a/f"), Err(Refused::Untrusted { path, .. }) if path == maps));
+        }
+    }
+
+    #[test]
+    fn missing_directories_are_made_and_others_stay_as_they_are() {
+        let (_dir, maps) = place();
+        let modes = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        mode(&maps.join("a"), 0o711);
+        symlink("a", maps.join("link")).unwrap();
+        create_directory(&maps.join("link/b/../b/c"), 0o750).unwrap();
+        assert_eq!(["a", "a/b", "a/b/c"].map(|name| modes(&maps.join(name))), [0o711, 0o750, 0o750]);
+        create_directory(&maps.join("a/b"), 0o700).unwrap();
+        assert_eq!(modes(&maps.join("a/b")), 0o750);
+        symlink("nowhere", maps.join("dangling")).unwrap();
+        for name in ["a/f", "a/f/d", "dangling", "dangling/d"] {
+            assert!(create_directory(&maps.join(name), 0o700).is_err(), "{name}");
+        }
+        create_directory(Path::new("src"), 0o700).unwrap();
+    }
+
+    /// As somebody could whose directory root writes to.
+    #[test]
+    fn a_directory_on_the_way_that_is_replaced_leads_to_no_other() {
+        const NAMES: usize = 1000;
+        let dir = tempfile::tempdir().unwrap();
+        let [theirs, ours, way] = ["theirs", "ours", "way"].map(|name| dir.path().join(name));
+        [&theirs, &ours].into_iter().for_each(|one| fs::create_dir(one).unwrap());
+        let names = || (0..NAMES).map(|number| number.to_string());
+        for name in names() {
+            fs::create_dir(ours.join(&name)).unwrap();
+            mode(&ours.join(name), 0o700);
+        }
+        symlink(&theirs, &way).unwrap();
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let next = dir.path().join("next");
+                for to in [&ours, &theirs].into_iter().cycle() {
+                    symlink(to, &next).unwrap();
+                    fs::rename(&next, &way).unwrap();
+                    if is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+            for name in names() {
+                create_directory(&way.join(name), 0o755).unwrap();
+            }
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        for name in names() {
+            assert_eq!(
+                fs::metadata(ours.join(&name)).unwrap().permissions().mode() & 0o7777,
+                0o700,
+                "{name}"
+            );
         }
     }
 
