@@ -1,14 +1,16 @@
 //! How much there is for guesses.
 //!
-//! Half of the memory that is available, of the machine and of each control group that this process is in, and nothing
-//! once somebody waits for memory. What is read ahead can be dropped again at any time, but to make room for it the
+//! Half of the memory that is available, of the machine, of each control group that this process is in and of the NUMA node that it runs
+//! on, and nothing once somebody waits for memory. What is read ahead can be dropped again at any time, but to make room for it the
 //! kernel may drop what is needed more. Of tasks, where there is a limit, a quarter
 //! of what is left but for those that a large program begins with.
 
+mod node;
 mod tasks;
 
 use std::fs;
 
+use node::Node;
 use prepage_sys::cgroup::Memberships;
 use prepage_sys::memory_left::Cgroups;
 pub use prepage_sys::memory_left::available_kib;
@@ -25,6 +27,8 @@ const STALLED_US_MAX: u64 = 2_000;
 #[derive(Debug)]
 pub struct Budget {
     cgroups: Cgroups,
+    /// The node that what is read comes to; `None` where it does not matter.
+    node: Option<Node>,
     threads: u32,
     /// Microseconds that tasks have waited for memory, by each file that tells.
     stalled_us: Vec<u64>,
@@ -38,12 +42,18 @@ impl Budget {
 
     /// That of this process, whose control groups are known.
     pub fn of(memberships: &Memberships) -> Self {
-        Self::with(Cgroups::of(memberships), tasks::to_spare(memberships))
+        Self { node: Node::of_cpu(), ..Self::with(Cgroups::of(memberships), tasks::to_spare(memberships)) }
+    }
+
+    /// The same for what is wanted in memory whichever program uses it: other nodes take what has no room on this one.
+    #[must_use]
+    pub fn of_all_nodes(self) -> Self {
+        Self { node: None, ..self }
     }
 
     fn with(cgroups: Cgroups, threads: u32) -> Self {
         let stalled_us = stalls(&cgroups);
-        Self { cgroups, threads, stalled_us }
+        Self { cgroups, node: None, threads, stalled_us }
     }
 
     /// How many threads may be started so that the program and others find some left below the limits on them.
@@ -61,7 +71,9 @@ impl Budget {
         } else {
             available_kib().map_or(wanted_bytes, |kib| wanted_bytes.min(share(kib * 1024)))
         };
-        self.cgroups.available_bytes().map_or(machine, |bytes| machine.min(share(bytes)))
+        let node = self.node.as_ref().and_then(Node::available_bytes);
+        let others = self.cgroups.available_bytes().into_iter().chain(node);
+        others.fold(machine, |least, bytes| least.min(share(bytes)))
     }
 
     /// Whether memory has become short since the beginning, by whomever: there is next to none left for `more_bytes`, or
@@ -132,6 +144,25 @@ mod tests {
         assert!(budget.is_short_for(4 << 20), "20 MB are left");
         write("memory.current", "1000001000");
         assert_eq!(budget.share_of(4096), 0);
+    }
+
+    #[test]
+    fn a_nearly_full_node_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = || Some(Node { directory: dir.path().into() });
+        let budget = Budget { node: node(), ..Budget::of_threads(1) };
+        let left = |kib: u64| {
+            let text = format!(
+                "Node 1 MemTotal: 9000000 kB\nNode 1 MemFree: {kib} kB\nNode 1 Inactive(file): 0 kB\n"
+            );
+            fs::write(dir.path().join("meminfo"), text).unwrap();
+        };
+        left(100 << 10);
+        assert_eq!(budget.share_of(1 << 30), ((100 << 20) - RESERVE_BYTES) / 2);
+        assert!(!budget.is_short_for(4 << 20));
+        left(20 << 10);
+        assert!(budget.is_short_for(4 << 20));
+        assert!(!budget.of_all_nodes().is_short_for(4 << 20));
     }
 
     #[test]

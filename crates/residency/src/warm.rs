@@ -78,7 +78,7 @@ pub struct Warmed<'a> {
 /// Reads what is absent of `spots` into memory, at most `limit_bytes`: where `None`, half of the memory available.
 /// Then looks whether it is there.
 pub fn warm(spots: &[Spot], limit_bytes: Option<u64>) -> Warmed<'_> {
-    let limit_bytes = limit_bytes.unwrap_or_else(|| Budget::of_process().share_of(u64::MAX));
+    let limit_bytes = limit_bytes.unwrap_or_else(|| Budget::of_process().of_all_nodes().share_of(u64::MAX));
     let mut warmed = Warmed::default();
     let readers = Readers::default();
     let (pieces, waiting) = sync_channel(QUEUE);
