@@ -68,8 +68,14 @@ pub enum Missing {
         /// How many faults.
         faults: u64,
     },
-    /// Disk faults are indistinguishable from others, and have their classes.
-    #[error("disk faults stand among the others: perf did not record which read from disk")]
+    /// Faults that read nothing from disk were not recorded.
+    #[error("faults that read nothing from disk are missing: perf recorded major-faults alone")]
+    MinorFaults,
+    /// Faults that read from disk were not recorded.
+    #[error("faults that read from disk are missing: perf recorded minor-faults alone")]
+    MajorFaults,
+    /// Which faults read from disk is not known: they have the classes of others, or are unseen.
+    #[error("which faults read from disk is not known: perf did not record it")]
     DiskFaults,
     /// No fault has a cost.
     #[error("no costs: perf did not record both the beginning and the end of faults")]
@@ -119,6 +125,8 @@ impl Missing {
             Self::Sampled { .. }
             | Self::OutsideSystemCalls
             | Self::Descendants
+            | Self::MinorFaults
+            | Self::MajorFaults
             | Self::DiskFaults
             | Self::Costs => Some("perf record -e page-faults,minor-faults,major-faults -c 1 -d -- CMD"),
             Self::Lost { .. } => {
@@ -171,6 +179,8 @@ impl TraceFacts {
             ),
             some(self.survivors, Missing::StillRunning { processes: self.survivors }).filter(|_| of_command),
             some(self.outside_faults, Missing::Outside { faults: self.outside_faults }),
+            imported.filter(|from| from.minor_missing).map(|_| Missing::MinorFaults),
+            imported.filter(|from| from.major_missing).map(|_| Missing::MajorFaults),
             imported.filter(|from| from.disk_unknown).map(|_| Missing::DiskFaults),
             imported.filter(|from| from.costs_unknown).map(|_| Missing::Costs),
             (!self.unread_maps.is_empty()).then(|| Missing::Mappings { pids: self.unread_maps.clone() }),
@@ -223,6 +233,8 @@ mod tests {
         let imported = |imported| TraceFacts { imported: Some(imported), ..TraceFacts::default() };
         vec![
             imported(ImportFacts { sampled: Some("one event in 20".into()), ..ImportFacts::default() }),
+            imported(ImportFacts { minor_missing: true, ..ImportFacts::default() }),
+            imported(ImportFacts { major_missing: true, ..ImportFacts::default() }),
             imported(ImportFacts { disk_unknown: true, ..ImportFacts::default() }),
             imported(ImportFacts { program_hidden: true, ..ImportFacts::default() }),
             imported(ImportFacts { descendants_hidden: true, ..ImportFacts::default() }),

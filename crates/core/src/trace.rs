@@ -130,7 +130,11 @@ pub struct ImportFacts {
     pub file: String,
     /// The events that were recorded.
     pub events: Vec<String>,
-    /// Whether disk faults are indistinguishable from others, and have their classes.
+    /// Whether faults that read nothing from disk are missing, because the others alone were recorded.
+    pub minor_missing: bool,
+    /// Whether faults that read from disk are missing, because the others alone were recorded.
+    pub major_missing: bool,
+    /// Whether it is not known which faults read from disk: they have the classes of others, or are unseen.
     pub disk_unknown: bool,
     /// Whether the faults of the program's own instructions are missing, because the kernel's alone were recorded.
     pub program_hidden: bool,

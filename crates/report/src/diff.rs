@@ -114,8 +114,9 @@ impl Diff {
     /// nothing. `None` where `measure` is not known of both.
     pub fn percent(&self, measure: Measure) -> Option<f64> {
         let Change { before, after, .. } = &self.all;
+        let hides_disk = |gap: &Missing| matches!(gap, Missing::MajorFaults | Missing::DiskFaults);
         if measure.is_of_costs() && !(before.is_timed() && after.is_timed())
-            || measure.is_of_disk() && self.missing.iter().any(|gaps| gaps.contains(&Missing::DiskFaults))
+            || measure.is_of_disk() && self.missing.iter().flatten().any(hides_disk)
         {
             return None;
         }

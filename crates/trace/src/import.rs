@@ -284,6 +284,7 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
         SamplingPolicy::Frequency(hertz) => Some(format!("up to {hertz} events a second")),
         SamplingPolicy::NoSampling => None,
     });
+    let [any, minor, major] = [Kind::Any, Kind::Minor, Kind::Major].map(|kind| kinds.contains(&Some(kind)));
     let any_has = |flag| faults.clone().any(|(event, _)| event.attr.flags.contains(flag));
     TraceFacts {
         command: command.into_iter().map(str::to_owned).collect(),
@@ -294,9 +295,10 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
             tool: format!("perf {}", text(file.perf_version())).trim_end().to_owned(),
             file: path.to_string_lossy().into_owned(),
             events: faults.clone().map(|(event, kind)| samples::event_name(event, *kind)).collect(),
-            disk_unknown: kinds.contains(&Some(Kind::Any)) && !kinds.contains(&Some(Kind::Major)),
-            costs_unknown: !(kinds.contains(&Some(Kind::Any))
-                && (kinds.contains(&Some(Kind::Minor)) || kinds.contains(&Some(Kind::Major)))),
+            minor_missing: !any && !minor,
+            major_missing: !any && !major,
+            disk_unknown: any && !major,
+            costs_unknown: !(any && (minor || major)),
             sampled,
             // As `:k` has it.
             program_hidden: any_has(AttrFlags::EXCLUDE_USER),

@@ -107,6 +107,22 @@ fn ends_of_faults_alone_keep_their_calls() {
 }
 
 #[test]
+fn events_of_one_kind_of_fault_lack_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let facts = |events: &str| {
+        let path = record(dir.path(), &["-e", events, "-c", "1", "-d"], &["ls", "/"])?;
+        Some(import(&path).unwrap().1.facts)
+    };
+    let Some(both) = facts("minor-faults,major-faults") else { return };
+    assert_eq!(both.missing(), [Missing::Costs]);
+    for (event, gap) in [("minor-faults", Missing::MajorFaults), ("major-faults", Missing::MinorFaults)] {
+        let alone = facts(event).unwrap();
+        assert_eq!(alone.unequal_gaps(&both), std::slice::from_ref(&gap), "{event}");
+        assert_eq!(alone.missing(), [gap, Missing::Costs]);
+    }
+}
+
+#[test]
 fn events_of_the_program_alone_hide_faults_in_system_calls() {
     let dir = tempfile::tempdir().unwrap();
     let events = ["-e", "page-faults:u,minor-faults:u,major-faults:u", "-c", "1", "-d"];

@@ -54,6 +54,8 @@ fn trace(faults: u64) -> Trace {
             tool: "perf 6.1".into(),
             file: "perf.data".into(),
             events: vec!["page-faults".into()],
+            minor_missing: true,
+            major_missing: true,
             disk_unknown: true,
             costs_unknown: true,
             program_hidden: true,
