@@ -82,7 +82,9 @@ impl<'a> Sieve<'a> {
 /// Whether `wanted` means the thread name `comm`: the kernel cuts names short (TASK_COMM_LEN).
 fn is_named(comm: &str, wanted: &str) -> bool {
     const COMM_BYTES: usize = 15;
-    comm == wanted || wanted.len() > COMM_BYTES && comm.as_bytes() == &wanted.as_bytes()[..COMM_BYTES]
+    comm == wanted
+        // As traces name it: of a letter that was cut, U+FFFD is left.
+        || wanted.len() > COMM_BYTES && comm == String::from_utf8_lossy(&wanted.as_bytes()[..COMM_BYTES])
 }
 
 fn remembered(known: &mut Vec<Option<bool>>, number: u32, decide: impl FnOnce() -> bool) -> bool {
@@ -102,5 +104,6 @@ mod tests {
         let cut = "a-name-that-is-";
         assert!(is_named(cut, cut) && is_named(cut, "a-name-that-is-long"));
         assert!(!is_named(cut, "a-name-that-is") && !is_named("a-name", "a-name-that-is-long"));
+        assert!(is_named("äääääää\u{fffd}", "ääääääää"), "cut inside a letter");
     }
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use object::read::ReadCache;
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 use prepage_core::{BuildId, CodePlace, Object, ObjectId};
+use prepage_trace::build_id::open_regular;
 use rustc_hash::FxHashMap;
 
 /// Where distributions put the symbols that they take out of programs.
@@ -125,8 +126,8 @@ fn one_an_address(mut functions: Vec<Function>) -> Vec<Function> {
 impl Functions {
     fn of(object: &Object) -> Result<Self, Unusable> {
         let mut functions = Self { segments: Vec::new(), functions: Vec::new() };
-        let file = File::open(&object.path).map_err(|_| Unusable::Unreadable)?;
-        let metadata = file.metadata().map_err(|_| Unusable::Unreadable)?;
+        let opened = open_regular(object.path.as_ref());
+        let (file, metadata) = opened.map_err(|_| Unusable::Unreadable)?;
         let found = functions.read(file, object.build_id, true)?;
         // The device is not compared: stacked file systems show another one here than in the kernel's events.
         let is_recorded = object.inode.is_some_and(|(_, inode)| inode == metadata.ino())
@@ -135,7 +136,7 @@ impl Functions {
             return Err(Unusable::Replaced);
         }
         let separate = found.and_then(|id| separate_symbols(&id));
-        if let Some(file) = separate.and_then(|path| File::open(path).ok()) {
+        if let Some((file, _)) = separate.and_then(|path| open_regular(&path).ok()) {
             // A damaged one is no reason to do without the file's own symbols.
             let _ = functions.read(file, found, false);
         }
@@ -284,6 +285,17 @@ mod tests {
         let places = [0, 1].map(|id| CodePlace { object: Some(ObjectId(id)), offset: 5 });
         let symbols = Symbols::of(&objects, places.into_iter());
         assert!(places.iter().all(|place| symbols.name(*place).is_none()) && symbols.replaced().is_empty());
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_program_is_not_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let pipe = dir.path().join("program");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("a pipe");
+        let object = Object::new(pipe.to_str().expect("plain"), Some((1, 1)));
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(Functions::of(&object).is_err()));
+        assert_eq!(is_done.recv_timeout(std::time::Duration::from_secs(10)), Ok(true));
     }
 
     #[test]

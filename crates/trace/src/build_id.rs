@@ -1,9 +1,9 @@
 //! The files behind objects: their sizes, and the build-ids of those that ran.
 
-use std::fs::File;
-use std::io;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::{fs, io};
 
 use object::elf::{FileHeader32, FileHeader64, NT_GNU_BUILD_ID};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -28,6 +28,23 @@ pub fn build_id(page: &[u8]) -> Option<&[u8]> {
     of::<FileHeader64<object::Endianness>>(page).or_else(|| of::<FileHeader32<object::Endianness>>(page))
 }
 
+/// Opens the regular file `path` to read it; what else stands there is neither waited for nor opened, since to open a device may
+/// have effects.
+///
+/// # Errors
+/// As open(2), and InvalidInput for what is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
+    let regular = |metadata: Metadata| match metadata.is_file() {
+        true => Ok(metadata),
+        false => Err(io::Error::from(io::ErrorKind::InvalidInput)),
+    };
+    regular(fs::metadata(path)?)?;
+    // It may have been replaced since.
+    let file = open_at_once(path)?;
+    let metadata = regular(file.metadata()?)?;
+    Ok((file, metadata))
+}
+
 /// Opens `path` to read it. A pipe that stands there is not waited for.
 pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
@@ -38,13 +55,9 @@ pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
 pub(crate) fn file_of(object: &Object) -> Option<(File, u64)> {
     let (_, inode) = object.inode?;
     // What stands in the file's place by now may be a pipe.
-    let file = open_at_once(object.path.as_ref()).ok()?;
+    let (file, metadata) = open_regular(object.path.as_ref()).ok()?;
     // The device is not compared: stacked file systems show another one here than in the kernel's events.
-    let metadata = file.metadata().ok()?;
-    if !metadata.is_file() || metadata.ino() != inode {
-        return None;
-    }
-    Some((file, metadata.len()))
+    (metadata.ino() == inode).then(|| (file, metadata.len()))
 }
 
 /// The build-id of the ELF file `file`.

@@ -55,11 +55,9 @@ impl Filters {
     /// Keeps faults of threads called `name`, of which the kernel keeps 15 bytes.
     pub fn comm(&mut self, name: &str) {
         self.texts.push(format!("--comm {name}"));
-        let mut end = name.len().min(COMM_BYTES);
-        while !name.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.comms.push(name[..end].into());
+        let kept = &name.as_bytes()[..name.len().min(COMM_BYTES)];
+        // As traces name it: of a letter that was cut, U+FFFD is left.
+        self.comms.push(String::from_utf8_lossy(kept).into_owned());
     }
 
     /// Whether all faults are kept.
@@ -116,7 +114,9 @@ mod tests {
         filters.comm("a name of more than fifteen bytes");
         assert!(!filters.keep(&fault(0x1000, Some(0)), "x", &objects));
         assert!(filters.keep(&fault(0x1000, Some(0)), "a name of more ", &objects));
-        assert_eq!(filters.texts().len(), 4);
+        filters.comm("ääääääää");
+        assert!(filters.keep(&fault(0x1000, Some(0)), "äääääää\u{fffd}", &objects), "cut inside a letter");
+        assert_eq!(filters.texts().len(), 5);
     }
 
     #[test]
