@@ -129,7 +129,8 @@ impl Pairing {
         }
     }
 
-    /// Learns the threads and mappings of a process that was running before its events began.
+    /// Learns the threads and mappings of a process that was running before its events began, and which of its own memory it has
+    /// touched.
     ///
     /// # Errors
     /// When the process is gone or its mappings may not be read.
@@ -140,7 +141,9 @@ impl Pairing {
             let name = String::from_utf8_lossy(&name);
             self.running.insert(tid, Running::new(pid, name.trim_end_matches('\n').into()));
         }
-        self.spaces.seed(pid)
+        self.spaces.seed(pid)?;
+        self.spaces.seed_touched(pid);
+        Ok(())
     }
 
     /// As [`Self::feed`], for a fault that is left out, whatever the filters say: later ones depend on it.

@@ -18,8 +18,9 @@ use touched::TouchedPages;
 /// The mappings of all observed processes, kept up to date by [`AddressSpaces::apply`].
 ///
 /// A fork shares its parent's mappings until one of the two changes them, so that ten thousand processes cost
-/// little. Two things the kernel does not report: unmapping (an address of a range unmapped and not mapped again
-/// still resolves; it can hardly fault) and moves by mremap(2) (addresses of the new place do not resolve).
+/// little. Two things the kernel does not report: unmapping (an address of a range unmapped and not mapped again still
+/// resolves) and moves by mremap(2): addresses of the new place do not resolve, or to what was mapped there before and then
+/// unmapped, even to a file. realloc(3) moves large blocks so.
 #[derive(Debug, Default)]
 pub struct AddressSpaces {
     processes: HashMap<u32, Process>,
@@ -48,6 +49,8 @@ struct Process {
     /// Those that have not ended.
     threads: HashSet<u32>,
     program: Program,
+    /// The file of its program: what was mapped first since it was executed.
+    program_file: Option<ObjectId>,
 }
 
 /// How much of a process's program can be observed.
@@ -63,6 +66,33 @@ enum Program {
     Begun { losses: u64 },
     /// No longer observed since it was executed.
     Unobserved,
+}
+
+impl Process {
+    /// Whether `mapped` is the heap (brk(2)) as it begins. The kernel notes where the heap ends, by which it tells it from other
+    /// memory, only after it has reported the mapping: that report has no name.
+    ///
+    /// The heap lies by chance up to a gibibyte behind the program and the zeroed data that adjoins it, with nothing in between.
+    fn is_first_heap(&self, mapped: &Mapped) -> bool {
+        const GAP_BYTES_MAX: u64 = 1 << 30;
+        const OWN: Permissions = Permissions::READ.with(Permissions::WRITE).with(Permissions::PRIVATE);
+        if mapped.inode.is_some() || &*mapped.path != "[anon]" || mapped.permissions != OWN {
+            return false;
+        }
+        let mut below = self.mappings.below(mapped.start);
+        let mut next = below.next();
+        let gap_bytes = next.and_then(|(_, nearest)| mapped.start.checked_sub(nearest.end));
+        if !gap_bytes.is_some_and(|bytes| (1..=GAP_BYTES_MAX).contains(&bytes)) {
+            return false;
+        }
+        while let Some((start, mapping)) = next {
+            if self.program_file == Some(mapping.object) {
+                return true;
+            }
+            next = below.next().filter(|(_, lower)| lower.end == start);
+        }
+        false
+    }
 }
 
 /// Where an address points.
@@ -82,8 +112,7 @@ impl AddressSpaces {
         Self::default()
     }
 
-    /// Learns what process `pid` has mapped already, and which of its own memory it has touched. To be called after
-    /// attaching to it and before its events are applied.
+    /// Learns what process `pid` has mapped already. To be called after attaching to it and before its events are applied.
     ///
     /// # Errors
     /// When the process is gone or its maps may not be read. Its threads are known nevertheless.
@@ -92,21 +121,24 @@ impl AddressSpaces {
         let threads = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
         self.processes.entry(pid).or_default().threads = threads.collect();
         let maps = fs::read(format!("/proc/{pid}/maps"))?;
-        let page_map = PageMap::of(pid);
-        for line in String::from_utf8_lossy(&maps).lines() {
-            if let Some(mapped) = parse_maps_line(line) {
-                self.map(pid, &mapped);
-                // Before Linux 6.7 nobody tells: all memory is taken for untouched.
-                if let (None, Ok(page_map)) = (mapped.inode, &page_map) {
-                    let runs = page_map.occupied_in(mapped.start..mapped.end).unwrap_or_default();
-                    let process = self.processes.entry(pid).or_default();
-                    for (start, end) in runs {
-                        process.touched.add(PageRange::covering(start, end - start));
-                    }
+        String::from_utf8_lossy(&maps)
+            .lines()
+            .filter_map(parse_maps_line)
+            .for_each(|mapped| self.map(pid, &mapped));
+        Ok(())
+    }
+
+    /// Learns which of its own memory process `pid`, which was [seeded](Self::seed) just before, has touched.
+    pub(crate) fn seed_touched(&mut self, pid: u32) {
+        // Before Linux 6.7 nobody tells: all memory is taken for untouched.
+        let (Ok(page_map), Some(process)) = (PageMap::of(pid), self.processes.get_mut(&pid)) else { return };
+        for (start, mapping) in process.mappings.iter() {
+            if !self.objects[mapping.object.0 as usize].is_file() {
+                for (start, end) in page_map.occupied_in(start..mapping.end).unwrap_or_default() {
+                    process.touched.add(PageRange::covering(start, end - start));
                 }
             }
         }
-        Ok(())
     }
 
     /// Takes a mapping, fork, exec or exit into account; other events change nothing.
@@ -121,8 +153,9 @@ impl AddressSpaces {
                 let mappings = Arc::clone(&parent.mappings);
                 let touched = parent.touched.clone();
                 let threads = HashSet::from([event.tid]);
-                self.processes
-                    .insert(event.pid, Process { mappings, touched, threads, program: Program::Observed });
+                let program_file = parent.program_file;
+                let child = Process { mappings, touched, threads, program: Program::Observed, program_file };
+                self.processes.insert(event.pid, child);
             }
             EventKind::Name { exec: true, .. } => {
                 // The program is executed by the thread that is left, whatever its number was before.
@@ -224,13 +257,20 @@ impl AddressSpaces {
         if mapped.end <= mapped.start {
             return;
         }
-        let object = self.intern(mapped);
+        let is_heap = self.processes.get(&pid).is_some_and(|process| process.is_first_heap(mapped));
+        let object = match is_heap {
+            true => self.intern(&Mapped { path: "[heap]".into(), ..mapped.clone() }),
+            false => self.intern(mapped),
+        };
         if mapped.inode.is_some() && mapped.permissions.contains(Permissions::EXECUTE) {
             self.executable.insert(object);
         }
         let process = self.processes.entry(pid).or_default();
         if let Program::Unobserved = std::mem::take(&mut process.program) {
             self.unobserved -= 1;
+        }
+        if mapped.inode.is_some() {
+            process.program_file.get_or_insert(object);
         }
         let mapping = Mapping {
             end: mapped.end,

@@ -14,6 +14,7 @@ use std::{env, fs};
 use prepage_core::{Fault, FaultClass, Missing};
 use prepage_sys::spawn::HowEnded;
 use prepage_testing::{Need, has, skip, unless_refused};
+use prepage_trace::space::parse_maps_line;
 use prepage_trace::{PerfError, RecordError, RecordOptions, Recorded, Recorder, Scope};
 
 mod support;
@@ -75,6 +76,24 @@ fn a_compiler_and_its_children() {
     fs::write(&source, "#include <stdio.h>\nint main(void) { return printf(\"x\"); }\n").expect("written");
     let source = source.to_str().expect("plain");
     assert_command_is_complete(&["gcc", "-O2", "-S", source, "-o", "/dev/null"]);
+}
+
+#[test]
+fn the_heap_of_a_small_program_has_its_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let maps = dir.path().join("maps");
+    let script = format!("exec cat /proc/self/maps > {}", maps.display());
+    let Some((faults, recorded)) = record(&["sh", "-c", &script]) else { return };
+    let maps = fs::read_to_string(maps).expect("written");
+    let heap = maps.lines().filter_map(parse_maps_line).find(|mapped| &*mapped.path == "[heap]");
+    let heap = heap.unwrap_or_else(|| panic!("cat has no heap: {maps}"));
+    let of_cat = |fault: &&Fault| recorded.threads[fault.thread.0 as usize].comm == "cat";
+    let path = |fault: &Fault| fault.object.map(|id| recorded.objects[id.0 as usize].path.as_str());
+    let in_heap = |fault: &&Fault| (heap.start..heap.end).contains(&fault.address);
+    let paths: Vec<_> = faults.iter().filter(of_cat).filter(in_heap).map(path).collect();
+    assert!(!paths.is_empty() && paths.iter().all(|path| *path == Some("[heap]")), "{paths:?}");
+    let mut bss_or_data = faults.iter().filter(of_cat).filter(|fault| fault.address < heap.start).map(path);
+    assert!(bss_or_data.all(|path| path != Some("[heap]")), "{maps}");
 }
 
 #[test]

@@ -40,6 +40,16 @@ impl Mappings {
         (address < mapping.end).then_some((start, mapping))
     }
 
+    /// All, from the lowest to the highest, each with its start.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Mapping)> {
+        self.0.iter().map(|(&start, mapping)| (start, mapping))
+    }
+
+    /// Those that begin below `address`, from the highest to the lowest, each with its start.
+    pub(super) fn below(&self, address: u64) -> impl Iterator<Item = (u64, &Mapping)> {
+        self.0.range(..address).rev().map(|(&start, mapping)| (start, mapping))
+    }
+
     /// Adds a mapping in place of what was there.
     pub fn insert(&mut self, start: u64, new: Mapping) {
         // The last mapping that begins before the new one may reach into it, or even past it.

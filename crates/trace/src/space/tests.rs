@@ -124,6 +124,31 @@ fn a_process_whose_threads_are_known_by_their_names_lives_until_the_last_ends() 
 }
 
 #[test]
+fn the_first_memory_a_little_way_behind_the_program_is_its_heap() {
+    let mut spaces = AddressSpaces::new();
+    let name = |spaces: &AddressSpaces, pid, address| path_and_page(spaces, pid, address).expect("mapped").0;
+    spaces.apply(&exec(1));
+    spaces.apply(&event(1, 1, file(0x10_000, 0x20_000, 0, "/program")));
+    spaces.apply(&event(1, 1, anonymous(0x20_000, 0x22_000, WRITE)));
+    spaces.apply(&event(1, 1, file(0x9000_0000, 0x9001_0000, 0, "/lib")));
+    spaces.apply(&event(1, 1, anonymous(0x9003_0000, 0x9004_0000, WRITE)));
+    assert_eq!([0x20_000, 0x9003_0000].map(|at| name(&spaces, 1, at)), ["[anon]", "[anon]"]);
+    for (child, start, permissions, expected) in [
+        (2, 0x23_000, WRITE, "[heap]"),
+        (3, 0x22_000, WRITE, "[anon]"),
+        (4, 0x1f_000, WRITE, "[anon]"),
+        (5, 0x23_000, READ, "[anon]"),
+        (6, 0x5000_0000, WRITE, "[anon]"),
+    ] {
+        spaces.apply(&fork(1, child));
+        spaces.apply(&event(child, child, anonymous(start, start + 0x1000, permissions)));
+        assert_eq!(name(&spaces, child, start), expected, "{start:x} {permissions:?}");
+    }
+    spaces.apply(&event(2, 2, anonymous(0x30_000, 0x31_000, WRITE)));
+    assert_eq!(name(&spaces, 2, 0x30_000), "[anon]", "behind the heap");
+}
+
+#[test]
 fn touched_pages_survive_growth_and_permission_but_not_a_new_mapping() {
     let mut spaces = AddressSpaces::new();
     spaces.apply(&event(1, 1, anonymous(0x10_000, 0x20_000, WRITE)));
@@ -164,6 +189,17 @@ fn this_process_can_be_seeded() {
     let code = this_process_can_be_seeded as fn() as usize as u64;
     let place = spaces.resolve(pid, code).expect("our own code is mapped");
     assert!(place.object.is_file() && place.page.is_some());
+    // What of its memory it has touched is looked for only where somebody asks: that takes long.
+    let local = 1;
+    let address = std::ptr::from_ref(&local).addr() as u64;
+    assert!(!spaces.touch(pid, address));
+    let mut spaces = AddressSpaces::new();
+    spaces.seed(pid).expect("our own");
+    spaces.seed_touched(pid);
+    assert_eq!(
+        spaces.touch(pid, address),
+        PageMap::of(pid).is_ok_and(|map| map.occupied_in(0..4096).is_ok())
+    );
 }
 
 #[test]
