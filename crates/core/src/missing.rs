@@ -75,7 +75,7 @@ pub enum Missing {
     #[error("faults that read from disk are missing: perf recorded minor-faults alone")]
     MajorFaults,
     /// Which faults read from disk is not known: they have the classes of others, or are unseen.
-    #[error("which faults read from disk is not known: perf did not record it")]
+    #[error("disk faults are not told apart: perf did not record which read from disk")]
     DiskFaults,
     /// No fault has a cost.
     #[error("no costs: perf did not record both the beginning and the end of faults")]

@@ -166,7 +166,7 @@ pub fn facts_lines(report: &Report) -> Vec<String> {
     };
     let costs = if total.is_timed() {
         let (all, disk) = (total.total_ms(), total.disk_ns as f64 / 1e6);
-        match facts.imported.as_ref().is_some_and(|from| from.disk_unknown) {
+        match facts.imported.as_ref().is_some_and(|from| from.disk_unknown || from.major_missing) {
             true => format!("threads waited {all:.1} ms for {} of them", total.timed),
             false => format!("threads waited {all:.1} ms for them, {disk:.1} ms of it for the disk"),
         }

@@ -1,8 +1,8 @@
 //! Reports, exports and comparisons of a small trace of which every figure is known.
 
 use prepage_core::{
-    CodePlace, Fault, FaultClass, Object, ObjectId, PageIndex, Permissions, Stack, StackId, Thread,
-    ThreadIndex, Trace, TraceFacts,
+    CodePlace, Fault, FaultClass, ImportFacts, Object, ObjectId, PageIndex, Permissions, Stack, StackId,
+    Thread, ThreadIndex, Trace, TraceFacts,
 };
 use prepage_report::export::{Format, Weight, export};
 use prepage_report::{By, Column, Diff, Filter, Measure, Options, Report, html, json, text};
@@ -85,6 +85,22 @@ fn every_grouping_adds_up_to_all_faults_and_all_costs() {
     assert_eq!(report.cost_bins(4).iter().map(|bin| bin.count()).sum::<u64>(), FAULTS * 5 / 6);
     assert!(report.slowest.iter().all(|fault| fault.cost_ns == Some(1999)));
     assert!(report.slowest.is_sorted_by_key(|fault| fault.start_ns), "of equal ones the earliest");
+}
+
+/// As of `perf record -e page-faults,minor-faults`, and of `minor-faults` alone.
+#[test]
+fn nothing_is_said_of_disk_faults_that_were_not_recorded() {
+    for both in [true, false] {
+        let imported = ImportFacts { disk_unknown: both, major_missing: !both, ..ImportFacts::default() };
+        let mut trace = trace(6);
+        trace.facts.imported = Some(imported);
+        trace.faults[0].class = FaultClass::Unseen;
+        let (_dir, file) = written(&trace);
+        let report = read(&file, &[By::Class], Filter::default());
+        let head = text::facts_lines(&report).join("\n");
+        assert!(head.contains("ms for 5 of them") && !head.contains("for the disk"), "{head}");
+        assert_eq!(Diff::of(&report, &report).percent(Measure::Disk), None);
+    }
 }
 
 #[test]
