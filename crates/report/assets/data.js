@@ -48,6 +48,8 @@ async function unpacked(points) {
   faults.ofClass = Array.from(sizes, (size) => new Uint32Array(size));
   sizes.fill(0);
   for (let i = 0; i < count; i++) faults.ofClass[faults.class[i]][sizes[faults.class[i]]++] = i;
+  // How many recorded faults each one here stands for, by class: more than 1 where the page has a sample.
+  faults.standsFor = classes.map((entry, kind) => entry.count / faults.ofClass[kind].length);
   return faults;
 }
 
@@ -92,7 +94,9 @@ function places(faults) {
     return shortName(objects[object].path);
   };
   const waited = new Float64Array(objects.length);
-  for (let i = 0; i < faults.count; i++) if (faults.us[i] > 0) waited[faults.object[i]] += faults.us[i];
+  for (let i = 0; i < faults.count; i++) {
+    if (faults.us[i] > 0) waited[faults.object[i]] += faults.us[i] * faults.standsFor[faults.class[i]];
+  }
   const files = objects.map((object, at) => ({ ...object, at })).filter((object) => object.pages > 0);
   files.sort((a, b) => waited[b.at] - waited[a.at]);
   const layout = (y, height, label, bands) => ({ y, height: Math.max(height, 1), label, bands });
@@ -131,7 +135,7 @@ function places(faults) {
     const counts = regions.map(() => new Map());
     for (let i = 0; i < faults.count; i++) {
       const count = counts[regionAt(faults.memory[i])], object = faults.object[i];
-      count.set(object, (count.get(object) ?? 0) + 1);
+      count.set(object, (count.get(object) ?? 0) + faults.standsFor[faults.class[i]]);
     }
     const bands = regions.map(([from, first, length], at) => ({
       from,

@@ -210,7 +210,9 @@ function heatPlot(faults, place, y) {
       const row = Math.floor((u.cursor.top / u.over.clientHeight) * cells.rows);
       const value = cells.values[row * cells.columns + column];
       if (!value) return null;
-      const what = weight.value === "cost" ? `waited ${duration(value)}` : `${value} fault${value === 1 ? "" : "s"}`;
+      const count = Math.round(value);
+      const about = faults.standsFor.some((faults) => faults > 1) ? "about " : "";
+      const what = weight.value === "cost" ? `waited ${about}${duration(value)}` : `${about}${count} fault${count === 1 ? "" : "s"}`;
       const y = u.posToVal(u.cursor.top, "y");
       const band = place.layout.bands.find(({ from, to }) => y >= from && y < to);
       const where = band ? `${band.name}, around ${band.page(y)}` : place.layout.bands.length ? "" : `around page ${Math.floor(y)}`;
@@ -231,7 +233,7 @@ function heatPlot(faults, place, y) {
       const column = Math.min(Math.floor((faults.ms[i] - view.x[0]) * perMs), columns - 1);
       const row = rows - 1 - Math.min(Math.floor((at - view.y[0]) * perPage), rows - 1);
       const cell = row * columns + column;
-      values[cell] += byCost ? faults.us[i] || 0 : 1;
+      values[cell] += (byCost ? faults.us[i] || 0 : 1) * faults.standsFor[faults.class[i]];
       if (values[cell] > most) most = values[cell];
     }
     return { values, columns, rows, most };

@@ -64,7 +64,7 @@ pub fn write(report: &Report, points: &Points, out: &mut dyn Write) -> io::Resul
     if !left_out.is_empty() {
         let drawn = left_out.join(", ");
         document
-            .paragraph("note", &format!("Drawn are {drawn}; tables, costs and the flame graph count all."))?;
+            .paragraph("note", &format!("Drawn are {drawn}; tables, costs and the flame graph count all, and when each part was touched is estimated."))?;
     }
     tables::body(report, &mut document)?;
     document.footer(&run::footer(facts))?;

@@ -286,6 +286,32 @@ fn every_class_is_drawn_though_only_some_of_its_faults_are() {
 }
 
 #[test]
+fn a_sample_stands_for_all_the_faults_it_was_drawn_from() {
+    let Some(mut browser) = Browser::start() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, page) = (dir.path().join("t.parquet"), dir.path().join("t.html"));
+    const CACHED: u64 = 3000;
+    let mut trace = trace();
+    let fault = |at: u64| Fault {
+        object: Some(ObjectId(0)),
+        page: Some(PageIndex(5)),
+        ..Fault::new(at, ThreadIndex(0), 0x5000, [FaultClass::Cached, FaultClass::ZeroFill][at as usize % 2])
+    };
+    // In one cell of the heat map.
+    trace.faults = (0..2 * CACHED).map(fault).collect();
+    write_trace(&path, &trace).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    let output =
+        command.args(["report", "--class", "cached", "--points", "300", "--html"]).args([&page, &path]);
+    let output = output.output().expect("prepage-tools runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    browser.open(&page);
+    let scale = browser.evaluate("document.querySelector('#heat-scale').textContent");
+    let scale = scale.as_str().expect("text").replace(',', "");
+    assert!(scale.ends_with("3000 faults in a cell"), "{scale}");
+}
+
+#[test]
 fn without_javascript_the_tables_are_there() {
     let Some(mut browser) = Browser::start() else { return };
     let dir = tempfile::tempdir().expect("a directory");

@@ -41,22 +41,28 @@ impl Points {
         let points = Wanted::START | Wanted::THREAD | Wanted::ADDRESS | Wanted::OBJECT | Wanted::PAGE;
         let wanted = report.filter.wanted() | points;
         let new = || (Sieve::new(&report.filter), Vec::new());
-        let (parts, _) = file.fold(wanted, new, |(sieve, kept), batch| {
+        let (parts, _) = file.fold(wanted, new, |(sieve, batches), batch| {
+            let (mut passed, mut kept) = (0_u64, Vec::new());
             for (fault, row) in batch.faults.iter().zip(batch.first_row..) {
-                if choice.takes(fault.class, row) && sieve.passes(fault, batch.names) {
-                    kept.push((*fault, row));
+                if sieve.passes(fault, batch.names) {
+                    if choice.takes(fault.class, row) {
+                        kept.push((*fault, passed));
+                    }
+                    passed += 1;
                 }
             }
+            batches.push((batch.first_row, passed, kept));
         })?;
-        let mut kept: Vec<(Fault, u64)> = parts.into_iter().flat_map(|(_, kept)| kept).collect();
+        let mut batches: Vec<_> = parts.into_iter().flat_map(|(_, batches)| batches).collect();
+        batches.sort_unstable_by_key(|(first_row, ..)| *first_row);
+        let (mut before, mut kept) = (0, Vec::new());
+        for (_, passed, of_batch) in batches {
+            kept.extend(of_batch.into_iter().map(|(fault, place)| (fault, before + place)));
+            before += passed;
+        }
         // Rows stand nearly in the order of the starts. Where all are drawn, the places are exact.
-        let mut numbers: Vec<u64> = kept.iter().map(|(_, row)| *row).collect();
-        numbers.sort_unstable();
-        kept.sort_unstable_by_key(|(fault, row)| (fault.start_ns, *row));
-        let all = kept.len() as u64 == report.total().tally.count;
-        let number = |(place, row): (usize, u64)| u32::try_from(if all { place as u64 } else { row });
-        let numbers =
-            numbers.into_iter().enumerate().map(|place| number(place).unwrap_or(u32::MAX)).collect();
+        let numbers = kept.iter().map(|(_, place)| u32::try_from(*place).unwrap_or(u32::MAX)).collect();
+        kept.sort_unstable_by_key(|(fault, place)| (fault.start_ns, *place));
         Ok(Self { faults: kept.into_iter().map(|(fault, _)| fault).collect(), numbers, choice })
     }
 
@@ -183,9 +189,32 @@ impl Columns {
 
 #[cfg(test)]
 mod tests {
-    use prepage_core::{FaultClass, ThreadIndex};
+    use prepage_core::{FaultClass, Thread, ThreadIndex, Trace};
+    use prepage_trace::parquet::write_trace;
 
     use super::*;
+    use crate::{Filter, html};
+
+    #[test]
+    fn a_sample_is_numbered_by_the_places_among_all_that_pass_the_filter() {
+        const CACHED: u64 = 3000;
+        let class = |at: u64| [FaultClass::Cached, FaultClass::ZeroFill][at as usize % 2];
+        let trace = Trace {
+            threads: vec![Thread { pid: 7, tid: 7, comm: "cc".into() }],
+            faults: (0..2 * CACHED).map(|at| Fault::new(at, ThreadIndex(0), at << 12, class(at))).collect(),
+            ..Trace::default()
+        };
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("t.parquet");
+        write_trace(&path, &trace).expect("written");
+        let file = TraceFile::open(&path).expect("a trace");
+        let filter = Filter { classes: vec![FaultClass::Cached], ..Filter::default() };
+        let report = Report::read(&file, &html::options(filter)).expect("read");
+        let points = Points::read(&file, &report, 300).expect("read");
+        assert!((200..400).contains(&points.faults.len()), "{}", points.faults.len());
+        let places: Vec<u64> = points.faults.iter().map(|fault| fault.start_ns / 2).collect();
+        assert_eq!(points.numbers.iter().copied().map(u64::from).collect::<Vec<_>>(), places);
+    }
 
     #[test]
     fn steps_add_up() {
