@@ -57,7 +57,7 @@ pub(crate) fn file_of(object: &Object) -> Option<(File, u64)> {
     // What stands in the file's place by now may be a pipe.
     let (file, metadata) = open_regular(object.path.as_ref()).ok()?;
     // The device is not compared: stacked file systems show another one here than in the kernel's events.
-    (metadata.ino() == inode).then(|| (file, metadata.len()))
+    (metadata.ino() == inode).then_some((file, metadata.len()))
 }
 
 /// The build-id of the ELF file `file`.
