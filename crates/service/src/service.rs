@@ -48,6 +48,8 @@ const HANG_UP: i32 = 1;
 
 /// How often is looked at what nobody tells of.
 const TICK: Duration = Duration::from_secs(1);
+/// Execs are looked at for this long at a time. Where more come than can be looked at, there is other work as well.
+const LOOK_MAX: Duration = Duration::from_millis(5);
 /// Threads that look at starts; two of them may observe.
 const LAUNCHERS: usize = 8;
 /// Work that waits for the thread that does what is done now and then.
@@ -169,21 +171,28 @@ impl Service {
                 // Anything that is executed from now on is in the queue.
                 let now = boot_ticks();
                 let (mut lost, mut is_needed, mut count) = (false, false, 0);
-                while self.watch.read(&mut |seen| match seen {
-                    Seen::Exec { pid, file } => {
-                        count += 1;
-                        is_needed |= self.see(pid, file, &mut awaited);
-                    }
-                    Seen::Lost => lost = true,
-                })? {}
+                let (mut has_more, until) = (true, Instant::now() + LOOK_MAX);
+                while has_more && Instant::now() < until {
+                    has_more = self.watch.read(&mut |seen| match seen {
+                        Seen::Exec { pid, file } => {
+                            count += 1;
+                            is_needed |= self.see(pid, file, &mut awaited);
+                        }
+                        Seen::Lost => lost = true,
+                    })?;
+                }
                 if lost {
                     self.counters.lost.count();
                     let service = self.clone();
                     self.upkeep.lend(Priority::Start, Box::new(move || service.rescan(drained)));
                 }
-                drained = now;
+                // What a later event tells of was missed after this one was read.
+                if lost || !has_more {
+                    drained = now;
+                }
                 // Those that are awaited are looked at by the clock.
-                let lull = lull.after(Instant::now(), count, is_needed || awaited.pause().is_some());
+                let is_needed = is_needed || has_more || awaited.pause().is_some();
+                let lull = lull.after(Instant::now(), count, is_needed);
                 if !lull.is_zero() {
                     std::thread::sleep(lull);
                 }

@@ -3,6 +3,9 @@
 mod support;
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use prepage_core::launches::Launches;
 use rustix::process::Signal;
@@ -68,4 +71,45 @@ fn a_clock_that_was_set_between_two_runs_keeps_no_start_from_being_served_and_re
         let expected = launches.expected(0.75);
         assert_eq!(expected[0].what.program, program.to_str().unwrap());
     }
+}
+
+const STORM: &str = "PREPAGE_TEST_STORM_IN";
+
+/// The storm is this test in processes of their own, which execute what cannot be executed, again and again.
+#[test]
+fn in_a_storm_of_execs_the_service_says_that_it_lives_and_serves_others() {
+    const SCRIPTS: usize = 20_000;
+    const WATCHDOG: Duration = Duration::from_secs(4);
+    if let Some(scripts) = std::env::var_os(STORM) {
+        let scripts: Vec<_> = fs::read_dir(scripts).unwrap().map(|entry| entry.unwrap().path()).collect();
+        scripts.iter().cycle().for_each(|script| execute_in_vain(script));
+    }
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    place.scripts(SCRIPTS);
+    let systemd = UnixDatagram::bind(place.path("notify")).unwrap();
+    systemd.set_read_timeout(Some(WATCHDOG)).unwrap();
+    let service = Prepaged::start_with(&place, &["--no-learn"], |command| {
+        let usec = WATCHDOG.as_micros().to_string();
+        command.env("NOTIFY_SOCKET", place.path("notify")).env("WATCHDOG_USEC", usec);
+    });
+    let storm = || {
+        let mut storm = Command::new(std::env::current_exe().unwrap());
+        let name = "in_a_storm_of_execs_the_service_says_that_it_lives_and_serves_others";
+        storm.args(["--exact", name]).env(STORM, place.path("scripts")).stdout(Stdio::null());
+        Running(storm.spawn().unwrap())
+    };
+    let _storms = [storm(), storm()];
+    let until = Instant::now() + 3 * WATCHDOG;
+    let mut running = None;
+    while Instant::now() < until {
+        // A read that takes as long as systemd waits is an error.
+        systemd.recv(&mut [0; 64]).expect("the service says nothing for longer than systemd waits");
+        running.get_or_insert_with(|| Running::start(&program));
+    }
+    assert!(service.count("execs") > SCRIPTS as u64, "no storm: {}", service.status());
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    assert!(pages_in_memory(&file) >= 3);
 }

@@ -186,15 +186,21 @@ pub struct Prepaged {
 
 impl Prepaged {
     pub fn start(place: &Place, options: &[&str]) -> Self {
+        Self::start_with(place, options, |_| {})
+    }
+
+    /// The same after `prepare`.
+    pub fn start_with(place: &Place, options: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let socket = place.path("socket");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_prepaged"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_prepaged"));
+        command
             .args(["--socket".as_ref(), socket.as_os_str(), "--below".as_ref(), place.0.path().as_os_str()])
             .args(options)
             .env("PREPAGE_LAYERS", place.layer())
             .env("PREPAGE_STORE", place.path("own-store"))
-            .env_remove("PREPAGE")
-            .spawn()
-            .unwrap();
+            .env_remove("PREPAGE");
+        prepare(&mut command);
+        let mut child = command.spawn().unwrap();
         let answers = is_so_in_time(|| {
             assert!(child.try_wait().unwrap().is_none(), "the service has ended");
             ask(&socket).is_ok()
