@@ -309,6 +309,45 @@ fn of_a_users_start_the_machine_learns_what_is_roots() {
     assert!(!files.iter().any(|file| *file == chosen.to_str().unwrap()), "{files:?}");
 }
 
+/// A program that begins as root and goes on as the user who started it, who chooses what it maps. It waits a moment, as for a password.
+#[test]
+fn of_a_set_user_id_program_the_machine_learns_what_is_roots() {
+    const USER: u32 = 54321;
+    const SOURCE: &str = "#include <fcntl.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n#include <unistd.h>\n\
+        int main(void) {\n\
+        char *map = mmap(0, 4096, PROT_READ, MAP_PRIVATE, open(getenv(\"CHOSEN\"), O_RDONLY), 0);\n\
+        return usleep(300000) || setuid(getuid()) || *(volatile char *)map != 1 || sleep(60);\n\
+        }\n";
+    if !has(Need::Tool("cc".into())) {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    // Below directories of root's alone, which /var/tmp is not.
+    let directory = tempfile::tempdir_in("/usr/share").unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let [program, source] = ["program", "program.c"].map(|name| directory.path().join(name));
+    fs::write(&source, SOURCE).unwrap();
+    assert!(Command::new("cc").arg("-o").args([&program, &source]).status().unwrap().success());
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let chosen = place.path("chosen");
+    fs::write(&chosen, [1; PAGE_SIZE as usize]).unwrap();
+    std::os::unix::fs::chown(&chosen, Some(USER), None).unwrap();
+    let service = Prepaged::start(&place, &["--below", directory.path().to_str().unwrap()]);
+    service.wait_until("it is learned", || {
+        let before = service.count("observed");
+        let _running = Running(Command::new(&program).env("CHOSEN", &chosen).uid(USER).spawn().unwrap());
+        service.wait_until("it is observed", || service.count("observed") > before);
+        service.count("learned") > 0
+    });
+    let (_, profile) = place.stores().list(Layer::Machine).unwrap().remove(0);
+    let files: Vec<_> = profile.unwrap().files.into_iter().map(|file| file.path).collect();
+    assert!(files.iter().any(|file| *file == program.to_str().unwrap()), "{files:?}");
+    assert!(!files.iter().any(|file| *file == chosen.to_str().unwrap()), "{files:?}");
+    // On the account of whoever started it.
+    let starts = service.status()["last_starts"].clone();
+    assert!(starts.as_array().unwrap().iter().all(|start| start["uid"] == USER), "{starts}");
+}
+
 #[test]
 fn nobody_waits_for_a_service_that_is_stopped_or_killed_and_another_takes_its_place() {
     let Some(place) = Place::new() else { return };

@@ -31,7 +31,8 @@ impl Rights {
         Self { uid: NOBODY, gid: NOBODY, groups: Vec::new() }
     }
 
-    /// Those by which process `pid` opens files now.
+    /// Those of whoever process `pid` runs for. Mostly it opens files by them; one with ids of several, as a set-user-ID program has, has those
+    /// that are not root's: what it opens may be the choice of this user.
     ///
     /// # Errors
     /// When there is no such process.
@@ -39,13 +40,16 @@ impl Rights {
         Self::parse(&ProcessStatus::of(pid)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// From real, effective and saved ids, and those for files.
+    /// From real, effective and saved ids, and those for files. Of different ones the first that is not root's counts.
     fn parse(status: &ProcessStatus) -> Option<Self> {
         let numbers = |name: &str| -> Option<Vec<u32>> {
             status.field(name)?.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
         };
-        let (uid, gid) = (*numbers("Uid")?.get(3)?, *numbers("Gid")?.get(3)?);
-        Some(Self { uid, gid, groups: numbers("Groups")? })
+        let of_four = |name: &str| {
+            let four = numbers(name).filter(|ids| ids.len() == 4)?;
+            Some(four.into_iter().find(|id| *id != 0).unwrap_or(0))
+        };
+        Some(Self { uid: of_four("Uid")?, gid: of_four("Gid")?, groups: numbers("Groups")? })
     }
 
     /// Gives these rights to the calling thread, and no others, until the answer is dropped.
@@ -155,9 +159,16 @@ mod tests {
 
     #[test]
     fn those_of_a_process_are_told_by_the_kernel() {
-        let status = "Name:\tx\nUid:\t1 2 3 4\nGid:\t5\t6\t7\t8\nFDSize:\t64\nGroups:\t9 10 \n";
-        let expected = Rights { uid: 4, gid: 8, groups: vec![9, 10] };
-        assert_eq!(Rights::parse(&ProcessStatus::from(status.to_owned())), Some(expected));
+        let of = |uids: &str, gids: &str| {
+            let status = format!("Name:\tx\nUid:\t{uids}\nGid:\t{gids}\nFDSize:\t64\nGroups:\t9 10 \n");
+            Rights::parse(&ProcessStatus::from(status))
+        };
+        let expected = |uid, gid| Some(Rights { uid, gid, groups: vec![9, 10] });
+        assert_eq!(of("4 4 4 4", "8 8 8 8"), expected(4, 8));
+        assert_eq!(of("0 0 0 0", "0 0 0 0"), expected(0, 0));
+        assert_eq!(of("4 0 0 0", "8 8 8 8"), expected(4, 8), "a program that runs as root for user 4");
+        assert_eq!(of("4 6 6 6", "8 7 7 7"), expected(4, 8));
+        assert_eq!(of("0 4 0 4", "0 8 0 8"), expected(4, 8), "one of root's that opens files as user 4");
         assert_eq!(Rights::parse(&ProcessStatus::from("Uid:\t1\n".to_owned())), None);
         let own = Rights::of_process(std::process::id()).unwrap();
         assert_eq!(own.uid, rustix::process::geteuid().as_raw());
