@@ -37,6 +37,8 @@ pub struct Process {
     pub context: StartContext,
     /// By what rights it opens files.
     pub rights: Rights,
+    /// On whose account it runs ([`starter_of`]).
+    pub starter: u32,
     /// Files that its role names the places of.
     pub places: Vec<PathBuf>,
     /// Directories in which whoever started it looks for programs.
@@ -110,6 +112,7 @@ impl Process {
             return Err(LeftAlone::Wrapper);
         }
         let rights = Rights::of_process(pid).map_err(gone)?;
+        let starter = starter_of(pid).ok_or(LeftAlone::Gone)?;
         let places = std::cell::RefCell::new(Vec::new());
         let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
         let place = |name: &str| {
@@ -125,6 +128,7 @@ impl Process {
         Ok(Self {
             context,
             rights,
+            starter,
             places: places.into_inner(),
             search: search(&environment),
             session: session(pid),

@@ -369,7 +369,9 @@ impl Service {
             self.counters.left_alone.count();
             return None;
         };
-        if part_of.is_none() && predicts {
+        // What a user starts by ids without number says nothing of a user, and would leave no room for others.
+        let is_of_user = process.starter == uid;
+        if part_of.is_none() && predicts && is_of_user {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
         let done = match &found {
@@ -415,7 +417,7 @@ impl Service {
 
     fn observe(&self, process: &Process) {
         let pid = process.context.pid;
-        let Some(place) = starter_of(pid).and_then(|uid| self.learner.place(uid)) else { return };
+        let Some(place) = self.learner.place(process.starter) else { return };
         // What a shell or a build starts later is a start of its own.
         self.tree.begin(pid, Kind::Covered, START_WINDOW);
         place.learn(process, &self.watch);

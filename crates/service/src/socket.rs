@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prepage_sys::user_namespace::maker_of;
+
 use crate::fair_crew::FairCrew;
 use crate::service::Service;
 use crate::status::{Status, metrics};
@@ -51,21 +53,28 @@ impl Socket {
         let accept = move || {
             for stream in listener.incoming() {
                 let asks = stream.and_then(|stream| {
-                    let uid = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
-                    Ok((stream, uid))
+                    let who = rustix::net::sockopt::socket_peercred(&stream)?;
+                    let uid = who.uid.as_raw();
+                    Ok((stream, uid, account_of(who.pid.as_raw_pid() as u32, uid)))
                 });
-                let Ok((stream, uid)) = asks else {
+                let Ok((stream, uid, account)) = asks else {
                     std::thread::sleep(PATIENCE);
                     continue;
                 };
                 let service = service.clone();
                 // Whoever hangs up early, or asks too often at once, hears nothing.
-                crew.lend(uid, Box::new(move |_at_work| drop(answer(&stream, uid, &service))));
+                crew.lend(account, Box::new(move |_at_work| drop(answer(&stream, uid, &service))));
             }
         };
         std::thread::Builder::new().name("accept".into()).spawn(accept)?;
         Ok(Self { path: path.to_owned() })
     }
+}
+
+/// On whose account process `pid` of user `uid` asks: of the user who has made the user namespace that it is in. All that are gone, or cannot be
+/// looked at, share the account of nobody.
+fn account_of(pid: u32, uid: u32) -> u32 {
+    maker_of(pid).map_or(u32::MAX, |maker| maker.unwrap_or(uid))
 }
 
 impl Drop for Socket {
@@ -151,4 +160,35 @@ pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
         if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
     })?;
     Ok(serde_json::from_slice(&answer)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use prepage_testing::{Need, has};
+
+    use super::*;
+
+    #[test]
+    fn who_asks_by_an_id_of_a_namespace_asks_on_the_account_of_its_maker() {
+        assert_eq!(account_of(std::process::id(), 7), 7);
+        assert_eq!(account_of(u32::MAX, 7), u32::MAX, "it is gone");
+        if !has(Need::Root) {
+            return;
+        }
+        let mut child = Command::new("setpriv")
+            .args(["--reuid=54321", "--regid=54321", "--clear-groups", "unshare", "--map-root-user"])
+            .args(["sh", "-c", "echo; read line"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Where the machine lets no user make one, there is nothing to see.
+        let has_begun = child.stdout.as_mut().unwrap().read_exact(&mut [0]).is_ok();
+        let account = account_of(child.id(), 7);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!has_begun || account == 54321, "{account}");
+    }
 }

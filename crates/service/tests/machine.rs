@@ -309,6 +309,63 @@ fn of_a_users_start_the_machine_learns_what_is_roots() {
     assert!(!files.iter().any(|file| *file == chosen.to_str().unwrap()), "{files:?}");
 }
 
+/// The unit says that a service that ends so is not to be started again.
+#[test]
+fn a_service_that_cannot_run_says_so_by_an_exit_code_of_its_own() {
+    const CODE: Option<i32> = Some(69);
+    let unit = include_str!("../units/prepage.service");
+    assert!(unit.lines().any(|line| line == "RestartPreventExitStatus=69"), "{unit}");
+    let Some(place) = Place::new() else { return };
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let run = |command: &mut Command| {
+        let command = command.arg("--socket").arg(&service.socket).env("PREPAGE_LAYERS", place.layer());
+        command.output().unwrap()
+    };
+    let prepaged = env!("CARGO_BIN_EXE_prepaged");
+    let output = run(&mut Command::new(prepaged));
+    assert_eq!(output.status.code(), CODE, "another answers at its socket: {output:?}");
+    let mut confined = Command::new("setpriv");
+    let output = run(confined.args(["--bounding-set", "-sys_admin", prepaged]));
+    assert_eq!(output.status.code(), CODE, "it may not watch: {output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot watch"), "{output:?}");
+}
+
+/// A user has 65,536 of them where others have one.
+#[test]
+fn of_starts_by_subordinate_user_ids_nothing_is_remembered() {
+    const USER: u32 = 54321;
+    const SUBORDINATE: u32 = 70_000;
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    place.profile(&program, &[&place.cold_file("file", 0o644)]);
+    let mut service = Prepaged::start(&place, &["--no-learn"]);
+    let mut maker = Command::new("unshare");
+    maker.args(["--user", "sh", "-c", "echo; read line"]).uid(USER).gid(USER);
+    let mut maker = Running(maker.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    if maker.0.stdout.as_mut().unwrap().read_exact(&mut [0]).is_err() {
+        // Where the machine lets no user make one, there is nothing to see.
+        return;
+    }
+    let pid = maker.0.id().to_string();
+    for map in ["uid_map", "gid_map"] {
+        fs::write(format!("/proc/{pid}/{map}"), format!("0 {SUBORDINATE} 10")).unwrap();
+    }
+    let start = |command: &mut Command| Running(command.arg(&program).arg("60").spawn().unwrap());
+    let ids = ["--user", "--setuid", "5", "--setgid", "5", "--target", &pid];
+    let _by_user = Running(Command::new(&program).arg("60").uid(USER).spawn().unwrap());
+    let _by_other = start(Command::new("nsenter").args(ids));
+    service.wait_until("both are told", || {
+        let status = service.status();
+        let starts = status["last_starts"].as_array().unwrap();
+        [USER, SUBORDINATE + 5].iter().all(|uid| starts.iter().any(|start| start["uid"] == *uid))
+    });
+    service.signal(Signal::TERM);
+    assert!(service.child.wait().unwrap().success());
+    let logs = fs::read_dir(place.layer().join("launches")).unwrap();
+    let logs: Vec<_> = logs.map(|log| log.unwrap().file_name()).collect();
+    assert_eq!(logs, [std::ffi::OsString::from(USER.to_string())]);
+}
+
 /// A program that begins as root and goes on as the user who started it, who chooses what it maps. It waits a moment, as for a password.
 #[test]
 fn of_a_set_user_id_program_the_machine_learns_what_is_roots() {
