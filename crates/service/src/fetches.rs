@@ -36,6 +36,8 @@ const LEFT_ALONE: Duration = Duration::from_secs(600);
 const GROUPS_EVERY: Duration = Duration::from_secs(60);
 /// Programs that are remembered as fetched.
 const RECENT_MAX: usize = 1024;
+/// Processes that are remembered as cancelled: more than start within the milliseconds for which that matters.
+const CANCELLED_MAX: usize = 1024;
 
 /// What was done for a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub enum Done {
 pub struct Fetches {
     counters: Arc<Counters>,
     readers: Mutex<HashMap<u64, Crew>>,
-    under_way: Mutex<Vec<UnderWay>>,
+    prefetches: Mutex<Prefetches>,
     /// What was done last for each user, program and role: no user is told what was done for another.
     recent: Mutex<HashMap<(u32, String, String), Recent>>,
     /// For the next prefetch.
@@ -78,6 +80,21 @@ struct Recent {
     done: Done,
 }
 
+/// Protected by `Fetches::prefetches`.
+#[derive(Debug, Default)]
+struct Prefetches {
+    under_way: Vec<UnderWay>,
+    /// The processes for which nothing is to be done, and since when: what was told before that may be on its way to `under_way`.
+    cancelled: HashMap<u32, Instant>,
+}
+
+impl Prefetches {
+    /// Whether the start of process `pid` that was told at `told` was cancelled.
+    fn is_cancelled(&self, pid: u32, told: Instant) -> bool {
+        self.cancelled.get(&pid).is_some_and(|cancelled| *cancelled >= told)
+    }
+}
+
 /// A prefetch under way.
 #[derive(Debug)]
 struct UnderWay {
@@ -91,8 +108,8 @@ struct UnderWay {
 impl Fetches {
     /// None yet.
     pub fn new(counters: Arc<Counters>) -> Self {
-        let (readers, under_way, recent) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { counters, readers, under_way, recent, budget: Mutex::default(), groups: Mutex::default() }
+        let (readers, prefetches, recent) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { counters, readers, prefetches, recent, budget: Mutex::default(), groups: Mutex::default() }
     }
 
     /// Makes the budget of the next prefetch: it is there at once then.
@@ -105,9 +122,10 @@ impl Fetches {
         *lock(&self.budget) = Some(budget);
     }
 
-    /// Fetches what is known for process `pid` of user `uid`, unless it is in memory. Returns what was done for this process, also where
+    /// Fetches what is known for a start by process `pid` of user `uid` that was told at `told`, unless it is in memory or the start was cancelled
+    /// since. Returns what was done for this process, also where
     /// that was in an earlier call.
-    pub fn fetch(&self, known: &Arc<Known>, priority: Priority, uid: u32, pid: u32) -> Done {
+    pub fn fetch(&self, known: &Arc<Known>, priority: Priority, uid: u32, pid: u32, told: Instant) -> Done {
         if known.turn != Turn::Prefetch || known.is_left_alone() {
             return Done::LeftAlone;
         }
@@ -115,7 +133,7 @@ impl Fetches {
         if let Some(done) = self.recent(&name, pid) {
             return done;
         }
-        let done = self.fetch_now(known, priority, pid);
+        let done = self.fetch_now(known, priority, pid, told);
         if let Some(recent) = lock(&self.recent).get_mut(&name).filter(|one| one.pid == pid) {
             recent.done = done;
         }
@@ -124,10 +142,15 @@ impl Fetches {
 
     /// Stops what is fetched for process `pid`, for which nothing is to be done.
     pub fn cancel(&self, pid: u32) {
-        lock(&self.under_way).iter().filter(|one| one.pid == pid).for_each(|one| one.engine.cancel());
+        let mut prefetches = lock(&self.prefetches);
+        prefetches.under_way.iter().filter(|one| one.pid == pid).for_each(|one| one.engine.cancel());
+        if prefetches.cancelled.len() >= CANCELLED_MAX {
+            prefetches.cancelled.clear();
+        }
+        prefetches.cancelled.insert(pid, Instant::now());
     }
 
-    fn fetch_now(&self, known: &Arc<Known>, priority: Priority, pid: u32) -> Done {
+    fn fetch_now(&self, known: &Arc<Known>, priority: Priority, pid: u32, told: Instant) -> Done {
         let mut engine = Engine::new(known.planned.clone(), &known.figures);
         let budget = lock(&self.budget).take();
         engine.keep_within(budget.unwrap_or_else(Budget::of_process));
@@ -147,6 +170,10 @@ impl Fetches {
                 }
             }
         }
+        // To look took a while.
+        if lock(&self.prefetches).is_cancelled(pid, told) {
+            return Done::LeftAlone;
+        }
         let crew = self.readers_of(known.device);
         engine.start_on(&mut |work: Work| {
             let rights = known.rights.clone();
@@ -162,7 +189,11 @@ impl Fetches {
         });
         self.counters.fetched.count();
         let under_way = UnderWay { engine, known: known.clone(), pid, began: Instant::now() };
-        lock(&self.under_way).push(under_way);
+        let mut prefetches = lock(&self.prefetches);
+        if prefetches.is_cancelled(pid, told) {
+            under_way.engine.cancel();
+        }
+        prefetches.under_way.push(under_way);
         Done::Fetched
     }
 
@@ -181,12 +212,19 @@ impl Fetches {
         before.map(|_| done)
     }
 
-    /// Fetches for process `pid` of user `uid` what the roles of `program` have in common.
-    pub fn fetch_guess(&self, program: &str, guess: Option<Profile>, uid: u32, pid: u32) -> Done {
+    /// The same of what the roles of `program` have in common.
+    pub fn fetch_guess(
+        &self,
+        program: &str,
+        guess: Option<Profile>,
+        uid: u32,
+        pid: u32,
+        told: Instant,
+    ) -> Done {
         let Some(mut guess) = guess else { return Done::Unknown };
         guess.program = program.to_owned();
         let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
-        match self.fetch(&known, Priority::Guess, uid, pid) {
+        match self.fetch(&known, Priority::Guess, uid, pid, told) {
             Done::Fetched => {
                 self.counters.guessed.count();
                 Done::Guessed
@@ -203,7 +241,7 @@ impl Fetches {
 
     /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left.
     pub fn look(&self) -> bool {
-        let mut under_way = lock(&self.under_way);
+        let under_way = &mut lock(&self.prefetches).under_way;
         under_way.retain(|UnderWay { engine, known, began, .. }| {
             if !engine.wait_for(Duration::ZERO) {
                 if began.elapsed() < FETCH_MAX {
@@ -246,6 +284,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use prepage_core::profile::{ProfiledFile, Touches};
+    use prepage_core::{PAGE_SIZE, PageIndex};
+    use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+    use prepage_sys::cachestat::evict;
+    use prepage_testing::{Need, has};
+
     use super::*;
 
     #[test]
@@ -263,10 +309,47 @@ mod tests {
         let counters = Arc::new(Counters::default());
         let fetches = Fetches::new(counters.clone());
         let known = Arc::new(Known::new(&Profile::default(), Rights::of_everybody()));
-        let looked = known.look_at(|| fetches.fetch(&known, Priority::Start, 7, 1));
+        let now = Instant::now();
+        let looked = known.look_at(|| fetches.fetch(&known, Priority::Start, 7, 1, now));
         assert_eq!(looked, Ok(Done::LeftAlone), "somebody looks already");
         assert_eq!(counters.hung.get(), 0);
         known.leave_alone(LEFT_ALONE);
-        assert_eq!(fetches.fetch(&known, Priority::Start, 8, 2), Done::LeftAlone);
+        assert_eq!(fetches.fetch(&known, Priority::Start, 8, 2, now), Done::LeftAlone);
+    }
+
+    #[test]
+    fn what_is_cancelled_before_it_is_under_way_is_not_fetched_and_the_next_start_of_the_process_is() {
+        let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        if !has(Need::Eviction(directory.clone())) {
+            return;
+        }
+        let directory = tempfile::tempdir_in(directory).unwrap();
+        let path = directory.path().canonicalize().unwrap().join("file");
+        std::fs::write(&path, [1; 64 * PAGE_SIZE as usize]).unwrap();
+        let file = open_to_read(&path).unwrap();
+        let mut touches = Touches::default();
+        (8..12).for_each(|page| touches.touch(PageIndex(page), page as u32));
+        let profiled = ProfiledFile {
+            path: path.to_str().unwrap().into(),
+            identity: identity_of(&file).unwrap(),
+            fingerprint: content_of(&file).unwrap(),
+            learned_unix_s: 1,
+            extents: touches.extents(),
+        };
+        file.sync_all().unwrap();
+        let profile = Profile { program: "x".into(), files: vec![profiled], ..Profile::default() };
+        let known = Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()));
+        let fetches = Fetches::new(Arc::default());
+        let fetch = |uid, told| {
+            evict(file.as_fd(), Duration::from_secs(60)).unwrap();
+            fetches.fetch(&known, Priority::Start, uid, 1, told)
+        };
+        let told = Instant::now();
+        fetches.cancel(1);
+        assert_eq!(fetch(7, told), Done::LeftAlone);
+        // For another user: what was done for one a moment ago is not done again.
+        assert_eq!(fetch(8, Instant::now()), Done::Fetched);
+        (0..2 * CANCELLED_MAX as u32).for_each(|pid| fetches.cancel(pid));
+        assert!(lock(&fetches.prefetches).cancelled.len() <= CANCELLED_MAX);
     }
 }

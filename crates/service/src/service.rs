@@ -287,6 +287,7 @@ impl Service {
                 return false;
             }
         }
+        let told = Instant::now();
         let begun = awaited.begin(pid, || starter_of(pid), file.clone());
         match begun {
             Begun::Done => self.launch(pid, Some(file)),
@@ -294,7 +295,7 @@ impl Service {
             Begun::Awaited if is_known && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) => {
                 if let Some(uid) = starter_of(pid) {
                     let service = self.clone();
-                    self.looks.lend(uid, Box::new(move |_look| service.start_early(pid, &file)));
+                    self.looks.lend(uid, Box::new(move |_look| service.start_early(pid, &file, told)));
                 }
             }
             Begun::Awaited | Begun::Gone => {}
@@ -303,9 +304,9 @@ impl Service {
         begun != Begun::Gone
     }
 
-    /// Process `pid` is about to execute the program in `file`: with the rights that it has itself, mostly. What environment it gives to the
+    /// Process `pid` is about to execute the program in `file`, as was told then: with the rights that it has itself, mostly. What environment it gives to the
     /// program, and under what name it calls it, is known afterwards: [`Self::fetch_for`] stops what was not wanted.
-    fn start_early(&self, pid: u32, file: &FileHandle) {
+    fn start_early(&self, pid: u32, file: &FileHandle, told: Instant) {
         let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
         let Some(known) = self.library.only_role(file, uid) else { return };
         let program = Path::new(&known.key.program);
@@ -315,7 +316,7 @@ impl Service {
             && self.library.is_wanted_by_user(uid, pid, called.as_ref(), program)
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            self.fetches.fetch(&known, Priority::Start, uid, pid);
+            self.fetches.fetch(&known, Priority::Start, uid, pid, told);
         }
     }
 
@@ -337,6 +338,7 @@ impl Service {
     /// Chooses and fetches for a start. Returns it where it is to be observed.
     fn fetch_for(&self, pid: u32, file: Option<FileHandle>) -> Option<Process> {
         self.counters.starts.count();
+        let now = Instant::now();
         let process = match Process::of(pid, file.as_ref()) {
             Ok(process) => process,
             Err(why) => {
@@ -380,13 +382,13 @@ impl Service {
                     self.library.note(file.clone(), &key.program);
                 }
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
-                self.fetches.fetch(known, Priority::Start, uid, pid)
+                self.fetches.fetch(known, Priority::Start, uid, pid, now)
             }
             None => {
                 self.counters.unknown.count();
                 file.iter().for_each(|file| self.files.note_stranger(file.clone()));
                 if part_of.is_none() {
-                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program), uid, pid)
+                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program), uid, pid, now)
                 } else {
                     Done::Unknown
                 }
