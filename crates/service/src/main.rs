@@ -42,7 +42,13 @@ Options of all:
       --no-learn            Prefetch what is known, and learn nothing
   -h, --help                Print help
   -V, --version             Print version
+
+Exit code: 69 where it would fail again (no right to watch what is executed, another service answers at the socket), 2 for wrong
+options, 1 for other errors
 ";
+
+/// EX_UNAVAILABLE of sysexits.h(3head). The unit says that such a service is not to be restarted.
+const CANNOT_RUN_HERE: u8 = 69;
 
 fn main() -> ExitCode {
     let task = match parse() {
@@ -70,7 +76,7 @@ fn main() -> ExitCode {
             if let ServiceError::Watch(_) = error {
                 eprintln!("  try: run it as root; in a container: --cap-add SYS_ADMIN (Linux 5.1 or newer)");
             }
-            ExitCode::from(1)
+            ExitCode::from(if error.will_recur() { CANNOT_RUN_HERE } else { 1 })
         }
     }
 }
@@ -86,17 +92,18 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
     let layers = StartContextPaths::of_environment().layers;
     let mut options = Options { layers: layers.clone(), ..Options::default() };
     let mut period = PeriodOptions { layers, ..PeriodOptions::default() };
-    let mut subject = None;
+    let (mut subject, mut is_of_session) = (None, false);
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
             Arg::Long("socket") => options.socket = Some(PathBuf::from(parser.value()?)),
             Arg::Long("below") => options.below = Some(PathBuf::from(parser.value()?)),
             Arg::Long("no-learn") => options.learn = false,
-            Arg::Value(word) if subject.is_none() && word == "boot" => subject = Some(Subject::Boot),
-            Arg::Value(word) if subject.is_none() && word == "session" => {
-                subject = Some(Subject::Session(parser.value()?.parse()?));
+            Arg::Value(uid) if subject.is_none() && is_of_session => {
+                subject = Some(Subject::Session(uid.parse()?))
             }
+            Arg::Value(word) if subject.is_none() && word == "boot" => subject = Some(Subject::Boot),
+            Arg::Value(word) if subject.is_none() && word == "session" => is_of_session = true,
             Arg::Long("quiet") => period.quiet_s = parser.value()?.parse()?,
             Arg::Long("at-most") => {
                 period.at_most = Duration::from_secs(parser.value()?.parse::<u32>()?.into())
@@ -120,6 +127,7 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
     period.learn = options.learn;
     Ok(Some(match subject {
         Some(subject) => Task::Period(subject, period),
+        None if is_of_session => return Err("session: whose? UID is missing".into()),
         None => Task::Serve(options),
     }))
 }

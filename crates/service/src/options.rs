@@ -59,3 +59,18 @@ pub enum ServiceError {
     #[error("cannot wait for events")]
     Wait(#[from] io::Error),
 }
+
+impl ServiceError {
+    /// Whether it will be the same next time, unless somebody changes the machine: there is no right to watch, the kernel is too old, or another
+    /// service answers.
+    pub fn will_recur(&self) -> bool {
+        use io::ErrorKind::{AddrInUse, InvalidInput, PermissionDenied, Unsupported};
+        match self {
+            Self::Watch(source) => {
+                matches!(source.kind(), PermissionDenied | Unsupported | InvalidInput)
+            }
+            Self::Socket { source, .. } => source.kind() == AddrInUse,
+            Self::Store(_) | Self::Wait(_) => false,
+        }
+    }
+}

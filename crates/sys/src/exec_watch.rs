@@ -84,7 +84,8 @@ impl ExecWatch {
     /// # Errors
     /// EPERM without the right to watch.
     pub fn new() -> io::Result<Self> {
-        Group::new(0).map(|group| Self { group, mask: libc::FAN_OPEN_EXEC })
+        // Since Linux 5.13 everybody may have a group that file systems cannot be added to. One without a limit needs the right to add them.
+        Group::new(libc::FAN_UNLIMITED_MARKS).map(|group| Self { group, mask: libc::FAN_OPEN_EXEC })
     }
 
     /// Of all that is opened on no file system yet. The kernel keeps what was not read, however much that is.
