@@ -81,8 +81,8 @@ pub struct PeriodReport {
     pub quiet_s: f64,
     /// Whether it became quiet in time.
     pub is_quiet: bool,
-    /// Pages that were seen in use.
-    pub seen_pages: u64,
+    /// Pages that were seen in use, where that could be seen.
+    pub seen_pages: Option<u64>,
     /// In so many files.
     pub seen_files: usize,
 }
@@ -105,19 +105,22 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let mut early = options.root.as_deref().map(Early::enter).transpose()?;
     let config = config(subject);
     let is_off = !config.enabled || early.as_ref().is_some_and(|early| !early.is_wanted);
+    let nothing_to_do = || {
+        notify::say("READY=1");
+        Ok(PeriodReport::default())
+    };
+    if is_off {
+        return nothing_to_do();
+    }
     let stores = subject.stores(options.layers.clone())?.keeping(config.store_bytes_max);
-    let _turn = match subject {
-        _ if is_off => None,
+    let turn = match subject {
         Subject::Boot => {
             let directory = stores.directory(subject.layer()).ok();
             Turn::at_boot(directory, early.is_some(), options.at_most, || notify::say("READY=1"))
         }
         Subject::Session(_) => Some(Turn::alone()),
     };
-    let Some(_turn) = _turn else {
-        notify::say("READY=1");
-        return Ok(PeriodReport::default());
-    };
+    let Some(_turn) = turn else { return nothing_to_do() };
     let began = Instant::now();
     let mut report = PeriodReport { began_s: uptime_s(), ..PeriodReport::default() };
     let rights = subject.rights();
@@ -179,7 +182,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
             observation = observation.cut_short();
         }
         report.seen_files = observation.files.len();
-        report.seen_pages = pages(&observation);
+        report.seen_pages = Some(pages(&observation));
         report.used_pages = replay.used_pages(&observation);
         let used = device.as_ref().map(|device| {
             let files = observation.files.iter().map(|file| Path::new(&file.path));

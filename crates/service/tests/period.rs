@@ -41,7 +41,10 @@ fn begin_as(program: &[&str], subject: Subject, directory: &Path, options: &[&st
     ready.set_read_timeout(Some(PATIENCE)).unwrap();
     let child = Command::new(program[0])
         .args(&program[1..])
-        .args(if subject == Subject::Boot { &["boot"][..] } else { &["session", "0"] })
+        .args(match subject {
+            Subject::Boot => vec!["boot".into()],
+            Subject::Session(uid) => vec!["session".into(), uid.to_string()],
+        })
         // It never becomes quiet: the time is up after some seconds.
         .args(["--quiet", "1000", "--at-most", "4"])
         .args(options)
@@ -127,7 +130,7 @@ fn is_learned_and_brought_in(subject: Subject) {
     assert!(UNUSED.iter().all(|page| !found.contains(page)), "{found:?}");
     if subject == Subject::Boot {
         let report = PeriodReport::of_last_boot(&stores).unwrap();
-        assert!(!report.is_quiet && report.seen_pages > 0 && report.fetched_pages == 0, "{report:?}");
+        assert!(!report.is_quiet && report.seen_pages > Some(0) && report.fetched_pages == 0, "{report:?}");
     }
 
     // Whatever else this machine did meanwhile is not for this test to bring in.
@@ -162,5 +165,31 @@ fn is_learned_and_brought_in(subject: Subject) {
             break;
         }
         assert!(Instant::now() < until, "not fetched");
+    }
+    if subject == Subject::Boot {
+        assert_eq!(PeriodReport::of_last_boot(&stores).unwrap().seen_pages, None);
+    }
+}
+
+/// As one of a directory on the network.
+#[test]
+fn of_a_user_whom_nobody_knows_a_session_is_ready_and_over_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = begin(Subject::Session(54321), directory.path(), &[]);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn help_is_told_of_every_command_and_a_session_is_somebodys() {
+    let run = |args: &[&str]| Command::new(PREPAGED).args(args).output().unwrap();
+    for args in [&["--help"][..], &["boot", "--help"], &["session", "--help"], &["session", "0", "-h"]] {
+        let output = run(args);
+        assert!(
+            output.status.success() && output.stdout.starts_with(b"The service of prepage"),
+            "{output:?}"
+        );
+    }
+    for args in [&["session"][..], &["session", "--no-learn"], &["session", "root"], &["boot", "0"]] {
+        assert_eq!(run(args).status.code(), Some(2), "{args:?}");
     }
 }

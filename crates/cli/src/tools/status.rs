@@ -146,13 +146,12 @@ fn print_boot(boot: &Value, out: &mut impl Write) -> Result<()> {
     if boot["used_pages"].is_u64() {
         write!(out, ", {:.1} MB of known pages used", megabytes(number("used_pages")))?;
     }
+    match boot["seen_pages"].as_f64() {
+        Some(pages) => write!(out, "; {:.1} MB seen in use", megabytes(pages))?,
+        None => write!(out, "; nothing could be learned")?,
+    }
     let end = if boot["is_quiet"] == true { "quiet after" } else { "not quiet within" };
-    writeln!(
-        out,
-        "; {:.1} MB seen in use, {end} {:.0} s",
-        megabytes(number("seen_pages")),
-        number("quiet_s")
-    )?;
+    writeln!(out, ", {end} {:.0} s", number("quiet_s"))?;
     Ok(())
 }
 
@@ -201,5 +200,28 @@ fn duration(seconds: f64) -> String {
         format!("{hours} h {minutes} min")
     } else {
         format!("{minutes} min {:.0} s", seconds % 60.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_a_boot_where_nothing_could_be_learned_nothing_is_said_to_be_seen() {
+        let said = |boot: Value| {
+            let mut said = Vec::new();
+            print_boot(&boot, &mut said).unwrap();
+            String::from_utf8(said).unwrap()
+        };
+        let boot = json!({ "fetched_pages": 0, "seen_pages": null, "is_quiet": true, "quiet_s": 20.0 });
+        assert_eq!(
+            said(boot),
+            "last boot: 0.0 MB fetched in 0.0 s; nothing could be learned, quiet after 20 s\n"
+        );
+        let boot = json!({ "seen_pages": 1000, "is_quiet": false, "quiet_s": 300.0 });
+        assert!(said(boot).ends_with("; 4.1 MB seen in use, not quiet within 300 s\n"));
     }
 }
