@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use prepage_core::launches::{Expected, Launched, Launches};
+use prepage_prefetch::clock::unix_s;
 use prepage_profiles::replacement::write_at;
 use prepage_profiles::trust::{open_directory, read_below};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Users whose launches are remembered.
 const USERS_MAX: usize = 32;
@@ -42,6 +44,8 @@ struct User {
     launches: Launches,
     /// The last logins that launched something.
     sessions: Vec<u32>,
+    /// What was read was written since the machine was started: the first login of which something is seen is going on already.
+    is_of_this_boot: bool,
     /// When the user last launched something; before this run, when that was written. Seconds since 1970.
     last_unix_s: u64,
     has_changed: bool,
@@ -62,9 +66,11 @@ impl Log {
         let Ok(Some(opened)) = open_directory(&log.directory, ROOT) else { return log };
         let mut users = uids_in(&log.directory);
         users.sort_by_key(|(_, written_unix_s)| std::cmp::Reverse(*written_unix_s));
+        let boot_unix_s = unix_s().saturating_sub(clock_gettime(ClockId::Boottime).tv_sec as u64);
         for (uid, last_unix_s) in users.into_iter().take(USERS_MAX) {
             if let Ok(launches) = read(&opened, uid) {
-                log.users.insert(uid, User { launches, last_unix_s, ..User::default() });
+                let is_of_this_boot = last_unix_s >= boot_unix_s;
+                log.users.insert(uid, User { launches, last_unix_s, is_of_this_boot, ..User::default() });
             }
         }
         log
@@ -91,12 +97,13 @@ impl Log {
         let user = self.users.entry(uid).or_default();
         user.last_unix_s = now_unix_s;
         let is_new = session.is_some_and(|session| !user.sessions.contains(&session));
+        let arrives = is_new && !(user.is_of_this_boot && user.sessions.is_empty());
         if is_new {
             user.sessions.truncate(SESSIONS_MAX - 1);
             user.sessions.splice(..0, session);
         }
         user.launches.set_zone(self.utc_offset_s);
-        user.launches.launched(what, is_new, now_unix_s);
+        user.launches.launched(what, arrives, now_unix_s);
         user.has_changed = true;
     }
 
@@ -251,6 +258,34 @@ mod tests {
         std::fs::set_permissions(log.directory().join("8"), std::fs::Permissions::from_mode(0o666)).unwrap();
         std::fs::write(log.directory().join("x"), "").unwrap();
         assert_eq!(Log::read(log.directory().into()).size(), (0, 0));
+    }
+
+    #[test]
+    fn a_login_that_goes_on_while_the_service_is_restarted_is_no_arrival() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = Log::read(directory.path().join("launches"));
+        four_days(&mut log);
+        // At another hour of another day.
+        let now = NOW + 4 * 86_400 + 8 * 3600;
+        log.launched(7, &what("c"), Some(9), now);
+        log.pages(true).iter().for_each(|page| page.write(log.directory()).unwrap());
+        let is_expected_after = |session| {
+            let mut again = Log::read(log.directory().into());
+            // What has begun with the arrival is over.
+            again.tick(now + 1000, 0);
+            again.launched(7, &what("c"), Some(9), now + 1000);
+            again.launched(7, &what("c"), Some(session), now + 1001);
+            again.expected(0.7).iter().any(|(_, expected)| expected.what == what("a"))
+        };
+        assert!(!is_expected_after(9));
+        assert!(is_expected_after(10), "another login");
+        // Another boot.
+        let page = std::fs::File::open(log.directory().join("7")).unwrap();
+        page.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+        assert!(is_expected_after(9));
     }
 
     #[test]
