@@ -13,6 +13,7 @@ use crate::output;
 const UNIT_NAME: &str = "prepage.service";
 const BOOT_NAME: &str = "prepage-boot.service";
 const SESSION_NAME: &str = "prepage-session@.service";
+const SESSION_INSTANCES: &str = "prepage-session@*.service";
 const UNITS: [(&str, &str); 3] = [
     (UNIT_NAME, include_str!("../../../service/units/prepage.service")),
     (BOOT_NAME, include_str!("../../../service/units/prepage-boot.service")),
@@ -173,7 +174,9 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     place.systemctl(&["daemon-reload"])?;
-    place.systemctl(&["enable", "--now", UNIT_NAME])?;
+    place.systemctl(&["enable", UNIT_NAME])?;
+    // One that runs already is that of an earlier version.
+    place.systemctl(&["restart", UNIT_NAME])?;
     // It has something to do from the next boot on.
     if written.contains(&BOOT_NAME) {
         place.systemctl(&["enable", BOOT_NAME])?;
@@ -192,9 +195,13 @@ fn remove(place: &Place) -> Result<ExitCode> {
     if own.is_empty() {
         bail!("{} has no unit that `prepage service install` wrote", place.units.display());
     }
-    // What does not run need not be stopped. A template has no instance of its own.
+    // What does not run need not be stopped. A template has no instance of its own: those of all users are stopped.
     let started: Vec<&str> = own.iter().copied().filter(|name| *name != SESSION_NAME).collect();
     let stopped = place.systemctl(&[&["disable", "--now"][..], &started].concat());
+    let stopped = match own.contains(&SESSION_NAME) {
+        true => stopped.and(place.systemctl(&["stop", SESSION_INSTANCES])),
+        false => stopped,
+    };
     let link = place.session_link();
     let is_own = fs::read_link(&link).is_ok_and(|target| target == Place::session_target());
     let link = Some(link).filter(|_| is_own && own.contains(&SESSION_NAME));

@@ -5,6 +5,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
+use prepage_testing::{Need, has};
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -37,12 +39,12 @@ fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
         let unit = fs::read_to_string(units.join(name)).unwrap();
         let line = format!("ExecStart={} {line}", path("prepaged").canonicalize().unwrap().display());
         assert!(unit.lines().any(|one| one == line), "{unit}");
-        // What wants it is part of every later transaction: one that had ended would begin again all day.
+        // Later logins, or starts of sysinit.target, want it too: one that had ended would begin again all day.
         assert!(unit.lines().any(|one| one == "RemainAfterExit=yes"), "{unit}");
     }
     let session = fs::read_to_string(units.join("prepage-session@.service")).unwrap();
     assert!(
-        session.lines().any(|one| one == "PartOf=user@%i.service"),
+        session.lines().any(|one| one == "BindsTo=user@%i.service"),
         "the next first login begins it again"
     );
     let wanted = units.join("user@.service.wants/prepage-session@.service");
@@ -105,6 +107,67 @@ fn units_that_others_wrote_and_masks_stay_as_they_are() {
         assert_eq!(fs::read_link(&unit).unwrap(), Path::new("/dev/null"));
     }
     assert!(!path("called").exists(), "systemd does not read units there");
+}
+
+/// In a mount namespace of its own, where systemd would read units from a directory of this test's.
+#[test]
+fn an_installed_service_is_started_anew_and_a_removed_one_leaves_nothing_that_runs() {
+    if !has(Need::Root) || !has(Need::Mounts) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), path("prepage-tools")).unwrap();
+    fs::write(path("prepaged"), "").unwrap();
+    fs::write(path("systemctl"), "#!/bin/sh\necho \"$@\" >>\"${0%/*}/called\"\n").unwrap();
+    fs::set_permissions(path("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/system && cd \"$0\" &&\n\
+        PATH=$0:$PATH && ./prepage-tools service install --units /run/systemd/system && echo >>called &&\n\
+        ./prepage-tools service remove --units /run/systemd/system";
+    let mut inside = Command::new("unshare");
+    inside.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(directory.path());
+    let output = inside.output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    let called = fs::read_to_string(path("called")).unwrap();
+    let (installed, removed) = called.split_once("\n\n").unwrap();
+    assert_eq!(
+        installed.lines().collect::<Vec<_>>(),
+        ["daemon-reload", "enable prepage.service", "restart prepage.service", "enable prepage-boot.service"]
+    );
+    assert_eq!(
+        removed.lines().collect::<Vec<_>>(),
+        [
+            "disable --now prepage.service prepage-boot.service",
+            "stop prepage-session@*.service",
+            "daemon-reload"
+        ]
+    );
+}
+
+/// Whether the boot's unit runs is decided by a shell: after `uptime_s` seconds, where systemd says `state`.
+#[test]
+fn a_boot_is_one_however_long_it_takes_and_an_installation_is_none() {
+    if !has(Need::Root) || !has(Need::Mounts) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let unit = include_str!("../../../service/units/prepage-boot.service");
+    let condition = unit.lines().find_map(|line| line.strip_prefix("ExecCondition=/bin/sh -c '")).unwrap();
+    // As systemd.unit(5) and systemd.service(5) have them read.
+    let condition = condition.strip_suffix("'").unwrap().replace("%%", "%").replace("$$", "$");
+    let is_boot = |uptime_s: u32, state: &str| {
+        fs::write(path("uptime"), format!("{uptime_s}.25 1.00\n")).unwrap();
+        fs::write(path("systemctl"), format!("#!/bin/sh\necho {state}\nexit 1\n")).unwrap();
+        fs::set_permissions(path("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut inside = Command::new("unshare");
+        inside.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        inside.arg("mount --bind \"$0/uptime\" /proc/uptime && PATH=$0:$PATH && exec /bin/sh -c \"$1\"");
+        inside.arg(directory.path()).arg(&condition).status().unwrap().success()
+    };
+    let asked =
+        [(7, "offline"), (3000, "starting"), (3000, "initializing"), (3000, "running"), (3000, "degraded")];
+    assert_eq!(asked.map(|(uptime_s, state)| is_boot(uptime_s, state)), [true, true, true, false, false]);
 }
 
 #[test]
