@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -174,8 +175,8 @@ impl Place {
         let Ok(observer) = Observer::attach(pid, &options) else { return };
         let mut observation = observer.follow_with(&until.or_readable(stop), &mut opens);
         let is_for_all = is_for_all(process);
-        if is_for_all && !is_of_root(process) {
-            keep_what_is_of_root(&mut observation);
+        if is_for_all {
+            keep_what_is_of_root(&mut observation, process);
         }
         if observation.files.is_empty() {
             return learner.counters.observed.count();
@@ -200,22 +201,22 @@ impl Place {
 /// Whether what a start shows may be told to all users of the machine: the program, and the files that its role names. What another user
 /// than root may have put there is for that user alone.
 fn is_for_all(process: &Process) -> bool {
-    let is_for_all =
-        |path: &Path| public::is_for_all(path) && (is_of_root(process) || public::is_of_root(path));
+    let is_for_all = |path: &Path| public::is_for_all(path) && is_of_root(path, process);
     !is_private(&process.context.key.role)
         && is_for_all(process.program())
         && process.places.iter().all(|place| is_for_all(place))
 }
 
-/// Whether root has started it.
-fn is_of_root(process: &Process) -> bool {
-    process.rights.uid == 0
+/// Whether root alone decides what lies at `path`; of what root has started, whether it is root's, wherever root has put it.
+fn is_of_root(path: &Path, process: &Process) -> bool {
+    let has_root_put_it = || std::fs::metadata(path).is_ok_and(|file| file.uid() == 0);
+    process.rights.uid == 0 && has_root_put_it() || public::is_of_root(path)
 }
 
-/// Leaves of what a user's start used what would be there for all others: no user has all of them read files that the user chose, and nobody
-/// learns from names what a user has.
-fn keep_what_is_of_root(observation: &mut Observation) {
-    observation.files.retain(|file| public::is_of_root(Path::new(&file.path)));
+/// Leaves of what a start used what would be there for all others: no user has all of them read files that the user chose, and nobody
+/// learns from names what a user has. What root has started may go on as a user, as sshd(8) does.
+fn keep_what_is_of_root(observation: &mut Observation, process: &Process) {
+    observation.files.retain(|file| is_of_root(Path::new(&file.path), process));
     observation.names.retain(|name| public::is_of_root(Path::new(&name.path)));
 }
 

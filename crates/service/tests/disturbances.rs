@@ -82,7 +82,9 @@ fn in_a_storm_of_execs_the_service_says_that_it_lives_and_serves_others() {
     const WATCHDOG: Duration = Duration::from_secs(4);
     if let Some(scripts) = std::env::var_os(STORM) {
         let scripts: Vec<_> = fs::read_dir(scripts).unwrap().map(|entry| entry.unwrap().path()).collect();
-        scripts.iter().cycle().for_each(|script| execute_in_vain(script));
+        loop {
+            scripts.iter().for_each(|script| execute_in_vain(script));
+        }
     }
     let Some(place) = Place::new() else { return };
     let program = place.program("known");

@@ -366,14 +366,26 @@ fn of_starts_by_subordinate_user_ids_nothing_is_remembered() {
     assert_eq!(logs, [std::ffi::OsString::from(USER.to_string())]);
 }
 
-/// A program that begins as root and goes on as the user who started it, who chooses what it maps. It waits a moment, as for a password.
+/// As of su(1).
 #[test]
 fn of_a_set_user_id_program_the_machine_learns_what_is_roots() {
-    const USER: u32 = 54321;
+    what_one_maps_who_was_root_is_not_learned(0o4755, A_USER);
+}
+
+/// As of sshd(8).
+#[test]
+fn of_a_program_of_roots_that_goes_on_as_a_user_the_machine_learns_what_is_roots() {
+    what_one_maps_who_was_root_is_not_learned(0o755, 0);
+}
+
+const A_USER: u32 = 54321;
+
+/// A program begins as root, started by `starter`, and goes on as a user, who chooses what it maps. It waits a moment, as for a password.
+fn what_one_maps_who_was_root_is_not_learned(mode: u32, starter: u32) {
     const SOURCE: &str = "#include <fcntl.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n#include <unistd.h>\n\
         int main(void) {\n\
         char *map = mmap(0, 4096, PROT_READ, MAP_PRIVATE, open(getenv(\"CHOSEN\"), O_RDONLY), 0);\n\
-        return usleep(300000) || setuid(getuid()) || *(volatile char *)map != 1 || sleep(60);\n\
+        return usleep(300000) || setuid(54321) || *(volatile char *)map != 1 || sleep(60);\n\
         }\n";
     if !has(Need::Tool("cc".into())) {
         return;
@@ -385,14 +397,14 @@ fn of_a_set_user_id_program_the_machine_learns_what_is_roots() {
     let [program, source] = ["program", "program.c"].map(|name| directory.path().join(name));
     fs::write(&source, SOURCE).unwrap();
     assert!(Command::new("cc").arg("-o").args([&program, &source]).status().unwrap().success());
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
     let chosen = place.path("chosen");
     fs::write(&chosen, [1; PAGE_SIZE as usize]).unwrap();
-    std::os::unix::fs::chown(&chosen, Some(USER), None).unwrap();
+    std::os::unix::fs::chown(&chosen, Some(A_USER), None).unwrap();
     let service = Prepaged::start(&place, &["--below", directory.path().to_str().unwrap()]);
     service.wait_until("it is learned", || {
         let before = service.count("observed");
-        let _running = Running(Command::new(&program).env("CHOSEN", &chosen).uid(USER).spawn().unwrap());
+        let _running = Running(Command::new(&program).env("CHOSEN", &chosen).uid(starter).spawn().unwrap());
         service.wait_until("it is observed", || service.count("observed") > before);
         service.count("learned") > 0
     });
@@ -402,7 +414,7 @@ fn of_a_set_user_id_program_the_machine_learns_what_is_roots() {
     assert!(!files.iter().any(|file| *file == chosen.to_str().unwrap()), "{files:?}");
     // On the account of whoever started it.
     let starts = service.status()["last_starts"].clone();
-    assert!(starts.as_array().unwrap().iter().all(|start| start["uid"] == USER), "{starts}");
+    assert!(starts.as_array().unwrap().iter().all(|start| start["uid"] == starter), "{starts}");
 }
 
 #[test]
