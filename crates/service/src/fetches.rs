@@ -203,6 +203,9 @@ impl Fetches {
         let mut recent = lock(&self.recent);
         if recent.len() >= RECENT_MAX {
             recent.retain(|_, one| one.at.elapsed() < APART);
+            if recent.len() >= RECENT_MAX {
+                recent.clear();
+            }
         }
         let at = Instant::now();
         let before = recent.get(name).filter(|one| at - one.at < APART).copied();
@@ -302,6 +305,8 @@ mod tests {
         assert_eq!(fetches.recent(&name(7), 1), None);
         assert_eq!(fetches.recent(&name(8), 2), None);
         assert_eq!(fetches.recent(&name(7), 3), Some(Done::Recent));
+        (0..3 * RECENT_MAX as u32).for_each(|uid| _ = fetches.recent(&name(uid), uid));
+        assert!(lock(&fetches.recent).len() <= RECENT_MAX, "more at once than fit");
     }
 
     #[test]

@@ -410,6 +410,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn of_a_million_programs_no_more_files_are_remembered_than_fit() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = Library::open(Some(vec![directory.path().into()])).unwrap();
+        for number in 0..1_000_000u32 {
+            let file = FileHandle { file_system: 1, kind: 1, bytes: number.to_ne_bytes().into() };
+            library.note(file.clone(), "/usr/bin/program");
+            assert!(library.is_known(&file));
+        }
+        assert!(library.lock().handles.len() <= HANDLES_MAX);
+    }
+
+    #[test]
     fn where_nothing_is_wanted_there_is_nothing_to_look_up() {
         let directory = tempfile::tempdir().unwrap();
         let library = Library::open(Some(vec![directory.path().into()])).unwrap();

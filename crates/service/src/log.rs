@@ -289,6 +289,22 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_jumps_ten_years_and_back_forgets_nobody_and_nothing_that_is_expected() {
+        const YEARS: u64 = 10 * 365 * 86_400;
+        let mut log = Log::read("/no/such/directory".into());
+        four_days(&mut log);
+        let now = NOW + 4 * 86_400;
+        for then in [now + YEARS, now, now - YEARS, now] {
+            log.tick(then, 0);
+            log.launched(7, &what("c"), Some(3), then + 1);
+            log.tick(then + 2, 0);
+        }
+        log.launched(7, &what("a"), Some(4), now + 10);
+        let expected: Vec<_> = log.expected(0.7).into_iter().map(|(uid, one)| (uid, one.what)).collect();
+        assert_eq!(expected, [(7, what("b"))]);
+    }
+
+    #[test]
     fn a_log_that_cannot_be_written_is_kept_in_memory() {
         if !has(Need::Root) {
             return;

@@ -4,6 +4,7 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -357,6 +358,68 @@ fn of_a_user_who_wants_nothing_done_nothing_is_remembered() {
     let service = Prepaged::start(&place, &["--no-learn"]);
     let _running = Running::start(&program);
     service.wait_until("it is forgotten", || !log.exists());
+}
+
+/// The same names may mean other files there.
+#[test]
+fn a_start_in_a_mount_namespace_of_its_own_is_left_alone() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Mounts) {
+        return;
+    }
+    let [known, other] = ["known", "unknown"].map(|name| place.program(name));
+    let file = place.cold_file("file", 0o644);
+    place.profile(&known, &[&file]);
+    // Of two roles: what it is called by decides, which is looked at once it runs.
+    let (stores, key) = (place.stores(), ProgramKey::of(&[(&known).into(), "60".into()]).unwrap());
+    let path = stores.path_of(&key, Layer::Machine).unwrap();
+    let profile = stores.at_path(Layer::Machine, &path).unwrap().unwrap();
+    let key = ProgramKey { role: format!("{} --other", key.role), ..key };
+    let path = stores.path_of(&key, Layer::Machine).unwrap();
+    let bytes = profile_file::encode(&prepage_core::profile::Profile { role: key.role, ..profile });
+    fs::write(&path, bytes).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let service = Prepaged::start(&place, &[]);
+    assert_eq!(service.status()["machine_profiles"], 2);
+    for (at, program) in (1..).zip([&known, &other]) {
+        let mut inside = Command::new("unshare");
+        let _running = Running(inside.arg("--mount").arg(program).arg("60").spawn().unwrap());
+        service.wait_until("it is seen", || service.count("elsewhere") >= at);
+    }
+    assert_eq!((service.count("fetched"), pages_in_memory(&file), service.count("observed")), (0, 0, 0));
+    let _running = Running::start(&known);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+}
+
+#[test]
+fn a_program_on_an_overlay_is_served_or_the_overlay_is_said_not_to_be_watched() {
+    if !has_own_mounts("a_program_on_an_overlay_is_served_or_the_overlay_is_said_not_to_be_watched") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| place.path(name));
+    [&lower, &upper, &work, &merged].iter().for_each(|one| fs::create_dir(one).unwrap());
+    place.program("lower/known");
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+    let mut mount = Command::new("mount");
+    let output = mount.args(["-t", "overlay", "overlay", "-o", &options]).arg(&merged).output().unwrap();
+    if !output.status.success() {
+        return prepage_testing::skip(Need::Mounts, String::from_utf8_lossy(&output.stderr));
+    }
+    let _mounted = Mounted(&merged);
+    let (program, file) = (merged.join("known"), place.cold_file("file", 0o644));
+    place.profile(&program, &[&file]);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let status = service.status();
+    let systems = status["file_systems"].as_array().unwrap();
+    let system = systems.iter().find(|one| one["point"] == merged.to_str().unwrap()).unwrap();
+    if system["is_watched"] == false {
+        return assert!(system["reason"].is_string(), "{system}");
+    }
+    let _running = Running::start(&program);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    assert!(pages_in_memory(&file) >= 3);
 }
 
 /// Its pages are on their way before it is executed, and so before it is seen how it is called.
