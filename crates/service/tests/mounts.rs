@@ -396,12 +396,22 @@ fn a_program_on_an_overlay_is_served_or_the_overlay_is_said_not_to_be_watched() 
     if !has_own_mounts("a_program_on_an_overlay_is_served_or_the_overlay_is_said_not_to_be_watched") {
         return;
     }
+    is_served_or_said_not_to_be_watched("index=off,nfs_export=off");
+    // By which its files can be told apart.
+    is_served_or_said_not_to_be_watched("index=on,nfs_export=on");
+}
+
+fn is_served_or_said_not_to_be_watched(features: &str) {
     let Some(place) = Place::new() else { return };
     let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| place.path(name));
     [&lower, &upper, &work, &merged].iter().for_each(|one| fs::create_dir(one).unwrap());
     place.program("lower/known");
-    let options =
-        format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={},{features}",
+        lower.display(),
+        upper.display(),
+        work.display()
+    );
     let mut mount = Command::new("mount");
     let output = mount.args(["-t", "overlay", "overlay", "-o", &options]).arg(&merged).output().unwrap();
     if !output.status.success() {
@@ -415,7 +425,7 @@ fn a_program_on_an_overlay_is_served_or_the_overlay_is_said_not_to_be_watched() 
     let systems = status["file_systems"].as_array().unwrap();
     let system = systems.iter().find(|one| one["point"] == merged.to_str().unwrap()).unwrap();
     if system["is_watched"] == false {
-        return assert!(system["reason"].is_string(), "{system}");
+        return assert!(system["reason"].is_string() && !features.contains("=on"), "{system}");
     }
     let _running = Running::start(&program);
     service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
