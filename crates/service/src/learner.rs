@@ -217,7 +217,7 @@ fn is_of_root(path: &Path, process: &Process) -> bool {
 /// learns from names what a user has. What root has started may go on as a user, as sshd(8) does.
 fn keep_what_is_of_root(observation: &mut Observation, process: &Process) {
     observation.files.retain(|file| is_of_root(Path::new(&file.path), process));
-    observation.names.retain(|name| public::is_of_root(Path::new(&name.path)));
+    observation.names.retain(|name| is_of_root(Path::new(&name.path), process));
 }
 
 /// Processor time of this process.
