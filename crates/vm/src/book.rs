@@ -53,6 +53,8 @@ pub(crate) struct Book {
 pub(crate) struct Inner {
     pub(crate) chains: Chains,
     links: HashMap<LinkId, Link>,
+    /// All stores by number, also those of links that have gone, which maps may still show.
+    stores: HashMap<u32, Weak<ObjectCore>>,
     /// The maps that show pages of stores, once or more often.
     maps: Vec<Weak<MapCore>>,
     /// What else shows some: what chains began on, and what is behind maps that are being made.
@@ -198,6 +200,10 @@ impl Inner {
 
     /// Gives `link` its store, and where it is new what it began on: that of `below`. What is in a store that it had stays there.
     pub(crate) fn put(&mut self, link: LinkId, below: LinkId, store: &Arc<ObjectCore>) {
+        if self.stores.len() == self.stores.capacity() {
+            self.stores.retain(|_, store| store.strong_count() > 0);
+        }
+        self.stores.insert(store.id, Arc::downgrade(store));
         let base = Arc::clone(&self.links[&below].base);
         let Some(known) = self.links.get_mut(&link) else {
             let (store, elsewhere) = (Some(Arc::clone(store)), RangeMap::new());
@@ -327,12 +333,8 @@ impl Inner {
     /// The stores that nobody writes to any more, since no map looks at their link or that is gone; with room for their runs of pages
     /// that are held.
     fn settled(&self) -> HashMap<u32, (Arc<ObjectCore>, Vec<Range<u64>>)> {
-        let stores = self.links.iter().flat_map(|(&id, link)| {
-            let own = link.store.iter().filter(move |_| !self.chains.is_held(id));
-            own.chain(link.elsewhere.iter().map(|(_, Store(store))| store))
-        });
-        let mut settled: HashMap<_, _> =
-            stores.map(|store| (store.id, (Arc::clone(store), Vec::new()))).collect();
+        let there = self.stores.iter().filter_map(|(&id, store)| Some((id, store.upgrade()?)));
+        let mut settled: HashMap<_, _> = there.map(|(id, store)| (id, (store, Vec::new()))).collect();
         let written = self.links.iter().filter(|(id, _)| self.chains.is_held(**id));
         for store in written.filter_map(|(_, link)| link.store.as_ref()) {
             settled.remove(&store.id);
@@ -467,6 +469,15 @@ impl Hold {
         (view, watched)
     }
 
+    /// The same where all frozen pages are copied.
+    fn thin_view(&self) -> (View, Arc<Watched>) {
+        let (mut view, watched) = self.view();
+        let base = Arc::clone(&self.vm.book.lock().links[&self.link].base);
+        view.laid = Arc::new(base.laid.clone());
+        view.shown = Arc::new(placed(&view.laid, view.shown.to_vec()));
+        (view, watched)
+    }
+
     /// What is behind each page of the link, by pages counted from 0. It stays so while the second value lives.
     pub(crate) fn shown(&self) -> (Arc<Segments>, Arc<Watched>) {
         let (view, watched) = self.view();
@@ -493,10 +504,25 @@ impl Drop for Hold {
 impl Behind {
     /// What is behind a map of `pieces`, whose first page has the number `start`.
     pub(crate) fn new(vm: &Arc<VmCore>, pieces: &[Piece], start: PageIndex) -> Self {
-        if let [Piece { hold: Some(hold), object, pages, .. }] = pieces
+        Self::with(vm, pieces, start, Hold::view)
+    }
+
+    /// The same with no frozen pages over frames of their own; `None` where none are.
+    pub(crate) fn thinned_out(&self, vm: &Arc<VmCore>, pieces: &[Piece], start: PageIndex) -> Option<Self> {
+        let thin = Self::with(vm, pieces, start, Hold::thin_view);
+        (thin.laid.len() < self.laid.len()).then_some(thin)
+    }
+
+    fn with(
+        vm: &Arc<VmCore>,
+        pieces: &[Piece],
+        start: PageIndex,
+        view: impl Fn(&Hold) -> (View, Arc<Watched>),
+    ) -> Self {
+        if let [Piece { hold: Some(hold), object, pages, copied: false }] = pieces
             && *pages == object.pages()
         {
-            let (view, watched) = hold.view();
+            let (view, watched) = view(hold);
             let chain = Some(Book::hold(vm, hold.link));
             let (laid, shown) = (Arc::clone(&view.laid), Arc::clone(&view.shown));
             let making = vec![watched];
@@ -510,11 +536,15 @@ impl Behind {
         for piece in pieces {
             match &piece.hold {
                 Some(hold) => {
-                    let (view, watched) = hold.view();
+                    let (view, watched) = view(hold);
                     let part = |segment: &Segment| {
                         let part = segment.part(piece.pages)?;
                         let start = PageIndex(at.0 + (part.pages.start().0 - piece.pages.start().0));
-                        Some(part.at(start))
+                        let install = match part.install {
+                            Install::Continue if piece.copied => Install::Copy,
+                            install => install,
+                        };
+                        Some(Segment { install, ..part.at(start) })
                     };
                     laid.extend(view.laid.iter().filter_map(part));
                     shown.extend(view.shown.iter().filter_map(part));
@@ -546,19 +576,6 @@ impl Behind {
     pub(crate) fn is_one(&self) -> bool {
         matches!((&self.laid[..], &self.shown[..]), ([laid], [shown])
             if laid.install == shown.install && Arc::ptr_eq(&laid.object, &shown.object))
-    }
-
-    /// Lets no frozen pages lie over frames of their own; `None` where none did.
-    pub(crate) fn thin_out(&mut self) -> Option<()> {
-        let chain = self.chain.as_ref()?;
-        let inner = chain.vm.book.lock();
-        let base = &inner.links[&chain.link].base;
-        if base.laid.len() == self.laid.len() {
-            return None;
-        }
-        self.laid = Arc::new(base.laid.clone());
-        self.shown = Arc::new(placed(&self.laid, self.shown.to_vec()));
-        Some(())
     }
 }
 

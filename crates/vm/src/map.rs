@@ -14,7 +14,7 @@ use crate::addresses::MapRef;
 use crate::book::{Behind, Book, Hold};
 use crate::error::{AccessError, MapError};
 use crate::jobs::Job;
-use crate::object::{Contents, ObjectCore};
+use crate::object::Contents;
 use crate::options::{Advice, MapOptions, Mode};
 use crate::piece::Piece;
 use crate::poison::Poison;
@@ -135,9 +135,10 @@ impl Map {
         // A handler would wait for locks that this thread holds.
         let _masked = Masked::asynchronous();
         let mut behind = Behind::new(vm, pieces, window.start());
-        let region = lay(vm, &behind.laid, window, options).or_else(|error| {
+        let region = lay(vm, &behind, window, options).or_else(|error| {
             // Too many mappings: what lies over a memfd of its own for its density is copied instead.
-            behind.thin_out().map_or(Err(error), |()| lay(vm, &behind.laid, window, options))
+            behind = behind.thinned_out(vm, pieces, window.start()).ok_or(error)?;
+            lay(vm, &behind, window, options)
         });
         let region = region.map_err(failed)?;
         if options.inherit {
@@ -375,12 +376,14 @@ fn entry(policy: &Policy, window: PageRange, executable: bool) -> PolicyMemory {
     PolicyMemory::new(policy.remembers(), state)
 }
 
-/// Lays the memfds of `laid` into address space that nobody can use yet.
-fn lay(vm: &VmCore, laid: &[Segment], window: PageRange, options: &MapOptions) -> std::io::Result<Region> {
+/// Lays the memfds that are behind a map into address space that nobody can use yet.
+fn lay(vm: &VmCore, behind: &Behind, window: PageRange, options: &MapOptions) -> std::io::Result<Region> {
+    let laid = &behind.laid[..];
     if let [only] = laid {
         let offset = only.first.offset_bytes();
         let shown = match &only.object.contents {
-            Contents::Zero if options.huge => vm.zeros.huge()?,
+            // Among frozen pages the kernel cannot make zeros by itself.
+            Contents::Zero if options.huge && behind.is_one() => vm.zeros.huge()?,
             Contents::Zero => Shown::Anonymous,
             Contents::Frames(frames) if options.private => Shown::Private(&frames.memfd, offset),
             Contents::Frames(frames) if options.writable => Shown::SharedWritable(&frames.memfd, offset),
@@ -485,14 +488,6 @@ impl MapCore {
         let shown = self.shown.enter(account.cpu);
         account.tally.shared_atomics += 2 * u64::from(shown.is_counted());
         shown
-    }
-
-    /// The one object that it shows, if that is all.
-    pub(crate) fn only(&self) -> Option<Arc<ObjectCore>> {
-        match &self.shown.current()[..] {
-            [only] => Some(Arc::clone(&only.object)),
-            _ => None,
-        }
     }
 
     /// The policy that serves, and its memory.

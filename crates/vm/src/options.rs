@@ -263,7 +263,7 @@ impl MapOptions {
 
     /// Leaves zeros to the kernel's huge pages. A fault gives the 16 MiB around it to the kernel (in maps beyond 64 GiB a 4096th of the
     /// map). There the kernel makes 2 MiB at each first touch, or 4 KiB if it finds no huge page. The VM neither sees nor counts
-    /// faults in memory that was given to the kernel.
+    /// faults in memory that was given to the kernel. Maps of anything else than zeros, such as snapshots that hold pages, get no huge pages.
     pub fn huge_pages(self) -> Self {
         Self { huge: true, ..self }
     }

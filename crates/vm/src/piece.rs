@@ -14,7 +14,7 @@ use crate::segment::Install;
 pub struct Piece {
     pub(crate) object: Arc<ObjectCore>,
     pub(crate) pages: PageRange,
-    copied: bool,
+    pub(crate) copied: bool,
     /// Of a snapshot.
     pub(crate) hold: Option<Arc<Hold>>,
 }

@@ -39,13 +39,21 @@ impl Map {
         let outcome = {
             let _masked = Masked::asynchronous();
             self.forget_poison(range)?;
-            self.bring(range, &mut account)
+            // Again where frozen pages were freed meanwhile: other versions of them are shown by now.
+            loop {
+                let mut freed = false;
+                let outcome = self.bring(range, &mut freed, &mut account);
+                if !freed {
+                    break outcome;
+                }
+            }
         };
         self.core.vm.figures.settle(&mut account);
         outcome.map_err(|(object, page, code)| unavailable(&object, page, code))
     }
 
-    fn bring(&self, range: PageRange, account: &mut Account) -> Result<(), Unavailable> {
+    /// `freed` tells of frozen pages that were shown when this began and are no more.
+    fn bring(&self, range: PageRange, freed: &mut bool, account: &mut Account) -> Result<(), Unavailable> {
         let mut outcome = Ok(());
         let mut at = range.start();
         for (place, count) in places(&self.core.shown.current(), range) {
@@ -63,6 +71,10 @@ impl Map {
         // Whoever else brought pages meanwhile, and whoever took some away: what is missing now is read here.
         let mut unread = Ok(());
         let shown = self.core.show_all(range, account, |place, page, account| {
+            if place.object.is_frozen() {
+                *freed = true;
+                return false;
+            }
             let known = |outcome: &Result<(), Unavailable>| {
                 matches!(outcome, Err((object, failed, code))
                     if (*failed == page || *code == reason::TIMED_OUT) && Arc::ptr_eq(object, place.object))
@@ -81,10 +93,8 @@ impl Map {
                 }
             }
         });
-        if range == self.core.window
-            && let Some(object) = self.core.only()
-        {
-            let _ = whole::give(&object, &self.core);
+        if range == self.core.window {
+            let _ = whole::give(&self.core);
         }
         let shown = shown.map_err(|(page, error)| {
             (Arc::clone(&self.core.laid[0].object), page, reason::of_errno(error.raw_os_error()))

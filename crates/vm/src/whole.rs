@@ -11,6 +11,7 @@ use prepage_sys::userfaultfd::Served;
 
 use crate::map::MapCore;
 use crate::object::ObjectCore;
+use crate::segment::{Install, Segment};
 use crate::statistics::Tally;
 use crate::sync::{Mutex, MutexGuard, Ordering};
 
@@ -88,10 +89,15 @@ pub(crate) fn register(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()
     Ok(())
 }
 
-/// Leaves a map to the kernel if all of its object is there now.
-pub(crate) fn give(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()> {
+/// Leaves a map to the kernel if it shows an object's own frames alone, and all of them are there now.
+pub(crate) fn give(map: &Arc<MapCore>) -> io::Result<()> {
+    let shown = map.shown.current();
+    // The kernel shows what the map lies over: of a clone that may be another object than the one it shows.
+    let ([Segment { object, install: Install::Continue, .. }], [laid]) = (&shown[..], &map.laid[..]) else {
+        return Ok(());
+    };
     let Some(frames) = object.frames() else { return Ok(()) };
-    if map.every_fault || map.laid.len() > 1 || !object.is_whole() {
+    if map.every_fault || !Arc::ptr_eq(object, &laid.object) || !object.is_whole() {
         return Ok(());
     }
     let mut given = frames.whole.lock();
@@ -106,7 +112,11 @@ pub(crate) fn give(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()> {
     // is missing, and those that are unmapped are shown as they are.
     map.space.uffd.unregister(&map.span)?;
     map.protects.store(0, Ordering::SeqCst);
-    map.register(Served::Missing)?;
+    if let Err(error) = map.register(Served::Missing) {
+        // Else nobody would serve it.
+        map.register(Served::MissingAndUnmapped)?;
+        return Err(error);
+    }
     given.keep(object, map);
     Ok(())
 }

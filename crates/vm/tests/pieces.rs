@@ -3,8 +3,8 @@
 mod support;
 
 use prepage_core::PAGE_SIZE;
-use prepage_vm::{MapError, MapOptions, Piece};
-use support::{Words, file, modes, page_bytes, pages, touch, vm, word};
+use prepage_vm::{Map, MapError, MapOptions, Piece};
+use support::{Words, file, left_in, modes, page_bytes, pages, read, touch, vm, word, write};
 
 #[test]
 fn every_piece_shows_its_object_however_it_is_installed() {
@@ -68,4 +68,46 @@ fn every_piece_shows_its_object_however_it_is_installed() {
     assert!(matches!(vm.map_pieces(&[], &MapOptions::private()), Err(MapError::Empty { .. })));
     let beyond = [Piece::new(&local, pages(40, 42))];
     assert!(matches!(vm.map_pieces(&beyond, &MapOptions::private()), Err(MapError::Beyond { .. })));
+}
+
+/// However many there are: each takes memory and no mapping.
+#[test]
+fn copied_pieces_of_snapshots_take_no_mappings() {
+    const PIECES: u64 = 30;
+    const LEN: u64 = 20;
+    let vm = vm();
+    let zeros = vm.anonymous(PIECES * 2 * LEN * PAGE_SIZE).unwrap();
+    let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+    (0..PIECES).for_each(|run| (0..LEN).for_each(|page| write(&mut map, 2 * run * LEN + page, run + 1)));
+    let snapshot = map.snapshot().unwrap();
+    // Each with some zeros at its end.
+    let pieces = |range: std::ops::Range<u64>| -> Vec<Piece> {
+        let run = |run| pages(2 * run * LEN, (2 * run + 1) * LEN + 3);
+        range.map(|number| Piece::new(&snapshot, run(number)).copied()).collect()
+    };
+    let whole = [Piece::new(&snapshot, snapshot.pages()).copied()];
+    for mode in modes(&vm, &zeros) {
+        let options = MapOptions::private().mode(mode);
+        let memfds = |map: &Map| {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let within = |line: &&str| {
+                let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+                (map.address()..map.address() + map.len_bytes()).contains(&start)
+            };
+            maps.lines().filter(within).filter(|line| line.contains("memfd")).count()
+        };
+        let many = vm.map_pieces(&pieces(0..PIECES), &options).unwrap();
+        assert_eq!(memfds(&many), 0, "{mode:?}");
+        for run in 0..PIECES {
+            let found = [0, LEN - 1, LEN].map(|page| read(&many, run * (LEN + 3) + page));
+            assert_eq!(found, [run + 1, run + 1, 0]);
+        }
+        let mut one = vm.map_pieces(&whole, &options).unwrap();
+        assert_eq!(memfds(&one), 0, "{mode:?}");
+        write(&mut one, LEN, 9);
+        let again = vm.map(&one.snapshot().unwrap(), &options).unwrap();
+        assert_eq!([0, LEN - 1, LEN, 2 * LEN].map(|page| read(&again, page)), [1, 1, 9, 2]);
+    }
+    drop((map, zeros, snapshot, whole));
+    assert_eq!(left_in(&vm), (0, 0, 0, 0));
 }

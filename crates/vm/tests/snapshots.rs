@@ -126,6 +126,93 @@ fn what_is_discarded_is_what_was_frozen_last() {
     }
 }
 
+/// Huge pages are for zeros: where anything was frozen they are not made, and nothing is lost or shown to another map.
+#[test]
+fn what_was_frozen_is_there_where_huge_pages_are_asked_for() {
+    const PAGES: u64 = 1024;
+    let vm = vm();
+    let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+    for mode in modes(&vm, &zeros) {
+        let mut map = vm.map(&zeros, &private(mode)).unwrap();
+        write(&mut map, 5, 7);
+        let snapshot = map.snapshot().unwrap();
+        for window in [pages(0, PAGES), pages(4, PAGES)] {
+            let first = window.start().0;
+            let huge = private(mode).huge_pages().window(window);
+            // What is touched first decides who makes the page.
+            for order in [[6, 5], [5, 6]] {
+                let mut clone = vm.map(&snapshot, &huge).unwrap();
+                for page in order {
+                    assert_eq!(read(&clone, page - first), if page == 5 { 7 } else { 0 }, "{mode:?} {page}");
+                }
+                write(&mut clone, 5 - first, 8);
+                assert_eq!(read(&vm.map(&snapshot, &huge).unwrap(), 5 - first), 7, "another clone");
+                assert_eq!(read(&vm.map(&zeros, &huge).unwrap(), 5 - first), 0, "a map of zeros");
+                let again = clone.snapshot().unwrap();
+                assert_eq!(read(&vm.map(&again, &private(mode)).unwrap(), 5 - first), 8);
+            }
+        }
+    }
+}
+
+/// What a clone shows is not what it lies over: the kernel, which knows only that, must not serve it.
+#[test]
+fn a_clone_that_was_populated_shows_what_was_frozen_after_a_discard() {
+    const PAGES: u64 = 8;
+    let file = support::file(PAGES * PAGE_SIZE);
+    let vm = vm();
+    let object = vm.file(file.path()).unwrap();
+    for mode in modes(&vm, &object) {
+        let mut map = vm.map(&object, &private(mode).every_fault()).unwrap();
+        (0..PAGES).for_each(|page| write(&mut map, page, 100 + page));
+        let snapshot = map.snapshot().unwrap();
+        let given = vm.statistics().counted.maps_given;
+        let mut clone = vm.map(&snapshot, &private(mode)).unwrap();
+        clone.populate(clone.window()).unwrap();
+        clone.discard(pages(3, 4)).unwrap();
+        assert_eq!(read(&clone, 3), 103);
+        assert_eq!(vm.statistics().counted.maps_given, given);
+    }
+}
+
+/// Pages that were written to, frozen and freed while they were populated are looked up anew.
+#[test]
+fn a_map_can_be_populated_while_snapshots_of_it_come_and_go() {
+    const PAGES: u64 = 512;
+    let vm = vm();
+    let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+    for mode in modes(&vm, &zeros) {
+        let mut first = vm.map(&zeros, &private(mode)).unwrap();
+        (0..PAGES).for_each(|page| write(&mut first, page, page));
+        let mut last = first.snapshot().unwrap();
+        let map = vm.map(&last, &private(mode)).unwrap();
+        drop(first);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let populating = scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    map.populate(map.window()).unwrap();
+                }
+            });
+            for round in 0..60_u64 {
+                for page in 0..PAGES {
+                    // SAFETY: the word lies in the map, which outlives the loop, and nobody else looks at it meanwhile.
+                    unsafe { &*((map.address() + page * PAGE_SIZE) as *const AtomicU64) }
+                        .store(round, Ordering::Relaxed);
+                }
+                last = map.snapshot().unwrap();
+                vm.free_shadowed().unwrap();
+                if populating.is_finished() {
+                    break;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            populating.join().unwrap();
+        });
+        drop(last);
+    }
+}
+
 /// The worked examples of shared/vectors, by snapshots and clones of real memory.
 struct Forks {
     vm: Vm,
@@ -272,6 +359,28 @@ fn pages_that_every_map_shadows_are_destroyed() {
             [value, value + PAGES - 8, PAGES - 6]
         );
     }
+}
+
+#[test]
+fn pages_of_a_snapshot_that_has_gone_are_destroyed_once_its_clone_has_its_own() {
+    const PAGES: u64 = 512;
+    let vm = vm();
+    let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+    let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+    (0..PAGES).for_each(|page| write(&mut map, page, page + 1));
+    let base = map.snapshot().unwrap();
+    let mut clone = vm.map(&base, &MapOptions::private()).unwrap();
+    drop(map);
+    (0..PAGES).for_each(|page| write(&mut clone, page, 1000 + page));
+    let top = clone.snapshot().unwrap();
+    drop(base);
+    assert_eq!((vm.statistics().frames, vm.free_shadowed().unwrap()), (2 * PAGES, PAGES));
+    assert_eq!((vm.statistics().frames, vm.free_shadowed().unwrap()), (PAGES, 0));
+    clone.discard(clone.window()).unwrap();
+    let again = vm.map(&top, &MapOptions::private()).unwrap();
+    (0..PAGES).for_each(|page| assert_eq!([&clone, &again].map(|map| read(map, page)), [1000 + page; 2]));
+    drop((clone, again, zeros, top));
+    assert_eq!(left_in(&vm), (0, 0, 0, 0));
 }
 
 #[test]
