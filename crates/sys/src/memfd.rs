@@ -17,16 +17,25 @@ pub struct Memfd {
     fd: OwnedFd,
 }
 
+/// Whether this process may make files of `len_bytes` (`ulimit -f`).
+///
+/// # Errors
+/// EFBIG where it may not: the kernel would end it with SIGXFSZ.
+pub fn check_len(len_bytes: u64) -> io::Result<()> {
+    match rustix::process::getrlimit(Resource::Fsize).current {
+        Some(most) if most < len_bytes => Err(rustix::io::Errno::FBIG.into()),
+        _ => Ok(()),
+    }
+}
+
 impl Memfd {
     /// Makes one of `len_bytes`, called `name` in /proc/PID/maps. It can never be executed as a file, which systems under
     /// vm.memfd_noexec=2 demand. Needs Linux 6.3.
     ///
     /// # Errors
-    /// EMFILE where no descriptor is left, EFBIG where the process may not make files that long (`ulimit -f`): the kernel would end it.
+    /// EMFILE where no descriptor is left, EFBIG as [`check_len`].
     pub fn create(name: &str, len_bytes: u64) -> io::Result<Self> {
-        if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|most| most < len_bytes) {
-            return Err(rustix::io::Errno::FBIG.into());
-        }
+        check_len(len_bytes)?;
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)?;
         rustix::fs::ftruncate(&fd, len_bytes)?;
         Ok(Self { fd })

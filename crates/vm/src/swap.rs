@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::memfd;
 use rustix::fs::{Mode, OFlags};
 
 use crate::error::MakeError;
@@ -147,6 +148,7 @@ impl Vm {
         // A process that was forked makes no object, and one that is too large no file of that size.
         self.object("[memory]".to_owned(), len_bytes, None, |len| {
             let pages = PageRange::covering(0, len);
+            memfd::check_len(pages.bytes())?;
             file.set_len(pages.bytes())?;
             let places = words(pages.len())?;
             let home = SwapFile { file: file.try_clone()?, swap, places, used: AtomicU64::new(0) };

@@ -14,11 +14,11 @@ use prepage_core::policy::aligned::Aligned;
 use prepage_core::policy::around::ReadAround;
 use prepage_core::policy::linux::{Linux, Mapping};
 use prepage_vm::{
-    AccessError, Advice, MakeError, MapError, MapOptions, Mode, OpenError, Reason, Source, SourceError, Vm,
-    VmOptions,
+    AccessError, Advice, MakeError, MapError, MapOptions, Mode, OpenError, Piece, Pool, PoolOptions, Reason,
+    Source, SourceError, Vm, VmOptions,
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
-use support::{Words, child, file, is_child, left_in, modes, pages, touch, until, vm, word};
+use support::{Words, child, file, is_child, left_in, modes, pages, read, touch, until, vm, word, write};
 
 /// What a bad source does next.
 const FINE: u32 = 0;
@@ -347,6 +347,12 @@ fn child_runs_out() {
     let vm = vm();
     let object = vm.source("words", Words { len_bytes: 4 * 4096, ..Default::default() }).unwrap();
     let first = vm.map(&object, &MapOptions::shared()).unwrap();
+    // Twenty runs of frozen pages, each long enough for a mapping of its own.
+    let zeros = vm.anonymous(20 * 32 * 4096).unwrap();
+    let mut written = vm.map(&zeros, &MapOptions::private()).unwrap();
+    (0..20 * 32).filter(|page| page / 16 % 2 == 0).for_each(|page| write(&mut written, page, page));
+    let snapshot = written.snapshot().unwrap();
+    drop(written);
     setrlimit(Resource::Nofile, Rlimit { current: Some(20), maximum: Some(20) }).unwrap();
     let mut objects = Vec::new();
     let error = loop {
@@ -367,7 +373,16 @@ fn child_runs_out() {
     assert!(error.to_string().contains("vm.max_map_count"));
     assert_eq!(vm.statistics().maps, 1 + maps.len() as u64);
     assert_eq!(touch(&maps[maps.len() / 2], 1), word(4096));
-    drop((maps, objects));
+    // Frozen pages do without, also in pieces.
+    maps.truncate(maps.len() - 10);
+    let clone = vm.map(&snapshot, &MapOptions::private()).unwrap();
+    assert_eq!([0, 31, 32].map(|page| read(&clone, page)), [0, 0, 32]);
+    drop(clone);
+    let pieces = [Piece::new(&snapshot, pages(8, 640)), Piece::new(&object, pages(1, 2))];
+    let clone = vm.map_pieces(&pieces, &MapOptions::private()).unwrap();
+    assert_eq!([1, 23, 24].map(|page| read(&clone, page)), [9, 0, 32]);
+    assert_eq!(touch(&clone, 632), word(4096));
+    drop((maps, objects, clone, pieces, snapshot, zeros));
     assert_eq!((vm.statistics().maps, vm.statistics().objects), (1, 1));
     assert_eq!(touch(&first, 2), word(2 * 4096));
     eprintln!("ran out twice");
@@ -502,6 +517,14 @@ fn a_process_that_may_not_make_long_files_is_told() {
     let fits = words(most).unwrap();
     assert_eq!(touch(&vm.map(&fits, &MapOptions::shared()).unwrap(), 255), word(255 * 4096));
     assert!(matches!(words(most + 1), Err(MakeError::System { .. })));
+    // Memory without a file, too, with and without a place for a swap file.
+    let swap = PoolOptions::default().swap(std::env::temp_dir(), 1 << 30);
+    let with_swap = Vm::new(VmOptions::default().pool(&Pool::with(&swap).unwrap())).unwrap();
+    for vm in [&vm, &with_swap] {
+        let memory = vm.memory(most).unwrap();
+        vm.map(&memory, &MapOptions::writable()).unwrap().write_at(most - 1, &[1]).unwrap();
+        assert!(matches!(vm.memory(most + 1), Err(MakeError::System { .. })));
+    }
     let zeros = vm.anonymous(1 << 30).unwrap();
     let huge = vm.map(&zeros, &MapOptions::private().huge_pages());
     assert!(matches!(huge, Err(MapError::Memory { .. })), "{huge:?}");
