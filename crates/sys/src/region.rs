@@ -138,15 +138,14 @@ impl Span {
         Ok(())
     }
 
-    /// Whether all of `ranges` were taken out of the page table by one call.
+    /// Whether all of `ranges`, [`MOST_RANGES`] at most, were taken out of the page table by one call.
     fn unmap_at_once(&self, ranges: &[(u64, u64)]) -> bool {
-        let vector: Vec<libc::iovec> = ranges
-            .iter()
-            .map(|&(offset, len)| libc::iovec {
-                iov_base: self.at(offset, len).cast(),
-                iov_len: len as usize,
-            })
-            .collect();
+        // On the stack: other threads may wait for this, one of them with the allocator's lock.
+        let mut vector = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_RANGES];
+        let vector = &mut vector[..ranges.len()];
+        for (into, &(offset, len)) in vector.iter_mut().zip(ranges) {
+            *into = libc::iovec { iov_base: self.at(offset, len).cast(), iov_len: len as usize };
+        }
         let this = rustix::process::getpid();
         let Ok(pidfd) = rustix::process::pidfd_open(this, rustix::process::PidfdFlags::empty()) else {
             return false;

@@ -47,12 +47,17 @@ impl<'a> PrivateMap<'a> {
         let map = &self.places[0].map;
         let table = map.vm.page_map()?;
         let here: Vec<_> = self.places.iter().flat_map(|place| place.places(runs)).collect();
-        let own = of_object(table, map, &here)?;
+        // Writes wait while pages are protected, maybe in a signal handler that interrupted the allocator: so all memory is taken before,
+        // and given back after.
+        let most = here.iter().map(|(_, len)| (len / PAGE_SIZE) as usize).sum();
+        let mut entries = vec![PageEntry::default(); most];
+        let (mut own, mut still) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        of_object(table, map, &here, &mut entries, &mut own)?;
         let uffd = &map.space.uffd;
         let protected = own.iter().try_for_each(|&(at, len)| uffd.protect(&map.span, at, len));
         let hidden = protected
-            .and_then(|()| of_object(table, map, &own))
-            .and_then(|still| map.span.unmap_protected_ranges(&still));
+            .and_then(|()| of_object(table, map, &own, &mut entries, &mut still))
+            .and_then(|()| map.span.unmap_protected_ranges(&still));
         // Of what was unmapped, too: the kernel keeps a mark.
         let unprotected = own.iter().map(|&(at, len)| uffd.unprotect(&map.span, at, len));
         let unprotected = unprotected.fold(Ok(()), Result::and);
@@ -72,13 +77,19 @@ impl MapCore {
     }
 }
 
-/// The runs of pages of `ranges`, as offset and length, that are the object's own.
-fn of_object(table: &PageMap, map: &MapCore, ranges: &[(u64, u64)]) -> io::Result<Vec<(u64, u64)>> {
-    let mut found: Vec<(u64, u64)> = Vec::new();
+/// Puts the runs of pages of `ranges`, as offset and length, that are the object's own into `found`, which has room for as many as
+/// there are pages, as `entries` has.
+fn of_object(
+    table: &PageMap,
+    map: &MapCore,
+    ranges: &[(u64, u64)],
+    entries: &mut [PageEntry],
+    found: &mut Vec<(u64, u64)>,
+) -> io::Result<()> {
     for &(at, len) in ranges {
-        let mut entries = vec![PageEntry::default(); (len / PAGE_SIZE) as usize];
-        table.entries(map.span.start() + at, &mut entries)?;
-        for (number, _) in (0..).zip(&entries).filter(|(_, entry)| entry.is_of_file()) {
+        let entries = &mut entries[..(len / PAGE_SIZE) as usize];
+        table.entries(map.span.start() + at, entries)?;
+        for (number, _) in (0..).zip(&*entries).filter(|(_, entry)| entry.is_of_file()) {
             let page = at + number * PAGE_SIZE;
             match found.last_mut() {
                 Some((start, len)) if *start + *len == page => *len += PAGE_SIZE,
@@ -86,5 +97,5 @@ fn of_object(table: &PageMap, map: &MapCore, ranges: &[(u64, u64)]) -> io::Resul
             }
         }
     }
-    Ok(found)
+    Ok(())
 }

@@ -4,11 +4,12 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use prepage_vm::{MapOptions, Mode, Pool, Vm, VmOptions};
-use support::{file, modes, touch, word};
+use support::{file, modes, read, touch, word, write};
 
 /// The thread that holds the allocator's lock, and whether somebody waited for it in vain.
 static HOLDER: AtomicU32 = AtomicU32::new(0);
@@ -28,7 +29,7 @@ fn enter() {
         return;
     }
     let began = Instant::now();
-    while is_held() {
+    while is_held() && !IN_VAIN.load(Ordering::SeqCst) {
         if began.elapsed() > PATIENCE {
             return IN_VAIN.store(true, Ordering::SeqCst);
         }
@@ -53,10 +54,14 @@ unsafe impl GlobalAlloc for Locked {
 #[global_allocator]
 static LOCKED: Locked = Locked;
 
+/// One lock for all tests, which run side by side.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 #[test]
 fn frames_come_to_who_holds_the_allocators_lock() {
     const LIMIT: u64 = 64;
     const TOUCHED: u64 = 12;
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
     let local = file((LIMIT + TOUCHED) * 4096);
     for mode in [Mode::Inline, Mode::Handler] {
         let pool = Pool::new(LIMIT * 4096).unwrap();
@@ -74,5 +79,51 @@ fn frames_come_to_who_holds_the_allocators_lock() {
         HOLDER.store(0, Ordering::SeqCst);
         assert_eq!((seen, IN_VAIN.load(Ordering::SeqCst)), (TOUCHED, false), "{mode:?}");
         support::until(|| vm.statistics().frames <= LIMIT);
+    }
+}
+
+/// Frames are taken out of a private map meanwhile: for a moment writes wait for that.
+#[test]
+fn writes_of_who_holds_the_allocators_lock_happen() {
+    const PAGES: u64 = 512;
+    const ROUNDS: u32 = 100;
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let local = file(PAGES * 4096);
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let object = vm.file(local.path()).unwrap();
+    for mode in modes(&vm, &object) {
+        let mut map = vm.map(&object, &MapOptions::private().mode(mode).every_fault()).unwrap();
+        let (begun, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+        let mut right = true;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    while begun.load(Ordering::SeqCst) < round {
+                        std::hint::spin_loop();
+                    }
+                    object.unwire(object.pages()).unwrap();
+                    ended.store(round, Ordering::SeqCst);
+                }
+            });
+            for round in 1..=ROUNDS {
+                // The object's own pages again, between copies.
+                map.discard(map.window()).unwrap();
+                map.populate(map.window()).unwrap();
+                (0..PAGES).step_by(2).for_each(|page| write(&mut map, page, 0));
+                let began = Instant::now();
+                begun.store(round, Ordering::SeqCst);
+                // It is interrupted anywhere.
+                while began.elapsed() < Duration::from_micros(u64::from(10 * round)) {}
+                HOLDER.store(own_tid(), Ordering::SeqCst);
+                (1..PAGES).step_by(2).for_each(|page| write(&mut map, page, 1));
+                HOLDER.store(0, Ordering::SeqCst);
+                right &= (0..PAGES).all(|page| read(&map, page) == page % 2);
+                while ended.load(Ordering::SeqCst) < round {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert!(right);
+        assert!(!IN_VAIN.load(Ordering::SeqCst), "{mode:?}");
     }
 }
