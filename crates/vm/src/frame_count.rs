@@ -287,7 +287,7 @@ impl FrameCount {
     }
 
     /// Raises a limit that was lowered, by `pages`; false where it cannot be raised.
-    fn grow(&self, pages: u64) -> bool {
+    pub(crate) fn grow(&self, pages: u64) -> bool {
         let higher = |limit: u64| (limit < self.most).then(|| (limit + pages).min(self.most));
         self.limit.fetch_update(Ordering::SeqCst, Ordering::SeqCst, higher).is_ok()
     }

@@ -193,7 +193,7 @@ impl Pool {
             objects: Mutex::new(BTreeMap::new()),
             next_object: AtomicU32::new(0),
             reserved_pages: AtomicU64::new(0),
-            reclaim: Mutex::new(Reclaim::new(options.replacement, frames.limit())),
+            reclaim: Mutex::new(Reclaim::new(options.replacement)),
             frames,
             refaulted: AtomicU64::new(0),
             swap: Arc::new(Swap::new(directory, most_bytes)),
@@ -422,5 +422,41 @@ mod tests {
         until("it grows", &|| pool.figures().limit_pages > PAGES);
         map.populate(map.window()).unwrap();
         assert_eq!(pool.figures().resident_pages, PAGES);
+    }
+
+    /// How many pages of those that are read in turns come back soon after they were reclaimed.
+    fn refaulted(pool: &Pool) -> u64 {
+        const PAGES: u64 = 4096;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(pool)).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
+        for _ in 0..2 {
+            assert!(map.as_slice().iter().step_by(PAGE_SIZE as usize).all(|&byte| byte == 0));
+        }
+        vm.statistics().counted.pages_refaulted
+    }
+
+    #[test]
+    fn what_comes_back_soon_is_told_by_the_limit_of_now() {
+        let lowered = Pool::made(&PoolOptions::default().gives_back(64 * PAGE_SIZE)).unwrap();
+        lowered.frames.set_limit(512);
+        let lowered = Pool { handle: Arc::new(Handle { core: lowered }) };
+        // Eight times what fits: none comes back before as much was reclaimed as the pool holds.
+        assert_eq!([refaulted(&Pool::new(512 * PAGE_SIZE).unwrap()), refaulted(&lowered)], [0; 2]);
+    }
+
+    #[test]
+    fn a_pool_that_gave_memory_back_grows_for_a_snapshot() {
+        let core = Pool::made(&PoolOptions::default().gives_back(64 * PAGE_SIZE)).unwrap();
+        core.frames.set_limit(64);
+        let pool = Pool { handle: Arc::new(Handle { core }) };
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let zeros = vm.anonymous(256 * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        map.as_mut_slice().fill(7);
+        let snapshot = map.snapshot().unwrap();
+        assert_eq!((snapshot.resident_pages(), pool.figures().limit_pages), (256, 64 + 256));
     }
 }

@@ -25,6 +25,8 @@ const CLASS_PART: usize = 8;
 /// A page that comes back before as many frames were reclaimed as the pool holds was reclaimed too early. Time is counted in so many
 /// parts of that.
 const MEMORY_PARTS: u16 = 64;
+/// A tick of that time is counted in so many parts of its own, since few frames are reclaimed at once.
+const TICK: u64 = 1 << 16;
 /// One that comes back within so many parts is kept: what takes longer would take the place of pages that are used more often.
 const SOON_PARTS: u16 = 16;
 
@@ -39,10 +41,8 @@ pub(crate) struct Reclaim {
     /// By class; all in the first where the replacement knows none.
     orders: [Order; 3],
     has_classes: bool,
-    /// Frames reclaimed since the pool was made: the time of stamps.
-    taken: u64,
-    /// Frames reclaimed for each tick of the stamps.
-    tick: u64,
+    /// The time of stamps, in parts of [`TICK`]: a frame that is reclaimed counts for more where the pool holds fewer.
+    time: u64,
 }
 
 /// A frame to take away.
@@ -107,12 +107,11 @@ impl Met {
 }
 
 impl Reclaim {
-    pub(crate) fn new(replacement: Replacement, limit: u64) -> Self {
+    pub(crate) fn new(replacement: Replacement) -> Self {
         Self {
             orders: [replacement; 3].map(Order::new),
             has_classes: replacement == Replacement::TwoQueues,
-            taken: 0,
-            tick: limit.div_ceil(MEMORY_PARTS.into()).max(1),
+            time: 0,
         }
     }
 
@@ -209,7 +208,7 @@ impl Reclaim {
 
     /// The time of stamps, never 0.
     fn now(&self) -> u16 {
-        ((self.taken / self.tick) % u64::from(u16::MAX)) as u16 + 1
+        ((self.time / TICK) % u64::from(u16::MAX)) as u16 + 1
     }
 
     /// Which frames go next, up to `most`; where `forced` also those that were touched.
@@ -331,7 +330,8 @@ impl Reclaim {
             }
             all += taken;
         }
-        self.taken += all;
+        // The pool may hold less than it was made for: its limit changes, or is so high that it is never reached.
+        self.time += all * u64::from(MEMORY_PARTS) * TICK / (pool.frames.reserved() + all).max(1);
         all
     }
 }

@@ -119,6 +119,10 @@ impl Map {
             }
             frozen = core.freeze(&store, room)?;
         }
+        // Where memory was given back, the limit rises again.
+        while frozen.is_none() && count.grow(lacked.get()) {
+            frozen = core.freeze(&store, room)?;
+        }
         let Some((frozen, freeze_ns)) = frozen else {
             return Err(SnapshotError::NoFrames);
         };
