@@ -22,6 +22,7 @@ pub(crate) struct PolicyMemory {
     next: AtomicU64,
     window: AtomicU32,
     early: AtomicU32,
+    order: AtomicU32,
     misses: AtomicU32,
 }
 
@@ -34,6 +35,7 @@ impl PolicyMemory {
             next: AtomicU64::new(state.next.0),
             window: AtomicU32::new(state.window),
             early: AtomicU32::new(state.early),
+            order: AtomicU32::new(state.order),
             misses: AtomicU32::new(state.misses),
         }
     }
@@ -53,13 +55,30 @@ impl PolicyMemory {
         state.next = PageIndex(self.next.load(Ordering::Relaxed));
         state.window = self.window.load(Ordering::Relaxed);
         state.early = self.early.load(Ordering::Relaxed);
+        state.order = self.order.load(Ordering::Relaxed);
         state.misses = self.misses.load(Ordering::Relaxed);
         let result = decide(&mut state);
         self.next.store(state.next.0, Ordering::Relaxed);
         self.window.store(state.window, Ordering::Relaxed);
         self.early.store(state.early, Ordering::Relaxed);
+        self.order.store(state.order, Ordering::Relaxed);
         self.misses.store(state.misses, Ordering::Relaxed);
         self.lock.store(0, Ordering::Release);
         result
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_kept_whole() {
+        let first = EntryState { executable: true, ..EntryState::default() };
+        let memory = PolicyMemory::new(true, first);
+        let later =
+            EntryState { next: PageIndex(1), window: 2, early: 3, order: 4, misses: 5, executable: true };
+        memory.with(&mut Tally::default(), |state| *state = later);
+        memory.with(&mut Tally::default(), |state| assert_eq!(*state, later));
     }
 }
