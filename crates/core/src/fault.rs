@@ -68,7 +68,7 @@ pub struct Fault {
     pub address: u64,
     /// The object mapped there; `None` for memory of no known mapping.
     pub object: Option<ObjectId>,
-    /// The page of the object, where the object is a file.
+    /// The page of the object, where the object is a file or what a VM of prepage-vm maps like one.
     pub page: Option<PageIndex>,
     /// What the fault had to do.
     pub class: FaultClass,

@@ -27,6 +27,8 @@ pub(crate) struct Names {
 struct Named {
     object: prepage_core::Object,
     core: Weak<ObjectCore>,
+    /// Whether its pages are not zeros that each map makes for itself.
+    has_frames: bool,
     /// Whether the object is gone, and which lists may name it still.
     gone: Option<Unread>,
 }
@@ -40,7 +42,8 @@ struct Unread {
 
 impl Names {
     pub(crate) fn insert(&self, id: u32, object: prepage_core::Object, core: &Arc<ObjectCore>) {
-        let named = Named { object, core: Arc::downgrade(core), gone: None };
+        let has_frames = core.frames().is_some();
+        let named = Named { object, core: Arc::downgrade(core), has_frames, gone: None };
         self.lock().insert(id, named);
     }
 
@@ -124,26 +127,25 @@ impl Vm {
         let mut names = self.core.names.lock();
         let Taken { faults, lost, all } = records.take();
         trace.facts.lost = lost;
-        let mut objects: HashMap<u32, ObjectId> = HashMap::new();
+        let mut objects: HashMap<u32, (ObjectId, bool)> = HashMap::new();
         let mut threads: HashMap<u32, ThreadIndex> = HashMap::new();
         for fault in faults {
-            let object = *objects.entry(fault.object).or_insert_with(|| {
+            let (object, has_pages) = *objects.entry(fault.object).or_insert_with(|| {
                 let named = names.get(&fault.object).expect("names are kept while faults are");
                 trace.objects.push(named.object.clone());
-                ObjectId(trace.objects.len() as u32 - 1)
+                (ObjectId(trace.objects.len() as u32 - 1), named.has_frames)
             });
             let thread = *threads.entry(fault.tid).or_insert_with(|| {
                 trace.threads.push(thread(fault.tid));
                 ThreadIndex(trace.threads.len() as u32 - 1)
             });
-            let is_file = trace.objects[object.0 as usize].is_file();
             let start_ns = fault.start_ns.saturating_sub(self.core.started_ns);
             trace.faults.push(Fault {
                 cost_ns: Some(fault.cost_ns),
                 ip: fault.ip,
                 code_offset: fault.ip,
                 object: Some(object),
-                page: is_file.then_some(PageIndex(fault.page)),
+                page: has_pages.then_some(PageIndex(fault.page)),
                 permissions: Permissions::READ.with(if fault.private {
                     Permissions::WRITE.with(Permissions::PRIVATE)
                 } else {

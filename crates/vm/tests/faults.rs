@@ -382,7 +382,9 @@ fn faults_are_recorded_like_those_of_the_kernel() {
     let zeros = vm.anonymous(40 * 4096).unwrap();
     let mut zeros = vm.map(&zeros, &MapOptions::private().zero_cluster(16)).unwrap();
     zeros.as_mut_slice()[39 * 4096] = 1;
-    assert_eq!(vm.take_trace().faults.iter().map(cluster).collect::<Vec<_>>(), [8], "to the end of the map");
+    let of_zeros = vm.take_trace().faults;
+    assert_eq!(of_zeros.iter().map(cluster).collect::<Vec<_>>(), [8], "to the end of the map");
+    assert_eq!(of_zeros[0].page, None, "each map has its own");
     assert_eq!(trace.objects[0].path, file.path().to_string_lossy());
     use std::os::unix::fs::MetadataExt;
     assert_eq!(trace.objects[0].inode.unwrap().1, file.as_file().metadata().unwrap().ino());
@@ -391,6 +393,11 @@ fn faults_are_recorded_like_those_of_the_kernel() {
     assert_eq!(vm.take_trace().faults, []);
     let costs = vm.statistics().costs_ns;
     assert_eq!(costs[FaultClass::Disk as usize].len(), 2);
+    // Pages of sources have numbers too.
+    let words = vm.source("words", Words { len_bytes: 64 * 4096, ..Default::default() }).unwrap();
+    touch(&vm.map(&words, &MapOptions::shared().window(pages(16, 64))).unwrap(), 5);
+    let of_words = vm.take_trace();
+    assert_eq!((of_words.objects[0].path.as_str(), of_words.faults[0].page), ("words", Some(PageIndex(21))));
 }
 
 #[test]
