@@ -1,22 +1,28 @@
 //! Threads that touch, map, unmap, discard and evict what slow, failing, hostile and nested sources give, in maps of one object
 //! and of several, served by the VM and left to the kernel; while signals come whose handlers touch maps too, children are
-//! forked that touch and make VMs of their own, whole processes dump core, and mlockall(2) comes and goes. Under a watchdog, for
+//! forked that touch and make VMs of their own, whole processes dump core, and mlockall(2) comes and goes. Others write: to maps whose
+//! snapshots are taken and cloned, to maps that children inherit, to a file, and to memory that goes to a swap file. Under a watchdog, for
 //! SECONDS: by default 600, and 3 as one of the tests; with LOCKED set all of it under mlockall, and with LIMIT_MIB in so much
 //! memory for frames (2 MiB for another 3 seconds of the test), whose pages are pinned and unwired too. Every byte is checked; at the
 //! end every count must be back where it was. Time in which the whole process was stopped does not count.
 //!
 //! Ends with status 0 and a line of figures, or aborts saying what was wrong.
 
+mod models;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use models::{Chains, FILE_PAGES, Shared, fork_with_map};
 use prepage_core::policy::Neighbours;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::forked::Forked;
 use prepage_sys::signals::Masked;
-use prepage_vm::{Advice, Map, MapOptions, Mode, Object, Piece, Pool, Source, SourceError, Vm, VmOptions};
+use prepage_vm::{
+    Advice, Map, MapOptions, Mode, Object, Piece, Pool, PoolOptions, Source, SourceError, Vm, VmOptions,
+};
 use rustix::mm::{MlockAllFlags, mlockall, munlockall};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 
@@ -29,7 +35,11 @@ const DISTURB: u64 = AGAIN + 2;
 const FORK: u64 = DISTURB + 2;
 const INTERRUPT: u64 = FORK + 1;
 const LOCK: u64 = INTERRUPT + 1;
-const THREADS: u64 = LOCK + 1;
+const CHAINS: u64 = LOCK + 1;
+const HEIRS: u64 = CHAINS + 2;
+const FILES: u64 = HEIRS + 1;
+const MEMORY: u64 = FILES + 2;
+const THREADS: u64 = MEMORY + 1;
 /// A thread that ended no step for so long is stuck. Long: a machine that is busy with other work may leave this little.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How often is looked.
@@ -262,6 +272,9 @@ struct Stress {
     file: Object,
     hostile: Object,
     nested: Object,
+    /// A file that is written to, and where it lies.
+    written: Object,
+    written_path: std::path::PathBuf,
     stop: AtomicBool,
     /// Steps each thread ended.
     steps: Vec<AtomicU64>,
@@ -414,35 +427,60 @@ impl Stress {
     }
 
     fn work(&self, number: usize, long_lived: &[Map]) {
-        let mut random = Random(0x2545_f491_4f6c_dd1d ^ (number as u64 + 1) << 17);
         let _masked = (number as u64 == INTERRUPT).then(Masked::asynchronous);
-        while !self.stop.load(Ordering::Relaxed) {
-            match number as u64 {
-                number if number < TOUCHERS => self.touch_some(&mut random, long_lived),
-                ZEROS => self.zero_some(&mut random),
-                AGAIN..DISTURB => {
-                    let mode = if random.below(8) == 0 { Mode::Handler } else { Mode::Inline };
-                    self.touch_again(&mut random, mode);
-                }
-                FORK if random.below(DUMPS) == 0 => dump_one(&self.cores),
-                LOCK if std::env::var_os("LOCKED").is_none() => {
-                    LOCKS.fetch_add(u64::from(lock_memory(true)), Ordering::Relaxed);
-                    thread::sleep(Duration::from_millis(500));
-                    assert!(lock_memory(false));
-                    thread::sleep(Duration::from_millis(500));
-                }
-                LOCK => thread::sleep(TICK),
-                FORK => {
-                    fork_one(random.below(3), &long_lived[random.below(2) as usize], &self.path);
-                    thread::sleep(Duration::from_millis(20));
-                }
-                INTERRUPT => {
-                    kill_process(getpid(), Signal::USR1).expect("a signal to itself");
-                    thread::sleep(Duration::from_micros(100 + random.below(400)));
-                }
-                _ => self.disturb(&mut random, long_lived),
+        match number as u64 {
+            CHAINS..HEIRS => {
+                let mut chains = Chains::new(self, number);
+                self.repeat(number, |random| chains.step(self, random));
             }
+            HEIRS => self.repeat(number, |random| fork_with_map(self, random)),
+            FILES..MEMORY => {
+                let mut file = Shared::file(self, number as u64 - FILES);
+                self.repeat(number, |random| file.step(self, random));
+                file.end();
+            }
+            MEMORY => {
+                let mut memory = Shared::memory(self);
+                self.repeat(number, |random| memory.step(self, random));
+                memory.end();
+            }
+            _ => self.repeat(number, |random| self.touch_or_disturb(number as u64, random, long_lived)),
+        }
+    }
+
+    fn repeat(&self, number: usize, mut step: impl FnMut(&mut Random)) {
+        let mut random = Random(0x2545_f491_4f6c_dd1d ^ (number as u64 + 1) << 17);
+        while !self.stop.load(Ordering::Relaxed) {
+            step(&mut random);
             self.steps[number].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn touch_or_disturb(&self, number: u64, random: &mut Random, long_lived: &[Map]) {
+        match number {
+            number if number < TOUCHERS => self.touch_some(random, long_lived),
+            ZEROS => self.zero_some(random),
+            AGAIN..DISTURB => {
+                let mode = if random.below(8) == 0 { Mode::Handler } else { Mode::Inline };
+                self.touch_again(random, mode);
+            }
+            FORK if random.below(DUMPS) == 0 => dump_one(&self.cores),
+            LOCK if std::env::var_os("LOCKED").is_none() => {
+                LOCKS.fetch_add(u64::from(lock_memory(true)), Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(500));
+                assert!(lock_memory(false));
+                thread::sleep(Duration::from_millis(500));
+            }
+            LOCK => thread::sleep(TICK),
+            FORK => {
+                fork_one(random.below(3), &long_lived[random.below(2) as usize], &self.path);
+                thread::sleep(Duration::from_millis(20));
+            }
+            INTERRUPT => {
+                kill_process(getpid(), Signal::USR1).expect("a signal to itself");
+                thread::sleep(Duration::from_micros(100 + random.below(400)));
+            }
+            _ => self.disturb(random, long_lived),
         }
     }
 }
@@ -527,7 +565,8 @@ fn main() {
         mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).expect("mlockall");
     }
     take_signals();
-    let pool = Pool::new(limit_bytes).expect("a pool");
+    let pool = PoolOptions::default().limit_bytes(limit_bytes).swap(std::env::temp_dir(), 64 << 20);
+    let pool = Pool::with(&pool).expect("a pool");
     let options = VmOptions::default().explain(false).pool(&pool);
     let vm = Vm::new(options.clone().record_faults(4096)).expect("a VM");
     // Maps of a VM that records are never left to the kernel: these are, while all of the file fits.
@@ -542,7 +581,12 @@ fn main() {
         start.store(map.address(), Ordering::Relaxed);
     }
     let inner = vm.map(&vm.file(&path).expect("just written"), &MapOptions::shared()).expect("a map");
+    let written_path = path.with_extension("written");
+    let zeros = std::fs::File::create(&written_path).and_then(|file| file.set_len(FILE_PAGES * PAGE_SIZE));
+    zeros.expect("room for a MiB");
     let stress = Arc::new(Stress {
+        written: vm.file_writable(&written_path).expect("just made"),
+        written_path: written_path.clone(),
         path: path.clone(),
         cores: cores.clone(),
         nested: vm.source("nested", Nested(inner)).expect("a small object"),
@@ -633,9 +677,10 @@ fn main() {
     // What signals touch is of another VM with the same pool.
     let of_signals = pool.objects().iter().map(|object| object.resident_pages).sum::<u64>();
     assert_eq!((pool.objects().len(), statistics.frames), (1, of_signals), "objects and frames left");
+    assert_eq!(pool.figures().swap_pages, 0, "places in swap files left");
     let faults: u64 = statistics.costs_ns.iter().map(|costs| costs.len()).sum();
     assert_eq!(faults, recorded, "every fault that was timed was recorded or counted as lost");
-    let _ = std::fs::remove_file(&path);
+    [&path, &written_path].into_iter().for_each(|path| drop(std::fs::remove_file(path)));
     let _ = std::fs::remove_dir_all(&cores);
     println!(
         "{faults} faults in {:.0} s, all recorded; nothing left, no thread stuck; {} signals; {turns} times taken from the \
