@@ -151,12 +151,17 @@ impl Fault<'_> {
                     let decided = memory.with(&mut self.account.tally, |state| {
                         let cluster = policy.hard(state, &fault, &*frames.pages);
                         let mut claim = frames.pages.claim(page)?;
-                        claim.extend(place.object.one_read(page, cluster.within(place.window)));
+                        let inside = cluster.within(place.window);
+                        let wanted = place.object.one_read(page, inside);
+                        claim.extend(wanted);
                         policy.read(state, &fault, claim.range());
-                        Some((claim, cluster))
+                        let truncated = cluster.is_truncated(inside) || claim.range() != wanted;
+                        Some((claim, cluster, truncated))
                     });
-                    let Some((claim, cluster)) = decided else { continue };
-                    self.account.tally.shared_atomics += claim.range().len();
+                    let Some((claim, cluster, truncated)) = decided else { continue };
+                    let pages = claim.range().len();
+                    self.account.tally.shared_atomics += pages;
+                    self.map.vm.figures.cluster(self.account.cpu, pages, truncated);
                     self.read_others(place, &cluster, claim.range());
                     return self.hard(place, frames, claim, cluster.mark);
                 }
@@ -191,7 +196,6 @@ impl Fault<'_> {
         self.account.tally.hard += 1;
         self.account.tally.reads += 1;
         let vm = &self.map.vm;
-        vm.figures.cluster(self.account.cpu, claim.range().len());
         let wanted = Wanted { needed: place.page, mark, priority: Priority::Demand, ahead_of: None };
         let read = claim.range();
         let mut by = FaultMap { map: self.map, place, shows: false };

@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hdrhistogram::Histogram;
+use prepage_core::policy::cluster::ClusterHistogram;
+
+use crate::buffers::BUFFER_PAGES;
 
 /// Buckets to each power of two: values are known to one part in 16.
 const STEPS: u64 = 16;
@@ -36,6 +39,44 @@ impl Counts {
     }
 }
 
+/// Counts the reads of hard faults by their pages, and those apart that were truncated. Exact up to as many pages as a buffer has; larger
+/// reads, which only sources of a larger grain have, count as the power of two below.
+#[derive(Debug)]
+pub(crate) struct Clusters([Box<[AtomicU64]>; 2]);
+
+impl Clusters {
+    pub(crate) fn new() -> Self {
+        Self([(); 2].map(|()| (0..=cluster_index(u64::MAX)).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    pub(crate) fn count(&self, pages: u64, truncated: bool) {
+        self.0[usize::from(truncated)][cluster_index(pages)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_to(&self, histogram: &mut ClusterHistogram) {
+        for (counts, truncated) in self.0.iter().zip([false, true]) {
+            for (index, count) in counts.iter().enumerate() {
+                let count = count.load(Ordering::Relaxed);
+                if count > 0 {
+                    histogram.add(cluster_pages(index), truncated, count);
+                }
+            }
+        }
+    }
+}
+
+fn cluster_index(pages: u64) -> usize {
+    if pages <= BUFFER_PAGES {
+        return pages as usize;
+    }
+    (BUFFER_PAGES + u64::from(pages.ilog2() - BUFFER_PAGES.ilog2())) as usize
+}
+
+fn cluster_pages(index: usize) -> u64 {
+    let index = index as u64;
+    if index <= BUFFER_PAGES { index } else { BUFFER_PAGES << (index - BUFFER_PAGES) }
+}
+
 /// An empty histogram with room for all that is counted.
 pub(crate) fn empty() -> Histogram<u64> {
     Histogram::new_with_max(LARGEST, 2).expect("a valid range and precision")
@@ -63,6 +104,19 @@ fn middle(index: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clusters_of_a_buffer_are_counted_exactly_and_larger_ones_by_their_power_of_two() {
+        for (pages, counted) in [(1, 1), (255, 255), (256, 256), (511, 256), (512, 512), (1 << 14, 1 << 14)] {
+            assert_eq!(cluster_pages(cluster_index(pages)), counted);
+        }
+        let clusters = Clusters::new();
+        [(7, true), (7, false), (7, false), (600, true)].map(|(pages, cut)| clusters.count(pages, cut));
+        let mut histogram = ClusterHistogram::default();
+        clusters.add_to(&mut histogram);
+        let found: Vec<_> = histogram.iter().map(|(pages, of)| (pages, of.full, of.truncated)).collect();
+        assert_eq!(found, [(7, 2, 1), (512, 0, 1)]);
+    }
 
     #[test]
     fn values_come_back_within_a_sixteenth() {

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use hdrhistogram::Histogram;
 use prepage_core::FaultClass;
+use prepage_core::policy::cluster::ClusterHistogram;
 use prepage_sys::sections::{Section, Sections};
 
-use crate::histogram::{self, Counts};
+use crate::histogram::{self, Clusters, Counts};
 use crate::pool::PoolFigures;
 use crate::sync::{Mutex, MutexGuard, TryLockError};
 
@@ -166,7 +167,9 @@ struct Shard {
     /// Nanoseconds, by class.
     costs: [Counts; FaultClass::ALL.len()],
     /// Pages a read.
-    clusters: Counts,
+    reads: Counts,
+    /// Pages a read of a hard fault.
+    clusters: Clusters,
 }
 
 /// All figures.
@@ -202,6 +205,9 @@ pub struct Statistics {
     pub costs_ns: Vec<Histogram<u64>>,
     /// How many pages reads brought in at once.
     pub cluster_pages: Histogram<u64>,
+    /// The reads of hard faults by their pages, and how many of them lacked pages that the policy wanted there. A part of a cluster that is
+    /// left to a read in the background counts as read. Beyond 256 pages sizes are rounded down to a power of two.
+    pub clusters: ClusterHistogram,
 }
 
 impl Statistics {
@@ -218,6 +224,7 @@ impl Statistics {
             pool: PoolFigures::default(),
             costs_ns: vec![histogram::empty(); FaultClass::ALL.len()],
             cluster_pages: histogram::empty(),
+            clusters: ClusterHistogram::default(),
         }
     }
 }
@@ -229,7 +236,8 @@ impl Figures {
             CachePadded::new(Shard {
                 counters: Counters::default(),
                 costs: std::array::from_fn(|_| Counts::new()),
-                clusters: Counts::new(),
+                reads: Counts::new(),
+                clusters: Clusters::new(),
             })
         };
         Self { shards: (0..cpus).map(|_| shard()).collect() }
@@ -252,8 +260,13 @@ impl Figures {
         self.shard(cpu).costs[class as usize].count(cost_ns);
     }
 
-    pub(crate) fn cluster(&self, cpu: usize, pages: u64) {
-        self.shard(cpu).clusters.count(pages);
+    pub(crate) fn read(&self, cpu: usize, pages: u64) {
+        self.shard(cpu).reads.count(pages);
+    }
+
+    pub(crate) fn cluster(&self, cpu: usize, pages: u64, truncated: bool) {
+        self.read(cpu, pages);
+        self.shard(cpu).clusters.count(pages, truncated);
     }
 
     pub(crate) fn counted(&self) -> Counted {
@@ -276,7 +289,13 @@ impl Figures {
 
     pub(crate) fn cluster_pages(&self) -> Histogram<u64> {
         let mut sizes = histogram::empty();
-        self.shards.iter().for_each(|shard| shard.clusters.add_to(&mut sizes));
+        self.shards.iter().for_each(|shard| shard.reads.add_to(&mut sizes));
         sizes
+    }
+
+    pub(crate) fn clusters(&self) -> ClusterHistogram {
+        let mut clusters = ClusterHistogram::default();
+        self.shards.iter().for_each(|shard| shard.clusters.add_to(&mut clusters));
+        clusters
     }
 }

@@ -362,6 +362,7 @@ impl Vm {
             pool: core.pool.figures(),
             costs_ns: core.figures.costs_ns(),
             cluster_pages: core.figures.cluster_pages(),
+            clusters: core.figures.clusters(),
         }
     }
 }

@@ -315,7 +315,7 @@ impl Step {
             claim.extend(PageRange::new(self.at, self.piece.end()));
             account.tally.shared_atomics += claim.range().len();
             account.tally.background_reads += 1;
-            self.object.vm.figures.cluster(account.cpu, claim.range().len());
+            self.object.vm.figures.read(account.cpu, claim.range().len());
             let (mark, ahead_of) = match self.rest {
                 Rest::Strides { mark, map, .. } => (mark, Some(map)),
                 Rest::Sweep(_) => (None, None),

@@ -162,6 +162,8 @@ proptest! {
         let case =
             Case { object_pages, window: (first, object_pages), resident: &[], policy };
         let wanted = Found { hard: outcome.hard, soft: outcome.soft, io: outcome.io, read: outcome.read };
-        prop_assert_eq!(touched(&vm(), &case, Mode::Inline, &touches, &wanted), wanted);
+        let vm = vm();
+        prop_assert_eq!(touched(&vm, &case, Mode::Inline, &touches, &wanted), wanted);
+        prop_assert_eq!(vm.statistics().clusters, outcome.clusters);
     }
 }

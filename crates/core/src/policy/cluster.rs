@@ -74,7 +74,7 @@ impl Cluster {
 
 /// How many reads of hard faults had which size, and how many of those were truncated.
 ///
-/// The simulator counts into it read by read; a VM that counts in atomics of its own fills one when it is asked.
+/// The simulator counts into it read by read; the VM counts in atomics and fills one when it is asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterHistogram {
     by_pages: BTreeMap<u64, ClusterCount>,
