@@ -33,7 +33,7 @@ use crate::handler::{Vital, serve_message};
 use crate::map::MapCore;
 use crate::options::Mode;
 use crate::space::Space;
-use crate::sync::{AtomicU32, Ordering, spawn, wait, wait_for, wake, yield_now};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, spawn, wait, wait_for, wake, yield_now};
 use crate::vm::VmCore;
 
 /// So many messages may wait for the server.
@@ -65,6 +65,8 @@ struct Shared {
     reading: AtomicU32,
     /// (a) 1 when the threads have to end.
     stop: AtomicU32,
+    /// (a) Bytes of the tables of children, from addresses to maps.
+    table_bytes: AtomicU64,
 }
 
 /// What the server is told.
@@ -84,6 +86,8 @@ enum Told {
 #[derive(Debug)]
 struct Heir {
     space: Arc<Space>,
+    /// Of its table.
+    bytes: u64,
     maps: Vec<(Arc<MapCore>, MapRef)>,
 }
 
@@ -112,6 +116,7 @@ impl VmCore {
             ready: AtomicU32::new(0),
             reading: AtomicU32::new(0),
             stop: AtomicU32::new(0),
+            table_bytes: AtomicU64::new(0),
         });
         let made = Heirs { space: Arc::clone(&space), shared: Arc::clone(&shared) };
         spawn("prepage-heirs", {
@@ -149,6 +154,13 @@ impl VmCore {
             yield_now();
         }
         shared.tell(change);
+    }
+}
+
+impl Heirs {
+    /// Bytes of the tables from addresses to maps, of this process and of its children.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.space.addresses.bytes() + self.shared.table_bytes.load(Ordering::SeqCst)
     }
 }
 
@@ -257,6 +269,7 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
                     &of_child
                 };
                 if let Some((heir, reader)) = Heir::new(fd, maps) {
+                    shared.table_bytes.fetch_add(heir.bytes, Ordering::SeqCst);
                     heirs.push(heir);
                     unread.push(reader);
                 }
@@ -265,7 +278,9 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
                 if let Some(at) = heirs.iter().position(|heir| Arc::ptr_eq(&heir.space, &space)) {
                     // A read for it may be under way, for as long as its source likes; others are served meanwhile.
                     let ended = Arc::new(ArrayQueue::new(1));
-                    let _ = ended.push(heirs.swap_remove(at));
+                    let heir = heirs.swap_remove(at);
+                    shared.table_bytes.fetch_sub(heir.bytes, Ordering::SeqCst);
+                    let _ = ended.push(heir);
                     let by_thread = Arc::clone(&ended);
                     let end = |ended: &ArrayQueue<Heir>| ended.pop().into_iter().for_each(Heir::end);
                     if spawn("prepage-heir", move || end(&by_thread)).is_err() {
@@ -294,7 +309,8 @@ impl Heir {
             })
             .collect();
         let first = Arc::clone(&maps.first()?.0.span);
-        Some((Self { space: Arc::clone(&space), maps }, Reader { space, first }))
+        let bytes = space.addresses.bytes();
+        Some((Self { space: Arc::clone(&space), bytes, maps }, Reader { space, first }))
     }
 
     /// The child has ended, and nobody touches its maps any more.

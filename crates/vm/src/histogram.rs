@@ -111,7 +111,9 @@ mod tests {
             assert_eq!(cluster_pages(cluster_index(pages)), counted);
         }
         let clusters = Clusters::new();
-        [(7, true), (7, false), (7, false), (600, true)].map(|(pages, cut)| clusters.count(pages, cut));
+        for (pages, truncated) in [(7, true), (7, false), (7, false), (600, true)] {
+            clusters.count(pages, truncated);
+        }
         let mut histogram = ClusterHistogram::default();
         clusters.add_to(&mut histogram);
         let found: Vec<_> = histogram.iter().map(|(pages, of)| (pages, of.full, of.truncated)).collect();

@@ -193,6 +193,7 @@ pub struct Statistics {
     pub backings: u64,
     /// Memory that tells which map shows which pages, in bytes: backings with their tree's nodes, and the table from
     /// addresses to maps with its counters. The table is that of all VMs of the process, and keeps what it ever took.
+    /// Each child of fork(2) that keeps maps has one more.
     pub tracking_bytes: u64,
     /// Frames that hold a page or are promised to a read, in pages, of the VM's pool: of all VMs that share it.
     pub frames: u64,

@@ -349,6 +349,9 @@ impl Vm {
         let handlers = core.handlers.lock().unwrap_or_else(PoisonError::into_inner);
         let handled = handlers.as_ref().map(Handlers::space);
         drop(handlers);
+        let heirs = core.heirs.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_heirs = heirs.as_ref().map_or(0, Heirs::table_bytes);
+        drop(heirs);
         Statistics {
             counted: core.figures.counted(),
             objects: core.objects.load(Ordering::Acquire),
@@ -356,7 +359,8 @@ impl Vm {
             backings: alive.iter().map(|object| object.backings.all().len() as u64).sum(),
             tracking_bytes: alive.iter().map(|object| object.backings.bytes()).sum::<u64>()
                 + table(inline.as_deref())
-                + table(handled.as_deref()),
+                + table(handled.as_deref())
+                + of_heirs,
             frames: core.pool.core().frames.reserved(),
             frame_limit: core.pool.core().frames.limit(),
             pool: core.pool.figures(),

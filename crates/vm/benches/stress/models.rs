@@ -14,6 +14,8 @@ use super::{PAGES, Random, Stress, TICK, word};
 
 /// Pages of a map that snapshots are taken of, and how many maps and snapshots a thread keeps: few, since frozen pages are never reclaimed.
 const CHAIN_PAGES: u64 = 20;
+/// Of zeros there are more, which nobody touches: huge pages have room there.
+const ZERO_PAGES: u64 = 1024;
 const MAPS: usize = 2;
 const SNAPSHOTS: usize = 3;
 /// Pages of the file that is written to.
@@ -51,12 +53,12 @@ fn check_all(map: &Map, expected: &[u64], what: &str) {
     (0..).zip(expected).for_each(|(page, value)| check_page(map, page, *value, what));
 }
 
-/// The words of a map that threads write to without borrowing it.
-fn words(map: &Map) -> &[AtomicU64] {
-    // SAFETY: the map is private and writable, has whole pages, and lives as long as the slice; meanwhile nobody uses its bytes in another way.
-    unsafe {
-        std::slice::from_raw_parts(map.address() as *const AtomicU64, map.window().len() as usize * WORDS)
-    }
+/// The words of the first `pages` pages of a map, which threads write to without borrowing it.
+fn words(map: &Map, pages: usize) -> &[AtomicU64] {
+    assert!(pages as u64 <= map.window().len());
+    // SAFETY: the pages lie in the map, which is private and writable and lives as long as the slice; meanwhile nobody uses its bytes in
+    // another way.
+    unsafe { std::slice::from_raw_parts(map.address() as *const AtomicU64, pages * WORDS) }
 }
 
 struct Modelled {
@@ -76,7 +78,7 @@ pub struct Chains {
 
 impl Chains {
     pub fn new(stress: &Stress, number: usize) -> Self {
-        let zeros = stress.vm.anonymous(CHAIN_PAGES * PAGE_SIZE).expect("a small object");
+        let zeros = stress.vm.anonymous(ZERO_PAGES * PAGE_SIZE).expect("a small object");
         Self { zeros, maps: Vec::new(), snapshots: Vec::new(), last: (number as u64) << 48 }
     }
 
@@ -112,7 +114,9 @@ impl Chains {
                 // Pages are brought in meanwhile.
                 let taken = thread::scope(|scope| {
                     let map = &modelled.map;
-                    scope.spawn(move || map.populate(map.window()).expect("good pages"));
+                    let first = map.window().start().0;
+                    let pages = range(first, first + modelled.now.len() as u64);
+                    scope.spawn(move || map.populate(pages).expect("good pages"));
                     map.snapshot()
                 });
                 if let Some(snapshot) = kept(taken) {
@@ -152,9 +156,9 @@ impl Chains {
             1 => (stress.vm.map(&self.zeros, &options), vec![0; CHAIN_PAGES as usize]),
             other => {
                 let (snapshot, expected) = &self.snapshots[other as usize - 2];
-                // In vain where anything was frozen.
-                let is_zeros = expected.iter().all(|&value| value == 0);
-                let options = if !is_zeros && random.below(4) == 0 { options.huge_pages() } else { options };
+                // In vain where anything was frozen; of maps that have huge pages there are no snapshots.
+                let is_frozen = snapshot.resident_pages() > 0;
+                let options = if is_frozen && random.below(4) == 0 { options.huge_pages() } else { options };
                 if random.below(3) == 0 {
                     let (start, end) = part(expected.len() as u64, random);
                     let map = stress.vm.map(snapshot, &options.window(range(start, end)));
@@ -174,13 +178,14 @@ impl Chains {
         self.last += 1;
         let value = self.last;
         let taken = thread::scope(|scope| {
-            let words = words(&modelled.map);
+            let words = words(&modelled.map, modelled.now.len());
             scope.spawn(move || words.iter().for_each(|word| word.store(value, Ordering::SeqCst)));
             modelled.map.snapshot()
         });
         if let Some(snapshot) = kept(taken) {
             let clone = stress.vm.map(&snapshot, &MapOptions::private()).expect("a small map");
-            let seen: Vec<u64> = words(&clone).iter().map(|word| word.load(Ordering::Relaxed)).collect();
+            let seen = words(&clone, modelled.now.len()).iter();
+            let seen: Vec<u64> = seen.map(|word| word.load(Ordering::Relaxed)).collect();
             let written = seen.iter().take_while(|&&seen| seen == value).count();
             for (at, seen) in seen.iter().enumerate().skip(written) {
                 assert_eq!(*seen, modelled.now[at / WORDS], "word {at} of a snapshot that has {written}");
@@ -243,7 +248,7 @@ pub fn fork_with_map(stress: &Stress, random: &mut Random) {
     write(&mut map, &mut now, random);
     let child = Forked::new(|| {
         check_all(&map, &now, "a child's map");
-        words(&map).iter().for_each(|word| word.store(77, Ordering::Relaxed));
+        words(&map, PAGES_HERE as usize).iter().for_each(|word| word.store(77, Ordering::Relaxed));
         check_all(&map, &[77; PAGES_HERE as usize], "what a child wrote");
         0
     });

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use prepage_vm::tracking::{self, RECORD_BYTES, Tracking};
+use prepage_vm::tracking::{self, Load, RECORD_BYTES, Tracking};
 use serde_json::json;
 
 /// Version of the JSON this command prints.
@@ -19,6 +19,12 @@ pub struct Args {
     /// Numbers of pages of the object; every map touches all of them
     #[arg(long, value_delimiter = ',', default_value = "256,4096,16384", value_parser = clap::value_parser!(u64).range(1..=1 << 22))]
     pages: Vec<u64>,
+    /// Numbers of children of fork(2) that inherit the maps and touch all pages too (root)
+    #[arg(long, value_delimiter = ',', default_value = "0", value_parser = clap::value_parser!(u64).range(0..=1000))]
+    children: Vec<u64>,
+    /// Threads that touch each map at once, each its share of the pages
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    threads: u64,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -27,11 +33,15 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut measured = Vec::new();
-    for &pages in &args.pages {
-        for &maps in &args.maps {
-            measured.push(tracking::measure(maps, pages).with_context(|| {
-                format!("{maps} maps of {pages} pages were not measured\n  try: fewer --maps or --pages")
-            })?);
+    for &children in &args.children {
+        for &pages in &args.pages {
+            for &maps in &args.maps {
+                let load = Load { maps, pages, threads: args.threads, children };
+                measured.push(tracking::measure(load).with_context(|| {
+                    let hint = if children > 0 { "as root, or without --children" } else { "fewer --maps or --pages" };
+                    format!("{maps} maps of {pages} pages with {children} children were not measured\n  try: {hint}")
+                })?);
+            }
         }
     }
     let mut out = std::io::stdout().lock();
@@ -44,9 +54,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     writeln!(
         out,
-        "{:>6} {:>8} {:>14} {:>16} {:>8} {:>10} {:>14} {:>8} {:>12} {:>6}",
+        "{:>6} {:>8} {:>8} {:>14} {:>16} {:>8} {:>10} {:>14} {:>8} {:>12} {:>10} {:>6}",
         "maps",
         "pages",
+        "children",
         "tracking KiB",
         "a record each, KiB",
         "times",
@@ -54,14 +65,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         "a record each",
         "times",
         "atomics/fault",
+        "lock waits",
         "found"
     )?;
     for it in &measured {
         writeln!(
             out,
-            "{:>6} {:>8} {:>14.1} {:>18.1} {:>8.1} {:>10} {:>14} {:>8.1} {:>13.2} {:>6}",
-            it.maps,
-            it.pages,
+            "{:>6} {:>8} {:>8} {:>14.1} {:>18.1} {:>8.1} {:>10} {:>14} {:>8.1} {:>13.2} {:>10} {:>6}",
+            it.load.maps,
+            it.load.pages,
+            it.load.children,
             it.tracking_bytes as f64 / 1024.0,
             it.record_bytes() as f64 / 1024.0,
             it.record_bytes() as f64 / it.tracking_bytes as f64,
@@ -69,22 +82,25 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             it.record_operations,
             it.record_operations as f64 / it.list_operations as f64,
             it.fault_atomics as f64 / it.faults as f64,
+            it.lock_waits,
             it.found
         )?;
     }
     writeln!(
         out,
-        "a record each: {RECORD_BYTES} bytes for each page and map, made and taken away once (DragonFly's pv_entry before its \
-         rework);\ntracking: measured, and counts the table from addresses to maps with its counters, which other maps use \
-         too"
+        "a record each: {RECORD_BYTES} bytes for each page, map and process, made and taken away once (DragonFly's pv_entry before its \
+         rework);\ntracking: measured, and counts the tables from addresses to maps with their counters, one for each process, \
+         which other maps use too"
     )?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn row(it: &Tracking) -> serde_json::Value {
     json!({
-        "maps": it.maps,
-        "pages": it.pages,
+        "maps": it.load.maps,
+        "pages": it.load.pages,
+        "children": it.load.children,
+        "threads": it.load.threads,
         "faults": it.faults,
         "tracking_bytes": it.tracking_bytes,
         "record_bytes": it.record_bytes(),
