@@ -537,6 +537,7 @@ fn main() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seconds = number("SECONDS").unwrap_or(default);
     let limit_bytes = number("LIMIT_MIB").map_or(u64::MAX, |limit| limit << 20);
+    assert!(limit_bytes >= 2 << 20, "LIMIT_MIB is 2 at least: what is frozen and pinned stays in memory");
     if !is_bench && limit_bytes == u64::MAX {
         // As a test, once more with too little memory for all of it.
         let itself = std::env::current_exe().expect("this program");
