@@ -32,8 +32,10 @@ fn mode(random: &mut Random) -> Mode {
     if random.below(2) == 0 { Mode::Handler } else { Mode::Inline }
 }
 
-fn page_of(value: u64) -> Vec<u8> {
-    value.to_le_bytes().repeat(WORDS)
+fn page_of(value: u64) -> [u8; PAGE_SIZE as usize] {
+    let mut page = [0; PAGE_SIZE as usize];
+    page.chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
+    page
 }
 
 fn assert_full(bytes: &[u8], value: u64, what: &str, page: u64) {
