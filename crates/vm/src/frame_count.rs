@@ -10,8 +10,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Within this long the reclaimer finds frames or says that there are none, on a busy machine too. Where it does neither, what it waits for may wait for the
 /// frame: it allocates and frees, and a signal handler that interrupted the allocator may have touched a page.
 const SILENCE: Duration = Duration::from_secs(1);
-/// So many frames are given out beyond the limit then, one at a time. They come back with all others.
-const BEYOND_MAX: u64 = 256;
+/// So many frames are given out beyond the limit then, one at a time, and as many more for each further second. They come back with all
+/// others.
+const BEYOND: u64 = 256;
 /// One in so many frames is free before reclaim begins, and twice as many when it ends.
 const LOW_PART: u64 = 64;
 /// Fewer than one in so many are free when frames are unwired ahead, each time so many more were taken at most.
@@ -162,8 +163,12 @@ impl FrameCount {
         let mut nothing_yet = self.found_nothing.load(Ordering::SeqCst);
         let mut moved = self.moved.load(Ordering::SeqCst);
         let mut since = Instant::now();
+        let (mut heard, mut heard_at) = (self.freed.load(Ordering::SeqCst), since);
         loop {
             let freed = self.freed.load(Ordering::SeqCst);
+            if freed != heard {
+                (heard, heard_at) = (freed, Instant::now());
+            }
             let got =
                 if waited { self.reserve_some(self.limit(), 1, pages) } else { self.reserve_now(pages) };
             if let Some(got) = got {
@@ -186,8 +191,10 @@ impl FrameCount {
                 continue;
             }
             if !nothing {
-                if since.elapsed() >= SILENCE
-                    && let Some(got) = self.reserve_some(self.limit() + BEYOND_MAX, 1, 1)
+                // Reads that end meanwhile are of frames beyond the limit, too.
+                let silence = heard_at.elapsed();
+                if silence >= SILENCE
+                    && let Some(got) = self.reserve_some(self.limit() + BEYOND * silence.as_secs(), 1, 1)
                 {
                     return Ok(got);
                 }
@@ -350,4 +357,37 @@ impl FrameCount {
 /// The frames of a limit that are free when reclaim begins.
 fn low(limit: u64) -> u64 {
     (limit / LOW_PART).max(LEAST_LOW.min(limit / READ_PART)).min(MOST_LOW)
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    /// As where it waits for an allocator whose lock is held by a thread that waits for a frame.
+    #[test]
+    fn where_the_reclaimer_is_silent_the_limit_gives_way_to_all_who_wait_however_many_read() {
+        let count = FrameCount::new(1);
+        // More than are given out in the first second.
+        count.reserve_some(1 + BEYOND, 1 + BEYOND, 1 + BEYOND).expect("all are free");
+        let (reads, is_over) = (AtomicBool::new(true), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let began = Instant::now();
+                while !is_over.load(Ordering::Relaxed) && began.elapsed() < PATIENCE {
+                    // Reads of frames beyond the limit end.
+                    count.published();
+                    std::thread::sleep(SILENCE / 50);
+                }
+                reads.store(false, Ordering::Relaxed);
+            });
+            let waits = || count.reserve_or_wait(1, PATIENCE).0;
+            let all: Vec<_> = (0..2).map(|_| scope.spawn(waits)).collect();
+            all.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), Ok(1)));
+            assert!(reads.load(Ordering::Relaxed), "somebody had to wait until nobody read");
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(count.reserved(), 3 + BEYOND);
+    }
 }

@@ -427,10 +427,7 @@ impl Stress {
     }
 
     fn work(&self, number: usize, long_lived: &[Map]) {
-        // Threads with models allocate all the time. Under a limit a handler that interrupts the allocator may wait for a frame, and the pool's
-        // thread for the allocator, a second for each page: they would do little else.
-        let is_left_alone = number as u64 >= CHAINS && std::env::var_os("LIMIT_MIB").is_some();
-        let _masked = (number as u64 == INTERRUPT || is_left_alone).then(Masked::asynchronous);
+        let _masked = (number as u64 == INTERRUPT).then(Masked::asynchronous);
         match number as u64 {
             CHAINS..HEIRS => {
                 let mut chains = Chains::new(self, number);
