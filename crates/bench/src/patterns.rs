@@ -19,12 +19,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use prepage_core::random::SplitMix;
 use prepage_core::{PAGE_SIZE, PageRange};
 use prepage_sys::mapping::WritableMapping;
 use prepage_vm::{FlushError, Map, MapOptions, Pool, Vm, VmOptions};
 
 use crate::pool::{self, PoolError};
-use prepage_core::random::SplitMix;
 
 /// Bytes that the pattern `large` reads and writes at once, as bonnie does.
 pub const BLOCK_BYTES: u64 = 16 << 10;

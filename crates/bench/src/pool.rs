@@ -11,13 +11,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use prepage_core::policy::Policy;
+use prepage_core::random::SplitMix;
 use prepage_core::{FaultClass, PAGE_SIZE, PageRange};
 use prepage_simulate::replacement;
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_vm::{MakeError, MapError, MapOptions, Pool, Replacement, Vm, VmOptions};
-
-use prepage_core::random::SplitMix;
 
 /// Memory of a worker that is not the VM's frames, in bytes, for a file of `size_bytes` and so many touches: the program and buffers (6 to 9
 /// MiB were measured, by memory.max_usage_in_bytes), words, sums and page tables, and the list of touches.

@@ -7,10 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::PAGE_SIZE;
+use prepage_core::random::SplitMix;
 use prepage_residency::evict::EvictedFile;
 use prepage_residency::{Spot, evict, warm};
-
-use prepage_core::random::SplitMix;
 
 prepage_core::named! {
     /// What the cache holds of the file when a run begins.

@@ -44,7 +44,7 @@ impl Choice {
             observation.files.iter().map(|file| (file.path.as_str(), file)).collect();
         let unused = |file: &ProfiledFile| -> u64 {
             let seen = used.get(file.path.as_str()).copied();
-            let is_told = |extent: &&Extent| {
+            let is_known = |extent: &&Extent| {
                 seen.map_or(observation.coverage_of(extent.by_read), |seen| seen.coverage)
                     != Coverage::Partial
             };
@@ -54,8 +54,8 @@ impl Choice {
                     .last()
                     .is_some_and(|used| used.range.contains(page))
             };
-            let told = file.extents.iter().filter(is_told);
-            told.flat_map(|extent| extent.range.iter()).filter(|&page| !is_used(page)).count() as u64
+            let known = file.extents.iter().filter(is_known);
+            known.flat_map(|extent| extent.range.iter()).filter(|&page| !is_used(page)).count() as u64
         };
         self.planned.files.iter().map(unused).sum::<u64>().try_into().unwrap_or(u32::MAX)
     }

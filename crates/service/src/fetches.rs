@@ -84,14 +84,14 @@ struct Recent {
 #[derive(Debug, Default)]
 struct Prefetches {
     under_way: Vec<UnderWay>,
-    /// The processes for which nothing is to be done, and since when: what was told before that may be on its way to `under_way`.
+    /// When the start of each process was cancelled. Its prefetch may reach `under_way` only after that.
     cancelled: HashMap<u32, Instant>,
 }
 
 impl Prefetches {
-    /// Whether the start of process `pid` that was told at `told` was cancelled.
-    fn is_cancelled(&self, pid: u32, told: Instant) -> bool {
-        self.cancelled.get(&pid).is_some_and(|cancelled| *cancelled >= told)
+    /// Whether the start of process `pid` that was seen at `seen_at` has been cancelled since.
+    fn is_cancelled(&self, pid: u32, seen_at: Instant) -> bool {
+        self.cancelled.get(&pid).is_some_and(|cancelled| *cancelled >= seen_at)
     }
 }
 
@@ -122,10 +122,16 @@ impl Fetches {
         *lock(&self.budget) = Some(budget);
     }
 
-    /// Fetches what is known for a start by process `pid` of user `uid` that was told at `told`, unless it is in memory or the start was cancelled
-    /// since. Returns what was done for this process, also where
-    /// that was in an earlier call.
-    pub fn fetch(&self, known: &Arc<Known>, priority: Priority, uid: u32, pid: u32, told: Instant) -> Done {
+    /// Fetches what is known for a start by process `pid` of user `uid` that was seen at `seen_at`, unless it is in memory or the start
+    /// has been cancelled since. Returns what was done for this process, also where that was in an earlier call.
+    pub fn fetch(
+        &self,
+        known: &Arc<Known>,
+        priority: Priority,
+        uid: u32,
+        pid: u32,
+        seen_at: Instant,
+    ) -> Done {
         if known.turn != Turn::Prefetch || known.is_left_alone() {
             return Done::LeftAlone;
         }
@@ -133,7 +139,7 @@ impl Fetches {
         if let Some(done) = self.recent(&name, pid) {
             return done;
         }
-        let done = self.fetch_now(known, priority, pid, told);
+        let done = self.fetch_now(known, priority, pid, seen_at);
         if let Some(recent) = lock(&self.recent).get_mut(&name).filter(|one| one.pid == pid) {
             recent.done = done;
         }
@@ -150,7 +156,7 @@ impl Fetches {
         prefetches.cancelled.insert(pid, Instant::now());
     }
 
-    fn fetch_now(&self, known: &Arc<Known>, priority: Priority, pid: u32, told: Instant) -> Done {
+    fn fetch_now(&self, known: &Arc<Known>, priority: Priority, pid: u32, seen_at: Instant) -> Done {
         let mut engine = Engine::new(known.planned.clone(), &known.figures);
         let budget = lock(&self.budget).take();
         engine.keep_within(budget.unwrap_or_else(Budget::of_process));
@@ -171,7 +177,7 @@ impl Fetches {
             }
         }
         // To look took a while.
-        if lock(&self.prefetches).is_cancelled(pid, told) {
+        if lock(&self.prefetches).is_cancelled(pid, seen_at) {
             return Done::LeftAlone;
         }
         let crew = self.readers_of(known.device);
@@ -190,7 +196,7 @@ impl Fetches {
         self.counters.fetched.count();
         let under_way = UnderWay { engine, known: known.clone(), pid, began: Instant::now() };
         let mut prefetches = lock(&self.prefetches);
-        if prefetches.is_cancelled(pid, told) {
+        if prefetches.is_cancelled(pid, seen_at) {
             under_way.engine.cancel();
         }
         prefetches.under_way.push(under_way);
@@ -222,12 +228,12 @@ impl Fetches {
         guess: Option<Profile>,
         uid: u32,
         pid: u32,
-        told: Instant,
+        seen_at: Instant,
     ) -> Done {
         let Some(mut guess) = guess else { return Done::Unknown };
         guess.program = program.to_owned();
         let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
-        match self.fetch(&known, Priority::Guess, uid, pid, told) {
+        match self.fetch(&known, Priority::Guess, uid, pid, seen_at) {
             Done::Fetched => {
                 self.counters.guessed.count();
                 Done::Guessed
@@ -345,13 +351,13 @@ mod tests {
         let profile = Profile { program: "x".into(), files: vec![profiled], ..Profile::default() };
         let known = Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()));
         let fetches = Fetches::new(Arc::default());
-        let fetch = |uid, told| {
+        let fetch = |uid, seen_at| {
             evict(file.as_fd(), Duration::from_secs(60)).unwrap();
-            fetches.fetch(&known, Priority::Start, uid, 1, told)
+            fetches.fetch(&known, Priority::Start, uid, 1, seen_at)
         };
-        let told = Instant::now();
+        let seen_at = Instant::now();
         fetches.cancel(1);
-        assert_eq!(fetch(7, told), Done::LeftAlone);
+        assert_eq!(fetch(7, seen_at), Done::LeftAlone);
         // For another user: what was done for one a moment ago is not done again.
         assert_eq!(fetch(8, Instant::now()), Done::Fetched);
         (0..2 * CANCELLED_MAX as u32).for_each(|pid| fetches.cancel(pid));

@@ -23,7 +23,7 @@ use prepage_sys::rights::Rights;
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::process::PARENTS_MAX;
+use crate::process::parents;
 use crate::watch::{State, Watch};
 
 /// elf(5): a segment that is mapped, and one that is written to.
@@ -198,11 +198,13 @@ impl Opened {
         counts
     }
 
-    /// Whether process `pid` is `start`, or was started by it or by what it started.
-    fn belongs_to(&self, start: u32, pid: u32) -> bool {
-        let parent = |pid: &u32| Some(ProcessStat::of(*pid).ok()?.parent).filter(|parent| *parent > 0);
+    /// Whether process `pid` is `start`, or was started by it or by what it started. Of one that is gone that is not known, and what it
+    /// opened is missed.
+    fn belongs_to(&mut self, start: u32, pid: u32) -> bool {
         let known = |pid: u32| if pid == start { Some(true) } else { self.counts.get(&pid).copied() };
-        std::iter::successors(Some(pid), parent).take(PARENTS_MAX).find_map(known).unwrap_or(false)
+        let found = std::iter::once(pid).chain(parents(pid)).find_map(known);
+        self.is_lost |= found.is_none() && ProcessStat::of(pid).is_err();
+        found.unwrap_or(false)
     }
 
     /// A directory on the file system with this number.
@@ -335,6 +337,22 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!((before, is_counted), (false, true));
+    }
+
+    /// A compiler's driver may have started it.
+    #[test]
+    fn where_one_who_opened_something_is_gone_opens_of_a_start_were_missed() {
+        if !has(Need::Root) {
+            return;
+        }
+        let mut opened = Opened::watch(Whose::Start(std::process::id())).unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(opened.is_counted(child.id()) && !opened.is_counted(1) && !opened.is_lost());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(opened.is_counted(child.id()) && !opened.is_lost(), "whose it was is remembered");
+        opened.counts.clear();
+        assert!(!opened.is_counted(child.id()) && opened.is_lost());
     }
 
     #[test]

@@ -28,7 +28,7 @@ const ENVIRONMENT_BYTES_MAX: u64 = 128 << 10;
 /// A longer PATH is not kept.
 const SEARCH_BYTES_MAX: usize = 4096;
 /// So many parents are asked for: a build's compilers are some levels below it.
-pub const PARENTS_MAX: usize = 12;
+const PARENTS_MAX: usize = 12;
 
 /// A start, and what decides what is done for it.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Process {
             places: places.into_inner(),
             search: search(&environment),
             session: session(pid),
-            parents: parents(pid),
+            parents: parents(pid).collect(),
         })
     }
 
@@ -228,9 +228,10 @@ fn session(pid: u32) -> Option<u32> {
     text.trim().parse().ok().filter(|session| *session != u32::MAX)
 }
 
-fn parents(pid: u32) -> Vec<u32> {
+/// The parent of process `pid`, the parent's parent and so on.
+pub fn parents(pid: u32) -> impl Iterator<Item = u32> {
     let parent = |pid: &u32| Some(ProcessStat::of(*pid).ok()?.parent).filter(|parent| *parent > 0);
-    std::iter::successors(parent(&pid), parent).take(PARENTS_MAX).collect()
+    std::iter::successors(parent(&pid), parent).take(PARENTS_MAX)
 }
 
 #[cfg(test)]

@@ -287,7 +287,7 @@ impl Service {
                 return false;
             }
         }
-        let told = Instant::now();
+        let seen_at = Instant::now();
         let begun = awaited.begin(pid, || starter_of(pid), file.clone());
         match begun {
             Begun::Done => self.launch(pid, Some(file)),
@@ -295,7 +295,7 @@ impl Service {
             Begun::Awaited if is_known && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) => {
                 if let Some(uid) = starter_of(pid) {
                     let service = self.clone();
-                    self.looks.lend(uid, Box::new(move |_look| service.start_early(pid, &file, told)));
+                    self.looks.lend(uid, Box::new(move |_look| service.start_early(pid, &file, seen_at)));
                 }
             }
             Begun::Awaited | Begun::Gone => {}
@@ -304,9 +304,9 @@ impl Service {
         begun != Begun::Gone
     }
 
-    /// Process `pid` is about to execute the program in `file`, as was told then: with the rights that it has itself, mostly. What environment it gives to the
-    /// program, and under what name it calls it, is known afterwards: [`Self::fetch_for`] stops what was not wanted.
-    fn start_early(&self, pid: u32, file: &FileHandle, told: Instant) {
+    /// At `seen_at` process `pid` was about to execute the program in `file`: with the rights that it has itself, mostly. What environment it
+    /// gives to the program, and under what name it calls it, is known afterwards: [`Self::fetch_for`] stops what was not wanted.
+    fn start_early(&self, pid: u32, file: &FileHandle, seen_at: Instant) {
         let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
         let Some(known) = self.library.only_role(file, uid) else { return };
         let program = Path::new(&known.key.program);
@@ -316,7 +316,7 @@ impl Service {
             && self.library.is_wanted_by_user(uid, pid, called.as_ref(), program)
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            self.fetches.fetch(&known, Priority::Start, uid, pid, told);
+            self.fetches.fetch(&known, Priority::Start, uid, pid, seen_at);
         }
     }
 

@@ -1,8 +1,8 @@
 //! What an observed start opens, where no agent tells: names, and the files that it read.
 //!
-//! The kernel tells of each open ([`crate::opened`]) and of no read. Of a file that the start has opened and not mapped all pages count that are
-//! in memory and that somebody has used: for small files that is the whole of them, which one who opens them mostly reads. Who used which part of a
-//! large file is not known, and none of it counts.
+//! The kernel reports each open ([`crate::opened`]), but no read. So if the start opened a file and did not map it, those pages count as read that are in memory and
+//! that anybody has used. Of a small file these are mostly all pages, and a program that opens a small file mostly reads all of it. Of a large file nothing
+//! counts: who used which part of it is not known.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -20,9 +20,9 @@ use crate::watch::Watch;
 
 /// A larger file is not looked at.
 const READ_BYTES_MAX: u64 = 16 << 20;
-/// Opens by others that are passed over: on a machine that opens more, what is left of the start is not followed.
+/// After so many opens by other processes the start's own are followed no further: each costs processor time.
 const OTHERS_MAX: usize = 1 << 16;
-/// Processor time in which a program has been loaded at most, and has opened nothing itself.
+/// A program that has had less processor time than this is still being loaded, and has opened nothing itself.
 const LOADED_NS: u64 = 2_000_000;
 
 /// The opens of a start that is observed.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use prepage_bench::modes::silently;
 use prepage_core::profile::Profile;
+use prepage_core::profile::observation::Coverage;
 use prepage_core::profile::plan::{PlanOptions, plan};
 use prepage_prefetch::cold::Chill;
 use prepage_prefetch::learn::learn;
@@ -123,13 +124,19 @@ fn by_shell(shell: &str, command: &[OsString]) -> Vec<OsString> {
     argv
 }
 
-/// What `planned` has too much, by one more observed run. Its failure is no reason to lose the figures.
-fn untouched(args: &Args, planned: &Profile) -> Option<u64> {
+/// Bytes that `planned` has too much, by one more observed run, and what they are of the true number. A failure is no reason to lose the figures.
+fn untouched(args: &Args, planned: &Profile) -> Option<(u64, &'static str)> {
     match silently(|| learn(&args.command)).ok()? {
         Ok(touched) => {
             let mut profile = Profile::default();
             profile.observe(&touched.observation);
-            Some(untouched_bytes(planned, &profile))
+            let bound = match touched.observation.coverage {
+                Coverage::Exact => "exactly",
+                // Neighbours of the pages that were used count as used.
+                Coverage::Superset => "at least",
+                Coverage::Partial => "at most",
+            };
+            Some((untouched_bytes(planned, &profile), bound))
         }
         Err(error) => {
             say!("prepage: what was never touched could not be found out: {error:#}");
@@ -167,6 +174,8 @@ struct Report<'a> {
     warm: Pair<'a>,
     planned_bytes: u64,
     untouched_bytes: Option<u64>,
+    /// Whether that is so exactly, at least or at most.
+    untouched_bound: Option<&'static str>,
     starts: u32,
     differing_starts: u32,
 }
@@ -196,7 +205,7 @@ impl<'a> Report<'a> {
         chill: Chill,
         read_ahead_kib: Vec<u64>,
         figures: &'a Figures,
-        (planned_bytes, untouched_bytes): (u64, Option<u64>),
+        (planned_bytes, untouched): (u64, Option<(u64, &'static str)>),
         starts: u32,
     ) -> Self {
         let others = figures.cold.iter().flat_map(|cold| {
@@ -219,7 +228,8 @@ impl<'a> Report<'a> {
             others: others.collect(),
             warm: pair(&figures.warm),
             planned_bytes,
-            untouched_bytes,
+            untouched_bytes: untouched.map(|(bytes, _)| bytes),
+            untouched_bound: untouched.map(|(_, bound)| bound),
             starts,
             differing_starts: figures.differing_starts,
         }
@@ -252,10 +262,10 @@ impl<'a> Report<'a> {
             writeln!(out, "{name} / cold: {value:.2} (95 %: {low:.2} to {high:.2})")?;
         }
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
-        match self.untouched_bytes {
-            Some(bytes) => writeln!(
+        match self.untouched_bytes.zip(self.untouched_bound) {
+            Some((bytes, bound)) => writeln!(
                 out,
-                "prefetched: {:.1} MB, of which {:.1} MB were never touched",
+                "prefetched: {:.1} MB, of which {bound} {:.1} MB were never touched",
                 megabytes(self.planned_bytes),
                 megabytes(bytes)
             )?,
