@@ -1,8 +1,8 @@
 //! Arming each address space of a process tree, and each mapping in it, as it appears.
 //!
 //! Most programs bring a userfaultfd with them, by the agent. Those that the agent cannot enter are visited once after their
-//! exec ([`prepage_sys::arm::Visit`]). Either way the mappings made later are armed from outside, with that
-//! descriptor. All of it ends when the [`Armer`] is dropped, or its process ends.
+//! exec ([`prepage_sys::arm::Visit`]), and so are children that go on with their parent's program: a fork inherits no
+//! registration. Either way the mappings made later are armed from outside, with that descriptor. All of it ends when the [`Armer`] is dropped, or its process ends.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent, may_arm};
 #[cfg(target_arch = "x86_64")]
-use prepage_sys::arm::{Visit, VisitError};
+use prepage_sys::arm::{Visit, VisitError, shares_memory};
 use prepage_sys::auxv;
 use prepage_sys::mounts::parse_mounts;
 use prepage_sys::pagemap::PageMap;
@@ -29,6 +29,21 @@ const AGENT_WAIT: Duration = Duration::from_secs(1);
 /// How long to wait before looking again whether a program is loaded, or a visited process has stopped, which may wait
 /// for the device.
 pub(crate) const PAUSE: Duration = Duration::from_micros(50);
+
+/// A child that has executed nothing for so long will go on with its parent's program. Most execute another within it.
+const FORKED_WAIT: Duration = Duration::from_millis(2);
+
+/// For so long after that a child is tried that cannot be disturbed.
+const FORKED_MAX: Duration = Duration::from_millis(100);
+
+/// A child that has not executed a program yet.
+#[derive(Debug)]
+struct Forked {
+    pid: u32,
+    parent: u32,
+    time_ns: u64,
+    since: Instant,
+}
 
 /// What was armed in a process when its agent sent word.
 #[derive(Debug)]
@@ -64,6 +79,8 @@ pub struct Armer {
     expected: HashMap<u32, Instant>,
     /// Programs whose execution was reported while the kernel still loads them, and since when.
     loading: Vec<(u32, Instant)>,
+    /// Children that may come to execute a program.
+    forked: Vec<Forked>,
     /// Whether file systems without a device of the kernel's are in memory, by the number they have for one.
     in_memory: HashMap<u64, bool>,
     /// Processes visited at their exec of which that, or perf's report of the exec, is still to come: either may be first.
@@ -88,6 +105,7 @@ impl Armer {
             unjudged: Vec::new(),
             expected: HashMap::new(),
             loading: Vec::new(),
+            forked: Vec::new(),
             in_memory: HashMap::new(),
             half_entered: HashSet::new(),
         }
@@ -181,9 +199,48 @@ impl Armer {
         self.spaces.remove(&pid);
         self.expected.remove(&pid);
         self.mapped_at.remove(&pid);
+        self.forked.retain(|forked| forked.pid != pid);
         self.loading.retain(|&(loading, _)| loading != pid);
         self.loading.push((pid, Instant::now()));
         self.look_at_loading();
+    }
+
+    /// Process `parent` forked `pid` at `time_ns`, which has executed nothing yet.
+    pub fn forked(&mut self, pid: u32, parent: u32, time_ns: u64) {
+        if self.no_arming.is_none() {
+            self.forked.push(Forked { pid, parent, time_ns, since: Instant::now() });
+        }
+    }
+
+    /// Visits children that go on with their parent's program, in memory of their own. Where that is refused, their faults tell
+    /// windows of pages, as until then.
+    #[cfg(target_arch = "x86_64")]
+    fn look_at_forked(&mut self) {
+        let (due, young) = std::mem::take(&mut self.forked)
+            .into_iter()
+            .partition(|child| child.since.elapsed() >= FORKED_WAIT);
+        self.forked = young;
+        for child in due {
+            let visit = if shares_memory(child.pid, child.parent) {
+                Err(VisitError::Busy)
+            } else {
+                Visit::begin(child.pid)
+            };
+            match visit {
+                Ok(visit) => {
+                    self.ranges.now().executed(child.pid, child.time_ns);
+                    self.visits.push(visit);
+                }
+                Err(VisitError::Busy) if child.since.elapsed() < FORKED_MAX => self.forked.push(child),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Does nothing: this architecture has no visits.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn look_at_forked(&mut self) {
+        self.forked.clear();
     }
 
     /// Waits for the agent of each program that is loaded by now, or visits it.
@@ -223,6 +280,7 @@ impl Armer {
     pub fn ended(&mut self, pid: u32) {
         self.mapped_at.remove(&pid);
         self.expected.remove(&pid);
+        self.forked.retain(|forked| forked.pid != pid);
         if self.spaces.remove(&pid).is_some() {
             self.ranges.now().ended(pid);
         }
@@ -258,6 +316,7 @@ impl Armer {
             }
         }
         self.look_at_loading();
+        self.look_at_forked();
         self.end_visits();
         !self.unjudged.is_empty()
     }

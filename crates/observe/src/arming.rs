@@ -126,6 +126,9 @@ fn tell(armer: &mut Armer, event: &Event) -> bool {
     match &event.kind {
         EventKind::Map(mapped) => return armer.mapped(event.pid, mapped, event.time_ns),
         EventKind::Name { exec: true, .. } => armer.executed(event.pid, event.time_ns),
+        EventKind::Fork { parent_pid, .. } if *parent_pid != event.pid => {
+            armer.forked(event.pid, *parent_pid, event.time_ns);
+        }
         EventKind::Exit if event.pid == event.tid => armer.ended(event.pid),
         _ => {}
     }

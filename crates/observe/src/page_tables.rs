@@ -168,7 +168,7 @@ impl PageTables {
             }
             *last_touch_ns = now_ns();
         }
-        // A child that has not executed anything uses what its parent uses, but is not armed.
+        // A child that has not executed anything uses what its parent uses, but is not armed with it.
         let is_fork =
             pid != self.root && self.processes.get(&parent).is_some_and(|known| known.program == program);
         let Ok(map) = PageMap::of(pid) else {
@@ -176,8 +176,9 @@ impl PageTables {
             return false;
         };
         self.processes.insert(pid, Process::new(program, is_fork, map));
-        if !is_fork {
-            self.armer.executed(pid, now_ns());
+        match is_fork {
+            true => self.armer.forked(pid, parent, now_ns()),
+            false => self.armer.executed(pid, now_ns()),
         }
         true
     }

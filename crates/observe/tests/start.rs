@@ -33,6 +33,30 @@ for page in sys.argv[2:]:
 time.sleep(0.3)
 ";
 
+/// The same in a child that executes nothing, of a mapping that its parent made.
+const FORK_AND_TOUCH: &str = r"
+import mmap, os, sys, time
+file = open(sys.argv[1], 'rb')
+mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+def is_armed():
+    found = False
+    for line in open('/proc/self/smaps'):
+        found = sys.argv[1] in line if '-' in line.split()[0] else found
+        if found and line.startswith('VmFlags:'):
+            return ' uw' in line
+patience = time.monotonic() + 10
+while not is_armed():
+    if time.monotonic() > patience:
+        sys.exit(3)
+    time.sleep(0.001)
+for page in sys.argv[2:]:
+    mapped[int(page) * 4096]
+time.sleep(0.3)
+";
+
 /// A file in a directory of the build tree, for the system's temporary directory may be in memory; older than the start.
 fn data(dir: &Path, pages: usize) -> PathBuf {
     let path = dir.join("data");
@@ -131,6 +155,22 @@ fn pages_touched_are_told_from_their_neighbours_in_memory() {
             used.sort_by_key(|used| used.rank);
             assert_eq!(ranges(&used), [(40, 41), (3, 5), (17, 18), (63, 64)], "{options:?}");
         }
+    }
+}
+
+/// A fork inherits no registration.
+#[test]
+fn a_child_that_executes_nothing_is_seen_page_by_page() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64);
+    for options in ways("/usr/bin/python3") {
+        let command = ["/usr/bin/python3", "-c", FORK_AND_TOUCH, data.to_str().unwrap(), "3", "40"];
+        let (observation, code) = observe(&command, &options);
+        assert_eq!(code, 0, "{options:?}");
+        let used = &file(&observation, &data).pages;
+        let told: Vec<_> =
+            used.iter().map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect();
+        assert_eq!(told, [(3, 4, true), (40, 41, true)], "{options:?}");
     }
 }
 

@@ -326,7 +326,8 @@ fn has_signals(pid: u32) -> bool {
 }
 
 /// Whether the first thread of `pid` runs, or waits in a system call that goes on as if nothing had been when the thread is
-/// stopped. Others fail with EINTR, even though no signal comes, or begin to count their time anew (signal(7)).
+/// stopped. Others fail with EINTR, even though no signal comes, or begin to count their time anew (signal(7)). Who seizes a
+/// process that waits within execve(2) waits with it, and takes a set-user-ID program its rights.
 fn is_interruptible(pid: u32) -> bool {
     const CALLS: [libc::c_long; 11] = [
         libc::SYS_wait4,
@@ -341,14 +342,26 @@ fn is_interruptible(pid: u32) -> bool {
         libc::SYS_pause,
         libc::SYS_rt_sigsuspend,
     ];
+    const EXEC: [libc::c_long; 2] = [libc::SYS_execve, libc::SYS_execveat];
     /// Waits that nothing interrupts: for a disk.
     const DISK: char = 'D';
     let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     // `running`, or -1 of a thread that waits, but not in a call: for a page.
     match call.split_ascii_whitespace().next().and_then(|number| number.parse().ok()) {
         Some(-1) | None => true,
-        Some(number) => CALLS.contains(&number) || state_of(pid) == Some(DISK),
+        Some(number) => CALLS.contains(&number) || !EXEC.contains(&number) && state_of(pid) == Some(DISK),
     }
+}
+
+/// Whether two processes have one address space, as a child of vfork(2) and its parent do. Yes where that cannot be told.
+pub fn shares_memory(pid: u32, with: u32) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: takes numbers only.
+    let order =
+        unsafe { libc::syscall(libc::SYS_kcmp, pid as libc::pid_t, with as libc::pid_t, KCMP_VM, 0, 0) };
+    // Who has outlived the other has its own.
+    let has_ended = order < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+    order <= 0 && !has_ended
 }
 
 /// Where the vDSO of `pid` lies; `None` where it has none, or the process is a 32-bit one.
