@@ -2,8 +2,8 @@
 //!
 //! ext2, ext3 and ext4 read these through the page cache of their block device, so that one long read of the device spares the
 //! kernel many short ones of its own. Which of its pages were used cannot be seen (the kernel notes what is up to date there block by
-//! block, and does not report it), so they are worked out at the end of a boot: of each inode and of each directory that it used. They are
-//! kept beside the boot's profile, for one file system alone: the last boot's replace those before.
+//! block, and does not report it), so they are worked out at the end of a boot: of each inode and of each directory that it used, or of a
+//! profile before the first boot of an image ([`crate::image`]). They are kept beside the boot's profile, for one file system alone: the last boot's replace those before.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
@@ -210,10 +210,14 @@ impl Blocks {
         self.ranges.iter().map(|&(start, end)| end - start).fold(0, u64::saturating_add)
     }
 
-    /// Writes them below `directory`. Nobody waits for them: what cannot be written is not there.
-    pub fn write(&self, directory: &Path) {
-        let (Ok(bytes), Ok(directory)) = (serde_json::to_vec(self), File::open(directory)) else { return };
-        let _ = prepage_profiles::replacement::write_at(directory.as_fd(), Path::new(NAME), 0o644, &bytes);
+    /// Writes them below `directory`.
+    ///
+    /// # Errors
+    /// Where it cannot be written to.
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        let bytes = serde_json::to_vec(self)?;
+        let directory = File::open(directory)?;
+        prepage_profiles::replacement::write_at(directory.as_fd(), Path::new(NAME), 0o644, &bytes)
     }
 }
 
@@ -261,10 +265,10 @@ mod tests {
         assert!(holds(inode) && holds(listed), "{inode}, {listed}: {blocks:?}");
         assert!(blocks.pages() < 100, "{blocks:?}");
 
-        blocks.write(&point);
+        blocks.write(&point).unwrap();
         assert_eq!(device.known(&point), Some(blocks));
         let other = Blocks { file_system: !device.file_system, ..device.known(&point).unwrap() };
-        other.write(&point);
+        other.write(&point).unwrap();
         assert_eq!(device.known(&point), None, "of another file system");
     }
 

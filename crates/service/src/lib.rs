@@ -74,6 +74,7 @@ pub mod fair_crew;
 pub mod fetches;
 pub mod files;
 pub mod idle;
+pub mod image;
 pub mod known;
 pub mod last_starts;
 pub mod learner;

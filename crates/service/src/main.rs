@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lexopt::{Arg, ValueExt};
 use prepage_profiles::StartContextPaths;
+use prepage_service::image;
 use prepage_service::options::{Options, ServiceError};
 use prepage_service::period::{self, PeriodOptions};
 use prepage_service::service::Service;
@@ -20,11 +21,14 @@ The service of prepage: prefetches and learns every program that is started on t
 Usage: prepaged [OPTIONS]
        prepaged boot [--no-learn] [--quiet SECONDS] [--at-most SECONDS] [--root DIR]
        prepaged session UID [the same options]
+       prepaged image DIR
 
 Commands:
   (none)   Run the service in the foreground, until SIGTERM (root)
   boot     Prefetch what the last boots needed, learn what this boot needs, and end when the machine is quiet
   session  The same for the session of user UID, who has just logged in
+  image    Prepare the first boot of the image mounted at DIR, into which the profile of a boot was imported: find the inodes and
+           directories of its files on its device (ext2, ext3 and ext4; root)
 
 Options of the service:
       --socket PATH         Unix socket that answers `prepage status` [default: /run/prepage/service]
@@ -62,6 +66,12 @@ fn main() -> ExitCode {
     let ended = match task {
         Task::Serve(options) => Service::run(&options),
         Task::Period(subject, options) => period::run(subject, &options).map(drop),
+        Task::Prepare(root) => image::prepare(&root).map(|pages| {
+            println!(
+                "prepaged: {pages} pages of inodes and directories are known for the first boot of {}",
+                root.display()
+            );
+        }),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,6 +95,7 @@ fn main() -> ExitCode {
 enum Task {
     Serve(Options),
     Period(Subject, PeriodOptions),
+    Prepare(PathBuf),
 }
 
 /// `None` where there is nothing more to do.
@@ -92,7 +103,7 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
     let layers = StartContextPaths::of_environment().layers;
     let mut options = Options { layers: layers.clone(), ..Options::default() };
     let mut period = PeriodOptions { layers, ..PeriodOptions::default() };
-    let (mut subject, mut is_of_session) = (None, false);
+    let (mut subject, mut is_of_session, mut is_of_image) = (None, false, false);
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
@@ -104,6 +115,8 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
             }
             Arg::Value(word) if subject.is_none() && word == "boot" => subject = Some(Subject::Boot),
             Arg::Value(word) if subject.is_none() && word == "session" => is_of_session = true,
+            Arg::Value(root) if is_of_image => return Ok(Some(Task::Prepare(root.into()))),
+            Arg::Value(word) if subject.is_none() && word == "image" => is_of_image = true,
             Arg::Long("quiet") => period.quiet_s = parser.value()?.parse()?,
             Arg::Long("at-most") => {
                 period.at_most = Duration::from_secs(parser.value()?.parse::<u32>()?.into())
@@ -127,6 +140,7 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
     period.learn = options.learn;
     Ok(Some(match subject {
         Some(subject) => Task::Period(subject, period),
+        None if is_of_image => return Err("image: where is it mounted? DIR is missing".into()),
         None if is_of_session => return Err("session: whose? UID is missing".into()),
         None => Task::Serve(options),
     }))

@@ -55,6 +55,14 @@ pub enum ServiceError {
         /// Why.
         source: io::Error,
     },
+    /// An image cannot be prepared for its first boot.
+    #[error("cannot prepare the image at {}", path.display())]
+    Image {
+        /// Where it is mounted.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// Something else that it needs of the system.
     #[error("cannot wait for events")]
     Wait(#[from] io::Error),
@@ -70,7 +78,7 @@ impl ServiceError {
                 matches!(source.kind(), PermissionDenied | Unsupported | InvalidInput)
             }
             Self::Socket { source, .. } => source.kind() == AddrInUse,
-            Self::Store(_) | Self::Wait(_) => false,
+            Self::Store(_) | Self::Image { .. } | Self::Wait(_) => false,
         }
     }
 }

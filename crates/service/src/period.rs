@@ -198,7 +198,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         // The place for it is there now.
         if let Some(used) = used {
             report.seen_blocks = used.pages();
-            used.write(stores.directory(subject.layer())?);
+            // Nobody waits for them: what cannot be written is not there.
+            let _ = used.write(stores.directory(subject.layer())?);
         }
     }
     if subject == Subject::Boot {
@@ -240,7 +241,8 @@ fn assumed(subject: Subject) -> std::io::Result<Option<Assumed>> {
     }
 }
 
-fn profile(subject: Subject, stores: &Stores) -> Result<Option<Profile>, StoreError> {
+/// What is known of it.
+pub(crate) fn profile(subject: Subject, stores: &Stores) -> Result<Option<Profile>, StoreError> {
     let path = stores.path_of(&subject.key(), subject.layer())?;
     let _assumed = assumed(subject).map_err(|_| StoreError::Nowhere)?;
     Ok(stores.at_path(subject.layer(), &path)?.filter(|profile| subject.key().is_of(profile)))

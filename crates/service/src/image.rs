@@ -1,0 +1,34 @@
+//! An image of a machine that has a boot's profile from another one, before its first boot: where the inodes and directories of the
+//! profile's files lie is worked out while somebody has the image mounted. Files have names; blocks have to be found in each image anew.
+
+use std::io;
+use std::path::Path;
+
+use crate::blocks::Device;
+use crate::options::ServiceError;
+use crate::period::profile;
+use crate::subject::Subject;
+
+/// Writes which blocks the first boot of the image mounted at `root` needs, beside its profile. Returns how many pages they are.
+/// `root` becomes the root directory of this process.
+///
+/// # Errors
+/// [`ServiceError::Image`] where there is no profile of a boot, or the file system has no blocks that can be read ahead.
+pub fn prepare(root: &Path) -> Result<u64, ServiceError> {
+    let failed = |source| ServiceError::Image { path: root.into(), source };
+    let lacks = |what: &str| failed(io::Error::other(what.to_owned()));
+    let device = Device::of(root).map_err(failed)?;
+    let device = device
+        .ok_or_else(|| lacks("its file system is not ext2, ext3 or ext4: there is nothing to prepare"))?;
+    rustix::process::chroot(root).map_err(|error| failed(error.into()))?;
+    std::env::set_current_dir("/").map_err(failed)?;
+    let stores = Subject::Boot.stores(None)?;
+    let profile = profile(Subject::Boot, &stores)?.ok_or_else(|| {
+        lacks("it has no profile of a boot. In the image: prepage profile import --layer machine FILE")
+    })?;
+    let files = profile.files.iter().map(|file| Path::new(&file.path));
+    let listed = profile.lookups.iter().filter(|lookup| lookup.list).map(|lookup| Path::new(&lookup.path));
+    let blocks = device.holding(&device.names(files, listed));
+    blocks.write(stores.directory(Subject::Boot.layer())?).map_err(failed)?;
+    Ok(blocks.pages())
+}
