@@ -19,6 +19,7 @@ use prepage_trace::space::parse_maps_line;
 use prepage_trace::{Mapped, now_ns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::armed::{SharedRanges, Since};
 use crate::loading::{LOADING_MAX, Loading};
@@ -79,6 +80,9 @@ pub struct Armer {
     expected: HashMap<u32, Instant>,
     /// Programs whose execution was reported while the kernel still loads them, and since when.
     loading: Vec<(u32, Instant)>,
+    /// Whether children are visited that have executed nothing. One that executes a set-user-ID program in the moment of the visit
+    /// keeps its rights under a tracer with CAP_SYS_PTRACE only.
+    visits_forked: bool,
     /// Children that may come to execute a program.
     forked: Vec<Forked>,
     /// Whether file systems without a device of the kernel's are in memory, by the number they have for one.
@@ -105,6 +109,8 @@ impl Armer {
             unjudged: Vec::new(),
             expected: HashMap::new(),
             loading: Vec::new(),
+            visits_forked: capabilities(None)
+                .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE)),
             forked: Vec::new(),
             in_memory: HashMap::new(),
             half_entered: HashSet::new(),
@@ -207,7 +213,7 @@ impl Armer {
 
     /// Process `parent` forked `pid` at `time_ns`, which has executed nothing yet.
     pub fn forked(&mut self, pid: u32, parent: u32, time_ns: u64) {
-        if self.no_arming.is_none() {
+        if self.visits_forked && self.no_arming.is_none() {
             self.forked.push(Forked { pid, parent, time_ns, since: Instant::now() });
         }
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{Access, Advice, Mode, OFlags, access, fadvise, statfs};
 use rustix::io::{Errno, ReadWriteFlags};
+use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
 
 use crate::skipped::log_path;
@@ -59,6 +60,8 @@ impl Doctor {
 pub enum Need {
     /// The rights of root.
     Root,
+    /// CAP_SYS_PTRACE: the right to trace processes with rights of their own.
+    Tracing,
     /// What a check of `prepage doctor` looks at. [`Need::probe`] leaves it to the doctor.
     Doctor(Doctor),
     /// A program in PATH.
@@ -96,6 +99,11 @@ impl Need {
     pub fn probe(&self) -> Result<(), String> {
         match self {
             Self::Root => is(rustix::process::geteuid().is_root(), || "an ordinary user".into()),
+            Self::Tracing => {
+                let held =
+                    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
+                is(held, || "without CAP_SYS_PTRACE".into())
+            }
             Self::Doctor(_) => Ok(()),
             Self::Tool(name) => is(in_path(name).is_some(), || format!("no {name} in PATH")),
             Self::Python(modules) => is(python(modules).is_some(), || format!("no Python has {modules}")),
@@ -141,6 +149,7 @@ impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root => f.write_str("root"),
+            Self::Tracing => f.write_str("CAP_SYS_PTRACE"),
             Self::Doctor(doctor) => write!(f, "\"{}\" of prepage doctor", doctor.check().0),
             Self::Tool(name) => f.write_str(name),
             Self::Python(modules) => write!(f, "Python with {modules}"),
