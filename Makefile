@@ -34,6 +34,7 @@ build: setup-build
 	crates/sys/agent/build "$(CURDIR)/build/libprepage-agent.so"
 	$(CC) -O2 -Wall -Wextra -shared -fPIC -o build/libprepage-early-fault.so crates/bench/preload/early_fault.c
 	build/prepage man build/man
+	@cp crates/service/prepaged.8 build/man/
 	@mkdir -p build/completions
 	for shell in bash zsh fish; do COMPLETE=$$shell build/prepage >build/completions/$$shell || exit 1; done
 
@@ -256,7 +257,7 @@ try-deb: deb
 	@bench/packages mmdebstrap
 	packaging/deb/try
 
-BUILT := $(addprefix build/,prepage prepage-tools prepaged man/prepage.1 completions/fish libprepage-early-fault.so libprepage-agent.so)
+BUILT := $(addprefix build/,prepage prepage-tools prepaged man/prepage.1 man/prepaged.8 completions/fish libprepage-early-fault.so libprepage-agent.so)
 
 # Where zsh looks; distributions have a directory of their own for packages.
 ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
@@ -269,6 +270,7 @@ install:
 	done
 	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools build/prepaged
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 build/man/*.1
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 build/man/prepaged.8
 	install -D -m 644 build/completions/bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/prepage
 	install -D -m 644 build/completions/zsh $(DESTDIR)$(ZSH_COMPLETIONS)/_prepage
 	install -D -m 644 build/completions/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/prepage.fish
@@ -281,7 +283,7 @@ uninstall:
 	@# Units that `prepage service install` wrote run what is removed now.
 	@[ -n "$(DESTDIR)" ] || [ ! -x $(PREFIX)/bin/prepage ] || $(PREFIX)/bin/prepage service remove 2>/dev/null || true
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,prepage prepage-tools prepaged)
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,prepage.1 prepage-*.1)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/,man1/prepage.1 man1/prepage-*.1 man8/prepaged.8)
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/prepage $(DESTDIR)$(ZSH_COMPLETIONS)/_prepage
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/prepage.fish
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/lib/prepage/,libprepage-early-fault.so libprepage-agent.so)

@@ -145,3 +145,25 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
         None => Task::Serve(options),
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::HELP;
+
+    #[test]
+    fn the_manual_page_has_all_options_and_commands_of_the_help() {
+        let page = include_str!("../prepaged.8").replace('\\', "");
+        let words = HELP.split_whitespace().map(|word| word.trim_matches(|c: char| "[],".contains(c)));
+        for option in words.filter(|word| word.starts_with("--")) {
+            assert!(page.contains(option), "{option}");
+        }
+        let commands = HELP.split("Commands:").nth(1).and_then(|rest| rest.split("Options").next()).unwrap();
+        let is_name = |line: &&str| line.starts_with("  ") && line.as_bytes()[2].is_ascii_lowercase();
+        let commands: Vec<_> =
+            commands.lines().filter(is_name).map(|line| line.split_whitespace().next().unwrap()).collect();
+        assert!(commands.len() >= 3);
+        for command in commands {
+            assert!(page.contains(&format!("fB{command}fR")), "{command}");
+        }
+    }
+}
