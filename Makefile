@@ -87,7 +87,7 @@ bench-learning: build setup-bench setup-start setup-programs
 	bench/learning $(PLACES)
 .PHONY: bench-learning
 
-## bench-service: programs that nobody prefixes, with the service running, against plain, `run` and warm (root); PROGRAMS, ROUNDS, STARTS settable
+## bench-service: programs that nobody prefixes, with the service running, against plain, `run` and warm (root); PLACES (known itself beside predicted), PROGRAMS, ROUNDS, STARTS settable
 bench-service: build setup-bench setup-start setup-programs
 	RUSTFLAGS= cargo build --locked --release -p prepage-service --example expect
 	bench/service $(PLACES)
@@ -109,9 +109,9 @@ bench-boot: build
 bench-tight: build setup-bench
 	bench/tight
 
-## bench-preload: prepage beside the daemon preload(8)
-bench-preload: build setup-bench setup-start
-	bench/preload
+## bench-preload: the service beside the daemon preload(8) and beside whole files, on every program (root): `make bench-service PLACES=beside`; PROGRAMS, ROUNDS, STARTS settable
+bench-preload: build setup-bench setup-start setup-programs
+	bench/service beside
 
 ## bench-modes: the modes of a study of prefetching at exec: before the program, of whole files, with pages mapped ahead
 bench-modes: build setup-bench

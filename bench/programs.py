@@ -3,8 +3,9 @@
     python3 bench/programs.py names                  names of all programs
     python3 bench/programs.py set-up WORK            makes what the programs read, and prints what to `eval`: their environment
     python3 bench/programs.py command WORK PROGRAM   prints what to `eval`: the array `command`
+    python3 bench/programs.py files PROGRAM          prints the regular files in $PREPAGE's profiles of programs called so
 """
-import os, shlex, shutil, subprocess, sys, time
+import json, os, shlex, shutil, subprocess, sys, time
 
 SCIENCE = "import pandas, scipy.stats, matplotlib.pyplot\n"
 HELLO = 'public class Hello { public static void main(String[] a) { System.out.println("hello"); } }\n'
@@ -76,6 +77,17 @@ def set_up(work):
                 os.utime(path, (hour_ago, hour_ago))
 
 
+def whole_files(program, env=os.environ):
+    """The regular files in the profiles of programs called so, each once: what people warm who do not know which pages are needed."""
+    def profiles(*command):
+        output = subprocess.run([env["PREPAGE"], "profile", *command, "--json"], env=env, check=True, stdout=subprocess.PIPE)
+        return json.loads(output.stdout)
+    paths = {file["path"]: None
+             for profile in profiles("list")["profiles"] if profile["role"].split(" ")[0] == program
+             for file in profiles("show", profile["file"])["files"]}
+    return [path for path in paths if os.path.isfile(path)]
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["names"]:
@@ -85,6 +97,8 @@ if __name__ == "__main__":
             print(*("export " + shlex.quote(f"{name}={value}") for name, value in environment(work).items()), sep="\n")
         case ["command", work, program] if program in commands(work):
             print(f"command=({shlex.join(commands(work)[program])})")
+        case ["files", program]:
+            print(*whole_files(program), sep="\n")
         case ["command", _, program]:
             sys.exit(f"no such program: {program}")
         case _:
