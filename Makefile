@@ -32,7 +32,7 @@ build: setup-build
 	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage-service --bin prepaged
 	@cp $(BUILD)/release/prepage-tools $(BUILD)/release/prepaged build/
 	crates/sys/agent/build "$(CURDIR)/build/libprepage-agent.so"
-	$(CC) -O2 -Wall -Wextra -shared -fPIC -o build/libprepage-early-fault.so crates/bench/preload/early_fault.c
+	$(CC) -O2 -Wall -Wextra -shared -fPIC -o build/libprepage-early-fault.so crates/bench/preload/*.c
 	build/prepage man build/man
 	@cp crates/service/prepaged.8 build/man/
 	@mkdir -p build/completions
@@ -117,7 +117,7 @@ bench-preload: build setup-bench setup-start setup-programs
 bench-modes: build setup-bench
 	bench/modes
 
-## bench-sweep: starts with many numbers of readers, sizes of holes read over and read-aheads of the kernel (root)
+## bench-sweep: starts with many numbers of readers, sizes of holes read over and read-aheads of the kernel, also without any in the program's files (POSIX_FADV_RANDOM) (root)
 bench-sweep: build setup-bench
 	bench/sweep
 

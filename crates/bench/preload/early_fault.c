@@ -134,7 +134,9 @@ __attribute__((constructor)) static void map_ahead(void)
     long long began = nanoseconds();
     static struct mapping mappings[MAPPINGS_MAX];
     const char *list_path = getenv("PREPAGE_EARLY_FAULT");
-    char *list = list_path ? content(list_path) : NULL, *maps = content("/proc/self/maps");
+    if (!list_path)
+        return; /* The library is preloaded for advise_random.c. */
+    char *list = content(list_path), *maps = content("/proc/self/maps");
     long faults_before = faults();
     int count = maps ? read_mappings(maps, mappings) : 0;
     char *rest = list, *line;
@@ -155,6 +157,5 @@ __attribute__((constructor)) static void map_ahead(void)
     }
     free(list);
     free(maps);
-    if (list_path)
-        report(nanoseconds() - began, faults() - faults_before);
+    report(nanoseconds() - began, faults() - faults_before);
 }

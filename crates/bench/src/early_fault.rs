@@ -43,6 +43,21 @@ pub fn library_beside(program: &Path) -> Option<PathBuf> {
     places.into_iter().find(|place| place.exists())
 }
 
+/// The environment variables of a program whose files the kernel is to read nothing ahead of, by the library
+/// (`crates/bench/preload/advise_random.c`, which says of which files).
+pub fn advise_random(library: &Path) -> Vec<(&'static str, OsString)> {
+    vec![("LD_PRELOAD", preload(library)), ("PREPAGE_ADVISE_RANDOM", "1".into())]
+}
+
+fn preload(library: &Path) -> OsString {
+    let mut all = OsString::from(library);
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    all
+}
+
 impl EarlyFault {
     /// Writes the list of `profile`'s pages into `directory`, which must be there as long as this is used.
     pub fn prepare(library: &Path, directory: &Path, profile: &Profile) -> io::Result<Self> {
@@ -60,13 +75,8 @@ impl EarlyFault {
 
     /// The environment variables of a program that is to map ahead.
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
-        let mut preload = self.library.clone().into_os_string();
-        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-            preload.push(":");
-            preload.push(others);
-        }
         vec![
-            ("LD_PRELOAD", preload),
+            ("LD_PRELOAD", preload(&self.library)),
             ("PREPAGE_EARLY_FAULT", self.list.clone().into()),
             ("PREPAGE_EARLY_FAULT_REPORT", self.report.clone().into()),
         ]

@@ -15,7 +15,7 @@ use prepage_sys::reap::{Reap, Reaped, reap};
 use prepage_trace::now_ns;
 
 use crate::block_reads::{BlockReads, Seen};
-use crate::early_fault::{EarlyFault, MappedAhead};
+use crate::early_fault::{EarlyFault, MappedAhead, advise_random};
 use crate::head_start::{HeadStart, Made, Tuning};
 
 /// Pause between making the cache cold and the start: the kernel has freed memory to sort and to hand back to the host.
@@ -192,6 +192,8 @@ pub struct Bench {
     pub chill: Chill,
     /// For ways with early fault.
     pub early_fault: Option<EarlyFault>,
+    /// The library by which the kernel reads nothing ahead of the program's files; not together with early fault.
+    pub advise_random: Option<PathBuf>,
     /// Where reads of block devices can be seen.
     pub block_reads: Option<BlockReads>,
 }
@@ -295,7 +297,7 @@ impl Bench {
     pub fn variables(&self, way: &Way) -> Vec<(&'static str, OsString)> {
         let mut variables = match &self.early_fault {
             Some(early) if way.maps_ahead() => early.variables(),
-            _ => Vec::new(),
+            _ => self.advise_random.as_deref().map(advise_random).unwrap_or_default(),
         };
         if matches!(way, Way::Run)
             && let Ok(directory) = self.stores.directory(Layer::User)

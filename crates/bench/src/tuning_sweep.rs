@@ -2,6 +2,7 @@
 //! what the kernel's own read-ahead does to it.
 
 use std::io;
+use std::path::PathBuf;
 
 use prepage_sys::readahead::ReadAhead;
 use serde::Serialize;
@@ -17,15 +18,39 @@ pub struct Sweep {
     pub readers: Vec<u32>,
     /// Pages of a hole that is read over.
     pub holes: Vec<u64>,
-    /// The kernel's read-ahead in KiB; `None` as found.
-    pub read_aheads_kib: Vec<Option<u64>>,
+    /// Read-aheads of the kernel.
+    pub read_aheads: Vec<KernelReads>,
+    /// The library that advises the program's reads, where one of the read-aheads asks for it.
+    pub library: Option<PathBuf>,
+}
+
+/// How much the kernel reads ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KernelReads {
+    /// The read-ahead of all disks in KiB; `None` as found.
+    #[serde(rename = "read_ahead_kib")]
+    pub kib: Option<u64>,
+    /// Whether the program's files are read without it: POSIX_FADV_RANDOM and MADV_RANDOM.
+    #[serde(rename = "advised_random")]
+    pub random: bool,
+}
+
+impl std::fmt::Display for KernelReads {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.kib {
+            Some(kib) => write!(out, "{kib}")?,
+            None => out.write_str("as found")?,
+        }
+        out.write_str(if self.random { ", random" } else { "" })
+    }
 }
 
 /// One combination, and its starts. Without readers and holes: starts as the program is.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Point {
-    /// The kernel's read-ahead in KiB; `None` as found.
-    pub read_ahead_kib: Option<u64>,
+    /// The kernel's read-ahead.
+    #[serde(flatten)]
+    pub read_ahead: KernelReads,
     /// Readers at once, and pages of a hole that is read over.
     pub readers_and_holes: Option<(u32, u64)>,
     /// From before reading the profile to the end of the program, milliseconds; one entry a start.
@@ -53,16 +78,13 @@ pub enum SweepError {
 impl Sweep {
     /// The combinations, the starts without prefetch of each read-ahead first.
     pub fn points(&self) -> Vec<Point> {
-        let point = |read_ahead_kib, readers_and_holes| Point {
-            read_ahead_kib,
-            readers_and_holes,
-            ..Point::default()
-        };
+        let point =
+            |read_ahead, readers_and_holes| Point { read_ahead, readers_and_holes, ..Point::default() };
         let mut points = Vec::new();
-        for &kib in &self.read_aheads_kib {
-            points.push(point(kib, None));
+        for &read_ahead in &self.read_aheads {
+            points.push(point(read_ahead, None));
             for &readers in &self.readers {
-                points.extend(self.holes.iter().map(|&holes| point(kib, Some((readers, holes)))));
+                points.extend(self.holes.iter().map(|&holes| point(read_ahead, Some((readers, holes)))));
             }
         }
         points
@@ -91,8 +113,9 @@ impl Sweep {
                         early_fault: false,
                     },
                 };
+                bench.advise_random = self.library.clone().filter(|_| point.read_ahead.random);
                 // In force until the start is over.
-                let _read_ahead = point.read_ahead_kib.map(ReadAhead::set).transpose();
+                let _read_ahead = point.read_ahead.kib.map(ReadAhead::set).transpose();
                 let _read_ahead = _read_ahead.map_err(SweepError::ReadAhead)?;
                 let measured = bench.start(&way)?;
                 if round > 0 {
@@ -110,11 +133,11 @@ impl Sweep {
 impl Point {
     /// The name in progress lines.
     pub fn name(&self) -> String {
-        let read_ahead = self.read_ahead_kib.map_or("as found".into(), |kib| format!("{kib} KiB"));
+        let read_ahead = self.read_ahead;
         match self.readers_and_holes {
-            None => format!("read-ahead {read_ahead}, no prefetch"),
+            None => format!("read-ahead KiB {read_ahead}, no prefetch"),
             Some((readers, holes)) => {
-                format!("read-ahead {read_ahead}, {readers} readers, holes of {holes} pages")
+                format!("read-ahead KiB {read_ahead}, {readers} readers, holes of {holes} pages")
             }
         }
     }
@@ -126,11 +149,12 @@ mod tests {
 
     #[test]
     fn every_combination_is_a_point_and_each_read_ahead_has_one_without_prefetch() {
-        let sweep =
-            Sweep { readers: vec![8, 16], holes: vec![0, 2, 8], read_aheads_kib: vec![Some(0), None] };
+        let random = KernelReads { kib: Some(0), random: true };
+        let read_aheads = vec![random, KernelReads::default()];
+        let sweep = Sweep { readers: vec![8, 16], holes: vec![0, 2, 8], read_aheads, library: None };
         let points = sweep.points();
         assert_eq!(points.len(), 2 * (1 + 2 * 3));
         assert_eq!(points.iter().filter(|point| point.readers_and_holes.is_none()).count(), 2);
-        assert_eq!(points[1].name(), "read-ahead 0 KiB, 8 readers, holes of 0 pages");
+        assert_eq!(points[1].name(), "read-ahead KiB 0, random, 8 readers, holes of 0 pages");
     }
 }

@@ -8,13 +8,17 @@ use std::process::Command;
 
 use support::{Sandbox, can_learn, is_root, json, text};
 
-/// Builds `crates/bench/preload/early_fault.c` into the sandbox.
+/// Builds `crates/bench/preload` into the sandbox.
 fn library(sandbox: &Sandbox) -> PathBuf {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/preload/early_fault.c");
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/preload");
     let library = sandbox.path().join("early-fault.so");
     let built = Command::new("cc")
         .args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
-        .args([library.to_str().unwrap(), source])
+        .args([
+            library.to_str().unwrap().into(),
+            format!("{sources}/early_fault.c"),
+            format!("{sources}/advise_random.c"),
+        ])
         .output()
         .unwrap();
     assert!(built.status.success(), "{}", text(&built.stderr));
@@ -117,6 +121,70 @@ fn a_sweep_tries_every_combination() {
     assert_eq!(points.len(), 1 + 2 * 2);
     assert!(points.iter().all(|point| point["wall_ms"][0].as_f64() > Some(0.0)), "{report}");
     assert_eq!(points[4]["readers_and_holes"], serde_json::json!([16, 4]));
+}
+
+/// A program that fails unless its own code and what it maps are advised (VM_RAND_READ) exactly where it is told so.
+fn advised_program(sandbox: &Sandbox) -> PathBuf {
+    let source = sandbox.path().join("advised.c");
+    let program = sandbox.path().join("advised");
+    std::fs::write(
+        &source,
+        r#"#include <fcntl.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        int main(int count, char **words) {
+            int advised = 0, known = 0, ours = 0;
+            char line[4096];
+            int fd = open(words[count - 1], O_RDONLY);
+            void *mapped = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+            if (mapped == MAP_FAILED) return 2;
+            FILE *maps = fopen("/proc/self/smaps", "r");
+            while (fgets(line, sizeof line, maps)) {
+                unsigned long start, end;
+                if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+                    ours = (start <= (unsigned long)mapped && (unsigned long)mapped < end)
+                        || (start <= (unsigned long)main && (unsigned long)main < end);
+                else if (ours && !strncmp(line, "VmFlags:", 8))
+                    known++, advised += strstr(line, " rr") != NULL;
+            }
+            return known == 2 && advised == (getenv("PREPAGE_ADVISE_RANDOM") ? 2 : 0) ? 0 : 3;
+        }"#,
+    )
+    .unwrap();
+    let built = Command::new("cc").arg("-o").args([&program, &source]).output().unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    program
+}
+
+#[test]
+fn a_sweep_has_the_program_read_without_read_ahead_where_that_is_asked_for() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let (library, program) = (library(&sandbox), advised_program(&sandbox));
+    let (library, program) = (library.to_str().unwrap(), program.to_str().unwrap());
+    let mapped = sandbox.path().join("advised.c");
+    let options = ["bench", "sweep", "-n", "1", "--json", "--readers", "1", "--holes", "0"];
+    let output = sandbox.output(
+        &[
+            &options[..],
+            &["--read-ahead", "random", "--library", library, "--", program, mapped.to_str().unwrap()],
+        ]
+        .concat(),
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = json(&output);
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points.len(), 2);
+    assert!(
+        points.iter().all(|point| point["advised_random"] == true && point["read_ahead_kib"].is_null()),
+        "{report}"
+    );
+    let wrong = sandbox.output(&["bench", "sweep", "--read-ahead", "0:at-random", "--", "true"]);
+    assert!(text(&wrong.stderr).contains("neither SIZE, SIZE:random nor random"), "{}", text(&wrong.stderr));
 }
 
 #[test]

@@ -74,11 +74,20 @@ pub fn prepare(command: &[OsString], library: Option<&Path>, maps_ahead: bool) -
     };
     adopt_orphans()?;
     let starter = starter()?;
-    let bench = Bench { command: command.to_vec(), starter, stores, chill, early_fault, block_reads };
+    let bench = Bench {
+        command: command.to_vec(),
+        starter,
+        stores,
+        chill,
+        early_fault,
+        advise_random: None,
+        block_reads,
+    };
     Ok(Prepared { bench, missing, directory })
 }
 
-fn library_for(named: Option<&Path>) -> Option<PathBuf> {
+/// The library `named`, or the one next to this binary.
+pub fn library_for(named: Option<&Path>) -> Option<PathBuf> {
     match named {
         Some(library) => Some(library.to_owned()),
         None => library_beside(&std::env::current_exe().ok()?),

@@ -2,15 +2,16 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
-use prepage_bench::tuning_sweep::{Point, Sweep};
+use anyhow::{Context, Result, bail};
+use prepage_bench::tuning_sweep::{KernelReads, Point, Sweep};
 use prepage_prefetch::statistics::{median, median_ratio};
 use prepage_sys::readahead;
 use serde::Serialize;
 
-use super::bench_start::{Prepared, prepare};
+use super::bench_start::{Prepared, library_for, prepare};
 use crate::table::table;
 use crate::targets::size;
 
@@ -29,9 +30,13 @@ pub struct Args {
     /// Largest holes that are read over, in pages
     #[arg(long, value_delimiter = ',', default_value = "0,2,8", value_parser = clap::value_parser!(u64).range(..=512))]
     holes: Vec<u64>,
-    /// Read-aheads of all disks; restored afterwards (root) [default: as found]
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
-    read_ahead: Vec<u64>,
+    /// Read-aheads of all disks; restored afterwards (root). With `:random` behind it, or alone, the program's own files are read
+    /// without (POSIX_FADV_RANDOM, MADV_RANDOM) [default: as found]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = kernel_reads)]
+    read_ahead: Vec<KernelReads>,
+    /// The library for `:random` [default: libprepage-early-fault.so next to this binary]
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
     /// Print JSON, with every single start
     #[arg(long)]
     json: bool,
@@ -50,15 +55,35 @@ struct Report<'a> {
     points: &'a [Point],
 }
 
+/// A `SIZE`, `SIZE:random` or `random`.
+fn kernel_reads(text: &str) -> Result<KernelReads, String> {
+    let kib = |text| size(text).map(|bytes| Some(bytes / 1024));
+    match text.split_once(':') {
+        None if text == "random" => Ok(KernelReads { kib: None, random: true }),
+        None => Ok(KernelReads { kib: kib(text)?, random: false }),
+        Some((before, "random")) => Ok(KernelReads { kib: kib(before)?, random: true }),
+        Some(_) => Err("neither SIZE, SIZE:random nor random".into()),
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if !args.read_ahead.is_empty() && !readahead::can_be_set() {
+    if args.read_ahead.iter().any(|one| one.kib.is_some()) && !readahead::can_be_set() {
         bail!("the read-ahead cannot be set\n  try: as root, or without --read-ahead");
     }
     let Prepared { mut bench, missing, directory: _directory } = prepare(&args.command, None, false)?;
-    let set = args.read_ahead.iter().map(|bytes| Some(bytes / 1024));
-    let read_aheads_kib = if args.read_ahead.is_empty() { vec![None] } else { set.collect() };
-    let sweep = Sweep { readers: args.readers.clone(), holes: args.holes.clone(), read_aheads_kib };
+    let mut read_aheads = args.read_ahead.clone();
+    if read_aheads.is_empty() {
+        read_aheads.push(KernelReads::default());
+    }
+    let library = match read_aheads.iter().any(|one| one.random) {
+        true => Some(
+            library_for(args.library.as_deref())
+                .context("no libprepage-early-fault.so next to this binary\n  try: make build")?,
+        ),
+        false => None,
+    };
+    let sweep = Sweep { readers: args.readers.clone(), holes: args.holes.clone(), read_aheads, library };
     let points = sweep.run(&mut bench, args.rounds, |what| say!("prepage: {what}"))?;
     let report = Report {
         schema_version: SCHEMA_VERSION,
@@ -106,7 +131,7 @@ fn print(report: &Report<'_>, rounds: u32, out: &mut impl Write) -> std::io::Res
         let plain = report
             .points
             .iter()
-            .find(|other| other.read_ahead_kib == point.read_ahead_kib && other.readers_and_holes.is_none());
+            .find(|other| other.read_ahead == point.read_ahead && other.readers_and_holes.is_none());
         let Some(plain) = plain else { continue };
         let ratio = median_ratio(&point.wall_ms, &plain.wall_ms);
         let of = |values: &[u64]| median(&values.iter().map(|&value| value as f64).collect::<Vec<_>>());
@@ -114,7 +139,7 @@ fn print(report: &Report<'_>, rounds: u32, out: &mut impl Write) -> std::io::Res
         let tuning = point.readers_and_holes;
         let number = |value: Option<u64>| value.map_or("-".into(), |value| value.to_string());
         table.add_row([
-            point.read_ahead_kib.map_or("as found".into(), |kib| kib.to_string()),
+            point.read_ahead.to_string(),
             number(tuning.map(|(readers, _)| readers.into())),
             number(tuning.map(|(_, holes)| holes)),
             format!("{:.1}", median(&point.wall_ms)),
