@@ -99,8 +99,9 @@ bench-service-cost: build setup-bench
 	bench/service-cost
 .PHONY: bench-service-cost
 
-## bench-boot: a Debian that boots in qemu from a slow disk, plain, with a list of whole files, and with what prepage-boot has learned (root); READS, BYTES, ROUNDS settable
+## bench-boot: a Debian that boots in qemu from a slow disk, plain, with a list of whole files, and with what prepage-boot has learned (root); READS, BYTES, LATENCY_US, ROUNDS settable
 bench-boot: build
+	RUSTFLAGS= cargo build --locked --release -p prepage-bench --features slow-volume --example slow_volume
 	@bench/packages mmdebstrap qemu-system-x86 e2fsprogs python3
 	bench/boot
 .PHONY: bench-boot
