@@ -7,12 +7,12 @@
 
 use std::time::{Duration, Instant};
 
+use prepage_core::PageIndex;
 use prepage_core::profile::bounds::LeftOut;
 use prepage_core::profile::gain::Turn;
 use prepage_core::profile::merge::shared;
 use prepage_core::profile::observation::Observation;
 use prepage_core::profile::{ColdStart, Fingerprint, Profile};
-use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_observe::sightings::{Place, Seen};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_profiles::identity::Skipped;
@@ -23,7 +23,6 @@ use prepage_sys::{open_files, scheduling};
 use crate::account::{Told, account, left_out, observed, with_left_out};
 use crate::calibrate::cache::Cache;
 use crate::choose::Choice;
-use crate::clock;
 use crate::dense::DenseReads;
 use crate::engine::{Engine, Outcome, device_of};
 use crate::first_start::{self, FirstStart};
@@ -45,9 +44,6 @@ const FETCH_LOOK: Duration = Duration::from_millis(10);
 
 /// Disk faults after which a cache that looked warm is taken for a cold one.
 const WARM_DISK_FAULTS_MAX: u64 = 4;
-
-/// Longer starts do other things than to start, and their time says little about prefetching.
-const SHORT_NS: u64 = 5_000_000_000;
 
 /// The profiles of the same executable in other roles that a start without a profile goes by: those written last, enough to
 /// show what most have in common, and soon read.
@@ -74,7 +70,7 @@ impl Beside<'_> {
         engine.keep_within(Budget::of_process());
         let is_warm = engine.is_warm();
         let was_cold = choice.turn != Turn::Prefetch && engine.is_cold();
-        let read_before = own_read_bytes();
+        let amounts = engine.amounts();
         let begin = || match choice.turn {
             Turn::Prefetch => engine.start(),
             Turn::HoldOut | Turn::Off => self.told.say(choice.turn_in_words()),
@@ -108,26 +104,16 @@ impl Beside<'_> {
         // How long it took is not known of a start that was cut short.
         if self.is_kept && !until.was_stopped() {
             progress.look();
-            let read_pages = own_read_bytes().saturating_sub(read_before) / PAGE_SIZE;
             let is_prefetched = choice.turn == Turn::Prefetch;
-            let is_cold = if is_prefetched {
-                // Where the program was quicker, it read what was to be prefetched.
-                2 * (read_pages + progress.disk_faults) * PAGE_SIZE >= fetch.outcome().requested_bytes.max(1)
-            } else {
-                was_cold
-            };
-            shown.cold_start = is_cold.then(|| ColdStart {
-                unix_s: clock::unix_s(),
-                device: choice.device,
-                held_out: !is_prefetched,
+            let fetched = is_prefetched.then_some(&*amounts);
+            let start = progress.cold_start(choice.device, self.context.began_ns, fetched);
+            shown.cold_start = start.filter(|_| is_prefetched || was_cold).map(|start| ColdStart {
                 observed: shown.observation.is_some(),
-                took_us: self.took_us(until, &progress),
-                prefetched_pages: u32::try_from(read_pages).unwrap_or(u32::MAX),
-                missed_pages: u32::try_from(progress.disk_faults).unwrap_or(u32::MAX),
                 wasted_pages: match &shown.observation {
                     Some(observation) if is_prefetched => choice.pages_unused_in(observation),
                     _ => 0,
                 },
+                ..start
             });
         }
         self.persist(&mut persisting, &shown);
@@ -252,14 +238,6 @@ impl Beside<'_> {
         let outcome = fetch.outcome();
         self.told.say(&account(profile, &outcome, &left_out(profile, &outcome.skipped, cut)));
     }
-
-    /// How long the start took: to the end of a short program, else to its last wait for the disk.
-    fn took_us(&self, until: &Until, progress: &Progress) -> u32 {
-        let since_began = |ns: u64| ns.saturating_sub(self.context.began_ns);
-        let ended_ns = until.ended_ns().map(since_began).filter(|ns| *ns < SHORT_NS);
-        let took_ns = ended_ns.unwrap_or(since_began(progress.last_wait_ns));
-        u32::try_from(took_ns / 1000).unwrap_or(u32::MAX)
-    }
 }
 
 /// What is read for a start, until it is let go: when the program has ended, the file systems that it used can be unmounted.
@@ -339,13 +317,6 @@ fn changed(profile: &Profile, outcome: &Outcome) -> Vec<(String, Fingerprint)> {
     let changed = outcome.skipped.iter().filter(|(_, why)| *why == Skipped::Changed);
     let files = changed.filter_map(|&(at, _)| profile.files.get(at));
     files.map(|file| (file.path.clone(), file.fingerprint.clone())).collect()
-}
-
-/// Bytes that this process has had read from devices (proc_pid_io(5)); 0 where the kernel does not count them.
-fn own_read_bytes() -> u64 {
-    let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
-    let line = io.lines().find_map(|line| line.strip_prefix("read_bytes: "));
-    line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@
 mod state;
 
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use prepage_profiles::identity::Skipped;
 
 use crate::calibrate::cache::Cache;
 use crate::memory::Budget;
+pub use state::Amounts;
 pub(crate) use state::bring_in;
 use state::{AtWork, State};
 
@@ -123,7 +124,7 @@ impl Engine {
             next_read: AtomicUsize::new(0),
             next_file: AtomicUsize::new(0),
             next_lookup: AtomicUsize::new(0),
-            requested_bytes: AtomicU64::new(0),
+            amounts: Arc::default(),
             cancelled: AtomicBool::new(false),
             memory_was_short: AtomicBool::new(false),
             at_work: Mutex::new(0),
@@ -266,10 +267,20 @@ impl Engine {
     /// What was done so far.
     pub fn outcome(&self) -> Outcome {
         Outcome {
-            requested_bytes: self.state.requested_bytes.load(Ordering::Relaxed),
+            requested_bytes: self.state.amounts.requested_bytes(),
             skipped: self.state.skipped(),
             memory_was_short: self.state.memory_was_short.load(Ordering::Relaxed),
         }
+    }
+
+    /// What it has come to so far, now and later.
+    pub fn amounts(&self) -> Arc<Amounts> {
+        self.state.amounts.clone()
+    }
+
+    /// Opens the files of the sample by which [`Self::is_warm`] and [`Self::is_cold`] judge, and reads nothing of them.
+    pub fn open_sample(&self) {
+        self.state.sample().for_each(|read| _ = self.state.file(read.file));
     }
 
     /// Opens all files. Returns those of the profile that are no longer what was learned, by index.

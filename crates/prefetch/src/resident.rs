@@ -11,12 +11,23 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 /// What is in memory takes a microsecond or two to read. A page that takes longer may be one that this very call has had read.
 pub(crate) const AT_ONCE: Duration = Duration::from_micros(20);
 
+/// File systems whose files may have their pages with another file (statfs(2)): overlayfs, and FUSE with passthrough.
+const STACKED: [u32; 2] = [0x794c_7630, 0x6573_5546];
+
 /// Whether `page` is in memory. The kernel's count is believed where it counts the page. It counts nothing in files that
-/// the user can merely read, nor through stacked file systems (overlayfs): there a read of one byte tells. A page found
-/// missing is in memory or on its way afterwards.
+/// the user can merely read, nor through stacked file systems: there a read of one byte tells. A page found missing in such a file is
+/// in memory or on its way afterwards.
 pub(crate) fn is_resident(file: &File, page: PageIndex) -> bool {
     let one = PageRange::new(page, PageIndex(page.0 + 1));
-    cached_pages(file.as_fd(), one).is_ok_and(|count| count > 0) || answers_at_once(file, page)
+    match cached_pages(file.as_fd(), one) {
+        Ok(count) if count > 0 => true,
+        Ok(_) if is_not_stacked(file) => false,
+        _ => answers_at_once(file, page),
+    }
+}
+
+fn is_not_stacked(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|system| !STACKED.contains(&(system.f_type as u32)))
 }
 
 /// Whether a read of `page` returns without waiting for the device.

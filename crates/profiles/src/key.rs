@@ -11,7 +11,7 @@ use prepage_core::profile::role::{called, role};
 use crate::program::find;
 
 /// What a profile is of: the executable and the role it plays.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProgramKey {
     /// Absolute path of the executable, free of symbolic links.
     pub program: String,

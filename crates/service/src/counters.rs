@@ -28,6 +28,8 @@ counters! {
     starts,
     /// Starts whose profile was fetched.
     fetched,
+    /// Starts with a profile that were held out: nothing was fetched, to see what fetching gains.
+    held_out,
     /// Starts for which was fetched what the program's other roles have in common.
     guessed,
     /// Starts with a profile whose pages were in memory already.
@@ -54,6 +56,8 @@ counters! {
     not_kept,
     /// Times that the launch log could not be written.
     log_not_written,
+    /// Times that what fetching gains could not be written.
+    gains_not_written,
     /// Rounds in which names were looked up.
     name_rounds,
     /// Programs of which pages were brought in because they were expected.

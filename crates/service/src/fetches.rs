@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::gain::Turn;
-use prepage_prefetch::engine::{Engine, Work};
+use prepage_prefetch::engine::{Amounts, Engine, Work};
 use prepage_prefetch::memory::Budget;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::identity::Skipped;
@@ -48,7 +48,11 @@ pub enum Done {
     Warm,
     /// It was fetched for this user a moment before.
     Recent,
-    /// Fetching gains nothing on this device, or a file system does not answer.
+    /// It is held out, to see what fetching gains.
+    HeldOut,
+    /// Fetching gains nothing on this device.
+    Off,
+    /// It is part of a start that is held out, or a file system does not answer.
     LeftAlone,
     /// What its other roles have in common was fetched.
     Guessed,
@@ -123,7 +127,8 @@ impl Fetches {
     }
 
     /// Fetches what is known for a start by process `pid` of user `uid` that was seen at `seen_at`, unless it is in memory or the start
-    /// has been cancelled since. Returns what was done for this process, also where that was in an earlier call.
+    /// has been cancelled since. One that is to be held out, and cold, is not fetched. Returns what was done for this process, also where that
+    /// was in an earlier call.
     pub fn fetch(
         &self,
         known: &Arc<Known>,
@@ -131,15 +136,16 @@ impl Fetches {
         uid: u32,
         pid: u32,
         seen_at: Instant,
+        turn: Turn,
     ) -> Done {
-        if known.turn != Turn::Prefetch || known.is_left_alone() {
+        if known.is_left_alone() {
             return Done::LeftAlone;
         }
         let name = name_of(uid, &known.key);
         if let Some(done) = self.recent(&name, pid) {
             return done;
         }
-        let done = self.fetch_now(known, priority, pid, seen_at);
+        let done = self.fetch_now(known, priority, pid, seen_at, turn);
         if let Some(recent) = lock(&self.recent).get_mut(&name).filter(|one| one.pid == pid) {
             recent.done = done;
         }
@@ -156,24 +162,52 @@ impl Fetches {
         prefetches.cancelled.insert(pid, Instant::now());
     }
 
-    fn fetch_now(&self, known: &Arc<Known>, priority: Priority, pid: u32, seen_at: Instant) -> Done {
+    /// What is fetched for process `pid`, while that is under way or has just ended.
+    pub fn amounts_of(&self, pid: u32) -> Option<Arc<Amounts>> {
+        let prefetches = lock(&self.prefetches);
+        prefetches.under_way.iter().rfind(|one| one.pid == pid).map(|one| one.engine.amounts())
+    }
+
+    fn fetch_now(
+        &self,
+        known: &Arc<Known>,
+        priority: Priority,
+        pid: u32,
+        seen_at: Instant,
+        turn: Turn,
+    ) -> Done {
         let mut engine = Engine::new(known.planned.clone(), &known.figures);
         let budget = lock(&self.budget).take();
         engine.keep_within(budget.unwrap_or_else(Budget::of_process));
-        {
-            let Ok(_assumed) = known.rights.assume() else { return Done::Unknown };
-            match known.look_at(|| engine.is_warm()) {
-                Ok(false) => {}
-                Ok(true) => {
-                    self.counters.warm.count();
-                    return Done::Warm;
+        let Ok(assumed) = known.rights.assume() else { return Done::Unknown };
+        let look = || {
+            if turn == Turn::Prefetch {
+                return (engine.is_warm(), false);
+            }
+            engine.open_sample();
+            // This process's own rights let the kernel say what is in memory, so that no page has to be read to find out.
+            drop(assumed);
+            (engine.is_warm(), engine.is_cold())
+        };
+        match known.look_at(look) {
+            Ok((true, _)) => {
+                self.counters.warm.count();
+                return Done::Warm;
+            }
+            Ok((false, is_cold)) if turn == Turn::Off => {
+                return if is_cold { Done::Off } else { Done::LeftAlone };
+            }
+            Ok((false, true)) => {
+                self.counters.held_out.count();
+                return Done::HeldOut;
+            }
+            // Where half of it is in memory, to hold it out would show nothing.
+            Ok((false, false)) => {}
+            Err(since) => {
+                if since.elapsed() > LOOK_HANGS_AFTER {
+                    self.counters.hung.count();
                 }
-                Err(since) => {
-                    if since.elapsed() > LOOK_HANGS_AFTER {
-                        self.counters.hung.count();
-                    }
-                    return Done::LeftAlone;
-                }
+                return Done::LeftAlone;
             }
         }
         // To look took a while.
@@ -216,7 +250,11 @@ impl Fetches {
         let at = Instant::now();
         let before = recent.get(name).filter(|one| at - one.at < APART).copied();
         let holds = |one: &Recent| one.pid == pid || one.done == Done::Warm;
-        let done = before.filter(holds).map_or(Done::Recent, |one| one.done);
+        let done = match before {
+            Some(one) if holds(&one) => one.done,
+            Some(one) if matches!(one.done, Done::HeldOut | Done::Off) => Done::LeftAlone,
+            _ => Done::Recent,
+        };
         recent.insert(name.clone(), Recent { at, pid, done });
         before.map(|_| done)
     }
@@ -233,7 +271,7 @@ impl Fetches {
         let Some(mut guess) = guess else { return Done::Unknown };
         guess.program = program.to_owned();
         let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
-        match self.fetch(&known, Priority::Guess, uid, pid, seen_at) {
+        match self.fetch(&known, Priority::Guess, uid, pid, seen_at, Turn::Prefetch) {
             Done::Fetched => {
                 self.counters.guessed.count();
                 Done::Guessed
@@ -321,11 +359,11 @@ mod tests {
         let fetches = Fetches::new(counters.clone());
         let known = Arc::new(Known::new(&Profile::default(), Rights::of_everybody()));
         let now = Instant::now();
-        let looked = known.look_at(|| fetches.fetch(&known, Priority::Start, 7, 1, now));
+        let looked = known.look_at(|| fetches.fetch(&known, Priority::Start, 7, 1, now, Turn::Prefetch));
         assert_eq!(looked, Ok(Done::LeftAlone), "somebody looks already");
         assert_eq!(counters.hung.get(), 0);
         known.leave_alone(LEFT_ALONE);
-        assert_eq!(fetches.fetch(&known, Priority::Start, 8, 2, now), Done::LeftAlone);
+        assert_eq!(fetches.fetch(&known, Priority::Start, 8, 2, now, Turn::Prefetch), Done::LeftAlone);
     }
 
     #[test]
@@ -353,7 +391,7 @@ mod tests {
         let fetches = Fetches::new(Arc::default());
         let fetch = |uid, seen_at| {
             evict(file.as_fd(), Duration::from_secs(60)).unwrap();
-            fetches.fetch(&known, Priority::Start, uid, 1, seen_at)
+            fetches.fetch(&known, Priority::Start, uid, 1, seen_at, Turn::Prefetch)
         };
         let seen_at = Instant::now();
         fetches.cancel(1);

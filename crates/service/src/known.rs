@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prepage_core::DeviceFigures;
-use prepage_core::profile::gain::Turn;
-use prepage_core::profile::{Fingerprint, Profile, ProfiledFile};
+use prepage_core::profile::gain::{self, Turn};
+use prepage_core::profile::start::newest;
+use prepage_core::profile::{ColdStart, Fingerprint, Profile, ProfiledFile};
 use prepage_prefetch::choose::Choice;
 use prepage_prefetch::launch::LaunchOptions;
 use prepage_profiles::ProgramKey;
@@ -23,8 +24,6 @@ pub struct Known {
     pub device: u64,
     /// What the device with most of its pages can do.
     pub figures: DeviceFigures,
-    /// Whether it is fetched.
-    pub turn: Turn,
     /// What is worth fetching.
     pub planned: Arc<Profile>,
     /// The profile's history and starts, and nothing else of it.
@@ -40,11 +39,10 @@ pub struct Known {
 impl Known {
     /// `profile`, to be fetched with `rights`.
     pub fn new(profile: &Profile, rights: Rights) -> Self {
-        // Gains belong to a user's device and are kept there: nothing is tried out in what all share.
         let choice = Choice::new(profile, &LaunchOptions::default(), false);
         let past = Profile { history: profile.history, starts: profile.starts.clone(), ..Profile::default() };
         let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
-        let Choice { device, figures, turn, planned } = choice;
+        let Choice { device, figures, planned, .. } = choice;
         // What is fetched needs neither.
         let planned = Profile { starts: Vec::new(), sources: Vec::new(), ..planned };
         let bytes = bytes_of(&planned) + bytes_of(&past);
@@ -55,7 +53,6 @@ impl Known {
             rights,
             device,
             figures,
-            turn,
             planned,
             past,
             bytes,
@@ -63,6 +60,12 @@ impl Known {
             looked_at: Mutex::default(),
             has_changed,
         }
+    }
+
+    /// What is done for its next cold start, after those of its own and the `seen` ones: gains belong to a user and a device, and the profile
+    /// may be everybody's. `random` is as in [`gain::turn`].
+    pub fn turn(&self, seen: &[ColdStart], random: Option<u64>) -> Turn {
+        gain::turn(self.device, &newest(&self.past.starts, seen), random)
     }
 
     /// Whether it is not to be fetched now: a file system did not answer.

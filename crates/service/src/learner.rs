@@ -103,9 +103,18 @@ impl Learner {
 
     /// Whether there is processor time left to observe with.
     pub fn may_observe(&self) -> bool {
-        self.library.learns()
-            && self.observed().has_room(Instant::now())
-            && self.allowance().has_some(self.began.elapsed())
+        self.has_time() && self.observed().has_room(Instant::now())
+    }
+
+    /// Whether starts are learned from, and there is processor time left for it.
+    pub fn has_time(&self) -> bool {
+        self.library.learns() && self.allowance().has_some(self.began.elapsed())
+    }
+
+    /// So much processor time was spent on what is learned from starts.
+    pub fn spend(&self, spent_ns: u64) {
+        self.spent_ns.fetch_add(spent_ns, Ordering::Relaxed);
+        self.allowance().spend(spent_ns, self.began.elapsed());
     }
 
     fn allowance(&self) -> MutexGuard<'_, Allowance> {
@@ -154,13 +163,10 @@ impl Place {
     /// Observes a start to its end, and writes what it showed into the machine's layer; what is one user's own, with that user's
     /// rights into the user's.
     pub fn learn(&self, process: &Process, watch: &Watch) {
-        let learner = &*self.learner;
         let before_ns = processor_ns();
         self.observe(process, watch);
         // What else this process did meanwhile counts too: rather too much than too little.
-        let spent_ns = processor_ns() - before_ns;
-        learner.spent_ns.fetch_add(spent_ns, Ordering::Relaxed);
-        learner.allowance().spend(spent_ns, learner.began.elapsed());
+        self.learner.spend(processor_ns() - before_ns);
     }
 
     fn observe(&self, process: &Process, watch: &Watch) {

@@ -8,6 +8,7 @@
 //!                │                                                   │         may read what the profile names
 //!                └── persist ◄── observe (Learner, within its share) ┘
 //!  Names: what the kernel knows of the files of known programs, looked up while nothing else happens
+//!  fetched, or held out ─► Gains: how long it took ─► whether the next one is fetched; told by status and metrics
 //!  Process ─► Log (who starts what when) ─► Idle: expected programs brought into free memory ─► used, or sent out
 //! ```
 //! The four steps are those of `prepage run` ([`prepage_prefetch`]); only who calls them differs. Nothing waits for the service:
@@ -29,12 +30,14 @@
 //! | [`last_starts`] | what was done for the last starts                                      |
 //! | [`crew`]      | threads that wait for work, bounded, replaced where they hang            |
 //! | [`fair_crew`] | the same of which no user takes all                                      |
+//! | [`gains`]     | what fetching gains: starts that are followed, and some of them held out |
 //! | [`learner`]   | observe and persist, within a share of the processor                     |
 //! | [`allowance`] | that share                                                               |
 //! | [`tree`]      | whose start a process belongs to                                         |
 //! | [`names`]     | metadata kept in memory                                                  |
 //! | [`idle`]      | what is brought in while nothing else happens                            |
 //! | [`log`]       | who starts what when                                                     |
+//! | [`pages`]     | what is kept of each user, for root alone                                |
 //! | [`reading`]   | what the machine does                                                    |
 //! | [`brought`]   | the pages brought in for one program                                     |
 //! | [`courtesy`], [`device_use`] | when that has to wait, for others use the device          |
@@ -73,6 +76,7 @@ pub mod ext4;
 pub mod fair_crew;
 pub mod fetches;
 pub mod files;
+pub mod gains;
 pub mod idle;
 pub mod image;
 pub mod known;
@@ -86,6 +90,7 @@ pub mod notify;
 pub mod opened;
 pub mod options;
 pub mod pace;
+pub mod pages;
 pub mod period;
 pub mod process;
 pub mod quiet;

@@ -210,6 +210,12 @@ impl Library {
         self.lock().users.get(&uid).is_none_or(|own| own.config.learn)
     }
 
+    /// Whether starts of user `uid` may be held out, as far as the user's configuration has been read.
+    pub fn holds_out(&self, uid: u32) -> bool {
+        let state = self.lock();
+        state.machine.config.hold_outs && state.users.get(&uid).is_none_or(|own| own.config.hold_outs)
+    }
+
     /// Has `write` change a user's own profiles, with the rights of the user and no others.
     ///
     /// # Errors

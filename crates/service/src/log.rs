@@ -1,32 +1,24 @@
 //! The launch log: what each user starts when, in a file for each user that root alone can read.
 
 use std::collections::HashMap;
-use std::fs::DirBuilder;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use prepage_core::launches::{Expected, Launched, Launches};
 use prepage_prefetch::clock::unix_s;
-use prepage_profiles::replacement::write_at;
-use prepage_profiles::trust::{open_directory, read_below};
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::pages::{Kept, Page, all_in, uids_in};
 
 /// Users whose launches are remembered.
 const USERS_MAX: usize = 32;
 /// One who has launched nothing for so many seconds makes room for another. Sooner, whoever has many users' numbers at hand would have
 /// all others forgotten.
 const AWAY_S: u64 = 7 * 86_400;
-/// More than the largest log takes.
-const BYTES_MAX: u64 = 1 << 20;
 /// A log that has changed is written after this long.
 const WRITE_EVERY: Duration = Duration::from_secs(60);
 /// Logins of a user that are told apart.
 const SESSIONS_MAX: usize = 8;
-/// Root, whom the directory belongs to.
-const ROOT: u32 = 0;
 
 /// The launches of all users.
 #[derive(Debug)]
@@ -52,23 +44,13 @@ struct User {
     written: Option<Instant>,
 }
 
-/// A log to be written; without bytes, one to be removed.
-#[derive(Debug)]
-pub struct Page {
-    uid: u32,
-    bytes: Option<Vec<u8>>,
-}
-
 impl Log {
     /// What lies in `directory`, which need not exist. A file that makes no sense is passed over, and replaced some day.
     pub fn read(directory: PathBuf) -> Self {
         let mut log = Self { directory, users: HashMap::new(), forgotten: Vec::new(), utc_offset_s: 0 };
-        let Ok(Some(opened)) = open_directory(&log.directory, ROOT) else { return log };
-        let mut users = uids_in(&log.directory);
-        users.sort_by_key(|(_, written_unix_s)| std::cmp::Reverse(*written_unix_s));
         let boot_unix_s = unix_s().saturating_sub(clock_gettime(ClockId::Boottime).tv_sec as u64);
-        for (uid, last_unix_s) in users.into_iter().take(USERS_MAX) {
-            if let Ok(launches) = read(&opened, uid) {
+        for Kept { uid, last_unix_s, bytes } in all_in(&log.directory, USERS_MAX) {
+            if let Ok(launches) = Launches::decode(&bytes) {
                 let is_of_this_boot = last_unix_s >= boot_unix_s;
                 log.users.insert(uid, User { launches, last_unix_s, is_of_this_boot, ..User::default() });
             }
@@ -78,11 +60,7 @@ impl Log {
 
     /// Removes what lies in `directory`, which need not exist: nothing of anybody is to be remembered.
     pub fn remove(directory: &Path) {
-        if matches!(open_directory(directory, ROOT), Ok(Some(_))) {
-            uids_in(directory)
-                .into_iter()
-                .for_each(|(uid, _)| _ = Page { uid, bytes: None }.write(directory));
-        }
+        uids_in(directory).into_iter().for_each(|(uid, _)| _ = Page { uid, bytes: None }.write(directory));
     }
 
     /// User `uid` has launched `what` in the login `session`, where it is in one.
@@ -163,42 +141,6 @@ impl Log {
     pub fn directory(&self) -> &Path {
         &self.directory
     }
-}
-
-impl Page {
-    /// Writes it: whoever reads finds the old file or the new one, whenever the machine stops.
-    ///
-    /// # Errors
-    /// As the file system says; the old file is there then.
-    pub fn write(&self, directory: &Path) -> io::Result<()> {
-        let name = self.uid.to_string();
-        let Some(bytes) = &self.bytes else {
-            return match std::fs::remove_file(directory.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            };
-        };
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let opened = open_directory(directory, ROOT).map_err(io::Error::other)?;
-        let opened = opened.ok_or(io::ErrorKind::NotFound)?;
-        write_at(opened.as_fd(), Path::new(&name), 0o600, bytes)
-    }
-}
-
-/// The users whose logs lie in `directory`, and when each was written, in seconds since 1970.
-fn uids_in(directory: &Path) -> Vec<(u32, u64)> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let user = |entry: std::fs::DirEntry| {
-        let uid = entry.file_name().to_str()?.parse().ok()?;
-        Some((uid, entry.metadata().map_or(0, |file| file.mtime().try_into().unwrap_or(0))))
-    };
-    entries.filter_map(user).collect()
-}
-
-fn read(directory: &OwnedFd, uid: u32) -> io::Result<Launches> {
-    let bytes = read_below(directory.as_fd(), Path::new(&uid.to_string()), BYTES_MAX, ROOT);
-    let bytes = bytes.map_err(io::Error::other)?.ok_or(io::ErrorKind::NotFound)?;
-    Launches::decode(&bytes).map_err(io::Error::other)
 }
 
 #[cfg(test)]

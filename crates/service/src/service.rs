@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use prepage_core::profile::gain::Turn;
 use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::launch::random;
 use prepage_profiles::Layer;
@@ -16,6 +17,7 @@ use prepage_sys::open_files;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_sys::signals::Signals;
+use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -26,6 +28,7 @@ use crate::crew::{Crew, Priority};
 use crate::fair_crew::FairCrew;
 use crate::fetches::{Done, Fetches};
 use crate::files::Files;
+use crate::gains::{FOLLOWED_MAX, Followed, Gains};
 use crate::idle::Idle;
 use crate::known::Known;
 use crate::last_starts::LastStarts;
@@ -37,7 +40,9 @@ use crate::names::Names;
 use crate::notify;
 use crate::options::{Options, ServiceError};
 use crate::pace::Pace;
-use crate::process::{LeftAlone, Process, boot_ticks, is_switched_off, started_since, starter_of, user_of};
+use crate::process::{
+    LeftAlone, Process, boot_ticks, is_switched_off, parents, started_since, starter_of, user_of,
+};
 use crate::socket::Socket;
 use crate::tree::{Kind, Tree};
 use crate::watch::Watch;
@@ -50,8 +55,8 @@ const HANG_UP: i32 = 1;
 const TICK: Duration = Duration::from_secs(1);
 /// Execs are looked at for this long at a time. Where more come than can be looked at, there is other work as well.
 const LOOK_MAX: Duration = Duration::from_millis(5);
-/// Threads that look at starts; two of them may observe.
-const LAUNCHERS: usize = 8;
+/// Threads that look at starts; two of them may observe, and some follow starts.
+const LAUNCHERS: usize = 8 + FOLLOWED_MAX;
 /// Work that waits for the thread that does what is done now and then.
 const UPKEEP_WAITING_MAX: usize = 8;
 /// What a program starts within this time is part of its start.
@@ -62,6 +67,8 @@ const PREFIX_WINDOW: Duration = Duration::from_secs(30);
 const RESCANNED_MAX: usize = 512;
 /// Where the launch log lies below the machine's profiles.
 const LAUNCHES: &str = "launches";
+/// Where lies what fetching gains.
+const GAINS: &str = "gains";
 
 /// The service.
 #[derive(Debug)]
@@ -72,6 +79,7 @@ pub struct Service {
     pub(crate) confined: Confined,
     pub(crate) watch: Watch,
     pub(crate) began: Instant,
+    pub(crate) gains: Gains,
     learns: bool,
     below: Option<PathBuf>,
     /// What is done now and then: no start takes its thread.
@@ -101,7 +109,10 @@ impl Service {
         let (stop, stopper) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
         let library = Arc::new(Library::open(options.layers.clone())?);
         let counters = Arc::new(Counters::default());
-        let log = library.machine_stores().directory(Layer::Machine)?.join(LAUNCHES);
+        let stores = library.machine_stores();
+        let [log, gains] =
+            [LAUNCHES, GAINS].map(|name| stores.directory(Layer::Machine).map(|one| one.join(name)));
+        let (log, gains) = (log?, gains?);
         if options.idle_after.is_none() {
             Log::remove(&log);
         }
@@ -113,6 +124,7 @@ impl Service {
             names: Names::new(library.clone(), counters.clone()),
             idle: options.idle_after.map(idle),
             fetches: Fetches::new(counters.clone()),
+            gains: Gains::read(gains, counters.clone()),
             library,
             counters,
             began: Instant::now(),
@@ -143,6 +155,7 @@ impl Service {
         drop(stopper);
         service.learner.wait(Duration::from_secs(5));
         service.idle.iter().for_each(|idle| idle.write());
+        service.gains.write(true);
         Ok(())
     }
 
@@ -197,7 +210,7 @@ impl Service {
                     std::thread::sleep(lull);
                 }
             }
-            awaited.look(&mut |pid, file| self.launch(pid, Some(file)));
+            awaited.look(&mut |pid, file, seen_at| self.launch(pid, Some((file, seen_at))));
             if has_mounts {
                 mounts.want();
             }
@@ -247,6 +260,7 @@ impl Service {
                 service.names.tick();
             }
             service.idle.iter().for_each(|idle| idle.tick(is_quiet));
+            service.gains.write(false);
             service.is_looking.store(false, Ordering::Relaxed);
         };
         if !self.upkeep.lend(Priority::Guess, Box::new(look)) {
@@ -290,12 +304,13 @@ impl Service {
         let seen_at = Instant::now();
         let begun = awaited.begin(pid, || starter_of(pid), file.clone());
         match begun {
-            Begun::Done => self.launch(pid, Some(file)),
+            Begun::Done => self.launch(pid, Some((file, seen_at))),
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
             Begun::Awaited if is_known && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) => {
                 if let Some(uid) = starter_of(pid) {
                     let service = self.clone();
-                    self.looks.lend(uid, Box::new(move |_look| service.start_early(pid, &file, seen_at)));
+                    self.looks
+                        .lend(uid, Box::new(move |_look| service.start_early(pid, uid, &file, seen_at)));
                 }
             }
             Begun::Awaited | Begun::Gone => {}
@@ -304,9 +319,9 @@ impl Service {
         begun != Begun::Gone
     }
 
-    /// At `seen_at` process `pid` was about to execute the program in `file`: with the rights that it has itself, mostly. What environment it
+    /// At `seen_at` process `pid`, on the account of user `starter`, was about to execute the program in `file`: with the rights that it has itself, mostly. What environment it
     /// gives to the program, and under what name it calls it, is known afterwards: [`Self::fetch_for`] stops what was not wanted.
-    fn start_early(&self, pid: u32, file: &FileHandle, seen_at: Instant) {
+    fn start_early(&self, pid: u32, starter: u32, file: &FileHandle, seen_at: Instant) {
         let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
         let Some(known) = self.library.only_role(file, uid) else { return };
         let program = Path::new(&known.key.program);
@@ -316,30 +331,81 @@ impl Service {
             && self.library.is_wanted_by_user(uid, pid, called.as_ref(), program)
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            self.fetches.fetch(&known, Priority::Start, uid, pid, seen_at);
+            let may_follow = self.may_follow(&known, uid, starter);
+            let part_of = || self.tree.of(pid, &parents(pid).collect::<Vec<_>>());
+            self.fetch_known(&known, uid, pid, seen_at, may_follow, &part_of);
         }
     }
 
-    /// Process `pid` runs a program: that in `file`, where that is said.
-    fn launch(self: &Arc<Self>, pid: u32, file: Option<FileHandle>) {
+    /// Process `pid` runs a program: that in `file`, where that is said, and when it was seen to be executed.
+    fn launch(self: &Arc<Self>, pid: u32, file: Option<(FileHandle, Instant)>) {
         let Some(uid) = starter_of(pid) else { return };
         self.idle.iter().for_each(|idle| idle.give_way());
         let service = self.clone();
         let start = move |look| {
-            let process = service.fetch_for(pid, file);
+            let fetched = service.fetch_for(pid, file);
             drop(look);
-            process.inspect(|process| service.observe(process));
+            match fetched {
+                Some((process, Some(start))) => service.learner.spend(service.gains.follow(&process, &start)),
+                Some((process, None)) => service.observe(&process),
+                None => {}
+            }
         };
         if !self.looks.lend(uid, Box::new(start)) {
             self.counters.crowded.count();
         }
     }
 
-    /// Chooses and fetches for a start. Returns it where it is to be observed.
-    fn fetch_for(&self, pid: u32, file: Option<FileHandle>) -> Option<Process> {
+    /// Whether it is to be kept how a cold start of `known` fares that is begun by user `uid` on the account of `starter`. One that is owed
+    /// an observation is observed.
+    fn may_follow(&self, known: &Known, uid: u32, starter: u32) -> bool {
+        self.learns
+            && uid == starter
+            && self.library.learns_of(uid)
+            && self.library.holds_out(uid)
+            && !known.has_changed()
+            && !known.past.observation_due(None)
+            && self.gains.has_room(uid)
+            && self.learner.has_time()
+    }
+
+    /// Whether starts are held out, as far as the service and the machine's configuration say.
+    pub(crate) fn holds_out(&self) -> bool {
+        self.learns && self.library.learns() && self.library.holds_out(u32::MAX)
+    }
+
+    /// Fetches what is known for a start. Only one that `may_be_held_out` is, and what it starts with it; `part_of` says what is done
+    /// for the start that it belongs to, where that has to be known.
+    fn fetch_known(
+        &self,
+        known: &Arc<Known>,
+        uid: u32,
+        pid: u32,
+        seen_at: Instant,
+        may_be_held_out: bool,
+        part_of: &dyn Fn() -> Option<Kind>,
+    ) -> Done {
+        let mut turn = self.gains.turn(uid, known, may_be_held_out);
+        if turn == Turn::HoldOut || self.tree.holds_out() {
+            match part_of() {
+                Some(Kind::HeldOut) => return Done::LeftAlone,
+                Some(_) if turn == Turn::HoldOut => turn = Turn::Prefetch,
+                _ => {}
+            }
+        }
+        self.fetches.fetch(known, Priority::Start, uid, pid, seen_at, turn)
+    }
+
+    /// Chooses and fetches for a start that was seen when the time beside `file` says. Returns it where it is to be observed, or followed.
+    fn fetch_for(
+        &self,
+        pid: u32,
+        file: Option<(FileHandle, Instant)>,
+    ) -> Option<(Process, Option<Followed>)> {
         self.counters.starts.count();
         let now = Instant::now();
-        let process = match Process::of(pid, file.as_ref()) {
+        let (file, seen_at) = file.unzip();
+        let mut process = match Process::of(pid, file.as_ref()) {
             Ok(process) => process,
             Err(why) => {
                 match why {
@@ -354,6 +420,9 @@ impl Service {
                 return None;
             }
         };
+        if let Some(seen_at) = seen_at {
+            process.context.began_ns = now_ns().saturating_sub(seen_at.elapsed().as_nanos() as u64);
+        }
         let (key, uid) = (&process.context.key, process.context.uid);
         let name = key.role.split(' ').next().unwrap_or_default();
         let part_of = self.tree.of(pid, &process.parents);
@@ -376,13 +445,20 @@ impl Service {
         if part_of.is_none() && predicts && is_of_user {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
+        let mut may_follow = false;
         let done = match &found {
             Some(known) => {
                 if let Some(file) = &file {
                     self.library.note(file.clone(), &key.program);
                 }
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
-                self.fetches.fetch(known, Priority::Start, uid, pid, now)
+                may_follow =
+                    part_of.is_none() && seen_at.is_some() && self.may_follow(known, uid, process.starter);
+                let done = self.fetch_known(known, uid, pid, now, may_follow, &|| part_of);
+                if done == Done::HeldOut {
+                    self.tree.begin(pid, Kind::HeldOut, START_WINDOW);
+                }
+                done
             }
             None => {
                 self.counters.unknown.count();
@@ -396,6 +472,7 @@ impl Service {
         };
         self.last_starts.add(&process, done);
         let is_due = match &found {
+            Some(_) if done == Done::HeldOut => false,
             Some(known) => known.has_changed() || known.past.observation_due(self.sample(known)),
             None => true,
         };
@@ -405,7 +482,16 @@ impl Service {
             self.files.begin_rest(file, process.rights.uid, done == Done::Warm);
         }
         let learns = || self.may_observe() && self.library.learns_of(uid);
-        (part_of.is_none() && is_due && learns()).then_some(process)
+        if part_of.is_none() && is_due && learns() {
+            return Some((process, None));
+        }
+        let fetched = match done {
+            Done::Fetched => Some(Some(self.fetches.amounts_of(pid)?)),
+            Done::HeldOut | Done::Off => Some(None),
+            _ => None,
+        };
+        let device = found?.device;
+        fetched.filter(|_| may_follow).map(|fetched| (process, Some(Followed { device, fetched })))
     }
 
     /// A number to draw whether a known start is observed; none where it was learned from a moment ago.

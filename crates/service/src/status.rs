@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::confined::Confined;
 use crate::fetches::Done;
+use crate::gains::GainsStatus;
 use crate::idle::IdleStatus;
 use crate::last_starts::LastStart;
 use crate::period::PeriodReport;
@@ -44,6 +45,8 @@ pub struct Status {
     pub hanging_threads: usize,
     /// Counts since it began, by name ([`crate::counters::Counters`]).
     pub counts: std::collections::BTreeMap<String, u64>,
+    /// What fetching gains, in the starts of whoever asks; of all users for root.
+    pub gains: GainsStatus,
     /// What is brought in while nothing else happens; nothing where that is switched off.
     pub idle: Option<IdleStatus>,
     /// The last boot, where one was replayed or learned.
@@ -109,7 +112,8 @@ impl Status {
                 Done::Fetched => "fetched",
                 Done::Warm => "in memory",
                 Done::Recent => "fetched a moment before",
-                Done::LeftAlone => "left alone",
+                Done::HeldOut => "held out",
+                Done::Off | Done::LeftAlone => "left alone",
                 Done::Guessed => "guessed from other roles",
                 Done::Unknown => "unknown",
             },
@@ -130,6 +134,7 @@ impl Status {
             reading_threads,
             hanging_threads,
             counts: service.counters.all().into_iter().map(|(name, _, value)| (name.into(), value)).collect(),
+            gains: service.gains.status(uid, service.holds_out()),
             idle: service.idle.as_ref().map(|idle| idle.status(uid)),
             boot: PeriodReport::of_last_boot(&service.library.machine_stores()),
             confined: service.confined.clone(),
@@ -159,6 +164,25 @@ pub fn metrics(service: &Service) -> String {
     add("profile_bytes", "About what the profiles in memory take.", "gauge", status.profile_bytes as f64);
     add("machine_profiles", "Profiles of the machine in memory.", "gauge", status.machine_profiles as f64);
     add("user_profiles", "Profiles of users in memory.", "gauge", status.user_profiles as f64);
+    // Of all users: whose programs these are is not said.
+    let gains = service.gains.status(0, service.holds_out());
+    add(
+        "gain_prefetched_starts",
+        "Fetched cold starts that are compared, of the last ones.",
+        "gauge",
+        gains.prefetched_starts as f64,
+    );
+    add(
+        "gain_held_out_starts",
+        "Held-out cold starts that they are compared with.",
+        "gauge",
+        gains.held_out_starts as f64,
+    );
+    add("gain_compared_programs", "Programs with enough of both.", "gauge", gains.compared_programs as f64);
+    if let Some(ratio) = gains.ratio {
+        let help = "Time of fetched cold starts to that of held-out ones, geometric mean of these programs.";
+        add("gain_ratio", help, "gauge", ratio);
+    }
     if let Some(idle) = status.idle {
         add(
             "predicted_resident_bytes",

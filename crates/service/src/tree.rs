@@ -18,6 +18,8 @@ pub struct Tree {
 pub enum Kind {
     /// It is fetched for by a profile that covers what it starts, or observed with all that it starts.
     Covered,
+    /// Nothing is fetched for it, nor for what it starts.
+    HeldOut,
     /// `prepage run` serves it.
     ByPrefix,
 }
@@ -34,6 +36,13 @@ impl Tree {
             }
         }
         starts.insert(pid, (kind, Instant::now() + window));
+    }
+
+    /// Whether a start is held out that may be under way.
+    pub fn holds_out(&self) -> bool {
+        let starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        starts.values().any(|(kind, until)| *kind == Kind::HeldOut && *until > now)
     }
 
     /// What is done for the start that process `pid`, whose parents are `parents`, belongs to.

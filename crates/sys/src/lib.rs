@@ -51,6 +51,7 @@
 //! | [`start_ways`] | programs started by fork, vfork and posix_spawn                |                 |
 //! | [`scheduling`] | how eagerly a thread is given a processor                      |                 |
 //! | [`spawn`]     | a child that waits for leave to execute its program             | Linux 5.3       |
+//! | [`thread_reads`] | what devices have read for one thread                        | Linux 2.6.26    |
 //! | [`tsc`]       | the time stamp counter, to give times in cycles                 | x86-64          |
 //! | [`versions`]  | a value replaced while signal handlers use it                   |                 |
 //! | [`words`]     | many atomic words of zero that cost nothing until used          |                 |
@@ -106,6 +107,7 @@ pub mod spawn;
 pub mod start_ways;
 pub mod sync;
 pub mod syscalls;
+pub mod thread_reads;
 pub mod tsc;
 pub mod user_namespace;
 pub mod userfaultfd;

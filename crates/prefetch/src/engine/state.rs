@@ -9,6 +9,7 @@ use prepage_core::profile::plan::Read;
 use prepage_core::profile::{Lookup, Profile};
 use prepage_core::{PAGE_SIZE, PageRange};
 use prepage_profiles::identity::{Skipped, open_if_same};
+use prepage_sys::thread_reads::bytes_read_by_this_thread;
 use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, StatxFlags};
 
 use super::{LISTING_BYTES, MEMORY_CHECK_BYTES, PROBES};
@@ -30,13 +31,32 @@ pub(super) struct State {
     pub(super) next_read: AtomicUsize,
     pub(super) next_file: AtomicUsize,
     pub(super) next_lookup: AtomicUsize,
-    pub(super) requested_bytes: AtomicU64,
+    pub(super) amounts: Arc<Amounts>,
     pub(super) cancelled: AtomicBool,
     pub(super) memory_was_short: AtomicBool,
     /// Threads at work.
     pub(super) at_work: Mutex<u32>,
     /// A thread has ended.
     pub(super) ended: Condvar,
+}
+
+/// What a prefetch has come to so far: for somebody who is not to hold the files that it has open.
+#[derive(Debug, Default)]
+pub struct Amounts {
+    requested_bytes: AtomicU64,
+    read_bytes: AtomicU64,
+}
+
+impl Amounts {
+    /// Bytes asked for. What was in memory already is counted too.
+    pub fn requested_bytes(&self) -> u64 {
+        self.requested_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Of them, bytes that devices have read for it; 0 where the kernel does not count them.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
 }
 
 /// One thread at work, or soon.
@@ -91,6 +111,7 @@ impl State {
     }
 
     pub(super) fn read_pages(&self) {
+        let mut read_before = bytes_read_by_this_thread();
         while !self.cancelled.load(Ordering::Relaxed) {
             let Some(read) = self.reads.get(self.next_read.fetch_add(1, Ordering::Relaxed)) else { break };
             let Ok(file) = self.file(read.file) else { continue };
@@ -100,12 +121,15 @@ impl State {
             if self.cancelled.load(Ordering::Relaxed) {
                 break;
             }
-            let before = self.requested_bytes.fetch_add(read.range.bytes(), Ordering::Relaxed);
+            let before = self.amounts.requested_bytes.fetch_add(read.range.bytes(), Ordering::Relaxed);
             // One reader looks, the one that passes the mark; the others go on meanwhile.
             if (before + read.range.bytes()) / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES {
                 self.look_at_memory();
             }
             bring_in(file, read.range, self.waits);
+            let read_by_now = bytes_read_by_this_thread();
+            self.amounts.read_bytes.fetch_add(read_by_now - read_before, Ordering::Relaxed);
+            read_before = read_by_now;
         }
     }
 
@@ -141,7 +165,7 @@ impl State {
         {
             // What was listed fills memory with names: a large directory counts as the pages it takes.
             if entries.is_buffer_empty() {
-                let listed = self.requested_bytes.fetch_add(LISTING_BYTES as u64, Ordering::Relaxed);
+                let listed = self.amounts.requested_bytes.fetch_add(LISTING_BYTES as u64, Ordering::Relaxed);
                 if listed / MEMORY_CHECK_BYTES < (listed + LISTING_BYTES as u64) / MEMORY_CHECK_BYTES {
                     self.look_at_memory();
                 }

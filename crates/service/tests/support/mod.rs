@@ -10,7 +10,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use prepage_core::launches::{Launched, Launches};
-use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
+use prepage_core::profile::{ColdStart, Lookup, Profile, ProfiledFile, Touches, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
@@ -68,10 +68,8 @@ impl Place {
         let path = self.path(name);
         fs::write(&path, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        let file = File::open(&path).unwrap();
-        file.sync_all().unwrap();
-        evict(file.as_fd(), PATIENCE).unwrap();
-        assert_eq!(pages_in_memory(&path), 0);
+        File::open(&path).unwrap().sync_all().unwrap();
+        chill(&path);
         path
     }
 
@@ -110,6 +108,21 @@ impl Place {
         log.join("0")
     }
 
+    /// Writes what fetching gained in cold starts of root's of each of `programs`: how long held-out ones took, and after them fetched ones.
+    pub fn gained(&self, programs: &[&Path], held_out_us: &[u32], prefetched_us: &[u32]) {
+        let device = identity_of(&open_to_read(programs[0]).unwrap()).unwrap().device;
+        let start =
+            |held_out| move |&took_us: &u32| ColdStart { device, held_out, took_us, ..ColdStart::default() };
+        let starts = held_out_us.iter().map(start(true)).chain(prefetched_us.iter().map(start(false)));
+        let starts: Vec<_> = (1..).zip(starts).map(|(unix_s, start)| ColdStart { unix_s, ..start }).collect();
+        let gains = programs.iter().flat_map(|program| {
+            let ProgramKey { program, role } = ProgramKey::of(&[(*program).into(), "60".into()]).unwrap();
+            profile_file::encode(&Profile { program, role, starts: starts.clone(), ..Profile::default() })
+        });
+        fs::create_dir_all(self.layer().join("gains")).unwrap();
+        fs::write(self.layer().join("gains/0"), gains.collect::<Vec<u8>>()).unwrap();
+    }
+
     /// Puts a profile into the machine's layer, whatever is in it: pages 8, 9 and 200 of each of the files.
     pub fn profile(&self, program: &Path, files: &[&Path]) {
         let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
@@ -132,8 +145,9 @@ impl Place {
             lookups: vec![Lookup { path: "/no/such/name".into(), list: false, counts: Default::default() }],
             ..Profile::default()
         };
-        // Learned often, and nothing is due.
+        // Learned often, nothing is due, and no sample is drawn of what was learned from in this minute: the programs use none of the files.
         profile.history.observations = 8;
+        profile.history.updated_unix_s = unix_s() + 55;
         let path = self.stores().path_of(&key, Layer::Machine).unwrap();
         fs::write(&path, profile_file::encode(&profile)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
@@ -144,6 +158,12 @@ impl Place {
 
 pub fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// Sends a file out of memory.
+pub fn chill(path: &Path) {
+    evict(File::open(path).unwrap().as_fd(), PATIENCE).unwrap();
+    assert_eq!(pages_in_memory(path), 0);
 }
 
 pub fn pages_in_memory(path: &Path) -> u64 {

@@ -1,0 +1,365 @@
+//! What fetching gains: how long cold starts took for which a profile was fetched, and a few that were held out.
+//!
+//! The model is that of `prepage run` ([`prepage_core::profile::gain`]): it draws the starts that are held out, compares medians of
+//! the last few of each kind, and has a program left alone where nothing is gained. A start counts from the moment at which the service saw the
+//! exec, to the end of the program; where that runs for 5 s and more, to the last fault that waited for the disk ([`Progress`]). Starts that
+//! found their pages in memory teach nothing and are not kept. What a user starts is kept for each user in a file that root alone can read.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prepage_core::profile::gain::{Gain, Turn};
+use prepage_core::profile::{ColdStart, Profile};
+use prepage_observe::Until;
+use prepage_prefetch::engine::Amounts;
+use prepage_prefetch::launch::random;
+use prepage_prefetch::progress::Progress;
+use prepage_profiles::{ProgramKey, bundle};
+use serde::Serialize;
+
+use crate::counters::Counters;
+use crate::known::Known;
+use crate::pages::{Kept, Page, all_in};
+use crate::process::Process;
+
+/// Users whose starts are kept. A sample is enough: where there are more users, the others are not held out.
+const USERS_MAX: usize = 32;
+/// Programs of a user that are kept; the one that was started cold the longest ago makes room.
+const PROGRAMS_MAX: usize = 128;
+/// Starts that are followed at once, and those of one user.
+pub(crate) const FOLLOWED_MAX: usize = 8;
+const FOLLOWED_OF_A_USER_MAX: usize = 4;
+/// How long a start is followed: less than makes a thread of a crew one that hangs.
+const WINDOW: Duration = Duration::from_secs(15);
+/// What has changed is written after this long.
+const WRITE_EVERY: Duration = Duration::from_secs(60);
+/// Programs that are reported, those with a known gain first.
+const REPORTED_MAX: usize = 64;
+
+/// The cold starts of all users. Lock order: none, `state` is held over nothing that waits.
+#[derive(Debug)]
+pub struct Gains {
+    counters: Arc<Counters>,
+    directory: PathBuf,
+    state: Mutex<State>,
+}
+
+/// Protected by `Gains::state`.
+#[derive(Debug, Default)]
+struct State {
+    users: HashMap<u32, User>,
+    /// The user of each start that is followed.
+    followed: Vec<u32>,
+    written: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct User {
+    /// With the cold starts of a program in a role, and nothing else.
+    programs: HashMap<ProgramKey, Profile>,
+    has_changed: bool,
+}
+
+/// A start that is to be followed.
+#[derive(Debug)]
+pub struct Followed {
+    /// `st_dev` of the file system with the program.
+    pub device: u64,
+    /// What is fetched for it; `None` where it is held out.
+    pub fetched: Option<Arc<Amounts>>,
+}
+
+/// What fetching gains, as it is reported.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GainsStatus {
+    /// Whether starts are held out.
+    pub is_on: bool,
+    /// Cold starts that are kept of those that were fetched.
+    pub prefetched_starts: usize,
+    /// Cold starts that are kept of those that were held out.
+    pub held_out_starts: usize,
+    /// Programs of which there are enough of both to compare.
+    pub compared_programs: usize,
+    /// Time with prefetch ÷ time without: the geometric mean of these programs. `None` where there are none.
+    pub ratio: Option<f64>,
+    /// Programs of whoever asks; of all users for root.
+    pub programs: Vec<ProgramGain>,
+}
+
+/// What fetching gains in the starts of one program by one user.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProgramGain {
+    /// The user.
+    pub uid: u32,
+    /// The program.
+    pub program: String,
+    /// How it is called.
+    pub role: String,
+    /// Cold starts that were fetched, of the last ones.
+    pub prefetched_starts: usize,
+    /// Cold starts that were held out, of the last ones.
+    pub held_out_starts: usize,
+    /// Median of the fetched ones.
+    pub prefetched_us: Option<u32>,
+    /// Median of the held-out ones.
+    pub held_out_us: Option<u32>,
+    /// The first ÷ the second; `None` before there are enough of each.
+    pub ratio: Option<f64>,
+    /// Whether it is not fetched any more, because that gains nothing.
+    pub is_off: bool,
+}
+
+impl Gains {
+    /// Those that lie in `directory`, which need not exist. A file that makes no sense is passed over, and replaced some day.
+    pub fn read(directory: PathBuf, counters: Arc<Counters>) -> Self {
+        let of_user = |Kept { uid, bytes, .. }: Kept| {
+            let programs = bundle::read(&bytes).ok()?.into_iter();
+            let programs = programs.map(|one| (key_of(&one), one)).take(PROGRAMS_MAX).collect();
+            Some((uid, User { programs, has_changed: false }))
+        };
+        let users = all_in(&directory, USERS_MAX).into_iter().filter_map(of_user).collect();
+        let (followed, written) = Default::default();
+        Self { counters, directory, state: Mutex::new(State { users, followed, written }) }
+    }
+
+    /// What is done for a cold start of `known` by user `uid`; only where it `may_be_held_out` is anything tried.
+    pub fn turn(&self, uid: u32, known: &Known, may_be_held_out: bool) -> Turn {
+        let state = self.lock();
+        let of_program = state.users.get(&uid).and_then(|user| user.programs.get(&known.key));
+        let starts = of_program.map_or(&[][..], |program| &program.starts);
+        known.turn(starts, may_be_held_out.then(random))
+    }
+
+    /// Whether one more start of user `uid` can be followed.
+    pub fn has_room(&self, uid: u32) -> bool {
+        self.lock().has_room(uid)
+    }
+
+    /// Follows a start to its end, and keeps how it fared. Returns the processor time that this took, nanoseconds.
+    pub fn follow(&self, process: &Process, start: &Followed) -> u64 {
+        let (pid, uid) = (process.context.pid, process.context.uid);
+        let before_ns = processor_ns();
+        let Some(_place) = Place::take(self, uid) else { return 0 };
+        if let Ok(until) = Until::ended_or(pid, WINDOW) {
+            let mut progress = Progress::new(pid, &until);
+            progress.follow(u64::MAX);
+            let fetched = start.fetched.as_deref();
+            if let Some(start) = progress.cold_start(start.device, process.context.began_ns, fetched) {
+                self.keep(uid, &process.context.key, start);
+            }
+        }
+        processor_ns() - before_ns
+    }
+
+    fn keep(&self, uid: u32, key: &ProgramKey, start: ColdStart) {
+        let mut state = self.lock();
+        let user = state.users.entry(uid).or_default();
+        if user.programs.len() >= PROGRAMS_MAX && !user.programs.contains_key(key) {
+            let last = |program: &Profile| program.starts.last().map(|start| start.unix_s);
+            let oldest = user.programs.iter().min_by_key(|(_, program)| last(program));
+            let oldest = oldest.map(|(key, _)| key.clone());
+            oldest.and_then(|oldest| user.programs.remove(&oldest));
+        }
+        let ProgramKey { program, role } = key.clone();
+        let kept = user.programs.entry(key.clone());
+        kept.or_insert_with(|| Profile { program, role, ..Profile::default() }).record(start);
+        user.has_changed = true;
+    }
+
+    /// Writes what has changed, if `all` says so or it was not written for a while.
+    pub fn write(&self, all: bool) {
+        let pages: Vec<Page> = {
+            let mut state = self.lock();
+            if !all && state.written.is_some_and(|written| written.elapsed() < WRITE_EVERY) {
+                return;
+            }
+            state.written = Some(Instant::now());
+            let changed = state.users.iter_mut().filter(|(_, user)| user.has_changed);
+            let bytes = |user: &User| bundle::write(&user.programs.values().cloned().collect::<Vec<_>>());
+            let page = |(uid, user): (&u32, &mut User)| {
+                user.has_changed = false;
+                Page { uid: *uid, bytes: Some(bytes(user)) }
+            };
+            changed.map(page).collect()
+        };
+        for page in pages {
+            if page.write(&self.directory).is_err() {
+                self.counters.gains_not_written.count();
+                self.lock().users.entry(page.uid).or_default().has_changed = true;
+            }
+        }
+    }
+
+    /// What user `uid` may know: of all users for root. Starts are held out if it `is_on`.
+    pub fn status(&self, uid: u32, is_on: bool) -> GainsStatus {
+        let mut programs: Vec<ProgramGain> = {
+            let state = self.lock();
+            let users = state.users.iter().filter(|(of, _)| uid == 0 || uid == **of);
+            users
+                .flat_map(|(uid, user)| user.programs.values().filter_map(|one| ProgramGain::of(*uid, one)))
+                .collect()
+        };
+        let ratios: Vec<f64> = programs.iter().filter_map(|one| one.ratio).collect();
+        let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
+        let mut status = GainsStatus {
+            is_on,
+            prefetched_starts: programs.iter().map(|one| one.prefetched_starts).sum(),
+            held_out_starts: programs.iter().map(|one| one.held_out_starts).sum(),
+            compared_programs: ratios.len(),
+            ratio: (!ratios.is_empty()).then_some(mean),
+            programs: Vec::new(),
+        };
+        programs.sort_by_key(|one| {
+            let starts = one.held_out_starts + one.prefetched_starts;
+            (one.ratio.is_none(), std::cmp::Reverse(starts), one.program.clone(), one.role.clone(), one.uid)
+        });
+        programs.truncate(REPORTED_MAX);
+        status.programs = programs;
+        status
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn has_room(&self, uid: u32) -> bool {
+        let of_user = self.followed.iter().filter(|of| **of == uid).count();
+        let is_kept = self.users.len() < USERS_MAX || self.users.contains_key(&uid);
+        is_kept && self.followed.len() < FOLLOWED_MAX && of_user < FOLLOWED_OF_A_USER_MAX
+    }
+}
+
+impl ProgramGain {
+    /// On the device of the last start.
+    fn of(uid: u32, program: &Profile) -> Option<Self> {
+        let gain = Gain::on(program.starts.last()?.device, &program.starts);
+        Some(Self {
+            uid,
+            program: program.program.clone(),
+            role: program.role.clone(),
+            prefetched_starts: gain.prefetched_starts,
+            held_out_starts: gain.held_out_starts,
+            prefetched_us: gain.prefetched_us,
+            held_out_us: gain.held_out_us,
+            ratio: gain.ratio(),
+            is_off: gain.is_none(),
+        })
+    }
+}
+
+/// A place among the starts that are followed.
+struct Place<'a>(&'a Gains, u32);
+
+impl<'a> Place<'a> {
+    fn take(gains: &'a Gains, uid: u32) -> Option<Self> {
+        let mut state = gains.lock();
+        state.has_room(uid).then(|| {
+            state.followed.push(uid);
+            Self(gains, uid)
+        })
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let followed = &mut self.0.lock().followed;
+        if let Some(at) = followed.iter().position(|uid| *uid == self.1) {
+            followed.swap_remove(at);
+        }
+    }
+}
+
+fn key_of(profile: &Profile) -> ProgramKey {
+    ProgramKey { program: profile.program.clone(), role: profile.role.clone() }
+}
+
+/// Processor time of this thread.
+fn processor_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_testing::{Need, has};
+
+    use super::*;
+
+    fn key(name: &str) -> ProgramKey {
+        ProgramKey { program: format!("/usr/bin/{name}"), role: name.into() }
+    }
+
+    fn start(unix_s: u64, held_out: bool, took_us: u32) -> ColdStart {
+        ColdStart { unix_s, device: 1, held_out, took_us, ..ColdStart::default() }
+    }
+
+    fn none(directory: &std::path::Path) -> Gains {
+        Gains::read(directory.join("gains"), Arc::default())
+    }
+
+    #[test]
+    fn gains_are_those_of_the_user_who_asks_and_come_back_after_a_restart() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let gains = none(directory.path());
+        assert_eq!(gains.status(0, true), GainsStatus { is_on: true, ..GainsStatus::default() });
+        for at in 0..3 {
+            for (uid, took_us) in [(7, 100), (8, 400)] {
+                gains.keep(uid, &key("a"), start(at, true, 1000));
+                gains.keep(uid, &key("a"), start(at, false, took_us));
+            }
+        }
+        gains.keep(7, &key("b"), start(1, true, 1000));
+        let status = gains.status(7, true);
+        assert_eq!((status.ratio, status.compared_programs), (Some(0.1), 1));
+        assert_eq!((status.prefetched_starts, status.held_out_starts), (3, 4));
+        assert_eq!([&status.programs[0].role, &status.programs[1].role], ["a", "b"]);
+        assert_eq!(status.programs[1].ratio, None, "one start tells nothing");
+        let ratio = gains.status(0, true).ratio.unwrap();
+        assert!((ratio - 0.2).abs() < 1e-9, "the geometric mean of 0.1 and 0.4 is not {ratio}");
+        assert_eq!(gains.status(9, true).programs, []);
+        gains.write(true);
+        let again = none(directory.path());
+        assert_eq!(again.status(0, true), gains.status(0, true));
+        // Cut off by somebody.
+        let file = directory.path().join("gains/7");
+        std::fs::write(&file, &std::fs::read(&file).unwrap()[..50]).unwrap();
+        assert_eq!(none(directory.path()).status(0, true).prefetched_starts, 3);
+    }
+
+    #[test]
+    fn what_is_kept_and_followed_is_bounded() {
+        let gains = none(std::path::Path::new("/no/such/directory"));
+        (0..2 * PROGRAMS_MAX as u64)
+            .for_each(|at| gains.keep(7, &key(&at.to_string()), start(at + 1, false, 1)));
+        let kept = gains.status(7, true).prefetched_starts;
+        assert_eq!(kept, PROGRAMS_MAX);
+        assert!(gains.lock().users[&7].programs.contains_key(&key(&(2 * PROGRAMS_MAX - 1).to_string())));
+        let places: Vec<_> = (0..9).map_while(|_| Place::take(&gains, 7)).collect();
+        assert_eq!(places.len(), FOLLOWED_OF_A_USER_MAX);
+        assert!(gains.has_room(8));
+        drop(places);
+        assert!(gains.has_room(7));
+        (0..USERS_MAX as u32).for_each(|uid| gains.keep(uid, &key("a"), start(1, false, 1)));
+        assert!(gains.has_room(7) && !gains.has_room(USERS_MAX as u32));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted_and_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let in_the_way = directory.path().join("gains");
+        std::fs::write(&in_the_way, "").unwrap();
+        let gains = none(directory.path());
+        gains.keep(7, &key("a"), start(1, false, 1));
+        gains.write(true);
+        gains.write(true);
+        assert_eq!(gains.counters.gains_not_written.get(), 2);
+        assert_eq!(gains.status(7, true).prefetched_starts, 1);
+    }
+}

@@ -1,0 +1,152 @@
+//! What fetching gains, as the service measures it in starts of real programs.
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use support::*;
+
+/// Longer than the service leaves a program alone that it has just seen.
+const APART: Duration = Duration::from_millis(1100);
+/// In this time a busy machine has looked at a start.
+const LIFE: Duration = Duration::from_millis(60);
+
+/// Starts `program` cold, and ends it after a moment.
+fn start_cold(program: &Path, file: &Path) {
+    chill(file);
+    let _running = Running::start(program);
+    std::thread::sleep(LIFE);
+}
+
+fn metrics(service: &Prepaged) -> String {
+    let mut stream = UnixStream::connect(&service.socket).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn a_fetched_cold_start_is_compared_with_those_that_were_held_out() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    // One more is needed.
+    place.gained(&[&program], &[3_000_000; 3], &[1000, 2000]);
+    let mut service = Prepaged::start(&place, &[]);
+    let before = service.status()["gains"].clone();
+    assert_eq!(
+        (&before["ratio"], &before["prefetched_starts"], &before["held_out_starts"]),
+        (&Value::Null, &2.into(), &3.into())
+    );
+    assert!(!metrics(&service).contains("prepage_gain_ratio"), "nothing is known yet");
+    service.wait_until("a start is kept", || {
+        start_cold(&program, &file);
+        std::thread::sleep(APART);
+        service.status()["gains"]["prefetched_starts"] == 3
+    });
+    let after = service.status()["gains"].clone();
+    let [one] = after["programs"].as_array().unwrap().as_slice() else { panic!("{after}") };
+    assert_eq!((&one["program"], &one["uid"]), (&program.to_str().unwrap().into(), &0.into()));
+    assert_eq!((&one["prefetched_us"], &one["held_out_us"]), (&2000.into(), &3_000_000.into()));
+    assert_eq!((&after["compared_programs"], &one["ratio"]), (&1.into(), &after["ratio"]));
+    let text = metrics(&service);
+    assert!(
+        text.contains("\nprepage_gain_ratio 0.000666") && !text.contains(program.to_str().unwrap()),
+        "{text}"
+    );
+    service.signal(Signal::TERM);
+    assert!(service.child.wait().unwrap().success());
+    let mode = |name: &str| fs::metadata(place.layer().join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode("gains/0"), 0o600);
+    drop(service);
+    assert_eq!(Prepaged::start(&place, &[]).status()["gains"], after, "after a restart");
+}
+
+#[test]
+fn a_program_that_gains_nothing_is_not_fetched_and_what_it_takes_then_is_kept() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    place.gained(&[&program], &[1000; 3], &[3_000_000; 3]);
+    let service = Prepaged::start(&place, &[]);
+    assert_eq!(service.status()["gains"]["programs"][0]["is_off"], true);
+    let (mut left_alone, mut fetched) = (0, 0);
+    service.wait_until("starts without fetching are kept", || {
+        let before = service.count("fetched");
+        start_cold(&program, &file);
+        let is_fetched = service.count("fetched") > before;
+        let pages = pages_in_memory(&file);
+        assert!(is_fetched || pages == 0, "{pages} pages were read, and it is not said to be fetched");
+        *(if is_fetched { &mut fetched } else { &mut left_alone }) += 1;
+        std::thread::sleep(APART);
+        service.status()["gains"]["held_out_starts"].as_u64() >= Some(5)
+    });
+    // One in eight is tried.
+    assert!(left_alone > fetched, "{left_alone} left alone, {fetched} fetched");
+}
+
+#[test]
+fn of_many_cold_starts_few_are_held_out_and_nothing_is_read_for_these() {
+    const PROGRAMS: usize = 32;
+    let Some(place) = Place::new() else { return };
+    let programs: Vec<(PathBuf, PathBuf)> = (0..PROGRAMS)
+        .map(|at| {
+            let program = place.program(&format!("known{at}"));
+            let file = place.cold_file(&format!("file{at}"), 0o644);
+            place.profile(&program, &[&file]);
+            (program, file)
+        })
+        .collect();
+    let paths: Vec<&Path> = programs.iter().map(|(program, _)| program.as_path()).collect();
+    // As many as lie between two that are held out.
+    place.gained(&paths, &[], &[1000; 9]);
+    let service = Prepaged::start(&place, &[]);
+    let held_out = |status: &Value| {
+        let starts = status["last_starts"].as_array().unwrap();
+        starts
+            .last()
+            .is_some_and(|last| last["done"] == "held out")
+            .then(|| starts.last().unwrap()["program"].clone())
+    };
+    let mut starts = 0;
+    service.wait_until("one is held out", || {
+        programs.iter().any(|(program, file)| {
+            start_cold(program, file);
+            starts += 1;
+            let status = service.status();
+            if held_out(&status).is_none_or(|held_out| held_out != program.to_str().unwrap()) {
+                return false;
+            }
+            assert_eq!(pages_in_memory(file), 0, "it was held out");
+            true
+        })
+    });
+    assert!(service.count("fetched") > 0 || starts < PROGRAMS, "of {starts} starts none was fetched");
+    service.wait_until("it is kept", || service.status()["gains"]["held_out_starts"] == 1);
+}
+
+#[test]
+fn without_learning_nothing_is_held_out_or_kept() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    start_cold(&program, &file);
+    service.wait_until("it is fetched", || service.count("fetched") > 0);
+    std::thread::sleep(APART);
+    let gains = &service.status()["gains"];
+    assert_eq!((&gains["is_on"], &gains["prefetched_starts"]), (&false.into(), &0.into()));
+    assert!(!place.layer().join("gains").exists());
+}
