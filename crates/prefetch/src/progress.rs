@@ -69,14 +69,18 @@ impl<'a> Progress<'a> {
     }
 
     /// What is kept of a cold start that began at `began_ns`, on the clock of [`now_ns`], of a program on file system `device`: `fetched` is what
-    /// was prefetched for it, where it was not held out. `None` where most of that was in memory.
+    /// was prefetched for it, where it was not held out. Waits until it is known how long it took. `None` where most of what was prefetched
+    /// was in memory, and of a start that was cut short.
     pub fn cold_start(&self, device: u64, began_ns: u64, fetched: Option<&Amounts>) -> Option<ColdStart> {
         let read_bytes = fetched.map_or(0, Amounts::read_bytes);
         // Where the program was quicker, it read what was to be prefetched.
         let missing_bytes = read_bytes + self.disk_faults * PAGE_SIZE;
         let is_cold = fetched.is_none_or(|fetched| 2 * missing_bytes >= fetched.requested_bytes().max(1));
+        if !is_cold || !self.wait_until_known(began_ns) {
+            return None;
+        }
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        is_cold.then(|| ColdStart {
+        Some(ColdStart {
             unix_s: unix_s(),
             device,
             held_out: fetched.is_none(),
@@ -85,6 +89,17 @@ impl<'a> Progress<'a> {
             missed_pages: number(self.disk_faults),
             ..ColdStart::default()
         })
+    }
+
+    /// Waits for the end of a short program: one that only computes has not ended because it does not wait for the disk. Returns false
+    /// where the start was cut short.
+    fn wait_until_known(&self, began_ns: u64) -> bool {
+        loop {
+            let left_ns = (began_ns + SHORT_NS).saturating_sub(now_ns());
+            if left_ns == 0 || self.until.wait_for(Duration::from_nanos(left_ns)) {
+                return !self.until.was_stopped();
+            }
+        }
     }
 
     /// How long the start took: to the end of a short program, else to its last wait for the disk.
@@ -99,4 +114,36 @@ impl<'a> Progress<'a> {
 /// Disk faults of a process and of the children it waited for. `None` once the process is gone.
 fn disk_faults(pid: u32) -> Option<u64> {
     ProcessStat::of(pid).ok().map(|stat| stat.major_faults + stat.children_major_faults)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// It computes for longer than the second without a wait for the disk that ends a start.
+    #[test]
+    fn a_short_program_takes_until_its_end_whether_it_waits_for_the_disk_or_not() {
+        let began_ns = now_ns();
+        let mut child = Command::new("sleep").arg("1.6").spawn().unwrap();
+        let until = Until::ended_or(child.id(), Duration::from_secs(30)).unwrap();
+        let mut progress = Progress::new(child.id(), &until);
+        assert!(progress.follow(u64::MAX));
+        let start = progress.cold_start(7, began_ns, None).unwrap();
+        assert!((1_600_000..5_000_000).contains(&start.took_us), "{start:?}");
+        assert!(start.held_out && start.device == 7);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_start_that_found_its_pages_in_memory_teaches_nothing() {
+        let mut child = Command::new("sleep").arg("0.1").spawn().unwrap();
+        let until = Until::ended_or(child.id(), Duration::from_secs(30)).unwrap();
+        let mut progress = Progress::new(child.id(), &until);
+        progress.follow(u64::MAX);
+        // Nothing was read.
+        assert_eq!(progress.cold_start(7, now_ns(), Some(&Amounts::default())), None);
+        child.wait().unwrap();
+    }
 }

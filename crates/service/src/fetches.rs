@@ -349,6 +349,9 @@ mod tests {
         assert_eq!(fetches.recent(&name(7), 1), None);
         assert_eq!(fetches.recent(&name(8), 2), None);
         assert_eq!(fetches.recent(&name(7), 3), Some(Done::Recent));
+        lock(&fetches.recent).get_mut(&name(8)).unwrap().done = Done::HeldOut;
+        assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
+        assert_eq!(fetches.recent(&name(8), 3), Some(Done::LeftAlone), "nothing was fetched a moment before");
         (0..3 * RECENT_MAX as u32).for_each(|uid| _ = fetches.recent(&name(uid), uid));
         assert!(lock(&fetches.recent).len() <= RECENT_MAX, "more at once than fit");
     }

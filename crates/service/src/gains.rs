@@ -317,7 +317,7 @@ mod tests {
         }
         gains.keep(7, &key("b"), start(1, true, 1000));
         let status = gains.status(7, true);
-        assert_eq!((status.ratio, status.compared_programs), (Some(0.1), 1));
+        assert_eq!((status.programs[0].ratio, status.compared_programs), (Some(0.1), 1));
         assert_eq!((status.prefetched_starts, status.held_out_starts), (3, 4));
         assert_eq!([&status.programs[0].role, &status.programs[1].role], ["a", "b"]);
         assert_eq!(status.programs[1].ratio, None, "one start tells nothing");

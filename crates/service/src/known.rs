@@ -155,6 +155,19 @@ mod tests {
     }
 
     #[test]
+    fn what_it_gains_is_judged_by_the_starts_of_the_user_and_those_of_the_profile() {
+        let starts = |held_out, took_us| {
+            let start = |unix_s| ColdStart { unix_s, held_out, took_us, ..ColdStart::default() };
+            (1..4).map(start).collect::<Vec<_>>()
+        };
+        let profile = Profile { starts: starts(true, 100), ..Profile::default() };
+        let known = Known::new(&profile, Rights::of_everybody());
+        assert_eq!(known.turn(&[], None), Turn::Prefetch);
+        assert_eq!(known.turn(&starts(false, 50), None), Turn::Prefetch);
+        assert_eq!(known.turn(&starts(false, 200), None), Turn::Off);
+    }
+
+    #[test]
     fn what_was_learned_by_a_clock_that_was_ahead_is_learned_from_again() {
         const LEARNED: u64 = 1_900_000_000;
         let mut profile = Profile::default();

@@ -444,4 +444,22 @@ mod tests {
         };
         assert_eq!([all(true, true), all(true, false), all(false, true)], [2, 1, 0]);
     }
+
+    #[test]
+    fn starts_of_a_user_are_held_out_where_the_machine_and_the_user_let_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = Library::open(Some(vec![directory.path().into()])).unwrap();
+        let holds_out = |machine: bool, user: bool| {
+            let shelf = |hold_outs| {
+                Arc::new(Shelf { config: Config { hold_outs, ..Config::default() }, ..Shelf::default() })
+            };
+            let mut state = library.lock();
+            (state.machine, state.users) = (shelf(machine), HashMap::from([(7, shelf(user))]));
+            drop(state);
+            (library.holds_out(7), library.holds_out(8))
+        };
+        assert_eq!(holds_out(true, true), (true, true));
+        assert_eq!(holds_out(true, false), (false, true));
+        assert_eq!(holds_out(false, true), (false, false));
+    }
 }

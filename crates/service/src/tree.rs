@@ -67,6 +67,14 @@ mod tests {
         assert_eq!((tree.of(12, &[11, 1]), tree.of(10, &[])), (None, Some(Kind::Covered)));
         tree.begin(12, Kind::ByPrefix, Duration::from_secs(3600));
         assert_eq!(tree.of(12, &[10]), Some(Kind::ByPrefix));
+        assert!(!tree.holds_out());
+        tree.begin(13, Kind::HeldOut, Duration::from_secs(3600));
+        assert!(tree.holds_out());
+        assert_eq!(
+            tree.of(14, &[10, 13]),
+            Some(Kind::HeldOut),
+            "a part of a start that is held out is held out"
+        );
         for pid in 100..100 + 2 * STARTS_MAX as u32 {
             tree.begin(pid, Kind::Covered, Duration::from_secs(3600));
         }

@@ -18,3 +18,35 @@ pub fn bytes_read_by_this_thread() -> u64 {
     let usage = unsafe { usage.assume_init() };
     usage.ru_inblock as u64 * BLOCK_BYTES
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use prepage_testing::{Need, has};
+
+    use super::*;
+    use crate::cachestat::evict;
+
+    #[test]
+    fn what_a_device_reads_for_this_thread_is_counted_and_what_is_in_memory_is_not() {
+        const BYTES: u64 = 1 << 20;
+        if !has(Need::Eviction(env!("CARGO_MANIFEST_DIR").into())) {
+            return;
+        }
+        let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.write_all(&[7; BYTES as usize]).unwrap();
+        file.as_file().sync_all().unwrap();
+        evict(file.as_file().as_fd(), Duration::from_secs(1)).unwrap();
+        let read = || {
+            let before = bytes_read_by_this_thread();
+            File::open(file.path()).unwrap().read_to_end(&mut Vec::new()).unwrap();
+            bytes_read_by_this_thread() - before
+        };
+        assert!((BYTES..2 * BYTES).contains(&read()));
+        assert_eq!(read(), 0);
+    }
+}

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use prepage_core::PAGE_SIZE;
+use prepage_core::profile::gain::STARTS_MIN;
 use prepage_display::terminal::printable;
 use prepage_service::socket;
 use serde_json::Value;
@@ -80,6 +81,7 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
         "learning: {observed} starts observed, {learned} of them stored, {} not",
         count("not_kept")
     )?;
+    print_gains(&status["gains"], out)?;
     if status["idle"].is_object() {
         print_idle(status, out)?;
     }
@@ -125,6 +127,49 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
         }
         writeln!(out, "\n{}", table.trim_fmt())?;
     }
+    Ok(())
+}
+
+/// What fetching gains, as far as it is known, and in which programs.
+fn print_gains(gains: &Value, out: &mut impl Write) -> Result<()> {
+    let count = |of: &Value, name: &str| of[name].as_u64().unwrap_or(0);
+    let counts = |of: &Value| (count(of, "prefetched_starts"), count(of, "held_out_starts"));
+    let (prefetched, held_out) = counts(gains);
+    let Some(ratio) = gains["ratio"].as_f64() else {
+        let why = if gains["is_on"] == true {
+            ""
+        } else {
+            "; starts are neither held out nor kept, by the configuration"
+        };
+        writeln!(
+            out,
+            "gain: not known yet: {held_out} held-out and {prefetched} fetched cold starts \
+             ({STARTS_MIN} of each are needed of a program){why}"
+        )?;
+        return Ok(());
+    };
+    let programs = match count(gains, "compared_programs") {
+        1 => "1 program".into(),
+        number => format!("geometric mean of {number} programs"),
+    };
+    writeln!(
+        out,
+        "gain: cold starts take {ratio:.2} of the time without fetching ({programs}; all programs: {prefetched} cold starts \
+         fetched, {held_out} held out)"
+    )?;
+    let mut table =
+        table(&["user", "gain", "fetched", "held out", "of the time", "starts"], &[0, 2, 3, 4, 5]);
+    let programs = gains["programs"].as_array().map_or(&[][..], Vec::as_slice);
+    for one in programs.iter().filter(|one| one["ratio"].is_f64()).take(10) {
+        let role: String = one["role"].as_str().unwrap_or_default().escape_debug().take(60).collect();
+        let ms = |name: &str| format!("{:.0} ms", one[name].as_f64().unwrap_or(0.0) / 1000.0);
+        let off = if one["is_off"] == true { ", off" } else { "" };
+        let ratio = format!("{:.2}{off}", one["ratio"].as_f64().unwrap_or(0.0));
+        let (prefetched, held_out) = counts(one);
+        let starts = format!("{prefetched} and {held_out}");
+        table.add_row([one["uid"].to_string(), role, ms("prefetched_us"), ms("held_out_us"), ratio, starts]);
+    }
+    writeln!(out, "\n{}\n", table.trim_fmt())?;
     Ok(())
 }
 
@@ -208,6 +253,42 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_gain_is_told_with_the_starts_that_it_rests_on_and_not_before_it_is_known() {
+        let said = |gains: Value| {
+            let mut said = Vec::new();
+            print_gains(&gains, &mut said).unwrap();
+            String::from_utf8(said).unwrap()
+        };
+        let gains = json!({ "is_on": true, "prefetched_starts": 5, "held_out_starts": 2, "ratio": null });
+        assert_eq!(
+            said(gains),
+            "gain: not known yet: 2 held-out and 5 fetched cold starts (3 of each are needed of a program)\n"
+        );
+        let off = json!({ "is_on": false, "ratio": null });
+        assert!(said(off).ends_with("; starts are neither held out nor kept, by the configuration\n"));
+        let program = json!({
+            "uid": 7, "role": "gdb", "prefetched_starts": 9, "held_out_starts": 3, "prefetched_us": 61500,
+            "held_out_us": 123000, "ratio": 0.5, "is_off": false,
+        });
+        let unknown =
+            json!({ "uid": 7, "role": "vim", "prefetched_starts": 2, "held_out_starts": 0, "ratio": null });
+        let gains = json!({
+            "is_on": true, "prefetched_starts": 11, "held_out_starts": 3, "compared_programs": 1, "ratio": 0.5,
+            "programs": [program, unknown],
+        });
+        let said = said(gains);
+        assert!(
+            said.starts_with(
+                "gain: cold starts take 0.50 of the time without fetching (1 program; all programs: 11 cold starts fetched, 3 held out)\n"
+            ),
+            "{said}"
+        );
+        let row = said.lines().find(|line| line.contains("gdb")).unwrap();
+        assert_eq!(row.split_whitespace().collect::<Vec<_>>().join(" "), "7 gdb 62 ms 123 ms 0.50 9 and 3");
+        assert!(!said.contains("vim"), "{said}");
+    }
 
     #[test]
     fn of_a_boot_where_nothing_could_be_learned_nothing_is_said_to_be_seen() {
