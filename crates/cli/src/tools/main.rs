@@ -64,7 +64,7 @@ enum Command {
     /// List, show and remove what was learned; embed it in files; carry it to other machines
     #[command(subcommand)]
     Profile(profile::Command),
-    /// Show what the service knows and does
+    /// Show what the service knows, does and gains
     Status(status::Args),
     /// Install or remove the service, which prefetches every program of the machine
     #[command(subcommand)]

@@ -1,4 +1,4 @@
-//! `prepage status`: what the service knows and does.
+//! `prepage status`: what the service knows, does and gains.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
