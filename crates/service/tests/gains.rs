@@ -143,8 +143,10 @@ fn without_learning_nothing_is_held_out_or_kept() {
     let file = place.cold_file("file", 0o644);
     place.profile(&program, &[&file]);
     let service = Prepaged::start(&place, &["--no-learn"]);
-    start_cold(&program, &file);
-    service.wait_until("it is fetched", || service.count("fetched") > 0);
+    {
+        let _running = Running::start(&program);
+        service.wait_until("it is fetched", || service.count("fetched") > 0);
+    }
     std::thread::sleep(APART);
     let gains = &service.status()["gains"];
     assert_eq!((&gains["is_on"], &gains["prefetched_starts"]), (&false.into(), &0.into()));
