@@ -319,8 +319,9 @@ impl Service {
         begun != Begun::Gone
     }
 
-    /// At `seen_at` process `pid`, on the account of user `starter`, was about to execute the program in `file`: with the rights that it has itself, mostly. What environment it
-    /// gives to the program, and under what name it calls it, is known afterwards: [`Self::fetch_for`] stops what was not wanted.
+    /// At `seen_at` process `pid`, on the account of user `starter`, was about to execute the program in `file`: with the rights that it has
+    /// itself, mostly. What environment it gives to the program, and under what name it calls it, is known afterwards: [`Self::fetch_for`]
+    /// stops what was not wanted.
     fn start_early(&self, pid: u32, starter: u32, file: &FileHandle, seen_at: Instant) {
         let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
         let Some(known) = self.library.only_role(file, uid) else { return };
