@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use prepage_core::PAGE_SIZE;
 use prepage_core::chain::DEPTH_MAX;
 use prepage_vm::{MapOptions, Object};
-use support::{left_in, modes, read, touch, until, vm, write};
+use support::{left_in, modes, read, shared_word, touch, until, vm, write};
 
 mod support;
 
@@ -96,10 +96,7 @@ fn snapshots_without_a_pause_end_and_let_writers_go_on() {
     for mode in modes(&vm, &zeros) {
         let options = MapOptions::private().mode(mode);
         let map = vm.map(&zeros, &options).unwrap();
-        let word = |page: u64| {
-            // SAFETY: the word lies in the map, which outlives the threads, and all who look at it do so by atomic operations.
-            unsafe { &*((map.address() + page * PAGE_SIZE) as *const AtomicU64) }
-        };
+        let word = |page: u64| shared_word(&map, page * PAGE_SIZE);
         let (stop, counted, copied) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
         let goes_on = |progress: &AtomicU64| {
             // The second round that ends from here on began from here on.

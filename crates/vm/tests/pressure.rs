@@ -108,8 +108,8 @@ struct Niceness {
 }
 
 fn niceness() -> i32 {
-    // SAFETY: asks for a number of the calling thread.
-    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+    // Linux takes a thread for a process here.
+    rustix::process::getpriority_process(None).unwrap()
 }
 
 impl Source for Niceness {

@@ -17,6 +17,8 @@ use prepage_vm::{
     AccessError, Advice, MakeError, Map, MapError, MapOptions, Mode, Request, Source, SourceError, Vm,
     VmOptions,
 };
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Signal, WaitStatus, getpid, kill_process};
 use support::{Words, child, file, is_child, modes, pages, touch, until, vm, word};
 
 /// Runs the test `name` in a child, which must say `said`.
@@ -27,19 +29,8 @@ fn passes(name: &str, before: &[&str], said: &str) {
 }
 
 /// Forks as programs do; the child's `work` says how it ended in a byte.
-fn fork(work: impl FnOnce() -> u8) -> i32 {
-    // SAFETY: the child calls what the library says a child may call, and leaves without running anything of the test.
-    unsafe {
-        let pid = libc::fork();
-        assert!(pid >= 0, "no more processes");
-        if pid == 0 {
-            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(99);
-            libc::_exit(code.into());
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
-        status
-    }
+fn fork(work: impl FnOnce() -> u8) -> WaitStatus {
+    Forked::new(|| work().into()).expect("no more processes").wait().expect("nobody else waits")
 }
 
 #[test]
@@ -103,9 +94,9 @@ fn child_forks() {
                 drop(map);
                 7
             });
-            assert_eq!(status >> 8, 7, "status {status:#x}");
+            assert_eq!(status.exit_status(), Some(7), "{status:?}");
             let status = fork(|| touch(&maps[0], 0) as u8);
-            assert_eq!(status & 0x7f, libc::SIGSEGV, "a touch is loud");
+            assert_eq!(status.terminating_signal(), Some(libc::SIGSEGV), "a touch is loud");
         }
         stop.store(true, Ordering::SeqCst);
         touchers.into_iter().for_each(|toucher| toucher.join().unwrap());
@@ -129,7 +120,7 @@ fn descendants_have_maps_of_their_own_up_to_a_limit() {
         match vm.map(&words, &MapOptions::shared()) {
             Ok(map) => {
                 assert!(touch(&map, 0) == word(0) && nth < 2 * MOST);
-                1 + (fork(|| descend(nth + 1)) >> 8) as u8
+                1 + fork(|| descend(nth + 1)).exit_status().expect("it ends by itself") as u8
             }
             Err(error) => {
                 assert!(matches!(error, MapError::TooManyForks), "{error:?}");
@@ -243,8 +234,7 @@ static FAILED: AtomicUsize = AtomicUsize::new(0);
 extern "C" fn on_sigbus(_: libc::c_int) {
     FAILED.fetch_add(1, Ordering::SeqCst);
     loop {
-        // SAFETY: sleeps.
-        unsafe { libc::pause() };
+        rustix::event::pause();
     }
 }
 
@@ -336,8 +326,7 @@ fn child_takes_signals() {
             thread::scope(|scope| {
                 scope.spawn(|| {
                     while !stop.load(Ordering::SeqCst) {
-                        // SAFETY: a signal to this process, for which there is a handler.
-                        unsafe { libc::kill(libc::getpid(), libc::SIGUSR1) };
+                        kill_process(getpid(), Signal::USR1).unwrap();
                         thread::sleep(Duration::from_micros(50));
                     }
                 });
@@ -456,13 +445,8 @@ fn child_locks_memory() {
     if !is_child("child_locks_memory") {
         return;
     }
-    // SAFETY: locks memory of this process alone.
-    let locked = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) };
-    if locked != 0 {
-        return eprintln!(
-            "SKIPPED, locked and right not seen: mlockall: {}",
-            std::io::Error::last_os_error()
-        );
+    if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
+        return eprintln!("SKIPPED, locked and right not seen: mlockall: {error}");
     }
     let vm = vm();
     let file = file(64 * 4096);

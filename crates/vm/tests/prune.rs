@@ -1,11 +1,11 @@
 //! Page tables that show nothing any more go, and nothing that was written or is pinned goes with them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use prepage_core::PAGE_SIZE;
 use prepage_vm::MapOptions;
-use support::{Words, modes, pages, touch, vm, word};
+use support::{Words, modes, pages, shared_word, touch, vm, word};
 
 mod support;
 
@@ -70,10 +70,7 @@ fn what_is_written_meanwhile_stays() {
         for round in 0..8 {
             let of = [&zeros, &image][round % 2];
             let map = vm.map(of, &MapOptions::private().mode(mode)).unwrap();
-            let word = &|page: u64| {
-                // SAFETY: the word lies in the map, which outlives the threads, and all who look at it do so by atomic operations.
-                unsafe { &*((map.address() + page * PAGE_SIZE + 8) as *const AtomicU64) }
-            };
+            let word = &|page: u64| shared_word(&map, page * PAGE_SIZE + 8);
             // Each comes to a table that is empty as often as not.
             let page_of = &|thread: u64, number: u64| {
                 let table = number * 7 % TABLES;

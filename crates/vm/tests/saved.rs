@@ -7,6 +7,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_vm::manifest::{Manifest, ManifestError};
 use prepage_vm::{AccessError, Map, MapOptions, Object, SavedError, Vm, VmOptions};
 use proptest::prelude::*;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use support::{Words, at, left_in, modes, of_file, pages, read, vm, write};
 
 mod support;
@@ -327,9 +328,9 @@ fn without_room_the_old_one_stays() {
     (0..8).for_each(|page| write(&mut map, page, 100 + page));
     let snapshot = map.snapshot().unwrap();
     let limited = |pages: u64| {
-        let limit = libc::rlimit { rlim_cur: pages * PAGE_SIZE, rlim_max: libc::RLIM_INFINITY };
-        // SAFETY: the limit lives as long as the call. In a process of its own nobody else writes files.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+        // In a process of its own nobody else writes files.
+        let limit = Rlimit { current: Some(pages * PAGE_SIZE), maximum: None };
+        setrlimit(Resource::Fsize, limit).unwrap();
     };
     limited(4);
     let refused = snapshot.save(directory.path());

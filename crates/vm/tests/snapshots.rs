@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use prepage_core::PAGE_SIZE;
 use prepage_vm::{Map, MapError, MapOptions, Mode, Object, SnapshotError, Vm, VmOptions};
 use proptest::prelude::*;
-use support::{left_in, modes, of_file, pages, read, touch, vm, write};
+use support::{left_in, modes, of_file, pages, read, shared_word, touch, vm, write};
 
 mod support;
 
@@ -196,9 +196,7 @@ fn a_map_can_be_populated_while_snapshots_of_it_come_and_go() {
             });
             for round in 0..60_u64 {
                 for page in 0..PAGES {
-                    // SAFETY: the word lies in the map, which outlives the loop, and nobody else looks at it meanwhile.
-                    unsafe { &*((map.address() + page * PAGE_SIZE) as *const AtomicU64) }
-                        .store(round, Ordering::Relaxed);
+                    shared_word(&map, page * PAGE_SIZE).store(round, Ordering::Relaxed);
                 }
                 last = map.snapshot().unwrap();
                 vm.free_shadowed().unwrap();
@@ -421,10 +419,7 @@ fn every_write_is_before_or_after() {
     let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
     for mode in modes(&vm, &zeros) {
         let map = vm.map(&zeros, &private(mode)).unwrap();
-        let word = |page: u64| {
-            // SAFETY: the word lies in the map, which outlives the thread, and all who look at it do so by atomic operations.
-            unsafe { &*((map.address() + page * PAGE_SIZE) as *const AtomicU64) }
-        };
+        let word = |page: u64| shared_word(&map, page * PAGE_SIZE);
         /// Ends the writer also where the test fails.
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {

@@ -106,6 +106,13 @@ pub fn touch(map: &Map, page: u64) -> u64 {
     u64::from_le_bytes(slice[at..at + 8].try_into().unwrap())
 }
 
+/// The word at `offset_bytes` of a private map, which threads write to without borrowing the map, as programs do that have a pointer.
+pub fn shared_word(map: &Map, offset_bytes: u64) -> &AtomicU64 {
+    assert!(offset_bytes.is_multiple_of(8) && offset_bytes + 8 <= map.len_bytes());
+    // SAFETY: the word lies in the map, which outlives it, and all who look at it meanwhile do so by atomic operations.
+    unsafe { &*((map.address() + offset_bytes) as *const AtomicU64) }
+}
+
 /// Both ways of serving faults; counts a skip for each that is not permitted here.
 pub fn modes(vm: &Vm, object: &Object) -> Vec<Mode> {
     let modes = [(Mode::Inline, Doctor::ServedFaults), (Mode::Handler, Doctor::ServedFaultsInSystemCalls)];
