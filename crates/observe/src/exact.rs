@@ -14,7 +14,7 @@ use crate::inside::{Inside, entry};
 use crate::observer::ObserveOptions;
 use crate::runs::{Run, joined};
 
-/// The arming of a command's process tree.
+/// The arming of a command's process tree. Its one lock is held while the command is armed and disarmed: who asks for the facts waits.
 #[derive(Debug, Default)]
 pub struct Exact(Arc<Mutex<State>>);
 

@@ -13,7 +13,7 @@ use crate::armed::ArmedRanges;
 use crate::armer::Armer;
 use crate::arming::{Arming, Entry};
 use crate::page_tables::PageTables;
-use crate::sightings::{Inode, Place, Sightings};
+use crate::sightings::{FileIndex, Inode, Sightings};
 use crate::until::Until;
 
 /// Pages that one fault maps at most where they are in memory (`fault_around_bytes`, 64 KiB): an aligned window.
@@ -29,7 +29,7 @@ pub struct Faults {
     stream: Stream,
     spaces: AddressSpaces,
     /// Where pages of what is mapped are noted.
-    places: FxHashMap<ObjectId, Option<Place>>,
+    places: FxHashMap<ObjectId, Option<FileIndex>>,
     /// Whether the program was seen to be executed; what came before is this program's own.
     executed: bool,
     has_windows: bool,

@@ -16,7 +16,7 @@ use crate::faults::Faults;
 use crate::inside::{Inside, entry};
 use crate::page_tables::PageTables;
 use crate::primer::Primer;
-use crate::sightings::{Place, Seen, Sightings};
+use crate::sightings::{FileIndex, Seen, Sightings};
 use crate::stalls::{STALL_PERIOD, Stalls};
 use crate::until::Until;
 
@@ -83,7 +83,7 @@ pub trait Follower {
     }
 
     /// A page of a mapping is used for the first time. `place` stands for its `file` throughout the start.
-    fn used(&mut self, _place: Place, _file: &Seen, _page: PageIndex) {}
+    fn used(&mut self, _place: FileIndex, _file: &Seen, _page: PageIndex) {}
 
     /// Adds what it has seen itself, at least every 50 ms, to what the observer sees; for the `last` time when all else is there.
     fn look(&mut self, _last: bool, _sightings: &mut Sightings) {}

@@ -63,7 +63,7 @@ type RankedUses = FxHashMap<u64, (u32, Use)>;
 
 /// A file that pages are noted of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place(usize);
+pub struct FileIndex(usize);
 
 /// Pages of one file in use.
 #[derive(Debug)]
@@ -79,11 +79,11 @@ struct Uses {
 #[derive(Debug)]
 pub struct Sightings {
     began: Began,
-    places: HashMap<Seen, Place>,
+    places: HashMap<Seen, FileIndex>,
     files: Vec<Uses>,
     pages: usize,
     /// Pages of mappings that are new since they were last taken, where somebody takes them.
-    new: Option<Vec<(Place, PageIndex)>>,
+    new: Option<Vec<(FileIndex, PageIndex)>>,
     names: HashMap<String, Name>,
     /// Files that were opened to be read, by name.
     opened: HashSet<PathBuf>,
@@ -123,13 +123,13 @@ impl Sightings {
     }
 
     /// The file mapped as `path`; `None` where nothing is noted of it: what is on no device, and the agent.
-    pub fn place(&mut self, path: &Path, inode: Option<Inode>) -> Option<Place> {
+    pub fn place(&mut self, path: &Path, inode: Option<Inode>) -> Option<FileIndex> {
         let is_noted = is_on_a_device(path) && self.agent.as_deref() != Some(path);
         is_noted.then(|| self.at(Seen { path: path.into(), inode }))
     }
 
     /// The file at `place`.
-    pub fn file(&self, place: Place) -> &Seen {
+    pub fn file(&self, place: FileIndex) -> &Seen {
         &self.files[place.0].of
     }
 
@@ -139,18 +139,18 @@ impl Sightings {
     }
 
     /// The pages of mappings that are new since they were last taken.
-    pub fn take_new(&mut self) -> Vec<(Place, PageIndex)> {
+    pub fn take_new(&mut self) -> Vec<(FileIndex, PageIndex)> {
         self.new.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Notes that at `time_ns` the page `page` of the file at `place` was touched. Returns whether that is news.
-    pub fn touch(&mut self, time_ns: u64, place: Place, page: PageIndex) -> bool {
+    pub fn touch(&mut self, time_ns: u64, place: FileIndex, page: PageIndex) -> bool {
         self.note(place, page.0, Use { time_ns, by_read: false, is_sure: true })
     }
 
     /// Notes that at `time_ns` some of `pages` may have been touched, for a fault maps them together.
     /// Returns whether one of these is new.
-    pub fn window(&mut self, time_ns: u64, place: Place, pages: PageRange) -> bool {
+    pub fn window(&mut self, time_ns: u64, place: FileIndex, pages: PageRange) -> bool {
         self.files[place.0].has_windows = true;
         let used = Use { time_ns, by_read: false, is_sure: false };
         pages.iter().fold(false, |is_new, page| self.note(place, page.0, used) | is_new)
@@ -192,7 +192,7 @@ impl Sightings {
         self.loads.library(time_ns, path);
     }
 
-    fn note_read(&mut self, at: Place, time_ns: u64, pages: PageRange) -> bool {
+    fn note_read(&mut self, at: FileIndex, time_ns: u64, pages: PageRange) -> bool {
         let used = Use { time_ns, by_read: true, is_sure: true };
         // No more than can be kept, whatever length a program asked for.
         pages.iter().take(PAGES_MAX).fold(false, |is_new, page| self.note(at, page.0, used) | is_new)
@@ -295,10 +295,10 @@ impl Sightings {
         }
     }
 
-    fn at(&mut self, seen: Seen) -> Place {
+    fn at(&mut self, seen: Seen) -> FileIndex {
         *self.places.entry(seen).or_insert_with_key(|seen| {
             self.files.push(Uses { of: seen.clone(), pages: FxHashMap::default(), has_windows: false });
-            Place(self.files.len() - 1)
+            FileIndex(self.files.len() - 1)
         })
     }
 
@@ -313,7 +313,7 @@ impl Sightings {
     }
 
     /// Returns whether the page is new, or sure for the first time.
-    fn note(&mut self, at: Place, page: u64, used: Use) -> bool {
+    fn note(&mut self, at: FileIndex, page: u64, used: Use) -> bool {
         let pages = &mut self.files[at.0].pages;
         match pages.get_mut(&page) {
             Some(known) => {

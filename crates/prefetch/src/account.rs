@@ -9,7 +9,7 @@ use prepage_core::profile::Profile;
 use prepage_core::profile::bounds::LeftOut;
 use prepage_core::profile::observation::Observation;
 
-use crate::engine::Outcome;
+use crate::engine::Prefetched;
 use prepage_profiles::identity::Skipped;
 
 /// Files named in one message; of more, the number is told.
@@ -17,12 +17,12 @@ const NAMED: usize = 5;
 
 /// Who wants to know. Told once, the stream is let go: whoever reads it to its end must not wait for a prefetch.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct Listener {
     stream: Arc<Mutex<Option<File>>>,
     is_kept: bool,
 }
 
-impl Told {
+impl Listener {
     /// The stream `to`, or nobody.
     pub fn to(to: Option<OwnedFd>) -> Self {
         Self { stream: Arc::new(Mutex::new(to.map(File::from))), is_kept: false }
@@ -65,7 +65,7 @@ pub fn left_out(profile: &Profile, skipped: &[(usize, Skipped)], cut: &[LeftOut]
 }
 
 /// One line: what was asked for, and what was left out and why.
-pub fn account(profile: &Profile, outcome: &Outcome, left: &[(String, String)]) -> String {
+pub fn account(profile: &Profile, outcome: &Prefetched, left: &[(String, String)]) -> String {
     let megabytes = outcome.requested_bytes as f64 / 1e6;
     let files = profile.files.len() - outcome.skipped.len().min(profile.files.len());
     let short = if outcome.memory_was_short { "; ended early, for memory got short" } else { "" };
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn much_that_was_left_out_is_still_one_line() {
-        let outcome = Outcome { requested_bytes: 2_500_000, ..Outcome::default() };
+        let outcome = Prefetched { requested_bytes: 2_500_000, ..Prefetched::default() };
         let left: Vec<_> = (0..8).map(|at| (format!("/a\n{at}"), "why".to_owned())).collect();
         let line = account(&Profile::default(), &outcome, &left);
         assert_eq!(line.lines().count(), 1);
@@ -113,13 +113,13 @@ mod tests {
     #[test]
     fn the_stream_is_let_go_after_the_last_line() {
         let (mut read, write) = std::io::pipe().unwrap();
-        let told = Told::to(Some(write.into()));
-        assert!(told.is_heard());
-        told.kept().say("one of several");
-        assert!(told.is_heard());
-        told.say("first");
-        told.say("second");
-        assert!(!told.is_heard());
+        let listener = Listener::to(Some(write.into()));
+        assert!(listener.is_heard());
+        listener.kept().say("one of several");
+        assert!(listener.is_heard());
+        listener.say("first");
+        listener.say("second");
+        assert!(!listener.is_heard());
         let mut heard = String::new();
         std::io::Read::read_to_string(&mut read, &mut heard).unwrap();
         assert_eq!(heard, "prepage: one of several\nprepage: first\n");

@@ -13,18 +13,18 @@ use prepage_core::profile::gain::Turn;
 use prepage_core::profile::merge::shared;
 use prepage_core::profile::observation::Observation;
 use prepage_core::profile::{ColdStart, Fingerprint, Profile};
-use prepage_observe::sightings::{Place, Seen};
+use prepage_observe::sightings::{FileIndex, Seen};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_profiles::identity::Skipped;
 use prepage_profiles::{Layer, Stores, chain};
 use prepage_sys::signals::{ENDING, Signals};
 use prepage_sys::{open_files, scheduling};
 
-use crate::account::{Told, account, left_out, observed, with_left_out};
+use crate::account::{Listener, account, left_out, observed, with_left_out};
 use crate::calibrate::cache::Cache;
 use crate::choose::Choice;
 use crate::dense::DenseReads;
-use crate::engine::{Engine, Outcome, device_of};
+use crate::engine::{Engine, Prefetched, device_of};
 use crate::first_start::{self, FirstStart};
 use crate::launch::{LaunchOptions, Word};
 use crate::memory::Budget;
@@ -56,7 +56,7 @@ pub(crate) struct Beside<'a> {
     pub(crate) options: &'a LaunchOptions,
     /// Whether what this start shows is kept.
     pub(crate) is_kept: bool,
-    pub(crate) told: Told,
+    pub(crate) listener: Listener,
 }
 
 impl Beside<'_> {
@@ -73,16 +73,16 @@ impl Beside<'_> {
         let amounts = engine.amounts();
         let begin = || match choice.turn {
             Turn::Prefetch => engine.start(),
-            Turn::HoldOut | Turn::Off => self.told.say(choice.turn_in_words()),
+            Turn::HoldOut | Turn::Off => self.listener.say(choice.turn_in_words()),
         };
         let mut progress = Progress::new(self.context.pid, until);
         let mut persisting = self.persisting();
         if !is_warm {
             begin();
         } else if word.is_none() {
-            if self.told.is_heard() && self.options.prefetch {
+            if self.listener.is_heard() && self.options.prefetch {
                 let left = left_out(profile, &engine.look_at_files(), cut);
-                self.told
+                self.listener
                     .say(&with_left_out("nothing prefetched: what is there is in memory already", &left));
             }
             if progress.follow(WARM_DISK_FAULTS_MAX) {
@@ -134,8 +134,8 @@ impl Beside<'_> {
             fetch.engine = Some(engine);
         } else if self.options.prefetch {
             // Where the start is observed, what was seen is told as well.
-            let told = if word.is_some() { self.told.kept() } else { self.told.clone() };
-            fetch.maps = Some(first_start::begin(&self.context.key.program, self.stores, &told));
+            let listener = if word.is_some() { self.listener.kept() } else { self.listener.clone() };
+            fetch.maps = Some(first_start::begin(&self.context.key.program, self.stores, &listener));
         }
         let (is_guessed, goes_by_density) = (fetch.engine.is_some(), fetch.maps.is_some());
         let mut persisting = self.persisting();
@@ -186,10 +186,10 @@ impl Beside<'_> {
                 following.end_dense();
                 let bytes = following.dense_bytes;
                 if bytes > 0 {
-                    self.told
+                    self.listener
                         .note(&format!("read {:.1} MB ahead, near pages that it used", bytes as f64 / 1e6));
                 }
-                self.told.note(&observed(&observation));
+                self.listener.note(&observed(&observation));
                 Some(observation)
             }
             Err(error) => {
@@ -236,7 +236,7 @@ impl Beside<'_> {
         {}
         fetch.let_go();
         let outcome = fetch.outcome();
-        self.told.say(&account(profile, &outcome, &left_out(profile, &outcome.skipped, cut)));
+        self.listener.say(&account(profile, &outcome, &left_out(profile, &outcome.skipped, cut)));
     }
 }
 
@@ -246,12 +246,12 @@ struct Fetch {
     engine: Option<Engine>,
     maps: Option<FirstStart>,
     /// What the engine did that was let go.
-    outcome: Outcome,
+    outcome: Prefetched,
 }
 
 impl Fetch {
     /// What the engine has done so far.
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> Prefetched {
         self.engine.as_ref().map_or_else(|| self.outcome.clone(), Engine::outcome)
     }
 
@@ -295,7 +295,7 @@ impl Follower for Following<'_, '_> {
         self.dense.as_ref().is_some_and(|dense| !dense.is_over())
     }
 
-    fn used(&mut self, place: Place, file: &Seen, page: PageIndex) {
+    fn used(&mut self, place: FileIndex, file: &Seen, page: PageIndex) {
         if let Some(dense) = &mut self.dense {
             dense.used(place, file, page);
         }
@@ -313,7 +313,7 @@ impl Follower for Following<'_, '_> {
 }
 
 /// Files of `profile` that hold something else now.
-fn changed(profile: &Profile, outcome: &Outcome) -> Vec<(String, Fingerprint)> {
+fn changed(profile: &Profile, outcome: &Prefetched) -> Vec<(String, Fingerprint)> {
     let changed = outcome.skipped.iter().filter(|(_, why)| *why == Skipped::Changed);
     let files = changed.filter_map(|&(at, _)| profile.files.get(at));
     files.map(|file| (file.path.clone(), file.fingerprint.clone())).collect()

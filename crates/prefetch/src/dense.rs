@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::density::{CHUNK_PAGES, Density, pages_of};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_observe::sightings::{Place, Seen};
+use prepage_observe::sightings::{FileIndex, Seen};
 use prepage_profiles::identity::{identity_of, open_to_read};
 use prepage_sys::cachestat::cached_pages;
 use rustix::fs::Advice;
@@ -46,16 +46,22 @@ const STACK_BYTES: usize = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct DenseReads {
     queue: Arc<Queue>,
-    files: HashMap<Place, Option<(Arc<File>, Density)>>,
+    files: HashMap<FileIndex, Option<(Arc<File>, Density)>>,
 }
 
+/// What the readers share with whoever asks them to read.
+///
+/// Lock legend: (a) atomic; `chunks` is the one lock, held to put in or take out, and slept on with `more`; never over a read.
 #[derive(Debug)]
 struct Queue {
     budget: Budget,
     bytes_max: u64,
+    /// What is to be read, the oldest first.
     chunks: Mutex<VecDeque<(Arc<File>, PageRange)>>,
     more: Condvar,
+    /// (a) Set for good; who sets it takes `chunks` before it wakes those who sleep.
     over: AtomicBool,
+    /// (a) Asked for so far.
     bytes: AtomicU64,
 }
 
@@ -104,7 +110,7 @@ impl DenseReads {
     }
 
     /// Reads what is likely to be used, now that `page` of `file` was.
-    pub(crate) fn used(&mut self, place: Place, file: &Seen, page: PageIndex) {
+    pub(crate) fn used(&mut self, place: FileIndex, file: &Seen, page: PageIndex) {
         let followed = self.files.entry(place).or_insert_with(|| {
             let (file, pages, _) = open(&file.path, file.inode.map(|(_, inode)| inode))?;
             Some((file, Density::of(pages)))

@@ -49,7 +49,7 @@ const STACK_BYTES: usize = 128 << 10;
 
 /// What a prefetch did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct Prefetched {
     /// Bytes asked for. What was in memory already is counted too.
     pub requested_bytes: u64,
     /// Files of the profile that are no longer what was learned, by index.
@@ -189,7 +189,7 @@ impl Engine {
     }
 
     /// Prefetches everything. Returns when all is in memory (on a far device: on its way), or when cancelled.
-    pub fn run(&self) -> Outcome {
+    pub fn run(&self) -> Prefetched {
         self.start();
         self.wait()
     }
@@ -246,7 +246,7 @@ impl Engine {
     }
 
     /// Waits for the end of the prefetch, or until it is cancelled.
-    pub fn wait(&self) -> Outcome {
+    pub fn wait(&self) -> Prefetched {
         while !self.wait_for(Duration::from_secs(3600)) {}
         self.outcome()
     }
@@ -265,8 +265,8 @@ impl Engine {
     }
 
     /// What was done so far.
-    pub fn outcome(&self) -> Outcome {
-        Outcome {
+    pub fn outcome(&self) -> Prefetched {
+        Prefetched {
             requested_bytes: self.state.amounts.requested_bytes(),
             skipped: self.state.skipped(),
             memory_was_short: self.state.memory_was_short.load(Ordering::Relaxed),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::account::{Told, account};
-use crate::engine::{Engine, Outcome, device_of};
+use crate::account::{Listener, account};
+use crate::engine::{Engine, Prefetched, device_of};
 use crate::memory::Budget;
 use prepage_profiles::Stores;
-use prepage_profiles::carried::{Found, Search};
+use prepage_profiles::carried::{FoundMaps, Search};
 use prepage_profiles::sidecar::Sidecars;
 
 /// A prefetch from page maps that is under way. Dropped, it is not waited for: each of its threads ends after the read it is at.
@@ -26,25 +26,25 @@ impl Drop for FirstStart {
 }
 
 /// Prefetches what the page maps of `program` and of its libraries name, in a thread of its own.
-pub fn begin(program: &str, stores: &Stores, told: &Told) -> FirstStart {
+pub fn begin(program: &str, stores: &Stores, listener: &Listener) -> FirstStart {
     let over = Arc::new(AtomicBool::new(false));
     let (program, stores, heard, is_over) =
-        (PathBuf::from(program), stores.clone(), told.clone(), over.clone());
+        (PathBuf::from(program), stores.clone(), listener.clone(), over.clone());
     let thread = std::thread::Builder::new().spawn(move || prefetch(&program, &stores, &heard, &is_over));
     // A start without prefetch.
     if let Err(error) = &thread {
-        told.say(&format!("nothing prefetched: cannot start a thread: {error}"));
+        listener.say(&format!("nothing prefetched: cannot start a thread: {error}"));
     }
     FirstStart { over, _thread: thread.ok() }
 }
 
-fn prefetch(program: &Path, stores: &Stores, told: &Told, over: &Arc<AtomicBool>) {
+fn prefetch(program: &Path, stores: &Stores, listener: &Listener, over: &Arc<AtomicBool>) {
     let (sidecars, refused) = Sidecars::of(stores);
     let mut left: Vec<(String, String)> =
         refused.iter().map(|refused| (String::new(), refused.to_string())).collect();
     let (search, own) = Search::of_program(program, sidecars);
-    let mut total = Outcome::default();
-    let mut all = Found::default();
+    let mut total = Prefetched::default();
+    let mut all = FoundMaps::default();
     // The program's own pages need not wait for its libraries to be looked at.
     std::thread::scope(|scope| {
         let first = std::thread::Builder::new().spawn_scoped(scope, || bring_in(&own, program, over));
@@ -66,16 +66,16 @@ fn prefetch(program: &Path, stores: &Stores, told: &Told, over: &Arc<AtomicBool>
             .map(|(path, why)| (path.to_string_lossy().into_owned(), prepage_profiles::chain(why))),
     );
     if all.files.is_empty() && left.is_empty() {
-        return told.say("no page maps came with the program or its libraries: nothing prefetched");
+        return listener.say("no page maps came with the program or its libraries: nothing prefetched");
     }
-    told.say(&format!("page maps: {}", account(&all.profile(program), &total, &left)));
+    listener.say(&format!("page maps: {}", account(&all.profile(program), &total, &left)));
 }
 
-fn bring_in(found: &Found, program: &Path, over: &Arc<AtomicBool>) -> Outcome {
+fn bring_in(found: &FoundMaps, program: &Path, over: &Arc<AtomicBool>) -> Prefetched {
     let profile = found.profile(program);
     let mut engine = Engine::new(profile.clone(), &device_of(&profile));
     engine.keep_within(Budget::of_process());
     let over = over.clone();
     engine.ask_before_reads(Box::new(move || !over.load(Ordering::Relaxed)));
-    if engine.is_warm() { Outcome::default() } else { engine.run() }
+    if engine.is_warm() { Prefetched::default() } else { engine.run() }
 }

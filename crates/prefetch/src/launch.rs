@@ -26,7 +26,7 @@ use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::account::Told;
+use crate::account::Listener;
 use crate::ahead;
 use crate::beside::Beside;
 use crate::config::{self, Config};
@@ -285,7 +285,7 @@ fn serve(
         return word.go();
     }
     // Whoever reads the program's messages to their end does not wait for this process.
-    let told = Told::to(listener.filter(|_| options.verbose));
+    let listener = Listener::to(listener.filter(|_| options.verbose));
     let stores = match stores {
         Ok(stores) => stores.keeping(options.store_bytes_max),
         Err(error) => {
@@ -293,7 +293,7 @@ fn serve(
             return word.go();
         }
     };
-    let launch = Launch { context, stores, options, told };
+    let launch = Launch { context, stores, options, listener };
     match launch.stores.read(&launch.context.key) {
         Ok(Some(stored)) => return launch.known(&stored, word),
         Ok(None) => {}
@@ -326,7 +326,7 @@ struct Launch<'a> {
     context: StartContext,
     stores: Stores,
     options: &'a LaunchOptions,
-    told: Told,
+    listener: Listener,
 }
 
 impl Launch<'_> {
@@ -365,7 +365,7 @@ impl Launch<'_> {
             stores: &self.stores,
             options: self.options,
             is_kept,
-            told: self.told.clone(),
+            listener: self.listener.clone(),
         }
     }
 }

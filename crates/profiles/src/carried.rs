@@ -76,14 +76,14 @@ pub enum MapError {
 
 /// Maps found for a program.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct FoundMaps {
     /// Files with the pages that their maps name.
     pub files: Vec<ProfiledFile>,
     /// Files whose maps are not followed, and why.
     pub left: Vec<(PathBuf, MapError)>,
 }
 
-impl Found {
+impl FoundMaps {
     /// As a profile of `program`, to be prefetched.
     pub fn profile(&self, program: &Path) -> Profile {
         Profile {
@@ -116,7 +116,7 @@ pub struct Search {
 
 impl Search {
     /// Begins with the executable itself. The second value is what was found of it.
-    pub fn of_program(program: &Path, sidecars: Sidecars) -> (Self, Found) {
+    pub fn of_program(program: &Path, sidecars: Sidecars) -> (Self, FoundMaps) {
         let mut search = Self {
             sidecars,
             cache: OnceCell::new(),
@@ -125,7 +125,7 @@ impl Search {
             next: Vec::new(),
             machine: 0,
         };
-        let mut found = Found::default();
+        let mut found = FoundMaps::default();
         let looked = match Looked::at(program, &search.sidecars) {
             // A script: the pages are those of what runs it.
             Err(MapError::Elf(ElfError::Foreign)) => match interpreter(program) {
@@ -149,8 +149,8 @@ impl Search {
     }
 
     /// The libraries, and the libraries of these.
-    pub fn libraries(mut self) -> Found {
-        let mut found = Found::default();
+    pub fn libraries(mut self) -> FoundMaps {
+        let mut found = FoundMaps::default();
         while !self.next.is_empty() && self.seen.len() <= LIBRARIES_MAX {
             let level = std::mem::take(&mut self.next);
             for looked in self.look_at_all(&level) {

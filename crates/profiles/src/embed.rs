@@ -10,6 +10,7 @@ use prepage_core::profile::merge::merge;
 use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, ProfiledFile, file};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::extents::extents;
+use prepage_sys::new_file::write_at;
 
 use crate::bytes::Bytes;
 use crate::carried::{self, CARRIED_BYTES_MAX, MapError, carried_in};
@@ -17,7 +18,7 @@ use crate::elf::{Elf, ElfError};
 use crate::identity::{Skipped, content_of, identity_of, open_to_read};
 use crate::note::{self, Room};
 use crate::public::may_be_read_by_all;
-use crate::replacement::{self, ReplaceError, Replaced, write_at};
+use crate::replacement::{self, ReplaceError, Replaced};
 use crate::section::{self, Change, SectionError};
 use crate::sidecar::name_of;
 use crate::trust::{self, Refused};

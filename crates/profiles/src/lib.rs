@@ -65,4 +65,4 @@ pub use key::ProgramKey;
 pub use layer::{Layer, StartContextPaths};
 pub use store::Stores;
 pub use store_error::{StoreError, chain};
-pub use stored::{Found, Stored};
+pub use stored::{FoundProfile, Stored};

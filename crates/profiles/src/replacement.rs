@@ -1,17 +1,14 @@
-//! A file replaced as a whole: a copy beside it, changed, then renamed over it; all of it in one directory that is held open,
-//! so that nobody who may rename directories can make it write elsewhere.
-//!
-//! The file itself is never opened for writing, so a running program keeps what it runs, and nobody meets half a file:
-//! before the rename there is the old one, after it the new one. Owner, permissions, extended attributes and times go
-//! with it; what cannot go is told.
+//! A file replaced by a changed copy of itself ([`prepage_sys::new_file`]). The file itself is never opened for writing, so a running
+//! program keeps what it runs. Owner, permissions, extended attributes and times go with it; what cannot go is told.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
-use std::io::{self, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use prepage_sys::new_file::NewFile;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Gid, Mode, OFlags, StatxAttributes, StatxFlags, Timespec, Timestamps,
     Uid, XattrFlags,
@@ -135,12 +132,11 @@ impl Original {
             return Err(ReplaceError::Signed("fs-verity"));
         }
         let name = Path::new(self.path.file_name().unwrap_or_default());
-        let hidden = format!(".{}.prepage-{}", name.to_string_lossy(), std::process::id());
-        let copy = Copy::new(self.directory.as_fd(), hidden, 0o600);
+        let copy = NewFile::create(self.directory.as_fd(), 0o600);
         let copy = copy.map_err(io("no file can be made in its directory"))?;
-        self.fill(&copy.file, change)?;
-        let lost_attributes = self.hand_on(&copy.file)?;
-        copy.file.sync_all().map_err(io("the new file cannot be written"))?;
+        self.fill(copy.file(), change)?;
+        let lost_attributes = self.hand_on(copy.file())?;
+        copy.file().sync_all().map_err(io("the new file cannot be written"))?;
         let now = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
         let now = now.map_err(errno("cannot be looked at"))?;
         let was = &self.metadata;
@@ -149,7 +145,7 @@ impl Original {
         {
             return Err(ReplaceError::Changed);
         }
-        copy.rename(name).map_err(io("the new file cannot be put in its place"))?;
+        copy.replace(name).map_err(io("the new file cannot be put in its place"))?;
         Ok(Replaced { other_names: self.other_names(), lost_attributes })
     }
 
@@ -212,58 +208,6 @@ impl Original {
         };
         rustix::fs::futimens(new, &times).map_err(errno("the times cannot be kept"))?;
         Ok(lost)
-    }
-}
-
-/// Writes `bytes` to the file `name` in `directory`, which others find either as it was or as it is to be, with the permissions `mode`
-/// whatever the umask takes away. What a writer
-/// that was killed left behind is replaced by the next one, so writers take turns.
-///
-/// # Errors
-/// As the file system says; the file is as it was then.
-pub fn write_at(directory: BorrowedFd<'_>, name: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
-    let hidden = format!(".{}.new", name.to_string_lossy());
-    match rustix::fs::unlinkat(directory, &hidden, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let mut copy = Copy::new(directory, hidden, mode)?;
-    rustix::fs::fchmod(&copy.file, Mode::from_raw_mode(mode))?;
-    copy.file.write_all(bytes)?;
-    copy.file.sync_data()?;
-    copy.rename(name)
-}
-
-/// A new file under a name of its own. Dropped, it is removed.
-struct Copy<'a> {
-    directory: BorrowedFd<'a>,
-    name: String,
-    file: File,
-    renamed: bool,
-}
-
-impl<'a> Copy<'a> {
-    fn new(directory: BorrowedFd<'a>, name: String, mode: u32) -> io::Result<Self> {
-        // EXCL neither follows a link nor opens what somebody put there.
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::openat(directory, &name, flags, Mode::from_raw_mode(mode))?);
-        Ok(Self { directory, name, file, renamed: false })
-    }
-
-    fn rename(mut self, to: &Path) -> io::Result<()> {
-        rustix::fs::renameat(self.directory, &self.name, self.directory, to)?;
-        self.renamed = true;
-        // The rename is done; a file system that cannot make it durable by this call does so in its own time.
-        let _ = rustix::fs::fsync(self.directory);
-        Ok(())
-    }
-}
-
-impl Drop for Copy<'_> {
-    fn drop(&mut self) {
-        if !self.renamed {
-            let _ = rustix::fs::unlinkat(self.directory, &self.name, AtFlags::empty());
-        }
     }
 }
 

@@ -22,18 +22,18 @@ use std::time::{Duration, Instant, SystemTime};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::file::{self, FORMAT_VERSION, HEADER_BYTES, PAYLOAD_BYTES_MAX, ProfileFileError};
+use prepage_sys::new_file::write_at;
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::key::ProgramKey;
 use crate::layer::{Layer, StartContextPaths};
 use crate::public::public;
-use crate::replacement::write_at;
 use crate::room::{
     BYTES_MAX, FILES_MAX, StoreFile, files_named, files_of, is_named_like, make_room, mark_as_used,
 };
 use crate::store_error::StoreError;
-use crate::stored::{Found, Listed, Stored};
+use crate::stored::{FoundProfile, Listed, Stored};
 use crate::trust;
 
 /// How long a writer waits for others: longer than any write takes, and not for ever where one of them hangs.
@@ -157,10 +157,10 @@ impl Stores {
     ///
     /// # Errors
     /// Why that one is not followed.
-    pub fn find(&self, key: &ProgramKey) -> Result<Option<Found>, StoreError> {
+    pub fn find(&self, key: &ProgramKey) -> Result<Option<FoundProfile>, StoreError> {
         let Some(stored) = self.read(key)? else { return Ok(None) };
         let (profile, _) = stored.decode()?;
-        Ok(key.is_of(&profile).then_some(Found { profile, layer: stored.layer }))
+        Ok(key.is_of(&profile).then_some(FoundProfile { profile, layer: stored.layer }))
     }
 
     fn read_file(

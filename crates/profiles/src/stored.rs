@@ -62,7 +62,7 @@ impl Stored {
 
 /// A profile that was found.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundProfile {
     /// The profile.
     pub profile: Profile,
     /// In which layer.

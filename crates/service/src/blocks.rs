@@ -16,6 +16,7 @@ use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, Profiled
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::open_directory;
 use prepage_sys::extents::extents;
+use prepage_sys::new_file::write_at;
 use serde::{Deserialize, Serialize};
 
 use crate::early;
@@ -36,7 +37,7 @@ const EXT4: u64 = 0xEF53;
 
 /// The device of a file system whose own blocks it caches.
 #[derive(Debug)]
-pub struct Device {
+pub struct BlockDevice {
     file: File,
     path: PathBuf,
     pages: u64,
@@ -77,7 +78,7 @@ impl Names {
     }
 }
 
-impl Device {
+impl BlockDevice {
     /// That of the file system at `root`; `None` for file systems that do not read through one.
     ///
     /// # Errors
@@ -217,7 +218,7 @@ impl Blocks {
     pub fn write(&self, directory: &Path) -> io::Result<()> {
         let bytes = serde_json::to_vec(self)?;
         let directory = File::open(directory)?;
-        prepage_profiles::replacement::write_at(directory.as_fd(), Path::new(NAME), 0o644, &bytes)
+        write_at(directory.as_fd(), Path::new(NAME), 0o644, &bytes)
     }
 }
 
@@ -256,7 +257,7 @@ mod tests {
         fs::write(&file, "text").unwrap();
         rustix::fs::sync();
 
-        let device = Device::of(&point).unwrap().unwrap();
+        let device = BlockDevice::of(&point).unwrap().unwrap();
         let blocks = device.holding(&device.names([&*file].into_iter(), [].into_iter()));
         let layout = Layout::of(&device.file).unwrap();
         let inode = layout.page_of(&device.file, fs::metadata(&file).unwrap().ino()).unwrap();

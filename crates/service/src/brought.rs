@@ -61,19 +61,23 @@ pub struct Settled {
 }
 
 /// Who reads for a guess, so that a start can have it stop.
+///
+/// Lock order: none, no two locks are held at once, and none over a read.
 #[derive(Debug, Default)]
 pub struct Reader {
     is_courteous: bool,
     /// Seen by whoever looks whether a file system answers.
     round: Arc<Round>,
-    /// Set under `engine`.
+    /// Set under `engine` by who stops the reader, so that no engine begins after that; by its own thread without.
     is_stopped: Arc<AtomicBool>,
+    /// What is read now, to be cancelled.
     engine: Mutex<Option<Engine>>,
     /// Of the device of the last file.
     turn: Mutex<Option<Arc<Turn>>>,
 }
 
-/// Waits for the moments in which a device may be read from.
+/// Waits for the moments in which a device may be read from. `courtesy` is held for a look at the clock and its counts, never while
+/// the thread rests.
 #[derive(Debug)]
 struct Turn {
     device: u64,
@@ -314,7 +318,7 @@ fn missing(file: BorrowedFd<'_>, range: PageRange, see: &mut dyn FnMut(PageRange
     missing(file, PageRange::new(middle, range.end()), see)
 }
 
-/// Leads to the one who reads now, for those who stop it. It keeps neither the reader nor its round from ending.
+/// Leads to the one who reads now, for those who stop it: the lock guards which, and is let go before the reader's own is taken. It keeps neither the reader nor its round from ending.
 #[derive(Clone, Debug, Default)]
 pub struct Current(Arc<Mutex<Weak<Reader>>>);
 

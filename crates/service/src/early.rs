@@ -11,7 +11,7 @@ use std::time::Duration;
 use prepage_prefetch::memory::Budget;
 use prepage_sys::exec_watch::ExecWatch;
 
-use crate::blocks::{Device, willneed_pages};
+use crate::blocks::{BlockDevice, willneed_pages};
 
 /// What the initramfs still does takes moments; one that never ends leads to no boot either. Looks are counted and not time, which also
 /// passes while a machine is suspended.
@@ -38,7 +38,7 @@ pub struct Early {
     /// What there is to fetch with.
     pub budget: Budget,
     /// The root's device, where its file system reads through it.
-    pub device: Option<Device>,
+    pub device: Option<BlockDevice>,
     /// What one WILLNEED loads of it ([`willneed_pages`]).
     pub willneed_pages: u64,
     /// All that is opened on the root file system from now on.
@@ -56,7 +56,7 @@ impl Early {
         // One that cannot be read says nothing.
         let command_line = read(root, "/proc/cmdline").unwrap_or_default();
         let budget = Budget::of_process();
-        let device = Device::of(root).ok().flatten();
+        let device = BlockDevice::of(root).ok().flatten();
         let willneed_pages = willneed_pages(root);
         // Links on the disk.
         let is_wanted = !is_switched_off(&command_line) && unit_is_enabled(root);

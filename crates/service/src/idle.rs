@@ -40,7 +40,7 @@ const IN_MEMORY: Duration = Duration::from_secs(300);
 /// Programs found in memory that are remembered.
 const IN_MEMORY_MAX: usize = 256;
 
-/// What is brought in while nothing else happens.
+/// What is brought in while nothing else happens. Lock order: `writing`, `log`; no others are held at once.
 #[derive(Debug)]
 pub struct Idle {
     library: Arc<Library>,
@@ -55,7 +55,7 @@ pub struct Idle {
     /// Held while the log is written, without `log`: whoever writes it last, at the end, waits for whoever is at it.
     writing: Mutex<()>,
     state: Mutex<State>,
-    /// Not held together with `state`.
+    /// When the next round is due, and which ones hang.
     rounds: Mutex<Rounds>,
 }
 

@@ -13,7 +13,9 @@ use prepage_prefetch::launch::LaunchOptions;
 use prepage_profiles::ProgramKey;
 use prepage_sys::rights::Rights;
 
-/// A profile in memory.
+/// A profile in memory, shared by the threads that fetch.
+///
+/// Lock order: none, no two locks are held at once, and none over a system call. What has no lock and is not atomic never changes.
 #[derive(Debug)]
 pub struct Known {
     /// Whose it is.
@@ -30,9 +32,11 @@ pub struct Known {
     pub past: Profile,
     /// About what it takes in memory.
     pub bytes: u64,
+    /// Until when no start fetches it.
     left_alone_until: Mutex<Option<Instant>>,
     /// Since when somebody looks whether its files are in memory.
     looked_at: Mutex<Option<Instant>>,
+    /// Atomic; set once.
     has_changed: AtomicBool,
 }
 

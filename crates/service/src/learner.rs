@@ -32,12 +32,13 @@ const HANGS_AFTER: Duration = Duration::from_secs(30);
 /// Observations that hang. Others take their places; where as many hang, nothing is learned any more.
 const HANGING_MAX: usize = 4;
 
-/// Learns the machine's programs.
+/// Learns the machine's programs. Lock order: none, no two locks are held at once.
 #[derive(Debug)]
 pub struct Learner {
     library: Arc<Library>,
     counters: Arc<Counters>,
     began: Instant,
+    /// The processor time that may still be spent.
     allowance: Mutex<Allowance>,
     spent_ns: AtomicU64,
     observed: Mutex<Observed>,
@@ -47,9 +48,9 @@ pub struct Learner {
     ready: Mutex<Option<Stream>>,
 }
 
-/// A place among those who observe.
+/// Leave to observe one start; dropped, it is given back.
 #[derive(Debug)]
-pub struct Place {
+pub struct Permit {
     learner: Arc<Learner>,
     number: u64,
 }
@@ -73,7 +74,7 @@ impl Observed {
         hanging < HANGING_MAX && self.all.len() - hanging < OBSERVED_MAX
     }
 
-    /// The number of a place for a start of user `uid`, if there is room. A user of whom one hangs is not waited for once more.
+    /// The number of a permit for a start of user `uid`, if there is room. A user of whom one hangs is not waited for once more.
     fn take(&mut self, uid: u32, now: Instant) -> Option<u64> {
         if !self.has_room(now) || self.hanging(now).any(|other| other == uid) {
             return None;
@@ -143,23 +144,23 @@ impl Learner {
         self.spent_ns.load(Ordering::Relaxed)
     }
 
-    /// A place to observe a start of user `uid` in, if there is one left.
-    pub fn place(self: &Arc<Self>, uid: u32) -> Option<Place> {
+    /// Leave to observe a start of user `uid`, if not too many are observed.
+    pub fn permit(self: &Arc<Self>, uid: u32) -> Option<Permit> {
         if !self.may_observe() {
             return None;
         }
         let number = self.observed().take(uid, Instant::now())?;
-        Some(Place { learner: self.clone(), number })
+        Some(Permit { learner: self.clone(), number })
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.learner.observed().all.remove(&self.number);
     }
 }
 
-impl Place {
+impl Permit {
     /// Observes a start to its end, and writes what it showed into the machine's layer; what is one user's own, with that user's
     /// rights into the user's.
     pub fn learn(&self, process: &Process, watch: &Watch) {

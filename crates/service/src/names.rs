@@ -26,7 +26,10 @@ const BYTES_MAX: u64 = 16 << 20;
 const NAME_BYTES: u64 = 1300;
 /// However quiet it is, after this long names are looked up again.
 const ROUND_EVERY: Duration = Duration::from_secs(600);
+
 /// The names of known programs.
+///
+/// Lock order: `rounds`, `last`, then the library's or the crew's.
 #[derive(Debug)]
 pub struct Names {
     library: Arc<Library>,
@@ -34,6 +37,7 @@ pub struct Names {
     crew: Crew,
     rounds: Mutex<Rounds>,
     is_wanted: AtomicBool,
+    /// When the last round began, and how often names had been forgotten by then.
     last: Mutex<(Option<Instant>, Option<u64>)>,
 }
 

@@ -2,6 +2,7 @@
 //! this one needs is learned.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,10 +15,11 @@ use prepage_prefetch::config::Config;
 use prepage_prefetch::memory::Budget;
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{StoreError, Stores};
+use prepage_sys::new_file::write_at;
 use prepage_sys::rights::Assumed;
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::{Device, willneed_pages};
+use crate::blocks::{BlockDevice, willneed_pages};
 use crate::early::{self, Early};
 use crate::library::{home, of_user};
 use crate::notify;
@@ -127,7 +129,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let is_learning = options.learn && config.learn;
     let device = match &mut early {
         Some(early) => early.device.take(),
-        None if subject == Subject::Boot => Device::of(Path::new("/")).ok().flatten(),
+        None if subject == Subject::Boot => BlockDevice::of(Path::new("/")).ok().flatten(),
         None => None,
     };
     let willneed_pages =
@@ -252,12 +254,7 @@ pub(crate) fn profile(subject: Subject, stores: &Stores) -> Result<Option<Profil
 fn write(report: &PeriodReport, directory: &Path) {
     let Ok(bytes) = serde_json::to_vec(report) else { return };
     let Ok(directory) = fs::File::open(directory) else { return };
-    let _ = prepage_profiles::replacement::write_at(
-        std::os::fd::AsFd::as_fd(&directory),
-        Path::new(REPORT),
-        0o644,
-        &bytes,
-    );
+    let _ = write_at(directory.as_fd(), Path::new(REPORT), 0o644, &bytes);
 }
 
 fn pages(observation: &Observation) -> u64 {

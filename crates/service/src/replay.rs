@@ -15,7 +15,7 @@ use prepage_prefetch::launch::LaunchOptions;
 use prepage_prefetch::memory::Budget;
 use prepage_sys::rights::Rights;
 
-use crate::blocks::{Blocks, Device};
+use crate::blocks::{BlockDevice, Blocks};
 use crate::opened::OwnUses;
 
 /// Holes up to this many pages are read over, among files' pages and among blocks: 64 KiB. A machine on which a boot waits for the disk has
@@ -60,7 +60,7 @@ pub struct Known<'a> {
     /// The files of the last ones.
     pub profile: Option<Profile>,
     /// What of the root's device.
-    pub blocks: Option<(&'a Device, Blocks)>,
+    pub blocks: Option<(&'a BlockDevice, Blocks)>,
 }
 
 impl Replay {

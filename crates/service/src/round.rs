@@ -16,7 +16,7 @@ pub const HANGING_MAX: usize = 8;
 /// Those that may wait for what one user expects: who mounts file systems that never answer has nothing more brought in.
 const OF_A_USER_MAX: usize = 2;
 /// File systems that are left out at once; the oldest go first.
-const PLACES_MAX: usize = 64;
+const HANGS_MAX: usize = 64;
 
 /// A round: what its thread is at, for whoever looks whether it hangs.
 #[derive(Debug, Default)]
@@ -79,12 +79,12 @@ impl Drop for Looking<'_> {
 pub struct Rounds {
     /// The one under way.
     now: Weak<Round>,
-    places: Vec<Place>,
+    hangs: Vec<Hang>,
 }
 
 /// Where a round hung.
 #[derive(Debug)]
-struct Place {
+struct Hang {
     below: PathBuf,
     uid: u32,
     since: Instant,
@@ -92,7 +92,7 @@ struct Place {
     round: Weak<Round>,
 }
 
-impl Place {
+impl Hang {
     fn is_waited_for(&self) -> bool {
         self.round.strong_count() > 0
     }
@@ -115,8 +115,8 @@ pub enum Next {
 impl Rounds {
     /// Whether another round is to begin at `now`.
     pub fn next(&mut self, now: Instant) -> Next {
-        self.places
-            .retain(|place| place.is_waited_for() || now.saturating_duration_since(place.since) < LEFT_OUT);
+        self.hangs
+            .retain(|hang| hang.is_waited_for() || now.saturating_duration_since(hang.since) < LEFT_OUT);
         let mut hangs = false;
         if let Some(round) = self.now.upgrade() {
             let At { uid, path, since } = lock(&round.at).clone();
@@ -124,20 +124,15 @@ impl Rounds {
                 return Next::Wait;
             }
             (hangs, self.now) = (true, Weak::new());
-            if self.places.len() >= PLACES_MAX {
-                self.places.remove(0);
+            if self.hangs.len() >= HANGS_MAX {
+                self.hangs.remove(0);
             }
-            self.places.push(Place {
-                below: place_of(&path),
-                uid,
-                since: now,
-                round: Arc::downgrade(&round),
-            });
+            self.hangs.push(Hang { below: place_of(&path), uid, since: now, round: Arc::downgrade(&round) });
         }
         if self.hanging(|_| true) >= HANGING_MAX {
             return Next::Wait;
         }
-        let left_out = self.places.iter().map(|place| place.below.clone()).collect();
+        let left_out = self.hangs.iter().map(|hang| hang.below.clone()).collect();
         let round = Arc::new(Round { left_out, at: Mutex::default() });
         self.now = Arc::downgrade(&round);
         Next::Begin { round, hangs }
@@ -145,11 +140,11 @@ impl Rounds {
 
     /// Whether as many rounds hang as may at what user `uid` expects.
     pub fn is_too_much_of(&self, uid: u32) -> bool {
-        self.hanging(|place| place.uid == uid) >= OF_A_USER_MAX
+        self.hanging(|hang| hang.uid == uid) >= OF_A_USER_MAX
     }
 
-    fn hanging(&self, counts: impl Fn(&Place) -> bool) -> usize {
-        self.places.iter().filter(|place| place.is_waited_for() && counts(place)).count()
+    fn hanging(&self, counts: impl Fn(&Hang) -> bool) -> usize {
+        self.hangs.iter().filter(|hang| hang.is_waited_for() && counts(hang)).count()
     }
 }
 

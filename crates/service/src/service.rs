@@ -506,10 +506,10 @@ impl Service {
 
     fn observe(&self, process: &Process) {
         let pid = process.context.pid;
-        let Some(place) = self.learner.place(process.starter) else { return };
+        let Some(permit) = self.learner.permit(process.starter) else { return };
         // What a shell or a build starts later is a start of its own.
         self.tree.begin(pid, Kind::Covered, START_WINDOW);
-        place.learn(process, &self.watch);
+        permit.learn(process, &self.watch);
     }
 
     /// Looks at the processes that were started since `since_ticks`: execs were missed.

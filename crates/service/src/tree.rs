@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// More processes than start in any window; where there are more, the oldest are forgotten.
 const STARTS_MAX: usize = 4096;
 
-/// The starts under way.
+/// The starts under way. Lock order: none, there is one lock.
 #[derive(Debug, Default)]
 pub struct Tree {
     starts: Mutex<HashMap<u32, (Kind, Instant)>>,

@@ -9,7 +9,7 @@ use prepage_core::policy::predicted::Predicted;
 use prepage_core::policy::{Policy, PolicyError};
 use prepage_core::profile::Extent;
 
-use crate::device::Device;
+use crate::device::DeviceModel;
 use crate::input::{Input, InputError};
 use crate::layout::ObjectLayout;
 use crate::outcome::Outcome;
@@ -30,7 +30,7 @@ pub struct Contender {
     /// The policy.
     pub policy: Policy,
     /// Where times are estimated.
-    pub device: Option<Device>,
+    pub device: Option<DeviceModel>,
 }
 
 impl Contender {
@@ -79,11 +79,11 @@ pub struct Row<'a> {
     /// Without a device.
     pub plain: &'a Simulated,
     /// On each device.
-    pub timed: Vec<(&'a Device, &'a Simulated)>,
+    pub timed: Vec<(&'a DeviceModel, &'a Simulated)>,
 }
 
 /// The `results` of contenders that came policy by policy: first without a device, then on each of `devices`.
-pub fn rows<'a>(names: &'a [String], devices: &'a [Device], results: &'a [Simulated]) -> Vec<Row<'a>> {
+pub fn rows<'a>(names: &'a [String], devices: &'a [DeviceModel], results: &'a [Simulated]) -> Vec<Row<'a>> {
     let each = results.chunks(1 + devices.len()).zip(names);
     each.map(|(of, name)| Row { name, plain: &of[0], timed: devices.iter().zip(&of[1..]).collect() })
         .collect()

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use prepage_core::quantity::parse_ns;
 
+use crate::description::DescriptionError;
 use crate::outcome::Outcome;
 
 /// Hard faults, reads and pages read, each weighed with a time: whether fewer of the first two outweigh more of the last.
@@ -18,11 +19,6 @@ pub struct CostModel {
     pub page_ns: u64,
 }
 
-/// Text that gives no weights.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a cost; write fault=2us,io=100us,page=4us, any of them, each once")]
-pub struct CostError(String);
-
 impl CostModel {
     /// `faults · fault_ns + reads · io_ns + pages · page_ns`, in nanoseconds.
     pub fn of(&self, outcome: &Outcome) -> u64 {
@@ -32,10 +28,13 @@ impl CostModel {
 }
 
 impl FromStr for CostModel {
-    type Err = CostError;
+    type Err = DescriptionError;
 
-    fn from_str(text: &str) -> Result<Self, CostError> {
-        let error = || CostError(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, DescriptionError> {
+        let error = || {
+            let form = "write fault=2us,io=100us,page=4us, any of them, each once";
+            DescriptionError(format!("`{text}` is not a cost; {form}"))
+        };
         let mut weights = [None; 3];
         for part in text.split(',') {
             let (key, value) = part.split_once('=').ok_or_else(error)?;

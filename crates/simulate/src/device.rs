@@ -6,9 +6,11 @@ use std::str::FromStr;
 use prepage_core::DeviceFigures;
 use prepage_core::quantity::{parse_ns, parse_size};
 
+use crate::description::DescriptionError;
+
 /// A device, in the few numbers its speed follows from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Device {
+pub struct DeviceModel {
     /// Its name, as it was given.
     pub name: String,
     /// From a request to its first byte, head movement not included.
@@ -67,45 +69,33 @@ pub const NAMES: [(&str, &str); 5] = [
 pub const OPTIONS: &str =
     "latency=TIME, bandwidth=SIZE, depth=N, iops=N (say network:latency=2ms,bandwidth=100M)";
 
-/// The device description cannot be parsed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeviceError {
-    /// Nothing is called so.
-    #[error("no device is called `{name}`; there are {} and calibrated", NAMES.map(|(name, _)| name).join(", "))]
-    Unknown {
-        /// What was given.
-        name: String,
-    },
-    /// The device has no such option, or the option no such value.
-    #[error("device option `{option}` is not understood; there are {OPTIONS}")]
-    Option {
-        /// What was given.
-        option: String,
-    },
-}
+impl FromStr for DeviceModel {
+    type Err = DescriptionError;
 
-impl FromStr for Device {
-    type Err = DeviceError;
-
-    fn from_str(text: &str) -> Result<Self, DeviceError> {
+    fn from_str(text: &str) -> Result<Self, DescriptionError> {
         let (name, options) = text.split_once(':').unwrap_or((text, ""));
-        let mut device = Self::named(name).ok_or_else(|| DeviceError::Unknown { name: name.to_owned() })?;
+        let unknown = || {
+            let names = NAMES.map(|(name, _)| name).join(", ");
+            DescriptionError(format!("no device is called `{name}`; there are {names} and calibrated"))
+        };
+        let mut device = Self::named(name).ok_or_else(unknown)?;
         device.name = text.to_owned();
         for option in options.split(',').filter(|option| !option.is_empty()) {
-            device.set(option).ok_or_else(|| DeviceError::Option { option: option.to_owned() })?;
+            device.set(option).ok_or_else(|| {
+                DescriptionError(format!("device option `{option}` is not understood; there are {OPTIONS}"))
+            })?;
         }
         Ok(device)
     }
 }
 
-impl fmt::Display for Device {
+impl fmt::Display for DeviceModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
 }
 
-impl Device {
+impl DeviceModel {
     /// A device of independent requests.
     pub fn new(name: &str, latency_ns: u64, bytes_per_s: u64, depth: u32) -> Self {
         Self {
@@ -183,10 +173,10 @@ mod tests {
 
     #[test]
     fn options_change_a_device_and_mistakes_are_reported() {
-        let device: Device = "network:latency=2ms,bandwidth=100M,depth=8,iops=500".parse().unwrap();
+        let device: DeviceModel = "network:latency=2ms,bandwidth=100M,depth=8,iops=500".parse().unwrap();
         assert_eq!((device.latency_ns, device.bytes_per_s), (2_000_000, 100 << 20));
         assert_eq!((device.depth, device.requests_per_s), (8, 500));
-        assert!("floppy".parse::<Device>().unwrap_err().to_string().contains("flash"));
+        assert!("floppy".parse::<DeviceModel>().unwrap_err().to_string().contains("flash"));
         for text in [
             "flash:speed=3",
             "flash:depth=0",
@@ -196,7 +186,7 @@ mod tests {
             "hdd:depth=8",
             "flash:iops=9999999999",
         ] {
-            assert!(text.parse::<Device>().is_err(), "{text}");
+            assert!(text.parse::<DeviceModel>().is_err(), "{text}");
         }
     }
 }

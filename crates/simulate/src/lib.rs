@@ -49,6 +49,7 @@
 #[cfg(feature = "files")]
 pub mod comparison;
 pub mod cost;
+mod description;
 pub mod device;
 mod entry;
 pub mod forks;
@@ -75,7 +76,8 @@ mod trace_touches;
 #[cfg(feature = "files")]
 pub use comparison::{Contender, Options, Row, Simulated, compare, rows};
 pub use cost::CostModel;
-pub use device::Device;
+pub use description::DescriptionError;
+pub use device::DeviceModel;
 #[cfg(feature = "files")]
 pub use input::{Input, InputError};
 pub use layout::Layout;

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use prepage_core::{PAGE_SIZE, PageIndex};
 
+use crate::description::DescriptionError;
 use crate::pattern::Pattern;
 
 /// Pages of the modelled code section.
@@ -50,19 +51,10 @@ pub struct ModelTouches {
     pub sweeps: Option<u64>,
 }
 
-/// Text that names no model.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is not a model; there are code:SEED, file:random:SEED, file:sequential and file:stride-SIZE with SIZE a multiple of 4k; ,pages=N after a file's changes its length"
-)]
-pub struct ModelError {
-    text: String,
-}
-
 impl FromStr for Model {
-    type Err = ModelError;
+    type Err = DescriptionError;
 
-    fn from_str(text: &str) -> Result<Self, ModelError> {
+    fn from_str(text: &str) -> Result<Self, DescriptionError> {
         let seed = |text: &str| {
             text.strip_prefix(':').map_or(text.is_empty().then_some(1), |seed| seed.parse().ok())
         };
@@ -82,7 +74,12 @@ impl FromStr for Model {
             Some(text) => file(text),
             None => text.strip_prefix("code").and_then(seed).map(|seed| Self::Code { seed }),
         };
-        model.ok_or_else(|| ModelError { text: text.to_owned() })
+        model.ok_or_else(|| {
+            DescriptionError(format!(
+                "`{text}` is not a model; there are code:SEED, file:random:SEED, file:sequential and file:stride-SIZE with SIZE a \
+                 multiple of 4k; ,pages=N after a file's changes its length"
+            ))
+        })
     }
 }
 

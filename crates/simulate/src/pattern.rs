@@ -9,6 +9,8 @@ use prepage_core::quantity::parse_size;
 use prepage_core::random::mix;
 use prepage_core::{PAGE_SIZE, PageIndex};
 
+use crate::description::DescriptionError;
+
 /// The order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
@@ -23,15 +25,6 @@ pub enum Pattern {
         /// From one access to the next; at least 1.
         pages: u64,
     },
-}
-
-/// Text that names no pattern.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{text:?} is not a pattern: random, sequential, or stride-SIZE with SIZE a multiple of 4k (stride-256k)"
-)]
-pub struct PatternError {
-    text: String,
 }
 
 impl Pattern {
@@ -142,9 +135,9 @@ impl fmt::Display for Pattern {
 }
 
 impl FromStr for Pattern {
-    type Err = PatternError;
+    type Err = DescriptionError;
 
-    fn from_str(text: &str) -> Result<Self, PatternError> {
+    fn from_str(text: &str) -> Result<Self, DescriptionError> {
         let stride = |size: &str| {
             let bytes = parse_size(size)?;
             (bytes > 0 && bytes % PAGE_SIZE == 0).then_some(Self::Stride { pages: bytes / PAGE_SIZE })
@@ -152,10 +145,11 @@ impl FromStr for Pattern {
         match text {
             "random" => Ok(Self::Random),
             "sequential" => Ok(Self::Sequential),
-            _ => text
-                .strip_prefix("stride-")
-                .and_then(stride)
-                .ok_or_else(|| PatternError { text: text.to_owned() }),
+            _ => text.strip_prefix("stride-").and_then(stride).ok_or_else(|| {
+                DescriptionError(format!(
+                    "{text:?} is not a pattern: random, sequential, or stride-SIZE with SIZE a multiple of 4k (stride-256k)"
+                ))
+            }),
         }
     }
 }

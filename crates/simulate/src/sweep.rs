@@ -1,25 +1,15 @@
 //! One policy with a row of sizes.
 
-use prepage_core::policy::{Policy, PolicyError};
+use prepage_core::policy::Policy;
 
-/// A sweep that cannot be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SweepError {
-    /// The text is not of the form NAME:FIRST..LAST.
-    #[error("`{0}` is not a sweep; it is written aligned:4..512")]
-    Form(String),
-    /// A step of the sweep does not name a policy.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-}
+use crate::description::DescriptionError;
 
 /// The policies of `text`: `aligned:4..512` is aligned:4, aligned:8, aligned:16 … aligned:512, each twice the last.
 ///
 /// # Errors
 /// Text without two ends, ends that are no numbers or in the wrong order, names of no policy.
-pub fn sweep(text: &str) -> Result<Vec<String>, SweepError> {
-    let form = || SweepError::Form(text.to_owned());
+pub fn sweep(text: &str) -> Result<Vec<String>, DescriptionError> {
+    let form = || DescriptionError(format!("`{text}` is not a sweep; it is written aligned:4..512"));
     let (before, last) = text.split_once("..").ok_or_else(form)?;
     let digits = before.len() - before.bytes().rev().take_while(u8::is_ascii_digit).count();
     let (stem, first) = before.split_at(digits);
@@ -31,8 +21,10 @@ pub fn sweep(text: &str) -> Result<Vec<String>, SweepError> {
     sizes
         .map(|size| {
             let policy = format!("{stem}{size}");
-            policy.parse::<Policy>()?;
-            Ok(policy)
+            match policy.parse::<Policy>() {
+                Ok(_) => Ok(policy),
+                Err(error) => Err(DescriptionError(error.to_string())),
+            }
         })
         .collect()
 }

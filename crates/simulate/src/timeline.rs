@@ -2,7 +2,7 @@
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
-use crate::device::{Ahead, Device};
+use crate::device::{Ahead, DeviceModel};
 use crate::replay::ObjectIndex;
 
 /// Where objects lie: each from a multiple of this many bytes on, one after the other.
@@ -11,7 +11,7 @@ const OBJECT_SPACING_BYTES: u64 = 1 << 30;
 /// Time as it passes for the program and the device.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    device: Device,
+    device: DeviceModel,
     now_ns: u64,
     /// Of it: spent in faults.
     fault_ns: u64,
@@ -45,7 +45,7 @@ struct Unit {
 impl Timeline {
     /// Time on a device nothing was asked of. Faults cost the program `soft_fault_ns` and `hard_fault_ns` besides
     /// waiting.
-    pub fn new(device: Device, soft_fault_ns: u64, hard_fault_ns: u64) -> Self {
+    pub fn new(device: DeviceModel, soft_fault_ns: u64, hard_fault_ns: u64) -> Self {
         let servers = if device.ahead.is_some() { 1 } else { device.depth.max(1) as usize };
         Self {
             device,
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_buffer_of_no_units_holds_nothing() {
-        let mut device: Device = "hdd".parse().unwrap();
+        let mut device: DeviceModel = "hdd".parse().unwrap();
         device.ahead.as_mut().unwrap().units = 0;
         let mut time = Timeline::new(device, 0, 0);
         time.place(1000);

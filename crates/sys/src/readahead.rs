@@ -120,12 +120,6 @@ pub fn in_force() -> Vec<u64> {
     values.into_iter().collect()
 }
 
-/// The read-ahead of the file system on `device` (`st_dev`), in KiB; `None` where it has none.
-pub fn of_device(device: u64) -> Option<u64> {
-    let setting = setting_of(rustix::fs::major(device), rustix::fs::minor(device))?;
-    fs::read_to_string(setting).ok()?.trim().parse().ok()
-}
-
 /// The files that hold the read-ahead of the devices below mounted file systems, each once.
 fn settings() -> io::Result<Vec<PathBuf>> {
     let setting = |mount: Mount| setting_of((mount.device >> 20) as u32, mount.device as u32 & 0xf_ffff);

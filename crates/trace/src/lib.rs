@@ -62,6 +62,6 @@ pub use recorder::{
     Call, ExactSource, LeftRunning, Prepare, RecordError, RecordOptions, Recorded, Recorder, Scope,
 };
 pub use space::{AddressSpaces, Mapping, Mappings, Resolved};
-pub use stream::{Counts, Stream, now_ns};
+pub use stream::{KernelCounts, Stream, now_ns};
 pub use summary::Summary;
 pub use tables::Tables;

@@ -67,7 +67,7 @@ struct Uncounted {
 
 /// What the kernel counted, whether or not a record of it found room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct KernelCounts {
     /// Faults that ended without a read from a device.
     pub minor: u64,
     /// Faults that ended after one.
@@ -151,8 +151,8 @@ impl Stream {
     }
 
     /// What the kernel counted until now.
-    pub fn counts(&self) -> Result<Counts, PerfError> {
-        let mut counts = Counts::default();
+    pub fn counts(&self) -> Result<KernelCounts, PerfError> {
+        let mut counts = KernelCounts::default();
         let mut lost_known = true;
         let owners = self.rings.iter().map(|ring| (ring.source, &ring.owner));
         for (source, event) in owners.chain(self.others.iter().map(|(source, event)| (*source, event))) {

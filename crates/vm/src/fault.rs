@@ -53,7 +53,7 @@ pub(crate) enum Context {
 
 /// How a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum FaultOutcome {
     /// So many pages were resolved together.
     Mapped(FaultClass, u64),
     /// The page was brought in and taken away again before it was mapped: the touch is repeated, and faults again.
@@ -86,7 +86,7 @@ pub(crate) fn now_ns() -> u64 {
 
 impl Fault<'_> {
     /// Serves the fault and writes down how it ended.
-    pub(crate) fn serve(mut self) -> Outcome {
+    pub(crate) fn serve(mut self) -> FaultOutcome {
         // Of the map's slot: to enter it and to leave.
         self.account.tally.shared_atomics += 2;
         let map = self.map;
@@ -104,7 +104,7 @@ impl Fault<'_> {
         outcome
     }
 
-    fn resolve(&mut self, place: &Place<'_>, frames: &Frames) -> Outcome {
+    fn resolve(&mut self, place: &Place<'_>, frames: &Frames) -> FaultOutcome {
         let page = place.page;
         let mut waited = false;
         loop {
@@ -117,18 +117,18 @@ impl Fault<'_> {
                             if read_on {
                                 self.ask_to_read_on(place, frames);
                             }
-                            return Outcome::Mapped(FaultClass::Cached, pages);
+                            return FaultOutcome::Mapped(FaultClass::Cached, pages);
                         }
                         // Its frame was taken away meanwhile.
                         Ok(Shown::Away) => {}
-                        Ok(Shown::Changing) => return Outcome::Again,
-                        Ok(Shown::Gone) => return Outcome::Gone,
-                        Err(error) => return Outcome::Failed(reason::of_errno(error.raw_os_error())),
+                        Ok(Shown::Changing) => return FaultOutcome::Again,
+                        Ok(Shown::Gone) => return FaultOutcome::Gone,
+                        Err(error) => return FaultOutcome::Failed(reason::of_errno(error.raw_os_error())),
                     }
                 }
                 Seen::Filling if self.context == Context::Handler => {
                     if self.list(place, frames) {
-                        return Outcome::Later;
+                        return FaultOutcome::Later;
                     }
                 }
                 Seen::Filling => {
@@ -136,13 +136,13 @@ impl Fault<'_> {
                     self.account.tally.shared_atomics += 1;
                     waited = true;
                     if let Seen::Failed(code) = frames.pages.wait(page) {
-                        return Outcome::Failed(code);
+                        return FaultOutcome::Failed(code);
                     }
                 }
-                Seen::Failed(code) if waited => return Outcome::Failed(code),
+                Seen::Failed(code) if waited => return FaultOutcome::Failed(code),
                 // It was shadowed, and forgotten, since this fault looked: the next look finds what is there now.
                 Seen::Absent | Seen::Failed(_) if matches!(frames.bytes, Bytes::Frozen) => {
-                    return Outcome::Repeat(FaultClass::Cached, 0);
+                    return FaultOutcome::Repeat(FaultClass::Cached, 0);
                 }
                 // Of a page that failed this is a later touch: the source may have recovered.
                 Seen::Absent | Seen::Failed(_) => {
@@ -192,7 +192,13 @@ impl Fault<'_> {
     }
 
     /// The page is claimed for this fault: fills the claim, or has it filled, and maps it.
-    fn hard(&mut self, place: &Place<'_>, frames: &Frames, claim: Claim, mark: Option<PageIndex>) -> Outcome {
+    fn hard(
+        &mut self,
+        place: &Place<'_>,
+        frames: &Frames,
+        claim: Claim,
+        mark: Option<PageIndex>,
+    ) -> FaultOutcome {
         self.account.tally.hard += 1;
         self.account.tally.reads += 1;
         let vm = &self.map.vm;
@@ -223,64 +229,64 @@ impl Fault<'_> {
                     vm.jobs.push_from_signal(Job::Fill { object, claim, wanted, then: Then::Wake });
                 }
                 if let Seen::Failed(code) = frames.pages.wait(place.page) {
-                    return Outcome::Failed(code);
+                    return FaultOutcome::Failed(code);
                 }
                 // Pages are published in order; the cluster is mapped when the last of it is there.
                 frames.pages.wait(PageIndex(read.end().0 - 1));
                 return self.show_hard(place, frames, read);
             }
         };
-        if filled.told.listed {
+        if filled.waiters.listed {
             vm.jobs.serve_listed_soon();
         }
         match filled.outcome {
             // What was unwired again meanwhile faults once more.
             Ok(read) if by.shows => {
                 self.map.showed(read.len(), &mut self.account);
-                Outcome::Mapped(FaultClass::Disk, read.len())
+                FaultOutcome::Mapped(FaultClass::Disk, read.len())
             }
             Ok(read) => self.show_hard(place, frames, read),
-            Err(code) => Outcome::Failed(code),
+            Err(code) => FaultOutcome::Failed(code),
         }
     }
 
     /// Has a thread read what is claimed, and end this fault.
-    fn hand_over(&mut self, place: &Place<'_>, claim: Claim, wanted: Wanted) -> Outcome {
+    fn hand_over(&mut self, place: &Place<'_>, claim: Claim, wanted: Wanted) -> FaultOutcome {
         let then = Then::Map { at: self.at, touch: self.touch };
         self.map.vm.jobs.push(Job::Fill { object: Arc::clone(place.object), claim, wanted, then });
-        Outcome::Later
+        FaultOutcome::Later
     }
 
-    fn show_hard(&mut self, place: &Place<'_>, frames: &Frames, read: PageRange) -> Outcome {
+    fn show_hard(&mut self, place: &Place<'_>, frames: &Frames, read: PageRange) -> FaultOutcome {
         match self.map.show_read(place, frames, read, &mut self.account) {
-            Ok(Shown::Pages(_)) => Outcome::Mapped(FaultClass::Disk, read.len()),
-            Ok(Shown::Away) => Outcome::Repeat(FaultClass::Disk, read.len()),
-            Ok(Shown::Changing) => Outcome::Again,
-            Ok(Shown::Gone) => Outcome::Gone,
-            Err(error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
+            Ok(Shown::Pages(_)) => FaultOutcome::Mapped(FaultClass::Disk, read.len()),
+            Ok(Shown::Away) => FaultOutcome::Repeat(FaultClass::Disk, read.len()),
+            Ok(Shown::Changing) => FaultOutcome::Again,
+            Ok(Shown::Gone) => FaultOutcome::Gone,
+            Err(error) => FaultOutcome::Failed(reason::of_errno(error.raw_os_error())),
         }
     }
 
     /// Writes down how the fault ended. In handler mode a thread whose page cannot be had gets SIGBUS.
-    fn finish(&mut self, place: &Place<'_>, outcome: Outcome) {
+    fn finish(&mut self, place: &Place<'_>, outcome: FaultOutcome) {
         let (map, vm, touch) = (self.map, &self.map.vm, &self.touch);
         let by_handler = map.space.mode == Mode::Handler;
         let (class, cluster_pages) = match outcome {
-            Outcome::Mapped(class, pages) => (class, pages),
-            Outcome::Repeat(class, pages) => {
+            FaultOutcome::Mapped(class, pages) => (class, pages),
+            FaultOutcome::Repeat(class, pages) => {
                 if by_handler {
                     // Nothing else wakes the thread: no call has mapped its page.
                     map.wake(touch.page);
                 }
                 (class, pages)
             }
-            Outcome::Later | Outcome::Again | Outcome::Gone => {
-                if by_handler && outcome != Outcome::Later {
+            FaultOutcome::Later | FaultOutcome::Again | FaultOutcome::Gone => {
+                if by_handler && outcome != FaultOutcome::Later {
                     map.wake(touch.page);
                 }
                 return vm.figures.settle(&mut self.account);
             }
-            Outcome::Failed(code) => {
+            FaultOutcome::Failed(code) => {
                 self.account.tally.failed += 1;
                 vm.failures.keep(place.object.id, place.page, touch.address, code);
                 place.object.mention();
@@ -335,7 +341,7 @@ pub(crate) fn finish_read(
     let frames = place.frames().expect("zeros are never read");
     let outcome = match outcome {
         Ok(read) => fault.show_hard(&place, frames, read),
-        Err(code) => Outcome::Failed(code),
+        Err(code) => FaultOutcome::Failed(code),
     };
     fault.finish(&place, outcome);
 }
@@ -381,7 +387,7 @@ pub(crate) fn serve_listed(jobs: &Jobs) {
         let mut fault = Fault { map: &map, at, touch, context: Context::Handler, account };
         match place.frames().map(|frames| frames.pages.see(place.page)) {
             // It waited for this.
-            Some(Seen::Failed(code)) => fault.finish(&place, Outcome::Failed(code)),
+            Some(Seen::Failed(code)) => fault.finish(&place, FaultOutcome::Failed(code)),
             _ => drop(fault.serve()),
         }
     }

@@ -9,7 +9,7 @@ use crate::buffers::{BUFFER_PAGES, Buffer};
 use crate::frame_count::{Never, Reserve};
 use crate::map::MapCore;
 use crate::object::{Frames, ObjectCore};
-use crate::pages::{Claim, Told};
+use crate::pages::{Claim, Waiters};
 use crate::reason;
 use crate::request::Priority;
 use crate::segment::Place;
@@ -54,7 +54,7 @@ pub(crate) struct FaultMap<'a> {
 pub(crate) struct Filled {
     /// The pages that are resident now; or why `needed` is not.
     pub(crate) outcome: Result<PageRange, u16>,
-    pub(crate) told: Told,
+    pub(crate) waiters: Waiters,
 }
 
 impl Wanted {
@@ -81,7 +81,7 @@ pub(crate) fn reserve(
     object: &ObjectCore,
     claim: &mut Claim,
     wanted: Wanted,
-    told: &mut Told,
+    waiters: &mut Waiters,
     account: &mut Account,
 ) -> Result<(), u16> {
     let pool = object.vm.pool.core();
@@ -93,7 +93,7 @@ pub(crate) fn reserve(
     }
     // Others may need what is claimed, and it takes a while.
     let most = pool.frames.most_at_once();
-    told.listed |= claim.narrow(wanted.some_of(claim.range(), most)).listed;
+    waiters.listed |= claim.narrow(wanted.some_of(claim.range(), most)).listed;
     let patience = pool.patience(object.vm.options.read_deadline);
     let (got, waited) = pool.frames.reserve_or_wait(claim.range().len(), patience);
     account.tally.frame_waits += u64::from(waited);
@@ -101,7 +101,7 @@ pub(crate) fn reserve(
         Ok(frames) => wanted.some_of(claim.range(), frames),
         Err(Never) => wanted.alone(),
     };
-    told.listed |= claim.narrow(keep).listed;
+    waiters.listed |= claim.narrow(keep).listed;
     got.map(drop).map_err(|Never| reason::NO_FRAMES)
 }
 
@@ -111,15 +111,15 @@ pub(crate) fn give_up(
     claim: Claim,
     wanted: Wanted,
     code: u16,
-    mut told: Told,
+    mut waiters: Waiters,
     account: &mut Account,
 ) -> Filled {
-    told.listed |= match wanted.priority {
+    waiters.listed |= match wanted.priority {
         Priority::Ahead => claim.release().listed,
         _ => claim.fail(code).listed,
     };
     object.vm.figures.settle(account);
-    Filled { outcome: Err(code), told }
+    Filled { outcome: Err(code), waiters }
 }
 
 /// The frames of `claim` hold its bytes: publishes them.
@@ -128,12 +128,12 @@ pub(crate) fn commit(
     frames: &Frames,
     mut claim: Claim,
     wanted: Wanted,
-    mut told: Told,
+    mut waiters: Waiters,
     account: &mut Account,
 ) -> Filled {
     let range = claim.range();
-    told.listed |= commit_first(object, frames, &mut claim, range.len(), wanted, account).listed;
-    Filled { outcome: Ok(range), told }
+    waiters.listed |= commit_first(object, frames, &mut claim, range.len(), wanted, account).listed;
+    Filled { outcome: Ok(range), waiters }
 }
 
 /// The frames of the first `pages` pages of `claim` hold their bytes: publishes them.
@@ -144,7 +144,7 @@ fn commit_first(
     pages: u64,
     wanted: Wanted,
     account: &mut Account,
-) -> Told {
+) -> Waiters {
     let start = claim.range().start();
     let pool = object.vm.pool.core();
     object.came(frames, pages);
@@ -154,9 +154,9 @@ fn commit_first(
     account.tally.shared_atomics += pages + 4;
     // Before others can see the pages: figures are never behind what a thread knows.
     object.vm.figures.settle(account);
-    let told = claim.publish(pages, wanted.mark);
+    let waiters = claim.publish(pages, wanted.mark);
     pool.frames.published();
-    told
+    waiters
 }
 
 /// A read of all of `claim` failed: what is left to be tried of it. A bad neighbour does no harm to a page that is needed,
@@ -166,14 +166,14 @@ pub(crate) fn after_failure(
     mut claim: Claim,
     wanted: Wanted,
     code: u16,
-    told: &mut Told,
+    waiters: &mut Waiters,
     account: &mut Account,
 ) -> Option<Claim> {
     let range = claim.range();
     let keep = match wanted.priority {
         Priority::Ahead => {
             object.vm.release_frames(range.len());
-            told.listed |= claim.release().listed;
+            waiters.listed |= claim.release().listed;
             object.vm.figures.settle(account);
             return None;
         }
@@ -181,14 +181,14 @@ pub(crate) fn after_failure(
             object.vm.release_frames(1);
             account.tally.pages_failed += 1;
             object.vm.figures.settle(account);
-            told.listed |= claim.fail(code).listed;
+            waiters.listed |= claim.fail(code).listed;
             return None;
         }
         Priority::Demand => wanted.alone(),
         Priority::Wanted => PageRange::new(range.start(), PageIndex(range.start().0 + range.len() / 2)),
     };
     object.vm.release_frames(range.len() - keep.len());
-    told.listed |= claim.narrow(keep).listed;
+    waiters.listed |= claim.narrow(keep).listed;
     Some(claim)
 }
 
@@ -203,9 +203,9 @@ pub(crate) fn fill_local(
     mut by: Option<&mut FaultMap<'_>>,
     account: &mut Account,
 ) -> Filled {
-    let mut told = Told::default();
-    if let Err(code) = reserve(object, &mut claim, wanted, &mut told, account) {
-        return give_up(object, claim, wanted, code, told, account);
+    let mut waiters = Waiters::default();
+    if let Err(code) = reserve(object, &mut claim, wanted, &mut waiters, account) {
+        return give_up(object, claim, wanted, code, waiters, account);
     }
     // A panic on the way leaves the claim failed for this reason.
     claim.will_fail(reason::PANICKED);
@@ -216,17 +216,17 @@ pub(crate) fn fill_local(
         && (!file.direct || wanted.ahead_of.is_some())
     {
         let mut filled = fill_in_parts(object, frames, file, claim, wanted, &mut buffer, account);
-        filled.told.listed |= told.listed;
+        filled.waiters.listed |= waiters.listed;
         object.vm.buffers.give(buffer);
         return filled;
     }
     let filled = loop {
         let range = claim.range();
         match read(object, frames, file, range, wanted, by.as_deref_mut(), &mut buffer) {
-            Ok(()) => break commit(object, frames, claim, wanted, told, account),
-            Err(code) => match after_failure(object, claim, wanted, code, &mut told, account) {
+            Ok(()) => break commit(object, frames, claim, wanted, waiters, account),
+            Err(code) => match after_failure(object, claim, wanted, code, &mut waiters, account) {
                 Some(rest) => claim = rest,
-                None => break Filled { outcome: Err(code), told },
+                None => break Filled { outcome: Err(code), waiters },
             },
         }
         wanted.needed = wanted.needed_in(claim.range());
@@ -249,7 +249,7 @@ fn fill_in_parts(
     let whole = claim.range();
     // A direct read is one request.
     let part_pages = if file.direct { BUFFER_PAGES } else { PART_PAGES };
-    let mut told = Told::default();
+    let mut waiters = Waiters::default();
     let is_long = whole.len() >= HUGE_FROM;
     if file.direct {
         if is_long {
@@ -265,15 +265,16 @@ fn fill_in_parts(
         let part = PageRange::new(start, PageIndex((start.0 + part_pages).min(whole.end().0)));
         match read_part(object, frames, file, part, wanted, buffer, account) {
             Ok(()) => {
-                told.listed |= commit_first(object, frames, &mut claim, part.len(), wanted, account).listed;
+                waiters.listed |=
+                    commit_first(object, frames, &mut claim, part.len(), wanted, account).listed;
             }
             Err(code) => {
-                after_failure(object, claim, wanted, code, &mut told, account);
-                return Filled { outcome: Err(code), told };
+                after_failure(object, claim, wanted, code, &mut waiters, account);
+                return Filled { outcome: Err(code), waiters };
             }
         }
     }
-    Filled { outcome: Ok(whole), told }
+    Filled { outcome: Ok(whole), waiters }
 }
 
 fn read_part(
@@ -324,7 +325,7 @@ pub(crate) fn fill_cached(
         && frames.verify(range.start(), bytes).and_then(|()| frames.write(range, bytes)).is_ok();
     buffers.give(buffer);
     if outcome {
-        return Ok(commit(object, frames, claim, wanted, Told::default(), account));
+        return Ok(commit(object, frames, claim, wanted, Waiters::default(), account));
     }
     object.vm.release_frames(range.len());
     Err(claim)

@@ -142,12 +142,12 @@ fn work(space: &Space, shared: &Shared, index: usize) {
             && let Some(cpu) = cpu_of_thread(message.tid)
         {
             match looks.saw(cpu == own) {
-                Place::Right => {}
-                Place::Busy if shared.cpus.len() <= ALL_WAIT => {
+                CpuMatch::Right => {}
+                CpuMatch::Busy if shared.cpus.len() <= ALL_WAIT => {
                     shared.cpus.iter().for_each(|&cpu| shared.call(cpu));
                 }
-                Place::Other | Place::Busy => shared.call(cpu),
-                Place::Wrong => {
+                CpuMatch::Other | CpuMatch::Busy => shared.call(cpu),
+                CpuMatch::Wrong => {
                     shared.call(cpu);
                     shared.rest(index);
                 }
@@ -185,7 +185,7 @@ struct Looks {
 
 /// Where a thread is that answers messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum CpuMatch {
     /// On the CPU of the fault.
     Right,
     /// On another.
@@ -213,22 +213,22 @@ impl Looks {
     }
 
     /// What it saw: a fault on its own CPU or another.
-    fn saw(&mut self, own: bool) -> Place {
+    fn saw(&mut self, own: bool) -> CpuMatch {
         (self.own, self.others) = if own { (self.own + 1, 0) } else { (0, self.others + 1) };
         let answered = std::mem::replace(&mut self.answered, 0);
         if self.waited_ns() > BUSY_NS * u64::from(answered) {
             (self.own, self.others, self.left) = (0, 0, LOOK);
-            return Place::Busy;
+            return CpuMatch::Busy;
         }
         if own {
-            return Place::Right;
+            return CpuMatch::Right;
         }
         self.left = LOOK;
         if self.others < STRAY {
-            return Place::Other;
+            return CpuMatch::Other;
         }
         self.others = 0;
-        Place::Wrong
+        CpuMatch::Wrong
     }
 
     /// How long the thread has waited for its CPU since the last look; 0 where the kernel does not tell.

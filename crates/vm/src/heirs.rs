@@ -56,7 +56,7 @@ pub(crate) struct Heirs {
 /// Lock legend: (a) atomic; `queue` is one of atomics.
 #[derive(Debug)]
 struct Shared {
-    queue: ArrayQueue<Told>,
+    queue: ArrayQueue<ServerMessage>,
     /// (a) Counts what is put into the queue; the server sleeps on it.
     bell: AtomicU32,
     /// (a) 1 once the first reader reads.
@@ -71,7 +71,7 @@ struct Shared {
 
 /// What the server is told.
 #[derive(Debug)]
-enum Told {
+enum ServerMessage {
     Fault(Arc<Space>, Message),
     Forked(Arc<Space>, OwnedFd),
     /// The child has ended.
@@ -135,16 +135,16 @@ impl VmCore {
 
     /// Children inherit `map` from here on.
     pub(crate) fn bequeath(&self, map: &Arc<MapCore>) {
-        self.tell_server(Told::Made(Arc::clone(map)));
+        self.tell_server(ServerMessage::Made(Arc::clone(map)));
     }
 
     /// Children do not inherit the map with the number `id` any more. Those that were forked before keep it.
     pub(crate) fn disinherit(&self, id: u64) {
-        self.tell_server(Told::Dropped(id));
+        self.tell_server(ServerMessage::Dropped(id));
     }
 
     /// Tells of a change after the forks that have returned.
-    fn tell_server(&self, change: Told) {
+    fn tell_server(&self, change: ServerMessage) {
         let heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner);
         let shared =
             heirs.as_ref().map(|heirs| Arc::clone(&heirs.shared)).expect("made before the first map");
@@ -173,12 +173,11 @@ impl Drop for Heirs {
 
 impl Shared {
     /// Allocates nothing.
-    fn tell(&self, told: Told) {
-        let mut told = told;
-        while let Err(back) = self.queue.push(told) {
-            told = match back {
+    fn tell(&self, mut message: ServerMessage) {
+        while let Err(back) = self.queue.push(message) {
+            message = match back {
                 // Whoever waits touches once more.
-                Told::Fault(space, message) => {
+                ServerMessage::Fault(space, message) => {
                     let _ = space.uffd.wake(message.address, PAGE_SIZE);
                     return;
                 }
@@ -218,8 +217,8 @@ fn read(space: &Arc<Space>, shared: &Arc<Shared>, child: Option<&Arc<Span>>) {
         let read = space.uffd.read(&mut events);
         for event in events.drain(..) {
             match event {
-                Event::Fault(message) => shared.tell(Told::Fault(Arc::clone(space), message)),
-                Event::Forked(fd) => shared.tell(Told::Forked(Arc::clone(space), fd)),
+                Event::Fault(message) => shared.tell(ServerMessage::Fault(Arc::clone(space), message)),
+                Event::Forked(fd) => shared.tell(ServerMessage::Forked(Arc::clone(space), fd)),
                 _ => {}
             }
         }
@@ -231,7 +230,7 @@ fn read(space: &Arc<Space>, shared: &Arc<Shared>, child: Option<&Arc<Span>>) {
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
-    shared.tell(Told::Ended(Arc::clone(space)));
+    shared.tell(ServerMessage::Ended(Arc::clone(space)));
 }
 
 fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
@@ -244,7 +243,7 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
     loop {
         let rung = shared.bell.load(Ordering::SeqCst);
         unread.retain(|reader| reader.start(shared).is_err());
-        let Some(told) = shared.queue.pop() else {
+        let Some(message) = shared.queue.pop() else {
             if shared.has_to_end() {
                 return;
             }
@@ -255,9 +254,9 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
             }
             continue;
         };
-        match told {
-            Told::Fault(space, message) => serve_message(&space, &message),
-            Told::Forked(parent, fd) => {
+        match message {
+            ServerMessage::Fault(space, message) => serve_message(&space, &message),
+            ServerMessage::Forked(parent, fd) => {
                 let of_child;
                 let maps = if Arc::ptr_eq(&parent, own) {
                     &maps
@@ -274,7 +273,7 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
                     unread.push(reader);
                 }
             }
-            Told::Ended(space) => {
+            ServerMessage::Ended(space) => {
                 if let Some(at) = heirs.iter().position(|heir| Arc::ptr_eq(&heir.space, &space)) {
                     // A read for it may be under way, for as long as its source likes; others are served meanwhile.
                     let ended = Arc::new(ArrayQueue::new(1));
@@ -288,8 +287,8 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
                     }
                 }
             }
-            Told::Made(map) => maps.push(map),
-            Told::Dropped(id) => {
+            ServerMessage::Made(map) => maps.push(map),
+            ServerMessage::Dropped(id) => {
                 maps.extract_if(.., |map| map.id() == id).for_each(MapCore::let_go);
             }
         }

@@ -15,11 +15,11 @@ const BUCKETS: usize = ((41 - 3) * STEPS) as usize;
 
 /// Counts values by their size, without a lock.
 #[derive(Debug)]
-pub(crate) struct Counts {
+pub(crate) struct AtomicHistogram {
     buckets: Box<[AtomicU64]>,
 }
 
-impl Counts {
+impl AtomicHistogram {
     pub(crate) fn new() -> Self {
         Self { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect() }
     }

@@ -3,7 +3,7 @@
 use prepage_sys::sigbus::{BusFault, Verdict};
 
 use crate::addresses::Addresses;
-use crate::fault::{Context, Fault, Outcome, Touch, now_ns};
+use crate::fault::{Context, Fault, FaultOutcome, Touch, now_ns};
 use crate::statistics::Account;
 
 /// Resolves a fault on a map of any VM of this process.
@@ -32,8 +32,10 @@ pub(crate) fn serve(addresses: &'static Addresses, fault: &BusFault) -> Verdict 
     };
     match (Fault { map: &map, at, touch, context: Context::Signal, account }).serve() {
         // Where the memory is served no longer, or is being registered anew, the kernel answers the next touch.
-        Outcome::Mapped(..) | Outcome::Repeat(..) | Outcome::Again | Outcome::Gone => Verdict::Resolved,
-        Outcome::Failed(_) => Verdict::Failed,
-        Outcome::Later => unreachable!("the thread waits for its own page"),
+        FaultOutcome::Mapped(..) | FaultOutcome::Repeat(..) | FaultOutcome::Again | FaultOutcome::Gone => {
+            Verdict::Resolved
+        }
+        FaultOutcome::Failed(_) => Verdict::Failed,
+        FaultOutcome::Later => unreachable!("the thread waits for its own page"),
     }
 }

@@ -85,7 +85,7 @@ enum Stage {
 
 /// A frame in a queue.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Queued {
     entry: Entry,
     /// Rounds that it stays, of those that are kept.
     rounds: u8,
@@ -101,9 +101,9 @@ pub(crate) struct Unwiring {
 
 #[derive(Debug, Default)]
 struct Queue {
-    wired: VecDeque<Place>,
+    wired: VecDeque<Queued>,
     /// With whether a touch of the frame can be seen.
-    idle: VecDeque<(Place, bool)>,
+    idle: VecDeque<(Queued, bool)>,
 }
 
 impl Queue {
@@ -151,7 +151,7 @@ impl Order {
             Replacement::TwoQueues if again => &mut self.kept,
             _ => &mut self.new,
         };
-        queue.wired.push_back(Place { entry, rounds: 0 });
+        queue.wired.push_back(Queued { entry, rounds: 0 });
     }
 
     /// The next frame to reclaim; `look` tells what became of one, and is told whether its touches can be seen. Where
@@ -162,13 +162,13 @@ impl Order {
             // Where one queue holds nothing that may go, the other's turn comes.
             let from_new = self.takes_new() != (forced && turn > len);
             let queue = if from_new { &mut self.new } else { &mut self.kept };
-            let of_wired = |place| (place, false);
+            let of_wired = |queued| (queued, false);
             let popped = match self.replacement {
                 Replacement::Static => queue.wired.pop_front().map(of_wired),
                 _ if forced => queue.idle.pop_front().or_else(|| queue.wired.pop_front().map(of_wired)),
                 _ => queue.idle.pop_front(),
             };
-            let Some((Place { entry, rounds }, watched)) = popped else {
+            let Some((Queued { entry, rounds }, watched)) = popped else {
                 match forced {
                     true => continue,
                     false if len == 0 => return Next::Nothing,
@@ -183,13 +183,13 @@ impl Order {
             };
             match look(entry, watched) {
                 Look::Gone => return Next::Forget(entry),
-                Look::Held => stays.wired.push_back(Place { entry, rounds }),
+                Look::Held => stays.wired.push_back(Queued { entry, rounds }),
                 Look::Touched => {
                     let rounds = if from_new { 0 } else { (rounds + 1).min(MOST_ROUNDS) };
-                    stays.wired.push_back(Place { entry, rounds });
+                    stays.wired.push_back(Queued { entry, rounds });
                 }
                 Look::Idle if rounds > 0 && !forced => {
-                    stays.wired.push_back(Place { entry, rounds: rounds - 1 });
+                    stays.wired.push_back(Queued { entry, rounds: rounds - 1 });
                 }
                 Look::Idle => {
                     let stamped = from_new && self.replacement == Replacement::TwoQueues;
@@ -213,19 +213,19 @@ impl Order {
             Replacement::Static => return None,
         };
         while self.new.lacks_idle(new_part) > 0 {
-            let place = self.new.wired.pop_front()?;
+            let queued = self.new.wired.pop_front()?;
             if self.replacement != Replacement::DontNeed {
-                return Some(Unwiring { entry: place.entry, stage: Stage::New, rounds: 0 });
+                return Some(Unwiring { entry: queued.entry, stage: Stage::New, rounds: 0 });
             }
             match self.dont_need() {
-                Some(stage) => return Some(Unwiring { entry: place.entry, stage, rounds: 0 }),
-                None => self.new.wired.push_back(place),
+                Some(stage) => return Some(Unwiring { entry: queued.entry, stage, rounds: 0 }),
+                None => self.new.wired.push_back(queued),
             }
         }
         // What is kept costs faults to watch: only where some of it goes.
         if self.kept_go || !self.takes_new() {
             if self.kept.lacks_idle(KEPT_IDLE_PART) > 0 {
-                let Place { entry, rounds } = self.kept.wired.pop_front()?;
+                let Queued { entry, rounds } = self.kept.wired.pop_front()?;
                 return Some(Unwiring { entry, stage: Stage::Kept, rounds });
             }
             self.kept_go = false;
@@ -235,11 +235,11 @@ impl Order {
 
     /// A frame was unwired, or could not be: `watched` tells whether its touches are seen from now on.
     pub(crate) fn unwired(&mut self, frame: Unwiring, watched: bool) {
-        let place = Place { entry: frame.entry, rounds: frame.rounds };
+        let queued = Queued { entry: frame.entry, rounds: frame.rounds };
         match frame.stage {
-            Stage::New => self.new.idle.push_back((place, watched)),
-            Stage::NewHead => self.new.idle.push_front((place, watched)),
-            Stage::Kept => self.kept.idle.push_back((place, watched)),
+            Stage::New => self.new.idle.push_back((queued, watched)),
+            Stage::NewHead => self.new.idle.push_front((queued, watched)),
+            Stage::Kept => self.kept.idle.push_back((queued, watched)),
         }
     }
 

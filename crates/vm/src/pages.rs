@@ -132,10 +132,10 @@ pub(crate) struct Claim {
     reason: u16,
 }
 
-/// Who has to be told of a change.
+/// Who waits for a change, and has to be told of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "listed faults sleep until they are served"]
-pub(crate) struct Told {
+pub(crate) struct Waiters {
     /// Faults of handler mode are listed for the page.
     pub(crate) listed: bool,
 }
@@ -305,7 +305,7 @@ impl Pages {
         seen(now)
     }
 
-    /// Has whoever fills `page` report [`Told::listed`]; false where nobody fills it any more.
+    /// Has whoever fills `page` report [`Waiters::listed`]; false where nobody fills it any more.
     pub(crate) fn list(&self, page: PageIndex) -> bool {
         let word = self.word(page);
         let mut now = word.load(Ordering::Acquire);
@@ -355,7 +355,7 @@ impl Pages {
     }
 
     /// Settles a page that the caller has claimed.
-    fn set(&self, page: PageIndex, to: u32) -> Told {
+    fn set(&self, page: PageIndex, to: u32) -> Waiters {
         let word = self.word(page);
         // The value of a failed page is its reason, which may be 0.
         let has_value = to & STATE == FAILED || to & STAMP != 0;
@@ -370,7 +370,7 @@ impl Pages {
         if before & WAITED != 0 {
             wake(word, u32::MAX >> 1);
         }
-        Told { listed: before & LISTED != 0 }
+        Waiters { listed: before & LISTED != 0 }
     }
 }
 
@@ -415,51 +415,51 @@ impl Claim {
     }
 
     /// The first `count` pages are in memory; `mark` marks one of them.
-    pub(crate) fn publish(&mut self, count: u64, mark: Option<PageIndex>) -> Told {
+    pub(crate) fn publish(&mut self, count: u64, mark: Option<PageIndex>) -> Waiters {
         self.settle(count, |page| if mark == Some(page) { RESIDENT | MARKED } else { RESIDENT })
     }
 
     /// All pages that are left are absent again.
-    pub(crate) fn release(mut self) -> Told {
+    pub(crate) fn release(mut self) -> Waiters {
         self.settle(self.range.len(), |_| ABSENT)
     }
 
     /// As [`Self::release`], and remembers `stamp`, which is not 0, until the pages are queued again.
-    pub(crate) fn release_stamped(&mut self, stamp: u16) -> Told {
+    pub(crate) fn release_stamped(&mut self, stamp: u16) -> Waiters {
         self.settle(self.range.len(), |_| ABSENT | u32::from(stamp) << VALUE)
     }
 
     /// Keeps `keep` alone, and releases the rest.
-    pub(crate) fn narrow(&mut self, keep: PageRange) -> Told {
-        let mut told = self.settle(keep.start().0 - self.range.start().0, |_| ABSENT);
+    pub(crate) fn narrow(&mut self, keep: PageRange) -> Waiters {
+        let mut waiters = self.settle(keep.start().0 - self.range.start().0, |_| ABSENT);
         while self.range.end() > keep.end() {
             let last = PageIndex(self.range.end().0 - 1);
             self.range = PageRange::new(self.range.start(), last);
-            told.listed |= self.pages.set(last, ABSENT).listed;
+            waiters.listed |= self.pages.set(last, ABSENT).listed;
         }
-        told
+        waiters
     }
 
     /// Fails all pages that are left.
-    pub(crate) fn fail(mut self, reason: u16) -> Told {
+    pub(crate) fn fail(mut self, reason: u16) -> Waiters {
         self.reason = reason;
         self.settle_all()
     }
 
-    fn settle_all(&mut self) -> Told {
+    fn settle_all(&mut self) -> Waiters {
         let to = FAILED | u32::from(self.reason) << VALUE;
         self.settle(self.range.len(), |_| to)
     }
 
-    fn settle(&mut self, count: u64, to: impl Fn(PageIndex) -> u32) -> Told {
-        let mut told = Told::default();
+    fn settle(&mut self, count: u64, to: impl Fn(PageIndex) -> u32) -> Waiters {
+        let mut waiters = Waiters::default();
         for _ in 0..count {
             let page = self.range.start();
             // Given up first: another thread may claim the page as soon as it is settled.
             self.range = PageRange::new(PageIndex(page.0 + 1), self.range.end());
-            told.listed |= self.pages.set(page, to(page)).listed;
+            waiters.listed |= self.pages.set(page, to(page)).listed;
         }
-        told
+        waiters
     }
 }
 
@@ -490,13 +490,13 @@ mod tests {
         let pages = Pages::new(1).unwrap();
         let flagged = || pages.word(PAGE).load(Ordering::Relaxed) & FLAGS & !MARKED == FLAG;
         pages.word(PAGE).fetch_or(FLAG, Ordering::Relaxed);
-        assert_eq!(pages.claim(PAGE).unwrap().fail(9), Told::default());
+        assert_eq!(pages.claim(PAGE).unwrap().fail(9), Waiters::default());
         assert!(flagged() && pages.see(PAGE) == Seen::Failed(9));
         let mut claim = pages.claim(PAGE).unwrap();
         assert!(pages.list(PAGE) && claim.publish(1, Some(PAGE)).listed);
         assert!(flagged() && pages.is_marked(PAGE) && pages.take_mark(PAGE) && !pages.take_mark(PAGE));
         assert_eq!(pages.resident_run(PAGE, PageRange::new(PAGE, PageIndex(1))).unwrap().len(), 1);
-        assert_eq!(pages.claim_resident(PAGE, PageIndex(1)).unwrap().0.release(), Told::default());
+        assert_eq!(pages.claim_resident(PAGE, PageIndex(1)).unwrap().0.release(), Waiters::default());
         assert!(flagged() && pages.see(PAGE) == Seen::Absent);
     }
 
@@ -506,7 +506,7 @@ mod tests {
         let mut claim = pages.claim(PageIndex(1)).unwrap();
         claim.extend(PageRange::new(PAGE, PageIndex(4)));
         let thread = std::thread::spawn(move || claim.publish(2, None));
-        assert_eq!(thread.join().unwrap(), Told::default());
+        assert_eq!(thread.join().unwrap(), Waiters::default());
         let seen: Vec<Seen> = (0..4).map(|page| pages.see(PageIndex(page))).collect();
         let [resident, failed] = [Seen::Resident { marked: false }, Seen::Failed(reason::ABANDONED)];
         assert_eq!(seen, [resident, resident, failed, failed]);

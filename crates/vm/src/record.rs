@@ -36,9 +36,12 @@ pub(crate) struct Taken {
 }
 
 /// Rings of faults, one for each CPU: writers of different CPUs share nothing.
+///
+/// Lock legend: (a) atomic; `reading` guards the tails and is held while faults are taken, never by who keeps one; no other lock is taken under it.
 #[derive(Debug)]
 pub(crate) struct Records {
     rings: Box<[Ring]>,
+    /// (a) Faults that found no room since they were last taken.
     lost: AtomicU64,
     /// Held by the one who reads.
     reading: Mutex<()>,
@@ -46,17 +49,17 @@ pub(crate) struct Records {
 
 #[derive(Debug)]
 struct Ring {
-    /// Where the next fault goes; moved on by writers.
+    /// (a) Where the next fault goes; moved on by writers.
     head: CachePadded<AtomicU64>,
-    /// The oldest fault that is kept; moved on by the reader.
+    /// (a) The oldest fault that is kept; moved on by the reader, who holds `Records::reading`.
     tail: CachePadded<AtomicU64>,
     slots: Box<[Slot]>,
 }
 
-/// A fault in words.
+/// A fault in words: stored before `complete` is, with release, and read after it, with acquire.
 #[derive(Debug, Default)]
 struct Slot {
-    /// One more than the position whose fault is complete here.
+    /// (a) One more than the position whose fault is complete here.
     complete: AtomicU64,
     words: [AtomicU64; 7],
 }

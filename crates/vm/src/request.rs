@@ -19,7 +19,7 @@ use crate::fault::finish_read;
 use crate::fill::{self, Filled, Wanted};
 use crate::jobs::Job;
 use crate::object::{Bytes, Frames, ObjectCore};
-use crate::pages::{Claim, Told};
+use crate::pages::{Claim, Waiters};
 use crate::reason;
 use crate::source::{PAUSES, Source, SourceError};
 use crate::statistics::Account;
@@ -146,15 +146,15 @@ pub(crate) fn begin(
     then: Then,
     account: &mut Account,
 ) {
-    let mut told = Told::default();
-    let buffer = match room(object, &mut claim, wanted, &mut told, account) {
+    let mut waiters = Waiters::default();
+    let buffer = match room(object, &mut claim, wanted, &mut waiters, account) {
         Ok(buffer) => buffer,
         Err(code) => {
-            let failed = fill::give_up(object, claim, wanted, code, told, account);
+            let failed = fill::give_up(object, claim, wanted, code, waiters, account);
             return end(object, failed, wanted, then, account);
         }
     };
-    if told.listed {
+    if waiters.listed {
         object.vm.jobs.serve_listed_soon();
     }
     // A panic on the way leaves the claim failed for this reason.
@@ -177,12 +177,12 @@ fn room(
     object: &ObjectCore,
     claim: &mut Claim,
     wanted: Wanted,
-    told: &mut Told,
+    waiters: &mut Waiters,
     account: &mut Account,
 ) -> Result<Buffer, u16> {
     let buffer = object.vm.request_buffers.take_or_make(claim.range().len());
     let buffer = buffer.map_err(|error| reason::of_errno(error.raw_os_error()))?;
-    match fill::reserve(object, claim, wanted, told, account) {
+    match fill::reserve(object, claim, wanted, waiters, account) {
         Ok(()) => Ok(buffer),
         Err(code) => {
             object.vm.request_buffers.give(buffer);
@@ -249,33 +249,33 @@ impl Reading {
             write(frames, range, bytes, pending.wanted.priority).map_err(|code| (code, None))
         });
         object.vm.request_buffers.give(self.buffer);
-        let told = Told::default();
+        let waiters = Waiters::default();
         let filled = match outcome {
-            Ok(()) => fill::commit(&object, frames, pending.claim, pending.wanted, told, &mut account),
+            Ok(()) => fill::commit(&object, frames, pending.claim, pending.wanted, waiters, &mut account),
             Err((code, message)) => {
                 if let Some(message) = message {
                     object.remember(pending.wanted.needed, message);
                 }
-                let mut told = told;
+                let mut waiters = waiters;
                 match fill::after_failure(
                     &object,
                     pending.claim,
                     pending.wanted,
                     code,
-                    &mut told,
+                    &mut waiters,
                     &mut account,
                 ) {
                     // A part of it may be had. Its frames are reserved anew.
                     Some(claim) => {
                         object.vm.release_frames(claim.range().len());
                         pending.wanted.needed = pending.wanted.needed_in(claim.range());
-                        if told.listed {
+                        if waiters.listed {
                             object.vm.jobs.serve_listed_soon();
                         }
                         object.vm.figures.settle(&mut account);
                         return begin(&object, claim, pending.wanted, pending.then, &mut account);
                     }
-                    None => Filled { outcome: Err(code), told },
+                    None => Filled { outcome: Err(code), waiters },
                 }
             }
         };
@@ -309,18 +309,18 @@ impl Flight {
             let mut account = Account::here();
             let (object, wanted) = (&self.object, pending.wanted);
             object.vm.release_frames(pending.claim.range().len() - 1);
-            let mut told = pending.claim.narrow(wanted.alone());
+            let mut waiters = pending.claim.narrow(wanted.alone());
             // The frame of the page itself is given back with the failure.
             let failed = fill::after_failure(
                 object,
                 pending.claim,
                 wanted,
                 reason::TIMED_OUT,
-                &mut told,
+                &mut waiters,
                 &mut account,
             );
             debug_assert!(failed.is_none(), "one page fails or is released");
-            let filled = Filled { outcome: Err(reason::TIMED_OUT), told };
+            let filled = Filled { outcome: Err(reason::TIMED_OUT), waiters };
             end(object, filled, wanted, pending.then, &mut account);
         }
         true
@@ -332,8 +332,8 @@ pub(crate) fn expire(object: Arc<ObjectCore>, mut claim: Claim, wanted: Wanted, 
     let mut account = Account::here();
     // See `Jobs::run`.
     let _entered = then.enter(account.cpu);
-    let told = claim.narrow(wanted.alone());
-    let failed = fill::give_up(&object, claim, wanted, reason::TIMED_OUT, told, &mut account);
+    let waiters = claim.narrow(wanted.alone());
+    let failed = fill::give_up(&object, claim, wanted, reason::TIMED_OUT, waiters, &mut account);
     end(&object, failed, wanted, then, &mut account);
     object.let_go();
 }
@@ -346,7 +346,7 @@ pub(crate) fn end(
     then: Then,
     account: &mut Account,
 ) {
-    if filled.told.listed {
+    if filled.waiters.listed {
         object.vm.jobs.serve_listed_soon();
     }
     match then {

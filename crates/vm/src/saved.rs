@@ -2,10 +2,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::new_file::NewFile;
 use rustix::fs::{FlockOperation, OFlags};
 
 use crate::error::SavedError;
@@ -13,8 +15,10 @@ use crate::manifest::Manifest;
 use crate::source::{self, Source, SourceError};
 
 const MANIFEST: &str = "manifest";
-/// A manifest that is being written.
-const NEXT_MANIFEST: &str = "manifest.next";
+/// Says that images are this directory's although it has no manifest yet: the first save is under way, or was cut short.
+const FIRST_SAVE: &str = "manifest.next";
+/// As far as the user's umask allows, as the images.
+const MANIFEST_MODE: u32 = 0o666;
 const IMAGE: &str = ".image";
 
 /// The directory, which nobody else saves to while this lives.
@@ -95,13 +99,13 @@ impl Directory {
     /// # Errors
     /// Where nothing is saved or was about to be, and files have names of images: they are others'.
     pub(crate) fn begin(&self, manifest: Option<&Manifest>) -> Result<(), SavedError> {
-        let next = self.path.join(NEXT_MANIFEST);
-        if manifest.is_none() && !next.exists() {
+        let first = self.path.join(FIRST_SAVE);
+        if manifest.is_none() && !first.exists() {
             if let Some(path) = self.images(None).next() {
                 return Err(SavedError::Foreign { path });
             }
             // From here on images are this directory's.
-            create(&next).and_then(|_| self.file.sync_all()).map_err(|error| unwritten(&next, error))?;
+            self.write(FIRST_SAVE, b"").map_err(|error| unwritten(&first, error))?;
         }
         self.sweep(manifest);
         Ok(())
@@ -109,7 +113,7 @@ impl Directory {
 
     /// The save has failed, and its image has gone.
     pub(crate) fn give_up(&self) {
-        let _ = fs::remove_file(self.path.join(NEXT_MANIFEST));
+        let _ = fs::remove_file(self.path.join(FIRST_SAVE));
     }
 
     pub(crate) fn new_image(&self, number: u64, len_bytes: u64) -> Result<NewImage, SavedError> {
@@ -123,24 +127,26 @@ impl Directory {
 
     /// `manifest` is what is saved from now on, and `image`, if there is a new one, is a part of it. Whenever the machine stops, the one or the other is there.
     pub(crate) fn replace(&self, manifest: &Manifest, image: Option<NewImage>) -> Result<(), SavedError> {
-        let next = self.path.join(NEXT_MANIFEST);
-        let written = |error| unwritten(&next, error);
         let mut image = image;
         if let Some(image) = &mut image {
             image.file.sync_all().map_err(|error| unwritten(&image.path, error))?;
         }
-        let replaced = create(&next).and_then(|file| {
-            file.write_all_at(&manifest.encode(), 0)?;
-            file.sync_all()?;
-            // The image's name before the manifest that names it.
-            self.file.sync_all()?;
-            fs::rename(&next, self.path.join(MANIFEST))
-        });
-        replaced.map_err(written)?;
+        // The image's name before the manifest that names it.
+        let replaced = self.file.sync_all().and_then(|()| self.write(MANIFEST, &manifest.encode()));
+        replaced.map_err(|error| unwritten(&self.path.join(MANIFEST), error))?;
         if let Some(image) = &mut image {
             image.keep = true;
         }
-        self.file.sync_all().map_err(written)
+        self.give_up();
+        Ok(())
+    }
+
+    /// Nobody else writes here: this directory is locked.
+    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let name = Path::new(name);
+        let new = NewFile::of_only_writer(self.file.as_fd(), name, MANIFEST_MODE)?;
+        new.file().write_all_at(bytes, 0)?;
+        new.replace(name)
     }
 
     /// Removes the images that `manifest` does not name: of a save that was cut short, or no more used. Who reads them has them open.
@@ -167,15 +173,6 @@ fn open(path: &Path) -> io::Result<File> {
     let file = source::open(path, File::options().read(true), OFlags::empty())?;
     source::check_regular(&file.metadata()?)?;
     Ok(file)
-}
-
-/// Makes a file anew, in the place of whatever has its name.
-fn create(path: &Path) -> io::Result<File> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    OpenOptions::new().write(true).create_new(true).open(path)
 }
 
 impl NewImage {

@@ -24,9 +24,10 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Names that are tried: another process may have the same number where namespaces differ.
 const NAMES: u32 = 8;
 
+/// Lock legend: guards all of [`Shown`]; held to enter a VM and to list them, and no other lock is taken under it.
 static SHOWN: Mutex<Shown> = Mutex::new(Shown { generation: 0, vms: Vec::new() });
 
-/// Held for a look. A child of fork(2) may find it held for good by a thread that it does not have.
+/// The VMs of this process. A child of fork(2) may find their lock held for good by a thread that it does not have.
 struct Shown {
     /// The process that opened the socket.
     generation: u64,

@@ -8,7 +8,7 @@ use prepage_core::FaultClass;
 use prepage_core::policy::cluster::ClusterHistogram;
 use prepage_sys::sections::{Section, Sections};
 
-use crate::histogram::{self, Clusters, Counts};
+use crate::histogram::{self, AtomicHistogram, Clusters};
 use crate::pool::PoolFigures;
 use crate::sync::{Mutex, MutexGuard, TryLockError};
 
@@ -165,9 +165,9 @@ impl Account {
 struct Shard {
     counters: Counters,
     /// Nanoseconds, by class.
-    costs: [Counts; FaultClass::ALL.len()],
+    costs: [AtomicHistogram; FaultClass::ALL.len()],
     /// Pages a read.
-    reads: Counts,
+    reads: AtomicHistogram,
     /// Pages a read of a hard fault.
     clusters: Clusters,
 }
@@ -236,8 +236,8 @@ impl Figures {
         let shard = || {
             CachePadded::new(Shard {
                 counters: Counters::default(),
-                costs: std::array::from_fn(|_| Counts::new()),
-                reads: Counts::new(),
+                costs: std::array::from_fn(|_| AtomicHistogram::new()),
+                reads: AtomicHistogram::new(),
                 clusters: Clusters::new(),
             })
         };

@@ -13,7 +13,7 @@ use crate::fault::Touch;
 use crate::fill::{Wanted, fill_local, give_up};
 use crate::map::MapCore;
 use crate::object::{Bytes, ObjectCore, clip};
-use crate::pages::{Claim, Seen, Told};
+use crate::pages::{Claim, Seen, Waiters};
 use crate::reason;
 use crate::request::{self, Priority};
 use crate::statistics::Account;
@@ -112,7 +112,7 @@ pub(crate) fn read_claim(
         }
         Bytes::Custom(_) => request::begin(object, claim, wanted, then, account),
         Bytes::Frozen => {
-            let filled = give_up(object, claim, wanted, reason::ABANDONED, Told::default(), account);
+            let filled = give_up(object, claim, wanted, reason::ABANDONED, Waiters::default(), account);
             request::end(object, filled, wanted, then, account);
         }
     }

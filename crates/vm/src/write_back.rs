@@ -123,7 +123,7 @@ impl ObjectCore {
             let failed = match frames.pages.claim(page) {
                 Some(claim) => {
                     let filled = fill_local(self, frames, file, claim, wanted, None, &mut account);
-                    if filled.told.listed {
+                    if filled.waiters.listed {
                         self.vm.jobs.serve_listed_soon();
                     }
                     filled.outcome.err()

@@ -8,7 +8,7 @@ use prepage_sys::signals::Masked;
 use prepage_sys::userfaultfd::{Progress, Writes};
 
 use crate::error::{AccessError, FlushError};
-use crate::fault::{Fault, Outcome};
+use crate::fault::{Fault, FaultOutcome};
 use crate::map::Map;
 use crate::object::{Frames, Object, ObjectCore, clip};
 use crate::reason;
@@ -117,7 +117,7 @@ impl ObjectCore {
 
 impl Fault<'_> {
     /// Lets a write to a page in memory happen; `None` for other touches, and for pages that have to be brought in first.
-    pub(crate) fn write(&mut self, place: &Place<'_>, frames: &Frames) -> Option<Outcome> {
+    pub(crate) fn write(&mut self, place: &Place<'_>, frames: &Frames) -> Option<FaultOutcome> {
         let map = self.map;
         if !self.touch.write || !map.writes_through {
             return None;
@@ -136,12 +136,12 @@ impl Fault<'_> {
         drop(section);
         let outcome = match let_through {
             Ok(Progress::Done | Progress::Part(_) | Progress::Mapped) => {
-                Outcome::Mapped(FaultClass::Cached, 1)
+                FaultOutcome::Mapped(FaultClass::Cached, 1)
             }
-            Ok(Progress::Changing) => Outcome::Again,
-            Ok(Progress::Gone | Progress::Split) => Outcome::Gone,
-            Ok(Progress::Hole) => Outcome::Failed(reason::NO_MEMORY),
-            Err(ref error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
+            Ok(Progress::Changing) => FaultOutcome::Again,
+            Ok(Progress::Gone | Progress::Split) => FaultOutcome::Gone,
+            Ok(Progress::Hole) => FaultOutcome::Failed(reason::NO_MEMORY),
+            Err(ref error) => FaultOutcome::Failed(reason::of_errno(error.raw_os_error())),
         };
         self.account.tally.pages_mapped += match let_through {
             Ok(Progress::Done) => run.len(),

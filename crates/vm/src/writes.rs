@@ -22,7 +22,7 @@ use prepage_sys::pagemap::{PageEntry, PageMap};
 use prepage_sys::sections::Sections;
 use prepage_sys::slot::Slot;
 
-use crate::fault::{Context, Fault, Outcome};
+use crate::fault::{Context, Fault, FaultOutcome};
 use crate::map::MapCore;
 use crate::object::ObjectCore;
 use crate::options::Mode;
@@ -211,7 +211,7 @@ impl Writes {
 
 impl Fault<'_> {
     /// Lets a write to a protected page happen; `None` where something else keeps the page from being touched.
-    pub(crate) fn open(&mut self) -> Option<Outcome> {
+    pub(crate) fn open(&mut self) -> Option<FaultOutcome> {
         let map = self.map;
         if !self.touch.write || !map.writes.must_protect() {
             return None;
@@ -220,7 +220,7 @@ impl Fault<'_> {
         let address = map.address_of(self.touch.page);
         let entries = map.vm.page_map().and_then(|table| table.entries(address, &mut entry));
         if let Err(error) = entries {
-            return Some(Outcome::Failed(reason::of_errno(error.raw_os_error())));
+            return Some(FaultOutcome::Failed(reason::of_errno(error.raw_os_error())));
         }
         if !entry[0].is_present() {
             return None;
@@ -230,16 +230,16 @@ impl Fault<'_> {
             if wakes {
                 map.wake(self.touch.page);
             }
-            return Some(Outcome::Mapped(FaultClass::Cached, 1));
+            return Some(FaultOutcome::Mapped(FaultClass::Cached, 1));
         }
         let opened = map.open(self.touch.page, self.context, &mut self.account);
         Some(match opened {
             Ok(true) => {
                 self.account.tally.pages_opened += 1;
-                Outcome::Mapped(FaultClass::CopyOnWrite, 1)
+                FaultOutcome::Mapped(FaultClass::CopyOnWrite, 1)
             }
-            Ok(false) => Outcome::Repeat(FaultClass::CopyOnWrite, 0),
-            Err(error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
+            Ok(false) => FaultOutcome::Repeat(FaultClass::CopyOnWrite, 0),
+            Err(error) => FaultOutcome::Failed(reason::of_errno(error.raw_os_error())),
         })
     }
 }

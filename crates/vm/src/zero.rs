@@ -10,7 +10,7 @@ use prepage_sys::region::{Contents, REGION_ALIGN, Region};
 use prepage_sys::sections::Sections;
 use prepage_sys::userfaultfd::{Progress, Writes};
 
-use crate::fault::{Fault, Outcome};
+use crate::fault::{Fault, FaultOutcome};
 use crate::install::block;
 use crate::map::MapCore;
 use crate::object::MAX_BYTES;
@@ -57,7 +57,7 @@ impl Zeros {
 
 impl Fault<'_> {
     /// Makes zeros where the touch found nothing.
-    pub(crate) fn make_zeros(&mut self, place: &Place<'_>) -> Outcome {
+    pub(crate) fn make_zeros(&mut self, place: &Place<'_>) -> FaultOutcome {
         let tally = &mut self.account.tally;
         let before = tally.pages_zeroed + tally.pages_given;
         match make(self.map, place, self.touch.page, self.touch.write, tally) {
@@ -65,10 +65,10 @@ impl Fault<'_> {
                 tally.zero += 1;
                 // None but its own where another fault made them meanwhile.
                 let pages = (tally.pages_zeroed + tally.pages_given - before).max(1);
-                Outcome::Mapped(FaultClass::ZeroFill, pages)
+                FaultOutcome::Mapped(FaultClass::ZeroFill, pages)
             }
-            Ok(false) => Outcome::Gone,
-            Err(error) => Outcome::Failed(reason::of_errno(error.raw_os_error())),
+            Ok(false) => FaultOutcome::Gone,
+            Err(error) => FaultOutcome::Failed(reason::of_errno(error.raw_os_error())),
         }
     }
 }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use prepage_profiles::program::find_all;
 
+use crate::output;
+
 const KEY: &str = "X-Prepage-Copy-Of";
 /// For which program.
 const PROGRAM_KEY: &str = "X-Prepage-Program";
@@ -28,12 +30,8 @@ pub fn enable(name: &str, starter: &Path) -> Result<()> {
             continue;
         }
         fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
-        // Beside and renamed: desktops watch the directory.
-        let new = own.join(format!(".prepage-{}", std::process::id()));
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, &copy))
-            .inspect_err(|_| drop(fs::remove_file(&new)))
-            .with_context(|| copy.display().to_string())?;
+        // As a whole: desktops watch the directory.
+        output::replace(&copy, |out| out.write_all(text.as_bytes()))?;
         made += 1;
     }
     if made == 0 {

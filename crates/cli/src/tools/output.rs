@@ -1,11 +1,15 @@
 //! Files that commands write.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::builder::{PathBufValueParser, TypedValueParser};
+use prepage_sys::new_file::NewFile;
+use rustix::fs::{Mode, OFlags};
+use serde::Serialize;
 
 /// Writes `path` with `write`, standard output where that is `-`. An older file of this name stays until the new one is
 /// complete, and stays on failure.
@@ -29,14 +33,20 @@ where
     // What a link points to is replaced, not the link.
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".prepage-").suffix(".partial");
+    // A directory may be one to put files in and not to list.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory.unwrap_or(Path::new(".")), flags, Mode::empty());
+    let directory = directory.with_context(context)?;
     // As any new file: as far as the user's umask allows.
-    let partial = builder.make_in(directory.unwrap_or(Path::new(".")), |path| File::create_new(path));
-    let partial = partial.with_context(context)?;
-    fill(&mut partial.as_file())?;
-    partial.persist(path).map_err(|failed| failed.error).with_context(context)?;
-    Ok(())
+    let new = NewFile::create(directory.as_fd(), 0o666).with_context(context)?;
+    fill(&mut new.file())?;
+    new.replace(Path::new(path.file_name().unwrap_or_default())).with_context(context)
+}
+
+/// Writes `value` as JSON for people and programs.
+pub fn print_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)
 }
 
 /// Whether `path` means standard output.

@@ -54,7 +54,7 @@ pub enum Command {
     /// Write three units, start the service, and enable it and the units of the boot and of sessions (root)
     Install(InstallArgs),
     /// Stop the service and remove what `install` wrote; what was learned stays (root)
-    Remove(Place),
+    Remove(UnitDirectory),
 }
 
 /// Options of `prepage service install`.
@@ -64,12 +64,12 @@ pub struct InstallArgs {
     #[arg(long)]
     no_start: bool,
     #[command(flatten)]
-    place: Place,
+    place: UnitDirectory,
 }
 
 /// Where units lie.
 #[derive(Debug, clap::Args)]
-pub struct Place {
+pub struct UnitDirectory {
     /// The directory of units
     #[arg(long, value_name = "DIR", default_value = "/etc/systemd/system")]
     units: PathBuf,
@@ -77,21 +77,21 @@ pub struct Place {
 
 /// What lies where a unit of ours would lie.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum UnitFile {
     Nothing,
     /// Written by `install`.
     Own,
     Other,
 }
 
-impl Place {
-    fn found(&self, name: &str) -> Found {
+impl UnitDirectory {
+    fn found(&self, name: &str) -> UnitFile {
         let path = self.units.join(name);
         match path.symlink_metadata() {
-            Err(_) => Found::Nothing,
-            Ok(file) if !file.is_file() => Found::Other,
-            Ok(_) if fs::read_to_string(&path).is_ok_and(|text| text.starts_with(MARK)) => Found::Own,
-            Ok(_) => Found::Other,
+            Err(_) => UnitFile::Nothing,
+            Ok(file) if !file.is_file() => UnitFile::Other,
+            Ok(_) if fs::read_to_string(&path).is_ok_and(|text| text.starts_with(MARK)) => UnitFile::Own,
+            Ok(_) => UnitFile::Other,
         }
     }
 
@@ -125,7 +125,7 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     let documents =
         prepaged.parent().map(|bin| bin.join("../share/doc")).and_then(|path| path.canonicalize().ok());
     let prepaged = quoted(&prepaged.to_string_lossy());
-    if place.found(UNIT_NAME) == Found::Other {
+    if place.found(UNIT_NAME) == UnitFile::Other {
         let path = place.units.join(UNIT_NAME);
         bail!(
             "{} was not written by `prepage service install`\n  try: systemctl unmask {UNIT_NAME} where it is masked, else rm",
@@ -135,7 +135,7 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     let mut written = Vec::new();
     for (name, unit) in UNITS {
         let path = place.units.join(name);
-        if place.found(name) == Found::Other {
+        if place.found(name) == UnitFile::Other {
             say!(
                 "prepage: {} was not written by `prepage service install`, and stays as it is",
                 path.display()
@@ -163,7 +163,7 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     if written.contains(&SESSION_NAME) {
         let link = place.session_link();
         fs::create_dir_all(link.parent().expect("it has one"))?;
-        match symlink(Place::session_target(), &link) {
+        match symlink(UnitDirectory::session_target(), &link) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(error).with_context(|| format!("cannot write {}", link.display()));
             }
@@ -189,9 +189,9 @@ fn list(path: &Path, done: &str) {
     let _ = writeln!(io::stdout(), "{done}{}", path.display());
 }
 
-fn remove(place: &Place) -> Result<ExitCode> {
+fn remove(place: &UnitDirectory) -> Result<ExitCode> {
     let own: Vec<&str> =
-        UNITS.iter().map(|(name, _)| *name).filter(|name| place.found(name) == Found::Own).collect();
+        UNITS.iter().map(|(name, _)| *name).filter(|name| place.found(name) == UnitFile::Own).collect();
     if own.is_empty() {
         bail!("{} has no unit that `prepage service install` wrote", place.units.display());
     }
@@ -203,7 +203,7 @@ fn remove(place: &Place) -> Result<ExitCode> {
         false => stopped,
     };
     let link = place.session_link();
-    let is_own = fs::read_link(&link).is_ok_and(|target| target == Place::session_target());
+    let is_own = fs::read_link(&link).is_ok_and(|target| target == UnitDirectory::session_target());
     let link = Some(link).filter(|_| is_own && own.contains(&SESSION_NAME));
     for path in own.iter().map(|name| place.units.join(name)).chain(link) {
         match fs::remove_file(&path) {

@@ -22,7 +22,7 @@ use prepage_simulate::model::Model;
 use prepage_simulate::page::Page;
 use prepage_simulate::pages::MOST_PAGES;
 use prepage_simulate::{Contender, CostModel, Input, Options, compare, rows, sweep};
-use prepage_simulate::{Device, device as devices};
+use prepage_simulate::{DeviceModel, device as devices};
 
 /// Policies compared unless others are named; first, for all others are compared with it, what Linux does today.
 const USUAL: [&str; 8] =
@@ -200,7 +200,7 @@ fn title(args: &Args) -> String {
         .unwrap_or_default()
 }
 
-fn contenders(names: &[String], devices: &[Device], most_ahead: Option<u32>) -> Result<Vec<Contender>> {
+fn contenders(names: &[String], devices: &[DeviceModel], most_ahead: Option<u32>) -> Result<Vec<Contender>> {
     let mut contenders = Vec::new();
     for name in names {
         let contender = Contender {
@@ -227,7 +227,7 @@ fn policies(args: &Args) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn device(text: &str) -> Result<Device> {
+fn device(text: &str) -> Result<DeviceModel> {
     let path = match text.strip_prefix("calibrated") {
         Some("") => "/usr",
         Some(path) if path.starts_with(':') => &path[1..],
@@ -238,7 +238,7 @@ fn device(text: &str) -> Result<Device> {
     let known = known.with_context(|| {
         format!("no measurement of this device yet: {}\n  try: prepage calibrate {path}", under.identity)
     })?;
-    Ok(Device::measured(text, &known.figures))
+    Ok(DeviceModel::measured(text, &known.figures))
 }
 
 fn input(args: &Args) -> Result<Input> {

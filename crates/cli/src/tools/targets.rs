@@ -35,8 +35,8 @@ pub struct Targets {
     one_file_system: bool,
 }
 
-/// What they stand for.
-pub struct Found {
+/// The files that targets stand for.
+pub struct TargetFiles {
     pub spots: Vec<Spot>,
     /// Passed over already.
     pub passed: Vec<Passed>,
@@ -45,7 +45,7 @@ pub struct Found {
 
 impl Targets {
     /// Looks for the files.
-    pub fn find(&self) -> Result<Found> {
+    pub fn find(&self) -> Result<TargetFiles> {
         let mut walk = Walk::new(self.range, self.one_file_system);
         self.paths.iter().for_each(|path| walk.add(path));
         let Walk { mut spots, passed, directories, .. } = walk;
@@ -60,7 +60,7 @@ impl Targets {
                 }
             }
         }
-        Ok(Found { spots, passed, directories })
+        Ok(TargetFiles { spots, passed, directories })
     }
 }
 

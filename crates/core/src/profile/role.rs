@@ -25,7 +25,7 @@ const FILE_KINDS_MAX: usize = 4;
 const FILE_KIND_BYTES_MAX: usize = 5;
 
 /// Says where a file is: its absolute path, free of links, or `None` where there is none.
-pub type Place<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub type Locate<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The role of a call, from its arguments (the program's own name first). `place` looks names up from the directory in which
 /// the call is made.
@@ -42,7 +42,7 @@ pub type Place<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// assert_eq!(role(&["python3", "-c", "print(1)"]), "python3 -c #ed90a708");
 /// assert_eq!(role(&["node", "-e", "1", "x"]), "node -e #83dcefb7");
 /// ```
-pub fn role<S: AsRef<str>>(argv: &[S], place: Place<'_>) -> String {
+pub fn role<S: AsRef<str>>(argv: &[S], place: Locate<'_>) -> String {
     let mut args = argv.iter().map(AsRef::as_ref).peekable();
     let name = args.next().map_or("", base_name);
     let mut role = String::from(name);
@@ -166,7 +166,7 @@ fn shortened(mut role: String) -> String {
 fn interpreted<'a>(
     interpreter: &Interpreter,
     mut args: impl Iterator<Item = &'a str>,
-    place: Place<'_>,
+    place: Locate<'_>,
 ) -> Vec<String> {
     let mut kept = Vec::new();
     while let Some(arg) = args.next() {
@@ -199,7 +199,7 @@ fn interpreted<'a>(
 }
 
 /// A program by its name and a checksum of where it is; a module (`package.main`) is looked for as a file.
-fn with_place(program: &str, place: Place<'_>) -> String {
+fn with_place(program: &str, place: Locate<'_>) -> String {
     let module = program.replace('.', "/");
     match place(program).or_else(|| place(&format!("{module}.py"))).or_else(|| place(&module)) {
         Some(path) => format!("{}@{:08x}", base_name(program), checksum(&[path.as_bytes()])),

@@ -10,7 +10,7 @@ use prepage_trace::space::parse_maps_line;
 use crate::armer::Armer;
 use crate::faults::as_stat_shows;
 use crate::runs::{Run, without};
-use crate::sightings::{Place, Sightings};
+use crate::sightings::{FileIndex, Sightings};
 
 /// How often the mappings of a process are read again that seem to be the same.
 const READ_NS: u64 = 10_000_000;
@@ -40,7 +40,7 @@ pub(super) struct Process {
 pub(super) struct Mapping {
     pub(super) mapped: Mapped,
     /// `None` where nothing is noted of it.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<FileIndex>,
 }
 
 impl Process {

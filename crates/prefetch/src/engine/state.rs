@@ -17,6 +17,9 @@ use crate::memory::Budget;
 use crate::resident::is_resident;
 
 /// What the threads of a prefetch share.
+///
+/// Lock legend: (a) atomic; (o) set once, by the first thread that needs it; `at_work` is the one lock, held to count, and slept on with
+/// `ended`. All else is constant once the prefetch has begun.
 pub(super) struct State {
     pub(super) profile: Arc<Profile>,
     pub(super) reads: Vec<Read>,
@@ -27,12 +30,17 @@ pub(super) struct State {
     pub(super) budget: Option<Budget>,
     /// What is asked before each read.
     pub(super) asks: Option<super::Asks>,
+    /// (o) The files of the profile, open.
     pub(super) files: Vec<OnceLock<Result<File, Skipped>>>,
+    /// (a) The next of `reads`, of the files and of the names that no thread has taken.
     pub(super) next_read: AtomicUsize,
     pub(super) next_file: AtomicUsize,
     pub(super) next_lookup: AtomicUsize,
+    /// (a)
     pub(super) amounts: Arc<Amounts>,
+    /// (a) Set for good: each thread stops after the read it is at.
     pub(super) cancelled: AtomicBool,
+    /// (a)
     pub(super) memory_was_short: AtomicBool,
     /// Threads at work.
     pub(super) at_work: Mutex<u32>,

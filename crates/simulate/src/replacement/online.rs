@@ -1,40 +1,27 @@
 //! Rules that a memory manager can follow: they know only what was touched.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 /// Faults when the page that came first goes first.
 pub fn fifo(touches: &[u64], memory_pages: u64) -> u64 {
-    let mut queue = VecDeque::new();
-    let mut resident = HashSet::new();
-    let mut faults = 0;
-    for &page in touches {
-        if resident.contains(&page) {
-            continue;
-        }
-        faults += 1;
-        if queue.len() as u64 >= memory_pages
-            && let Some(oldest) = queue.pop_front()
-        {
-            resident.remove(&oldest);
-        }
-        if memory_pages > 0 {
-            queue.push_back(page);
-            resident.insert(page);
-        }
-    }
-    faults
+    in_turn(touches, memory_pages, false)
 }
 
 /// Faults under CLOCK, also called second chance: as FIFO, but a page touched since it came or was last spared is spared
 /// once more (Corbató, "A paging experiment with the Multics system", 1968).
 pub fn clock(touches: &[u64], memory_pages: u64) -> u64 {
+    in_turn(touches, memory_pages, true)
+}
+
+/// Faults where pages go in the order they came, those touched again once later where that `spares` them.
+fn in_turn(touches: &[u64], memory_pages: u64, spares: bool) -> u64 {
     let mut queue = VecDeque::new();
     // Of each resident page, whether it was touched again.
     let mut referenced: HashMap<u64, bool> = HashMap::new();
     let mut faults = 0;
     for &page in touches {
         if let Some(again) = referenced.get_mut(&page) {
-            *again = true;
+            *again = spares;
             continue;
         }
         faults += 1;
@@ -201,6 +188,8 @@ impl Recency {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use proptest::prelude::*;
 
     use super::*;

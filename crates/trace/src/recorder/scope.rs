@@ -27,7 +27,7 @@ pub enum Scope {
 }
 
 /// Faults, minor and major.
-type Counts = (u64, u64);
+type MinorMajor = (u64, u64);
 
 /// Who is being recorded, and how to know that it has ended.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Observing {
     who: Who,
     /// Minor and major faults that were observed and are left out: those of the command until it was executed, which are
     /// this program's own, and those of processes that ran already until all their events were switched on.
-    pub(super) starting: Counts,
+    pub(super) starting: MinorMajor,
 }
 
 #[derive(Debug)]
@@ -43,12 +43,12 @@ enum Who {
     /// The command's process exists and has not executed its program yet.
     Waiting {
         waiting: Waiting,
-        before: Option<Counts>,
+        before: Option<MinorMajor>,
     },
     Child {
         child: Child,
         /// Its faults when it was first observed; `None` where /proc cannot be read.
-        before: Option<Counts>,
+        before: Option<MinorMajor>,
         ended: bool,
     },
     Processes {
@@ -191,7 +191,7 @@ impl Observing {
             }
             Who::Child { child, before, .. } => {
                 let Ended { how, minor_faults, major_faults } = child.wait()?;
-                let since = |before: Counts| {
+                let since = |before: MinorMajor| {
                     (
                         minor_faults.saturating_sub(before.0 + minor),
                         major_faults.saturating_sub(before.1 + major),
@@ -209,7 +209,7 @@ impl Observing {
 pub(super) struct Left {
     pub(super) how_ended: Option<HowEnded>,
     /// Minor and major faults by getrusage.
-    pub(super) rusage: Option<Counts>,
+    pub(super) rusage: Option<MinorMajor>,
     /// It, when it has not ended.
     pub(super) left_running: Option<LeftRunning>,
 }
@@ -240,7 +240,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// The minor and major faults of process `pid` until now.
-fn fault_counts(pid: u32) -> io::Result<Counts> {
+fn fault_counts(pid: u32) -> io::Result<MinorMajor> {
     let stat = ProcessStat::of(pid)?;
     Ok((stat.minor_faults, stat.major_faults))
 }

@@ -16,6 +16,7 @@ use prepage_profiles::section::SectionError;
 use prepage_profiles::{Stores, bundle};
 use serde_json::{Value, json};
 
+use crate::output::print_json;
 use crate::targets::shown;
 use prepage_profiles::chain;
 
@@ -57,32 +58,32 @@ pub struct StripArgs {
 pub fn embed(stores: &Stores, args: &EmbedArgs, out: &mut impl Write) -> Result<ExitCode> {
     let profiles = profiles(stores, &args.from)?;
     let files = if args.all { known_files(&profiles) } else { args.files.clone() };
-    let mut told = Told::default();
+    let mut results = Results::default();
     for path in &files {
         match &args.sidecar {
             None => match embed::embed(path, &profiles) {
-                Ok(embedded) => told.embedded(&embedded),
-                Err(error) => told.failed(path, &error),
+                Ok(embedded) => results.embedded(&embedded),
+                Err(error) => results.failed(path, &error),
             },
             Some(directory) => match embed::write_beside(directory, path, &profiles) {
-                Ok(beside) => told.beside(&beside),
-                Err(error) => told.failed(path, &error),
+                Ok(beside) => results.beside(&beside),
+                Err(error) => results.failed(path, &error),
             },
         }
     }
-    told.print(args.json, out)
+    results.print(args.json, out)
 }
 
 /// Runs `prepage profile strip`.
 pub fn strip(args: &StripArgs, out: &mut impl Write) -> Result<ExitCode> {
-    let mut told = Told::default();
+    let mut results = Results::default();
     for path in &args.files {
         match embed::strip(path) {
-            Ok(embedded) => told.embedded(&embedded),
-            Err(error) => told.failed(path, &error),
+            Ok(embedded) => results.embedded(&embedded),
+            Err(error) => results.failed(path, &error),
         }
     }
-    told.print(args.json, out)
+    results.print(args.json, out)
 }
 
 /// The profiles that `names` mean: of the store, or of files; all of the store where there are none.
@@ -118,13 +119,13 @@ fn known_files(profiles: &[Profile]) -> Vec<PathBuf> {
 
 /// What there is to tell.
 #[derive(Default)]
-struct Told {
+struct Results {
     lines: Vec<String>,
     json: Vec<Value>,
     failures: usize,
 }
 
-impl Told {
+impl Results {
     fn embedded(&mut self, embedded: &Embedded) {
         let (before, after) = (embedded.before, embedded.after);
         let path = embedded.path.display();
@@ -199,8 +200,7 @@ impl Told {
 
     fn print(self, json: bool, out: &mut impl Write) -> Result<ExitCode> {
         if json {
-            serde_json::to_writer_pretty(&mut *out, &json!({ "schema_version": 1, "files": self.json }))?;
-            writeln!(out)?;
+            print_json(out, &json!({ "schema_version": 1, "files": self.json }))?;
         } else {
             for line in self.lines {
                 writeln!(out, "{line}")?;

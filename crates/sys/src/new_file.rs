@@ -1,0 +1,150 @@
+//! A file replaced as a whole: a new one is written beside it and renamed over it, all in one directory that is held open, so that
+//! nobody who may rename directories can make the writer write elsewhere.
+//!
+//! Whoever opens the file meanwhile finds the old one or the new one, and never a part. The new one is on the disk before it takes the name: a
+//! full disk, or a machine that stops, leaves the old one.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fsync, openat, renameat, unlinkat};
+use rustix::io::Errno;
+
+/// Names that are tried: more than one where a process of the same number was killed, or runs in another container.
+const NAMES_MAX: u32 = 1000;
+
+/// A new file under a name of its own. Dropped before it takes its place, it is removed.
+#[derive(Debug)]
+pub struct NewFile<'a> {
+    directory: BorrowedFd<'a>,
+    name: OsString,
+    file: File,
+    is_placed: bool,
+}
+
+impl<'a> NewFile<'a> {
+    /// Makes an empty file in `directory`, beside those of other writers, with the permissions `mode` as far as the umask allows.
+    ///
+    /// # Errors
+    /// See openat(2).
+    pub fn create(directory: BorrowedFd<'a>, mode: u32) -> io::Result<Self> {
+        for number in 0..NAMES_MAX {
+            match Self::named(directory, format!(".prepage-{}-{number}", std::process::id()).into(), mode) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return made,
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Makes an empty file in `directory` that is to replace the file `name` there, with the permissions `mode` as far as the umask allows. What
+    /// a writer of that name that was killed left behind is removed, so writers take turns.
+    ///
+    /// # Errors
+    /// See unlinkat(2) and openat(2).
+    pub fn of_only_writer(directory: BorrowedFd<'a>, name: &Path, mode: u32) -> io::Result<Self> {
+        let hidden = format!(".{}.new", name.to_string_lossy());
+        match unlinkat(directory, &hidden, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Self::named(directory, hidden.into(), mode),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn named(directory: BorrowedFd<'a>, name: OsString, mode: u32) -> io::Result<Self> {
+        // EXCL neither follows a link nor opens what somebody put there.
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(directory, &name, flags, Mode::from_raw_mode(mode))?.into();
+        Ok(Self { directory, name, file, is_placed: false })
+    }
+
+    /// The file, open for reading and writing.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives the file, once its bytes are on the disk, the name `name`, which an older file may have.
+    ///
+    /// # Errors
+    /// See fdatasync(2) and rename(2). An older file stays as it was, and the new one is removed.
+    pub fn replace(mut self, name: &Path) -> io::Result<()> {
+        self.file.sync_data()?;
+        renameat(self.directory, &self.name, self.directory, name)?;
+        self.is_placed = true;
+        // The rename is done; a file system that cannot make it durable by this call does so in its own time.
+        let _ = fsync(self.directory);
+        Ok(())
+    }
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            let _ = unlinkat(self.directory, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// Replaces the file `name` in `directory` by one of these `bytes`, with the permissions `mode` whatever the umask takes away.
+/// Writers take turns.
+///
+/// # Errors
+/// As the file system says; the file is as it was then.
+pub fn write_at(directory: BorrowedFd<'_>, name: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
+    let mut new = NewFile::of_only_writer(directory, name, mode)?;
+    fchmod(&new.file, Mode::from_raw_mode(mode))?;
+    new.file.write_all(bytes)?;
+    new.replace(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn names_in(directory: &Path) -> Vec<OsString> {
+        let entries = fs::read_dir(directory).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn the_old_file_stays_until_the_new_one_takes_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = File::open(dir.path()).unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "old").unwrap();
+        let begin = || NewFile::create(directory.as_fd(), 0o600).unwrap();
+        let (one, other) = (begin(), begin());
+        one.file().write_all(b"one").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        one.replace(Path::new("file")).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        drop(other);
+        assert_eq!(names_in(dir.path()), ["file"]);
+        // A directory is not replaced by a file.
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        assert!(begin().replace(Path::new("sub")).is_err());
+        assert_eq!(names_in(dir.path()), ["file", "sub"]);
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_removed_and_not_written_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = File::open(dir.path()).unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("other"), "mine").unwrap();
+        std::os::unix::fs::symlink(path("other"), path(".file.new")).unwrap();
+        write_at(directory.as_fd(), Path::new("file"), 0o666, b"new").unwrap();
+        assert_eq!(fs::read(path("file")).unwrap(), b"new");
+        assert_eq!(fs::metadata(path("file")).unwrap().permissions().mode() & 0o777, 0o666);
+        assert_eq!(fs::read(path("other")).unwrap(), b"mine");
+        assert_eq!(names_in(dir.path()), ["file", "other"]);
+    }
+}
