@@ -5,16 +5,16 @@
 //! faults and reads alone, and the gain of a whole program is smaller by what it computes.
 
 use std::collections::HashSet;
-use std::io;
 use std::path::Path;
 use std::time::Instant;
 
 use prepage_core::policy::{ClusterPolicy, FaultAt, Policy, Residency};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_simulate::{Input, InputError};
-use prepage_vm::{MakeError, MapError, MapOptions, Vm, VmOptions};
+use prepage_simulate::Input;
+use prepage_vm::{MapOptions, Vm, VmOptions};
 
 use crate::direct::DirectFile;
+use crate::error::BenchError;
 
 /// Objects begin at multiples of this many pages of the file, as they would in files of their own.
 const OBJECT_ALIGNMENT: u64 = 512;
@@ -44,24 +44,6 @@ pub struct Served {
     pub read: u64,
 }
 
-/// Why there is no run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClustersError {
-    /// The VM cannot serve faults.
-    #[error("the user-space VM cannot be used")]
-    Make(#[from] MakeError),
-    /// The file cannot be mapped.
-    #[error("the file cannot be mapped")]
-    Map(#[from] MapError),
-    /// The file cannot be read.
-    #[error("the file cannot be read past the page cache")]
-    Read(#[from] io::Error),
-    /// The touches cannot be read.
-    #[error(transparent)]
-    Input(#[from] InputError),
-}
-
 /// Touches of objects that lie one after the other in one file.
 #[derive(Clone, Debug)]
 pub struct Touched {
@@ -75,7 +57,7 @@ impl Touched {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn of(input: &Input) -> Result<Self, ClustersError> {
+    pub fn of(input: &Input) -> Result<Self, BenchError> {
         let mut objects = Vec::new();
         let mut next = 0;
         for object in &input.layout.objects {
@@ -101,15 +83,15 @@ impl Touched {
     /// Makes all touches of the file in `path` under `policy`.
     ///
     /// # Errors
-    /// See [`ClustersError`].
-    pub fn serve(&self, path: &Path, policy: &Policy, way: Way) -> Result<Served, ClustersError> {
+    /// See [`BenchError`].
+    pub fn serve(&self, path: &Path, policy: &Policy, way: Way) -> Result<Served, BenchError> {
         match way {
             Way::Vm => self.by_vm(path, policy),
             Way::Reads => self.by_reads(path, policy),
         }
     }
 
-    fn by_vm(&self, path: &Path, policy: &Policy) -> Result<Served, ClustersError> {
+    fn by_vm(&self, path: &Path, policy: &Policy) -> Result<Served, BenchError> {
         let vm = Vm::new(VmOptions::default())?;
         let object = vm.file_direct(path)?;
         let options = |window: &PageRange| MapOptions::shared().policy(policy.clone()).window(*window);
@@ -127,7 +109,7 @@ impl Touched {
         Ok(Served { ms, hard: counted.hard, read: counted.pages_read })
     }
 
-    fn by_reads(&self, path: &Path, policy: &Policy) -> Result<Served, ClustersError> {
+    fn by_reads(&self, path: &Path, policy: &Policy) -> Result<Served, BenchError> {
         let mut file = DirectFile::open(path, READ_PAGES)?;
         let mut memory = Memory(HashSet::new());
         let mut states: Vec<_> = self.objects.iter().map(|window| policy.entry(*window)).collect();
@@ -180,7 +162,7 @@ mod tests {
             assert_eq!(served.hard, hard, "{policy}");
             match touched.serve(file.path(), &policy, Way::Vm) {
                 Ok(by_vm) => assert_eq!((by_vm.hard, by_vm.read), (hard, served.read), "{policy}"),
-                Err(ClustersError::Map(error)) => prepage_testing::skip(
+                Err(BenchError::Map(error)) => prepage_testing::skip(
                     prepage_testing::Need::Doctor(prepage_testing::Doctor::ServedFaults),
                     error,
                 ),

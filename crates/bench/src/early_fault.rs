@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::profile::Profile;
 
+use crate::error::{BenchError, failed};
+
 /// The library's name, beside the binary (a build) or in ../lib/prepage (an installation).
 const LIBRARY: &str = "libprepage-early-fault.so";
 
@@ -83,9 +85,10 @@ impl EarlyFault {
     }
 
     /// What was done since the last call.
-    pub fn take_report(&self) -> io::Result<MappedAhead> {
-        let text = fs::read_to_string(&self.report)?;
-        File::create(&self.report)?;
+    pub fn take_report(&self) -> Result<MappedAhead, BenchError> {
+        let unread = || failed("the report of what was mapped ahead cannot be read");
+        let text = fs::read_to_string(&self.report).map_err(unread())?;
+        File::create(&self.report).map_err(unread())?;
         Ok(text.lines().filter_map(parse).fold(MappedAhead::default(), |sum, one| MappedAhead {
             took_ns: sum.took_ns + one.took_ns,
             file_pages: sum.file_pages + one.file_pages,

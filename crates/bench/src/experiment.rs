@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io;
 
 use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Tally, TraceFacts};
 use prepage_sys::spawn::HowEnded;
-use prepage_trace::{RecordError, RecordOptions, Recorder};
+use prepage_trace::{RecordOptions, Recorder};
 
-use crate::subject::{Cache, Subject, SubjectError};
+use crate::error::{BenchError, failed};
+use crate::subject::{Cache, Subject};
 use prepage_simulate::pattern::Pattern;
+
+const START: &str = "this program cannot start itself";
 
 /// What is read how, from which state of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,32 +56,11 @@ impl Run {
     }
 }
 
-/// Why there is no run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExperimentError {
-    /// The file is not in the state it should be in.
-    #[error("the file cannot be prepared")]
-    Subject(#[from] SubjectError),
-    /// Faults cannot be recorded.
-    #[error("the run cannot be recorded")]
-    Record(#[from] RecordError),
-    /// This program cannot start itself.
-    #[error("this program cannot start itself")]
-    Start(#[source] io::Error),
-    /// The reading process did not end as it should.
-    #[error("the process that reads the file ended with {how}")]
-    Access {
-        /// Exit code or signal.
-        how: String,
-    },
-}
-
 impl Experiment {
     /// Prepares the file and runs `program`, which is to read it: `program bench access --pattern P --seed S
     /// --expect-sum SUM FILE`.
-    pub fn run(self, subject: &Subject, program: &[OsString], seed: u64) -> Result<Run, ExperimentError> {
-        let inode = subject.inode().map_err(ExperimentError::Start)?;
+    pub fn run(self, subject: &Subject, program: &[OsString], seed: u64) -> Result<Run, BenchError> {
+        let inode = subject.inode().map_err(failed(START))?;
         let mut command = program.to_vec();
         let arguments = [
             "--pattern".to_owned(),
@@ -102,13 +83,9 @@ impl Experiment {
         }
         match recorded.how_ended {
             None | Some(HowEnded::Exited(0)) => {}
-            Some(HowEnded::Exited(code)) => {
-                return Err(ExperimentError::Access { how: format!("exit code {code}") });
-            }
-            Some(HowEnded::Killed(signal)) => {
-                return Err(ExperimentError::Access { how: format!("signal {signal}") });
-            }
-            Some(HowEnded::NotExecuted(error)) => return Err(ExperimentError::Start(error)),
+            Some(HowEnded::Exited(code)) => return Err(ended_with(&format!("exit code {code}"))),
+            Some(HowEnded::Killed(signal)) => return Err(ended_with(&format!("signal {signal}"))),
+            Some(HowEnded::NotExecuted(error)) => return Err(failed(START)(error)),
         }
         let all = faults.len();
         faults.sort_by_key(|fault| fault.start_ns);
@@ -116,6 +93,10 @@ impl Experiment {
         let other_faults = (all - faults.len()) as u64;
         Ok(Run { experiment: self, faults, other_faults, facts: recorded.facts })
     }
+}
+
+fn ended_with(how: &str) -> BenchError {
+    BenchError::Void(format!("the process that reads the file ended with {how}"))
 }
 
 /// The faults of the file with this device and inode. File systems in layers show another device in mappings than to

@@ -14,8 +14,9 @@ use prepage_sys::mapping::FileMapping;
 use prepage_sys::pagemap::{PageEntry, PageMap};
 use prepage_sys::process_stat::ProcessStat;
 
+use crate::error::{BenchError, failed};
 use crate::experiment::Experiment;
-use crate::subject::{Subject, SubjectError};
+use crate::subject::Subject;
 
 /// Pages looked at around a fault: what one page table covers, which fault-around never leaves.
 const TABLE_PAGES: u64 = 512;
@@ -46,26 +47,11 @@ pub struct Sweeps {
     pub later_faults: u64,
 }
 
-/// Why the pages could not be counted.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MappedError {
-    /// The file is not in the state it should be in.
-    #[error("the file cannot be prepared")]
-    Subject(#[from] SubjectError),
-    /// Which pages are mapped cannot be seen.
-    #[error("which pages are mapped cannot be seen (/proc/self/pagemap)")]
-    Pagemap(#[source] io::Error),
-}
-
 /// Repeats `experiment` in this process and counts the pages each fault maps.
-pub fn mapped_pages(
-    experiment: Experiment,
-    subject: &Subject,
-    seed: u64,
-) -> Result<MappedPages, MappedError> {
+pub fn mapped_pages(experiment: Experiment, subject: &Subject, seed: u64) -> Result<MappedPages, BenchError> {
     subject.prepare(experiment.cache)?;
-    count(experiment, subject, seed).map_err(MappedError::Pagemap)
+    count(experiment, subject, seed)
+        .map_err(failed("which pages are mapped cannot be seen (/proc/self/pagemap)"))
 }
 
 fn count(experiment: Experiment, subject: &Subject, seed: u64) -> io::Result<MappedPages> {

@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use prepage_core::FaultClass;
 use prepage_sys::spawn::HowEnded;
-use prepage_trace::{RecordError, RecordOptions, Recorder, Scope};
+use prepage_trace::{RecordOptions, Recorder, Scope};
 use serde::Serialize;
 
+use crate::error::{BenchError, failed};
 use crate::head_start::{HeadStart, Tuning};
 use crate::mode::Mode;
-use crate::start::{Bench, Measured, StartError, Way};
+use crate::start::{Bench, Measured, Way};
 
 /// All ways of [`compare`]: as it is, by `prepage run`, and each mode with and without pages mapped ahead.
 pub fn ways(early_fault: bool) -> Vec<Way> {
@@ -75,7 +76,7 @@ pub fn compare(
     ways: &[Way],
     rounds: u32,
     mut tell: impl FnMut(&str),
-) -> Result<Vec<Row>, StartError> {
+) -> Result<Vec<Row>, BenchError> {
     let row = |way: &Way| Row { name: way.name(), starts: Vec::new(), counted: None };
     let mut rows: Vec<Row> = ways.iter().map(row).collect();
     for round in 0..=rounds as usize {
@@ -96,7 +97,7 @@ pub fn compare(
 ///
 /// # Errors
 /// Where faults cannot be recorded, or the program cannot be started.
-pub fn count(bench: &Bench, way: &Way) -> Result<Counted, CountError> {
+pub fn count(bench: &Bench, way: &Way) -> Result<Counted, BenchError> {
     bench.make_cold()?;
     let variables = bench.variables(way);
     let mut command = bench.argv(way);
@@ -110,7 +111,7 @@ pub fn count(bench: &Bench, way: &Way) -> Result<Counted, CountError> {
         command = env.chain(command).collect();
     }
     let (head_start, _) = bench.begin(way, true)?;
-    let recorded = silently(|| record(command))?;
+    let recorded = silently(|| record(command)).map_err(failed("standard streams cannot be redirected"))?;
     let made = head_start.and_then(HeadStart::end);
     if let Some(early) = &bench.early_fault {
         // Of this start only the faults count.
@@ -123,28 +124,7 @@ pub fn count(bench: &Bench, way: &Way) -> Result<Counted, CountError> {
     })
 }
 
-/// Why a start could not be counted.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CountError {
-    /// The start could not be made.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// Faults cannot be recorded.
-    #[error("faults cannot be recorded")]
-    Record(#[from] RecordError),
-    /// The streams could not be put aside.
-    #[error("standard streams cannot be redirected")]
-    Streams(#[from] io::Error),
-    /// Records were lost, so that the counts would be wrong.
-    #[error("the kernel dropped {0} records of faults")]
-    Lost(u64),
-    /// The program did not end well.
-    #[error("the program failed while its faults were recorded")]
-    Failed,
-}
-
-fn record(command: Vec<OsString>) -> Result<Classes, CountError> {
+fn record(command: Vec<OsString>) -> Result<Classes, BenchError> {
     /// What starts the program, and is not part of it.
     const STARTERS: [&str; 2] = ["env", "prepage"];
     let mut recorder = Recorder::start(&Scope::Command(command), &RecordOptions::default())?;
@@ -152,10 +132,13 @@ fn record(command: Vec<OsString>) -> Result<Classes, CountError> {
     while recorder.next_faults(&mut faults)? {}
     let recorded = recorder.finish();
     if !matches!(recorded.how_ended, Some(HowEnded::Exited(0))) {
-        return Err(CountError::Failed);
+        return Err(BenchError::Void("the program failed while its faults were recorded".into()));
     }
     if recorded.facts.lost > 0 {
-        return Err(CountError::Lost(recorded.facts.lost));
+        return Err(BenchError::Void(format!(
+            "the kernel dropped {} records of faults",
+            recorded.facts.lost
+        )));
     }
     let mut classes = Classes::default();
     for fault in faults {

@@ -12,7 +12,6 @@
 //! does: what was written to them is in the kernel's hands then, by every way.
 
 use std::fs::{self, File};
-use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -22,9 +21,10 @@ use std::time::Instant;
 use prepage_core::random::SplitMix;
 use prepage_core::{PAGE_SIZE, PageRange};
 use prepage_sys::mapping::WritableMapping;
-use prepage_vm::{FlushError, Map, MapOptions, Pool, Vm, VmOptions};
+use prepage_vm::{Map, MapOptions, Pool, Vm, VmOptions};
 
-use crate::pool::{self, PoolError};
+use crate::error::BenchError;
+use crate::pool;
 
 /// Bytes that the pattern `large` reads and writes at once, as bonnie does.
 pub const BLOCK_BYTES: u64 = 16 << 10;
@@ -64,21 +64,6 @@ pub struct Phase {
     pub sum: u64,
 }
 
-/// Why a pattern was not run to its end.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PatternError {
-    /// A file cannot be made, written or removed.
-    #[error("a file in the directory cannot be written")]
-    File(#[from] io::Error),
-    /// The VM cannot serve it.
-    #[error(transparent)]
-    Vm(#[from] PoolError),
-    /// What was written cannot be made durable.
-    #[error("a file cannot be flushed")]
-    Flush(#[from] FlushError),
-}
-
 /// A file that is open in one way.
 enum Open {
     Calls(File, Vec<u8>),
@@ -98,19 +83,19 @@ struct Files {
 /// small `files`, and for the VM a pool of `pool_bytes`.
 ///
 /// # Errors
-/// See [`PatternError`].
+/// See [`BenchError`].
 pub fn run(
     directory: &Path,
     way: Way,
     size_bytes: u64,
     files: u64,
     pool_bytes: u64,
-) -> Result<Vec<Phase>, PatternError> {
+) -> Result<Vec<Phase>, BenchError> {
     let own = tempfile::tempdir_in(directory)?;
     let vm = match way {
         Way::Vm => {
-            let pool = Pool::new(pool_bytes).map_err(PoolError::from)?;
-            Some(Vm::new(VmOptions::default().pool(&pool)).map_err(PoolError::from)?)
+            let pool = Pool::new(pool_bytes)?;
+            Some(Vm::new(VmOptions::default().pool(&pool))?)
         }
         Way::Calls | Way::Mmap => None,
     };
@@ -125,8 +110,8 @@ pub fn run(
 fn timed(
     pattern: &str,
     name: &str,
-    work: impl FnOnce() -> Result<(u64, u64), PatternError>,
-) -> Result<Phase, PatternError> {
+    work: impl FnOnce() -> Result<(u64, u64), BenchError>,
+) -> Result<Phase, BenchError> {
     let began = Instant::now();
     let (operations, sum) = work()?;
     let seconds = began.elapsed().as_secs_f64();
@@ -139,14 +124,14 @@ impl Files {
     }
 
     /// The file `name`, with this length from here on.
-    fn open(&self, name: u64, len_bytes: u64) -> Result<Open, PatternError> {
+    fn open(&self, name: u64, len_bytes: u64) -> Result<Open, BenchError> {
         let path = self.path(name);
         let file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
         file.set_len(len_bytes)?;
         Ok(match &self.vm {
             Some(vm) => {
-                let object = vm.file_writable(&path).map_err(PoolError::from)?;
-                Open::Vm(vm.map(&object, &MapOptions::writable()).map_err(PoolError::from)?)
+                let object = vm.file_writable(&path)?;
+                Open::Vm(vm.map(&object, &MapOptions::writable())?)
             }
             None if self.way == Way::Mmap => {
                 Open::Mmap(WritableMapping::new(file.as_fd(), PageRange::covering(0, len_bytes))?)
@@ -155,7 +140,7 @@ impl Files {
         })
     }
 
-    fn large(&mut self, size_bytes: u64) -> Result<Vec<Phase>, PatternError> {
+    fn large(&mut self, size_bytes: u64) -> Result<Vec<Phase>, BenchError> {
         let mut file = self.open(0, size_bytes)?;
         let blocks = size_bytes / BLOCK_BYTES;
         let records = size_bytes / RECORD_BYTES;
@@ -163,7 +148,7 @@ impl Files {
         let mut phases = Vec::new();
         let mut phase = |pattern, name, file: &mut Open, each: &mut dyn FnMut(&mut Open) -> Counted| {
             phases.push(timed(pattern, name, || each(file))?);
-            Ok::<(), PatternError>(())
+            Ok::<(), BenchError>(())
         };
         phase("large", "write", &mut file, &mut |file| {
             (0..blocks).try_for_each(|block| file.write(block * BLOCK_BYTES, BLOCK_BYTES, block as u8))?;
@@ -216,7 +201,7 @@ impl Files {
         Ok(phases)
     }
 
-    fn small(&mut self, count: u64) -> Result<Vec<Phase>, PatternError> {
+    fn small(&mut self, count: u64) -> Result<Vec<Phase>, BenchError> {
         // Name and length of each.
         let mut there: Vec<(u64, u64)> = Vec::new();
         let mut next = 1;
@@ -260,7 +245,7 @@ impl Files {
         Ok(vec![created, transactions, deleted])
     }
 
-    fn create(&mut self, there: &mut Vec<(u64, u64)>, next: &mut u64) -> Result<(), PatternError> {
+    fn create(&mut self, there: &mut Vec<(u64, u64)>, next: &mut u64) -> Result<(), BenchError> {
         let len = SMALL.0 + self.random.below(SMALL.1);
         self.open(*next, len)?.write(0, len, *next as u8)?;
         there.push((*next, len));
@@ -270,10 +255,10 @@ impl Files {
 }
 
 /// How many operations, and the sum of what they read.
-type Counted = Result<(u64, u64), PatternError>;
+type Counted = Result<(u64, u64), BenchError>;
 
 impl Open {
-    fn read(&mut self, at: u64, len: u64) -> Result<u64, PatternError> {
+    fn read(&mut self, at: u64, len: u64) -> Result<u64, BenchError> {
         let lines = (0..len).step_by(LINE_BYTES as usize);
         Ok(match self {
             Self::Calls(file, buffer) => {
@@ -289,7 +274,7 @@ impl Open {
         })
     }
 
-    fn write(&mut self, at: u64, len: u64, value: u8) -> Result<(), PatternError> {
+    fn write(&mut self, at: u64, len: u64, value: u8) -> Result<(), BenchError> {
         let lines = (0..len).step_by(LINE_BYTES as usize);
         match self {
             Self::Calls(file, buffer) => {
@@ -315,7 +300,7 @@ impl Open {
         Ok((count, sum))
     }
 
-    fn sync(&self) -> Result<(), PatternError> {
+    fn sync(&self) -> Result<(), BenchError> {
         match self {
             Self::Calls(file, _) => file.sync_data()?,
             Self::Mmap(mapping) => mapping.sync()?,

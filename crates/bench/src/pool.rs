@@ -16,7 +16,9 @@ use prepage_core::{FaultClass, PAGE_SIZE, PageRange};
 use prepage_simulate::replacement;
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::process_stat::ProcessStat;
-use prepage_vm::{MakeError, MapError, MapOptions, Pool, Replacement, Vm, VmOptions};
+use prepage_vm::{MapOptions, Pool, Replacement, Vm, VmOptions};
+
+use crate::error::BenchError;
 
 /// Memory of a worker that is not the VM's frames, in bytes, for a file of `size_bytes` and so many touches: the program and buffers (6 to 9
 /// MiB were measured, by memory.max_usage_in_bytes), words, sums and page tables, and the list of touches.
@@ -105,21 +107,6 @@ pub struct Served {
     pub p99_us: f64,
 }
 
-/// Why there is no run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PoolError {
-    /// The VM cannot serve faults.
-    #[error("the user-space VM cannot be used")]
-    Make(#[from] MakeError),
-    /// The file cannot be mapped by the VM.
-    #[error("the file cannot be mapped")]
-    Map(#[from] MapError),
-    /// The file cannot be mapped by the kernel.
-    #[error("the file cannot be read")]
-    Read(#[from] io::Error),
-}
-
 /// Enters the control group in the directory `group`, for good.
 ///
 /// # Errors
@@ -148,7 +135,7 @@ pub fn serve(
     pool_bytes: u64,
     touches: &[u64],
     before: usize,
-) -> Result<Served, PoolError> {
+) -> Result<Served, BenchError> {
     let (first, rest) = touches.split_at(before.min(touches.len()));
     let replacement = match way {
         Way::Kernel | Way::KernelRandom => {
@@ -273,7 +260,7 @@ mod tests {
         for way in Way::ALL {
             let served = match serve(file.path(), way, 128 * PAGE_SIZE, &touches, 1024) {
                 Ok(served) => served,
-                Err(PoolError::Map(error)) => {
+                Err(BenchError::Map(error)) => {
                     let need = prepage_testing::Need::Doctor(prepage_testing::Doctor::ServedFaults);
                     return prepage_testing::skip(need, error);
                 }

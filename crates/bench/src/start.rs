@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use prepage_prefetch::cold::Chill;
 use prepage_profiles::ProgramKey;
-use prepage_profiles::{Layer, StoreError, Stores};
+use prepage_profiles::{Layer, Stores};
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::reap::{Reap, Reaped, reap};
 use prepage_trace::now_ns;
 
 use crate::block_reads::{BlockReads, Seen};
 use crate::early_fault::{EarlyFault, MappedAhead, advise_random};
+use crate::error::{BenchError, failed};
 use crate::head_start::{HeadStart, Made, Tuning};
 
 /// Pause between making the cache cold and the start: the kernel has freed memory to sort and to hand back to the host.
@@ -139,46 +140,6 @@ impl PhasedReads {
     }
 }
 
-/// A start could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// The program could not be started.
-    #[error("cannot start {program}")]
-    Run {
-        /// Its name.
-        program: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// It did not end well, so that its times mean nothing.
-    #[error("{program} ended with {status}")]
-    Failed {
-        /// Its name.
-        program: String,
-        /// How.
-        status: ExitStatus,
-    },
-    /// The cache could not be made cold.
-    #[error("cannot make the cache cold")]
-    Chill(#[source] io::Error),
-    /// The profile cannot be read, or there is none.
-    #[error("the profile cannot be read")]
-    Store(#[from] StoreError),
-    /// There is no profile.
-    #[error("there is no profile of {program}")]
-    NoProfile {
-        /// The program.
-        program: String,
-    },
-    /// No process could be started for the prefetch.
-    #[error("the prefetch cannot be started")]
-    Prefetch(#[source] io::Error),
-    /// What the library reports cannot be read.
-    #[error("the report of what was mapped ahead cannot be read")]
-    Report(#[source] io::Error),
-}
-
 /// A program to be started in many ways.
 #[derive(Debug)]
 pub struct Bench {
@@ -203,7 +164,7 @@ impl Bench {
     ///
     /// To be called in a process with one thread and no other children, which adopts orphans
     /// ([`prepage_sys::beside::adopt_orphans`]).
-    pub fn start(&mut self, way: &Way) -> Result<Measured, StartError> {
+    pub fn start(&mut self, way: &Way) -> Result<Measured, BenchError> {
         self.make_cold()?;
         self.block_reads.as_mut().map(BlockReads::take);
         let disk_before = disk();
@@ -211,20 +172,21 @@ impl Bench {
         let began = Instant::now();
         let (head_start, mut phases) = self.begin(way, false)?;
         let argv = self.argv(way);
-        let failed = |source| StartError::Run { program: argv[0].to_string_lossy().into(), source };
+        let name = argv[0].to_string_lossy();
+        let unstarted = || failed(format!("cannot start {name}"));
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.envs(self.variables(way));
-        let program = command.spawn().map_err(failed)?.id();
-        let (ended, others) = wait_for(program).map_err(failed)?;
+        let program = command.spawn().map_err(unstarted())?.id();
+        let (ended, others) = wait_for(program).map_err(unstarted())?;
         let mut measured = Measured { wall_ns: began.elapsed().as_nanos() as u64, ..Measured::default() };
         let made = head_start.and_then(HeadStart::end);
-        let others = others.collect().map_err(failed)?;
+        let others = others.collect().map_err(unstarted())?;
         let cpu = ended.cpu + others.cpu;
         let disk = disk();
         if ended.status != 0 {
             let status = ExitStatus::from_raw(ended.status);
-            return Err(StartError::Failed { program: argv[0].to_string_lossy().into(), status });
+            return Err(BenchError::Void(format!("{name} ended with {status}")));
         }
         measured.cpu_ns = cpu.as_nanos() as u64;
         measured.resident_bytes_max = ended.resident_bytes_max;
@@ -233,7 +195,7 @@ impl Bench {
         measured.disk_reads = disk.reads - disk_before.reads;
         measured.disk_read_bytes = disk.read_bytes - disk_before.read_bytes;
         if let Some(early) = self.early_fault.as_ref().filter(|_| way.maps_ahead()) {
-            measured.mapped = early.take_report().map_err(StartError::Report)?;
+            measured.mapped = early.take_report()?;
             phases.mapping_ns = measured.mapped.took_ns;
         }
         if let Some(Made { took_ns, pages, .. }) = made {
@@ -255,30 +217,30 @@ impl Bench {
     }
 
     /// Makes the cache cold and waits until the machine is at rest.
-    pub fn make_cold(&self) -> Result<(), StartError> {
+    pub fn make_cold(&self) -> Result<(), BenchError> {
         let profile = match self.chill {
             Chill::System => None,
             Chill::OwnFiles => {
                 ProgramKey::of(&self.command).ok().and_then(|key| Some(self.stores.find(&key).ok()??.profile))
             }
         };
-        self.chill.apply(&profile.unwrap_or_default()).map_err(StartError::Chill)?;
+        self.chill.apply(&profile.unwrap_or_default()).map_err(failed("cannot make the cache cold"))?;
         std::thread::sleep(SETTLING);
         Ok(())
     }
 
     /// The first two phases; the prefetch's system calls are counted where `counts_calls`.
-    pub fn begin(&self, way: &Way, counts_calls: bool) -> Result<(Option<HeadStart>, Phases), StartError> {
+    pub fn begin(&self, way: &Way, counts_calls: bool) -> Result<(Option<HeadStart>, Phases), BenchError> {
         let Way::Ahead { tuning, .. } = way else { return Ok((None, Phases::default())) };
         let began = Instant::now();
-        let name = || self.command[0].to_string_lossy().into_owned();
-        let key =
-            ProgramKey::of(&self.command).map_err(|source| StartError::Run { program: name(), source })?;
-        let found = self.stores.find(&key)?.ok_or_else(|| StartError::NoProfile { program: name() })?;
+        let name = self.command[0].to_string_lossy();
+        let key = ProgramKey::of(&self.command).map_err(failed(format!("cannot start {name}")))?;
+        let no_profile = || BenchError::Void(format!("there is no profile of {name}"));
+        let found = self.stores.find(&key)?.ok_or_else(no_profile)?;
         let profile_read_ns = began.elapsed().as_nanos() as u64;
         let began = Instant::now();
-        let head_start =
-            HeadStart::begin(&found.profile, *tuning, counts_calls).map_err(StartError::Prefetch)?;
+        let head_start = HeadStart::begin(&found.profile, *tuning, counts_calls)
+            .map_err(failed("the prefetch cannot be started"))?;
         let reads_started_ns = began.elapsed().as_nanos() as u64;
         Ok((Some(head_start), Phases { profile_read_ns, reads_started_ns, ..Phases::default() }))
     }

@@ -1,15 +1,15 @@
 //! Starts with many numbers of readers, sizes of holes read over and read-aheads of the kernel: how far to prefetch, and
 //! what the kernel's own read-ahead does to it.
 
-use std::io;
 use std::path::PathBuf;
 
 use prepage_sys::readahead::ReadAhead;
 use serde::Serialize;
 
+use crate::error::{BenchError, failed};
 use crate::head_start::Tuning;
 use crate::mode::Mode;
-use crate::start::{Bench, StartError, Way};
+use crate::start::{Bench, Way};
 
 /// What is tried: every combination.
 #[derive(Clone, Debug)]
@@ -63,18 +63,6 @@ pub struct Point {
     pub disk_faults: Vec<u64>,
 }
 
-/// A sweep failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SweepError {
-    /// The kernel's read-ahead is not this user's to set.
-    #[error("the read-ahead cannot be set")]
-    ReadAhead(#[source] io::Error),
-    /// A start failed.
-    #[error(transparent)]
-    Start(#[from] StartError),
-}
-
 impl Sweep {
     /// The combinations, the starts without prefetch of each read-ahead first.
     pub fn points(&self) -> Vec<Point> {
@@ -99,7 +87,7 @@ impl Sweep {
         bench: &mut Bench,
         rounds: u32,
         mut tell: impl FnMut(&str),
-    ) -> Result<Vec<Point>, SweepError> {
+    ) -> Result<Vec<Point>, BenchError> {
         let mut points = self.points();
         let count = points.len();
         for round in 0..=rounds as usize {
@@ -116,7 +104,7 @@ impl Sweep {
                 bench.advise_random = self.library.clone().filter(|_| point.read_ahead.random);
                 // In force until the start is over.
                 let _read_ahead = point.read_ahead.kib.map(ReadAhead::set).transpose();
-                let _read_ahead = _read_ahead.map_err(SweepError::ReadAhead)?;
+                let _read_ahead = _read_ahead.map_err(failed("the read-ahead cannot be set"))?;
                 let measured = bench.start(&way)?;
                 if round > 0 {
                     point.wall_ms.push(measured.wall_ns as f64 / 1e6);

@@ -20,7 +20,8 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::process_stat::ProcessStat;
 use prepage_vm::{Map, MapOptions, Pool, PoolOptions, Replacement, Vm, VmOptions};
 
-use crate::pool::{Order, PoolError};
+use crate::error::BenchError;
+use crate::pool::Order;
 
 /// How many jobs there are where nothing else is asked for, however many workers do them.
 pub const JOBS: u64 = 120;
@@ -136,7 +137,7 @@ pub fn build(
     workers: u64,
     jobs: u64,
     memory_bytes: u64,
-) -> Result<Took, PoolError> {
+) -> Result<Took, BenchError> {
     let with = |limit_bytes: u64, replacement| {
         let swap_bytes = 4 * memory_bytes + 2 * workers * memory_bytes / OWN_PART;
         Pool::with(
@@ -164,7 +165,7 @@ pub fn build(
     let (buffers, rest) = (buffers?, rest?);
     let memory = memory_bytes / PAGE_SIZE;
     let mut at = 0;
-    let mut map = |vm: &Vm, pages: u64, options: MapOptions| -> Result<Map, PoolError> {
+    let mut map = |vm: &Vm, pages: u64, options: MapOptions| -> Result<Map, BenchError> {
         let window = PageRange::new(PageIndex(at), PageIndex(at + pages));
         at += pages;
         Ok(vm.map(&vm.file_direct(path)?, &options.window(window))?)
@@ -185,7 +186,7 @@ pub fn build(
     let began = Instant::now();
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let work = || -> Result<(), PoolError> {
+        let work = || -> Result<(), BenchError> {
             loop {
                 let job = next.fetch_add(1, Ordering::Relaxed);
                 if job >= jobs {
@@ -212,7 +213,7 @@ pub fn build(
 }
 
 impl Shared<'_> {
-    fn compile(&self, job: u64) -> Result<u64, PoolError> {
+    fn compile(&self, job: u64) -> Result<u64, BenchError> {
         let memory = self.rest.memory(self.own_bytes)?;
         let own = self.rest.map(&memory, &MapOptions::writable())?;
         let bytes = own.as_atomics();
@@ -290,7 +291,7 @@ mod tests {
             assert_eq!(management.name().parse(), Ok(management));
             let took = match build(file.path(), swap.path(), management, 3, JOBS, MEMORY) {
                 Ok(took) => took,
-                Err(PoolError::Map(error)) => {
+                Err(BenchError::Map(error)) => {
                     let need = prepage_testing::Need::Doctor(prepage_testing::Doctor::ServedFaults);
                     return prepage_testing::skip(need, error);
                 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use prepage_sys::start_ways::StartWay;
 
+use crate::error::{BenchError, failed};
+
 /// A program that does nothing.
 const NOTHING: &str = "int main(void) { return 0; }\n";
 
@@ -24,56 +26,28 @@ prepage_core::named! {
     }
 }
 
-/// Why starts could not be counted.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartsError {
-    /// No program to start could be made.
-    #[error("gcc cannot make a {} that does nothing: {reason}", linked.name())]
-    Compile {
-        /// Which.
-        linked: Linked,
-        /// What gcc printed.
-        reason: String,
-    },
-    /// A file could not be written, or a worker not be started.
-    #[error("workers cannot be started in {}", directory.display())]
-    Work {
-        /// Where.
-        directory: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A worker failed.
-    #[error("a worker that starts programs failed: {reason}")]
-    Worker {
-        /// What it printed.
-        reason: String,
-    },
-}
-
 /// Makes `copies` programs in `directory`: one file for [`Linked::SharedDynamic`].
 ///
 /// # Errors
-/// [`StartsError::Compile`] without gcc or its libraries.
-pub fn programs(directory: &Path, linked: Linked, copies: usize) -> Result<Vec<PathBuf>, StartsError> {
-    let work = |source| StartsError::Work { directory: directory.to_owned(), source };
+/// Without gcc or its libraries.
+pub fn programs(directory: &Path, linked: Linked, copies: usize) -> Result<Vec<PathBuf>, BenchError> {
+    let work = || failed(format!("workers cannot be started in {}", directory.display()));
     let source = directory.join("nothing.c");
-    fs::write(&source, NOTHING).map_err(work)?;
+    fs::write(&source, NOTHING).map_err(work())?;
     let first = directory.join(if linked == Linked::OwnStatic { "static-0" } else { "dynamic" });
     let mut gcc = Command::new("gcc");
     gcc.arg("-O2").args((linked == Linked::OwnStatic).then_some("-static"));
-    let failed = |reason: String| StartsError::Compile { linked, reason };
-    let output =
-        gcc.arg("-o").arg(&first).arg(&source).output().map_err(|error| failed(error.to_string()))?;
+    let unmade = format!("gcc cannot make a {} that does nothing", linked.name());
+    let output = gcc.arg("-o").arg(&first).arg(&source).output().map_err(failed(&*unmade))?;
     if !output.status.success() {
-        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        let reason = String::from_utf8_lossy(&output.stderr);
+        return Err(BenchError::Void(format!("{unmade}: {}", reason.trim())));
     }
     let mut programs = vec![first];
     if linked == Linked::OwnStatic {
         for copy in 1..copies {
             let path = directory.join(format!("static-{copy}"));
-            fs::copy(&programs[0], &path).map_err(work)?;
+            fs::copy(&programs[0], &path).map_err(work())?;
             programs.push(path);
         }
     }
@@ -92,8 +66,8 @@ pub fn concurrently(
     programs: &[PathBuf],
     workers: usize,
     duration: Duration,
-) -> Result<f64, StartsError> {
-    let failed = |source| StartsError::Work { directory: programs[0].clone(), source };
+) -> Result<f64, BenchError> {
+    let unstarted = || failed(format!("workers cannot be started in {}", programs[0].display()));
     let start = |number: usize| {
         Command::new(&worker[0])
             .args(&worker[1..])
@@ -102,18 +76,19 @@ pub fn concurrently(
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(failed)
+            .map_err(unstarted())
     };
     let children = (0..workers).map(start).collect::<Result<Vec<_>, _>>()?;
     let mut starts = 0;
     for child in children {
-        let output = child.wait_with_output().map_err(failed)?;
+        let output = child.wait_with_output().map_err(unstarted())?;
         let text = String::from_utf8_lossy(&output.stdout);
         match text.trim().parse::<u64>() {
             Ok(count) if output.status.success() => starts += count,
             _ => {
-                let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                return Err(StartsError::Worker { reason });
+                let reason = String::from_utf8_lossy(&output.stderr);
+                let failure = format!("a worker that starts programs failed: {}", reason.trim());
+                return Err(BenchError::Void(failure));
             }
         }
     }

@@ -21,19 +21,21 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use exact::ExactError;
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::{PageIndex, PageRange};
 use prepage_observe::faults::as_stat_shows;
 use prepage_observe::sightings::Sightings;
-use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
-use prepage_sys::perf::PerfError;
+use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_sys::signals::{ENDING, Signals};
 use prepage_sys::spawn::spawn_waiting;
 use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, Probe, Stream};
 
+use crate::error::{BenchError, failed};
 use tracer::Tracer;
+
+const START: &str = "cannot start the program";
+const TRACE: &str = "cannot trace the program's system calls";
 
 /// What one run showed.
 #[derive(Clone, Copy, Debug)]
@@ -50,33 +52,12 @@ pub struct Yardstick {
     pub status: i32,
 }
 
-/// A program could not be learned.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum YardstickError {
-    /// It could not be started.
-    #[error("cannot start the program")]
-    Start(#[source] io::Error),
-    /// The read-ahead and the caches are not this user's to change.
-    #[error(transparent)]
-    Exact(#[from] ExactError),
-    /// The kernel does not show page faults.
-    #[error("cannot watch page faults")]
-    Watch(#[from] PerfError),
-    /// It could not be traced.
-    #[error("cannot trace the program's system calls")]
-    Trace(#[source] io::Error),
-    /// The profile could not be kept.
-    #[error("the profile could not be kept")]
-    Store(#[from] StoreError),
-}
-
 /// Runs `command` once and writes what it needed, and nothing else, into the user's store. The program's streams are this
 /// process's.
 ///
 /// To be called while the process has one thread.
-pub fn learn_exactly(command: &[OsString], stores: &Stores) -> Result<Yardstick, YardstickError> {
-    let key = ProgramKey::of(command).map_err(YardstickError::Start)?;
+pub fn learn_exactly(command: &[OsString], stores: &Stores) -> Result<Yardstick, BenchError> {
+    let key = ProgramKey::of(command).map_err(failed(START))?;
     stores.room(Layer::User)?;
     let (observation, lost, status) = observe_exactly(command)?;
     stores.update(&key, Layer::User, |_| {
@@ -96,10 +77,10 @@ pub fn learn_exactly(command: &[OsString], stores: &Stores) -> Result<Yardstick,
 }
 
 /// What a run uses, the records lost, and its wait status. To be called while the process has one thread.
-pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), YardstickError> {
-    let waiting = spawn_waiting(command).map_err(YardstickError::Start)?;
+pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), BenchError> {
+    let waiting = spawn_waiting(command).map_err(failed(START))?;
     // Those that ask this process to end go to the program; the read-ahead is restored in any case.
-    let signals = Signals::take_over(&ENDING).map_err(YardstickError::Start)?;
+    let signals = Signals::take_over(&ENDING).map_err(failed(START))?;
     let probe = Probe { faults: FaultEvents::Ends, page_cache: PageCacheEvents::Added, ..Probe::default() };
     let mut stream = Stream::attach(waiting.pid(), &probe)?;
     let _restored_when_dropped = exact::begin()?;
@@ -117,8 +98,8 @@ pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), 
             tracer.map(|tracer| tracer.follow(&sightings))
         });
         let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
-        is_attached.recv().unwrap_or_else(|_| Err(gone())).map_err(YardstickError::Trace)?;
-        let child = waiting.go().map_err(YardstickError::Start)?;
+        is_attached.recv().unwrap_or_else(|_| Err(gone())).map_err(failed(TRACE))?;
+        let child = waiting.go().map_err(failed(START))?;
         let mut reader = Reader {
             spaces: AddressSpaces::new(),
             executed: false,
@@ -134,9 +115,9 @@ pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), 
         let lost = stream.counts().map_or(0, |counts| counts.lost);
         let followed = tracing.join().expect("the tracer does not panic").unwrap_or_else(|| Err(gone()));
         if let Some(error) = child.not_executed() {
-            return Err(YardstickError::Start(error));
+            return Err(failed(START)(error));
         }
-        Ok((followed.map_err(YardstickError::Trace)?, lost))
+        Ok((followed.map_err(failed(TRACE))?, lost))
     })?;
     let mut observation = sightings.into_inner().unwrap_or_else(PoisonError::into_inner).observation();
     let coverage = if lost == 0 { Coverage::Exact } else { Coverage::Partial };

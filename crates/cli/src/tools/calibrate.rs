@@ -8,11 +8,12 @@ use anyhow::{Context, Result, bail};
 use prepage_core::DeviceFigures;
 use prepage_prefetch::calibrate::cache::Cache;
 use prepage_prefetch::calibrate::device::Device;
-use prepage_prefetch::calibrate::{CalibrateError, Calibration, calibrate};
+use prepage_prefetch::calibrate::{Calibration, calibrate};
 use prepage_prefetch::clock;
 use prepage_profiles::chain;
 use prepage_profiles::{Layer, Stores};
 
+use crate::output::print_json;
 use crate::table::table;
 
 /// Version of the JSON this command prints.
@@ -71,7 +72,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 fn measure(path: &Path, device: &Device, cache: Option<&Cache>) -> Result<Calibration> {
     let place = writable_place(path, device);
-    let calibration = calibrate(place.as_deref().unwrap_or(path)).map_err(with_remedy)?;
+    let calibration = calibrate(place.as_deref().unwrap_or(path))?;
     // The figures are worth printing even where they cannot be kept.
     match cache.map(|cache| (cache.directory(), cache.store(device, &calibration))) {
         Some((_, Ok(()))) => {}
@@ -99,11 +100,6 @@ fn writable_place(path: &Path, device: &Device) -> Option<PathBuf> {
         .into_iter()
         .flatten()
         .find(|place| writable(place) && Device::under(place).is_ok_and(|there| there == *device))
-}
-
-fn with_remedy(error: CalibrateError) -> anyhow::Error {
-    let remedy = error.remedy();
-    anyhow::anyhow!("{:#}\n  try: {remedy}", anyhow::anyhow!(error))
 }
 
 fn print(
@@ -170,6 +166,5 @@ fn json(
         "rates": calibration.rates.iter().map(rate).collect::<Vec<_>>(),
         "measured_unix_s": calibration.measured_unix_s,
     });
-    serde_json::to_writer_pretty(&mut *out, &report)?;
-    writeln!(out)
+    print_json(out, &report)
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use prepage_prefetch::config::{Config, KEYS};
 
+use crate::output::print_json;
 use crate::table::table;
 
 /// Version of the JSON this command prints.
@@ -41,8 +42,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "values": values,
             "mistakes": mistakes,
         });
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
+        print_json(&mut out, &report)?;
     } else {
         let mut table = table(&["key", "value", "said by"], &[]);
         for (at, key) in KEYS.iter().enumerate() {

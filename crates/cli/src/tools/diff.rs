@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use prepage_report::{Diff, Filter, Measure, Options, Report};
 use prepage_trace::parquet::TraceFile;
 
+use crate::output::print_json;
 use crate::report::FilterArgs;
 
 /// The second trace is worse than allowed.
@@ -98,8 +99,7 @@ fn check_filter((path, report): (&PathBuf, &Report)) -> Result<()> {
 fn print(args: &Args, diff: &Diff, worse: bool) -> Result<()> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &diff.json(args.of, args.threshold))?;
-        writeln!(out)?;
+        print_json(&mut out, &diff.json(args.of, args.threshold))?;
     } else {
         diff.print(args.top, &mut out)?;
         let limit = match args.threshold {

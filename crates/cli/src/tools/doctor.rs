@@ -7,6 +7,8 @@ use anyhow::Result;
 use prepage_prefetch::doctor::{Check, State, examine};
 use serde::Serialize;
 
+use crate::output::print_json;
+
 /// Options of `prepage doctor`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -33,11 +35,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         checks: &checks,
     };
     let mut out = std::io::stdout().lock();
-    let printed = if args.json {
-        serde_json::to_writer_pretty(&mut out, &report).map_err(Into::into).and_then(|()| writeln!(out))
-    } else {
-        print(&report, &mut out)
-    };
+    let printed = if args.json { print_json(&mut out, &report) } else { print(&report, &mut out) };
     if let Err(error) = printed
         && error.kind() != std::io::ErrorKind::BrokenPipe
     {

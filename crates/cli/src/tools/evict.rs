@@ -9,6 +9,7 @@ use prepage_residency::evict::{EvictedFile, Stay};
 use prepage_residency::{Evicted, User, evict};
 use serde_json::{Value, json};
 
+use crate::output::print_json;
 use crate::table::table;
 use crate::targets::{Targets, pages_as_size, shown, tell_passed};
 
@@ -40,8 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut out = std::io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &as_json(&evicted, &passed))?;
-        writeln!(out)?;
+        print_json(&mut out, &as_json(&evicted, &passed))?;
     } else {
         print(&evicted, &mut out)?;
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use prepage_core::TraceFacts;
 use prepage_trace::Summary;
 use prepage_trace::import::{ImportError, Importer};
@@ -27,31 +27,28 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mut importer = Importer::open(&args.file).map_err(refused)?;
-    let mut writer = TraceWriter::create(&args.output).map_err(unwritten)?;
+    let mut importer = Importer::open(&args.file)?;
+    let mut writer = TraceWriter::create(&args.output)?;
     let mut summary = Summary::default();
     let mut faults = Vec::new();
     loop {
-        let more = importer.next_faults(&mut faults).map_err(refused)?;
+        let more = importer.next_faults(&mut faults)?;
         faults.iter().for_each(|fault| summary.add(fault));
-        writer.write(importer.tables(), &faults, || importer.facts()).map_err(unwritten)?;
-        importer.bound_tables(&mut writer).map_err(unwritten)?;
+        writer.write(importer.tables(), &faults, || importer.facts())?;
+        importer.bound_tables(&mut writer)?;
         faults.clear();
         if !more {
             break;
         }
     }
     if summary.total().count == 0 {
-        let file = args.file.clone();
-        return Err(refused(ImportError::NoPageFaults {
-            path: file,
-            events: "no samples at all".to_owned(),
-        }));
+        let events = "no samples at all".to_owned();
+        return Err(ImportError::NoPageFaults { path: args.file.clone(), events }.into());
     }
     let imported = importer.finish();
-    let unsaved = writer.finish((&imported).into(), &imported.facts).map_err(unwritten)?;
+    let unsaved = writer.finish((&imported).into(), &imported.facts)?;
     if unsaved > 0 {
-        return Err(unwritten(TraceFileError::Full { path: args.output.clone() }));
+        return Err(TraceFileError::Full { path: args.output.clone() }.into());
     }
     crate::missing::tell_new(&imported.facts);
     if !args.quiet {
@@ -59,20 +56,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         say!("prepage: written to {}", args.output.display());
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn refused(error: ImportError) -> anyhow::Error {
-    let remedy = error.remedy();
-    let text = format!("{:#}", anyhow!(error));
-    match remedy {
-        Some(remedy) => anyhow!("{text}\n  try: {remedy}"),
-        None => anyhow!(text),
-    }
-}
-
-fn unwritten(error: TraceFileError) -> anyhow::Error {
-    let remedy = error.remedy();
-    anyhow!("{:#}\n  try: {remedy}", anyhow!(error))
 }
 
 fn tell(summary: &Summary, facts: &TraceFacts) {

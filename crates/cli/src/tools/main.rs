@@ -149,11 +149,6 @@ fn main() -> ExitCode {
 
 /// Whether `error` only says that nobody reads on.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let kind = match cause.downcast_ref::<serde_json::Error>() {
-            Some(json) => json.io_error_kind(),
-            None => cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind),
-        };
-        kind == Some(std::io::ErrorKind::BrokenPipe)
-    })
+    let mut reasons = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    reasons.any(|reason| reason.kind() == std::io::ErrorKind::BrokenPipe)
 }

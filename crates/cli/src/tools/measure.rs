@@ -22,6 +22,7 @@ use prepage_sys::readahead::{self, ReadAhead};
 use serde::Serialize;
 
 use crate::child::not_started;
+use crate::output::print_json;
 use crate::starter::starter;
 use crate::table::{Table, table};
 
@@ -90,8 +91,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let report = Report::new(args, &key, chill, read_ahead_kib, &figures, bytes, measurement.starts());
     let mut out = std::io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
+        print_json(&mut out, &report)?;
     } else {
         report.print(&mut out)?;
     }

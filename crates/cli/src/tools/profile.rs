@@ -20,6 +20,7 @@ use prepage_profiles::stored::Listed as StoreEntry;
 use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
 use serde::Serialize;
 
+use crate::output::print_json;
 use crate::remedy;
 use crate::stores::stores;
 use crate::table::table;
@@ -195,11 +196,10 @@ fn list(stores: &Stores, json: bool, out: &mut impl Write) -> Result<()> {
     let listed: Vec<Listed> =
         all(stores)?.iter().map(|(path, loaded)| Listed::new(stores, path, loaded)).collect();
     if json {
-        serde_json::to_writer_pretty(
-            &mut *out,
+        return Ok(print_json(
+            out,
             &serde_json::json!({ "schema_version": 1, "profiles": listed, "layers": taken }),
-        )?;
-        return Ok(writeln!(out)?);
+        )?);
     }
     if listed.is_empty() {
         return Ok(writeln!(out, "no profiles in {}", places(stores))?);

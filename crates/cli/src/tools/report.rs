@@ -9,6 +9,7 @@ use prepage_core::FaultClass;
 use prepage_report::{By, Column, Filter, Options, Report, html, json, text};
 
 use crate::newest;
+use crate::output::print_json;
 
 /// Rows of a table, where nothing else is asked for.
 const TOP: usize = 20;
@@ -115,8 +116,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     if args.json {
         let by = if by.is_empty() { vec![By::Class, By::File] } else { by };
-        serde_json::to_writer_pretty(&mut out, &json::json(&report, &by, top, columns))?;
-        writeln!(out)?;
+        print_json(&mut out, &json::json(&report, &by, top, columns))?;
     } else if args.by.is_empty() {
         text::overview(&report, &mut out)?;
     }

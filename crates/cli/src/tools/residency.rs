@@ -8,6 +8,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_residency::{Opened, Passed, Residency, ResidencyError};
 use serde_json::{Value, json};
 
+use crate::output::print_json;
 use crate::table::table;
 use crate::targets::{Targets, pages_as_size, percent, shown, strip, strip_cells, tell_passed};
 use prepage_profiles::chain;
@@ -59,8 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut out = std::io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report.json(&passed))?;
-        writeln!(out)?;
+        print_json(&mut out, &report.json(&passed))?;
     } else {
         report.print(args.all, &mut out)?;
     }

@@ -11,6 +11,7 @@ use prepage_display::terminal::printable;
 use prepage_service::socket;
 use serde_json::Value;
 
+use crate::output::print_json;
 use crate::table::table;
 
 /// Options of `prepage status`.
@@ -35,8 +36,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     })?;
     let mut out = std::io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &status)?;
-        writeln!(out)?;
+        print_json(&mut out, &status)?;
     } else {
         print(&status, &mut out)?;
     }

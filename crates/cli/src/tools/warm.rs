@@ -9,6 +9,7 @@ use prepage_residency::warm::WarmedFile;
 use prepage_residency::{Stopped, Warmed, warm};
 use serde_json::{Value, json};
 
+use crate::output::print_json;
 use crate::targets::{Targets, pages_as_size, percent, shown, size, tell_passed};
 
 /// Options of `prepage warm`.
@@ -37,8 +38,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut out = std::io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &as_json(&warmed, found.spots.len(), &passed))?;
-        writeln!(out)?;
+        print_json(&mut out, &as_json(&warmed, found.spots.len(), &passed))?;
     } else {
         print(&warmed, &mut out)?;
     }

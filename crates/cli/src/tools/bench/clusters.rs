@@ -15,7 +15,7 @@ use prepage_simulate::Input;
 use prepage_simulate::model::Model;
 use serde_json::json;
 
-use super::file::with_remedy;
+use crate::output::print_json;
 use crate::table::table;
 
 /// Options of `prepage bench clusters`.
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => Input::model(args.model),
     };
     let touched = Touched::of(&input)?;
-    let file = Subject::create(&args.directory, touched.pages() * PAGE_SIZE).map_err(with_remedy)?;
+    let file = Subject::create(&args.directory, touched.pages() * PAGE_SIZE)?;
     let mut runs: Vec<Vec<Served>> = vec![Vec::new(); policies.len() * Way::ALL.len()];
     for round in 0..=args.rounds {
         // In turns, and every other round backwards, so that what drifts meets all alike. The first round is thrown away.
@@ -107,8 +107,7 @@ fn print(args: &Args, policies: &[Policy], input: &Input, runs: &[Vec<Served>]) 
         let rows: Vec<_> = rows.iter().map(row).collect();
         let report =
             json!({ "schema_version": 1, "touches": input.count, "rounds": args.rounds, "runs": rows });
-        serde_json::to_writer(&mut out, &report)?;
-        writeln!(out)?;
+        print_json(&mut out, &report)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(

@@ -9,7 +9,7 @@ use prepage_bench::Subject;
 use prepage_bench::drive_cache::{Pass, passes, verdict};
 use serde_json::json;
 
-use super::file::with_remedy;
+use crate::output::print_json;
 use crate::table::table;
 use crate::targets::size;
 
@@ -29,7 +29,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let file = Subject::create(&args.directory, args.size).map_err(with_remedy)?;
+    let file = Subject::create(&args.directory, args.size)?;
     let context = || "direct reads\n  try: --directory DIR on a disk's own file system".to_owned();
     let passes = passes(file.path(), file.pages()).with_context(context)?;
     let mut out = std::io::stdout().lock();
@@ -39,11 +39,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 "p50_us": pass.quantile_us(0.5), "p90_us": pass.quantile_us(0.9), "p50_us_by_tenths": pass.tenths_us() })
         };
         let passes_json: Vec<_> = passes.iter().map(pass).collect();
-        serde_json::to_writer(
+        print_json(
             &mut out,
             &json!({ "schema_version": 1, "file_bytes": args.size, "passes": passes_json, "verdict": verdict(&passes) }),
         )?;
-        writeln!(out)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(

@@ -4,15 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use prepage_bench::experiment::spread;
 use prepage_bench::page::{self, Facts, Shown};
 use prepage_bench::{Cache, Experiment, Pattern, STUDY_PAGES, Subject, figure, mapped_pages};
 use prepage_core::PAGE_SIZE;
 use prepage_sys::mounts::mount_of;
-use prepage_sys::readahead::{self, ReadAhead};
+use prepage_sys::readahead;
 
-use super::report;
+use super::{report, set_read_ahead};
+use crate::output::replace;
 use crate::targets::size;
 
 /// Options of `prepage bench file`.
@@ -66,13 +67,12 @@ enum Caches {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     // Before the first thread is started, and in force until all is done.
-    let _read_ahead = args.read_ahead.map(set_read_ahead).transpose()?;
+    let _read_ahead = args.read_ahead.map(|bytes| set_read_ahead(bytes / 1024)).transpose()?;
     let read_ahead_kib = readahead::in_force();
     let subject = match &args.file {
         Some(path) => Subject::open(path),
         None => Subject::create(&args.directory, args.size.unwrap_or(STUDY_PAGES * PAGE_SIZE)),
-    }
-    .map_err(with_remedy)?;
+    }?;
     let program = [std::env::current_exe()?.into_os_string(), "bench".into(), "access".into()];
     let experiments = experiments(args);
     let mut runs = vec![Vec::new(); experiments.len()];
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         for (experiment, runs) in experiments.iter().zip(&mut runs) {
             let Experiment { pattern, cache } = experiment;
             say!("prepage: round {round} of {}: {pattern}, {}", args.rounds, cache.name());
-            runs.push(experiment.run(&subject, &program, round.into()).map_err(explained)?);
+            runs.push(experiment.run(&subject, &program, round.into())?);
         }
     }
     let mut shown = Vec::new();
@@ -106,14 +106,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         probe_cost_ns: shown.first().and_then(|one| one.run.facts.probe_cost_ns),
     };
     if let Some(path) = &args.html {
-        crate::output::replace(path, |out| page::write(&facts, &shown, out))?;
+        replace(path, |out| page::write(&facts, &shown, out))?;
     }
     if let Some(directory) = &args.svg {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         for one in &shown {
             let Experiment { pattern, cache } = one.run.experiment;
             let name = format!("{pattern}-{}.svg", cache.name());
-            write(&directory.join(name), &figure::pair(&one.run, facts.pages))?;
+            let drawn = figure::pair(&one.run, facts.pages);
+            replace(&directory.join(name), |out| out.write_all(drawn.as_bytes()))?;
         }
     }
     if args.json {
@@ -133,30 +134,6 @@ fn experiments(args: &Args) -> Vec<Experiment> {
     };
     let of = |pattern| caches.iter().map(move |&cache| Experiment { pattern, cache });
     patterns.into_iter().flat_map(of).collect()
-}
-
-fn set_read_ahead(bytes: u64) -> Result<ReadAhead> {
-    ReadAhead::set(bytes / 1024).map_err(|error| {
-        anyhow!(error).context("the read-ahead cannot be set\n  try: as root, or without --read-ahead")
-    })
-}
-
-pub(super) fn with_remedy(error: prepage_bench::SubjectError) -> anyhow::Error {
-    match error.remedy() {
-        Some(remedy) => anyhow!("{:#}\n  try: {remedy}", anyhow!(error)),
-        None => error.into(),
-    }
-}
-
-fn explained(error: prepage_bench::ExperimentError) -> anyhow::Error {
-    match error {
-        prepage_bench::ExperimentError::Subject(error) => with_remedy(error),
-        error => error.into(),
-    }
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
 /// Type and device of the file system of `path`.

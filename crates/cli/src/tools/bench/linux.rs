@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use prepage_bench::linux::{Compared, Volume, on_own_volume};
 use serde_json::json;
 
+use crate::output::print_json;
 use crate::table::table;
 
 /// Options of `prepage bench linux`.
@@ -47,8 +48,7 @@ fn print(args: &Args, all: &[Compared]) -> Result<ExitCode> {
                 "model": { "disk": one.model.disk, "cached": one.model.cached } })
         };
         let report = json!({ "schema_version": 1, "patterns": all.iter().map(one).collect::<Vec<_>>() });
-        serde_json::to_writer(&mut out, &report)?;
-        writeln!(out)?;
+        print_json(&mut out, &report)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(out, "disk faults and others on 4096 cold pages: the kernel's, the simulator's\n")?;

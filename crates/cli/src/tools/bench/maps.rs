@@ -7,6 +7,8 @@ use anyhow::{Context, Result};
 use prepage_vm::tracking::{self, Load, RECORD_BYTES, Tracking};
 use serde_json::json;
 
+use crate::output::print_json;
+
 /// Version of the JSON this command prints.
 const SCHEMA_VERSION: u32 = 1;
 
@@ -49,7 +51,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let rows: Vec<_> = measured.iter().map(row).collect();
         let report =
             json!({ "schema_version": SCHEMA_VERSION, "record_bytes": RECORD_BYTES, "measured": rows });
-        writeln!(out, "{report}")?;
+        print_json(&mut out, &report)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(

@@ -18,10 +18,15 @@ mod workload;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use prepage_bench::{Pattern, access};
+use prepage_sys::readahead::ReadAhead;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::output::print_json;
 
 /// Commands of `prepage bench`.
 #[derive(Debug, clap::Subcommand)]
@@ -87,6 +92,35 @@ pub enum Command {
         /// The file
         file: PathBuf,
     },
+}
+
+/// This program as the worker `name` of a benchmark, a process of its own for each run.
+fn worker(name: &str) -> Result<process::Command> {
+    let mut command = process::Command::new(std::env::current_exe()?);
+    command.args(["bench", name]);
+    Ok(command)
+}
+
+/// What the worker `command` hands over ([`hand_over`]); `what` it does is said where it fails.
+fn result_of<T: DeserializeOwned>(command: &mut process::Command, what: &str) -> Result<T> {
+    let worker = command.output()?;
+    if !worker.status.success() {
+        let said = String::from_utf8_lossy(&worker.stderr);
+        bail!("{what} ended with {}: {}", worker.status, said.trim());
+    }
+    Ok(serde_json::from_slice(&worker.stdout)?)
+}
+
+/// Hands the result of a worker's one run to the process that started it.
+fn hand_over(result: &impl Serialize) -> Result<ExitCode> {
+    print_json(&mut io::stdout().lock(), result)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sets the read-ahead of all disks, until what this returns is dropped. To be called before there are threads: the setting's guardian is
+/// a process beside this one.
+fn set_read_ahead(kib: u64) -> Result<ReadAhead> {
+    ReadAhead::set(kib).context("the read-ahead cannot be set\n  try: as root, or without --read-ahead")
 }
 
 /// Runs the command.

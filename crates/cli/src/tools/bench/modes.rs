@@ -1,18 +1,18 @@
 //! `prepage bench modes`: the ways a study of 2008 started programs, beside today's and beside its printed table.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use prepage_bench::modes::{Row, compare, count, ways};
 use prepage_bench::start::Way;
-use prepage_sys::readahead::{self, ReadAhead};
+use prepage_sys::readahead;
 
 use super::bench_start::{Prepared, prepare};
 use super::modes_report::Report;
+use super::set_read_ahead;
+use crate::output::{print_json, replace};
 use crate::targets::size;
 
 /// Options of `prepage bench modes`.
@@ -43,8 +43,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let Prepared { mut bench, mut missing, directory: _directory } =
         prepare(&args.command, args.library.as_deref(), true)?;
     // Before the first thread is started, and in force until all is done.
-    let set = args.read_ahead.map(|bytes| ReadAhead::set(bytes / 1024)).transpose();
-    let set = set.context("the read-ahead cannot be set\n  try: as root, or without --read-ahead")?;
+    let set = args.read_ahead.map(|bytes| set_read_ahead(bytes / 1024)).transpose()?;
     let read_ahead_kib = readahead::in_force();
     let ways = ways(bench.early_fault.is_some());
     let mut rows = compare(&mut bench, &ways, args.rounds, |what| say!("prepage: {what}"))?;
@@ -62,13 +61,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     drop(set);
     if let Some(path) = &args.io_trace {
         let text = io_trace(&ways, &rows);
-        fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+        replace(path, |out| out.write_all(text.as_bytes()))?;
     }
     let report = Report::new(&args.command, read_ahead_kib, bench.chill, rows, missing);
     let mut out = std::io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
+        print_json(&mut out, &report)?;
     } else {
         report.print(&mut out)?;
     }

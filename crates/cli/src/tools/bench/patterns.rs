@@ -1,8 +1,8 @@
 //! `prepage bench patterns`: three patterns of I/O with writes and metadata, by the kernel and by the user-space VM.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use prepage_bench::patterns::{Phase, Way, pool_bytes, run as run_patterns};
@@ -10,6 +10,8 @@ use prepage_bench::pool::{enter, limit};
 use prepage_prefetch::statistics::median;
 use serde_json::json;
 
+use super::{hand_over, result_of, worker};
+use crate::output::print_json;
 use crate::table::table;
 use crate::targets::size;
 
@@ -56,9 +58,7 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
     if let Some(group) = &args.group {
         enter(group).with_context(|| format!("{} cannot be entered", group.display()))?;
     }
-    let phases = run_patterns(&args.directory, args.way, args.size, args.files, args.pool_bytes)?;
-    writeln!(io::stdout(), "{}", serde_json::to_string(&phases)?)?;
-    Ok(ExitCode::SUCCESS)
+    hand_over(&run_patterns(&args.directory, args.way, args.size, args.files, args.pool_bytes)?)
 }
 
 /// Runs the command.
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "pool_bytes": pool_bytes,
             "ways": ways,
         });
-        writeln!(out, "{report}")?;
+        print_json(&mut out, &report)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(out, "{}\n", shown(&runs))?;
@@ -113,21 +113,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn one(args: &Args, way: Way, pool_bytes: u64) -> Result<Vec<Phase>> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench", "patterns-worker"]);
+    let mut command = worker("patterns-worker")?;
     if let Some(group) = &args.group {
         command.arg("--group").arg(group);
     }
-    let worker = command
-        .arg(&args.directory)
-        .arg(way.name())
-        .args([args.size, args.files, pool_bytes].map(|number| number.to_string()))
-        .output()?;
-    if !worker.status.success() {
-        let said = String::from_utf8_lossy(&worker.stderr);
-        bail!("{} ended with {}: {}", way.name(), worker.status, said.trim());
-    }
-    Ok(serde_json::from_slice(&worker.stdout)?)
+    command.arg(&args.directory).arg(way.name());
+    command.args([args.size, args.files, pool_bytes].map(|number| number.to_string()));
+    result_of(&mut command, way.name())
 }
 
 /// A row of each phase.

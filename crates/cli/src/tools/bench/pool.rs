@@ -1,8 +1,8 @@
 //! `prepage bench pool`: a file twice as large as memory, by the kernel and by the user-space VM.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use prepage_bench::Subject;
@@ -12,7 +12,8 @@ use prepage_prefetch::statistics::median;
 use prepage_sys::readahead::ReadAhead;
 use serde_json::json;
 
-use super::file::with_remedy;
+use super::{hand_over, result_of, worker};
+use crate::output::print_json;
 use crate::table::table;
 use crate::targets::size;
 
@@ -86,9 +87,7 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
         touches.retain(|&page| seen.len() < pages as usize / 4 && seen.insert(page));
         before = 0;
     }
-    let served = serve(&args.file, args.way, args.pool_bytes, &touches, before)?;
-    writeln!(io::stdout(), "{}", serde_json::to_string(&served)?)?;
-    Ok(ExitCode::SUCCESS)
+    hand_over(&serve(&args.file, args.way, args.pool_bytes, &touches, before)?)
 }
 
 /// Runs the command.
@@ -105,7 +104,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     limit(&args.group, limit_bytes).with_context(|| {
         format!("the limit of {} cannot be set\n  try: as root, or: make bench-pool", args.group.display())
     })?;
-    let file = Subject::create(&args.directory, args.size).map_err(with_remedy)?;
+    let file = Subject::create(&args.directory, args.size)?;
     let mut runs: Vec<Vec<Vec<Served>>> = vec![vec![Vec::new(); args.way.len()]; args.order.len()];
     for round in 0..args.rounds {
         for (order, runs) in args.order.iter().zip(&mut runs) {
@@ -129,19 +128,11 @@ fn pool_bytes(args: &Args) -> u64 {
 }
 
 fn one(args: &Args, file: &Subject, order: Order, way: Way) -> Result<Served> {
-    file.prepare(prepage_bench::subject::Cache::Cold).map_err(with_remedy)?;
-    let pool_bytes = pool_bytes(args);
-    let worker = Command::new(std::env::current_exe()?)
-        .args(["bench", "pool-worker"])
-        .args([&args.group, Path::new(file.path())])
-        .args([way.name(), order.name()])
-        .args([args.touches, pool_bytes].map(|number| number.to_string()))
-        .output()?;
-    if !worker.status.success() {
-        let said = String::from_utf8_lossy(&worker.stderr);
-        bail!("{} of {} ended with {}: {}", way.name(), order.name(), worker.status, said.trim());
-    }
-    Ok(serde_json::from_slice(&worker.stdout)?)
+    file.prepare(prepage_bench::subject::Cache::Cold)?;
+    let mut command = worker("pool-worker")?;
+    command.args([&args.group, file.path()]).args([way.name(), order.name()]);
+    command.args([args.touches, pool_bytes(args)].map(|number| number.to_string()));
+    result_of(&mut command, &format!("{} of {}", way.name(), order.name()))
 }
 
 fn of(runs: &[Served], what: impl Fn(&Served) -> f64) -> f64 {
@@ -207,7 +198,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
             "touches": args.touches,
             "orders": reports,
         });
-        writeln!(out, "{report}")?;
+        print_json(&mut out, &report)?;
     } else {
         writeln!(
             out,

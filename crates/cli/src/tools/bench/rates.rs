@@ -15,6 +15,7 @@ use prepage_sys::start_ways::StartWay;
 use prepage_vm::{Vm, VmOptions};
 use serde_json::json;
 
+use crate::output::print_json;
 use crate::table::table;
 use crate::targets::size;
 
@@ -130,8 +131,7 @@ fn print(
             "vm_missing": without_vm,
             "published": PUBLISHED.map(|(what, before, after)| json!({ "what": what, "before": before, "after": after })),
         });
-        serde_json::to_writer(&mut out, &report)?;
-        writeln!(out)?;
+        print_json(&mut out, &report)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut shown = table(&["", "workers", "a second", "least", "greatest", "GB/s"], &[1, 2, 3, 4, 5]);

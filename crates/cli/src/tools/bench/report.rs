@@ -9,6 +9,7 @@ use prepage_bench::reasons::reason;
 use prepage_core::{FaultClass, PAGE_SIZE, Tally};
 use serde_json::{Value, json};
 
+use crate::output::print_json;
 use crate::table::table;
 
 /// Prints a table for each experiment, and why it differs from the study's.
@@ -64,8 +65,7 @@ pub fn json(facts: &Facts, shown: &[Shown]) -> Result<()> {
         "cost_ratios": ratios(shown).iter().map(ratio_json).collect::<Vec<_>>(),
         "experiments": shown.iter().map(|one| experiment(facts, one)).collect::<Vec<_>>(),
     });
-    serde_json::to_writer(&mut out, &report)?;
-    Ok(writeln!(out)?)
+    Ok(print_json(&mut out, &report)?)
 }
 
 fn experiment(facts: &Facts, one: &Shown) -> Value {

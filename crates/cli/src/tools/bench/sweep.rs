@@ -12,6 +12,7 @@ use prepage_sys::readahead;
 use serde::Serialize;
 
 use super::bench_start::{Prepared, library_for, prepare};
+use crate::output::print_json;
 use crate::table::table;
 use crate::targets::size;
 
@@ -95,8 +96,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let mut out = std::io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
+        print_json(&mut out, &report)?;
     } else {
         print(&report, args.rounds, &mut out)?;
     }

@@ -1,9 +1,9 @@
 //! `prepage bench workload`: work like that of compilers under three ways to manage memory, beside what a change of FreeBSD's buffer
 //! cache was measured by.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use prepage_bench::Subject;
@@ -11,7 +11,8 @@ use prepage_bench::workload::{JOBS, Management, PUBLISHED, Published, Took, buil
 use prepage_prefetch::statistics::median;
 use serde_json::json;
 
-use super::file::with_remedy;
+use super::{hand_over, result_of, worker};
+use crate::output::print_json;
 use crate::table::table;
 use crate::targets::size;
 
@@ -47,9 +48,7 @@ pub struct WorkerArgs {
 
 /// Does the work in this process.
 pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
-    let took = build(&args.file, &args.swap, args.management, args.workers, JOBS, args.memory)?;
-    writeln!(io::stdout(), "{}", serde_json::to_string(&took)?)?;
-    Ok(ExitCode::SUCCESS)
+    hand_over(&build(&args.file, &args.swap, args.management, args.workers, JOBS, args.memory)?)
 }
 
 /// Runs the command.
@@ -57,7 +56,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.memory < 8 << 20 {
         bail!("--memory is too small: 8M at least");
     }
-    let file = Subject::create(&args.directory, file_bytes(args.memory, JOBS)).map_err(with_remedy)?;
+    let file = Subject::create(&args.directory, file_bytes(args.memory, JOBS))?;
     let mut runs = [(); PUBLISHED.len()].map(|()| Management::ALL.map(|_| Vec::new()));
     for round in 0..args.rounds {
         for (level, runs) in PUBLISHED.iter().zip(&mut runs) {
@@ -81,7 +80,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         };
         let levels: Vec<_> = PUBLISHED.iter().zip(&runs).map(level).collect();
         let report = json!({ "schema_version": 1, "memory_bytes": args.memory, "levels": levels });
-        writeln!(out, "{report}")?;
+        print_json(&mut out, &report)?;
     } else {
         print(&medians, &mut out)?;
         writeln!(out, "\n{} MiB for frames; medians of {}", args.memory >> 20, args.rounds)?;
@@ -90,16 +89,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn one(args: &Args, file: &Subject, management: Management, workers: u64) -> Result<Took> {
-    let worker = Command::new(std::env::current_exe()?)
-        .args(["bench", "workload-worker"])
-        .args([Path::new(file.path()), &args.directory])
-        .args([management.name(), &workers.to_string(), &args.memory.to_string()])
-        .output()?;
-    if !worker.status.success() {
-        let said = String::from_utf8_lossy(&worker.stderr);
-        bail!("{} with {workers} workers ended with {}: {}", management.name(), worker.status, said.trim());
-    }
-    Ok(serde_json::from_slice(&worker.stdout)?)
+    let mut command = worker("workload-worker")?;
+    command.args([file.path(), &args.directory]);
+    command.args([management.name(), &workers.to_string(), &args.memory.to_string()]);
+    result_of(&mut command, &format!("{} with {workers} workers", management.name()))
 }
 
 fn typical(runs: &[Took]) -> Took {

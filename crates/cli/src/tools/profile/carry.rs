@@ -141,8 +141,7 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
         };
         let profiles: Vec<_> = imported.iter().map(one).collect();
         let report = json!({ "schema_version": 1, "dry_run": args.dry_run, "profiles": profiles });
-        serde_json::to_writer_pretty(&mut *out, &report)?;
-        writeln!(out)?;
+        output::print_json(out, &report)?;
         return Ok(end);
     }
     for one in &imported {

@@ -15,6 +15,7 @@ use prepage_profiles::trust::is_trusted;
 use prepage_profiles::{Stores, elf_names as names};
 use serde_json::{Value, json};
 
+use crate::output::print_json;
 use crate::table::table;
 use crate::targets::shown;
 use prepage_profiles::chain;
@@ -83,8 +84,7 @@ pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCod
             "in_section": told(&in_file),
             "followed": told(&followed),
         });
-        serde_json::to_writer_pretty(&mut *out, &report)?;
-        writeln!(out)?;
+        print_json(out, &report)?;
         return Ok(ExitCode::SUCCESS);
     }
 

@@ -16,6 +16,7 @@ use prepage_profiles::stored::Listed as StoreEntry;
 use serde::Serialize;
 
 use super::{Listed, age, file_name, what_is_wrong};
+use crate::output::print_json;
 use crate::table::table;
 
 /// Shows the profile of `matching`, of which there must be one.
@@ -43,8 +44,7 @@ pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl
             "cold_starts": profile.starts,
             "files": files,
         });
-        serde_json::to_writer_pretty(&mut *out, &shown)?;
-        return Ok(writeln!(out)?);
+        return Ok(print_json(out, &shown)?);
     }
     let path = path.to_string_lossy();
     let [role, program, path] = [&*profile.role, &*profile.program, &*path].map(printable);

@@ -13,6 +13,7 @@ use prepage_profiles::verify::{self, Verdict, Verified};
 use prepage_profiles::{Layer, Stores};
 use serde_json::json;
 
+use crate::output::print_json;
 use crate::table::table;
 use crate::targets::shown;
 
@@ -145,8 +146,7 @@ fn print(args: &Args, found: &[Verified], pruned: &[PathBuf], out: &mut impl Wri
         };
         let verified: Vec<_> = found.iter().map(one).collect();
         let report = json!({ "schema_version": 1, "verified": verified });
-        serde_json::to_writer_pretty(&mut *out, &report)?;
-        return Ok(writeln!(out)?);
+        return Ok(print_json(out, &report)?);
     }
     let shown_rows: Vec<&Verified> =
         found.iter().filter(|one| args.verbose || one.verdict != Verdict::Fits).collect();

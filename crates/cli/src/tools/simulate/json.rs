@@ -1,7 +1,7 @@
 //! The results of `prepage simulate` as JSON.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 
 use anyhow::Result;
 use prepage_core::TraceFacts;
@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Args;
+use crate::output::print_json;
 
 /// Version of the JSON this command prints.
 const SCHEMA_VERSION: u32 = 1;
@@ -63,10 +64,7 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
         policies,
         memory: memory.map(MemoryFaults::by_rule),
     };
-    let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, &report)?;
-    writeln!(out)?;
-    Ok(())
+    Ok(print_json(&mut io::stdout().lock(), &report)?)
 }
 
 fn policy(args: &Args, input: &Input, row: &Row<'_>) -> Value {

@@ -12,6 +12,7 @@ use prepage_vm::viewed::{AskError, Socket, sockets};
 use prepage_vm::{PoolView, View};
 use serde_json::{Map, Value, json};
 
+use crate::output::print_json;
 use crate::table::table;
 use crate::targets::pages_as_size;
 use prepage_profiles::chain;
@@ -68,8 +69,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     loop {
         let now = Look::at(&args.pid)?;
         if args.json {
-            serde_json::to_writer_pretty(&mut out, &now.json(args.objects))?;
-            writeln!(out)?;
+            print_json(&mut out, &now.json(args.objects))?;
         } else if is_once {
             now.print(None, args.objects, &mut out)?;
         } else {
