@@ -8,6 +8,7 @@ use prepage_sys::region::{Contents, Region};
 use prepage_vm::{MapOptions, Vm};
 
 use super::seconds;
+use crate::error::BenchError;
 
 /// How often each byte is written to measure memory itself.
 const PASSES: u32 = 4;
@@ -24,7 +25,7 @@ pub fn of_kernel(bytes: u64, threads: usize) -> io::Result<f64> {
 ///
 /// # Errors
 /// When the VM cannot map it.
-pub fn of_vm(vm: &Vm, bytes: u64, threads: usize, cluster: u64) -> Result<f64, Box<dyn std::error::Error>> {
+pub fn of_vm(vm: &Vm, bytes: u64, threads: usize, cluster: u64) -> Result<f64, BenchError> {
     let object = vm.anonymous(bytes)?;
     let mut map = vm.map(&object, &MapOptions::private().zero_cluster(cluster))?;
     Ok(touched(map.as_mut_slice(), threads))

@@ -16,9 +16,6 @@ use prepage_profiles::{Layer, Stores};
 use crate::output::print_json;
 use crate::table::table;
 
-/// Version of the JSON this command prints.
-const SCHEMA_VERSION: u32 = 1;
-
 /// Where programs lie on most systems.
 const PROGRAMS: &str = "/usr";
 
@@ -154,7 +151,7 @@ fn json(
 ) -> std::io::Result<()> {
     let rate = |&(depth, rate): &(u32, u64)| serde_json::json!({ "depth": depth, "reads_per_second": rate });
     let report = serde_json::json!({
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": 1,
         "path": path.display().to_string(),
         "device": device.name(),
         "identity": device.identity,

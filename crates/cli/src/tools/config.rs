@@ -9,9 +9,6 @@ use prepage_prefetch::config::{Config, KEYS};
 use crate::output::print_json;
 use crate::table::table;
 
-/// Version of the JSON this command prints.
-const SCHEMA_VERSION: u32 = 1;
-
 /// Options of `prepage config`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -37,7 +34,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             .collect();
         let mistakes: Vec<String> = config.mistakes.iter().map(ToString::to_string).collect();
         let report = serde_json::json!({
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": 1,
             "files": paths.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
             "values": values,
             "mistakes": mistakes,

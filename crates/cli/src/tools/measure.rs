@@ -26,9 +26,6 @@ use crate::output::print_json;
 use crate::starter::starter;
 use crate::table::{Table, table};
 
-/// Version of the JSON this command prints.
-const SCHEMA_VERSION: u32 = 1;
-
 /// Options of `prepage measure`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -216,7 +213,7 @@ impl<'a> Report<'a> {
         });
         let pair = |starts: &'a Comparison| Pair { starts, ratio: starts.ratio() };
         Self {
-            schema_version: SCHEMA_VERSION,
+            schema_version: 1,
             command: readable(&args.command),
             role: &key.role,
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),

@@ -127,24 +127,9 @@ impl StaticSchemaMarker for FaultMarker {
     const CHART_LABEL: Option<&'static str> = Some("{marker.data.file}");
     const TABLE_LABEL: Option<&'static str> = Some("{marker.data.file} {marker.data.page}");
     const FIELDS: &'static [StaticSchemaMarkerField] = &[
-        StaticSchemaMarkerField {
-            key: "file",
-            label: "File",
-            format: MarkerFieldFormat::String,
-            flags: MarkerFieldFlags::SEARCHABLE,
-        },
-        StaticSchemaMarkerField {
-            key: "page",
-            label: "Page",
-            format: MarkerFieldFormat::String,
-            flags: MarkerFieldFlags::empty(),
-        },
-        StaticSchemaMarkerField {
-            key: "address",
-            label: "Address",
-            format: MarkerFieldFormat::String,
-            flags: MarkerFieldFlags::empty(),
-        },
+        field("file", "File", MarkerFieldFlags::SEARCHABLE),
+        field("page", "Page", MarkerFieldFlags::empty()),
+        field("address", "Address", MarkerFieldFlags::empty()),
     ];
 
     fn name(&self, _profile: &mut Profile) -> StringHandle {
@@ -162,6 +147,10 @@ impl StaticSchemaMarker for FaultMarker {
     fn number_field_value(&self, field: u32) -> f64 {
         unreachable!("field {field} is text")
     }
+}
+
+const fn field(key: &'static str, label: &'static str, flags: MarkerFieldFlags) -> StaticSchemaMarkerField {
+    StaticSchemaMarkerField { key, label, format: MarkerFieldFormat::String, flags }
 }
 
 fn colour(class: FaultClass) -> CategoryColor {

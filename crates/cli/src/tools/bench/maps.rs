@@ -9,9 +9,6 @@ use serde_json::json;
 
 use crate::output::print_json;
 
-/// Version of the JSON this command prints.
-const SCHEMA_VERSION: u32 = 1;
-
 /// Options of `prepage bench maps`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -49,8 +46,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     if args.json {
         let rows: Vec<_> = measured.iter().map(row).collect();
-        let report =
-            json!({ "schema_version": SCHEMA_VERSION, "record_bytes": RECORD_BYTES, "measured": rows });
+        let report = json!({ "schema_version": 1, "record_bytes": RECORD_BYTES, "measured": rows });
         print_json(&mut out, &report)?;
         return Ok(ExitCode::SUCCESS);
     }

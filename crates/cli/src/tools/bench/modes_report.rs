@@ -13,9 +13,6 @@ use serde::Serialize;
 
 use crate::table::table;
 
-/// Version of the JSON this command prints.
-const SCHEMA_VERSION: u32 = 1;
-
 /// What was measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -74,7 +71,7 @@ impl Report {
             row,
         };
         Self {
-            schema_version: SCHEMA_VERSION,
+            schema_version: 1,
             command: prepage_profiles::key::readable(command),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),

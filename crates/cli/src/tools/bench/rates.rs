@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use prepage_bench::rates::build::{Built, build, generate};
 use prepage_bench::rates::starts::{self, Linked};
 use prepage_bench::rates::{PUBLISHED, Rate, zeros};
@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         add("pages of zeros of the kernel", &mut || Ok(zeros::of_kernel(args.size, workers)?))?;
         match &vm {
             Ok(vm) => add("pages of zeros of the VM, 64 a fault", &mut || {
-                zeros::of_vm(vm, args.size, workers, 64).map_err(|error| anyhow!("{error}"))
+                Ok(zeros::of_vm(vm, args.size, workers, 64)?)
             })?,
             Err(error) => without_vm = Some(error.to_string()),
         }

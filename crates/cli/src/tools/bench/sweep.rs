@@ -16,9 +16,6 @@ use crate::output::print_json;
 use crate::table::table;
 use crate::targets::size;
 
-/// Version of the JSON this command prints.
-const SCHEMA_VERSION: u32 = 1;
-
 /// Options of `prepage bench sweep`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -87,7 +84,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let sweep = Sweep { readers: args.readers.clone(), holes: args.holes.clone(), read_aheads, library };
     let points = sweep.run(&mut bench, args.rounds, |what| say!("prepage: {what}"))?;
     let report = Report {
-        schema_version: SCHEMA_VERSION,
+        schema_version: 1,
         command: prepage_profiles::key::readable(&args.command),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         processors: std::thread::available_parallelism().map_or(1, usize::from),

@@ -15,9 +15,6 @@ use serde_json::{Map, Value, json};
 use super::Args;
 use crate::output::print_json;
 
-/// Version of the JSON this command prints.
-const SCHEMA_VERSION: u32 = 1;
-
 #[derive(Serialize)]
 struct Report {
     schema_version: u32,
@@ -48,7 +45,7 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
     }
     let first = rows.first().map(|row| &row.plain.outcome);
     let report = Report {
-        schema_version: SCHEMA_VERSION,
+        schema_version: 1,
         facts: input.facts.clone(),
         runs: args.runs,
         unseen_pages: match input.unseen {
