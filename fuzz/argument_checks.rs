@@ -4,7 +4,7 @@ use prepage_bench::Pattern;
 use prepage_core::policy::Policy;
 use prepage_core::quantity::parse_ns;
 use prepage_residency::{ByteRange, parse_size};
-use prepage_simulate::device::Device;
+use prepage_simulate::device::DeviceModel;
 
 #[path = "../crates/cli/src/tools/simulate/arguments.rs"]
 #[allow(dead_code, reason = "the fields are for the command")]
@@ -36,8 +36,8 @@ pub fn argument(bytes: &[u8]) {
         let again = written.parse::<Policy>().unwrap_or_else(|error| panic!("{written}: {error}"));
         assert_eq!(again.to_string(), written);
     }
-    if let Ok(device) = text.parse::<Device>() {
-        assert_eq!(device.to_string().parse::<Device>().as_ref(), Ok(&device));
+    if let Ok(device) = text.parse::<DeviceModel>() {
+        assert_eq!(device.to_string().parse::<DeviceModel>().as_ref(), Ok(&device));
     }
     if let Ok(pattern) = text.parse::<Pattern>() {
         assert_eq!(pattern.to_string().parse::<Pattern>().ok(), Some(pattern));
