@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::blocks::Device;
+use crate::blocks::BlockDevice;
 use crate::options::ServiceError;
 use crate::period::profile;
 use crate::subject::Subject;
@@ -17,7 +17,7 @@ use crate::subject::Subject;
 pub fn prepare(root: &Path) -> Result<u64, ServiceError> {
     let failed = |source| ServiceError::Image { path: root.into(), source };
     let lacks = |what: &str| failed(io::Error::other(what.to_owned()));
-    let device = Device::of(root).map_err(failed)?;
+    let device = BlockDevice::of(root).map_err(failed)?;
     let device = device
         .ok_or_else(|| lacks("its file system is not ext2, ext3 or ext4: there is nothing to prepare"))?;
     rustix::process::chroot(root).map_err(|error| failed(error.into()))?;

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
-use prepage_profiles::replacement::write_at;
 use prepage_profiles::trust::{open_directory, read_below};
+use prepage_sys::new_file::write_at;
 
 /// More than the largest file takes.
 const BYTES_MAX: u64 = 1 << 20;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::Stores;
-use prepage_service::blocks::Device;
+use prepage_service::blocks::BlockDevice;
 use prepage_service::period::PeriodReport;
 use prepage_service::subject::{Subject, is_of_subject};
 use prepage_sys::cachestat::{cached_pages, evict};
@@ -203,7 +203,7 @@ fn an_image_with_an_imported_profile_is_prepared_for_its_first_boot() {
         assert!(mounted.unwrap().success());
         let ended =
             Command::new(PREPAGED).arg("image").arg(&point).env_remove("PREPAGE_LAYERS").output().unwrap();
-        let blocks = Device::of(&point).unwrap().unwrap().known(&point.join("var/lib/prepage"));
+        let blocks = BlockDevice::of(&point).unwrap().unwrap().known(&point.join("var/lib/prepage"));
         assert!(Command::new("umount").arg(&point).status().unwrap().success());
         (ended, blocks)
     };
