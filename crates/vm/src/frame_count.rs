@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::order::NEW_PART;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait, wait_for, wake};
 
 /// How long a read waits for a frame while nothing at all moves in the pool: longer than reads take that are under way. Shorter
@@ -13,17 +14,20 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// So many frames are given out beyond the limit then, one at a time, and as many more for each further second. They come back with all
 /// others.
 const BEYOND: u64 = 256;
-/// One in so many frames is free before reclaim begins, and twice as many when it ends.
+/// So many frames are free when reclaim begins, and twice as many when it ends. A free frame holds nothing that is used: there are no more than is
+/// needed for reads not to wait. Twice as many after one did, up to one in [`LOW_PART`]; one in [`FALL_PART`] fewer after each time that none did, so that
+/// a wait among hundreds of reads is taken for chance.
+const LEAST_LOW: u64 = 32;
+const FALL_PART: u64 = 32;
 const LOW_PART: u64 = 64;
-/// Fewer than one in so many are free when frames are unwired ahead, each time so many more were taken at most.
-const AHEAD_PART: u64 = 8;
+/// Fewer than one in so many are free when frames are unwired ahead, each time so many more were taken at most: what is used seldom has to be
+/// watched for long before it is told from what is not used at all.
+const AHEAD_PART: u64 = 2;
 const AHEAD_STEP: u64 = 512;
 /// And one in so many of all at least.
 const AHEAD_STEP_PART: u64 = 64;
 /// The most of these.
 const MOST_LOW: u64 = 4096;
-/// A read of so many frames at least stays above the low watermark.
-const LEAST_LOW: u64 = 16;
 /// One read takes no more than one in so many frames.
 const READ_PART: u64 = 16;
 
@@ -40,6 +44,10 @@ pub(crate) struct FrameCount {
     limit: AtomicU64,
     /// (c) And ever.
     most: u64,
+    /// (a) The low watermark, as long as the limit allows. Changed by the reclaimer.
+    low: AtomicU64,
+    /// (a) Whether a read waited since the reclaimer looked.
+    waited: AtomicU32,
     /// (a) Pages that are pinned, in memory or not.
     pinned: AtomicU64,
     /// (a) Reads that wait for frames.
@@ -82,6 +90,8 @@ impl FrameCount {
             held: AtomicU64::new(0),
             limit: AtomicU64::new(limit),
             most: limit,
+            low: AtomicU64::new(LEAST_LOW),
+            waited: AtomicU32::new(0),
             pinned: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             freed: AtomicU32::new(0),
@@ -99,7 +109,7 @@ impl FrameCount {
 
     /// As [`Self::reserve`], for what nobody waits for: the frames below the low watermark are left to others.
     pub(crate) fn reserve_ahead(&self, pages: u64) -> Reserve {
-        self.reserve_above(low(self.limit()), pages)
+        self.reserve_above(self.low(), pages)
     }
 
     fn reserve_above(&self, free: u64, pages: u64) -> Reserve {
@@ -124,7 +134,7 @@ impl FrameCount {
                     let free = limit - (now + got).min(limit);
                     let step = (limit / AHEAD_STEP_PART).clamp(1, AHEAD_STEP);
                     let is_step = (now + got) / step != now / step;
-                    if free < low(limit) || is_step && free < limit / AHEAD_PART {
+                    if free < self.low() || is_step && free < limit / AHEAD_PART {
                         self.call();
                     }
                     return Some(got);
@@ -146,6 +156,7 @@ impl FrameCount {
             return (Ok(got), false);
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.waited.store(1, Ordering::SeqCst);
         let outcome = self.wait_counted(pages, patience);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         (outcome, true)
@@ -154,7 +165,7 @@ impl FrameCount {
     /// All of `pages` where reclaim is at work, else what is free of them.
     fn reserve_now(&self, pages: u64) -> Option<u64> {
         let limit = self.limit();
-        let is_short = limit.saturating_sub(self.reserved()) < low(limit);
+        let is_short = limit.saturating_sub(self.reserved()) < self.low();
         self.reserve_some(limit, if is_short { pages } else { 1 }, pages)
     }
 
@@ -301,8 +312,20 @@ impl FrameCount {
 
     /// The frames that are free when reclaim begins, and when it ends.
     pub(crate) fn watermarks(&self) -> (u64, u64) {
-        let low = low(self.limit());
+        let low = self.low();
         (low, 2 * low)
+    }
+
+    fn low(&self) -> u64 {
+        let (least, most) = low_bounds(self.limit());
+        self.low.load(Ordering::Relaxed).clamp(least, most)
+    }
+
+    /// The reclaimer took frames away: the low watermark is made to fit whether reads waited.
+    pub(crate) fn fit_low(&self) {
+        let low = self.low();
+        let waited = self.waited.swap(0, Ordering::SeqCst) != 0;
+        self.low.store(if waited { 2 * low } else { low - low.div_ceil(FALL_PART) }, Ordering::Relaxed);
     }
 
     /// How many frames the reclaimer is to take away now: as many as make the high watermark, once fewer are free than the
@@ -311,8 +334,9 @@ impl FrameCount {
         let (limit, reserved) = (self.limit(), self.reserved());
         let free = limit.saturating_sub(reserved);
         let waits = self.is_waited_for();
-        let high = (2 * low(limit)).max(1);
-        let is_short = free < low(limit) || reserved > limit || (waits && free == 0);
+        let low = self.low();
+        let high = (2 * low).max(1);
+        let is_short = free < low || reserved > limit || (waits && free == 0);
         if is_short { (reserved + high).saturating_sub(limit) } else { 0 }
     }
 
@@ -320,6 +344,12 @@ impl FrameCount {
     pub(crate) fn fills_up(&self) -> bool {
         let limit = self.limit();
         limit.saturating_sub(self.reserved()) < limit / AHEAD_PART
+    }
+
+    /// Whether so much is free that what comes need not be tried apart.
+    pub(crate) fn has_room(&self) -> bool {
+        let limit = self.limit();
+        limit.saturating_sub(self.reserved()) >= limit / NEW_PART as u64
     }
 
     /// Has the reclaimer look. From any context.
@@ -354,9 +384,10 @@ impl FrameCount {
     }
 }
 
-/// The frames of a limit that are free when reclaim begins.
-fn low(limit: u64) -> u64 {
-    (limit / LOW_PART).max(LEAST_LOW.min(limit / READ_PART)).min(MOST_LOW)
+/// Between which the low watermark of a limit is.
+fn low_bounds(limit: u64) -> (u64, u64) {
+    let least = LEAST_LOW.min(limit / READ_PART);
+    (least, (limit / LOW_PART).clamp(least, MOST_LOW))
 }
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
@@ -364,6 +395,35 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+
+    #[test]
+    fn the_low_watermark_rises_where_reads_wait_and_falls_where_none_does() {
+        let count = FrameCount::new(64 * 256);
+        assert_eq!(count.watermarks(), (LEAST_LOW, 2 * LEAST_LOW));
+        for expected in [64, 128, 256, 256] {
+            assert_eq!(count.reserve(count.limit() - count.reserved()), Reserve::Got);
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| count.reserve_or_wait(1, PATIENCE));
+                while !count.is_waited_for() {
+                    std::thread::yield_now();
+                }
+                count.release(count.wanted());
+                assert_eq!(waits.join().unwrap(), (Ok(1), true));
+            });
+            count.fit_low();
+            assert_eq!(count.watermarks().0, expected);
+        }
+        (0..10).for_each(|_| count.fit_low());
+        assert!((256 * 2 / 3..256 * 3 / 4).contains(&count.watermarks().0), "{:?}", count.watermarks());
+        (0..1000).for_each(|_| count.fit_low());
+        assert_eq!(count.watermarks().0, LEAST_LOW);
+        // The limit may be lowered, and be tiny.
+        for (limit, low) in [(64, 4), (16, 1), (1, 0)] {
+            count.set_limit(limit);
+            count.fit_low();
+            assert_eq!(count.watermarks(), (low, 2 * low));
+        }
+    }
 
     /// As where it waits for an allocator whose lock is held by a thread that waits for a frame.
     #[test]

@@ -1,36 +1,37 @@
 //! In which order frames are unwired and reclaimed: decisions alone, no frame is touched here.
 //!
 //! ```text
-//!              unwire            reclaim
-//!   new ─► wired ───► idle ─┬──────────► remembered by a stamp ─► kept, when it comes back soon
-//!            │              └ touched ─┐
-//!            │ unwire                  ▼
-//!   kept ─► wired ──► idle ── touched: back to the end of `wired` ── else reclaimed
+//!            unwire          its turn
+//!   new ─► wired ───► idle ─┬ used once ─────────────────────────► reclaimed: its count stays in the page's word
+//!     room │                ├ beats an idle kept frame ─► kept     ▲
+//!          ▼ unwire         └ loses ──────────────────────────────┤ (touched in its time: tried once more)
+//!   kept ─► wired ──► idle ─┬ loses to a new one ─────────────────┘
+//!                           └ touched: back to the end of `wired`
 //! ```
-//! Idle frames are unwired: a touch of one is seen, and costs a fault. Frames that come are new, a sixteenth of all: what is
-//! touched once, or a few times at once, goes again and leaves what is kept alone (as 2Q and S3-FIFO do; that a frame is
-//! watched for the second half of its time as a new one alone takes the place of their counts). What is kept goes around, as
-//! often as it was found touched, three times at most (S3-FIFO). A frame tells something only if it was watched for a while:
-//! unwiring goes on ahead of reclaim, from before memory is full.
+//! Idle frames are unwired: a touch of one is seen, and costs a fault. A page counts how often it came into memory and how often it was
+//! found touched, and keeps that count while it is away. While there is room all frames are kept. After that frames that come are new, a sixteenth of all.
+//! A new one whose time is over takes the place of an idle kept frame that counts less, or goes itself (as TinyLFU admits; Einziger,
+//! Friedman and Manes, 2017): a scan or a loop that does not fit leaves what is kept alone. A kept frame counts one less for each time
+//! that the new one was away while it was idle: what was used often and is not used any more makes room.
+//! A frame tells something only if it was watched for a while: unwiring goes on ahead of reclaim, from before memory is full.
 
 use std::collections::VecDeque;
 
-/// One in so many frames may be new before new ones are reclaimed first.
-const NEW_PART: usize = 16;
-/// One in so many new frames is watched before it is reclaimed; and of kept ones, from when one of them goes: a fault a round for
-/// each that is used costs less than the reads that are saved (docs/results.md, against parts of 1, 2 and 8).
-const NEW_IDLE_PART: usize = 2;
-const KEPT_IDLE_PART: usize = 4;
-/// How many rounds a kept frame that is touched no more stays at most.
-const MOST_ROUNDS: u8 = 3;
-/// And under [`Replacement::DontNeed`].
-const DONT_NEED_IDLE_PART: usize = 2;
+/// One in so many frames may be new before new ones are reclaimed first; with more room than that, what comes is kept.
+pub(crate) const NEW_PART: usize = 16;
+/// One in so many frames is watched before it is reclaimed, of new and of kept ones. A fault a round for each that is used costs less than the
+/// reads that are saved (docs/results.md, against parts of 3, 4 and 8).
+const IDLE_PART: usize = 2;
+/// A page counts so far.
+pub(crate) const MOST_COUNT: u8 = 15;
+/// Frames are unwired once one in so many of all lacks: the more at once, the less it costs.
+const LACK_PART: usize = 64;
 
 /// How a [`Pool`](crate::Pool) chooses the frames that it takes away. The last two are for comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Replacement {
-    /// New frames are tried apart, those that are touched again are kept, and data goes before code.
+    /// New frames are tried apart, those that are used more often than a kept one take its place, and data goes before code.
     #[default]
     TwoQueues,
     /// As FreeBSD's `vm_page_dontneed` does with pages of idle buffers: the oldest frames are unwired and queued, 28 of 32 to be
@@ -63,8 +64,8 @@ pub(crate) enum Look {
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Reclaim this frame, of which touches can be seen where `watched`, and remember that it was there where `stamped`.
-    Reclaim { entry: Entry, watched: bool, stamped: bool },
+    /// Reclaim this frame.
+    Reclaim(Queued),
     /// Forget this page, which is not in memory any more.
     Forget(Entry),
     /// Unwire some first, by [`Order::next_to_unwire`].
@@ -84,26 +85,55 @@ enum Stage {
 }
 
 /// A frame in a queue.
-#[derive(Clone, Copy, Debug)]
-struct Queued {
-    entry: Entry,
-    /// Rounds that it stays, of those that are kept.
-    rounds: u8,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Queued {
+    pub(crate) entry: Entry,
+    /// When it was unwired, in the time of who asks.
+    since: u32,
+    /// How long it was away before it came.
+    away: u16,
+    /// How often it came and was found touched.
+    pub(crate) count: u8,
+    /// Whether a touch of it can be seen.
+    pub(crate) watched: bool,
+}
+
+impl Queued {
+    /// A page that comes in: for the first time, or again after it was `away`, with the count that it went with.
+    pub(crate) fn coming(entry: Entry, before: Option<(u16, u8)>) -> Self {
+        let (away, count) = before.unwrap_or((u16::MAX, 0));
+        Self { entry, since: 0, away, count, watched: false }.counted()
+    }
+
+    /// Used once more.
+    pub(crate) fn counted(self) -> Self {
+        Self { count: (self.count + 1).min(MOST_COUNT), ..self }
+    }
+
+    /// Whether it is to take the place of the idle frame `kept`.
+    fn beats(&self, kept: &Self, now: u32) -> bool {
+        let idle = now.wrapping_sub(kept.since);
+        u32::from(self.count) + idle / u32::from(self.away.max(1)) > u32::from(kept.count)
+    }
 }
 
 /// A frame that is to be unwired.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unwiring {
-    pub(crate) entry: Entry,
+    place: Queued,
     stage: Stage,
-    rounds: u8,
+}
+
+impl Unwiring {
+    pub(crate) fn entry(&self) -> Entry {
+        self.place.entry
+    }
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     wired: VecDeque<Queued>,
-    /// With whether a touch of the frame can be seen.
-    idle: VecDeque<(Queued, bool)>,
+    idle: VecDeque<Queued>,
 }
 
 impl Queue {
@@ -111,9 +141,9 @@ impl Queue {
         self.wired.len() + self.idle.len()
     }
 
-    /// How many more are to be idle, where one in `part` is.
-    fn lacks_idle(&self, part: usize) -> usize {
-        self.len().div_ceil(part).saturating_sub(self.idle.len()).min(self.wired.len())
+    /// How many more are to be idle.
+    fn lacks_idle(&self) -> usize {
+        self.len().div_ceil(IDLE_PART).saturating_sub(self.idle.len()).min(self.wired.len())
     }
 }
 
@@ -123,8 +153,6 @@ pub(crate) struct Order {
     replacement: Replacement,
     new: Queue,
     kept: Queue,
-    /// Whether kept frames were looked at since enough of them were unwired.
-    kept_go: bool,
     /// Counts what goes through the source's rule.
     turn: u32,
     /// Frames that were looked at.
@@ -133,7 +161,7 @@ pub(crate) struct Order {
 
 impl Order {
     pub(crate) fn new(replacement: Replacement) -> Self {
-        Self { replacement, new: Queue::default(), kept: Queue::default(), kept_go: false, turn: 0, looks: 0 }
+        Self { replacement, new: Queue::default(), kept: Queue::default(), turn: 0, looks: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -145,30 +173,29 @@ impl Order {
         self.looks
     }
 
-    /// A page came into memory; `again` where it was reclaimed not long ago.
-    pub(crate) fn arrive(&mut self, entry: Entry, again: bool) {
+    /// A page came into memory. Where there is `room`, nothing is tried apart.
+    pub(crate) fn arrive(&mut self, page: Queued, room: bool) {
         let queue = match self.replacement {
-            Replacement::TwoQueues if again => &mut self.kept,
+            Replacement::TwoQueues if room => &mut self.kept,
             _ => &mut self.new,
         };
-        queue.wired.push_back(Queued { entry, rounds: 0 });
+        queue.wired.push_back(page);
     }
 
     /// The next frame to reclaim; `look` tells what became of one, and is told whether its touches can be seen. Where
     /// `forced`, every frame is looked at, idle or not, before there is none.
-    pub(crate) fn next(&mut self, forced: bool, look: impl Fn(Entry, bool) -> Look) -> Next {
+    pub(crate) fn next(&mut self, forced: bool, now: u32, look: impl Fn(Entry, bool) -> Look) -> Next {
         let len = self.len();
         for turn in 0..=2 * len {
             // Where one queue holds nothing that may go, the other's turn comes.
             let from_new = self.takes_new() != (forced && turn > len);
             let queue = if from_new { &mut self.new } else { &mut self.kept };
-            let of_wired = |queued| (queued, false);
             let popped = match self.replacement {
-                Replacement::Static => queue.wired.pop_front().map(of_wired),
-                _ if forced => queue.idle.pop_front().or_else(|| queue.wired.pop_front().map(of_wired)),
+                Replacement::Static => queue.wired.pop_front(),
+                _ if forced => queue.idle.pop_front().or_else(|| queue.wired.pop_front()),
                 _ => queue.idle.pop_front(),
             };
-            let Some((Queued { entry, rounds }, watched)) = popped else {
+            let Some(place) = popped else {
                 match forced {
                     true => continue,
                     false if len == 0 => return Next::Nothing,
@@ -176,28 +203,57 @@ impl Order {
                 }
             };
             self.looks += 1;
-            self.kept_go |= !from_new;
-            let stays = match self.replacement {
-                Replacement::TwoQueues => &mut self.kept,
-                _ => &mut self.new,
-            };
-            match look(entry, watched) {
-                Look::Gone => return Next::Forget(entry),
-                Look::Held => stays.wired.push_back(Queued { entry, rounds }),
-                Look::Touched => {
-                    let rounds = if from_new { 0 } else { (rounds + 1).min(MOST_ROUNDS) };
-                    stays.wired.push_back(Queued { entry, rounds });
+            let is_tried = from_new && self.replacement == Replacement::TwoQueues && !forced;
+            match look(place.entry, place.watched) {
+                Look::Gone => return Next::Forget(place.entry),
+                Look::Held => self.stays().wired.push_back(place),
+                Look::Touched if is_tried => match self.beaten_by(place.counted(), now, &look) {
+                    Some(next) => return next,
+                    None => self.new.wired.push_back(place.counted()),
+                },
+                Look::Touched => self.stays().wired.push_back(place.counted()),
+                // What came once counts no more than anything else.
+                Look::Idle if is_tried && place.count > 1 => {
+                    return self.beaten_by(place, now, &look).unwrap_or(Next::Reclaim(place));
                 }
-                Look::Idle if rounds > 0 && !forced => {
-                    stays.wired.push_back(Queued { entry, rounds: rounds - 1 });
-                }
-                Look::Idle => {
-                    let stamped = from_new && self.replacement == Replacement::TwoQueues;
-                    return Next::Reclaim { entry, watched, stamped };
-                }
+                Look::Idle => return Next::Reclaim(place),
             }
         }
         if forced || self.replacement == Replacement::Static { Next::Nothing } else { Next::Unwire }
+    }
+
+    /// Where frames are queued that stay.
+    fn stays(&mut self) -> &mut Queue {
+        match self.replacement {
+            Replacement::TwoQueues => &mut self.kept,
+            _ => &mut self.new,
+        }
+    }
+
+    /// What is to become of the kept frame whose place `new` takes; `None` where the next that is idle does not go for it.
+    fn beaten_by(&mut self, new: Queued, now: u32, look: impl Fn(Entry, bool) -> Look) -> Option<Next> {
+        while let Some(kept) = self.kept.idle.pop_front() {
+            self.looks += 1;
+            let next = match look(kept.entry, kept.watched) {
+                Look::Gone => Next::Forget(kept.entry),
+                Look::Idle if new.beats(&kept, now) => Next::Reclaim(kept),
+                Look::Idle => {
+                    self.kept.idle.push_front(kept);
+                    return None;
+                }
+                Look::Held => {
+                    self.kept.wired.push_back(kept);
+                    continue;
+                }
+                Look::Touched => {
+                    self.kept.wired.push_back(kept.counted());
+                    continue;
+                }
+            };
+            self.kept.wired.push_back(new);
+            return Some(next);
+        }
+        None
     }
 
     /// Whether the next frame to go is a new one.
@@ -205,41 +261,40 @@ impl Order {
         self.kept.len() == 0 || self.new.len() > self.len() / NEW_PART
     }
 
-    /// A frame that is to be unwired, until enough are; [`Order::unwired`] takes it back.
-    pub(crate) fn next_to_unwire(&mut self) -> Option<Unwiring> {
-        let new_part = match self.replacement {
-            Replacement::TwoQueues => NEW_IDLE_PART,
-            Replacement::DontNeed => DONT_NEED_IDLE_PART,
-            Replacement::Static => return None,
-        };
-        while self.new.lacks_idle(new_part) > 0 {
-            let queued = self.new.wired.pop_front()?;
-            if self.replacement != Replacement::DontNeed {
-                return Some(Unwiring { entry: queued.entry, stage: Stage::New, rounds: 0 });
-            }
-            match self.dont_need() {
-                Some(stage) => return Some(Unwiring { entry: queued.entry, stage, rounds: 0 }),
-                None => self.new.wired.push_back(queued),
-            }
-        }
-        // What is kept costs faults to watch: only where some of it goes.
-        if self.kept_go || !self.takes_new() {
-            if self.kept.lacks_idle(KEPT_IDLE_PART) > 0 {
-                let Queued { entry, rounds } = self.kept.wired.pop_front()?;
-                return Some(Unwiring { entry, stage: Stage::Kept, rounds });
-            }
-            self.kept_go = false;
-        }
-        None
+    /// Whether so many more are to be idle that it is time to unwire some.
+    pub(crate) fn lacks_idle(&self) -> bool {
+        let lacking = self.new.lacks_idle() + self.kept.lacks_idle();
+        self.replacement != Replacement::Static && lacking > self.len() / LACK_PART
     }
 
-    /// A frame was unwired, or could not be: `watched` tells whether its touches are seen from now on.
-    pub(crate) fn unwired(&mut self, frame: Unwiring, watched: bool) {
-        let queued = Queued { entry: frame.entry, rounds: frame.rounds };
+    /// A frame that is to be unwired, until enough are; [`Order::unwired`] takes it back.
+    pub(crate) fn next_to_unwire(&mut self) -> Option<Unwiring> {
+        if self.replacement == Replacement::Static {
+            return None;
+        }
+        while self.new.lacks_idle() > 0 {
+            let place = self.new.wired.pop_front()?;
+            if self.replacement != Replacement::DontNeed {
+                return Some(Unwiring { place, stage: Stage::New });
+            }
+            match self.dont_need() {
+                Some(stage) => return Some(Unwiring { place, stage }),
+                None => self.new.wired.push_back(place),
+            }
+        }
+        if self.kept.lacks_idle() == 0 {
+            return None;
+        }
+        self.kept.wired.pop_front().map(|place| Unwiring { place, stage: Stage::Kept })
+    }
+
+    /// A frame was unwired, or could not be: `watched` tells whether its touches are seen from `now` on.
+    pub(crate) fn unwired(&mut self, frame: Unwiring, watched: bool, now: u32) {
+        let place = Queued { since: now, watched, ..frame.place };
         match frame.stage {
-            Stage::New => self.new.idle.push_back((queued, watched)),
-            Stage::NewHead => self.new.idle.push_front((queued, watched)),
-            Stage::Kept => self.kept.idle.push_back((queued, watched)),
+            Stage::New => self.new.idle.push_back(place),
+            Stage::NewHead => self.new.idle.push_front(place),
+            Stage::Kept => self.kept.idle.push_back(place),
         }
     }
 
@@ -270,10 +325,11 @@ mod tests {
         frames: usize,
         /// Whether a resident page is unwired.
         resident: HashMap<u64, Cell<bool>>,
-        /// When a page was reclaimed, in pages reclaimed.
-        stamps: HashMap<u64, usize>,
+        /// When a page was reclaimed, in 64ths of memory, and its count.
+        stamps: HashMap<u64, (u32, u8)>,
         reclaimed: usize,
         faults: u64,
+        rewired: u64,
     }
 
     impl Memory {
@@ -285,36 +341,43 @@ mod tests {
                 stamps: HashMap::new(),
                 reclaimed: 0,
                 faults: 0,
+                rewired: 0,
             }
+        }
+
+        fn now(&self) -> u32 {
+            (self.reclaimed * 64 / self.frames) as u32
+        }
+
+        fn free(&self) -> usize {
+            self.frames - self.resident.len()
         }
 
         fn touch(&mut self, page: u64) {
             if let Some(unwired) = self.resident.get(&page) {
-                unwired.set(false);
+                self.rewired += u64::from(unwired.replace(false));
                 return;
             }
             self.faults += 1;
-            let again = self.stamps.remove(&page).is_some_and(|at| self.reclaimed - at <= self.frames / 4);
-            self.order.arrive(Entry { object: 0, page }, again);
+            let before = self.stamps.remove(&page).map(|(at, count)| ((self.now() - at) as u16, count));
+            let room = self.free() >= self.frames / NEW_PART;
+            self.order.arrive(Queued::coming(Entry { object: 0, page }, before), room);
             self.resident.insert(page, Cell::new(false));
-            let (free, low) = (self.frames - self.resident.len(), self.frames / 64);
-            if free < low {
-                self.unwire();
-                while self.frames - self.resident.len() < 2 * low {
+            if self.free() < LOW {
+                while self.free() < 2 * LOW {
                     self.reclaim();
                 }
             }
-            let ahead = free < self.frames / 8 && self.resident.len().is_multiple_of(self.frames / 64);
-            if free < low || ahead {
+            if self.free() < self.frames / 2 && self.order.lacks_idle() {
                 self.unwire();
             }
         }
 
         fn unwire(&mut self) {
-            for _ in 0..self.frames / 32 {
+            for _ in 0..1024 {
                 let Some(frame) = self.order.next_to_unwire() else { break };
-                self.resident[&frame.entry.page].set(true);
-                self.order.unwired(frame, true);
+                self.resident[&frame.entry().page].set(true);
+                self.order.unwired(frame, true, self.now());
             }
         }
 
@@ -323,13 +386,11 @@ mod tests {
             let look = |entry: Entry, watched: bool| {
                 if watched && !resident[&entry.page].get() { Look::Touched } else { Look::Idle }
             };
-            match self.order.next(false, look) {
-                Next::Reclaim { entry, stamped, .. } => {
+            match self.order.next(false, self.now(), look) {
+                Next::Reclaim(Queued { entry, count, .. }) => {
                     self.resident.remove(&entry.page);
                     self.reclaimed += 1;
-                    if stamped {
-                        self.stamps.insert(entry.page, self.reclaimed);
-                    }
+                    self.stamps.insert(entry.page, (self.now(), count));
                 }
                 _ => self.unwire(),
             }
@@ -346,6 +407,8 @@ mod tests {
         }
     }
 
+    /// Frames that are free when reclaim begins.
+    const LOW: usize = 32;
     const PAGES: u64 = 1 << 15;
     const TOUCHES: usize = 600_000;
 
@@ -377,35 +440,74 @@ mod tests {
             .collect()
     }
 
-    fn faults(replacement: Replacement, touches: &[u64], frames: u64) -> u64 {
-        let mut memory = Memory::new(replacement, frames as usize);
-        touches.iter().for_each(|&page| memory.touch(page));
-        memory.faults
+    /// As Zipf, but what is used often is something else from each quarter to the next.
+    fn moving() -> Vec<u64> {
+        let touches = zipf();
+        let quarter = touches.len() as u64 / 4;
+        touches.iter().zip(0..).map(|(&page, turn)| (page + turn / quarter * 9973) % PAGES).collect()
     }
 
+    /// Faults, and faults that only wire a frame again.
+    fn faults(replacement: Replacement, touches: &[u64], frames: u64) -> (u64, u64) {
+        let mut memory = Memory::new(replacement, frames as usize);
+        touches.iter().for_each(|&page| memory.touch(page));
+        (memory.faults, memory.rewired)
+    }
+
+    /// At most so many faults to those of the best rule that sees every touch. Of touches is known here only that there was one since
+    /// the frame was unwired, and 32 to 64 of 16,384 frames are free.
     #[test]
-    fn two_queues_fault_little_more_than_the_best_rule_that_sees_every_touch() {
-        for (name, touches, slack) in
-            [("uniform", uniform(), 1.03), ("zipf", zipf(), 1.08), ("scan", scan(), 1.02)]
-        {
+    fn two_queues_fault_no_more_than_the_best_rule_that_sees_every_touch() {
+        for (name, touches, most) in [
+            ("uniform", uniform(), 1.01),
+            ("zipf", zipf(), 1.0),
+            ("scan", scan(), 0.8),
+            ("moving", moving(), 1.12),
+        ] {
             let frames = PAGES / 2;
-            let ours = faults(Replacement::TwoQueues, &touches, frames);
+            let (ours, rewired) = faults(Replacement::TwoQueues, &touches, frames);
             let [lru, clock] = [lru(&touches).faults(frames), clock(&touches, frames)];
             let [two_q, s3_fifo] = [two_q(&touches, frames), s3_fifo(&touches, frames)];
             let best = lru.min(clock).min(two_q).min(s3_fifo);
             let least = opt(&touches, frames);
             println!(
-                "{name}: ours {ours}, lru {lru}, clock {clock}, 2q {two_q}, s3-fifo {s3_fifo}, opt {least}"
+                "{name}: ours {ours} ({rewired} rewired), lru {lru}, clock {clock}, 2q {two_q}, s3-fifo {s3_fifo}, opt {least}"
             );
-            // Some frames are free, and of touches is known that there was one since the frame was unwired.
-            assert!(ours as f64 <= best as f64 * slack && ours >= least, "{name}: {ours}, best {best}");
+            assert!(ours as f64 <= best as f64 * most && ours >= least, "{name}: {ours}, best {best}");
             for baseline in [Replacement::DontNeed, Replacement::Static] {
-                let theirs = faults(baseline, &touches, frames);
+                let (theirs, _) = faults(baseline, &touches, frames);
                 println!("{name}: {baseline:?} {theirs}");
-                // The source's rule keeps more of a scan, of which it takes the newest first.
-                assert!(theirs as f64 * 1.02 >= ours as f64, "{name}: {baseline:?}");
+                // Nobody knows more of what is uniform.
+                assert!(theirs as f64 * 1.01 >= ours as f64, "{name}: {baseline:?} {theirs}, {ours}");
             }
         }
+    }
+
+    /// What is as large as two thirds of the loop stays for the loop's next round, and the rest passes it by.
+    #[test]
+    fn a_loop_that_does_not_fit_leaves_a_part_of_it_in_memory() {
+        let (frames, pages, rounds) = (1 << 12, 3 << 11, 40);
+        let touches: Vec<u64> = (0..rounds * pages).map(|turn| turn % pages).collect();
+        let (ours, _) = faults(Replacement::TwoQueues, &touches, frames);
+        assert_eq!([lru(&touches).faults(frames), clock(&touches, frames)], [touches.len() as u64; 2]);
+        assert!(ours * 5 < touches.len() as u64 * 3, "{ours} of {}, at best a third", touches.len());
+    }
+
+    /// What was used often and is not any more goes, though what takes its place was used less.
+    #[test]
+    fn what_is_used_no_more_makes_room() {
+        let (frames, pages) = (1 << 12, 3 << 10);
+        let of = |base: u64, rounds: u64| (0..rounds * pages).map(move |turn| base + turn % pages);
+        let mut memory = Memory::new(Replacement::TwoQueues, frames);
+        of(0, 50).for_each(|page| memory.touch(page));
+        assert_eq!(memory.faults, pages);
+        let before = memory.faults;
+        of(100_000, 60).for_each(|page| memory.touch(page));
+        let warm = memory.faults - before;
+        assert!(warm < 20 * pages, "{warm} faults of {pages} pages that fit");
+        let before = memory.faults;
+        of(100_000, 10).for_each(|page| memory.touch(page));
+        assert!(memory.faults - before < pages / 10, "{} faults still", memory.faults - before);
     }
 
     #[test]
@@ -422,19 +524,19 @@ mod tests {
         for replacement in [Replacement::TwoQueues, Replacement::DontNeed, Replacement::Static] {
             let mut order = Order::new(replacement);
             for page in 0..100 {
-                order.arrive(Entry { object: 0, page }, page % 3 == 0);
+                order.arrive(Queued::coming(Entry { object: 0, page }, None), page % 3 == 0);
             }
             let look = |entry: Entry, _: bool| if entry.page == 63 { Look::Touched } else { Look::Held };
             // Touched whenever it is looked at: it goes where nothing else can.
             let forced = |entry: Entry, _: bool| if entry.page == 63 { Look::Idle } else { Look::Held };
             for _ in 0..4 {
                 while let Some(frame) = order.next_to_unwire() {
-                    order.unwired(frame, true);
+                    order.unwired(frame, true, 0);
                 }
-                assert!(!matches!(order.next(false, look), Next::Reclaim { .. } | Next::Forget(_)));
+                assert!(!matches!(order.next(false, 0, look), Next::Reclaim(_) | Next::Forget(_)));
             }
-            assert!(matches!(order.next(true, forced), Next::Reclaim { entry, .. } if entry.page == 63));
-            assert_eq!(order.next(true, forced), Next::Nothing);
+            assert!(matches!(order.next(true, 0, forced), Next::Reclaim(place) if place.entry.page == 63));
+            assert_eq!(order.next(true, 0, forced), Next::Nothing);
             assert_eq!(order.len(), 99);
         }
     }

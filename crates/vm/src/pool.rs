@@ -443,8 +443,9 @@ mod tests {
         let lowered = Pool::made(&PoolOptions::default().gives_back(64 * PAGE_SIZE)).unwrap();
         lowered.frames.set_limit(512);
         let lowered = Pool { handle: Arc::new(Handle { core: lowered }) };
-        // Eight times what fits: none comes back before as much was reclaimed as the pool holds.
-        assert_eq!([refaulted(&Pool::new(512 * PAGE_SIZE).unwrap()), refaulted(&lowered)], [0; 2]);
+        // Eight times what fits: nothing comes back before as much was reclaimed as the pool holds, but for what it kept until then.
+        let both = [refaulted(&Pool::new(512 * PAGE_SIZE).unwrap()), refaulted(&lowered)];
+        assert!(both.iter().all(|&pages| pages <= 512), "{both:?} of 4096");
     }
 
     #[test]

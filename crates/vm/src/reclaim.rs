@@ -8,7 +8,7 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
 use crate::evict::Claimed;
 use crate::object::ObjectCore;
-use crate::order::{Entry, Look, Next, Order, Replacement, Unwiring};
+use crate::order::{Entry, Look, MOST_COUNT, Next, Order, Queued, Replacement, Unwiring};
 use crate::pages::{Idleness, Unwire};
 use crate::pool::PoolCore;
 use crate::statistics::{Account, Tally};
@@ -27,8 +27,9 @@ const CLASS_PART: usize = 8;
 const MEMORY_PARTS: u16 = 64;
 /// A tick of that time is counted in so many parts of its own, since few frames are reclaimed at once.
 const TICK: u64 = 1 << 16;
-/// One that comes back within so many parts is kept: what takes longer would take the place of pages that are used more often.
-const SOON_PARTS: u16 = 16;
+/// A stamp is the time in its upper bits, as far as it fits, and the page's count, never 0, in so many lower ones.
+const COUNT_BITS: u32 = 4;
+const _: () = assert!(MOST_COUNT < 1 << COUNT_BITS);
 
 /// What files and sources have, memory that goes to a swap file, and code.
 const DATA: usize = 0;
@@ -41,18 +42,17 @@ pub(crate) struct Reclaim {
     /// By class; all in the first where the replacement knows none.
     orders: [Order; 3],
     has_classes: bool,
-    /// The time of stamps, in parts of [`TICK`]: a frame that is reclaimed counts for more where the pool holds fewer.
+    /// The time of stamps and of the orders, in parts of [`TICK`]: a frame that is reclaimed counts for more where the pool holds fewer.
     time: u64,
 }
 
 /// A frame to take away.
 #[derive(Clone, Copy, Debug)]
 struct Victim {
-    entry: Entry,
+    place: Queued,
     class: usize,
     /// It may go only if nobody touched it since it was unwired.
     watched: bool,
-    stamped: bool,
 }
 
 /// The objects that a search met: each is looked up once.
@@ -70,6 +70,9 @@ pub(crate) fn work(pool: &PoolCore) {
         let wanted = pool.frames.wanted();
         // A source that panics when it is dropped does not end the thread.
         let taken = catch_unwind(AssertUnwindSafe(|| take(pool, wanted))).unwrap_or(1);
+        if wanted > 0 {
+            pool.frames.fit_low();
+        }
         if wanted > 0 && taken == 0 {
             pool.frames.has_nothing();
         }
@@ -87,7 +90,9 @@ pub(crate) fn take(pool: &PoolCore, wanted: u64) -> u64 {
         let taken = reclaim.take(pool, wanted, &mut met);
         if pool.frames.fills_up() {
             let class = first_class(reclaim.orders.each_ref().map(Order::len));
-            reclaim.unwire_some(pool, &mut met, class);
+            if reclaim.orders[class].lacks_idle() {
+                reclaim.unwire_some(pool, &mut met, class);
+            }
         }
         taken
     };
@@ -163,12 +168,14 @@ impl Reclaim {
     fn queue(&mut self, object: &ObjectCore, range: PageRange) {
         let Some(frames) = object.frames() else { return };
         let class = self.class_of(object);
+        let room = object.vm.pool.core().frames.has_room();
         let mut refaulted = 0;
         for page in range.iter() {
             let Some(stamp) = frames.pages.queue(page) else { continue };
-            let away = if stamp == 0 { u16::MAX } else { self.now().wrapping_sub(stamp) };
-            refaulted += u64::from(away <= MEMORY_PARTS);
-            self.orders[class].arrive(Entry { object: object.pool_key, page: page.0 }, away <= SOON_PARTS);
+            let before = read_stamp(self.now(), stamp);
+            refaulted += u64::from(before.is_some_and(|(away, _)| away <= MEMORY_PARTS));
+            let entry = Entry { object: object.pool_key, page: page.0 };
+            self.orders[class].arrive(Queued::coming(entry, before), room);
         }
         if refaulted > 0 {
             object.vm.pool.core().refaulted.fetch_add(refaulted, Ordering::SeqCst);
@@ -206,9 +213,9 @@ impl Reclaim {
         }
     }
 
-    /// The time of stamps, never 0.
-    fn now(&self) -> u16 {
-        ((self.time / TICK) % u64::from(u16::MAX)) as u16 + 1
+    /// The time of stamps.
+    fn now(&self) -> u32 {
+        (self.time / TICK) as u32
     }
 
     /// Which frames go next, up to `most`; where `forced` also those that were touched.
@@ -217,8 +224,7 @@ impl Reclaim {
         let first = first_class(self.orders.each_ref().map(Order::len));
         let others = [DATA, MEMORY, CODE].into_iter().filter(|&class| class != first);
         for class in [first].into_iter().chain(others) {
-            self.unwire_some(pool, met, class);
-            // Once more where what was unwired before was touched.
+            // Once more where nothing that was unwired is idle.
             for last in [false, true] {
                 self.choose_of(pool, met, class, most, forced, &mut victims);
                 if !victims.is_empty() {
@@ -241,16 +247,17 @@ impl Reclaim {
         forced: bool,
         victims: &mut Vec<Victim>,
     ) {
+        let now = self.now();
         while (victims.len() as u64) < most {
             let met_now = std::cell::RefCell::new(&mut *met);
-            let next = self.orders[class].next(forced, |entry, watched| {
+            let next = self.orders[class].next(forced, now, |entry, watched| {
                 let mut met = met_now.borrow_mut();
                 look(met.object(pool, entry.object).map(|object| &**object), entry, watched && !forced)
             });
             match next {
-                Next::Reclaim { entry, watched, stamped } => {
-                    unqueue(met.object(pool, entry.object), entry);
-                    victims.push(Victim { entry, class, watched: watched && !forced, stamped });
+                Next::Reclaim(place) => {
+                    unqueue(met.object(pool, place.entry.object), place.entry);
+                    victims.push(Victim { place, class, watched: place.watched && !forced });
                 }
                 Next::Forget(entry) => unqueue(met.object(pool, entry.object), entry),
                 Next::Unwire | Next::Nothing => return,
@@ -266,7 +273,7 @@ impl Reclaim {
         {
             asked.push(next);
         }
-        let mut sorted: Vec<Entry> = asked.iter().map(|frame| frame.entry).collect();
+        let mut sorted: Vec<Entry> = asked.iter().map(Unwiring::entry).collect();
         sorted.sort_unstable();
         let mut unwatched: Vec<Entry> = Vec::new();
         for of_object in sorted.chunk_by(|entry, next| entry.object == next.object) {
@@ -283,27 +290,30 @@ impl Reclaim {
                 Err(_) => unwatched.extend(of_object),
             }
         }
+        let now = self.now();
         for frame in asked {
-            self.orders[class].unwired(frame, unwatched.binary_search(&frame.entry).is_err());
+            let watched = unwatched.binary_search(&frame.entry()).is_err();
+            self.orders[class].unwired(frame, watched, now);
         }
     }
 
     /// Takes the frames of `victims` away; those that cannot go are queued again.
     fn take_away(&mut self, pool: &PoolCore, met: &mut Met, mut victims: Vec<Victim>, forced: bool) -> u64 {
-        victims.sort_unstable_by_key(|victim| victim.entry);
+        victims.sort_unstable_by_key(|victim| victim.place.entry);
         let now = self.now();
         let mut all = 0;
-        for of_object in victims.chunk_by(|victim, next| victim.entry.object == next.entry.object) {
-            let Some(object) = met.object(pool, of_object[0].entry.object) else { continue };
+        for of_object in victims.chunk_by(|victim, next| victim.place.entry.object == next.place.entry.object)
+        {
+            let Some(object) = met.object(pool, of_object[0].place.entry.object) else { continue };
             let Some(frames) = object.frames() else { continue };
             let claimed = Claimed::room_for(object, frames, of_object.len());
             let taken = match (frames.whole.take_from_kernel(), claimed) {
                 (Ok(_taking), Ok(mut claimed)) => {
                     let pages: Vec<PageIndex> =
-                        of_object.iter().map(|victim| PageIndex(victim.entry.page)).collect();
+                        of_object.iter().map(|victim| PageIndex(victim.place.entry.page)).collect();
                     object.clean(frames, &pages, forced);
                     for victim in of_object {
-                        let page = PageIndex(victim.entry.page);
+                        let page = PageIndex(victim.place.entry.page);
                         let claim = if victim.watched && !forced {
                             frames.pages.claim_unwired(page).map(|claim| (claim, 1))
                         } else {
@@ -311,7 +321,7 @@ impl Reclaim {
                         };
                         if let Some((claim, unwired)) = claim {
                             object.rewires(frames, unwired);
-                            claimed.add(claim, if victim.stamped { now } else { 0 });
+                            claimed.add(claim, stamp(now, victim.place.count));
                         }
                     }
                     claimed.take().0
@@ -322,10 +332,10 @@ impl Reclaim {
             object.vm.figures.add(Account::here().cpu, &tally);
             for victim in of_object {
                 // Touched or pinned meanwhile, or the kernel did not let it go; one that comes back meanwhile tells by itself.
-                if frames.pages.idleness(PageIndex(victim.entry.page)) != Idleness::Missing
-                    && frames.pages.queue(PageIndex(victim.entry.page)).is_some()
+                if frames.pages.idleness(PageIndex(victim.place.entry.page)) != Idleness::Missing
+                    && frames.pages.queue(PageIndex(victim.place.entry.page)).is_some()
                 {
-                    self.orders[victim.class].arrive(victim.entry, true);
+                    self.orders[victim.class].arrive(victim.place.counted(), true);
                 }
             }
             all += taken;
@@ -334,6 +344,17 @@ impl Reclaim {
         self.time += all * u64::from(MEMORY_PARTS) * TICK / (pool.frames.reserved() + all).max(1);
         all
     }
+}
+
+/// What is left in the word of a page that is reclaimed `now`.
+fn stamp(now: u32, count: u8) -> u16 {
+    (now as u16) << COUNT_BITS | u16::from(count)
+}
+
+/// How long ago a page left its stamp, and its count then; `None` where it left none.
+fn read_stamp(now: u32, stamp: u16) -> Option<(u16, u8)> {
+    let away = (now as u16).wrapping_sub(stamp >> COUNT_BITS) << COUNT_BITS >> COUNT_BITS;
+    (stamp != 0).then_some((away, stamp as u8 & ((1 << COUNT_BITS) - 1)))
 }
 
 /// The class that frames are taken from first, by how many each has.
@@ -366,6 +387,16 @@ fn unqueue(object: Option<&Arc<ObjectCore>>, entry: Entry) {
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stamp_tells_when_and_how_often() {
+        assert_eq!(read_stamp(7, 0), None);
+        for count in 1..=MOST_COUNT {
+            for (left, now, away) in [(0, 0, 0), (5, 69, 64), (4090, 4100, 10), (70_000, 74_000, 4000)] {
+                assert_eq!(read_stamp(now, stamp(left, count)), Some((away, count)), "{left}, {now}");
+            }
+        }
+    }
 
     #[test]
     fn files_go_before_memory_and_memory_before_code() {

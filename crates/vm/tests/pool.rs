@@ -211,7 +211,14 @@ fn pages_that_are_used_again_outlive_those_that_are_not() {
     // Of 2048 touches of the hot set at most a few percent are read, though every scan page is new.
     let hard = counted.hard - before.hard;
     assert!((1500..2048 + 200).contains(&hard), "{hard} reads; {:?}", pool.figures());
-    assert!(counted.pages_refaulted > 0, "{counted:?}");
+    // What is a little larger than memory comes back soon after it went, and a part of it stays.
+    let loops = 8 * 640;
+    (0..loops).for_each(|turn| {
+        touch(&map, 3000 + turn % 640);
+    });
+    let looped = vm.statistics().counted;
+    assert!(looped.pages_refaulted > counted.pages_refaulted, "{looped:?}");
+    assert!(looped.hard - counted.hard < loops, "{} of {loops}", looped.hard - counted.hard);
 }
 
 #[test]
