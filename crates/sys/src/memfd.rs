@@ -1,9 +1,11 @@
 //! Memory without a name in any file system, which any number of regions can show.
 
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 use rustix::process::Resource;
 
 use crate::region::Span;
@@ -39,6 +41,19 @@ impl Memfd {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)?;
         rustix::fs::ftruncate(&fd, len_bytes)?;
         Ok(Self { fd })
+    }
+
+    /// One that [`Self::create`] made, in this process or another that keeps it open, by its path in /proc/PID/fd.
+    ///
+    /// # Errors
+    /// Those of open(2); EINVAL for another file, which others might truncate.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let fd = OwnedFd::from(OpenOptions::new().read(true).write(true).open(path)?);
+        // Files of tmpfs take no seals, and others cannot have any.
+        match rustix::fs::fcntl_get_seals(&fd)? {
+            seals if seals.contains(SealFlags::SEAL) => Err(rustix::io::Errno::INVAL.into()),
+            _ => Ok(Self { fd }),
+        }
     }
 
     /// Writes all of `bytes` at `offset`. May be called in signal handlers.
@@ -117,5 +132,26 @@ impl Memfd {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_here_is_opened_and_nothing_else() {
+        let path = |fd: BorrowedFd<'_>| format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let own = Memfd::create("opened", 4096).unwrap();
+        own.write_at(&[7], 5).unwrap();
+        let mut byte = [0];
+        Memfd::open(path(own.fd()).as_ref()).unwrap().read_at(&mut byte, 5).unwrap();
+        assert_eq!(byte, [7]);
+        // As files of tmpfs it takes no seals.
+        let other = rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+        for other in [path(other.as_fd()), "/dev/null".to_owned()] {
+            let error = Memfd::open(other.as_ref()).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{other}");
+        }
     }
 }

@@ -17,16 +17,14 @@ use prepage_sys::userfaultfd::{Delivery, Progress, Served, Userfaultfd, Writes};
 use rustix::io::ReadWriteFlags;
 
 use crate::cold::{at_random, walk};
-use crate::resident::{touch_all, touch_pieces};
+use crate::resident::{MAPS, touch_pieces};
 
 /// The argument that makes this program the child.
 pub const CHILD: &str = "bare-child";
-const PAGES: u64 = 1 << 14;
-
 static UFFD: OnceLock<Userfaultfd> = OnceLock::new();
 
 /// One region after the other, and which of them is touched now.
-static REGIONS: [OnceLock<Region>; 8] = [const { OnceLock::new() }; 8];
+static REGIONS: [OnceLock<Region>; MAPS] = [const { OnceLock::new() }; MAPS];
 static NOW: AtomicUsize = AtomicUsize::new(0);
 
 /// Pages a call maps, in the child.
@@ -35,9 +33,9 @@ static CLUSTER_BYTES: AtomicU64 = AtomicU64::new(4096);
 /// The file whose pages are read, in the child, and what they are read into.
 static FILE: OnceLock<(File, Mutex<[u8; 4096]>)> = OnceLock::new();
 
-/// Pages a second.
-pub fn bare(cluster: u64, threads: usize) -> f64 {
-    run(&[&cluster.to_string(), &threads.to_string()])
+/// Pages a second of the memfd at `path`, whose first `pages` pages are there.
+pub fn bare(path: &Path, pages: u64, cluster: u64) -> f64 {
+    run(&[path.to_str().expect("a path of /proc"), &pages.to_string(), &cluster.to_string()])
 }
 
 /// Pages a second of the file at `path`, which is in the page cache, an eighth of them at random, a page a fault.
@@ -55,26 +53,18 @@ pub fn child(words: &[String]) {
     if let [path] = words {
         return child_that_reads(path);
     }
-    let [cluster, threads] = [0, 1].map(|index| words[index].parse::<u64>().expect("a number"));
+    let [pages, cluster] = [1, 2].map(|index| words[index].parse::<u64>().expect("a number"));
     CLUSTER_BYTES.store(cluster * 4096, Ordering::Relaxed);
     let uffd = UFFD.get_or_init(|| Userfaultfd::open(Delivery::Signal).expect("permitted"));
     sigbus::install(resolve).expect("a handler");
-    let memfd = Memfd::create("bare", PAGES * 4096).expect("a memfd");
-    for page in 0..PAGES {
-        memfd.write_at(&[7; 4096], page * 4096).expect("memory");
-    }
+    let memfd = Memfd::open(Path::new(&words[0])).expect("a memfd of the benchmark");
     let mut rates = Vec::new();
     for (now, region) in REGIONS.iter().enumerate() {
         let region =
-            region.get_or_init(|| Region::map(PAGES * 4096, Contents::Private(&memfd, 0)).expect("space"));
+            region.get_or_init(|| Region::map(pages * 4096, Contents::Private(&memfd, 0)).expect("space"));
         uffd.register(region.span(), Served::MissingAndUnmapped).expect("a memfd");
         NOW.store(now, Ordering::Relaxed);
-        // 0 threads: this one, by the median piece.
-        rates.push(if threads == 0 {
-            touch_pieces(region.as_slice())
-        } else {
-            touch_all(region.as_slice(), threads as usize)
-        });
+        rates.push(touch_pieces(region.as_slice()));
     }
     println!("{}", rates.iter().sum::<f64>() / rates.len() as f64);
 }
