@@ -2,7 +2,8 @@
 //!
 //! Most programs bring a userfaultfd with them, by the agent. Those that the agent cannot enter are visited once after their
 //! exec ([`prepage_sys::arm::Visit`]), and so are children that go on with their parent's program: a fork inherits no
-//! registration. Either way the mappings made later are armed from outside, with that descriptor. All of it ends when the [`Armer`] is dropped, or its process ends.
+//! registration. Either way the mappings made later are armed from outside, with that descriptor. All of it ends when the
+//! [`Armer`] is dropped, or its process ends.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};

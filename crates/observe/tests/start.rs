@@ -14,46 +14,31 @@ use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
 use prepage_testing::{Need, has, unless_refused};
 
-/// Maps a file privately, waits until the mapping is armed (VmFlags of /proc/self/smaps) and touches some pages.
+/// Maps a file privately, waits until the mapping is armed (VmFlags of /proc/self/smaps) and touches some pages. After `fork` a child
+/// that executes nothing does the last two.
 const MAP_AND_TOUCH: &str = r"
-import mmap, sys, time
-file = open(sys.argv[1], 'rb')
-mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-def is_armed():
-    found = False
-    for line in open('/proc/self/smaps'):
-        found = sys.argv[1] in line if '-' in line.split()[0] else found
-        if found and line.startswith('VmFlags:'):
-            return ' uw' in line
-while not is_armed():
-    time.sleep(0.001)
-for page in sys.argv[2:]:
-    mapped[int(page) * 4096]
-# Page tables are looked at while they are there.
-time.sleep(0.3)
-";
-
-/// The same in a child that executes nothing, of a mapping that its parent made.
-const FORK_AND_TOUCH: &str = r"
 import mmap, os, sys, time
-file = open(sys.argv[1], 'rb')
+path, *pages = sys.argv[1:]
+file = open(path, 'rb')
 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-child = os.fork()
-if child:
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+if pages[0] == 'fork':
+    pages.pop(0)
+    if child := os.fork():
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def is_armed():
     found = False
     for line in open('/proc/self/smaps'):
-        found = sys.argv[1] in line if '-' in line.split()[0] else found
+        found = path in line if '-' in line.split()[0] else found
         if found and line.startswith('VmFlags:'):
             return ' uw' in line
 patience = time.monotonic() + 10
 while not is_armed():
     if time.monotonic() > patience:
-        sys.exit(3)
+        sys.exit('it is never armed')
     time.sleep(0.001)
-for page in sys.argv[2:]:
+for page in pages:
     mapped[int(page) * 4096]
+# Page tables are looked at while they are there.
 time.sleep(0.3)
 ";
 
@@ -168,13 +153,13 @@ fn a_child_that_executes_nothing_is_seen_page_by_page() {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let data = data(dir.path(), 64);
     for options in ways("/usr/bin/python3") {
-        let command = ["/usr/bin/python3", "-c", FORK_AND_TOUCH, data.to_str().unwrap(), "3", "40"];
+        let command = ["/usr/bin/python3", "-c", MAP_AND_TOUCH, data.to_str().unwrap(), "fork", "3", "40"];
         let (observation, code) = observe(&command, &options);
         assert_eq!(code, 0, "{options:?}");
         let used = &file(&observation, &data).pages;
-        let told: Vec<_> =
+        let seen: Vec<_> =
             used.iter().map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect();
-        assert_eq!(told, [(3, 4, true), (40, 41, true)], "{options:?}");
+        assert_eq!(seen, [(3, 4, true), (40, 41, true)], "{options:?}");
     }
 }
 

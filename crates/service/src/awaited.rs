@@ -54,7 +54,7 @@ struct One {
     arguments_at: u64,
     pause: Duration,
     next: Instant,
-    told: Instant,
+    seen_at: Instant,
     until: Instant,
 }
 
@@ -98,7 +98,7 @@ impl Awaited {
             arguments_at: stat.arguments_at,
             pause: PAUSE_MIN,
             next: now + PAUSE_MIN,
-            told: now,
+            seen_at: now,
             until: now + WAIT_MAX,
         };
         match one.state_of(&stat, is_file, self.done.get(&pid)) {
@@ -148,7 +148,7 @@ impl Awaited {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// Hands the processes that have executed their program by now to `done`, and when each exec was told.
+    /// Hands the processes that have executed their program by now to `done`, and when each exec was seen.
     pub fn look(&mut self, done: &mut dyn FnMut(u32, FileHandle, Instant)) {
         let now = Instant::now();
         let mut found = Vec::new();
@@ -158,7 +158,7 @@ impl Awaited {
             }
             match one.state(self.done.get(&one.pid)) {
                 State::Done(image) => {
-                    found.push((one.pid, one.number, one.file.clone(), one.told, image));
+                    found.push((one.pid, one.number, one.file.clone(), one.seen_at, image));
                     false
                 }
                 State::Other => false,
@@ -169,9 +169,9 @@ impl Awaited {
                 }
             }
         });
-        for (pid, number, file, told, image) in found {
+        for (pid, number, file, seen_at, image) in found {
             self.settle(pid, number, image);
-            done(pid, file, told);
+            done(pid, file, seen_at);
         }
     }
 }

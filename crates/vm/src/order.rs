@@ -120,13 +120,13 @@ impl Queued {
 /// A frame that is to be unwired.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unwiring {
-    place: Queued,
+    queued: Queued,
     stage: Stage,
 }
 
 impl Unwiring {
     pub(crate) fn entry(&self) -> Entry {
-        self.place.entry
+        self.queued.entry
     }
 }
 
@@ -195,7 +195,7 @@ impl Order {
                 _ if forced => queue.idle.pop_front().or_else(|| queue.wired.pop_front()),
                 _ => queue.idle.pop_front(),
             };
-            let Some(place) = popped else {
+            let Some(queued) = popped else {
                 match forced {
                     true => continue,
                     false if len == 0 => return Next::Nothing,
@@ -204,19 +204,19 @@ impl Order {
             };
             self.looks += 1;
             let is_tried = from_new && self.replacement == Replacement::TwoQueues && !forced;
-            match look(place.entry, place.watched) {
-                Look::Gone => return Next::Forget(place.entry),
-                Look::Held => self.stays().wired.push_back(place),
-                Look::Touched if is_tried => match self.beaten_by(place.counted(), now, &look) {
+            match look(queued.entry, queued.watched) {
+                Look::Gone => return Next::Forget(queued.entry),
+                Look::Held => self.stays().wired.push_back(queued),
+                Look::Touched if is_tried => match self.beaten_by(queued.counted(), now, &look) {
                     Some(next) => return next,
-                    None => self.new.wired.push_back(place.counted()),
+                    None => self.new.wired.push_back(queued.counted()),
                 },
-                Look::Touched => self.stays().wired.push_back(place.counted()),
+                Look::Touched => self.stays().wired.push_back(queued.counted()),
                 // What came once counts no more than anything else.
-                Look::Idle if is_tried && place.count > 1 => {
-                    return self.beaten_by(place, now, &look).unwrap_or(Next::Reclaim(place));
+                Look::Idle if is_tried && queued.count > 1 => {
+                    return self.beaten_by(queued, now, &look).unwrap_or(Next::Reclaim(queued));
                 }
-                Look::Idle => return Next::Reclaim(place),
+                Look::Idle => return Next::Reclaim(queued),
             }
         }
         if forced || self.replacement == Replacement::Static { Next::Nothing } else { Next::Unwire }
@@ -273,28 +273,28 @@ impl Order {
             return None;
         }
         while self.new.lacks_idle() > 0 {
-            let place = self.new.wired.pop_front()?;
+            let queued = self.new.wired.pop_front()?;
             if self.replacement != Replacement::DontNeed {
-                return Some(Unwiring { place, stage: Stage::New });
+                return Some(Unwiring { queued, stage: Stage::New });
             }
             match self.dont_need() {
-                Some(stage) => return Some(Unwiring { place, stage }),
-                None => self.new.wired.push_back(place),
+                Some(stage) => return Some(Unwiring { queued, stage }),
+                None => self.new.wired.push_back(queued),
             }
         }
         if self.kept.lacks_idle() == 0 {
             return None;
         }
-        self.kept.wired.pop_front().map(|place| Unwiring { place, stage: Stage::Kept })
+        self.kept.wired.pop_front().map(|queued| Unwiring { queued, stage: Stage::Kept })
     }
 
     /// A frame was unwired, or could not be: `watched` tells whether its touches are seen from `now` on.
     pub(crate) fn unwired(&mut self, frame: Unwiring, watched: bool, now: u32) {
-        let place = Queued { since: now, watched, ..frame.place };
+        let queued = Queued { since: now, watched, ..frame.queued };
         match frame.stage {
-            Stage::New => self.new.idle.push_back(place),
-            Stage::NewHead => self.new.idle.push_front(place),
-            Stage::Kept => self.kept.idle.push_back(place),
+            Stage::New => self.new.idle.push_back(queued),
+            Stage::NewHead => self.new.idle.push_front(queued),
+            Stage::Kept => self.kept.idle.push_back(queued),
         }
     }
 
@@ -535,7 +535,7 @@ mod tests {
                 }
                 assert!(!matches!(order.next(false, 0, look), Next::Reclaim(_) | Next::Forget(_)));
             }
-            assert!(matches!(order.next(true, 0, forced), Next::Reclaim(place) if place.entry.page == 63));
+            assert!(matches!(order.next(true, 0, forced), Next::Reclaim(queued) if queued.entry.page == 63));
             assert_eq!(order.next(true, 0, forced), Next::Nothing);
             assert_eq!(order.len(), 99);
         }

@@ -49,10 +49,8 @@ pub(crate) struct Reclaim {
 /// A frame to take away.
 #[derive(Clone, Copy, Debug)]
 struct Victim {
-    place: Queued,
+    queued: Queued,
     class: usize,
-    /// It may go only if nobody touched it since it was unwired.
-    watched: bool,
 }
 
 /// The objects that a search met: each is looked up once.
@@ -255,9 +253,9 @@ impl Reclaim {
                 look(met.object(pool, entry.object).map(|object| &**object), entry, watched && !forced)
             });
             match next {
-                Next::Reclaim(place) => {
-                    unqueue(met.object(pool, place.entry.object), place.entry);
-                    victims.push(Victim { place, class, watched: place.watched && !forced });
+                Next::Reclaim(queued) => {
+                    unqueue(met.object(pool, queued.entry.object), queued.entry);
+                    victims.push(Victim { queued, class });
                 }
                 Next::Forget(entry) => unqueue(met.object(pool, entry.object), entry),
                 Next::Unwire | Next::Nothing => return,
@@ -299,29 +297,31 @@ impl Reclaim {
 
     /// Takes the frames of `victims` away; those that cannot go are queued again.
     fn take_away(&mut self, pool: &PoolCore, met: &mut Met, mut victims: Vec<Victim>, forced: bool) -> u64 {
-        victims.sort_unstable_by_key(|victim| victim.place.entry);
+        victims.sort_unstable_by_key(|victim| victim.queued.entry);
         let now = self.now();
         let mut all = 0;
-        for of_object in victims.chunk_by(|victim, next| victim.place.entry.object == next.place.entry.object)
+        for of_object in
+            victims.chunk_by(|victim, next| victim.queued.entry.object == next.queued.entry.object)
         {
-            let Some(object) = met.object(pool, of_object[0].place.entry.object) else { continue };
+            let Some(object) = met.object(pool, of_object[0].queued.entry.object) else { continue };
             let Some(frames) = object.frames() else { continue };
             let claimed = Claimed::room_for(object, frames, of_object.len());
             let taken = match (frames.whole.take_from_kernel(), claimed) {
                 (Ok(_taking), Ok(mut claimed)) => {
                     let pages: Vec<PageIndex> =
-                        of_object.iter().map(|victim| PageIndex(victim.place.entry.page)).collect();
+                        of_object.iter().map(|victim| PageIndex(victim.queued.entry.page)).collect();
                     object.clean(frames, &pages, forced);
                     for victim in of_object {
-                        let page = PageIndex(victim.place.entry.page);
-                        let claim = if victim.watched && !forced {
+                        let page = PageIndex(victim.queued.entry.page);
+                        // One that is watched goes only if nobody has touched it since it was unwired.
+                        let claim = if victim.queued.watched && !forced {
                             frames.pages.claim_unwired(page).map(|claim| (claim, 1))
                         } else {
                             frames.pages.claim_resident(page, PageIndex(page.0 + 1))
                         };
                         if let Some((claim, unwired)) = claim {
                             object.rewires(frames, unwired);
-                            claimed.add(claim, stamp(now, victim.place.count));
+                            claimed.add(claim, stamp(now, victim.queued.count));
                         }
                     }
                     claimed.take().0
@@ -332,10 +332,10 @@ impl Reclaim {
             object.vm.figures.add(Account::here().cpu, &tally);
             for victim in of_object {
                 // Touched or pinned meanwhile, or the kernel did not let it go; one that comes back meanwhile tells by itself.
-                if frames.pages.idleness(PageIndex(victim.place.entry.page)) != Idleness::Missing
-                    && frames.pages.queue(PageIndex(victim.place.entry.page)).is_some()
+                if frames.pages.idleness(PageIndex(victim.queued.entry.page)) != Idleness::Missing
+                    && frames.pages.queue(PageIndex(victim.queued.entry.page)).is_some()
                 {
-                    self.orders[victim.class].arrive(victim.place.counted(), true);
+                    self.orders[victim.class].arrive(victim.queued.counted(), true);
                 }
             }
             all += taken;
