@@ -98,7 +98,8 @@ if __name__ == "__main__":
         case ["command", work, program] if program in commands(work):
             print(f"command=({shlex.join(commands(work)[program])})")
         case ["files", program]:
-            print(*whole_files(program), sep="\n")
+            for path in whole_files(program):
+                print(path)
         case ["command", _, program]:
             sys.exit(f"no such program: {program}")
         case _:

@@ -38,7 +38,7 @@ pub struct KernelReads {
 impl std::fmt::Display for KernelReads {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.kib {
-            Some(kib) => write!(out, "{kib}")?,
+            Some(kib) => write!(out, "{kib} KiB")?,
             None => out.write_str("as found")?,
         }
         out.write_str(if self.random { ", random" } else { "" })
@@ -123,9 +123,9 @@ impl Point {
     pub fn name(&self) -> String {
         let read_ahead = self.read_ahead;
         match self.readers_and_holes {
-            None => format!("read-ahead KiB {read_ahead}, no prefetch"),
+            None => format!("read-ahead {read_ahead}, no prefetch"),
             Some((readers, holes)) => {
-                format!("read-ahead KiB {read_ahead}, {readers} readers, holes of {holes} pages")
+                format!("read-ahead {read_ahead}, {readers} readers, holes of {holes} pages")
             }
         }
     }
@@ -143,6 +143,6 @@ mod tests {
         let points = sweep.points();
         assert_eq!(points.len(), 2 * (1 + 2 * 3));
         assert_eq!(points.iter().filter(|point| point.readers_and_holes.is_none()).count(), 2);
-        assert_eq!(points[1].name(), "read-ahead KiB 0, random, 8 readers, holes of 0 pages");
+        assert_eq!(points[1].name(), "read-ahead 0 KiB, random, 8 readers, holes of 0 pages");
     }
 }

@@ -27,15 +27,15 @@ fn library(sandbox: &Sandbox) -> PathBuf {
 
 /// A program with pages of .bss that it touches: 64 pages of 1 MiB.
 fn program(sandbox: &Sandbox) -> PathBuf {
-    let source = sandbox.path().join("program.c");
-    let program = sandbox.path().join("program");
-    std::fs::write(
-        &source,
-        "static char zeros[1 << 20];\n\
-         int main(void) { for (int at = 0; at < 1 << 20; at += 1 << 14) zeros[at] = 1; return 0; }\n",
-    )
-    .unwrap();
-    let built = Command::new("cc").arg("-o").args([&program, &source]).output().unwrap();
+    let source = "static char zeros[1 << 20];\n\
+         int main(void) { for (int at = 0; at < 1 << 20; at += 1 << 14) zeros[at] = 1; return 0; }\n";
+    compiled(sandbox, "program", source)
+}
+
+fn compiled(sandbox: &Sandbox, name: &str, source: &str) -> PathBuf {
+    let (source_path, program) = (sandbox.path().join(name).with_extension("c"), sandbox.path().join(name));
+    std::fs::write(&source_path, source).unwrap();
+    let built = Command::new("cc").arg("-o").args([&program, &source_path]).output().unwrap();
     assert!(built.status.success(), "{}", text(&built.stderr));
     program
 }
@@ -123,12 +123,12 @@ fn a_sweep_tries_every_combination() {
     assert_eq!(points[4]["readers_and_holes"], serde_json::json!([16, 4]));
 }
 
-/// A program that fails unless its own code and what it maps are advised (VM_RAND_READ) exactly where it is told so.
+/// A program that fails unless its own code and what it maps are advised (VM_RAND_READ) if PREPAGE_ADVISE_RANDOM is set, and
+/// not advised if it is not.
 fn advised_program(sandbox: &Sandbox) -> PathBuf {
-    let source = sandbox.path().join("advised.c");
-    let program = sandbox.path().join("advised");
-    std::fs::write(
-        &source,
+    compiled(
+        sandbox,
+        "advised",
         r#"#include <fcntl.h>
         #include <stdio.h>
         #include <stdlib.h>
@@ -152,10 +152,6 @@ fn advised_program(sandbox: &Sandbox) -> PathBuf {
             return known == 2 && advised == (getenv("PREPAGE_ADVISE_RANDOM") ? 2 : 0) ? 0 : 3;
         }"#,
     )
-    .unwrap();
-    let built = Command::new("cc").arg("-o").args([&program, &source]).output().unwrap();
-    assert!(built.status.success(), "{}", text(&built.stderr));
-    program
 }
 
 #[test]

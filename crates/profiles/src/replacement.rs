@@ -1,5 +1,5 @@
 //! A file replaced by a changed copy of itself ([`prepage_sys::new_file`]). The file itself is never opened for writing, so a running
-//! program keeps what it runs. Owner, permissions, extended attributes and times go with it; what cannot go is told.
+//! program keeps what it runs. Owner, permissions, extended attributes and times go with it; callers learn what could not.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};

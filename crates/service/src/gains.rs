@@ -82,7 +82,7 @@ pub struct GainsStatus {
     pub held_out_starts: usize,
     /// Programs of which there are enough of both to compare.
     pub compared_programs: usize,
-    /// Time with prefetch ÷ time without: the geometric mean of these programs. `None` where there are none.
+    /// The geometric mean, over these programs, of time with prefetch ÷ time without. `None` where there are none.
     pub ratio: Option<f64>,
     /// Programs of whoever asks; of all users for root.
     pub programs: Vec<ProgramGain>,

@@ -8,7 +8,7 @@
 //!                │                                                   │         may read what the profile names
 //!                └── persist ◄── observe (Learner, within its share) ┘
 //!  Names: what the kernel knows of the files of known programs, looked up while nothing else happens
-//!  fetched, or held out ─► Gains: how long it took ─► whether the next one is fetched; told by status and metrics
+//!  fetched, or held out ─► Gains: how long it took ─► whether the next one is fetched; status and metrics show it
 //!  Process ─► Log (who starts what when) ─► Idle: expected programs brought into free memory ─► used, or sent out
 //! ```
 //! The four steps are those of `prepage run` ([`prepage_prefetch`]); only who calls them differs. Nothing waits for the service:
@@ -47,6 +47,7 @@
 //! | [`early`]     | the same from the initramfs on                                           |
 //! | [`turn`]      | which of the two follows a boot                                          |
 //! | [`replay`], [`blocks`], [`ext4`] | what is known of it: files, and the file system's own blocks |
+//! | [`image`]     | an image before its first boot: where these blocks lie in it             |
 //! | [`opened`]    | what is opened meanwhile, and what of it was used                        |
 //! | [`start_opens`] | the same of a start that is observed                                   |
 //! | [`quiet`]     | when that is over                                                        |

@@ -80,25 +80,15 @@ enum Shape {
     Default,
 }
 
-fn ours(
-    vm: &Vm,
-    object: &Object,
-    mode: Mode,
-    shape: Shape,
-    pages: u64,
-    touch: impl FnOnce(&[u8]) -> f64,
-) -> f64 {
-    ours_on(vm, object, mode, shape, pages, touch).0
-}
-
 /// By one thread, in its signal handler, as bare calls.
 fn ours_kept(vm: &Vm, object: &Object, shape: Shape) -> f64 {
-    let on_map = |_| ours_on(vm, object, Mode::Inline, shape, PAGES, touch_pieces);
+    let on_map = |_| ours(vm, object, Mode::Inline, shape, PAGES, touch_pieces);
     let (rates, _maps): (Vec<f64>, Vec<Map>) = (0..MAPS).map(on_map).unzip();
     rates.iter().sum::<f64>() / MAPS as f64
 }
 
-fn ours_on(
+/// What touching shows, and the map.
+fn ours(
     vm: &Vm,
     object: &Object,
     mode: Mode,
@@ -177,7 +167,7 @@ fn inline(vm: &Vm, object: &Object, frames: &Path) -> Vec<Aim> {
             ours_kept(vm, object, Shape::Cluster(cluster))
         }));
         ways.push(way(format!("inline, cluster {cluster}, 2 threads"), move || {
-            ours(vm, object, Mode::Inline, Shape::Cluster(cluster), PAGES, |slice| touch_all(slice, 2))
+            ours(vm, object, Mode::Inline, Shape::Cluster(cluster), PAGES, |slice| touch_all(slice, 2)).0
         }));
     }
     for (name, shape) in
@@ -220,6 +210,7 @@ fn handler(vm: &Vm, object: &Object, memfd: &Memfd) -> Vec<Aim> {
                     1 => touch_pieces(slice),
                     _ => touch_all(slice, threads),
                 })
+                .0
             }));
         }
     }

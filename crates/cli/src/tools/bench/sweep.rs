@@ -112,7 +112,7 @@ fn print(report: &Report<'_>, rounds: u32, out: &mut impl Write) -> std::io::Res
         writeln!(out, "not measured: {line}")?;
     }
     let headings = [
-        "read-ahead KiB",
+        "read-ahead",
         "readers",
         "holes",
         "wall ms",
