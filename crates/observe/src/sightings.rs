@@ -128,6 +128,11 @@ impl Sightings {
         is_noted.then(|| self.at(Seen { path: path.into(), inode }))
     }
 
+    /// Whether the page `page` of the file at `place` is noted.
+    pub fn holds(&self, place: FileIndex, page: PageIndex) -> bool {
+        self.files[place.0].pages.contains_key(&page.0)
+    }
+
     /// The file at `place`.
     pub fn file(&self, place: FileIndex) -> &Seen {
         &self.files[place.0].of

@@ -24,7 +24,7 @@ use prepage_sys::cachestat::cached_pages;
 use rustix::fs::Advice;
 
 use crate::calibrate::cache::Cache;
-use crate::engine::{MEMORY_CHECK_BYTES, bring_in};
+use crate::engine::{MEMORY_CHECK_BYTES, Piece, bring_in};
 use crate::memory::Budget;
 use crate::resident::AT_ONCE;
 
@@ -202,7 +202,7 @@ impl Queue {
 
     fn read(&self) {
         while let Some((file, chunk)) = self.next() {
-            bring_in(&file, chunk, true);
+            bring_in(&[Piece { file: &file, range: chunk, is_hole: false }], true);
             let before = self.bytes.fetch_add(chunk.bytes(), Ordering::Relaxed);
             let bytes = before + chunk.bytes();
             // One reader looks, the one that passes the mark.

@@ -27,8 +27,8 @@ use prepage_profiles::identity::Skipped;
 use crate::calibrate::cache::Cache;
 use crate::memory::Budget;
 pub use state::Amounts;
-pub(crate) use state::bring_in;
 use state::{AtWork, State};
+pub(crate) use state::{Piece, bring_in};
 
 /// Readers at once, whatever the device: fewer leave it idle while they open files, and more have the program's own misses
 /// wait behind them. Measured in docs/results.md.
@@ -118,6 +118,10 @@ impl Engine {
             profile,
             readers,
             waits: true,
+            together_pages: 0,
+            request_pages_max: options.read_pages_max,
+            gap_pages_max: options.gap_pages_max,
+            holes: None,
             name_threads: NAME_THREADS,
             budget: None,
             asks: None,
@@ -131,6 +135,23 @@ impl Engine {
             ended: Condvar::new(),
         };
         Self { state: Arc::new(state) }
+    }
+
+    /// Has every so many pages in the order of use brought in by their place on the device, and those that lie side by side asked for
+    /// at once: one request for many small files.
+    pub fn join_neighbours(&mut self, pages: u64) {
+        self.prepared().together_pages = pages;
+    }
+
+    /// Has holes between neighbours read over as holes in files are, where they lie on `device`, whose number is `number`.
+    pub fn read_over_holes_of(&mut self, number: u64, device: File) {
+        self.prepared().holes = Some((number, device));
+    }
+
+    /// Leaves names alone, and opens files when their pages are read: for a profile whose inodes and directories are read in
+    /// another way.
+    pub fn leave_names(&mut self) {
+        self.prepared().name_threads = 0;
     }
 
     /// Has file `at` of the profile read by `opened`, whatever lies at its path: for what is no regular file.
@@ -150,6 +171,11 @@ impl Engine {
     /// If the prefetch has begun: it cannot be prepared any more.
     fn prepared(&mut self) -> &mut State {
         Arc::get_mut(&mut self.state).expect("a prefetch is prepared before it begins")
+    }
+
+    /// What it brings in.
+    pub fn profile(&self) -> &Profile {
+        &self.state.profile
     }
 
     /// Bytes of all reads planned.

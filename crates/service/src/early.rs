@@ -4,12 +4,16 @@
 //! What has to be asked of /proc, /sys and /dev is asked before anything waits for the disk: they move to the new root some moments later, and
 //! what has moved already is asked there. The process itself stays when the initramfs is emptied, and ends as one of a unit would.
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use prepage_prefetch::memory::Budget;
 use prepage_sys::exec_watch::ExecWatch;
+use prepage_sys::fault_around::FaultAroundOff;
+use rustix::fs::{Mode, OFlags};
 
 use crate::blocks::{BlockDevice, willneed_pages};
 
@@ -23,6 +27,8 @@ const OOM_SCORE: &str = "500";
 /// The unit of a boot. Where an administrator has masked or disabled it, or the kernel's command line has [`OFF`], nothing is to
 /// be done in the initramfs either.
 const UNIT: &str = "prepage-boot.service";
+/// What the unit's ConditionPathExists names: it is not begun where a boot is followed already, and nothing is read for it.
+const FOLLOWED: &str = "prepage-boot";
 /// An administrator's units, and those of packages.
 const UNITS: [&str; 2] = ["/etc/systemd/system", "/usr/lib/systemd/system"];
 /// The target that wants it.
@@ -41,16 +47,22 @@ pub struct Early {
     pub device: Option<BlockDevice>,
     /// What one WILLNEED loads of it ([`willneed_pages`]).
     pub willneed_pages: u64,
+    /// Whether pages are noted as they are touched, for somebody who learns; `None` where that cannot be had.
+    pub fault_around: Option<FaultAroundOff>,
+    /// /run, which goes on to the new root.
+    run: Option<File>,
     /// All that is opened on the root file system from now on.
     pub opens: io::Result<ExecWatch>,
 }
 
 impl Early {
-    /// Makes `root` the root directory of this process.
+    /// Makes `root` the root directory of this process, which learns or not.
     ///
     /// # Errors
     /// As chroot(2).
-    pub fn enter(root: &Path) -> io::Result<Self> {
+    pub fn enter(root: &Path, learns: bool) -> io::Result<Self> {
+        // Before /dev moves: its guardian needs it.
+        let fault_around = learns.then(FaultAroundOff::set).and_then(Result::ok);
         // As a unit has it.
         let _ = first(root, Path::new("/proc/self/oom_score_adj"), |path| std::fs::write(path, OOM_SCORE));
         // One that cannot be read says nothing.
@@ -60,11 +72,28 @@ impl Early {
         let willneed_pages = willneed_pages(root);
         // Links on the disk.
         let is_wanted = !is_switched_off(&command_line) && unit_is_enabled(root);
+        let fault_around = fault_around.filter(|_| is_wanted);
+        let run = run(root);
         rustix::process::chroot(root)?;
         std::env::set_current_dir("/")?;
         let opens = ExecWatch::of_opens().and_then(|opens| opens.add(Path::new("/")).map(|()| opens));
-        Ok(Self { is_wanted, budget, device, willneed_pages, opens })
+        Ok(Self { is_wanted, budget, device, willneed_pages, fault_around, run, opens })
     }
+
+    /// Says that this boot is followed. Where that cannot be said, the unit finds it out by itself.
+    pub fn take_the_units_turn(&self) {
+        let Some(run) = &self.run else { return };
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let _ = rustix::fs::openat(run, FOLLOWED, flags, Mode::from_raw_mode(0o444));
+    }
+}
+
+/// /run, here or where it has moved to: below `root` there is an empty directory before.
+fn run(root: &Path) -> Option<File> {
+    let here = File::open("/run").ok();
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.dev());
+    let moved = root.join("run");
+    if device(&moved) == device(root) { here } else { File::open(moved).ok() }
 }
 
 fn is_switched_off(command_line: &str) -> bool {

@@ -26,9 +26,33 @@ pub fn prepare(root: &Path) -> Result<u64, ServiceError> {
     let profile = profile(Subject::Boot, &stores)?.ok_or_else(|| {
         lacks("it has no profile of a boot. In the image: prepage profile import --layer machine FILE")
     })?;
-    let files = profile.files.iter().map(|file| Path::new(&file.path));
-    let listed = profile.lookups.iter().filter(|lookup| lookup.list).map(|lookup| Path::new(&lookup.path));
-    let blocks = device.holding(&device.names(files, listed));
+    let files = profile.files.iter().map(|file| (Path::new(&file.path), false));
+    let listed =
+        profile.lookups.iter().filter(|lookup| lookup.list).map(|lookup| (Path::new(&lookup.path), true));
+    let blocks = device.holding(&device.names(beside(files, listed)), []);
     blocks.write(stores.directory(Subject::Boot.layer())?).map_err(failed)?;
     Ok(blocks.pages())
+}
+
+/// Both in one order: how far on in its list each of them stands is all that is known of when it is needed.
+fn beside<T>(files: impl Iterator<Item = T>, listed: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+    let place = |all: Vec<T>| {
+        let len = all.len() as f64;
+        all.into_iter().enumerate().map(move |(at, one)| (at as f64 / len, one))
+    };
+    let mut all: Vec<_> = place(files.collect()).chain(place(listed.collect())).collect();
+    all.sort_by(|one, other| one.0.total_cmp(&other.0));
+    all.into_iter().map(|(_, one)| one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_lists_keep_their_order_and_end_together() {
+        let both = beside([1, 2, 3, 4].into_iter(), [10, 20].into_iter());
+        assert_eq!(both.collect::<Vec<_>>(), [1, 10, 2, 3, 20, 4]);
+        assert_eq!(beside([1].into_iter(), [].into_iter()).collect::<Vec<_>>(), [1]);
+    }
 }

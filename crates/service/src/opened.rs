@@ -1,7 +1,7 @@
 //! The files and directories that are opened on the machine, in order, and what was used of them.
 //!
-//! The kernel tells of each open (fanotify) and keeps nothing in use because of it. What was used of a file is asked at the end, once:
-//! the pages that are in memory and of which the kernel notes that somebody used them ([`prepage_sys::page_flags`]), so that what
+//! The kernel tells of each open (fanotify) and keeps nothing in use because of it. What was used of a file is asked now and then and at the
+//! end: the pages that are in memory and of which the kernel notes that somebody used them ([`prepage_sys::page_flags`]), so that what
 //! read-ahead or a prefetch brought in for nothing does not count.
 
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 use prepage_core::profile::observation::{Coverage, Observation};
-use prepage_core::{PAGE_SIZE, PageIndex};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_observe::sightings::{PAGES_MAX, Sightings};
 use prepage_profiles::elf::Elf;
 use prepage_profiles::identity::{identity_of, open_directory, open_to_read};
@@ -22,6 +22,7 @@ use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FileType;
 
 use crate::process::parents;
 use crate::watch::{State, Watch};
@@ -52,13 +53,24 @@ pub enum Whose {
 /// Pages that this process has used itself, by file.
 pub type OwnUses = HashMap<String, HashSet<u64>>;
 
+/// A file or a directory that was opened.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// When it was noted, first.
+    pub time_ns: u64,
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+}
+
 /// What is opened.
 #[derive(Debug)]
 pub struct Opened {
     watch: Watch,
     whose: Whose,
     seen: HashSet<FileHandle>,
-    files: Vec<(u64, PathBuf)>,
+    opens: Vec<Open>,
     /// Opens that did not count.
     others: usize,
     /// By file system: a directory on it.
@@ -66,6 +78,12 @@ pub struct Opened {
     /// Whether what a process opens counts. One of another user may become one of the user who is meant.
     counts: HashMap<u32, bool>,
     is_lost: bool,
+    /// When was last looked which pages are used.
+    pages_ns: u64,
+    /// How many are noted of each file.
+    noted: HashMap<PathBuf, usize>,
+    /// Files of which more were used.
+    cut: HashSet<PathBuf>,
     pages_of_a_file_max: usize,
 }
 
@@ -99,18 +117,21 @@ impl Opened {
             watch,
             whose,
             seen: HashSet::new(),
-            files: Vec::new(),
+            opens: Vec::new(),
             others: 0,
             places: HashMap::new(),
             counts: HashMap::new(),
             is_lost: false,
+            pages_ns: 0,
+            noted: HashMap::new(),
+            cut: HashSet::new(),
             pages_of_a_file_max: PAGES_OF_A_FILE_MAX,
         }
     }
 
-    /// The regular files that were opened, and when.
-    pub fn files(&self) -> &[(u64, PathBuf)] {
-        &self.files
+    /// The regular files and directories that were opened, in order, each once.
+    pub fn opens(&self) -> &[Open] {
+        &self.opens
     }
 
     /// Opens that did not count.
@@ -135,10 +156,10 @@ impl Opened {
         }
         let mut all = Vec::new();
         while self.watch.read(&mut |seen| all.push(seen)).unwrap_or(false) {}
-        let now_ns = now_ns();
-        for seen in all {
+        // One after another, though all are looked at now.
+        for (time_ns, seen) in (now_ns()..).zip(all) {
             match seen {
-                Seen::Exec { pid, file } => self.note(now_ns, pid, file, sightings),
+                Seen::Exec { pid, file } => self.note(time_ns, pid, file, sightings),
                 Seen::Lost => self.is_lost = true,
             }
         }
@@ -161,16 +182,16 @@ impl Opened {
         let Some(opened) = opened else { return };
         self.seen.insert(file);
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())) else { return };
-        match rustix::fs::fstat(&opened).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
-            Ok(rustix::fs::FileType::RegularFile) => {
-                if let Whose::Start(_) = self.whose {
-                    sightings.lookup(time_ns, &path, false);
-                }
-                self.files.push((time_ns, path));
-            }
-            Ok(rustix::fs::FileType::Directory) => sightings.lookup(time_ns, &path, true),
-            _ => {}
+        let is_directory = match rustix::fs::fstat(&opened).map(|stat| FileType::from_raw_mode(stat.st_mode))
+        {
+            Ok(FileType::RegularFile) => false,
+            Ok(FileType::Directory) => true,
+            _ => return,
+        };
+        if is_directory || matches!(self.whose, Whose::Start(_)) {
+            sightings.lookup(time_ns, &path, is_directory);
         }
+        self.opens.push(Open { time_ns, path, is_directory });
     }
 
     /// Whether a process is another's than prepage's own, and of the user or the start that is meant. One that is gone counts for all alone.
@@ -220,20 +241,21 @@ impl Opened {
         self.places.entry(file_system).or_insert_with(find).as_ref()
     }
 
-    /// What was used of all that was opened, beside what was `sighted`, as far as `rights` may read it. Pages in `own` count where they
-    /// were used once more.
+    /// Notes what was used of all that was opened since this was called last, as far as `rights` may read it: between then and now, as
+    /// nobody can tell more. Pages in `own` count where they were used once more.
     ///
     /// # Errors
     /// Where the kernel keeps no notes of pages.
-    pub fn observation(
-        self,
-        mut sighted: Sightings,
+    pub fn look_at_pages(
+        &mut self,
+        sighted: &mut Sightings,
         rights: &Rights,
         own: &OwnUses,
-    ) -> io::Result<Observation> {
+    ) -> io::Result<()> {
         let flags = PageFlags::open()?;
-        let (nothing, mut cut) = (HashSet::new(), HashSet::new());
-        for (time_ns, path) in &self.files {
+        let last_ns = std::mem::replace(&mut self.pages_ns, now_ns());
+        let nothing = HashSet::new();
+        for Open { time_ns, path, .. } in self.opens.iter().filter(|open| !open.is_directory) {
             let opened = {
                 let _assumed = rights.assume()?;
                 open_to_read(path)
@@ -244,14 +266,34 @@ impl Opened {
             let Some(place) = sighted.place(path, Some((identity.device, identity.inode))) else {
                 continue;
             };
-            let (mut used, others) = pages_of(&flags, &file, identity.size_bytes, own);
-            used.extend(copied(&file, &used, &others));
-            if used.len() > self.pages_of_a_file_max {
-                used.truncate(self.pages_of_a_file_max);
-                cut.insert(path.as_path());
+            let pages = PageRange::covering(0, identity.size_bytes);
+            let (mut used, others) = pages_of(&flags, &file, pages, own, &|page| !sighted.holds(place, page));
+            if used.contains(&PageIndex(0)) || sighted.holds(place, PageIndex(0)) {
+                used.extend(copied(&file, &others));
             }
-            used.into_iter().for_each(|page| _ = sighted.touch(*time_ns, place, page));
+            let noted = self.noted.entry(path.clone()).or_default();
+            let left = self.pages_of_a_file_max - *noted;
+            if used.len() > left {
+                used.truncate(left);
+                self.cut.insert(path.clone());
+            }
+            *noted += used.len();
+            used.into_iter().for_each(|page| _ = sighted.touch((*time_ns).max(last_ns), place, page));
         }
+        Ok(())
+    }
+
+    /// What was used of all that was opened, beside what was `sighted`, as [`Self::look_at_pages`] sees it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn observation(
+        mut self,
+        mut sighted: Sightings,
+        rights: &Rights,
+        own: &OwnUses,
+    ) -> io::Result<Observation> {
+        self.look_at_pages(&mut sighted, rights, own)?;
         let mut observation = {
             let _assumed = rights.assume()?;
             sighted.observation()
@@ -261,34 +303,34 @@ impl Opened {
         (observation.reads_coverage, observation.names_coverage) =
             (observation.coverage, observation.coverage);
         for file in &mut observation.files {
-            let is_cut = cut.contains(Path::new(&file.path));
+            let is_cut = self.cut.contains(Path::new(&file.path));
             file.coverage = if is_cut { Coverage::Partial } else { observation.coverage };
         }
         Ok(observation)
     }
 }
 
-/// The pages of a file that somebody has used since they were read, and the others that are in memory. Pages in `own` count where they were
-/// used once more.
+/// Those `wanted` of `pages` of a file that somebody has used since they were read, and the others of them that are in memory. Pages in
+/// `own` count where they were used once more.
 pub(crate) fn pages_of(
     flags: &PageFlags,
     file: &File,
-    size_bytes: u64,
+    pages: PageRange,
     own: &HashSet<u64>,
+    wanted: &dyn Fn(PageIndex) -> bool,
 ) -> (Vec<PageIndex>, Vec<PageIndex>) {
     let (mut used, mut others) = (Vec::new(), Vec::new());
     // A file that cannot be mapped has no pages of its own.
-    let _ = flags.of(file.as_fd(), size_bytes.div_ceil(PAGE_SIZE), &mut |page, noted| {
+    let _ = flags.of(file.as_fd(), pages, wanted, &mut |page, noted| {
         if is_used(page, noted, own) { &mut used } else { &mut others }.push(page);
     });
     (used, others)
 }
 
-/// Those `others` that a program has its own copies of: of what a loader writes to (relocations), the kernel notes no use where it was written to
-/// before it was read. Of a program or library in use that is about all that there is.
-fn copied(file: &File, used: &[PageIndex], others: &[PageIndex]) -> Vec<PageIndex> {
-    // Its head is in memory.
-    if !used.contains(&PageIndex(0)) || others.is_empty() {
+/// Those `others` of a file in use that a program has its own copies of: of what a loader writes to (relocations), the kernel notes no use
+/// where it was written to before it was read. Of a program or library in use that is about all that there is.
+fn copied(file: &File, others: &[PageIndex]) -> Vec<PageIndex> {
+    if others.is_empty() {
         return Vec::new();
     }
     let Ok(elf) = Elf::parse(file) else { return Vec::new() };
@@ -375,7 +417,7 @@ mod tests {
         for (time_ns, path) in (1..).zip(&paths) {
             // Written, they are used once.
             std::fs::read(path).unwrap();
-            opened.files.push((time_ns, path.clone()));
+            opened.opens.push(Open { time_ns, path: path.clone(), is_directory: false });
         }
         let rights = Rights { uid: 0, gid: 0, groups: Vec::new() };
         let seen = opened.observation(Sightings::default(), &rights, &OwnUses::new()).unwrap();
@@ -387,6 +429,42 @@ mod tests {
             seen.collect::<Vec<(PathBuf, Coverage, u64)>>(),
             [(large, Coverage::Partial, 3), (small, Coverage::Superset, 2)]
         );
+    }
+
+    #[test]
+    fn what_is_used_later_comes_later_in_the_order_of_need() {
+        if has(Need::Root) && has(Need::Eviction("/var/tmp".into())) {
+            unless_caches_dropped(what_is_used_later_comes_later);
+        }
+    }
+
+    fn what_is_used_later_comes_later() {
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = directory.path().canonicalize().unwrap().join("library");
+        std::fs::write(&path, vec![1; 8 * PAGE_SIZE as usize]).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(60)).unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+        let read = |page: u64| {
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut [0; PAGE_SIZE as usize], page * PAGE_SIZE)
+                .unwrap();
+        };
+        let mut opened = Opened::watch(Whose::User(u32::MAX)).unwrap();
+        opened.opens.push(Open { time_ns: 1, path, is_directory: false });
+        let rights = Rights { uid: 0, gid: 0, groups: Vec::new() };
+        let mut sightings = Sightings::default();
+        for page in [5, 2] {
+            read(page);
+            opened.look_at_pages(&mut sightings, &rights, &OwnUses::new()).unwrap();
+        }
+        read(7);
+        let seen = opened.observation(sightings, &rights, &OwnUses::new()).unwrap();
+        let mut pages: Vec<_> =
+            seen.files[0].pages.iter().map(|used| (used.rank, used.range.start().0)).collect();
+        pages.sort_unstable();
+        assert_eq!(pages.iter().map(|(_, page)| *page).collect::<Vec<_>>(), [5, 2, 7]);
     }
 
     #[test]

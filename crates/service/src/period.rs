@@ -15,6 +15,7 @@ use prepage_prefetch::config::Config;
 use prepage_prefetch::memory::Budget;
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{StoreError, Stores};
+use prepage_sys::fault_around::FaultAroundOff;
 use prepage_sys::new_file::write_at;
 use prepage_sys::rights::Assumed;
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,8 @@ use crate::replay::{Known, Replay, plan_for};
 use crate::subject::Subject;
 use crate::turn::Turn;
 
-/// How often is looked at what was opened: a file is looked up by its number while the kernel still has it in memory.
+/// How often is looked at what was opened: a file is looked up by its number while the kernel still has it in memory. Which pages were used is
+/// looked at after a second, and whenever twice that time has passed: what the beginning needs of a library goes before the rest of it.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
 /// The report on the last boot, below the machine's profiles.
@@ -87,6 +89,9 @@ pub struct PeriodReport {
     pub seen_pages: Option<u64>,
     /// In so many files.
     pub seen_files: usize,
+    /// Whether only pages that were touched count, not their neighbours as well ([`prepage_sys::fault_around`]).
+    #[serde(default)]
+    pub is_exact: bool,
 }
 
 impl PeriodReport {
@@ -104,7 +109,8 @@ impl PeriodReport {
 /// # Errors
 /// [`ServiceError`]; where nothing can be learned, at the end, after what is known was brought in.
 pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, ServiceError> {
-    let mut early = options.root.as_deref().map(Early::enter).transpose()?;
+    let enter = |root| Early::enter(root, options.learn);
+    let mut early = options.root.as_deref().map(enter).transpose()?;
     let config = config(subject);
     let is_off = !config.enabled || early.as_ref().is_some_and(|early| !early.is_wanted);
     let nothing_to_do = || {
@@ -118,15 +124,24 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let turn = match subject {
         Subject::Boot => {
             let directory = stores.directory(subject.layer()).ok();
-            Turn::at_boot(directory, early.is_some(), options.at_most, || notify::say("READY=1"))
+            Turn::at_boot(directory, early.is_some())
         }
         Subject::Session(_) => Some(Turn::alone()),
     };
     let Some(_turn) = turn else { return nothing_to_do() };
+    if let Some(early) = &early {
+        early.take_the_units_turn();
+    }
+    let is_learning = options.learn && config.learn;
+    let fault_around = match &mut early {
+        Some(early) => early.fault_around.take().filter(|_| is_learning),
+        // Where it cannot be switched off, more pages are learned than were touched.
+        None if is_learning && subject == Subject::Boot => FaultAroundOff::set().ok(),
+        None => None,
+    };
     let began = Instant::now();
     let mut report = PeriodReport { began_s: uptime_s(), ..PeriodReport::default() };
     let rights = subject.rights();
-    let is_learning = options.learn && config.learn;
     let device = match &mut early {
         Some(early) => early.device.take(),
         None if subject == Subject::Boot => BlockDevice::of(Path::new("/")).ok().flatten(),
@@ -154,10 +169,16 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let mut sightings = Sightings::default();
     let (mut quiet, mut sampler) = (Quiet::new(options.quiet_s, options.at_most), Sampler::default());
     let mut next = began + SECOND;
+    let (mut pages_next, own) = (SECOND, replay.own_uses());
     let (end, is_short) = loop {
         std::thread::sleep(LOOK_EVERY);
         if let Some(Ok(opened)) = &mut opened {
             opened.look(&mut sightings);
+            if began.elapsed() >= pages_next {
+                pages_next *= 2;
+                // Who cannot look now cannot at the end, and it is said then.
+                let _ = opened.look_at_pages(&mut sightings, &rights, &own);
+            }
         }
         let is_fetching = replay.is_at_work();
         if is_fetching {
@@ -172,13 +193,20 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
             break (end, reading.is_some_and(|reading| reading.is_short()));
         }
     };
+    report.is_exact = fault_around.is_some();
+    drop(fault_around);
     report.quiet_s = began.elapsed().as_secs_f64();
     (report.is_quiet, report.unix_s) = (end == End::Quiet, unix_s());
     replay.cancel();
     (report.fetched_blocks, report.fetched_pages) = replay.fetched_pages();
-    let seen = opened.map(|opened| opened?.observation(sightings, &rights, &replay.own_uses())).transpose();
+    let seen = |opened: std::io::Result<Opened>| {
+        let opened = opened?;
+        let opens = opened.opens().to_vec();
+        Ok((opens, opened.observation(sightings, &rights, &own)?))
+    };
+    let seen = opened.map(seen).transpose();
     let (seen, refused) = seen.map_or_else(|error| (None, Some(error)), |seen| (seen, None));
-    if let Some(mut observation) = seen {
+    if let Some((opens, mut observation)) = seen {
         // What was not waited for may have been used later, and what has left memory is not seen.
         if end == End::TimeIsUp || is_short {
             observation = observation.cut_short();
@@ -187,10 +215,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         report.seen_pages = Some(pages(&observation));
         report.used_pages = replay.used_pages(&observation);
         let used = device.as_ref().map(|device| {
-            let files = observation.files.iter().map(|file| Path::new(&file.path));
-            let listed =
-                observation.names.iter().filter(|lookup| lookup.list).map(|lookup| Path::new(&lookup.path));
-            device.holding(&device.names(files, listed))
+            let names = device.names(opens.iter().map(|open| (open.path.as_path(), open.is_directory)));
+            device.holding(&names, device.used_at_its_ends(&own))
         });
         let shown = Shown { observation: Some(observation), ..Shown::default() };
         {

@@ -1,14 +1,19 @@
-//! What is known of a boot or a session, on its way into memory: first the blocks of the file system itself, in the order of the
-//! device, then the pages of files, in the order in which they are used.
+//! What is known of a boot or a session, on its way into memory: the blocks of the file system itself and the pages of files, beside each
+//! other, each in the order in which they are used.
+//!
+//! ```text
+//! Blocks  ─► reads of the device ──────────────────────────────────────────────► BLOCK_READERS ─┐
+//! Profile ─► reads of files ─► the next MiB of them by its place there ────────► FILE_READERS ──┴─► a request for each piece, up to 256 KiB
+//! ```
+//! Machines keep thousands of small files that a boot reads, mostly side by side on the device, as they were installed. A device that
+//! counts requests takes as long for each of them as for 100 KiB.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::plan::{self, PlanOptions, plan};
-use prepage_core::profile::{Extent, Profile, ProfiledFile};
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_prefetch::choose::Choice;
 use prepage_prefetch::engine::{Engine, Work};
 use prepage_prefetch::launch::LaunchOptions;
@@ -18,16 +23,18 @@ use prepage_sys::rights::Rights;
 use crate::blocks::{BlockDevice, Blocks};
 use crate::opened::OwnUses;
 
-/// Holes up to this many pages are read over, among files' pages and among blocks: 64 KiB. A machine on which a boot waits for the disk has
-/// one that counts reads (a volume, a spinning disk: 20 to 200 KiB come in the time of another read); on others it costs next to nothing.
-const GAP_PAGES: u64 = 16;
+/// Holes up to this many pages are read over, in files, between them, and among blocks: 32 KiB. A machine on which a boot waits for the disk
+/// has one that counts reads (a volume, a spinning disk: 20 to 200 KiB come in the time of another read); on others it costs next to nothing.
+const GAP_PAGES: u64 = 8;
 /// The longest read, where one WILLNEED may be that long: 256 KiB. For the same reason, and no longer, for whatever else the boot waits
 /// for stands behind it.
 const READ_PAGES_MAX: u64 = 64;
-/// Reads at once, for the same reason: few, so that the device is never idle while one of them looks for its next.
-const READERS: u32 = 3;
-/// Of files, long reads and short ones at once: a device that counts reads and bytes serves one kind by what the other leaves.
-const READERS_OF_EACH: u32 = 2;
+/// What comes in by its place on the device, not in the order of use: 1 MiB.
+const JOINED_PAGES: u64 = 256;
+/// Reads at once: few, so that whatever else the boot waits for does not stand behind many, and more than one, so that the device
+/// is never idle while one of them looks for its next.
+const BLOCK_READERS: u32 = 2;
+const FILE_READERS: u32 = 2;
 
 /// How reads are formed on a device of which one WILLNEED loads so many pages.
 pub fn plan_for(willneed_pages: u64) -> PlanOptions {
@@ -39,17 +46,9 @@ pub fn plan_for(willneed_pages: u64) -> PlanOptions {
 
 /// A prefetch under way, on threads of its own.
 pub struct Replay {
-    files: Option<Files>,
     blocks: Option<Engine>,
-    is_begun: Arc<AtomicBool>,
+    files: Option<(Engine, Choice)>,
     plan: PlanOptions,
-}
-
-/// Those of files, in two lists, each in the order of need.
-struct Files {
-    short: Engine,
-    long: Engine,
-    choice: Choice,
 }
 
 /// What is to be brought in.
@@ -69,44 +68,45 @@ impl Replay {
     /// # Errors
     /// Where no thread can be had.
     pub fn begin(known: Known<'_>, rights: &Rights, mut budget: impl FnMut() -> Budget) -> io::Result<Self> {
-        let options = known.plan;
+        let plan = known.plan;
+        let holes =
+            known.blocks.as_ref().and_then(|(device, _)| Some((device.number(), device.opened().ok()?)));
         let blocks = known.blocks.and_then(|(device, blocks)| device.profile(&blocks).ok());
         let blocks = blocks.map(|(profile, opened)| {
-            let mut engine = Engine::with(profile, options, READERS);
+            let mut engine = Engine::with(profile, plan, BLOCK_READERS);
             engine.give(0, opened);
-            engine.keep_within(budget());
             engine
         });
         let files = known.profile.map(|profile| {
             // A boot is not tried without: it is worth more than what is learned from that.
             let choice = Choice::new(&profile, &LaunchOptions::default(), false);
-            let [short, long] = apart(&choice.planned, options).map(|profile| {
-                let mut engine = Engine::with(profile, options, READERS_OF_EACH);
-                engine.keep_within(budget());
-                engine
-            });
-            Files { short, long, choice }
+            let mut engine = Engine::with(choice.planned.clone(), plan, FILE_READERS);
+            engine.join_neighbours(JOINED_PAGES);
+            if blocks.is_some() {
+                engine.leave_names();
+            }
+            if let Some((number, device)) = holes {
+                engine.read_over_holes_of(number, device);
+            }
+            (engine, choice)
         });
-        let replay = Self { files, blocks, is_begun: Arc::default(), plan: options };
-        let (rights, is_begun) = (rights.clone(), replay.is_begun.clone());
-        let blocks = replay.blocks.clone();
-        let files: Vec<Engine> = replay.files().cloned().collect();
-        thread(move || {
-            // Names and inodes come with them: whoever opens files finds them there.
-            if let Some(blocks) = blocks {
-                blocks.run();
-            }
-            for files in files {
-                files.start_on(&mut |work| thread(with(&rights, work)).is_ok());
-            }
-            is_begun.store(true, Ordering::Release);
-        })?;
-        Ok(replay)
+        let mut replay = Self { blocks, files, plan };
+        for engine in replay.engines_mut() {
+            engine.keep_within(budget());
+        }
+        let mut result = Ok(());
+        for engine in replay.engines() {
+            engine.start_on(&mut |work| {
+                result = thread(with(rights, work));
+                result.is_ok()
+            });
+        }
+        result.map(|()| replay)
     }
 
     /// Whether it goes on.
     pub fn is_at_work(&self) -> bool {
-        !self.is_begun.load(Ordering::Acquire) || self.engines().any(Engine::is_at_work)
+        self.engines().any(Engine::is_at_work)
     }
 
     /// Ends it early.
@@ -117,17 +117,16 @@ impl Replay {
     /// Pages asked for so far: of the device itself, and of files.
     pub fn fetched_pages(&self) -> (u64, u64) {
         let pages = |engine: &Engine| engine.outcome().requested_bytes / PAGE_SIZE;
-        (self.blocks.iter().map(pages).sum(), self.files().map(pages).sum())
+        (self.blocks.as_ref().map_or(0, pages), self.files.as_ref().map_or(0, |(engine, _)| pages(engine)))
     }
 
-    /// The last page of each read of a file: reading it is how the engine waits for the others.
+    /// The last page of each read, of a file or of the device: reading it is how the engine waits for the others.
     pub fn own_uses(&self) -> OwnUses {
         let mut own = OwnUses::new();
-        let Some(Files { choice: Choice { planned, .. }, .. }) = &self.files else { return own };
-        for part in apart(planned, self.plan) {
-            for read in plan(&part, self.plan) {
+        for profile in self.engines().map(Engine::profile) {
+            for read in plan(profile, self.plan) {
                 let PageIndex(end) = read.range.end();
-                own.entry(part.files[read.file].path.clone()).or_default().insert(end - 1);
+                own.entry(profile.files[read.file].path.clone()).or_default().insert(end - 1);
             }
         }
         own
@@ -138,39 +137,18 @@ impl Replay {
         if observation.coverage == Coverage::Partial {
             return None;
         }
-        let choice = &self.files.as_ref()?.choice;
+        let (_, choice) = self.files.as_ref()?;
         let unused = choice.pages_unused_in(observation);
         Some(choice.planned.pages().saturating_sub(unused.into()))
     }
 
     fn engines(&self) -> impl Iterator<Item = &Engine> {
-        self.blocks.iter().chain(self.files())
+        self.blocks.iter().chain(self.files.as_ref().map(|(engine, _)| engine))
     }
 
-    fn files(&self) -> impl Iterator<Item = &Engine> {
-        self.files.iter().flat_map(|files| [&files.short, &files.long])
+    fn engines_mut(&mut self) -> impl Iterator<Item = &mut Engine> {
+        self.blocks.iter_mut().chain(self.files.as_mut().map(|(engine, _)| engine))
     }
-}
-
-/// The same pages in two profiles: those of short reads, with all names, and those of reads that take a device longer for their bytes than for
-/// being reads.
-fn apart(profile: &Profile, options: PlanOptions) -> [Profile; 2] {
-    let mut long_reads = vec![Vec::new(); profile.files.len()];
-    for read in plan(profile, options).into_iter().filter(|read| read.range.len() > GAP_PAGES) {
-        long_reads[read.file].push(read.range);
-    }
-    let part = |is_long: bool| {
-        let file = |(file, reads): (&ProfiledFile, &Vec<PageRange>)| {
-            let mut extents = file.extents.clone();
-            extents.retain(|Extent { range, .. }| {
-                reads.iter().any(|read| (read.start()..read.end()).contains(&range.start())) == is_long
-            });
-            (!extents.is_empty()).then(|| ProfiledFile { extents, ..file.clone() })
-        };
-        profile.files.iter().zip(&long_reads).filter_map(file).collect::<Vec<_>>()
-    };
-    let long = Profile { files: part(true), ..Profile::default() };
-    [Profile { files: part(false), ..profile.clone() }, long]
 }
 
 fn thread(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -189,8 +167,6 @@ fn with(rights: &Rights, work: Work) -> impl FnOnce() + Send + use<> {
 
 #[cfg(test)]
 mod tests {
-    use prepage_core::profile::{FileIdentity, Fingerprint, Touches};
-
     use super::*;
 
     #[test]
@@ -200,34 +176,5 @@ mod tests {
         let seen = prepage_observe::sightings::Sightings::default().observation();
         let used = |coverage| replay.used_pages(&Observation { coverage, ..seen.clone() });
         assert_eq!([Coverage::Superset, Coverage::Partial].map(used), [Some(0), None]);
-    }
-
-    #[test]
-    fn long_reads_and_short_ones_are_apart_and_together_all_that_there_is() {
-        let file = |path: &str, touched: &[(u64, u64)]| {
-            let mut touches = Touches::default();
-            let pages = touched.iter().flat_map(|&(start, end)| start..end);
-            pages.for_each(|page| touches.touch(PageIndex(page), page as u32));
-            ProfiledFile {
-                path: path.into(),
-                identity: FileIdentity::default(),
-                fingerprint: Fingerprint::default(),
-                learned_unix_s: 0,
-                extents: touches.extents(),
-            }
-        };
-        let files = vec![
-            file("short", &[(0, 1)]),
-            file("both", &[(0, 40), (100, 102), (200, 300)]),
-            file("long", &[(0, 64)]),
-        ];
-        let profile = Profile { files, ..Profile::default() };
-        let parts = apart(&profile, plan_for(READ_PAGES_MAX));
-        let reads = parts.each_ref().map(|part| plan(part, plan_for(READ_PAGES_MAX)));
-        let names =
-            parts.each_ref().map(|part| part.files.iter().map(|file| &*file.path).collect::<Vec<_>>());
-        assert_eq!(names, [vec!["short", "both"], vec!["both", "long"]]);
-        assert!(reads[0].iter().all(|read| read.range.len() <= GAP_PAGES));
-        assert_eq!(parts.iter().map(Profile::pages).sum::<u64>(), profile.pages());
     }
 }

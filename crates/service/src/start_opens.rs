@@ -15,7 +15,7 @@ use prepage_profiles::identity::{identity_of, open_to_read};
 use prepage_sys::page_flags::PageFlags;
 use prepage_sys::rights::Rights;
 
-use crate::opened::{Opened, pages_of};
+use crate::opened::{Open, Opened, pages_of};
 use crate::watch::Watch;
 
 /// A larger file is not looked at.
@@ -68,7 +68,8 @@ impl Follower for StartOpens {
 fn note_reads(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> std::io::Result<()> {
     let flags = PageFlags::open()?;
     let mapped: HashSet<_> = sightings.mapped().into_iter().map(Path::to_path_buf).collect();
-    for (time_ns, path) in opened.files().iter().filter(|(_, path)| !mapped.contains(path)) {
+    let is_read = |open: &&Open| !open.is_directory && !mapped.contains(&open.path);
+    for Open { time_ns, path, .. } in opened.opens().iter().filter(is_read) {
         let file = {
             let _assumed = rights.assume()?;
             open_to_read(path)
@@ -76,7 +77,13 @@ fn note_reads(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> st
         let Ok(file) = file else { continue };
         let Ok(identity) = identity_of(&file) else { continue };
         if identity.size_bytes <= READ_BYTES_MAX {
-            let (used, _) = pages_of(&flags, &file, identity.size_bytes, &HashSet::new());
+            let (used, _) = pages_of(
+                &flags,
+                &file,
+                PageRange::covering(0, identity.size_bytes),
+                &HashSet::new(),
+                &|_| true,
+            );
             for page in used {
                 let inode = (identity.device, identity.inode);
                 sightings.read(*time_ns, path, inode, PageRange::new(page, PageIndex(page.0 + 1)));

@@ -8,6 +8,9 @@ const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
 /// Write back first: what is only in memory has no place yet.
 const FIEMAP_FLAG_SYNC: u32 = 1;
 const FIEMAP_EXTENT_LAST: u32 = 1;
+/// No place yet, or one whose bytes are not the file's.
+const FIEMAP_EXTENT_UNKNOWN: u32 = 2;
+const FIEMAP_EXTENT_ENCODED: u32 = 8;
 /// Extents asked for in one call.
 const BATCH: usize = 64;
 /// Extents returned at most: enough to say that a file is scattered.
@@ -57,32 +60,64 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
     let mut found: Vec<FileExtent> = Vec::new();
     let mut start_bytes = 0;
     while found.len() < EXTENTS_MAX {
-        let mut request = Request {
-            start_bytes,
-            len_bytes: u64::MAX - start_bytes,
-            flags: FIEMAP_FLAG_SYNC,
-            mapped: 0,
-            count: BATCH as u32,
-            reserved: 0,
-            extents: [RawExtent::default(); BATCH],
-        };
-        // SAFETY: the request has the kernel's layout, says how many extents it has room for, and outlives the call.
-        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut request) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
-        let batch = &request.extents[..(request.mapped as usize).min(BATCH)];
+        let request = ask(file, start_bytes, FIEMAP_FLAG_SYNC, BATCH)?;
+        let batch = request.answered();
         let Some(last) = batch.last() else { break };
-        found.extend(batch.iter().map(|raw| FileExtent {
-            logical_bytes: raw.logical_bytes,
-            physical_bytes: raw.physical_bytes,
-            len_bytes: raw.len_bytes,
-        }));
+        found.extend(batch.iter().map(RawExtent::known));
         start_bytes = last.logical_bytes.saturating_add(last.len_bytes);
         if last.flags & FIEMAP_EXTENT_LAST != 0 || last.len_bytes == 0 {
             break;
         }
     }
     Ok(found)
+}
+
+/// Where byte `offset_bytes` of `file` lies on its device; `None` in a hole, and where the file system does not tell. Writes nothing back.
+///
+/// # Errors
+/// EOPNOTSUPP on file systems without a device.
+pub fn place_of(file: BorrowedFd<'_>, offset_bytes: u64) -> io::Result<Option<u64>> {
+    let request = ask(file, offset_bytes, 0, 1)?;
+    let holding = |extent: &&RawExtent| {
+        extent.flags & (FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_ENCODED) == 0
+            && extent.logical_bytes <= offset_bytes
+            && offset_bytes - extent.logical_bytes < extent.len_bytes
+    };
+    let extent = request.answered().first().filter(holding);
+    Ok(extent.map(|extent| extent.physical_bytes.saturating_add(offset_bytes - extent.logical_bytes)))
+}
+
+fn ask(file: BorrowedFd<'_>, start_bytes: u64, flags: u32, count: usize) -> io::Result<Request> {
+    let mut request = Request {
+        start_bytes,
+        len_bytes: u64::MAX - start_bytes,
+        flags,
+        mapped: 0,
+        count: count.min(BATCH) as u32,
+        reserved: 0,
+        extents: [RawExtent::default(); BATCH],
+    };
+    // SAFETY: the request has the kernel's layout, says how many extents it has room for, and outlives the call.
+    if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut request) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(request)
+}
+
+impl Request {
+    fn answered(&self) -> &[RawExtent] {
+        &self.extents[..(self.mapped as usize).min(BATCH)]
+    }
+}
+
+impl RawExtent {
+    fn known(&self) -> FileExtent {
+        FileExtent {
+            logical_bytes: self.logical_bytes,
+            physical_bytes: self.physical_bytes,
+            len_bytes: self.len_bytes,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -111,5 +146,8 @@ mod tests {
             found.last().map(|extent| extent.logical_bytes + extent.len_bytes),
             Some((1 << 20) + 8192)
         );
+        let place = |offset_bytes| place_of(file.as_fd(), offset_bytes).unwrap();
+        assert_eq!(place(4096), Some(found[0].physical_bytes + 4096));
+        assert_eq!(place(64 << 10), None, "a hole");
     }
 }

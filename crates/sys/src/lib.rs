@@ -20,6 +20,9 @@
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
 //! | [`heap`]      | one heap for many short threads                                 | glibc           |
 //! | [`huge_blocks`] | memory left to the kernel's huge pages piece by piece           | Linux 5.7       |
+//! | [`adjoining`] | pages of several files asked for in one call                     |                 |
+//! | [`fault_around`] | fault-around of the whole machine off for a while            | root, debugfs   |
+//! | [`guarded`]   | settings of the kernel changed for a while, and restored        | root            |
 //! | [`inode`]     | opening a file by device and inode                              | root            |
 //! | [`page_flags`] | whether pages of files in memory were used                      | root            |
 //! | [`pagemap`]   | which frame holds a page of a process                           | root            |
@@ -58,6 +61,7 @@
 //! | [`words`]     | many atomic words of zero that cost nothing until used          |                 |
 //! | [`userfaultfd`] | missing pages served by their own process                     | Linux 6.6       |
 
+pub mod adjoining;
 pub mod agent;
 #[cfg(target_arch = "x86_64")]
 pub mod arm;
@@ -71,11 +75,13 @@ pub mod disk_stat;
 pub mod exec;
 pub mod exec_watch;
 pub mod extents;
+pub mod fault_around;
 pub mod file_handle;
 mod first_touches;
 pub mod fork;
 pub mod forked;
 pub mod fresh_pages;
+pub mod guarded;
 pub mod heap;
 pub mod huge_blocks;
 pub mod inode;

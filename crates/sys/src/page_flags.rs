@@ -59,23 +59,25 @@ impl PageFlags {
         })
     }
 
-    /// Hands each of the first `pages` pages of `file` that is in memory to `see`, with what is noted of it. Brings in nothing, and
-    /// leaves the notes as they are.
+    /// Hands each of `pages` of `file` that is in memory and `wanted` to `see`, with what is noted of it. Brings in nothing, and leaves
+    /// the notes as they are.
     ///
     /// # Errors
     /// Where the file cannot be mapped.
     pub fn of(
         &self,
         file: BorrowedFd<'_>,
-        pages: u64,
+        pages: PageRange,
+        wanted: &dyn Fn(PageIndex) -> bool,
         see: &mut dyn FnMut(PageIndex, Noted),
     ) -> io::Result<()> {
-        for first in (0..pages).step_by(PAGES_AT_ONCE as usize) {
-            let range = PageRange::new(PageIndex(first), PageIndex(pages.min(first + PAGES_AT_ONCE)));
+        for first in (pages.start().0..pages.end().0).step_by(PAGES_AT_ONCE as usize) {
+            let range = PageRange::new(PageIndex(first), PageIndex(pages.end().0.min(first + PAGES_AT_ONCE)));
             let mapping = FileMapping::new(file, range)?;
             mapping.expect_random()?;
             let resident = mapping.resident()?;
-            for at in (0..range.len()).filter(|at| resident[*at as usize]) {
+            let is_looked_at = |at: &u64| resident[*at as usize] && wanted(PageIndex(first + at));
+            for at in (0..range.len()).filter(is_looked_at) {
                 // What has left memory meanwhile says nothing.
                 if let Some(noted) = self.noted(&mapping, at) {
                     see(PageIndex(first + at), noted);
@@ -125,7 +127,8 @@ mod tests {
     /// What is noted of each page in memory.
     fn noted(flags: &PageFlags, file: &File) -> Vec<(u64, Noted)> {
         let mut all = Vec::new();
-        flags.of(file.as_fd(), PAGES, &mut |page, noted| all.push((page.0, noted))).unwrap();
+        let pages = PageRange::new(PageIndex(0), PageIndex(PAGES));
+        flags.of(file.as_fd(), pages, &|_| true, &mut |page, noted| all.push((page.0, noted))).unwrap();
         all
     }
 

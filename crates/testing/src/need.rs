@@ -72,6 +72,8 @@ pub enum Need {
     Path(PathBuf),
     /// A mount namespace of one's own.
     Mounts,
+    /// The setting of fault-around, in a debugfs that root can mount.
+    FaultAround,
     /// A loop device: root's, with `/dev/loop-control`.
     LoopDevice,
     /// A control group that limits tasks can be made.
@@ -109,6 +111,10 @@ impl Need {
             Self::Python(modules) => is(python(modules).is_some(), || format!("no Python has {modules}")),
             Self::Path(path) => is(path.exists(), || format!("no {}", path.display())),
             Self::Mounts => is(succeeds("unshare", &["--mount", "true"]), || "unshare --mount fails".into()),
+            Self::FaultAround => {
+                let looks = "mount -t debugfs none /sys && cat /sys/fault_around_bytes";
+                is(succeeds("unshare", &["--mount", "sh", "-c", looks]), || "no fault_around_bytes".into())
+            }
             Self::LoopDevice => {
                 Self::Root.probe()?;
                 Self::Path("/dev/loop-control".into()).probe()?;
@@ -155,6 +161,7 @@ impl fmt::Display for Need {
             Self::Python(modules) => write!(f, "Python with {modules}"),
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Mounts => f.write_str("a mount namespace"),
+            Self::FaultAround => f.write_str("fault_around_bytes in debugfs"),
             Self::LoopDevice => f.write_str("a loop device"),
             Self::TaskGroup => f.write_str("a control group that limits tasks"),
             Self::SmallPages => f.write_str("huge pages not always used"),

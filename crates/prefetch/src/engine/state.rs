@@ -1,6 +1,7 @@
 //! What the threads of a prefetch share, and what each of them does.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -9,6 +10,8 @@ use prepage_core::profile::plan::Read;
 use prepage_core::profile::{Lookup, Profile};
 use prepage_core::{PAGE_SIZE, PageRange};
 use prepage_profiles::identity::{Skipped, open_if_same};
+use prepage_sys::adjoining::will_need;
+use prepage_sys::extents::place_of;
 use prepage_sys::thread_reads::bytes_read_by_this_thread;
 use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, StatxFlags};
 
@@ -26,6 +29,13 @@ pub(super) struct State {
     pub(super) readers: u32,
     /// Whether each reader waits for its read before it takes the next.
     pub(super) waits: bool,
+    /// A reader takes reads of so many pages from the list, and asks together for those of them that lie side by side on the device.
+    pub(super) together_pages: u64,
+    /// It asks for so many pages at once at most.
+    pub(super) request_pages_max: u64,
+    /// Holes between them up to this size are read over, where `holes` has the device that they lie on, with its number.
+    pub(super) gap_pages_max: u64,
+    pub(super) holes: Option<(u64, File)>,
     pub(super) name_threads: u32,
     pub(super) budget: Option<Budget>,
     /// What is asked before each read.
@@ -47,6 +57,25 @@ pub(super) struct State {
     /// A thread has ended.
     pub(super) ended: Condvar,
 }
+
+/// Pages that lie together in one file, or on the device between two such.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    pub(crate) file: &'a File,
+    pub(crate) range: PageRange,
+    pub(crate) is_hole: bool,
+}
+
+impl Piece<'_> {
+    /// Which device it lies on, and where.
+    fn place(&self) -> Option<(u64, u64)> {
+        let start = place_of(self.file.as_fd(), self.range.start().offset_bytes()).ok()??;
+        Some((rustix::fs::fstat(self.file).ok()?.st_dev, start))
+    }
+}
+
+/// What is asked for at once.
+type Request<'a> = Vec<Piece<'a>>;
 
 /// What a prefetch has come to so far: for somebody who is not to hold the files that it has open.
 #[derive(Debug, Default)]
@@ -120,25 +149,82 @@ impl State {
 
     pub(super) fn read_pages(&self) {
         let mut read_before = bytes_read_by_this_thread();
-        while !self.cancelled.load(Ordering::Relaxed) {
-            let Some(read) = self.reads.get(self.next_read.fetch_add(1, Ordering::Relaxed)) else { break };
-            let Ok(file) = self.file(read.file) else { continue };
-            if self.asks.as_ref().is_some_and(|may_read| !may_read()) {
-                self.cancel();
+        while let Some(reads) = self.take() {
+            for neighbours in self.side_by_side(reads) {
+                if self.asks.as_ref().is_some_and(|may_read| !may_read()) {
+                    self.cancel();
+                }
+                if self.cancelled.load(Ordering::Relaxed) {
+                    return;
+                }
+                let bytes = neighbours.iter().map(|piece| piece.range.bytes()).sum::<u64>();
+                let before = self.amounts.requested_bytes.fetch_add(bytes, Ordering::Relaxed);
+                // One reader looks, the one that passes the mark; the others go on meanwhile.
+                if (before + bytes) / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES {
+                    self.look_at_memory();
+                }
+                bring_in(&neighbours, self.waits);
+                let read_by_now = bytes_read_by_this_thread();
+                self.amounts.read_bytes.fetch_add(read_by_now - read_before, Ordering::Relaxed);
+                read_before = read_by_now;
             }
-            if self.cancelled.load(Ordering::Relaxed) {
-                break;
-            }
-            let before = self.amounts.requested_bytes.fetch_add(read.range.bytes(), Ordering::Relaxed);
-            // One reader looks, the one that passes the mark; the others go on meanwhile.
-            if (before + read.range.bytes()) / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES {
-                self.look_at_memory();
-            }
-            bring_in(file, read.range, self.waits);
-            let read_by_now = bytes_read_by_this_thread();
-            self.amounts.read_bytes.fetch_add(read_by_now - read_before, Ordering::Relaxed);
-            read_before = read_by_now;
         }
+    }
+
+    /// The next reads, for the thread that asks: one, or as many as may be asked for together. `None` at the end.
+    fn take(&self) -> Option<&[Read]> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return None;
+        }
+        let end = |first: usize| {
+            let mut pages = 0;
+            let more = self.reads[first..].iter().take_while(|read| {
+                pages += read.range.len();
+                pages <= self.together_pages
+            });
+            first + more.count().max(1)
+        };
+        let next = |first| (first < self.reads.len()).then(|| end(first));
+        let first = self.next_read.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        Some(&self.reads[first..end(first)])
+    }
+
+    /// `reads` of files that are there, apart but for those that lie side by side on the device, or with a hole between them that is read over.
+    fn side_by_side(&self, reads: &[Read]) -> Vec<Request<'_>> {
+        let there =
+            |read: &Read| Some(Piece { file: self.file(read.file).ok()?, range: read.range, is_hole: false });
+        let there = reads.iter().filter_map(there);
+        if reads.len() == 1 {
+            return there.map(|piece| vec![piece]).collect();
+        }
+        let mut placed: Vec<_> = there.map(|piece| (piece.place(), piece)).collect();
+        placed.sort_by_key(|(place, _)| *place);
+        let mut all: Vec<Request<'_>> = Vec::new();
+        // Where the last of them ends, and how many pages it has.
+        let (mut end, mut pages) = (None, 0);
+        for (place, piece) in placed {
+            let hole = self.hole(end, place);
+            let with_hole = hole.as_ref().map_or(0, |hole| hole.range.len()) + piece.range.len();
+            let is_next = place.is_some() && (place == end || hole.is_some());
+            pages = if is_next && pages + with_hole <= self.request_pages_max {
+                all.last_mut().expect("it has an end").extend(hole.into_iter().chain([piece]));
+                pages + with_hole
+            } else {
+                all.push(vec![piece]);
+                piece.range.len()
+            };
+            end = place.map(|(device, start)| (device, start + piece.range.bytes()));
+        }
+        all
+    }
+
+    /// What lies on the device from `end` to `start`, where it is small enough to be read over.
+    fn hole(&self, end: Option<(u64, u64)>, start: Option<(u64, u64)>) -> Option<Piece<'_>> {
+        let ((before, end), (after, start)) = (end?, start?);
+        let (_, file) = self.holes.as_ref().filter(|(device, _)| [before, after] == [*device; 2])?;
+        let is_whole = end % PAGE_SIZE == 0 && start % PAGE_SIZE == 0 && end < start;
+        let range = is_whole.then(|| PageRange::covering(end, start - end))?;
+        (range.len() <= self.gap_pages_max).then_some(Piece { file, range, is_hole: true })
     }
 
     fn look_at_memory(&self) {
@@ -211,13 +297,21 @@ impl State {
     }
 }
 
-/// Has `range` read into memory, and waits for it where it `waits`.
-pub(crate) fn bring_in(file: &File, range: PageRange, waits: bool) {
-    let len = std::num::NonZeroU64::new(range.bytes());
-    // Failure means that the file system does not know WILLNEED; the read below then brings in its one page,
-    // and the program faults on the rest as it would have without us.
-    let _ = rustix::fs::fadvise(file, range.start().offset_bytes(), len, Advice::WillNeed);
+/// Has `pieces` read into memory, and waits for them where it `waits`.
+pub(crate) fn bring_in(pieces: &[Piece<'_>], waits: bool) {
+    let all: Vec<_> = pieces.iter().map(|piece| (piece.file.as_fd(), piece.range)).collect();
+    let wanted = || pieces.iter().filter(|piece| !piece.is_hole);
+    if all.len() == 1 || will_need(&all).is_err() {
+        for Piece { file, range, .. } in wanted() {
+            let len = std::num::NonZeroU64::new(range.bytes());
+            // Failure means that the file system does not know WILLNEED; the read below then brings in its one page,
+            // and the program faults on the rest as it would have without us.
+            let _ = rustix::fs::fadvise(file, range.start().offset_bytes(), len, Advice::WillNeed);
+        }
+    }
     if waits {
-        let _ = rustix::io::pread(file, &mut [0u8; 1], range.end().offset_bytes() - PAGE_SIZE);
+        for Piece { file, range, .. } in wanted() {
+            let _ = rustix::io::pread(file, &mut [0u8; 1], range.end().offset_bytes() - PAGE_SIZE);
+        }
     }
 }

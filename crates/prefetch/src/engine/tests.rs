@@ -5,7 +5,8 @@ use std::path::Path;
 use prepage_core::profile::{Counts, Lookup, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
-use prepage_testing::{Need, has};
+use prepage_sys::extents::place_of;
+use prepage_testing::{Need, has, unless_refused};
 
 use super::*;
 
@@ -55,7 +56,7 @@ fn nothing_is_read_any_more_once_a_read_may_not_begin() {
 }
 
 /// Evicts the file, prefetches `pages` of it, and says which pages are in memory then.
-fn resident_after(pages: &[u64]) -> Vec<u64> {
+fn resident_after(pages: &[u64], joined_pages: u64) -> Vec<u64> {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let path = file_of_pages(dir.path());
     let profile = profile(&path, pages);
@@ -66,7 +67,8 @@ fn resident_after(pages: &[u64]) -> Vec<u64> {
         prepage_sys::cachestat::cached_pages(file.as_fd(), one).unwrap() > 0
     };
     assert!(!cached(PAGES / 2), "it was evicted");
-    let engine = Engine::with(profile, PlanOptions::EXACT, 16);
+    let mut engine = Engine::with(profile, PlanOptions::EXACT, 16);
+    engine.join_neighbours(joined_pages);
     assert!(!engine.is_warm());
     let outcome = engine.run();
     assert!(outcome.skipped.is_empty());
@@ -79,7 +81,67 @@ fn resident_after(pages: &[u64]) -> Vec<u64> {
 fn exactly_the_pages_of_the_profile_come_in() {
     let pages: Vec<u64> = (0..PAGES).filter(|page| page % 37 == 3 || (100..180).contains(page)).collect();
     if has(Need::Eviction(env!("CARGO_MANIFEST_DIR").into())) {
-        assert_eq!(resident_after(&pages), pages);
+        for joined_pages in [0, 8, 64] {
+            assert_eq!(resident_after(&pages, joined_pages), pages);
+        }
+    }
+}
+
+/// How many times is asked for `pages` of one file, and for how many bytes; `None` where the device has it elsewhere than side by side, or does not tell.
+fn asked_for(
+    pages: &[u64],
+    options: PlanOptions,
+    prepare: impl FnOnce(&mut Engine, &Path),
+) -> Option<(usize, u64)> {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let file = File::open(&path).unwrap();
+    let need = Need::Extents(env!("CARGO_MANIFEST_DIR").into());
+    let first = unless_refused(place_of(file.as_fd(), 0), need, |_| true)?;
+    assert_eq!(
+        place_of(file.as_fd(), 100 * PAGE_SIZE).unwrap(),
+        first.map(|at| at + 100 * PAGE_SIZE),
+        "in one piece"
+    );
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut engine = Engine::with(profile(&path, pages), options, 1);
+    prepare(&mut engine, &path);
+    let count = asked.clone();
+    engine.ask_before_reads(Box::new(move || count.fetch_add(1, Ordering::Relaxed) < usize::MAX));
+    let outcome = engine.run();
+    Some((asked.load(Ordering::Relaxed), outcome.requested_bytes / PAGE_SIZE))
+}
+
+#[test]
+fn what_lies_side_by_side_on_the_device_is_asked_for_together() {
+    let pages: Vec<u64> = (0..64).chain([100]).collect();
+    for (joined_pages, request_pages_max, expected) in [(0, 64, 3), (63, 64, 3), (64, 64, 2), (64, 32, 3)] {
+        let prepare = |engine: &mut Engine, _: &Path| {
+            engine.join_neighbours(joined_pages);
+            engine.prepared().request_pages_max = request_pages_max;
+        };
+        let asked = asked_for(&pages, PlanOptions::EXACT, prepare);
+        assert!(
+            asked.is_none_or(|asked| asked == (expected, 65)),
+            "{asked:?}, {joined_pages}, {request_pages_max}"
+        );
+    }
+}
+
+#[test]
+fn a_small_hole_between_neighbours_is_read_over_on_its_own_device() {
+    for (gap_pages_max, is_own, expected) in [(4, true, (1, 6)), (3, true, (2, 2)), (4, false, (2, 2))] {
+        let prepare = |engine: &mut Engine, path: &Path| {
+            engine.join_neighbours(64);
+            engine.prepared().gap_pages_max = gap_pages_max;
+            engine.prepared().request_pages_max = 64;
+            // Long enough to stand for a device.
+            let device = File::open(path).unwrap();
+            let number = rustix::fs::fstat(&device).unwrap().st_dev;
+            engine.read_over_holes_of(if is_own { number } else { number + 1 }, device);
+        };
+        let asked = asked_for(&[0, 5], PlanOptions::EXACT, prepare);
+        assert!(asked.is_none_or(|asked| asked == expected), "{asked:?}, {gap_pages_max}, {is_own}");
     }
 }
 
