@@ -29,6 +29,11 @@ pub fn prepare(root: &Path) -> Result<u64, ServiceError> {
     let files = profile.files.iter().map(|file| Path::new(&file.path));
     let listed = profile.lookups.iter().filter(|lookup| lookup.list).map(|lookup| Path::new(&lookup.path));
     let blocks = device.holding(&device.names(files, listed));
+    if blocks.pages() == 0 {
+        return Err(lacks(
+            "its file system has a feature that is not supported here (meta_bg): there is nothing to prepare",
+        ));
+    }
     blocks.write(stores.directory(Subject::Boot.layer())?).map_err(failed)?;
     Ok(blocks.pages())
 }
