@@ -24,7 +24,7 @@ use crate::account::{Listener, account, left_out, observed, with_left_out};
 use crate::calibrate::cache::Cache;
 use crate::choose::Choice;
 use crate::dense::DenseReads;
-use crate::engine::{Engine, Prefetched, device_of};
+use crate::engine::{Engine, Prefetched, Residency, device_of};
 use crate::first_start::{self, FirstStart};
 use crate::launch::{LaunchOptions, Word};
 use crate::memory::Budget;
@@ -68,8 +68,14 @@ impl Beside<'_> {
         let choice = Choice::new(profile, self.options, self.is_kept);
         let mut engine = Engine::new(choice.planned.clone(), &choice.figures);
         engine.keep_within(Budget::of_process());
-        let is_warm = engine.is_warm();
-        let was_cold = choice.turn != Turn::Prefetch && engine.is_cold();
+        let is_prefetched = choice.turn == Turn::Prefetch;
+        let (is_warm, was_cold) = match is_prefetched {
+            true => (engine.is_warm(), false),
+            false => {
+                let residency = engine.residency();
+                (residency == Residency::All, residency == Residency::Little)
+            }
+        };
         let amounts = engine.amounts();
         let begin = || match choice.turn {
             Turn::Prefetch => engine.start(),
@@ -101,13 +107,13 @@ impl Beside<'_> {
         // An observation tells of what has changed by itself.
         let changed = if observation.is_none() { changed(profile, &fetch.outcome()) } else { Vec::new() };
         let mut shown = Shown { observation, changed, ..Shown::default() };
-        // How long it took is not known of a start that was cut short.
-        if self.is_kept && !until.was_stopped() {
-            progress.look();
-            let is_prefetched = choice.turn == Turn::Prefetch;
+        progress.look();
+        self.persist(&mut persisting, &shown);
+        // How long it took is known later, and not of a start that was cut short.
+        if self.is_kept && (is_prefetched || was_cold) && !until.was_stopped() {
             let fetched = is_prefetched.then_some(&*amounts);
             let start = progress.cold_start(choice.device, self.context.began_ns, fetched);
-            shown.cold_start = start.filter(|_| is_prefetched || was_cold).map(|start| ColdStart {
+            shown.cold_start = start.map(|start| ColdStart {
                 observed: shown.observation.is_some(),
                 wasted_pages: match &shown.observation {
                     Some(observation) if is_prefetched => choice.pages_unused_in(observation),
@@ -115,8 +121,10 @@ impl Beside<'_> {
                 },
                 ..start
             });
+            if shown.cold_start.is_some() {
+                self.persist(&mut persisting, &shown);
+            }
         }
-        self.persist(&mut persisting, &shown);
         self.finish(&mut fetch, until, profile, cut);
     }
 

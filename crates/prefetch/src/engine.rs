@@ -58,6 +58,17 @@ pub struct Prefetched {
     pub memory_was_short: bool,
 }
 
+/// How much of what a profile holds is in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residency {
+    /// All that was looked at: a warm start.
+    All,
+    /// More than half.
+    Most,
+    /// Half or less: a cold start.
+    Little,
+}
+
 /// What is known of the device that most pages of `profile` lie on: measured by `prepage calibrate`, or what most devices
 /// can do.
 pub fn device_of(profile: &Profile) -> DeviceFigures {
@@ -205,13 +216,18 @@ impl Engine {
         self.state.sample().all(|read| self.state.is_first_resident(read))
     }
 
-    /// Whether most of what the profile holds is missing in memory, judged by the same sample.
-    pub fn is_cold(&self) -> bool {
+    /// How much of what the profile holds is in memory, judged by the same sample. To ask twice may change the answer: where a page has to be
+    /// read to find out, it is in memory afterwards.
+    pub fn residency(&self) -> Residency {
         let (missing, all) = self.state.sample().fold((0, 0), |(missing, all), read| {
             let pages = read.range.len();
             (missing + if self.state.is_first_resident(read) { 0 } else { pages }, all + pages)
         });
-        2 * missing >= all
+        match missing {
+            0 => Residency::All,
+            _ if 2 * missing < all => Residency::Most,
+            _ => Residency::Little,
+        }
     }
 
     /// Prefetches everything. Returns when all is in memory (on a far device: on its way), or when cancelled.
@@ -304,7 +320,7 @@ impl Engine {
         self.state.amounts.clone()
     }
 
-    /// Opens the files of the sample by which [`Self::is_warm`] and [`Self::is_cold`] judge, and reads nothing of them.
+    /// Opens the files of the sample by which [`Self::is_warm`] and [`Self::residency`] judge, and reads nothing of them.
     pub fn open_sample(&self) {
         self.state.sample().for_each(|read| _ = self.state.file(read.file));
     }

@@ -85,6 +85,7 @@ impl<'a> Progress<'a> {
             device,
             held_out: fetched.is_none(),
             took_us: self.took_us(began_ns),
+            waited_us: micros(self.last_wait_ns.saturating_sub(began_ns)),
             prefetched_pages: number(read_bytes / PAGE_SIZE),
             missed_pages: number(self.disk_faults),
             ..ColdStart::default()
@@ -102,13 +103,16 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// How long the start took: to the end of a short program, else to its last wait for the disk.
+    /// How long a short program took; 0 of a longer one.
     fn took_us(&self, began_ns: u64) -> u32 {
-        let since_began = |ns: u64| ns.saturating_sub(began_ns);
-        let ended_ns = self.until.ended_ns().map(since_began).filter(|ns| *ns < SHORT_NS);
-        let took_ns = ended_ns.unwrap_or(since_began(self.last_wait_ns));
-        u32::try_from(took_ns / 1000).unwrap_or(u32::MAX)
+        let took_ns = self.until.ended_ns().map(|ended_ns| ended_ns.saturating_sub(began_ns));
+        took_ns.filter(|ns| *ns < SHORT_NS).map_or(0, micros)
     }
+}
+
+/// At least 1: 0 is not known.
+fn micros(ns: u64) -> u32 {
+    u32::try_from(ns / 1000).unwrap_or(u32::MAX).max(1)
 }
 
 /// Disk faults of a process and of the children it waited for. `None` once the process is gone.
@@ -132,6 +136,7 @@ mod tests {
         assert!(progress.follow(u64::MAX));
         let start = progress.cold_start(7, began_ns, None).unwrap();
         assert!((1_600_000..5_000_000).contains(&start.took_us), "{start:?}");
+        assert!((1..start.took_us).contains(&start.waited_us), "{start:?}");
         assert!(start.held_out && start.device == 7);
         child.wait().unwrap();
     }

@@ -6,28 +6,52 @@ use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::cached_pages;
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 /// What is in memory takes a microsecond or two to read. A page that takes longer may be one that this very call has had read.
 pub(crate) const AT_ONCE: Duration = Duration::from_micros(20);
 
-/// File systems whose files may have their pages with another file (statfs(2)): overlayfs, and FUSE with passthrough.
-const STACKED: [u32; 2] = [0x794c_7630, 0x6573_5546];
+/// File systems that keep what they read of a file in the page cache, and with that very file (statfs(2)). Others may keep it in a cache of
+/// their own (ZFS), or with another file (overlayfs; FUSE with passthrough).
+const WITH_PAGES: [u32; 14] = [
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // xfs
+    0x9123_683e, // btrfs
+    0xf2f5_2010, // f2fs
+    0xca45_1a4e, // bcachefs
+    0xe0f5_e1e2, // erofs
+    0x7371_7368, // squashfs
+    0x9660,      // iso9660
+    0x4d44,      // vfat
+    0x2011_bab0, // exfat
+    0x6969,      // nfs
+    0xff53_4d42, // cifs
+    0xfe53_4d42, // smb3
+    0x0102_1994, // tmpfs
+];
 
-/// Whether `page` is in memory. The kernel's count is believed where it counts the page. It counts nothing in files that
-/// the user can merely read, nor through stacked file systems: there a read of one byte tells. A page found missing in such a file is
-/// in memory or on its way afterwards.
+/// Whether `page` is in memory. The kernel's count is believed where it counts the page. It says nothing of files that the
+/// caller neither owns nor may write (EPERM, since Linux 6.16), and counts nothing in those of some file systems: there a read of one byte tells. A page found
+/// missing in such a file is in memory or on its way afterwards.
 pub(crate) fn is_resident(file: &File, page: PageIndex) -> bool {
     let one = PageRange::new(page, PageIndex(page.0 + 1));
     match cached_pages(file.as_fd(), one) {
         Ok(count) if count > 0 => true,
-        Ok(_) if is_not_stacked(file) => false,
+        Ok(_) if has_pages(file) => false,
         _ => answers_at_once(file, page),
     }
 }
 
-fn is_not_stacked(file: &File) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|system| !STACKED.contains(&(system.f_type as u32)))
+/// Whether what is in memory of `file` is in the page cache. What lies in memory itself (DAX) is not.
+fn has_pages(file: &File) -> bool {
+    let is_known = rustix::fs::fstatfs(file).is_ok_and(|system| WITH_PAGES.contains(&(system.f_type as u32)));
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let is_dax = |file| {
+        let attributes = rustix::fs::statx(file, "", flags, StatxFlags::empty());
+        attributes.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::DAX))
+    };
+    is_known && !is_dax(file)
 }
 
 /// Whether a read of `page` returns without waiting for the device.

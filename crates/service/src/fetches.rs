@@ -1,12 +1,12 @@
 //! The prefetches under way: which profile was fetched when, on whose threads, and which of them hang.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::gain::Turn;
-use prepage_prefetch::engine::{Amounts, Engine, Work};
+use prepage_prefetch::engine::{Amounts, Engine, Residency, Work};
 use prepage_prefetch::memory::Budget;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::identity::Skipped;
@@ -52,7 +52,8 @@ pub enum Done {
     HeldOut,
     /// Fetching gains nothing on this device.
     Off,
-    /// It is part of a start that is held out, or a file system does not answer.
+    /// It is part of a start that is held out, or comes a moment after one for which nothing was fetched; fetching gains nothing, and some of it
+    /// is in memory; it was cancelled; or a file system does not answer.
     LeftAlone,
     /// What its other roles have in common was fetched.
     Guessed,
@@ -68,6 +69,8 @@ pub struct Fetches {
     prefetches: Mutex<Prefetches>,
     /// What was done last for each user, program and role: no user is told what was done for another.
     recent: Mutex<HashMap<(u32, String, String), Recent>>,
+    /// What is done for a program has come to be known, in `recent`.
+    is_done: Condvar,
     /// For the next prefetch.
     budget: Mutex<Option<Budget>>,
     /// The control groups of this process, and when they were looked up: that reads all mounts.
@@ -77,11 +80,19 @@ pub struct Fetches {
 /// What was done for a program in a role.
 #[derive(Clone, Copy, Debug)]
 struct Recent {
+    /// When it was done or told last; while it is under way, when that began.
     at: Instant,
     /// For this process.
     pid: u32,
-    /// [`Done::Recent`] until that is known.
-    done: Done,
+    /// `None` while it is under way.
+    done: Option<Done>,
+}
+
+impl Recent {
+    /// Whether it is of a moment ago.
+    fn holds(&self) -> bool {
+        self.at.elapsed() < if self.done.is_some() { APART } else { LOOK_HANGS_AFTER }
+    }
 }
 
 /// Protected by `Fetches::prefetches`.
@@ -113,7 +124,8 @@ impl Fetches {
     /// None yet.
     pub fn new(counters: Arc<Counters>) -> Self {
         let (readers, prefetches, recent) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { counters, readers, prefetches, recent, budget: Mutex::default(), groups: Mutex::default() }
+        let (budget, groups) = (Mutex::default(), Mutex::default());
+        Self { counters, readers, prefetches, recent, is_done: Condvar::new(), budget, groups }
     }
 
     /// Makes the budget of the next prefetch: it is there at once then.
@@ -128,7 +140,7 @@ impl Fetches {
 
     /// Fetches what is known for a start by process `pid` of user `uid` that was seen at `seen_at`, unless it is in memory or the start
     /// has been cancelled since. One that is to be held out, and cold, is not fetched. Returns what was done for this process, also where that
-    /// was in an earlier call.
+    /// was in an earlier call, or is in another one: that is waited for.
     pub fn fetch(
         &self,
         known: &Arc<Known>,
@@ -146,9 +158,7 @@ impl Fetches {
             return done;
         }
         let done = self.fetch_now(known, priority, pid, seen_at, turn);
-        if let Some(recent) = lock(&self.recent).get_mut(&name).filter(|one| one.pid == pid) {
-            recent.done = done;
-        }
+        self.note(&name, pid, done);
         done
     }
 
@@ -182,28 +192,31 @@ impl Fetches {
         let Ok(assumed) = known.rights.assume() else { return Done::Unknown };
         let look = || {
             if turn == Turn::Prefetch {
-                return (engine.is_warm(), false);
+                return if engine.is_warm() { Residency::All } else { Residency::Most };
             }
             engine.open_sample();
             // This process's own rights let the kernel say what is in memory, so that no page has to be read to find out.
             drop(assumed);
-            (engine.is_warm(), engine.is_cold())
+            engine.residency()
         };
-        match known.look_at(look) {
-            Ok((true, _)) => {
+        let looked = known.look_at(look);
+        if looked.is_ok() {
+            mark_if_changed(known, &engine);
+        }
+        match (looked, turn) {
+            (Ok(Residency::All), _) => {
                 self.counters.warm.count();
                 return Done::Warm;
             }
-            Ok((false, is_cold)) if turn == Turn::Off => {
-                return if is_cold { Done::Off } else { Done::LeftAlone };
-            }
-            Ok((false, true)) => {
+            (Ok(Residency::Little), Turn::Off) => return Done::Off,
+            (Ok(Residency::Most), Turn::Off) => return Done::LeftAlone,
+            (Ok(Residency::Little), Turn::HoldOut) => {
                 self.counters.held_out.count();
                 return Done::HeldOut;
             }
             // Where half of it is in memory, to hold it out would show nothing.
-            Ok((false, false)) => {}
-            Err(since) => {
+            (Ok(_), _) => {}
+            (Err(since), _) => {
                 if since.elapsed() > LOOK_HANGS_AFTER {
                     self.counters.hung.count();
                 }
@@ -238,25 +251,43 @@ impl Fetches {
     }
 
     /// What was done a moment ago for a user's program in a role, by anybody's profile, as process `pid` is to be told; `None` where
-    /// nothing was. It counts as done now.
+    /// nothing was, and it is to be done and [noted](Self::note). It counts as done now. What is under way for this process is waited for.
     fn recent(&self, name: &(u32, String, String), pid: u32) -> Option<Done> {
         let mut recent = lock(&self.recent);
         if recent.len() >= RECENT_MAX {
-            recent.retain(|_, one| one.at.elapsed() < APART);
+            recent.retain(|_, one| one.holds());
             if recent.len() >= RECENT_MAX {
                 recent.clear();
             }
         }
-        let at = Instant::now();
-        let before = recent.get(name).filter(|one| at - one.at < APART).copied();
-        let holds = |one: &Recent| one.pid == pid || one.done == Done::Warm;
-        let done = match before {
-            Some(one) if holds(&one) => one.done,
-            Some(one) if matches!(one.done, Done::HeldOut | Done::Off) => Done::LeftAlone,
-            _ => Done::Recent,
+        let is_under_way =
+            |one: Option<&Recent>| one.is_some_and(|one| one.pid == pid && one.done.is_none() && one.holds());
+        // A look that takes longer hangs.
+        let waited = self
+            .is_done
+            .wait_timeout_while(recent, LOOK_HANGS_AFTER, |recent| is_under_way(recent.get(name)));
+        let mut recent = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let Some(one) = recent.get_mut(name).filter(|one| one.holds()) else {
+            recent.insert(name.clone(), Recent { at: Instant::now(), pid, done: None });
+            return None;
         };
-        recent.insert(name.clone(), Recent { at, pid, done });
-        before.map(|_| done)
+        if one.done.is_some() {
+            one.at = Instant::now();
+        }
+        Some(match one.done {
+            Some(done) if one.pid == pid || done == Done::Warm => done,
+            // Nothing was fetched.
+            Some(Done::HeldOut | Done::Off | Done::LeftAlone) => Done::LeftAlone,
+            _ => Done::Recent,
+        })
+    }
+
+    /// Notes what was `done` for process `pid`, and tells whoever waits for that.
+    fn note(&self, name: &(u32, String, String), pid: u32, done: Done) {
+        if let Some(one) = lock(&self.recent).get_mut(name).filter(|one| one.pid == pid) {
+            (one.at, one.done) = (Instant::now(), Some(done));
+        }
+        self.is_done.notify_all();
     }
 
     /// The same of what the roles of `program` have in common.
@@ -299,11 +330,8 @@ impl Fetches {
                     return true;
                 }
             }
-            let outcome = engine.outcome();
-            self.counters.fetched_bytes.add(outcome.requested_bytes);
-            if outcome.skipped.iter().any(|(_, why)| *why == Skipped::Changed) {
-                known.mark_as_changed();
-            }
+            self.counters.fetched_bytes.add(engine.amounts().requested_bytes());
+            mark_if_changed(known, engine);
             if engine.is_at_work() {
                 known.leave_alone(LEFT_ALONE);
                 self.counters.hung.count();
@@ -317,6 +345,13 @@ impl Fetches {
     pub fn threads(&self) -> (usize, usize) {
         let of_each = lock(&self.readers).values().map(Crew::threads).collect::<Vec<_>>();
         of_each.into_iter().fold((0, 0), |(all, hanging), (more, hang)| (all + more, hanging + hang))
+    }
+}
+
+/// The next start of `known` is to be observed if `engine` has found that its files hold something else now.
+fn mark_if_changed(known: &Known, engine: &Engine) {
+    if engine.outcome().skipped.iter().any(|(_, why)| *why == Skipped::Changed) {
+        known.mark_as_changed();
     }
 }
 
@@ -341,6 +376,38 @@ mod tests {
 
     use super::*;
 
+    /// Of a new file at `path`.
+    fn profile_of(path: &std::path::Path) -> Profile {
+        std::fs::write(path, [1; 64 * PAGE_SIZE as usize]).unwrap();
+        let file = open_to_read(path).unwrap();
+        let mut touches = Touches::default();
+        (8..12).for_each(|page| touches.touch(PageIndex(page), page as u32));
+        let profiled = ProfiledFile {
+            path: path.to_str().unwrap().into(),
+            identity: identity_of(&file).unwrap(),
+            fingerprint: content_of(&file).unwrap(),
+            learned_unix_s: 1,
+            extents: touches.extents(),
+        };
+        file.sync_all().unwrap();
+        Profile { program: "x".into(), files: vec![profiled], ..Profile::default() }
+    }
+
+    /// Nothing of it is fetched, as if all of it was in memory.
+    #[test]
+    fn a_program_that_was_upgraded_is_learned_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().canonicalize().unwrap().join("file");
+        let known = Known::new(&profile_of(&path), Rights::of_process(std::process::id()).unwrap());
+        let (known, fetches) = (Arc::new(known), Fetches::new(Arc::default()));
+        let fetch = |uid| fetches.fetch(&known, Priority::Start, uid, 1, Instant::now(), Turn::Prefetch);
+        fetch(7);
+        assert!(!known.has_changed());
+        std::fs::write(&path, [2; 64 * PAGE_SIZE as usize]).unwrap();
+        fetch(8);
+        assert!(known.has_changed());
+    }
+
     #[test]
     fn no_user_is_told_what_was_done_for_another() {
         let fetches = Fetches::new(Arc::default());
@@ -349,11 +416,36 @@ mod tests {
         assert_eq!(fetches.recent(&name(7), 1), None);
         assert_eq!(fetches.recent(&name(8), 2), None);
         assert_eq!(fetches.recent(&name(7), 3), Some(Done::Recent));
-        lock(&fetches.recent).get_mut(&name(8)).unwrap().done = Done::HeldOut;
+        fetches.note(&name(8), 2, Done::HeldOut);
         assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
-        assert_eq!(fetches.recent(&name(8), 3), Some(Done::LeftAlone), "nothing was fetched a moment before");
+        for pid in [3, 4, 3] {
+            let done = fetches.recent(&name(8), pid);
+            assert_eq!(done, Some(Done::LeftAlone), "nothing was fetched a moment before");
+        }
+        assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
         (0..3 * RECENT_MAX as u32).for_each(|uid| _ = fetches.recent(&name(uid), uid));
         assert!(lock(&fetches.recent).len() <= RECENT_MAX, "more at once than fit");
+    }
+
+    /// A program is executed while files of it are looked at.
+    #[test]
+    fn what_is_under_way_for_a_process_is_waited_for() {
+        let fetches = Fetches::new(Arc::default());
+        let name = name_of(7, &ProgramKey { program: "/bin/program".into(), role: "program".into() });
+        assert_eq!(fetches.recent(&name, 1), None);
+        let done = std::thread::scope(|scope| {
+            let launched = scope.spawn(|| fetches.recent(&name, 1));
+            assert_eq!(
+                fetches.recent(&name, 2),
+                Some(Done::Recent),
+                "no process waits for what is another's"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!launched.is_finished());
+            fetches.note(&name, 1, Done::HeldOut);
+            launched.join().unwrap()
+        });
+        assert_eq!(done, Some(Done::HeldOut));
     }
 
     #[test]
@@ -377,19 +469,8 @@ mod tests {
         }
         let directory = tempfile::tempdir_in(directory).unwrap();
         let path = directory.path().canonicalize().unwrap().join("file");
-        std::fs::write(&path, [1; 64 * PAGE_SIZE as usize]).unwrap();
+        let profile = profile_of(&path);
         let file = open_to_read(&path).unwrap();
-        let mut touches = Touches::default();
-        (8..12).for_each(|page| touches.touch(PageIndex(page), page as u32));
-        let profiled = ProfiledFile {
-            path: path.to_str().unwrap().into(),
-            identity: identity_of(&file).unwrap(),
-            fingerprint: content_of(&file).unwrap(),
-            learned_unix_s: 1,
-            extents: touches.extents(),
-        };
-        file.sync_all().unwrap();
-        let profile = Profile { program: "x".into(), files: vec![profiled], ..Profile::default() };
         let known = Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()));
         let fetches = Fetches::new(Arc::default());
         let fetch = |uid, seen_at| {

@@ -2,17 +2,19 @@
 //!
 //! The model is that of `prepage run` ([`prepage_core::profile::gain`]): it draws the starts that are held out, compares medians of
 //! the last few of each kind, and has a program left alone where nothing is gained. A start counts from the moment at which the service saw the
-//! exec, to the end of the program; where that runs for 5 s and more, to the last fault that waited for the disk ([`Progress`]). Starts that
-//! found their pages in memory teach nothing and are not kept. What a user starts is kept for each user in a file that root alone can read.
+//! exec, to the end of the program; where one of the compared starts ran for 5 s and more, to the last fault that waited for the disk
+//! ([`Progress`]). Starts that found their pages in memory teach nothing and are not kept. What a user starts is kept for each user in a file that root alone can read.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use prepage_core::profile::gain::{Gain, Turn};
+use prepage_core::profile::start::newest;
 use prepage_core::profile::{ColdStart, Profile};
 use prepage_observe::Until;
+use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::engine::Amounts;
 use prepage_prefetch::launch::random;
 use prepage_prefetch::progress::Progress;
@@ -21,11 +23,9 @@ use serde::Serialize;
 
 use crate::counters::Counters;
 use crate::known::Known;
-use crate::pages::{Kept, Page, all_in};
+use crate::pages::{HasUsers, Keep, Kept, Users, write_changed};
 use crate::process::Process;
 
-/// Users whose starts are kept. A sample is enough: where there are more users, the others are not held out.
-const USERS_MAX: usize = 32;
 /// Programs of a user that are kept; the one that was started cold the longest ago makes room.
 const PROGRAMS_MAX: usize = 128;
 /// Starts that are followed at once, and those of one user.
@@ -33,40 +33,49 @@ pub(crate) const FOLLOWED_MAX: usize = 8;
 const FOLLOWED_OF_A_USER_MAX: usize = 4;
 /// How long a start is followed: less than makes a thread of a crew one that hangs.
 const WINDOW: Duration = Duration::from_secs(15);
-/// What has changed is written after this long.
-const WRITE_EVERY: Duration = Duration::from_secs(60);
 /// Programs that are reported, those with a known gain first.
 const REPORTED_MAX: usize = 64;
 
-/// The cold starts of all users. Lock order: none, `state` is held over nothing that waits.
+/// The cold starts of all users. Lock order: `writing`, `state`; `state` is held over nothing that waits.
 #[derive(Debug)]
 pub struct Gains {
     counters: Arc<Counters>,
-    directory: PathBuf,
     state: Mutex<State>,
+    /// As [`write_changed`] has it.
+    writing: Mutex<()>,
 }
 
 /// Protected by `Gains::state`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    users: HashMap<u32, User>,
+    /// A sample is enough: where there are more users, the others are not held out.
+    users: Users<Programs>,
     /// The user of each start that is followed.
     followed: Vec<u32>,
-    written: Option<Instant>,
 }
 
-#[derive(Debug, Default)]
-struct User {
-    /// With the cold starts of a program in a role, and nothing else.
-    programs: HashMap<ProgramKey, Profile>,
-    has_changed: bool,
+/// With the cold starts of each program in a role, and nothing else of it.
+type Programs = HashMap<ProgramKey, Profile>;
+
+impl Keep for Programs {
+    fn encode(&self) -> Vec<u8> {
+        bundle::write(&self.values().cloned().collect::<Vec<_>>())
+    }
+}
+
+impl HasUsers for State {
+    type Kept = Programs;
+
+    fn users(&mut self) -> &mut Users<Programs> {
+        &mut self.users
+    }
 }
 
 /// A start that is to be followed.
 #[derive(Debug)]
 pub struct Followed {
-    /// `st_dev` of the file system with the program.
-    pub device: u64,
+    /// The profile.
+    pub known: Arc<Known>,
     /// What is fetched for it; `None` where it is held out.
     pub fetched: Option<Arc<Amounts>>,
 }
@@ -97,11 +106,11 @@ pub struct ProgramGain {
     pub program: String,
     /// How it is called.
     pub role: String,
-    /// Cold starts that were fetched, of the last ones.
+    /// Cold starts that were fetched, of the last ones: of those that the service followed, and those that the profile remembers.
     pub prefetched_starts: usize,
-    /// Cold starts that were held out, of the last ones.
+    /// The same of those that were held out.
     pub held_out_starts: usize,
-    /// Median of the fetched ones.
+    /// Median time of the fetched ones: to the end, or to the last wait if one of either kind ran for 5 s or more.
     pub prefetched_us: Option<u32>,
     /// Median of the held-out ones.
     pub held_out_us: Option<u32>,
@@ -114,20 +123,18 @@ pub struct ProgramGain {
 impl Gains {
     /// Those that lie in `directory`, which need not exist. A file that makes no sense is passed over, and replaced some day.
     pub fn read(directory: PathBuf, counters: Arc<Counters>) -> Self {
-        let of_user = |Kept { uid, bytes, .. }: Kept| {
-            let programs = bundle::read(&bytes).ok()?.into_iter();
-            let programs = programs.map(|one| (key_of(&one), one)).take(PROGRAMS_MAX).collect();
-            Some((uid, User { programs, has_changed: false }))
+        let decode = |file: &Kept| {
+            let programs = bundle::read(&file.bytes).ok()?.into_iter();
+            Some(programs.map(|one| (key_of(&one), one)).take(PROGRAMS_MAX).collect())
         };
-        let users = all_in(&directory, USERS_MAX).into_iter().filter_map(of_user).collect();
-        let (followed, written) = Default::default();
-        Self { counters, directory, state: Mutex::new(State { users, followed, written }) }
+        let state = State { users: Users::read(directory, decode), followed: Vec::new() };
+        Self { counters, state: Mutex::new(state), writing: Mutex::default() }
     }
 
     /// What is done for a cold start of `known` by user `uid`; only where it `may_be_held_out` is anything tried.
     pub fn turn(&self, uid: u32, known: &Known, may_be_held_out: bool) -> Turn {
         let state = self.lock();
-        let of_program = state.users.get(&uid).and_then(|user| user.programs.get(&known.key));
+        let of_program = state.users.get(uid).and_then(|programs| programs.get(&known.key));
         let starts = of_program.map_or(&[][..], |program| &program.starts);
         known.turn(starts, may_be_held_out.then(random))
     }
@@ -146,59 +153,50 @@ impl Gains {
             let mut progress = Progress::new(pid, &until);
             progress.follow(u64::MAX);
             let fetched = start.fetched.as_deref();
-            if let Some(start) = progress.cold_start(start.device, process.context.began_ns, fetched) {
-                self.keep(uid, &process.context.key, start);
+            let known = &start.known;
+            if let Some(start) = progress.cold_start(known.device, process.context.began_ns, fetched) {
+                self.keep(uid, &known.key, &known.past.starts, start);
             }
         }
         processor_ns() - before_ns
     }
 
-    fn keep(&self, uid: u32, key: &ProgramKey, start: ColdStart) {
+    /// Keeps `start` and, as they decide with it what is done for the next one, those in the `past` of the profile.
+    fn keep(&self, uid: u32, key: &ProgramKey, past: &[ColdStart], start: ColdStart) {
         let mut state = self.lock();
-        let user = state.users.entry(uid).or_default();
-        if user.programs.len() >= PROGRAMS_MAX && !user.programs.contains_key(key) {
+        let Some(programs) = state.users.see(uid, unix_s()) else { return };
+        if programs.len() >= PROGRAMS_MAX && !programs.contains_key(key) {
             let last = |program: &Profile| program.starts.last().map(|start| start.unix_s);
-            let oldest = user.programs.iter().min_by_key(|(_, program)| last(program));
+            let oldest = programs.iter().min_by_key(|(_, program)| last(program));
             let oldest = oldest.map(|(key, _)| key.clone());
-            oldest.and_then(|oldest| user.programs.remove(&oldest));
+            oldest.and_then(|oldest| programs.remove(&oldest));
         }
         let ProgramKey { program, role } = key.clone();
-        let kept = user.programs.entry(key.clone());
-        kept.or_insert_with(|| Profile { program, role, ..Profile::default() }).record(start);
-        user.has_changed = true;
+        let kept = programs.entry(key.clone());
+        let kept = kept.or_insert_with(|| Profile { program, role, ..Profile::default() });
+        kept.starts = newest(&kept.starts, past);
+        kept.record(start);
     }
 
-    /// Writes what has changed, if `all` says so or it was not written for a while.
+    /// Forgets user `uid`, of whose starts nothing is to be kept.
+    pub fn forget(&self, uid: u32) {
+        self.lock().users.forget(uid);
+    }
+
+    /// Writes what has changed: `all` of it, or what was not written for a while.
     pub fn write(&self, all: bool) {
-        let pages: Vec<Page> = {
-            let mut state = self.lock();
-            if !all && state.written.is_some_and(|written| written.elapsed() < WRITE_EVERY) {
-                return;
-            }
-            state.written = Some(Instant::now());
-            let changed = state.users.iter_mut().filter(|(_, user)| user.has_changed);
-            let bytes = |user: &User| bundle::write(&user.programs.values().cloned().collect::<Vec<_>>());
-            let page = |(uid, user): (&u32, &mut User)| {
-                user.has_changed = false;
-                Page { uid: *uid, bytes: Some(bytes(user)) }
-            };
-            changed.map(page).collect()
-        };
-        for page in pages {
-            if page.write(&self.directory).is_err() {
-                self.counters.gains_not_written.count();
-                self.lock().users.entry(page.uid).or_default().has_changed = true;
-            }
-        }
+        write_changed(&self.writing, &self.state, all, &self.counters.gains_not_written);
     }
 
     /// What user `uid` may know: of all users for root. Starts are held out if it `is_on`.
     pub fn status(&self, uid: u32, is_on: bool) -> GainsStatus {
         let mut programs: Vec<ProgramGain> = {
             let state = self.lock();
-            let users = state.users.iter().filter(|(of, _)| uid == 0 || uid == **of);
+            let users = state.users.all().filter(|(of, _)| uid == 0 || uid == *of);
             users
-                .flat_map(|(uid, user)| user.programs.values().filter_map(|one| ProgramGain::of(*uid, one)))
+                .flat_map(|(uid, programs)| {
+                    programs.values().filter_map(move |one| ProgramGain::of(uid, one))
+                })
                 .collect()
         };
         let ratios: Vec<f64> = programs.iter().filter_map(|one| one.ratio).collect();
@@ -228,8 +226,9 @@ impl Gains {
 impl State {
     fn has_room(&self, uid: u32) -> bool {
         let of_user = self.followed.iter().filter(|of| **of == uid).count();
-        let is_kept = self.users.len() < USERS_MAX || self.users.contains_key(&uid);
-        is_kept && self.followed.len() < FOLLOWED_MAX && of_user < FOLLOWED_OF_A_USER_MAX
+        self.users.has_room(uid, unix_s())
+            && self.followed.len() < FOLLOWED_MAX
+            && of_user < FOLLOWED_OF_A_USER_MAX
     }
 }
 
@@ -288,6 +287,7 @@ mod tests {
     use prepage_testing::{Need, has};
 
     use super::*;
+    use crate::pages::USERS_MAX;
 
     fn key(name: &str) -> ProgramKey {
         ProgramKey { program: format!("/usr/bin/{name}"), role: name.into() }
@@ -311,11 +311,11 @@ mod tests {
         assert_eq!(gains.status(0, true), GainsStatus { is_on: true, ..GainsStatus::default() });
         for at in 0..3 {
             for (uid, took_us) in [(7, 100), (8, 400)] {
-                gains.keep(uid, &key("a"), start(at, true, 1000));
-                gains.keep(uid, &key("a"), start(at, false, took_us));
+                gains.keep(uid, &key("a"), &[], start(at, true, 1000));
+                gains.keep(uid, &key("a"), &[], start(at, false, took_us));
             }
         }
-        gains.keep(7, &key("b"), start(1, true, 1000));
+        gains.keep(7, &key("b"), &[], start(1, true, 1000));
         let status = gains.status(7, true);
         assert_eq!((status.programs[0].ratio, status.compared_programs), (Some(0.1), 1));
         assert_eq!((status.prefetched_starts, status.held_out_starts), (3, 4));
@@ -337,17 +337,63 @@ mod tests {
     fn what_is_kept_and_followed_is_bounded() {
         let gains = none(std::path::Path::new("/no/such/directory"));
         (0..2 * PROGRAMS_MAX as u64)
-            .for_each(|at| gains.keep(7, &key(&at.to_string()), start(at + 1, false, 1)));
+            .for_each(|at| gains.keep(7, &key(&at.to_string()), &[], start(at + 1, false, 1)));
         let kept = gains.status(7, true).prefetched_starts;
         assert_eq!(kept, PROGRAMS_MAX);
-        assert!(gains.lock().users[&7].programs.contains_key(&key(&(2 * PROGRAMS_MAX - 1).to_string())));
+        assert!(gains.lock().users.get(7).unwrap().contains_key(&key(&(2 * PROGRAMS_MAX - 1).to_string())));
         let places: Vec<_> = (0..9).map_while(|_| Place::take(&gains, 7)).collect();
         assert_eq!(places.len(), FOLLOWED_OF_A_USER_MAX);
         assert!(gains.has_room(8));
         drop(places);
         assert!(gains.has_room(7));
-        (0..USERS_MAX as u32).for_each(|uid| gains.keep(uid, &key("a"), start(1, false, 1)));
+        (0..USERS_MAX as u32).for_each(|uid| gains.keep(uid, &key("a"), &[], start(1, false, 1)));
         assert!(gains.has_room(7) && !gains.has_room(USERS_MAX as u32));
+    }
+
+    #[test]
+    fn nothing_is_left_of_who_is_forgotten() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let gains = none(directory.path());
+        [7, 8].into_iter().for_each(|uid| gains.keep(uid, &key("a"), &[], start(1, false, 1)));
+        gains.write(false);
+        assert!(directory.path().join("gains/7").exists(), "it was never written");
+        gains.forget(7);
+        gains.write(false);
+        assert!(!directory.path().join("gains/7").exists() && directory.path().join("gains/8").exists());
+        assert_eq!(none(directory.path()).status(0, true).prefetched_starts, 1);
+    }
+
+    #[test]
+    fn who_writes_at_the_end_waits_for_whoever_is_writing() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let gains = none(directory.path());
+        let file = directory.path().join("gains/7");
+        std::thread::scope(|scope| {
+            let writing = gains.writing.lock().unwrap();
+            gains.keep(7, &key("a"), &[], start(1, false, 1));
+            let last = scope.spawn(|| gains.write(true));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!last.is_finished() && !file.exists());
+            drop(writing);
+        });
+        assert!(file.exists());
+    }
+
+    /// Three were held out by `prepage run`, which keeps them in the profile.
+    #[test]
+    fn what_is_said_of_a_program_is_what_decides() {
+        let gains = none(std::path::Path::new("/no/such/directory"));
+        let held_out: Vec<_> = (1..4).map(|at| start(at, true, 100)).collect();
+        (10..13).for_each(|at| gains.keep(7, &key("a"), &held_out, start(at, false, 200)));
+        let one = gains.status(7, true).programs.remove(0);
+        assert_eq!((one.held_out_starts, one.prefetched_starts), (3, 3));
+        assert_eq!((one.ratio, one.is_off), (Some(2.0), true));
     }
 
     #[test]
@@ -356,7 +402,7 @@ mod tests {
         let in_the_way = directory.path().join("gains");
         std::fs::write(&in_the_way, "").unwrap();
         let gains = none(directory.path());
-        gains.keep(7, &key("a"), start(1, false, 1));
+        gains.keep(7, &key("a"), &[], start(1, false, 1));
         gains.write(true);
         gains.write(true);
         assert_eq!(gains.counters.gains_not_written.get(), 2);

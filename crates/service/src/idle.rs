@@ -24,6 +24,7 @@ use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::library::Library;
 use crate::log::Log;
+use crate::pages::write_changed;
 use crate::process::Process;
 use crate::reading::Sampler;
 use crate::round::{HANGING_MAX, Next, Round, Rounds};
@@ -52,7 +53,7 @@ pub struct Idle {
     current: Current,
     searches: Searches,
     log: Mutex<Log>,
-    /// Held while the log is written, without `log`: whoever writes it last, at the end, waits for whoever is at it.
+    /// As [`write_changed`] has it.
     writing: Mutex<()>,
     state: Mutex<State>,
     /// When the next round is due, and which ones hang.
@@ -304,17 +305,7 @@ impl Idle {
     }
 
     fn write_log(&self, all: bool) {
-        let _writing = lock(&self.writing);
-        let (pages, directory) = {
-            let mut log = lock(&self.log);
-            (log.pages(all), log.directory().to_owned())
-        };
-        for page in pages {
-            if page.write(&directory).is_err() {
-                self.counters.log_not_written.count();
-                lock(&self.log).not_written(&page);
-            }
-        }
+        write_changed(&self.writing, &self.log, all, &self.counters.log_not_written);
     }
 
     /// What user `uid` may know of it.

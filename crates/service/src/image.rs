@@ -30,6 +30,11 @@ pub fn prepare(root: &Path) -> Result<u64, ServiceError> {
     let listed =
         profile.lookups.iter().filter(|lookup| lookup.list).map(|lookup| (Path::new(&lookup.path), true));
     let blocks = device.holding(&device.names(beside(files, listed)), []);
+    if blocks.pages() == 0 {
+        return Err(lacks(
+            "its file system has a feature that is not supported here (meta_bg): there is nothing to prepare",
+        ));
+    }
     blocks.write(stores.directory(Subject::Boot.layer())?).map_err(failed)?;
     Ok(blocks.pages())
 }

@@ -210,10 +210,11 @@ impl Library {
         self.lock().users.get(&uid).is_none_or(|own| own.config.learn)
     }
 
-    /// Whether starts of user `uid` may be held out, as far as the user's configuration has been read.
-    pub fn holds_out(&self, uid: u32) -> bool {
+    /// Whether it is measured in starts of user `uid` what fetching gains, as far as the user's configuration has been read.
+    pub fn measures(&self, uid: u32) -> bool {
         let state = self.lock();
-        state.machine.config.hold_outs && state.users.get(&uid).is_none_or(|own| own.config.hold_outs)
+        let wants = |config: &Config| config.enabled && config.learn && config.hold_outs;
+        wants(&state.machine.config) && state.users.get(&uid).is_none_or(|own| wants(&own.config))
     }
 
     /// Has `write` change a user's own profiles, with the rights of the user and no others.
@@ -446,20 +447,25 @@ mod tests {
     }
 
     #[test]
-    fn starts_of_a_user_are_held_out_where_the_machine_and_the_user_let_them() {
+    fn what_fetching_gains_is_measured_where_the_machine_and_the_user_want_it() {
         let directory = tempfile::tempdir().unwrap();
         let library = Library::open(Some(vec![directory.path().into()])).unwrap();
-        let holds_out = |machine: bool, user: bool| {
-            let shelf = |hold_outs| {
-                Arc::new(Shelf { config: Config { hold_outs, ..Config::default() }, ..Shelf::default() })
-            };
+        let measures = |machine: &Config, user: &Config| {
+            let shelf = |config: &Config| Arc::new(Shelf { config: config.clone(), ..Shelf::default() });
             let mut state = library.lock();
             (state.machine, state.users) = (shelf(machine), HashMap::from([(7, shelf(user))]));
             drop(state);
-            (library.holds_out(7), library.holds_out(8))
+            (library.measures(7), library.measures(8))
         };
-        assert_eq!(holds_out(true, true), (true, true));
-        assert_eq!(holds_out(true, false), (false, true));
-        assert_eq!(holds_out(false, true), (false, false));
+        let yes = Config::default();
+        assert_eq!(measures(&yes, &yes), (true, true));
+        for no in [
+            Config { hold_outs: false, ..Config::default() },
+            Config { learn: false, ..Config::default() },
+            Config { enabled: false, ..Config::default() },
+        ] {
+            assert_eq!(measures(&yes, &no), (false, true));
+            assert_eq!(measures(&no, &yes), (false, false));
+        }
     }
 }

@@ -1,79 +1,63 @@
 //! The launch log: what each user starts when, in a file for each user that root alone can read.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
 use prepage_core::launches::{Expected, Launched, Launches};
 use prepage_prefetch::clock::unix_s;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::pages::{Kept, Page, all_in, uids_in};
+use crate::pages::{HasUsers, Keep, Kept, Users};
 
-/// Users whose launches are remembered.
-const USERS_MAX: usize = 32;
-/// One who has launched nothing for so many seconds makes room for another. Sooner, whoever has many users' numbers at hand would have
-/// all others forgotten.
-const AWAY_S: u64 = 7 * 86_400;
-/// A log that has changed is written after this long.
-const WRITE_EVERY: Duration = Duration::from_secs(60);
 /// Logins of a user that are told apart.
 const SESSIONS_MAX: usize = 8;
 
 /// The launches of all users.
 #[derive(Debug)]
 pub struct Log {
-    directory: PathBuf,
-    users: HashMap<u32, User>,
-    /// Users whose files are to be removed.
-    forgotten: Vec<u32>,
+    users: Users<User>,
     /// At the last tick.
     utc_offset_s: i64,
 }
 
+/// What one user launches.
 #[derive(Debug, Default)]
-struct User {
+pub struct User {
     launches: Launches,
     /// The last logins that launched something.
     sessions: Vec<u32>,
     /// What was read was written since the machine was started: the first login of which something is seen is going on already.
     is_of_this_boot: bool,
-    /// When the user last launched something; before this run, when that was written. Seconds since 1970.
-    last_unix_s: u64,
-    has_changed: bool,
-    written: Option<Instant>,
+}
+
+impl Keep for User {
+    fn encode(&self) -> Vec<u8> {
+        self.launches.encode()
+    }
+}
+
+impl HasUsers for Log {
+    type Kept = User;
+
+    fn users(&mut self) -> &mut Users<User> {
+        &mut self.users
+    }
 }
 
 impl Log {
     /// What lies in `directory`, which need not exist. A file that makes no sense is passed over, and replaced some day.
     pub fn read(directory: PathBuf) -> Self {
-        let mut log = Self { directory, users: HashMap::new(), forgotten: Vec::new(), utc_offset_s: 0 };
         let boot_unix_s = unix_s().saturating_sub(clock_gettime(ClockId::Boottime).tv_sec as u64);
-        for Kept { uid, last_unix_s, bytes } in all_in(&log.directory, USERS_MAX) {
-            if let Ok(launches) = Launches::decode(&bytes) {
-                let is_of_this_boot = last_unix_s >= boot_unix_s;
-                log.users.insert(uid, User { launches, last_unix_s, is_of_this_boot, ..User::default() });
-            }
-        }
-        log
-    }
-
-    /// Removes what lies in `directory`, which need not exist: nothing of anybody is to be remembered.
-    pub fn remove(directory: &Path) {
-        uids_in(directory).into_iter().for_each(|(uid, _)| _ = Page { uid, bytes: None }.write(directory));
+        let decode = |file: &Kept| {
+            let launches = Launches::decode(&file.bytes).ok()?;
+            let is_of_this_boot = file.last_unix_s >= boot_unix_s;
+            Some(User { launches, is_of_this_boot, sessions: Vec::new() })
+        };
+        Self { users: Users::read(directory, decode), utc_offset_s: 0 }
     }
 
     /// User `uid` has launched `what` in the login `session`, where it is in one.
     pub fn launched(&mut self, uid: u32, what: &Launched, session: Option<u32>, now_unix_s: u64) {
-        if self.users.len() >= USERS_MAX && !self.users.contains_key(&uid) {
-            let oldest = self.users.iter().min_by_key(|(_, user)| user.last_unix_s);
-            let away = oldest.filter(|(_, user)| now_unix_s.abs_diff(user.last_unix_s) > AWAY_S);
-            let Some((&away, _)) = away else { return };
-            self.forget(away);
-        }
-        self.forgotten.retain(|forgotten| *forgotten != uid);
-        let user = self.users.entry(uid).or_default();
-        user.last_unix_s = now_unix_s;
+        let Some(user) = self.users.see(uid, now_unix_s) else { return };
         let is_new = session.is_some_and(|session| !user.sessions.contains(&session));
         let arrives = is_new && !(user.is_of_this_boot && user.sessions.is_empty());
         if is_new {
@@ -82,74 +66,49 @@ impl Log {
         }
         user.launches.set_zone(self.utc_offset_s);
         user.launches.launched(what, arrives, now_unix_s);
-        user.has_changed = true;
     }
 
     /// It is `now_unix_s`, and clocks on the wall are `utc_offset_s` seconds ahead of UTC.
     pub fn tick(&mut self, now_unix_s: u64, utc_offset_s: i64) {
         self.utc_offset_s = utc_offset_s;
-        for user in self.users.values_mut() {
+        self.users.change_all(|user| {
             user.launches.set_zone(utc_offset_s);
-            user.has_changed |= user.launches.tick(now_unix_s);
-        }
+            user.launches.tick(now_unix_s)
+        });
     }
 
     /// What is to be expected now, and of whom.
     pub fn expected(&self, probability_min: f64) -> Vec<(u32, Expected)> {
-        let of = |(uid, user): (&u32, &User)| {
+        let of = |(uid, user): (u32, &User)| {
             let all = user.launches.expected(probability_min).into_iter();
-            all.map(|expected| (*uid, expected)).collect::<Vec<_>>()
+            all.map(move |expected| (uid, expected))
         };
-        let mut all: Vec<(u32, Expected)> = self.users.iter().flat_map(of).collect();
+        let mut all: Vec<(u32, Expected)> = self.users.all().flat_map(of).collect();
         all.sort_by(|a, b| b.1.probability.total_cmp(&a.1.probability));
         all
     }
 
     /// How many users and programs are remembered.
     pub fn size(&self) -> (usize, usize) {
-        (self.users.len(), self.users.values().map(|user| user.launches.programs()).sum())
-    }
-
-    /// What is to be written: all that has changed where `all` says so, else what was not written for a while.
-    pub fn pages(&mut self, all: bool) -> Vec<Page> {
-        let is_due = |user: &User| all || user.written.is_none_or(|written| written.elapsed() > WRITE_EVERY);
-        let due = self.users.iter_mut().filter(|(_, user)| user.has_changed && is_due(user));
-        let written = due.map(|(uid, user)| {
-            (user.has_changed, user.written) = (false, Some(Instant::now()));
-            Page { uid: *uid, bytes: Some(user.launches.encode()) }
-        });
-        let removed = self.forgotten.drain(..).map(|uid| Page { uid, bytes: None });
-        written.chain(removed).collect()
-    }
-
-    /// A page could not be written: it is tried again.
-    pub fn not_written(&mut self, page: &Page) {
-        match page.bytes {
-            Some(_) => self.users.get_mut(&page.uid).into_iter().for_each(|user| user.has_changed = true),
-            None => self.forgotten.push(page.uid),
-        }
+        (self.users.all().count(), self.users.all().map(|(_, user)| user.launches.programs()).sum())
     }
 
     /// Forgets user `uid`.
     pub fn forget(&mut self, uid: u32) {
-        if self.users.remove(&uid).is_some() {
-            self.forgotten.push(uid);
-        }
-    }
-
-    /// Where the files lie.
-    pub fn directory(&self) -> &Path {
-        &self.directory
+        self.users.forget(uid);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    use std::time::Duration;
 
     use prepage_testing::{Need, has};
 
     use super::*;
+    use crate::pages::{AWAY_S, Page, USERS_MAX, remove_all, uids_in};
 
     const NOW: u64 = 20_000 * 86_400;
 
@@ -176,30 +135,34 @@ mod tests {
         let mut log = Log::read(directory.path().join("launches"));
         four_days(&mut log);
         log.launched(8, &what("c"), None, NOW + 4 * 86_400);
-        log.pages(false).iter().for_each(|page| page.write(log.directory()).unwrap());
-        assert!(log.pages(true).is_empty(), "nothing has changed");
+        log.users.pages(false).iter().for_each(|page| page.write(log.users.directory()).unwrap());
+        assert!(log.users.pages(true).is_empty(), "nothing has changed");
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(log.directory()), mode(&log.directory().join("7"))), (0o700, 0o600));
-        let mut again = Log::read(log.directory().into());
+        assert_eq!((mode(log.users.directory()), mode(&log.users.directory().join("7"))), (0o700, 0o600));
+        let mut again = Log::read(log.users.directory().into());
         assert_eq!(again.size(), (2, 3));
         again.launched(7, &what("a"), Some(9), NOW + 5 * 86_400);
         let expected: Vec<_> = again.expected(0.7).into_iter().map(|(uid, one)| (uid, one.what)).collect();
         assert_eq!(expected, [(7, what("b"))]);
         again.forget(8);
-        again.pages(true).iter().for_each(|page| page.write(again.directory()).unwrap());
+        again.users.pages(true).iter().for_each(|page| page.write(again.users.directory()).unwrap());
         assert_eq!(
-            Log::read(log.directory().into()).size(),
+            Log::read(log.users.directory().into()).size(),
             (1, 2),
             "nothing is left of who does not want to be remembered"
         );
-        log.not_written(&Page { uid: 8, bytes: Some(Vec::new()) });
-        log.pages(true).iter().for_each(|page| page.write(log.directory()).unwrap());
+        log.users.not_written(&Page { uid: 8, bytes: Some(Vec::new()) });
+        log.users.pages(true).iter().for_each(|page| page.write(log.users.directory()).unwrap());
         // A file that was cut off, one that somebody else may write, and one of no user.
-        std::fs::write(log.directory().join("7"), &std::fs::read(log.directory().join("7")).unwrap()[..50])
+        std::fs::write(
+            log.users.directory().join("7"),
+            &std::fs::read(log.users.directory().join("7")).unwrap()[..50],
+        )
+        .unwrap();
+        std::fs::set_permissions(log.users.directory().join("8"), std::fs::Permissions::from_mode(0o666))
             .unwrap();
-        std::fs::set_permissions(log.directory().join("8"), std::fs::Permissions::from_mode(0o666)).unwrap();
-        std::fs::write(log.directory().join("x"), "").unwrap();
-        assert_eq!(Log::read(log.directory().into()).size(), (0, 0));
+        std::fs::write(log.users.directory().join("x"), "").unwrap();
+        assert_eq!(Log::read(log.users.directory().into()).size(), (0, 0));
     }
 
     #[test]
@@ -213,9 +176,9 @@ mod tests {
         // At another hour of another day.
         let now = NOW + 4 * 86_400 + 8 * 3600;
         log.launched(7, &what("c"), Some(9), now);
-        log.pages(true).iter().for_each(|page| page.write(log.directory()).unwrap());
+        log.users.pages(true).iter().for_each(|page| page.write(log.users.directory()).unwrap());
         let is_expected_after = |session| {
-            let mut again = Log::read(log.directory().into());
+            let mut again = Log::read(log.users.directory().into());
             // What has begun with the arrival is over.
             again.tick(now + 1000, 0);
             again.launched(7, &what("c"), Some(9), now + 1000);
@@ -225,7 +188,7 @@ mod tests {
         assert!(!is_expected_after(9));
         assert!(is_expected_after(10), "another login");
         // Another boot.
-        let page = std::fs::File::open(log.directory().join("7")).unwrap();
+        let page = std::fs::File::open(log.users.directory().join("7")).unwrap();
         page.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
         assert!(is_expected_after(9));
     }
@@ -256,7 +219,7 @@ mod tests {
         std::fs::write(&in_the_way, "").unwrap();
         let mut log = Log::read(in_the_way);
         four_days(&mut log);
-        assert!(log.pages(true).iter().all(|page| page.write(log.directory()).is_err()));
+        assert!(log.users.pages(true).iter().all(|page| page.write(log.users.directory()).is_err()));
         assert_eq!(log.size(), (1, 2));
     }
 
@@ -267,10 +230,12 @@ mod tests {
         }
         let directory = tempfile::tempdir().unwrap();
         let mut log = Log::read(directory.path().join("launches"));
-        let write =
-            |log: &mut Log| log.pages(true).iter().for_each(|page| page.write(log.directory()).unwrap());
+        let write = |log: &mut Log| {
+            log.users.pages(true).iter().for_each(|page| page.write(log.users.directory()).unwrap())
+        };
         let users = |log: &Log| {
-            let mut users: Vec<u32> = uids_in(log.directory()).into_iter().map(|(uid, _)| uid).collect();
+            let mut users: Vec<u32> =
+                uids_in(log.users.directory()).into_iter().map(|(uid, _)| uid).collect();
             users.sort_unstable();
             users
         };
@@ -289,7 +254,7 @@ mod tests {
         log.launched(0, &what("a"), None, NOW + AWAY_S + 3);
         write(&mut log);
         assert!(users(&log).contains(&0));
-        Log::remove(log.directory());
+        remove_all(log.users.directory());
         assert!(users(&log).is_empty());
     }
 }

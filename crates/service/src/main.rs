@@ -103,10 +103,21 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
     let layers = StartContextPaths::of_environment().layers;
     let mut options = Options { layers: layers.clone(), ..Options::default() };
     let mut period = PeriodOptions { layers, ..PeriodOptions::default() };
-    let (mut subject, mut is_of_session, mut is_of_image) = (None, false, false);
+    let (mut subject, mut is_of_session, mut is_of_image, mut image) = (None, false, false, None);
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
+            Arg::Short('h') | Arg::Long("help") => {
+                let _ = std::io::stdout().write_all(HELP.as_bytes());
+                return Ok(None);
+            }
+            Arg::Short('V') | Arg::Long("version") => {
+                let _ = writeln!(std::io::stdout(), "prepaged {}", env!("CARGO_PKG_VERSION"));
+                return Ok(None);
+            }
+            // It may be called like a command.
+            Arg::Value(root) if is_of_image && image.is_none() => image = Some(PathBuf::from(root)),
+            _ if is_of_image => return Err(arg.unexpected()),
             Arg::Long("socket") => options.socket = Some(PathBuf::from(parser.value()?)),
             Arg::Long("below") => options.below = Some(PathBuf::from(parser.value()?)),
             Arg::Long("no-learn") => options.learn = false,
@@ -115,7 +126,6 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
             }
             Arg::Value(word) if subject.is_none() && word == "boot" => subject = Some(Subject::Boot),
             Arg::Value(word) if subject.is_none() && word == "session" => is_of_session = true,
-            Arg::Value(root) if is_of_image => return Ok(Some(Task::Prepare(root.into()))),
             Arg::Value(word) if subject.is_none() && word == "image" => is_of_image = true,
             Arg::Long("quiet") => period.quiet_s = parser.value()?.parse()?,
             Arg::Long("at-most") => {
@@ -126,21 +136,13 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
             Arg::Long("idle-after") => {
                 options.idle_after = Some(Duration::from_secs(parser.value()?.parse::<u32>()?.into()));
             }
-            Arg::Short('h') | Arg::Long("help") => {
-                let _ = std::io::stdout().write_all(HELP.as_bytes());
-                return Ok(None);
-            }
-            Arg::Short('V') | Arg::Long("version") => {
-                let _ = writeln!(std::io::stdout(), "prepaged {}", env!("CARGO_PKG_VERSION"));
-                return Ok(None);
-            }
             _ => return Err(arg.unexpected()),
         }
     }
     period.learn = options.learn;
     Ok(Some(match subject {
         Some(subject) => Task::Period(subject, period),
-        None if is_of_image => return Err("image: where is it mounted? DIR is missing".into()),
+        None if is_of_image => Task::Prepare(image.ok_or("image: where is it mounted? DIR is missing")?),
         None if is_of_session => return Err("session: whose? UID is missing".into()),
         None => Task::Serve(options),
     }))

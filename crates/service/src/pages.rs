@@ -1,18 +1,170 @@
-//! What is kept of each user: a file for each, that root alone can read.
+//! What is kept of each user: in memory, and in a file for each, that root alone can read.
 
+use std::collections::HashMap;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use prepage_profiles::trust::{open_directory, read_below};
 use prepage_sys::new_file::write_at;
 
+use crate::counters::Counter;
+
+/// Users of whom something is kept.
+pub const USERS_MAX: usize = 32;
+/// One of whom nothing was seen for so many seconds makes room for another. Sooner, whoever has many users' numbers at hand would have
+/// all others forgotten.
+pub const AWAY_S: u64 = 7 * 86_400;
+/// What has changed of a user is written after this long.
+const WRITE_EVERY: Duration = Duration::from_secs(60);
 /// More than the largest file takes.
 const BYTES_MAX: u64 = 1 << 20;
 /// Root, whom the directory belongs to.
 const ROOT: u32 = 0;
+
+/// What is kept of one user.
+pub trait Keep: Default {
+    /// As its file has it.
+    fn encode(&self) -> Vec<u8>;
+}
+
+/// What is kept of all users.
+#[derive(Debug)]
+pub struct Users<T> {
+    directory: PathBuf,
+    users: HashMap<u32, User<T>>,
+    /// Users whose files are to be removed.
+    forgotten: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct User<T> {
+    kept: T,
+    /// When something was last seen of the user; before this run, when that was written. Seconds since 1970.
+    last_unix_s: u64,
+    has_changed: bool,
+    written: Option<Instant>,
+}
+
+impl<T: Keep> Users<T> {
+    /// Those who have files in `directory`, which need not exist. A file of which `decode` makes no sense is passed over, and replaced some
+    /// day.
+    pub fn read(directory: PathBuf, decode: impl Fn(&Kept) -> Option<T>) -> Self {
+        let user = |file: Kept| {
+            let (kept, last_unix_s) = (decode(&file)?, file.last_unix_s);
+            Some((file.uid, User { kept, last_unix_s, ..User::default() }))
+        };
+        let users = all_in(&directory, USERS_MAX).into_iter().filter_map(user).collect();
+        Self { directory, users, forgotten: Vec::new() }
+    }
+
+    /// What is kept of each.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.users.iter().map(|(uid, user)| (*uid, &user.kept))
+    }
+
+    /// What is kept of user `uid`.
+    pub fn get(&self, uid: u32) -> Option<&T> {
+        self.users.get(&uid).map(|user| &user.kept)
+    }
+
+    /// Whether something may be kept of user `uid`.
+    pub fn has_room(&self, uid: u32, now_unix_s: u64) -> bool {
+        self.users.len() < USERS_MAX || self.users.contains_key(&uid) || self.away(now_unix_s).is_some()
+    }
+
+    /// Who makes room for another.
+    fn away(&self, now_unix_s: u64) -> Option<u32> {
+        let (uid, oldest) = self.users.iter().min_by_key(|(_, user)| user.last_unix_s)?;
+        (now_unix_s.abs_diff(oldest.last_unix_s) > AWAY_S).then_some(*uid)
+    }
+
+    /// What is kept of user `uid`, to be changed: something is seen of the user. `None` where there is no room.
+    pub fn see(&mut self, uid: u32, now_unix_s: u64) -> Option<&mut T> {
+        if self.users.len() >= USERS_MAX && !self.users.contains_key(&uid) {
+            self.forget(self.away(now_unix_s)?);
+        }
+        self.forgotten.retain(|forgotten| *forgotten != uid);
+        let user = self.users.entry(uid).or_default();
+        (user.last_unix_s, user.has_changed) = (now_unix_s, true);
+        Some(&mut user.kept)
+    }
+
+    /// Has `change` change what is kept of each; it returns whether it has.
+    pub fn change_all(&mut self, change: impl Fn(&mut T) -> bool) {
+        self.users.values_mut().for_each(|user| user.has_changed |= change(&mut user.kept));
+    }
+
+    /// Forgets user `uid`.
+    pub fn forget(&mut self, uid: u32) {
+        if self.users.remove(&uid).is_some() {
+            self.forgotten.push(uid);
+        }
+    }
+
+    /// What is to be written: all that has changed where `all` says so, else what was not written for a while.
+    pub fn pages(&mut self, all: bool) -> Vec<Page> {
+        let is_due =
+            |user: &User<T>| all || user.written.is_none_or(|written| written.elapsed() > WRITE_EVERY);
+        let due = self.users.iter_mut().filter(|(_, user)| user.has_changed && is_due(user));
+        let written = due.map(|(uid, user)| {
+            (user.has_changed, user.written) = (false, Some(Instant::now()));
+            Page { uid: *uid, bytes: Some(user.kept.encode()) }
+        });
+        let removed = self.forgotten.drain(..).map(|uid| Page { uid, bytes: None });
+        written.chain(removed).collect()
+    }
+
+    /// A page could not be written: it is tried again.
+    pub fn not_written(&mut self, page: &Page) {
+        match page.bytes {
+            Some(_) => self.users.get_mut(&page.uid).into_iter().for_each(|user| user.has_changed = true),
+            None => self.forgotten.push(page.uid),
+        }
+    }
+
+    /// Where the files lie.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+/// What holds [`Users`], beside something else.
+pub trait HasUsers {
+    /// What is kept of each.
+    type Kept: Keep;
+    /// The users.
+    fn users(&mut self) -> &mut Users<Self::Kept>;
+}
+
+/// Writes what has changed of the users in `state`, as [`Users::pages`] says. `writing` is held meanwhile, without `state`: whoever writes
+/// last, at the end, waits for whoever is at it. What could not be written is counted.
+pub fn write_changed(writing: &Mutex<()>, state: &Mutex<impl HasUsers>, all: bool, not_written: &Counter) {
+    let _writing = lock(writing);
+    let (pages, directory) = {
+        let mut state = lock(state);
+        (state.users().pages(all), state.users().directory().to_owned())
+    };
+    for page in pages {
+        if page.write(&directory).is_err() {
+            not_written.count();
+            lock(state).users().not_written(&page);
+        }
+    }
+}
+
+/// Removes what is kept in `directory`, which need not exist: nothing of anybody is to be remembered.
+pub fn remove_all(directory: &Path) {
+    uids_in(directory).into_iter().for_each(|(uid, _)| _ = Page { uid, bytes: None }.write(directory));
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A user's file to be written; without bytes, one to be removed.
 #[derive(Debug)]
@@ -56,7 +208,7 @@ impl Page {
 
 /// The files in `directory`, which need not exist, of at most `users_max` users: those written last. What cannot be read, or others than root may
 /// write to, is passed over.
-pub fn all_in(directory: &Path, users_max: usize) -> Vec<Kept> {
+fn all_in(directory: &Path, users_max: usize) -> Vec<Kept> {
     let Ok(Some(opened)) = open_directory(directory, ROOT) else { return Vec::new() };
     let mut users = uids_in(directory);
     users.sort_by_key(|(_, written_unix_s)| std::cmp::Reverse(*written_unix_s));

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use prepage_core::profile::gain::Turn;
 use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::launch::random;
 use prepage_profiles::Layer;
@@ -34,12 +33,12 @@ use crate::known::Known;
 use crate::last_starts::LastStarts;
 use crate::learner::Learner;
 use crate::library::Library;
-use crate::log::Log;
 use crate::lull::Lull;
 use crate::names::Names;
 use crate::notify;
 use crate::options::{Options, ServiceError};
 use crate::pace::Pace;
+use crate::pages::remove_all;
 use crate::process::{
     LeftAlone, Process, boot_ticks, is_switched_off, parents, started_since, starter_of, user_of,
 };
@@ -114,7 +113,10 @@ impl Service {
             [LAUNCHES, GAINS].map(|name| stores.directory(Layer::Machine).map(|one| one.join(name)));
         let (log, gains) = (log?, gains?);
         if options.idle_after.is_none() {
-            Log::remove(&log);
+            remove_all(&log);
+        }
+        if !options.learn {
+            remove_all(&gains);
         }
         let idle = |after| Arc::new(Idle::new(library.clone(), counters.clone(), log, after));
         let service = Arc::new(Self {
@@ -360,19 +362,17 @@ impl Service {
     /// Whether it is to be kept how a cold start of `known` fares that is begun by user `uid` on the account of `starter`. One that is owed
     /// an observation is observed.
     fn may_follow(&self, known: &Known, uid: u32, starter: u32) -> bool {
-        self.learns
+        self.measures(uid)
             && uid == starter
-            && self.library.learns_of(uid)
-            && self.library.holds_out(uid)
             && !known.has_changed()
             && !known.past.observation_due(None)
             && self.gains.has_room(uid)
             && self.learner.has_time()
     }
 
-    /// Whether starts are held out, as far as the service and the machine's configuration say.
-    pub(crate) fn holds_out(&self) -> bool {
-        self.learns && self.library.learns() && self.library.holds_out(u32::MAX)
+    /// Whether starts of user `uid` are held out and kept, as far as is known.
+    pub(crate) fn measures(&self, uid: u32) -> bool {
+        self.learns && self.library.measures(uid)
     }
 
     /// Fetches what is known for a start. Only one that `may_be_held_out` is, and what it starts with it; `part_of` says what is done
@@ -386,12 +386,14 @@ impl Service {
         may_be_held_out: bool,
         part_of: &dyn Fn() -> Option<Kind>,
     ) -> Done {
-        let mut turn = self.gains.turn(uid, known, may_be_held_out);
-        if turn == Turn::HoldOut || self.tree.holds_out() {
+        let decided = self.gains.turn(uid, known, false);
+        let mut turn = if may_be_held_out { self.gains.turn(uid, known, true) } else { decided };
+        if turn != decided || self.tree.holds_out() {
             match part_of() {
                 Some(Kind::HeldOut) => return Done::LeftAlone,
-                Some(_) if turn == Turn::HoldOut => turn = Turn::Prefetch,
-                _ => {}
+                // Nothing is kept of it: nothing is tried out.
+                Some(_) => turn = decided,
+                None => {}
             }
         }
         self.fetches.fetch(known, Priority::Start, uid, pid, seen_at, turn)
@@ -435,6 +437,9 @@ impl Service {
         let predicts = self.library.predicts(uid);
         if !predicts {
             self.idle.iter().for_each(|idle| idle.forget(uid));
+        }
+        if !self.measures(uid) {
+            self.gains.forget(uid);
         }
         let Some(found) = found else {
             self.fetches.cancel(pid);
@@ -491,8 +496,8 @@ impl Service {
             Done::HeldOut | Done::Off => Some(None),
             _ => None,
         };
-        let device = found?.device;
-        fetched.filter(|_| may_follow).map(|fetched| (process, Some(Followed { device, fetched })))
+        let known = found?;
+        fetched.filter(|_| may_follow).map(|fetched| (process, Some(Followed { known, fetched })))
     }
 
     /// A number to draw whether a known start is observed; none where it was learned from a moment ago.

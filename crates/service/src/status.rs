@@ -134,7 +134,7 @@ impl Status {
             reading_threads,
             hanging_threads,
             counts: service.counters.all().into_iter().map(|(name, _, value)| (name.into(), value)).collect(),
-            gains: service.gains.status(uid, service.holds_out()),
+            gains: service.gains.status(uid, service.measures(u32::MAX)),
             idle: service.idle.as_ref().map(|idle| idle.status(uid)),
             boot: PeriodReport::of_last_boot(&service.library.machine_stores()),
             confined: service.confined.clone(),
@@ -165,20 +165,25 @@ pub fn metrics(service: &Service) -> String {
     add("machine_profiles", "Profiles of the machine in memory.", "gauge", status.machine_profiles as f64);
     add("user_profiles", "Profiles of users in memory.", "gauge", status.user_profiles as f64);
     // Of all users: whose programs these are is not said.
-    let gains = service.gains.status(0, service.holds_out());
+    let gains = service.gains.status(0, service.measures(u32::MAX));
     add(
         "gain_prefetched_starts",
-        "Fetched cold starts that are compared, of the last ones.",
+        "Fetched cold starts that are kept, of the last ones.",
         "gauge",
         gains.prefetched_starts as f64,
     );
     add(
         "gain_held_out_starts",
-        "Held-out cold starts that they are compared with.",
+        "Held-out cold starts that are kept, of the last ones.",
         "gauge",
         gains.held_out_starts as f64,
     );
-    add("gain_compared_programs", "Programs with enough of both.", "gauge", gains.compared_programs as f64);
+    add(
+        "gain_compared_programs",
+        "Programs with enough of both to compare.",
+        "gauge",
+        gains.compared_programs as f64,
+    );
     if let Some(ratio) = gains.ratio {
         let help = "Time of fetched cold starts to that of held-out ones, geometric mean of these programs.";
         add("gain_ratio", help, "gauge", ratio);

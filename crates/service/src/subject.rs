@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use prepage_core::profile::Profile;
-use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
+use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::rights::Rights;
 
 use crate::library::{home, stores_of_user};
@@ -57,11 +57,11 @@ impl Subject {
     /// # Errors
     /// Nowhere where the user has no home.
     pub fn stores(self, layers: Option<Vec<PathBuf>>) -> Result<Stores, StoreError> {
-        let uid = match self {
-            Self::Boot => 0,
-            Self::Session(uid) => uid,
-        };
-        Ok(stores_of_user(uid, layers).ok_or(StoreError::Nowhere)?.0)
+        match self {
+            // The machine's profiles need no home: not every image has an /etc/passwd.
+            Self::Boot => Stores::for_uid(0, &StartContextPaths { layers, ..StartContextPaths::default() }),
+            Self::Session(uid) => Ok(stores_of_user(uid, layers).ok_or(StoreError::Nowhere)?.0),
+        }
     }
 }
 

@@ -142,7 +142,12 @@ fn without_learning_nothing_is_held_out_or_kept() {
     let program = place.program("known");
     let file = place.cold_file("file", 0o644);
     place.profile(&program, &[&file]);
-    let service = Prepaged::start(&place, &["--no-learn"]);
+    // What was kept before is forgotten.
+    place.gained(&[&program], &[1000; 3], &[3_000_000; 3]);
+    let kept = |uid: &str| place.layer().join("gains").join(uid);
+    // Also of a user who starts nothing.
+    fs::copy(kept("0"), kept("54321")).unwrap();
+    let mut service = Prepaged::start(&place, &["--no-learn"]);
     {
         let _running = Running::start(&program);
         service.wait_until("it is fetched", || service.count("fetched") > 0);
@@ -150,5 +155,7 @@ fn without_learning_nothing_is_held_out_or_kept() {
     std::thread::sleep(APART);
     let gains = &service.status()["gains"];
     assert_eq!((&gains["is_on"], &gains["prefetched_starts"]), (&false.into(), &0.into()));
-    assert!(!place.layer().join("gains").exists());
+    service.signal(Signal::TERM);
+    assert!(service.child.wait().unwrap().success());
+    assert_eq!(fs::read_dir(place.layer().join("gains")).unwrap().count(), 0);
 }

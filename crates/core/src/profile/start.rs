@@ -37,8 +37,8 @@ pub struct ColdStart {
     /// Whether it was observed, which takes time.
     #[n(3)]
     pub observed: bool,
-    /// From the exec to the end of the program; where that ran for 5 s and more, to the last wait for the device before a
-    /// second without one. 0 where it is not known, microseconds.
+    /// From the exec to the end of the program, microseconds. 0 where that is not known, and where it ran for 5 s and more: longer ones do
+    /// other things than to start.
     #[n(4)]
     pub took_us: u32,
     /// Pages that were brought in ahead.
@@ -50,6 +50,16 @@ pub struct ColdStart {
     /// Pages that were brought in ahead and not used, where the start was observed.
     #[n(7)]
     pub wasted_pages: u32,
+    /// From the exec to the last wait for the device before a second without one, microseconds. 0 where it is not known.
+    #[n(8)]
+    #[cbor(default)]
+    pub waited_us: u32,
+}
+
+/// The times of `starts` that can be compared: to the end of the program if they all have one, else to the last wait of each.
+pub(crate) fn alike<'a>(starts: impl Iterator<Item = &'a ColdStart> + Clone) -> fn(&ColdStart) -> u32 {
+    let mut known = starts.filter(|start| start.took_us.max(start.waited_us) > 0);
+    if known.all(|start| start.took_us > 0) { |start| start.took_us } else { |start| start.waited_us }
 }
 
 /// The newest starts of both lists, oldest first. Commutative, associative and idempotent.
@@ -71,11 +81,11 @@ pub fn newest(one: &[ColdStart], other: &[ColdStart]) -> Vec<ColdStart> {
 /// One start in so many is to be observed: what an observed start costs, as `starts` tell, divided by what observing may
 /// take. With 2 % a start that is 1 in 4; with 10 %, taken where nothing is known, 1 in 20.
 pub fn observe_every(starts: &[ColdStart]) -> u64 {
+    let prefetched = starts.iter().filter(|start| !start.held_out && start.prefetched_pages > 0);
+    let time_us = alike(prefetched.clone());
     let median_us = |observed| {
-        let alike = starts.iter().filter(|start| start.observed == observed && !start.held_out);
-        let times: Vec<u32> =
-            alike.filter(|start| start.prefetched_pages > 0).map(|start| start.took_us).collect();
-        median(times.into_iter().filter(|us| *us > 0).collect(), STARTS_MIN)
+        let same = prefetched.clone().filter(|start| start.observed == observed);
+        median(same.map(time_us).filter(|us| *us > 0).collect(), STARTS_MIN)
     };
     let cost = match (median_us(true), median_us(false)) {
         (Some(observed), Some(plain)) => f64::from(observed) / f64::from(plain) - 1.0,

@@ -137,7 +137,7 @@ impl State {
     }
 
     pub(super) fn sample(&self) -> impl Iterator<Item = &Read> {
-        self.reads.iter().step_by((self.reads.len() / PROBES).max(1))
+        self.reads.iter().step_by(self.reads.len().div_ceil(PROBES).max(1))
     }
 
     pub(super) fn is_first_resident(&self, read: &Read) -> bool {

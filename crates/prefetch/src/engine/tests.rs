@@ -78,6 +78,44 @@ fn resident_after(pages: &[u64], joined_pages: u64) -> Vec<u64> {
 }
 
 #[test]
+fn a_sample_tells_how_much_is_in_memory() {
+    if !has(Need::Eviction(env!("CARGO_MANIFEST_DIR").into())) {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let pages: Vec<u64> = (0..8).map(|at| at * 64).collect();
+    let engine = Engine::with(profile(&path, &pages), PlanOptions::EXACT, 1);
+    let file = File::open(&path).unwrap();
+    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+    for read in 0..=pages.len() {
+        let expected = match read {
+            0..=4 => Residency::Little,
+            5..=7 => Residency::Most,
+            _ => Residency::All,
+        };
+        // Where the kernel can tell, to ask reads nothing.
+        assert_eq!([engine.residency(), engine.residency()], [expected; 2], "{read} pages are in memory");
+        assert_eq!(engine.is_warm(), expected == Residency::All);
+        pages.get(read).into_iter().for_each(|&page| {
+            bring_in(&file, PageRange::new(PageIndex(page), PageIndex(page + 1)), true);
+        });
+    }
+}
+
+#[test]
+fn a_sample_is_no_larger_than_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file_of_pages(dir.path());
+    for reads in 0..40 {
+        let pages: Vec<u64> = (0..reads).map(|at| at * 8).collect();
+        let engine = Engine::with(profile(&path, &pages), PlanOptions::EXACT, 1);
+        let sampled = engine.state.sample().count();
+        assert!(sampled <= PROBES && sampled >= (reads as usize).min(PROBES / 2), "{sampled} of {reads}");
+    }
+}
+
+#[test]
 fn exactly_the_pages_of_the_profile_come_in() {
     let pages: Vec<u64> = (0..PAGES).filter(|page| page % 37 == 3 || (100..180).contains(page)).collect();
     if has(Need::Eviction(env!("CARGO_MANIFEST_DIR").into())) {

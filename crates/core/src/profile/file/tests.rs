@@ -96,7 +96,13 @@ fn made(write: impl FnOnce(&mut Encoder<&mut Vec<u8>>)) -> Vec<u8> {
 #[test]
 fn fields_of_other_versions_are_skipped_and_missing_ones_are_empty() {
     let bytes = made(|e| {
-        e.map(3).unwrap().u8(0).unwrap().str("/bin/x").unwrap();
+        e.map(4).unwrap().u8(0).unwrap().str("/bin/x").unwrap();
+        // A start before it was kept when it last waited.
+        let start = e.u8(5).unwrap().array(1).unwrap().map(8).unwrap();
+        for number in 0..8 {
+            let field = start.u8(number).unwrap();
+            if [2, 3].contains(&number) { field.bool(true) } else { field.u8(7) }.unwrap();
+        }
         e.u8(200).unwrap().array(2).unwrap().str("from the future").unwrap().bool(true).unwrap();
         let file = e.u8(3).unwrap().array(1).unwrap().map(4).unwrap();
         file.u8(0).unwrap().str("/lib/y").unwrap().u8(2).unwrap();
@@ -109,6 +115,7 @@ fn fields_of_other_versions_are_skipped_and_missing_ones_are_empty() {
     });
     let profile = decode(&bytes).unwrap();
     assert_eq!((profile.program.as_str(), profile.role.as_str()), ("/bin/x", ""));
+    assert_eq!((profile.starts[0].took_us, profile.starts[0].waited_us), (7, 0));
     let shape = |e: &Extent| (e.range.start().0, e.range.end().0, e.rank, e.by_read);
     let extents: Vec<_> = profile.files[0].extents.iter().map(shape).collect();
     assert_eq!(extents, [(2, 3, 5, true), (6, 8, 6, false)]);
