@@ -16,7 +16,7 @@ mod texts;
 mod writer;
 
 pub use error::TraceFileError;
-pub use names::Names;
+pub use names::{Names, Numbered};
 pub use reader::read_trace;
 #[cfg(feature = "import")]
 pub(crate) use recording::bound_tables;

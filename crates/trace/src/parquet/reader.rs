@@ -34,7 +34,13 @@ pub fn read_trace(path: &Path) -> Result<Trace, TraceFileError> {
     })?;
     faults.sort_by_key(|fault| fault.start_ns);
     let facts = file.facts().clone();
-    Ok(Trace { facts, objects: names.objects(), threads: names.threads(), stacks: names.stacks(), faults })
+    Ok(Trace {
+        facts,
+        objects: names.objects.all(),
+        threads: names.threads.all(),
+        stacks: names.stacks.all(),
+        faults,
+    })
 }
 
 /// Opens a trace: the whole of a file that is complete, else the part that is.
