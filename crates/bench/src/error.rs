@@ -46,14 +46,9 @@ pub enum BenchError {
     /// A file of the experiment cannot be read or written.
     #[error("a file of the experiment cannot be read or written")]
     File(#[from] io::Error),
-    /// The system refused one step.
-    #[error("{step}")]
-    Step {
-        /// Which, and with which file or program.
-        step: String,
-        /// Why.
-        source: io::Error,
-    },
+    /// The system refused this step, named with its file or program.
+    #[error("{0}")]
+    Step(String, #[source] io::Error),
     /// What was measured means nothing, for this reason.
     #[error("{0}")]
     Void(String),
@@ -62,5 +57,5 @@ pub enum BenchError {
 /// For `map_err`: says what could not be done.
 pub(crate) fn failed(step: impl Into<String>) -> impl FnOnce(io::Error) -> BenchError {
     let step = step.into();
-    move |source| BenchError::Step { step, source }
+    move |source| BenchError::Step(step, source)
 }

@@ -49,7 +49,7 @@ pub(super) fn open(path: &Path) -> Result<Prefix, TraceFileError> {
     let failed = |source| TraceFileError::io(path, "read", source);
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(TraceFileError::NotATrace { path: path.into(), reason: "no regular file" });
+        return Err(TraceFileError::NotATrace(path.into(), "no regular file"));
     }
     let len = metadata.len();
     let word = |at| {
@@ -61,25 +61,25 @@ pub(super) fn open(path: &Path) -> Result<Prefix, TraceFileError> {
         }
     };
     if word(0)?.as_ref() != Some(MAGIC) {
-        return Err(TraceFileError::NotATrace { path: path.into(), reason: "no Parquet file" });
+        return Err(TraceFileError::NotATrace(path.into(), "no Parquet file"));
     }
     if len < 12 || word(len - 4)?.as_ref() != Some(MAGIC) {
         let readable = Prefix::readable(file).map_err(failed)?;
-        return readable.ok_or_else(|| TraceFileError::Truncated { path: path.into() });
+        return readable.ok_or_else(|| TraceFileError::Truncated(path.into()));
     }
     if seal::check(&file).map_err(failed)? == Seal::Broken {
-        return Err(TraceFileError::Damaged { path: path.into() });
+        return Err(TraceFileError::Damaged(path.into()));
     }
     Prefix::whole(file).map_err(failed)
 }
 
 pub(super) fn facts(path: &Path, entries: &[KeyValue]) -> Result<TraceFacts, TraceFileError> {
     let value = |key| value(entries, key);
-    let not_a_trace = |reason| TraceFileError::NotATrace { path: path.into(), reason };
+    let not_a_trace = |reason| TraceFileError::NotATrace(path.into(), reason);
     let version = value(VERSION_KEY).ok_or_else(|| not_a_trace("a Parquet file of another kind"))?;
     let found = version.parse().map_err(|_| not_a_trace("its format version is no number"))?;
     if found > FORMAT_VERSION {
-        return Err(TraceFileError::Newer { path: path.into(), found });
+        return Err(TraceFileError::Newer(path.into(), found));
     }
     let facts = value(FACTS_KEY).ok_or_else(|| not_a_trace("it has no facts"))?;
     serde_json::from_str(facts).map_err(|_| not_a_trace("its facts are no facts of a run"))
@@ -91,7 +91,7 @@ fn value<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a str> {
 
 /// The files of the metadata; none in files of the first prepage.
 pub(super) fn files(path: &Path, entries: &[KeyValue]) -> Result<Files, TraceFileError> {
-    let not_a_trace = |reason| TraceFileError::NotATrace { path: path.into(), reason };
+    let not_a_trace = |reason| TraceFileError::NotATrace(path.into(), reason);
     let mut files = Files::default();
     let Some(text) = value(entries, FILES_KEY) else { return Ok(files) };
     let entries: Vec<FileEntry> =
@@ -119,7 +119,7 @@ pub(super) fn check_columns(path: &Path, schema: &Schema) -> Result<(), TraceFil
             Err(_) => column.added,
         };
         if !sound {
-            return Err(TraceFileError::Column { path: path.into(), column: column.name });
+            return Err(TraceFileError::Column(path.into(), column.name));
         }
     }
     Ok(())

@@ -123,7 +123,7 @@ pub fn record(
             if !command_runs {
                 recorder.end();
             }
-            if !matches!(error, TraceFileError::Full { .. }) {
+            if !matches!(error, TraceFileError::Full(..)) {
                 writer = None;
             }
         }

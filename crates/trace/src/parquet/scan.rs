@@ -83,7 +83,7 @@ impl TraceFile {
     /// A file that is not a trace, is cut short or damaged, lacks a column or comes from a later prepage.
     pub fn open(path: &Path) -> Result<Self, TraceFileError> {
         let file = open(path)?;
-        let unreadable = |source| TraceFileError::Unreadable { path: path.into(), source };
+        let unreadable = |source| TraceFileError::Unreadable(path.into(), source);
         // Types as Parquet has them, so that a file rewritten by other tools reads the same.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let metadata = ArrowReaderMetadata::load(&file, options).map_err(unreadable)?;
@@ -94,7 +94,7 @@ impl TraceFile {
             start < 0 || column.compressed_size() < 0
         };
         if columns.into_iter().any(is_before) {
-            return Err(TraceFileError::Damaged { path: path.into() });
+            return Err(TraceFileError::Damaged(path.into()));
         }
         let entries = metadata.metadata().file_metadata().key_value_metadata();
         let entries = entries.map_or([].as_slice(), Vec::as_slice);
@@ -231,7 +231,7 @@ impl TraceFile {
     }
 
     fn unreadable(&self, source: ParquetError) -> TraceFileError {
-        TraceFileError::Unreadable { path: self.path.clone(), source }
+        TraceFileError::Unreadable(self.path.clone(), source)
     }
 }
 
