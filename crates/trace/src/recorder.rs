@@ -152,6 +152,10 @@ pub enum RecordError {
     /// Waiting for the command or for faults failed.
     #[error("waiting for faults failed")]
     Wait(#[source] io::Error),
+    /// The file to record into could not be created.
+    #[cfg(feature = "parquet")]
+    #[error(transparent)]
+    File(#[from] crate::parquet::TraceFileError),
 }
 
 impl RecordError {
@@ -160,6 +164,8 @@ impl RecordError {
         match self {
             Self::Perf(error) => error.remedy(),
             Self::Frames => Some("run as root"),
+            #[cfg(feature = "parquet")]
+            Self::File(error) => Some(error.remedy()),
             Self::Start(_) | Self::Watch(..) | Self::Wait(_) => None,
         }
     }
