@@ -32,11 +32,6 @@ pub enum BenchError {
     /// What was written cannot be made durable.
     #[error("a file cannot be flushed")]
     Flush(#[from] FlushError),
-    /// The conditions under which every touch shows cannot be made. Nothing stays changed then.
-    #[error(
-        "touches cannot be recorded exactly: this user may not change the read-ahead and drop the caches"
-    )]
-    Exact(#[source] io::Error),
     /// The touches cannot be read.
     #[error(transparent)]
     Input(#[from] InputError),
