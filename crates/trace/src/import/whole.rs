@@ -148,14 +148,8 @@ impl Numbers<'_> {
 
 /// Reads as much of `bytes` as there is; whether it was all.
 fn read(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match file.read_at(&mut bytes[filled..], at + filled as u64) {
-            Ok(0) => return Ok(false),
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+    match file.read_exact_at(bytes, at) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| true),
     }
-    Ok(true)
 }
