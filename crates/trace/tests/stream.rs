@@ -87,7 +87,7 @@ fn a_running_process_is_seen_with_the_threads_it_starts_and_where_they_fault() {
     let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let probe = Probe { switches: true, ..Probe::default() };
     let Some(mut stream) = attach(&probe) else { return };
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     spaces.seed(process::id()).expect("our own");
     thread::spawn(|| {
         let mut memory = vec![0u8; 8 << 20];
