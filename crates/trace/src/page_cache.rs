@@ -97,13 +97,10 @@ impl PageCacheWatch {
             EventKind::Switch { out: true, preempted: false } => {
                 self.threads.entry(tid).or_default().slept = true;
             }
-            EventKind::PageCached { device, inode, page, pages } => {
-                let range = PageRange::new(page, PageIndex(page.0.saturating_add(pages.into())));
-                self.added(event, pairing, (device, inode), range);
-            }
-            EventKind::PagesRead { device, inode, pages } => self.read(tid, (device, inode), pages),
-            EventKind::PagesMapped { device, inode, pages } => {
-                let Some(file) = self.files.get_mut(&(device, inode)) else { return };
+            EventKind::PageCached { file, pages } => self.added(event, pairing, file, pages),
+            EventKind::PagesRead { file, pages } => self.read(tid, file, pages),
+            EventKind::PagesMapped { file, pages } => {
+                let Some(file) = self.files.get_mut(&file) else { return };
                 for page in pages.iter() {
                     if let Some(page) = file.pages.get_mut(&page.0) {
                         page.mapped = true;

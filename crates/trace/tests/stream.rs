@@ -41,10 +41,10 @@ fn pages_that_enter_the_page_cache_are_named() {
     let inode = fs::metadata(file.path()).expect("there").st_ino();
     let mut pages = Vec::new();
     for event in stream.finish() {
-        if let EventKind::PageCached { inode: found, page, pages: count, .. } = event.kind
+        if let EventKind::PageCached { file: (_, found), pages: added } = event.kind
             && found == inode
         {
-            pages.extend(page.0..page.0 + u64::from(count));
+            pages.extend(added.iter().map(|page| page.0));
         }
     }
     pages.sort_unstable();

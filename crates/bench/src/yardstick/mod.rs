@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
-use prepage_core::{PageIndex, PageRange};
 use prepage_observe::faults::as_stat_shows;
 use prepage_observe::sightings::Sightings;
 use prepage_prefetch::cold::drop_caches;
@@ -160,10 +159,9 @@ impl Reader<'_> {
                     }
                 }
                 // Directories and inodes, as pages of the disk itself. The lookups bring those in.
-                EventKind::PageCached { device, inode, .. } if self.is_disk(*device, *inode) => {}
-                EventKind::PageCached { device, inode, page, pages } if self.executed => {
-                    let range = PageRange::new(*page, PageIndex(page.0 + u64::from(*pages)));
-                    sightings.read_inode(event.time_ns, as_stat_shows((*device, *inode)), range);
+                EventKind::PageCached { file, .. } if self.is_disk(*file) => {}
+                EventKind::PageCached { file, pages } if self.executed => {
+                    sightings.read_inode(event.time_ns, as_stat_shows(*file), *pages);
                 }
                 _ => {}
             }
@@ -172,7 +170,7 @@ impl Reader<'_> {
 
     /// Whether an inode is a block device's own: it lives on a file system without a device (major number 0), and its
     /// number is the device's.
-    fn is_disk(&mut self, device: u64, inode: u64) -> bool {
+    fn is_disk(&mut self, (device, inode): (u64, u64)) -> bool {
         let (major, minor) = (inode >> 20, inode & 0xf_ffff);
         let is_disk = || Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists();
         device >> 20 == 0 && *self.disks.entry((device, inode)).or_insert_with(is_disk)
