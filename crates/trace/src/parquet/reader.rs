@@ -6,12 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use ::parquet::file::metadata::KeyValue;
-use arrow_schema::{DataType, Schema};
+use arrow_schema::Schema;
 use prepage_core::{BuildId, Object, Trace, TraceFacts};
 
 use super::prefix::Prefix;
 use super::scan::{TraceFile, Wanted};
-use super::schema::{COLUMNS, FACTS_KEY, FILES_KEY, FileEntry, Kind, VERSION_KEY};
+use super::schema::{COLUMNS, FACTS_KEY, FILES_KEY, FileEntry, VERSION_KEY};
 use super::seal::{self, Seal};
 use super::{FORMAT_VERSION, TraceFileError};
 use crate::build_id::open_at_once;
@@ -109,13 +109,8 @@ pub(super) fn files(path: &Path, entries: &[KeyValue]) -> Result<Files, TraceFil
 /// Every column is there, with the type it must have. Columns that the first prepage did not write may be missing.
 pub(super) fn check_columns(path: &Path, schema: &Schema) -> Result<(), TraceFileError> {
     for column in COLUMNS {
-        let data_type = match column.kind {
-            Kind::U32 => DataType::UInt32,
-            Kind::U64 => DataType::UInt64,
-            Kind::Text => DataType::Utf8,
-        };
         let sound = match schema.field_with_name(column.name) {
-            Ok(field) => *field.data_type() == data_type,
+            Ok(field) => *field.data_type() == column.kind.data_type(),
             Err(_) => column.added,
         };
         if !sound {
