@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Instant;
 
-use prepage_core::policy::{ClusterPolicy, FaultAt, Policy, Residency};
+use prepage_core::policy::{FaultAt, Policy, Residency};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_simulate::Input;
 use prepage_vm::{MapOptions, Vm, VmOptions};
@@ -125,7 +125,7 @@ impl Touched {
             let run = cluster.clip(&at, &memory);
             file.read(run)?;
             memory.0.extend(run.iter());
-            policy.read(&mut states[object], &at, run);
+            policy.read(&mut states[object], run);
         }
         let ms = begun.elapsed().as_secs_f64() * 1e3;
         Ok(Served { ms, hard, read: memory.0.len() as u64 })

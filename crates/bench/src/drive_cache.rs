@@ -9,9 +9,10 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
+use prepage_core::random::SplitMix;
 use prepage_core::{PageIndex, PageRange};
 use prepage_prefetch::statistics::{median_ratio, quantile};
-use prepage_simulate::model::{FILE_PAGES, Random};
+use prepage_simulate::model::FILE_PAGES;
 
 use crate::direct::DirectFile;
 
@@ -56,23 +57,17 @@ pub fn passes(path: &Path, pages: u64) -> io::Result<[Pass; 4]> {
     };
     let mut passes =
         ["first", "second", "again", "other"].map(|name| Pass { name, latencies_us: Vec::new() });
+    let shuffled = |pass| SplitMix::new(pass).shuffled(part);
     for pass in 0..2 {
-        for page in shuffled(part, pass) {
+        for page in shuffled(pass) {
             passes[pass as usize].latencies_us.push(read(page)?);
         }
     }
-    for (again, other) in shuffled(part, 2).into_iter().zip(shuffled(part, 3)) {
+    for (again, other) in shuffled(2).into_iter().zip(shuffled(3)) {
         passes[2].latencies_us.push(read(again)?);
         passes[3].latencies_us.push(read(part + other)?);
     }
     Ok(passes)
-}
-
-/// The numbers below `count` in random order.
-fn shuffled(count: u64, seed: u64) -> Vec<u64> {
-    let mut order: Vec<u64> = (0..count).collect();
-    Random(seed + 1).shuffle(&mut order);
-    order
 }
 
 /// What the passes say about the hypothesis.

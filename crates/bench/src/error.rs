@@ -32,11 +32,6 @@ pub enum BenchError {
     /// What was written cannot be made durable.
     #[error("a file cannot be flushed")]
     Flush(#[from] FlushError),
-    /// The conditions under which every touch shows cannot be made. Nothing stays changed then.
-    #[error(
-        "touches cannot be recorded exactly: this user may not change the read-ahead and drop the caches"
-    )]
-    Exact(#[source] io::Error),
     /// The touches cannot be read.
     #[error(transparent)]
     Input(#[from] InputError),
@@ -46,14 +41,9 @@ pub enum BenchError {
     /// A file of the experiment cannot be read or written.
     #[error("a file of the experiment cannot be read or written")]
     File(#[from] io::Error),
-    /// The system refused one step.
-    #[error("{step}")]
-    Step {
-        /// Which, and with which file or program.
-        step: String,
-        /// Why.
-        source: io::Error,
-    },
+    /// The system refused this step, named with its file or program.
+    #[error("{0}")]
+    Step(String, #[source] io::Error),
     /// What was measured means nothing, for this reason.
     #[error("{0}")]
     Void(String),
@@ -62,5 +52,5 @@ pub enum BenchError {
 /// For `map_err`: says what could not be done.
 pub(crate) fn failed(step: impl Into<String>) -> impl FnOnce(io::Error) -> BenchError {
     let step = step.into();
-    move |source| BenchError::Step { step, source }
+    move |source| BenchError::Step(step, source)
 }

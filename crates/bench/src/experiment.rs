@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Tally, TraceFacts};
 use prepage_sys::spawn::HowEnded;
-use prepage_trace::{RecordOptions, Recorder};
+use prepage_trace::{RecordOptions, Recorded, Recorder, Scope};
 
 use crate::error::{BenchError, failed};
 use crate::subject::{Cache, Subject};
@@ -73,14 +73,7 @@ impl Experiment {
         command.extend(arguments.map(OsString::from));
         command.push(subject.path().into());
         subject.prepare(self.cache)?;
-        let options = RecordOptions::default();
-        let mut recorder = Recorder::start(&prepage_trace::Scope::Command(command), &options)?;
-        let mut faults = Vec::new();
-        while recorder.next_faults(&mut faults)? {}
-        let recorded = recorder.finish();
-        if let Some(failure) = recorded.failure {
-            return Err(failure.into());
-        }
+        let (mut faults, recorded) = record(command)?;
         match recorded.how_ended {
             None | Some(HowEnded::Exited(0)) => {}
             Some(HowEnded::Exited(code)) => return Err(ended_with(&format!("exit code {code}"))),
@@ -93,6 +86,15 @@ impl Experiment {
         let other_faults = (all - faults.len()) as u64;
         Ok(Run { experiment: self, faults, other_faults, facts: recorded.facts })
     }
+}
+
+/// Runs and records `command`.
+pub(crate) fn record(command: Vec<OsString>) -> Result<(Vec<Fault>, Recorded), BenchError> {
+    let mut recorder = Recorder::start(&Scope::Command(command), &RecordOptions::default())?;
+    let mut faults = Vec::new();
+    while recorder.next_faults(&mut faults)? {}
+    let mut recorded = recorder.finish();
+    recorded.failure.take().map_or(Ok((faults, recorded)), |failure| Err(failure.into()))
 }
 
 fn ended_with(how: &str) -> BenchError {

@@ -3,7 +3,7 @@
 //! The third phase, mapping the pages, only the program itself can do: [`crate::early_fault`].
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use prepage_sys::beside::run_beside_with;
 use prepage_sys::perf::{Observed, PerfEvent, Setup, Source, Tracefs, online_cpus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
+use serde::{Deserialize, Serialize};
 
 use crate::mode::Mode;
 
@@ -42,7 +43,7 @@ pub struct HeadStart {
 }
 
 /// What a prefetch did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Made {
     /// The process that made it.
     pub pid: u32,
@@ -70,9 +71,8 @@ impl HeadStart {
         run_beside_with(vec![to_bench, program_ended], |kept| {
             let Ok([to_bench, program_ended]) = <[OwnedFd; 2]>::try_from(kept) else { return };
             let made = prefetch(profile, tuning, counts_calls, &program_ended);
-            let calls = made.system_calls.map_or("-".into(), |calls| calls.to_string());
             // Nobody reads it where the benchmark was ended meanwhile.
-            let _ = writeln!(File::from(to_bench), "{} {} {} {calls}", made.pid, made.took_ns, made.pages);
+            let _ = serde_json::to_writer(File::from(to_bench), &made);
         })?;
         if tuning.mode.is_synchronous() {
             // Readable when all is in memory, or when the process ended for whatever reason.
@@ -85,12 +85,7 @@ impl HeadStart {
     /// the process was killed.
     pub fn end(self) -> Option<Made> {
         drop(self.program);
-        let mut text = String::new();
-        File::from(self.answer).read_to_string(&mut text).ok()?;
-        let mut words = text.split_ascii_whitespace();
-        let mut number = || words.next()?.parse().ok();
-        let (pid, took_ns, pages): (u64, u64, u64) = (number()?, number()?, number()?);
-        Some(Made { pid: u32::try_from(pid).ok()?, took_ns, pages, system_calls: number() })
+        serde_json::from_reader(File::from(self.answer)).ok()
     }
 }
 

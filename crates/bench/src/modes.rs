@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use prepage_core::FaultClass;
 use prepage_sys::spawn::HowEnded;
-use prepage_trace::{RecordOptions, Recorder, Scope};
 use serde::Serialize;
 
 use crate::error::{BenchError, failed};
+use crate::experiment::record;
 use crate::head_start::{HeadStart, Tuning};
 use crate::mode::Mode;
 use crate::start::{Bench, Measured, Way};
@@ -111,7 +111,8 @@ pub fn count(bench: &Bench, way: &Way) -> Result<Counted, BenchError> {
         command = env.chain(command).collect();
     }
     let (head_start, _) = bench.begin(way, true)?;
-    let recorded = silently(|| record(command)).map_err(failed("standard streams cannot be redirected"))?;
+    let recorded =
+        silently(|| record_classes(command)).map_err(failed("standard streams cannot be redirected"))?;
     let made = head_start.and_then(HeadStart::end);
     if let Some(early) = &bench.early_fault {
         // Of this start only the faults count.
@@ -124,13 +125,10 @@ pub fn count(bench: &Bench, way: &Way) -> Result<Counted, BenchError> {
     })
 }
 
-fn record(command: Vec<OsString>) -> Result<Classes, BenchError> {
+fn record_classes(command: Vec<OsString>) -> Result<Classes, BenchError> {
     /// What starts the program, and is not part of it.
     const STARTERS: [&str; 2] = ["env", "prepage"];
-    let mut recorder = Recorder::start(&Scope::Command(command), &RecordOptions::default())?;
-    let mut faults = Vec::new();
-    while recorder.next_faults(&mut faults)? {}
-    let recorded = recorder.finish();
+    let (faults, recorded) = record(command)?;
     if !matches!(recorded.how_ended, Some(HowEnded::Exited(0))) {
         return Err(BenchError::Void("the program failed while its faults were recorded".into()));
     }

@@ -4,7 +4,8 @@ use std::fmt;
 use std::io::{self, Write};
 
 use prepage_core::{FaultClass, Tally};
-use prepage_display::html::{Cell, Document, Heading};
+use prepage_display::html::Document;
+use prepage_display::table::table;
 use serde_json::Value;
 
 use crate::experiment::Run;
@@ -153,12 +154,10 @@ pub fn write(facts: &Facts, shown: &[Shown], out: &mut dyn Write) -> io::Result<
         "Page faults of reading a file",
         &[facts.to_string(), CLASSES.to_owned()],
     )?;
-    let names = ["", ""].map(Heading::text);
-    let headings: Vec<Heading> =
-        names.into_iter().chain(["disk", "short", "cached", "all"].map(Heading::number)).collect();
     for one in shown {
-        let rows = cells(one).into_iter().map(|row| row.map(Cell::from).to_vec());
-        document.table(&title(one), &headings, rows, None, 0)?;
+        let mut table = table(&["", "", "disk", "short", "cached", "all"], &[2, 3, 4, 5]);
+        cells(one).into_iter().for_each(|row| table.add_row(row));
+        document.table(&title(one), &table)?;
         document.paragraph("", &note(facts, one))?;
         document.paragraph("", &reason(facts, one))?;
         document.raw(&figure::pair(&one.run, facts.pages))?;

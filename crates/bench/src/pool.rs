@@ -154,9 +154,7 @@ pub fn serve(
     let touch = |&page: &u64| u64::from(map.as_slice()[(page * PAGE_SIZE) as usize]);
     let mut sum = first.iter().map(touch).sum::<u64>();
     let warm = vm.statistics();
-    let timed = Timed::begin()?;
-    sum += rest.iter().map(touch).sum::<u64>();
-    let served = timed.end()?;
+    let served = timed(|| sum += rest.iter().map(touch).sum::<u64>())?;
     std::hint::black_box(sum);
     let now = vm.statistics();
     let [mut costs_ns, of_warm] =
@@ -179,39 +177,23 @@ fn by_kernel(path: &Path, in_no_order: bool, first: &[u64], rest: &[u64]) -> io:
     }
     let touch = |&page: &u64| u64::from(mapping.byte(page * PAGE_SIZE));
     let mut sum = first.iter().map(touch).sum::<u64>();
-    let timed = Timed::begin()?;
-    sum += rest.iter().map(touch).sum::<u64>();
+    let served = timed(|| sum += rest.iter().map(touch).sum::<u64>());
     std::hint::black_box(sum);
-    timed.end()
+    served
 }
 
-/// From here on.
-struct Timed {
-    began: Instant,
-    faults: u64,
-    cpu: f64,
-}
-
-impl Timed {
-    fn begin() -> io::Result<Self> {
-        Ok(Self {
-            faults: ProcessStat::of(std::process::id())?.major_faults,
-            cpu: cpu_seconds(),
-            began: Instant::now(),
-        })
-    }
-
-    fn end(self) -> io::Result<Served> {
-        let seconds = self.began.elapsed().as_secs_f64();
-        let misses = ProcessStat::of(std::process::id())?.major_faults - self.faults;
-        Ok(Served { seconds, cpu_seconds: cpu_seconds() - self.cpu, misses, ..Served::default() })
-    }
-}
-
-/// Of all threads.
-fn cpu_seconds() -> f64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+/// What `work` takes, with the misses that the kernel counts.
+fn timed(work: impl FnOnce()) -> io::Result<Served> {
+    let faults = || ProcessStat::of(std::process::id()).map(|stat| stat.major_faults);
+    let cpu_seconds = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+    };
+    let (faults_before, cpu_before, began) = (faults()?, cpu_seconds(), Instant::now());
+    work();
+    let seconds = began.elapsed().as_secs_f64();
+    let misses = faults()? - faults_before;
+    Ok(Served { seconds, cpu_seconds: cpu_seconds() - cpu_before, misses, ..Served::default() })
 }
 
 /// Misses of rules that a memory manager can follow, and of one that knows the future, where memory holds `frames` pages: those of

@@ -26,28 +26,15 @@ prepage_core::named! {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubjectError {
-    /// No file could be made in the directory.
-    #[error("no file can be written in {}", directory.display())]
-    Create {
-        /// The directory.
-        directory: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    /// No file could be made in this directory.
+    #[error("no file can be written in {}", .0.display())]
+    Create(PathBuf, #[source] io::Error),
     /// The file cannot be read.
-    #[error("{}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("{}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
     /// The file has no bytes.
-    #[error("{} is empty", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{} is empty", .0.display())]
+    Empty(PathBuf),
     /// Pages stay in memory, so that no run is cold.
     #[error("{stay} of {pages} pages stay in memory: no run is cold")]
     NotCold {
@@ -77,7 +64,7 @@ impl SubjectError {
     /// What helps, as one line; `None` where nothing is known to.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
-            Self::Create { .. } => Some("--directory DIR, with a directory of yours on a disk with room"),
+            Self::Create(..) => Some("--directory DIR, with a directory of yours on a disk with room"),
             Self::NotCold { in_memory_file_system: true, .. } => {
                 Some("--directory DIR or a file on a disk, not one in memory (tmpfs)")
             }
@@ -102,7 +89,7 @@ pub struct Subject {
 impl Subject {
     /// Makes a file of `size_bytes` that cannot be compressed in `directory`.
     pub fn create(directory: &Path, size_bytes: u64) -> Result<Self, SubjectError> {
-        let failed = |source| SubjectError::Create { directory: directory.to_owned(), source };
+        let failed = |source| SubjectError::Create(directory.to_owned(), source);
         let mut file = tempfile::tempfile_in(directory).map_err(failed)?;
         let mut random = SplitMix::new(size_bytes);
         let mut left = size_bytes;
@@ -120,7 +107,7 @@ impl Subject {
     /// The file at `path`, which is only read.
     pub fn open(path: &Path) -> Result<Self, SubjectError> {
         let path = path.to_owned();
-        let failed = |source| SubjectError::Read { path: path.clone(), source };
+        let failed = |source| SubjectError::Read(path.clone(), source);
         let mut file = File::open(&path).map_err(failed)?;
         let (mut size_bytes, mut byte_sum) = (0, 0);
         let mut buffer = vec![0; 1 << 20];
@@ -136,7 +123,7 @@ impl Subject {
             }
         }
         if size_bytes == 0 {
-            return Err(SubjectError::Empty { path });
+            return Err(SubjectError::Empty(path));
         }
         Ok(Self { file, path, size_bytes, byte_sum })
     }
@@ -237,8 +224,8 @@ mod tests {
 
     #[test]
     fn what_is_no_file_is_told() {
-        assert!(matches!(Subject::open(Path::new("/no/such")), Err(SubjectError::Read { .. })));
-        assert!(matches!(Subject::open(Path::new("/dev/null")), Err(SubjectError::Empty { .. })));
-        assert!(matches!(Subject::create(Path::new("/proc"), 1), Err(SubjectError::Create { .. })));
+        assert!(matches!(Subject::open(Path::new("/no/such")), Err(SubjectError::Read(..))));
+        assert!(matches!(Subject::open(Path::new("/dev/null")), Err(SubjectError::Empty(..))));
+        assert!(matches!(Subject::create(Path::new("/proc"), 1), Err(SubjectError::Create(..))));
     }
 }

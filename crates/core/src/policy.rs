@@ -1,9 +1,9 @@
 //! Which pages to bring in together when one is missing.
 //!
 //! ```text
-//!  touch of a missing page ─ FaultAt ─► ClusterPolicy::hard ─► Cluster ─ clip ─► pages to read, one I/O
-//!  touch of a resident one ─ FaultAt ─► ClusterPolicy::soft ─► Cluster in the background, or nothing
-//!  what was read, what was mapped ───► ClusterPolicy::{read, mapped} ─► EntryState
+//!  touch of a missing page ─ FaultAt ─► Policy::hard ─► Cluster ─ clip ─► pages to read, one I/O
+//!  touch of a resident one ─ FaultAt ─► Policy::soft ─► Cluster in the background, or nothing
+//!  what was read, what was mapped ───► Policy::{read, mapped} ─► EntryState
 //! ```
 //!
 //! A policy is a constant; what it remembers of one map entry between faults is an [`EntryState`], a few words that
@@ -13,17 +13,14 @@
 //! | module        | noun or policy                                                           |
 //! |---------------|--------------------------------------------------------------------------|
 //! | [`cluster`]   | what a policy asks for; how often it got all of it                       |
-//! | [`around`]    | a window of fixed size: `none`, `around:8:7`, `obl`, `sequential`         |
-//! | [`aligned`]   | the aligned cluster that holds the page: `aligned:16`                     |
+//! | [`choice`]    | any policy, chosen by a string; windows of fixed size                     |
 //! | [`adaptive`]  | FreeBSD's: growing windows for sequential faults, else aligned clusters   |
-//! | [`context`]   | prepage's own: aligned blocks that heed what is resident around them      |
+//! | `context`     | prepage's own: aligned blocks that heed what is resident around them      |
 //! | [`linux`]     | Linux's two, `linux-data` and `linux-exec`, with mmap_miss and async mark |
-//! | [`slurp`]     | everything at the first fault                                            |
 //! | [`predicted`] | what a profile says                                                      |
-//! | [`choice`]    | any of them, chosen by a string                                          |
 //!
 //! ```
-//! use prepage_core::policy::{ClusterPolicy, FaultAt, NothingResident, Policy};
+//! use prepage_core::policy::{FaultAt, NothingResident, Policy};
 //! use prepage_core::{PageIndex, PageRange};
 //!
 //! let policy: Policy = "aligned:16".parse()?;
@@ -35,14 +32,11 @@
 //! ```
 
 pub mod adaptive;
-pub mod aligned;
-pub mod around;
 pub mod choice;
 pub mod cluster;
-pub mod context;
+mod context;
 pub mod linux;
 pub mod predicted;
-pub mod slurp;
 
 pub use choice::{Policy, PolicyError};
 pub use cluster::{Cluster, Holes};
@@ -116,43 +110,4 @@ pub enum Neighbours {
     Spiral(u64),
     /// All resident, unmarked pages of the aligned block of this many pages (Linux's fault-around).
     Block(u64),
-}
-
-/// A rule that says what to read when a page is missing.
-pub trait ClusterPolicy {
-    /// The memory of an entry that has not faulted yet.
-    fn entry(&self, window: PageRange) -> EntryState {
-        let _ = window;
-        EntryState::default()
-    }
-
-    /// What to read from the first fault of an entry on, in this order and in the background, as far as it lies in the
-    /// entry's window. Most policies: nothing.
-    fn opening(&self) -> &[PageRange] {
-        &[]
-    }
-
-    /// The page is missing: what to read. The fault waits for it.
-    fn hard(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Cluster;
-
-    /// The page was resident and only had to be mapped: what to read in the background.
-    fn soft(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Option<Cluster> {
-        let _ = (entry, fault, memory);
-        None
-    }
-
-    /// A hard fault at `fault` read the run `read`, which holds its page.
-    fn read(&self, entry: &mut EntryState, fault: &FaultAt, read: PageRange) {
-        let _ = (entry, fault, read);
-    }
-
-    /// A fault mapped `pages` pages, its own and neighbours.
-    fn mapped(&self, entry: &mut EntryState, pages: u64) {
-        let _ = (entry, pages);
-    }
-
-    /// Which neighbours faults map.
-    fn neighbours(&self) -> Neighbours {
-        Neighbours::Spiral(4)
-    }
 }

@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
+use crate::table::{Cell, Heading, Table};
+
 /// uPlot, which draws axes and lines on canvas.
 const LIBRARY: &str = include_str!("../assets/uPlot.iife.min.js");
 const LIBRARY_STYLE: &str = include_str!("../assets/uPlot.min.css");
@@ -14,67 +16,6 @@ const BASE: &str = include_str!("../assets/base.js");
 /// A page that is being written.
 pub struct Document<'a> {
     out: &'a mut dyn Write,
-}
-
-/// The heading of a column.
-#[derive(Clone, Debug)]
-pub struct Heading {
-    text: String,
-    number: bool,
-}
-
-impl Heading {
-    /// A column of names.
-    pub fn text(text: impl Into<String>) -> Self {
-        Self { text: text.into(), number: false }
-    }
-
-    /// A column of numbers, aligned to the right.
-    pub fn number(text: impl Into<String>) -> Self {
-        Self { text: text.into(), number: true }
-    }
-}
-
-/// A cell of a table.
-#[derive(Clone, Debug, Default)]
-pub struct Cell {
-    text: String,
-    /// `" less"` or `" more"` where the cell is coloured.
-    class: &'static str,
-    /// How strongly it is coloured, in percent.
-    share: f64,
-}
-
-impl Cell {
-    /// A count, coloured by how far it lies below or above `base`.
-    pub fn compared(count: u64, base: u64) -> Self {
-        let class = match count.cmp(&base) {
-            std::cmp::Ordering::Less => " less",
-            std::cmp::Ordering::Equal => "",
-            std::cmp::Ordering::Greater => " more",
-        };
-        let share = 100.0 * count.abs_diff(base) as f64 / base.max(count).max(1) as f64;
-        // A stronger colour would hide the number.
-        Self { text: count.to_string(), class, share: share.min(60.0) }
-    }
-}
-
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Self { text, ..Self::default() }
-    }
-}
-
-impl From<&str> for Cell {
-    fn from(text: &str) -> Self {
-        text.to_owned().into()
-    }
-}
-
-impl From<u64> for Cell {
-    fn from(number: u64) -> Self {
-        number.to_string().into()
-    }
 }
 
 impl<'a> Document<'a> {
@@ -114,15 +55,9 @@ impl<'a> Document<'a> {
         self.out.write_all(html.as_bytes())
     }
 
-    /// A table, with a last row `total` and a note of the rows that were left out.
-    pub fn table(
-        &mut self,
-        caption: &str,
-        headings: &[Heading],
-        rows: impl IntoIterator<Item = Vec<Cell>>,
-        total: Option<Vec<Cell>>,
-        left_out: usize,
-    ) -> io::Result<()> {
+    /// A table, with its total as the last row and a note of the rows that were left out.
+    pub fn table(&mut self, caption: &str, table: &Table) -> io::Result<()> {
+        let Table { headings, rows, total, left_out } = table;
         let caption = escaped(caption);
         write!(self.out, "<div class=\"table\"><table><caption>{caption}</caption><thead><tr>")?;
         for heading in headings {
@@ -130,15 +65,15 @@ impl<'a> Document<'a> {
             write!(self.out, "<th scope=\"col\"{class}>{}</th>", escaped(&heading.text))?;
         }
         writeln!(self.out, "</tr></thead><tbody>")?;
-        rows.into_iter().try_for_each(|row| self.row(headings, &row))?;
+        rows.iter().try_for_each(|row| self.row(headings, row))?;
         write!(self.out, "</tbody>")?;
         if let Some(total) = total {
             write!(self.out, "<tfoot>")?;
-            self.row(headings, &total)?;
+            self.row(headings, total)?;
             write!(self.out, "</tfoot>")?;
         }
         write!(self.out, "</table>")?;
-        if left_out > 0 {
+        if *left_out > 0 {
             write!(self.out, "<p class=\"note\">and {left_out} more</p>")?;
         }
         writeln!(self.out, "</div>")
@@ -196,14 +131,15 @@ pub fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::table;
 
     #[test]
     fn text_and_data_cannot_become_markup() {
         let mut page = Vec::new();
         let mut document = Document::begin(&mut page, "</title>", "").unwrap();
         document.header("tool", "<h>", &["a & b".to_owned()]).unwrap();
-        let row = vec!["<td>".into(), Cell::compared(1, 100)];
-        document.table("'c'", &[Heading::text("\""), Heading::number("n")], [row], None, 2).unwrap();
+        let rows = vec![vec!["<td>".into(), Cell::compared(1, 100)]];
+        document.table("'c'", &Table { rows, left_out: 2, ..table(&["\"", "n"], &[1]) }).unwrap();
         document.end(&"</script>".into(), &["script;"]).unwrap();
         let page = String::from_utf8(page).unwrap();
         for expected in [

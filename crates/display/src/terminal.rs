@@ -1,40 +1,9 @@
-//! Tables as all commands print them: no lines, numbers to the right.
+//! Text that a terminal shows as it is, in lines that fit it.
 
 use std::borrow::Cow;
-use std::fmt::Display;
-
-use comfy_table::{CellAlignment, presets};
 
 /// Longer paths lose their beginning, so that lines fit a terminal.
 const PATH_CHARS: usize = 56;
-
-/// A table whose cells are [`printable`].
-#[derive(Debug)]
-pub struct Table(comfy_table::Table);
-
-impl Table {
-    /// Adds a row of these cells.
-    pub fn add_row<C: Display>(&mut self, cells: impl IntoIterator<Item = C>) {
-        self.0.add_row(cells.into_iter().map(|cell| printable(&cell.to_string()).into_owned()));
-    }
-
-    /// The lines of the table, without spaces at their ends.
-    pub fn trim_fmt(&self) -> String {
-        self.0.trim_fmt()
-    }
-}
-
-/// A table with these headings; the columns `numbers` (from 0) are aligned to the right.
-pub fn table(headings: &[impl AsRef<str>], numbers: &[usize]) -> Table {
-    let mut table = comfy_table::Table::new();
-    table.load_style(presets::NOTHING).set_header(headings.iter().map(AsRef::as_ref));
-    for &column in numbers {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    Table(table)
-}
 
 /// `text` with each control character as `\xHH`: names of threads and files may hold what a terminal obeys.
 pub fn printable(text: &str) -> Cow<'_, str> {
@@ -61,6 +30,7 @@ pub fn shortened(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::table;
 
     #[test]
     fn what_a_terminal_obeys_is_shown() {

@@ -46,7 +46,7 @@ impl Faults {
     pub fn attach(pid: u32, entry: Entry, armer: impl FnOnce() -> Armer) -> Result<Self, PerfError> {
         let stream = listen(vec![pid])?;
         let arming = Arming::begin(Arming::listen(vec![pid])?, pid, entry, armer())?;
-        let mut spaces = AddressSpaces::new();
+        let mut spaces = AddressSpaces::default();
         // Of one that has ended already there is nothing to learn.
         let _ = spaces.seed(pid);
         let executed = entry == Entry::Executed;
@@ -83,7 +83,7 @@ impl Faults {
         };
         // From here on the kernel notes what is touched.
         tables.look_at_all(sightings, last_touch_ns);
-        let mut spaces = AddressSpaces::new();
+        let mut spaces = AddressSpaces::default();
         for &pid in &pids {
             let _ = spaces.seed(pid);
         }

@@ -179,7 +179,7 @@ impl Stores {
                 let written = if layer == Layer::User { mark_as_used(directory, name) } else { None };
                 Ok(Some(Stored { path: path.into(), layer, bytes, written }))
             }
-            Err(ProfileFileError::Version { found }) if found > FORMAT_VERSION => {
+            Err(ProfileFileError::Version(found)) if found > FORMAT_VERSION => {
                 Err(StoreError::Newer { path: path.into(), version: found })
             }
             Err(source) => Err(StoreError::Unreadable { path: path.into(), source }),

@@ -97,7 +97,7 @@ pub fn sidecar(path: &Path) -> Verified {
             verified(&files[0].path, files[0].pages(), verdict)
         }
         Ok(_) => verified("", 0, Verdict::Damaged("it is not of one file".into())),
-        Err(error @ ProfileFileError::Version { .. }) => verified("", 0, Verdict::Unknown(error.to_string())),
+        Err(error @ ProfileFileError::Version(_)) => verified("", 0, Verdict::Unknown(error.to_string())),
         Err(error) => verified("", 0, Verdict::Damaged(error.to_string())),
     }
 }

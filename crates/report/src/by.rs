@@ -6,8 +6,10 @@ use std::fmt;
 
 use prepage_core::{CodePlace, FaultClass, StackId, Thread};
 use prepage_display::number;
+use prepage_display::table::{Cell, Heading, Table};
 use rustc_hash::FxHashMap;
 
+use crate::column::Column;
 use crate::costs::Costs;
 use crate::report::Report;
 use crate::symbols::nameless;
@@ -104,6 +106,39 @@ pub struct Grouped {
     pub total: Costs,
     /// How many rows were left out.
     pub left_out: usize,
+}
+
+impl Grouped {
+    /// The groups with these columns of figures, and all faults as the total.
+    pub(crate) fn table(&self, columns: &[Column], tsc_hz: Option<u64>) -> Table {
+        let labels = self.by.labels();
+        // Stacks are longer than any line: figures behind them would not be seen.
+        let ahead = if self.by == By::Stack { labels.len() } else { 0 };
+        let figures = |costs: &Costs| -> Vec<Cell> {
+            columns.iter().map(|column| column.text(costs, &self.total, tsc_hz).into()).collect()
+        };
+        let row = |names: Vec<Cell>, costs: &Costs| {
+            let mut cells = [names, figures(costs)].concat();
+            cells.rotate_left(ahead);
+            cells
+        };
+        let heading = |(at, label): (usize, &&str)| match self.rows.first().map(|row| &row.labels[at]) {
+            Some(Label::Number(_) | Label::Time(_)) => Heading::number(*label),
+            Some(Label::Text(_)) | None => Heading::text(*label),
+        };
+        let mut headings: Vec<Heading> = labels.iter().enumerate().map(heading).collect();
+        headings.extend(columns.iter().map(|column| Heading::number(column.heading())));
+        headings.rotate_left(ahead);
+        let cells = |labels: &[Label]| labels.iter().map(|label| label.to_string().into()).collect();
+        let mut all = vec![Cell::default(); labels.len()];
+        all[0] = "all".into();
+        Table {
+            headings,
+            rows: self.rows.iter().map(|of| row(cells(&of.labels), &of.costs)).collect(),
+            total: Some(row(all, &self.total)),
+            left_out: self.left_out,
+        }
+    }
 }
 
 impl Report {

@@ -61,7 +61,7 @@ impl<'a> Sieve<'a> {
         if !filter.files.is_empty() {
             let of_wanted = |path: &str| filter.files.iter().any(|part| path.contains(part.as_str()));
             let passes = match fault.object {
-                Some(id) => remembered(&mut self.objects, id.0, || of_wanted(&names.object(id).path)),
+                Some(id) => remembered(&mut self.objects, id.0, || of_wanted(&names.objects.get(id.0).path)),
                 None => of_wanted(UNKNOWN),
             };
             if !passes {
@@ -72,7 +72,7 @@ impl<'a> Sieve<'a> {
             return true;
         }
         remembered(&mut self.threads, fault.thread.0, || {
-            let thread = names.thread(fault.thread);
+            let thread = names.threads.get(fault.thread.0);
             (filter.comms.is_empty() || filter.comms.iter().any(|comm| is_named(&thread.comm, comm)))
                 && (filter.pids.is_empty() || filter.pids.contains(&thread.pid))
         })

@@ -86,7 +86,7 @@ impl Report {
         let mut whole = parts.next().unwrap_or_else(|| Part::new(options, end_ns));
         parts.for_each(|part| whole.merge(part));
         whole.slowest.compare();
-        let (object_table, stack_table) = (names.objects(), names.stacks());
+        let (object_table, stack_table) = (names.objects.all(), names.stacks.all());
         let stacks = whole.found.stacks.keys().flatten();
         let in_stacks = stacks.flat_map(|id| stack_table[id.index()].places.iter().copied());
         let of_instructions = whole.found.codes.keys().copied().filter(|_| options.by.contains(&By::Symbol));
@@ -98,7 +98,7 @@ impl Report {
             end_ns,
             slowest: whole.slowest.faults,
             object_table,
-            thread_table: names.threads(),
+            thread_table: names.threads.all(),
             stack_table,
             symbols,
             ..whole.found

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use prepage_core::FaultClass;
 use prepage_display::number::{self, known, us};
 use prepage_display::run;
-use prepage_display::terminal::{printable, shortened, table};
+use prepage_display::table::{Table, table};
+use prepage_display::terminal::{printable, shortened};
 
 use crate::by::{By, Grouped, Label};
 use crate::column::Column;
@@ -46,6 +47,7 @@ pub fn class_columns(report: &Report) -> Vec<Column> {
 
 /// What fits one screen: the run, its classes, the slowest files and faults, when it waited.
 pub fn overview(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let tsc_hz = report.facts.tsc_hz;
     for line in facts_lines(report) {
         writeln!(out, "{}", printable(&line))?;
     }
@@ -56,7 +58,7 @@ pub fn overview(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "\n{}",
-        groups_table(report, &report.grouped(By::Class, usize::MAX), &class_columns(report), true)
+        report.grouped(By::Class, usize::MAX).table(&class_columns(report), tsc_hz).trim_fmt()
     )?;
     let mut files = report.grouped(By::File, OVERVIEW_FILES);
     for row in &mut files.rows {
@@ -65,7 +67,7 @@ pub fn overview(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         }
     }
     let columns = [Column::Count, Column::Disk, Column::Mean, Column::Total, Column::TotalPercent];
-    writeln!(out, "\n{}", groups_table(report, &files, &columns, false))?;
+    writeln!(out, "\n{}", Table { total: None, ..files.table(&columns, tsc_hz) }.trim_fmt())?;
     tell_left_out(&files, out)?;
     if report.total().tally.is_timed() {
         writeln!(out, "\n{}", waiting(report))?;
@@ -89,7 +91,7 @@ pub fn grouped(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let groups = report.grouped(by, top);
-    writeln!(out, "{}", groups_table(report, &groups, columns, true))?;
+    writeln!(out, "{}", groups.table(columns, report.facts.tsc_hz).trim_fmt())?;
     tell_left_out(&groups, out)
 }
 
@@ -185,39 +187,6 @@ pub fn facts_lines(report: &Report) -> Vec<String> {
     lines.extend(facts.missing().iter().map(|gap| format!("incomplete: {gap}")));
     lines.retain(|line| !line.is_empty());
     lines
-}
-
-fn groups_table(report: &Report, groups: &Grouped, columns: &[Column], with_total: bool) -> String {
-    let labels = groups.by.labels();
-    // Stacks are longer than any line: figures behind them would not be seen.
-    let ahead = if groups.by == By::Stack { labels.len() } else { 0 };
-    let in_order = |mut cells: Vec<String>| {
-        cells.rotate_left(ahead);
-        cells
-    };
-    let headings = labels.iter().copied().chain(columns.iter().map(|column| column.heading()));
-    let headings = in_order(headings.map(str::to_owned).collect());
-    let is_text = |place: usize| {
-        groups.rows.is_empty()
-            || groups.rows.iter().any(|row| matches!(row.labels.get(place), Some(Label::Text(_))))
-    };
-    let numbers = (0..headings.len()).filter(|at| {
-        let place = (at + ahead) % headings.len();
-        place >= labels.len() || !is_text(place)
-    });
-    let mut table = table(&headings, &numbers.collect::<Vec<_>>());
-    let figures = |costs: &Costs| -> Vec<String> {
-        columns.iter().map(|column| column.text(costs, &groups.total, report.facts.tsc_hz)).collect()
-    };
-    for row in &groups.rows {
-        table.add_row(in_order(row.labels.iter().map(Label::to_string).chain(figures(&row.costs)).collect()));
-    }
-    if with_total {
-        let name =
-            std::iter::once("all".to_owned()).chain(std::iter::repeat_n(String::new(), labels.len() - 1));
-        table.add_row(in_order(name.chain(figures(&groups.total)).collect()));
-    }
-    table.trim_fmt()
 }
 
 fn tell_left_out(groups: &Grouped, out: &mut dyn Write) -> io::Result<()> {

@@ -21,8 +21,6 @@ pub struct DeviceModel {
     pub depth: u32,
     /// How many requests it takes a second; 0 where that is not limited.
     pub requests_per_s: u64,
-    /// Largest request; longer reads are split.
-    pub request_bytes: u64,
     /// Moving the head, where there is one.
     pub seek: Option<Seek>,
     /// What the device reads by itself after each request, into a buffer of its own.
@@ -48,7 +46,7 @@ pub struct Seek {
 pub struct Ahead {
     /// How much from a request's first byte on is read while nothing else is asked for.
     pub unit_bytes: u64,
-    /// How many such units it remembers; none with 0.
+    /// How many such units it remembers, at least 1.
     pub units: usize,
     /// How fast bytes come out of the buffer.
     pub bytes_per_s: u64,
@@ -104,7 +102,6 @@ impl DeviceModel {
             bytes_per_s,
             depth,
             requests_per_s: 0,
-            request_bytes: 1 << 20,
             seek: None,
             ahead: None,
         }

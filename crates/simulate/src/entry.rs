@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use prepage_core::policy::{ClusterPolicy, EntryState, Neighbours, Policy, Residency};
+use prepage_core::policy::{EntryState, Neighbours, Policy, Residency};
 use prepage_core::{PageIndex, PageRange};
 
 use crate::pages::{Pages, groups};

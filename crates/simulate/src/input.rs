@@ -81,21 +81,11 @@ pub enum Unseen {
 #[non_exhaustive]
 pub enum InputError {
     /// The file cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A line cannot be used.
-    #[error("{}", path.display())]
-    Text {
-        /// The file.
-        path: PathBuf,
-        /// Which line, and why.
-        source: TextError,
-    },
+    #[error("cannot read {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
+    /// A line of the file cannot be used.
+    #[error("{}", .0.display())]
+    Text(PathBuf, #[source] TextError),
     /// A touch lies outside of its entry.
     #[error("{}: line {line}: page {page} is past the end: the entry has {pages} pages", path.display())]
     PastEnd {
@@ -112,17 +102,11 @@ pub enum InputError {
     #[error(transparent)]
     Trace(#[from] TraceFileError),
     /// The file has no touches.
-    #[error("{}: no touches of files' pages in it", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: no touches of files' pages in it", .0.display())]
+    Empty(PathBuf),
     /// The file was changed between two looks at it.
-    #[error("{}: it changed while it was read", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: it changed while it was read", .0.display())]
+    Changed(PathBuf),
 }
 
 impl Input {
@@ -154,7 +138,7 @@ impl Input {
             Ok(())
         })?;
         if count == 0 {
-            return Err(InputError::Empty { path: path.into() });
+            return Err(InputError::Empty(path.into()));
         }
         let mut layout = Layout::default();
         for (at, name) in names.names.into_iter().enumerate() {
@@ -180,7 +164,7 @@ impl Input {
     pub fn read_trace(path: &Path) -> Result<Self, InputError> {
         let (file, found) = survey(path)?;
         if found.count == 0 {
-            return Err(InputError::Empty { path: path.into() });
+            return Err(InputError::Empty(path.into()));
         }
         Ok(Self {
             count: found.count,
@@ -298,7 +282,7 @@ impl<F: FnMut(Arc<[Touch]>)> Parts<'_, F> {
                 && entry.offset.saturating_add(touch.page) < layout.objects[entry.object].pages
         });
         if !is_there {
-            return Err(InputError::Changed { path: path.to_owned() });
+            return Err(InputError::Changed(path.to_owned()));
         }
         self.count += 1;
         self.part.push(touch);
@@ -311,11 +295,7 @@ impl<F: FnMut(Arc<[Touch]>)> Parts<'_, F> {
 
     fn finish(mut self, path: &Path) -> Result<(), InputError> {
         (self.take)(self.part.as_slice().into());
-        if self.count == self.input.count {
-            Ok(())
-        } else {
-            Err(InputError::Changed { path: path.to_owned() })
-        }
+        if self.count == self.input.count { Ok(()) } else { Err(InputError::Changed(path.to_owned())) }
     }
 }
 
@@ -333,7 +313,7 @@ fn each_line(
     names: &mut Names,
     touch: impl FnMut(u32, u64, u64) -> Result<(), InputError>,
 ) -> Result<(), InputError> {
-    let file = File::open(path).map_err(|source| InputError::Read { path: path.to_owned(), source })?;
+    let file = File::open(path).map_err(|source| InputError::Read(path.to_owned(), source))?;
     let text = BufReader::with_capacity(1 << 20, file);
-    read_touches(text, names, |source| InputError::Text { path: path.to_owned(), source }, touch)
+    read_touches(text, names, |source| InputError::Text(path.to_owned(), source), touch)
 }

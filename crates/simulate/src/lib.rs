@@ -68,6 +68,8 @@ pub mod replacement;
 pub mod replay;
 mod resident;
 pub mod sweep;
+#[cfg(feature = "files")]
+pub mod tables;
 pub mod timeline;
 pub mod touch_text;
 #[cfg(feature = "files")]

@@ -2,13 +2,15 @@
 
 use std::io::{self, Write};
 
-use prepage_display::html::{Cell, Document, Heading};
+use prepage_display::html::Document;
 use prepage_display::run;
+use prepage_display::table::Table;
 use serde_json::{Value, json};
 
 use crate::comparison::Row;
 use crate::input::Input;
 use crate::memory::MemoryFaults;
+use crate::tables;
 
 /// Objects in the table.
 const OBJECTS: usize = 40;
@@ -34,6 +36,8 @@ pub struct Page<'a> {
     pub input: &'a Input,
     /// The policies. Others are compared with the first.
     pub rows: &'a [Row<'a>],
+    /// [`tables::policies`] of `rows`.
+    pub policies: &'a Table,
     /// Faults with too little memory.
     pub memory: Option<&'a MemoryFaults>,
 }
@@ -53,14 +57,10 @@ impl Page<'_> {
             )?;
         }
         document.raw("</main>\n")?;
-        self.policies(&mut document)?;
-        self.objects(&mut document)?;
+        document.table("All policies", self.policies)?;
+        document.table("Hard faults by file", &tables::objects(self.input, self.rows, OBJECTS))?;
         if let Some(memory) = self.memory {
-            let rows = memory.faults.iter().map(|(pages, faults)| {
-                std::iter::once(pages).chain(faults).map(|count| Cell::from(*count)).collect()
-            });
-            let headings = headings("pages", memory.names());
-            document.table("Faults with too little memory", &headings, rows, None, 0)?;
+            document.table("Faults with too little memory", &tables::memory(memory))?;
         }
         if let Some(facts) = &self.input.facts {
             document.footer(&run::footer(facts))?;
@@ -88,63 +88,4 @@ impl Page<'_> {
         });
         json!({ "policies": self.rows.iter().map(policy).collect::<Vec<_>>(), "memory": memory })
     }
-
-    fn policies(&self, document: &mut Document<'_>) -> io::Result<()> {
-        let mut names: Vec<String> = [
-            "hard",
-            "soft",
-            "I/Os",
-            "full",
-            "truncated",
-            "pages read",
-            "never touched",
-            "%",
-            "2 MiB resident",
-            "mapped",
-        ]
-        .map(str::to_owned)
-        .to_vec();
-        for (device, _) in self.rows.first().into_iter().flat_map(|row| &row.timed) {
-            names.extend([format!("{device} ms"), "waits ms".to_owned(), "late".to_owned()]);
-        }
-        let rows = self.rows.iter().map(|row| {
-            let outcome = &row.plain.outcome;
-            let (full, truncated) = outcome.full_and_truncated();
-            let mut cells =
-                vec![row.name.into(), Cell::compared(outcome.hard, self.rows[0].plain.outcome.hard)];
-            let counts = [outcome.soft, outcome.io, full, truncated, outcome.read, outcome.never];
-            cells.extend(counts.map(Cell::from));
-            cells.push(format!("{:.2}", outcome.never_percent()).into());
-            cells.extend([outcome.full512.to_string().into(), outcome.superpages.to_string().into()]);
-            for (_, timed) in &row.timed {
-                let ms = |ns: u64| format!("{:.1}", ns as f64 / 1e6).into();
-                let late = timed.outcome.late.to_string().into();
-                cells.extend([ms(timed.outcome.time_ns), ms(timed.outcome.stall_ns), late]);
-            }
-            cells
-        });
-        let headings = headings("policy", names.iter().map(String::as_str));
-        document.table("All policies", &headings, rows, None, 0)
-    }
-
-    /// Hard faults by object; what a policy saves or adds against the first is coloured.
-    fn objects(&self, document: &mut Document<'_>) -> io::Result<()> {
-        let hard = |row: &Row<'_>, at: usize| row.plain.outcome.objects[at].hard;
-        let most = |at: usize| self.rows.iter().map(|row| hard(row, at)).max();
-        let mut order: Vec<usize> = (0..self.input.layout.objects.len()).collect();
-        order.sort_by_key(|&at| std::cmp::Reverse(most(at)));
-        let rows = order.iter().take(OBJECTS).map(|&at| {
-            let object = &self.input.layout.objects[at];
-            let base = hard(&self.rows[0], at);
-            let counts = self.rows.iter().map(|row| Cell::compared(hard(row, at), base));
-            [object.name.as_str().into(), object.pages.into()].into_iter().chain(counts).collect()
-        });
-        let headings = headings("file", std::iter::once("pages").chain(self.rows.iter().map(|row| row.name)));
-        document.table("Hard faults by file", &headings, rows, None, order.len().saturating_sub(OBJECTS))
-    }
-}
-
-/// The heading of the names, and those of the numbers after them.
-fn headings<'a>(first: &str, numbers: impl Iterator<Item = &'a str>) -> Vec<Heading> {
-    std::iter::once(Heading::text(first)).chain(numbers.map(Heading::number)).collect()
 }

@@ -1,6 +1,6 @@
 //! Objects, the entries that map them, and what touching their pages does.
 
-use prepage_core::policy::{Cluster, ClusterPolicy, FaultAt, Holes, Neighbours, Policy, Residency};
+use prepage_core::policy::{Cluster, FaultAt, Holes, Neighbours, Policy, Residency};
 use prepage_core::{PageIndex, PageRange};
 
 use crate::entry::Entry;
@@ -291,7 +291,7 @@ impl Reader<'_> {
             self.background(&cluster);
         }
         self.mark(&cluster, run);
-        entry.policy.read(&mut entry.state, &self.at, run);
+        entry.policy.read(&mut entry.state, run);
         Done { read: Some(run), folio: None, waited: self.wait() }
     }
 

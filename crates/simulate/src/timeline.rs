@@ -5,6 +5,9 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use crate::device::{Ahead, DeviceModel};
 use crate::replay::ObjectIndex;
 
+/// Pages of the largest request; longer reads are split.
+const REQUEST_PAGES: u64 = (1 << 20) / PAGE_SIZE;
+
 /// Where objects lie: each from a multiple of this many bytes on, one after the other.
 const OBJECT_SPACING_BYTES: u64 = 1 << 30;
 
@@ -106,10 +109,9 @@ impl Timeline {
     pub fn read(&mut self, object: ObjectIndex, run: PageRange) {
         let now_ns = self.now_ns;
         self.under_way.retain(|&(_, _, arrival_ns)| arrival_ns > now_ns);
-        let request_pages = (self.device.request_bytes / PAGE_SIZE).max(1);
         let mut start = run.start();
         while start < run.end() {
-            let end = PageIndex((start.0 + request_pages).min(run.end().0));
+            let end = PageIndex((start.0 + REQUEST_PAGES).min(run.end().0));
             let part = PageRange::new(start, end);
             let position = self.bases[object.0 as usize] + start.offset_bytes();
             let arrival_ns = self.serve(position, part.bytes());
@@ -182,9 +184,6 @@ impl Timeline {
         let seek_ns = self.seek_ns(position);
         let end_ns = start_ns + self.device.latency_ns + seek_ns + transfer_ns(bytes, media);
         self.head_bytes = end;
-        if ahead.units == 0 {
-            return end_ns;
-        }
         if self.units.len() >= ahead.units {
             self.units.remove(0);
         }

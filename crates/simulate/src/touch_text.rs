@@ -12,36 +12,18 @@ use crate::pages::MOST_PAGES;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
-    /// The line has no page index.
-    #[error("line {line}: `{text}` is not a page index")]
-    NotAPage {
-        /// Counted from 1.
-        line: u64,
-        /// What stands there.
-        text: String,
-    },
-    /// The number is beyond what can be mapped.
-    #[error("line {line}: page {text} is beyond what can be mapped ({MOST_PAGES} pages)")]
-    TooFar {
-        /// Counted from 1.
-        line: u64,
-        /// What stands there.
-        text: String,
-    },
-    /// Some lines name an object and some do not.
-    #[error("line {line}: lines with and without an object are mixed; write `object,page` in all of them")]
-    Mixed {
-        /// Counted from 1.
-        line: u64,
-    },
-    /// Reading failed.
-    #[error("line {line}: reading failed")]
-    Read {
-        /// Counted from 1.
-        line: u64,
-        /// Why.
-        source: io::Error,
-    },
+    /// This line, counted from 1, has such text for a page index.
+    #[error("line {0}: `{1}` is not a page index")]
+    NotAPage(u64, String),
+    /// This line has a number beyond what can be mapped.
+    #[error("line {0}: page {1} is beyond what can be mapped ({MOST_PAGES} pages)")]
+    TooFar(u64, String),
+    /// Some lines name an object and some do not, of which this is the first that differs.
+    #[error("line {0}: lines with and without an object are mixed; write `object,page` in all of them")]
+    Mixed(u64),
+    /// This line could not be read.
+    #[error("line {0}: reading failed")]
+    Read(u64, #[source] io::Error),
 }
 
 /// Objects by name, in the order they were first named. Text without names has one, called ``.
@@ -58,7 +40,7 @@ pub struct Names {
 impl Names {
     fn index(&mut self, name: Option<&[u8]>, line: u64) -> Result<u32, TextError> {
         if *self.named.get_or_insert(name.is_some()) != name.is_some() {
-            return Err(TextError::Mixed { line });
+            return Err(TextError::Mixed(line));
         }
         let name = name.unwrap_or_default();
         // Without names memcmp is not asked: of no bytes at no address, its masked loads take a hundred nanoseconds.
@@ -94,7 +76,7 @@ pub fn read_touches<E>(
     };
     let (mut line, mut across) = (1, Vec::new());
     loop {
-        let failed = |source| wrong(TextError::Read { line, source });
+        let failed = |source| wrong(TextError::Read(line, source));
         let read = text.fill_buf().map_err(failed)?;
         if let Some(end) = read.iter().rposition(|&byte| byte == b'\n') {
             for content in read[..end].split(|&byte| byte == b'\n') {
@@ -132,11 +114,11 @@ fn read_line(content: &[u8], line: u64, names: &mut Names) -> Result<Option<(u32
 fn page(digits: &[u8], line: u64) -> Result<u64, TextError> {
     let text = || String::from_utf8_lossy(digits).into_owned();
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return Err(TextError::NotAPage { line, text: text() });
+        return Err(TextError::NotAPage(line, text()));
     }
     let add = |page: u64, &digit: &u8| page.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
     let page = digits.iter().try_fold(0, add).filter(|&page| page < MOST_PAGES);
-    page.ok_or_else(|| TextError::TooFar { line, text: text() })
+    page.ok_or_else(|| TextError::TooFar(line, text()))
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ impl Numbering {
             return None;
         }
         let object = *self.objects.entry(id.0).or_insert_with(|| {
-            let object = names.object(id);
+            let object = names.objects.get(id.0);
             if no_disk_holds(&object) {
                 return None;
             }
@@ -77,7 +77,7 @@ impl Numbering {
         let pages = &mut self.layout.objects[object].pages;
         *pages = (*pages).max(page.0 + 1);
         let process = *self.processes.entry(fault.thread.0).or_insert_with(|| {
-            let thread = names.thread(fault.thread);
+            let thread = names.threads.get(fault.thread.0);
             self.threads.insert((thread.pid, thread.tid));
             thread.pid
         });

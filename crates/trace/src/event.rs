@@ -65,32 +65,24 @@ pub enum EventKind {
     },
     /// The thread brought pages of a file into the page cache.
     PageCached {
-        /// The file's device, `major << 20 | minor`.
-        device: u64,
-        /// The file's inode.
-        inode: u64,
-        /// First page.
-        page: PageIndex,
-        /// How many.
-        pages: u32,
+        /// The file's device (`major << 20 | minor`) and inode.
+        file: (u64, u64),
+        /// Which.
+        pages: PageRange,
     },
     /// The thread asked for pages of a file by read() or the like, whether or not they are in the page cache. A long
     /// read is reported in portions, each with what is left of it. The kernel does not report the portion before a page
     /// that the reader has to wait for (Linux 6.18, mm/filemap.c, `filemap_get_pages`).
     PagesRead {
-        /// The file's device, `major << 20 | minor`.
-        device: u64,
-        /// The file's inode.
-        inode: u64,
+        /// The file's device (`major << 20 | minor`) and inode.
+        file: (u64, u64),
         /// What is left to read. Not cut off at the file's end.
         pages: PageRange,
     },
     /// A fault of the thread had pages around it mapped, those of these that were in the page cache.
     PagesMapped {
-        /// The file's device, `major << 20 | minor`.
-        device: u64,
-        /// The file's inode.
-        inode: u64,
+        /// The file's device (`major << 20 | minor`) and inode.
+        file: (u64, u64),
         /// Which.
         pages: PageRange,
     },

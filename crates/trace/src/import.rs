@@ -82,7 +82,7 @@ impl Importer {
     /// # Errors
     /// When the file is not a perf.data file, is cut short, or has no page-fault samples with address, thread and time.
     pub fn open(path: &Path) -> Result<Self, ImportError> {
-        let io = |source| ImportError::Io { path: path.to_owned(), source };
+        let io = |source| ImportError::Io(path.to_owned(), source);
         let file = open_at_once(path).map_err(io)?;
         whole::check(path, &file)?;
         let malformed = |source| ImportError::malformed(path, source);

@@ -97,13 +97,10 @@ impl PageCacheWatch {
             EventKind::Switch { out: true, preempted: false } => {
                 self.threads.entry(tid).or_default().slept = true;
             }
-            EventKind::PageCached { device, inode, page, pages } => {
-                let range = PageRange::new(page, PageIndex(page.0.saturating_add(pages.into())));
-                self.added(event, pairing, (device, inode), range);
-            }
-            EventKind::PagesRead { device, inode, pages } => self.read(tid, (device, inode), pages),
-            EventKind::PagesMapped { device, inode, pages } => {
-                let Some(file) = self.files.get_mut(&(device, inode)) else { return };
+            EventKind::PageCached { file, pages } => self.added(event, pairing, file, pages),
+            EventKind::PagesRead { file, pages } => self.read(tid, file, pages),
+            EventKind::PagesMapped { file, pages } => {
+                let Some(file) = self.files.get_mut(&file) else { return };
                 for page in pages.iter() {
                     if let Some(page) = file.pages.get_mut(&page.0) {
                         page.mapped = true;
@@ -135,13 +132,7 @@ impl PageCacheWatch {
                 },
                 device,
                 inode,
-                pages_read_in: file.read_in,
-                pages_by_read: file.by_read,
-                pages_untouched: file.untouched,
-                pages_mapped_nearby: file.mapped_nearby,
-                pages_forgotten: file.forgotten,
-                read_waits: file.waits,
-                read_wait_ns: file.wait_ns,
+                ..file.counts
             }
         };
         let mut files: Vec<FilePages> = self.files.into_iter().map(tally).collect();
@@ -172,9 +163,9 @@ impl PageCacheWatch {
         let inode = self.kept_apart(inode);
         let file = self.files.entry(inode).or_default();
         file.added_ns = event.time_ns;
-        file.read_in += pages.len();
+        file.counts.pages_read_in += pages.len();
         if inode == OTHER_FILES {
-            file.forgotten += pages.len();
+            file.counts.pages_forgotten += pages.len();
             return;
         }
         if file.known.looks == 0 {
@@ -214,7 +205,7 @@ impl PageCacheWatch {
         }
         let end = file.known.end.map_or(pages.end(), |end| end.min(pages.end()).max(pages.start()));
         let pages = PageRange::new(pages.start(), end);
-        file.by_read += pages.len();
+        file.counts.pages_by_read += pages.len();
         for page in pages.iter() {
             if let Some(page) = file.pages.get_mut(&page.0) {
                 page.touched = true;
@@ -235,8 +226,8 @@ impl PageCacheWatch {
         let Some(begun_ns) = waited_since_ns.filter(|&begun_ns| page.since_ns < begun_ns) else { return };
         let reader = page.reader;
         let wait_ns = event.time_ns.saturating_sub(begun_ns).saturating_sub(self.probe_cost_ns);
-        file.waits += 1;
-        file.wait_ns += wait_ns;
+        file.counts.read_waits += 1;
+        file.counts.read_wait_ns += wait_ns;
         let waiter = self.number(event.tid, pairing);
         let known = self.waits.len() < WAITS_MAX || self.waits.contains_key(&(waiter, reader));
         let pair = if known { (waiter, reader) } else { (OTHER_READERS, OTHER_READERS) };
@@ -257,7 +248,7 @@ impl PageCacheWatch {
         let Some(file) = self.files.get_mut(&of) else { return };
         for page in pages.iter() {
             let removed = usize::from(file.pages.remove(&page.0).is_some());
-            file.read_in -= removed as u64;
+            file.counts.pages_read_in -= removed as u64;
             self.pages -= removed;
         }
     }
@@ -274,7 +265,7 @@ impl PageCacheWatch {
         let Some(file) = with_pages.min_by_key(|file| file.added_ns) else { return };
         let pages = std::mem::take(&mut file.pages);
         self.pages -= pages.len();
-        file.forgotten += pages.values().filter(|page| !page.touched).count() as u64;
+        file.counts.pages_forgotten += pages.values().filter(|page| !page.touched).count() as u64;
     }
 
     fn number(&mut self, tid: u32, pairing: &Pairing) -> u32 {

@@ -116,7 +116,7 @@ impl Pairing {
     pub fn new(origin_ns: u64) -> Self {
         Self {
             origin_ns,
-            spaces: AddressSpaces::new(),
+            spaces: AddressSpaces::default(),
             running: HashMap::new(),
             threads: Vec::new(),
             stacks: Stacks::default(),

@@ -16,11 +16,11 @@ mod texts;
 mod writer;
 
 pub use error::TraceFileError;
-pub use names::Names;
+pub use names::{Names, Numbered};
 pub use reader::read_trace;
 #[cfg(feature = "import")]
 pub(crate) use recording::bound_tables;
-pub use recording::{Notice, Recording, RecordingError, record};
+pub use recording::{Notice, Recording, record};
 pub use scan::{Batch, TraceFile, Wanted};
 pub use schema::{FORMAT_VERSION, column_names};
 pub use stack_text::stack_text;

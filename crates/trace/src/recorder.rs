@@ -143,20 +143,19 @@ pub enum RecordError {
     /// No process could be started for the command.
     #[error("no process could be started")]
     Start(#[source] io::Error),
-    /// A process could not be waited for.
-    #[error("process {pid} cannot be watched")]
-    Watch {
-        /// Which.
-        pid: u32,
-        /// The kernel's reason.
-        source: io::Error,
-    },
+    /// This process could not be waited for.
+    #[error("process {0} cannot be watched")]
+    Watch(u32, #[source] io::Error),
     /// The kernel shows this user no frame numbers.
     #[error("this user may not see frame numbers")]
     Frames,
     /// Waiting for the command or for faults failed.
     #[error("waiting for faults failed")]
     Wait(#[source] io::Error),
+    /// The file to record into could not be created.
+    #[cfg(feature = "parquet")]
+    #[error(transparent)]
+    File(#[from] crate::parquet::TraceFileError),
 }
 
 impl RecordError {
@@ -165,7 +164,9 @@ impl RecordError {
         match self {
             Self::Perf(error) => error.remedy(),
             Self::Frames => Some("run as root"),
-            Self::Start(_) | Self::Watch { .. } | Self::Wait(_) => None,
+            #[cfg(feature = "parquet")]
+            Self::File(error) => Some(error.remedy()),
+            Self::Start(_) | Self::Watch(..) | Self::Wait(_) => None,
         }
     }
 }

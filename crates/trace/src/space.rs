@@ -107,11 +107,6 @@ pub struct Resolved<'a> {
 }
 
 impl AddressSpaces {
-    /// None yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Learns what process `pid` has mapped already. To be called after attaching to it and before its events are applied.
     ///
     /// # Errors

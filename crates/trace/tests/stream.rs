@@ -41,10 +41,10 @@ fn pages_that_enter_the_page_cache_are_named() {
     let inode = fs::metadata(file.path()).expect("there").st_ino();
     let mut pages = Vec::new();
     for event in stream.finish() {
-        if let EventKind::PageCached { inode: found, page, pages: count, .. } = event.kind
+        if let EventKind::PageCached { file: (_, found), pages: added } = event.kind
             && found == inode
         {
-            pages.extend(page.0..page.0 + u64::from(count));
+            pages.extend(added.iter().map(|page| page.0));
         }
     }
     pages.sort_unstable();
@@ -87,7 +87,7 @@ fn a_running_process_is_seen_with_the_threads_it_starts_and_where_they_fault() {
     let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let probe = Probe { switches: true, ..Probe::default() };
     let Some(mut stream) = attach(&probe) else { return };
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     spaces.seed(process::id()).expect("our own");
     thread::spawn(|| {
         let mut memory = vec![0u8; 8 << 20];

@@ -1,6 +1,6 @@
 //! What one fault has read in the background.
 
-use prepage_core::policy::{Cluster, ClusterPolicy, FaultAt, Holes};
+use prepage_core::policy::{Cluster, FaultAt, Holes};
 use prepage_core::{PageIndex, PageRange};
 
 use crate::fault::Fault;

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use prepage_core::policy::{ClusterPolicy, FaultAt};
+use prepage_core::policy::FaultAt;
 use prepage_core::{FaultClass, PageIndex, PageRange};
 
 use crate::addresses::MapRef;
@@ -154,7 +154,7 @@ impl Fault<'_> {
                         let inside = cluster.within(place.window);
                         let wanted = place.object.one_read(page, inside);
                         claim.extend(wanted);
-                        policy.read(state, &fault, claim.range());
+                        policy.read(state, claim.range());
                         let truncated = cluster.is_truncated(inside) || claim.range() != wanted;
                         Some((claim, cluster, truncated))
                     });

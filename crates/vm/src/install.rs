@@ -5,7 +5,7 @@
 
 use std::io;
 
-use prepage_core::policy::{ClusterPolicy, Neighbours};
+use prepage_core::policy::Neighbours;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::userfaultfd::{Progress, Writes};
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use prepage_core::policy::{ClusterPolicy, EntryState, Neighbours, Policy};
+use prepage_core::policy::{EntryState, Neighbours, Policy};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::huge_blocks::HugeBlocks;
 use prepage_sys::region::{Contents as Shown, Region, Span};

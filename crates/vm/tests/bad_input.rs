@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use prepage_core::PageIndex;
 use prepage_core::policy::Policy;
 use prepage_core::policy::adaptive::Adaptive;
-use prepage_core::policy::aligned::Aligned;
-use prepage_core::policy::around::ReadAround;
 use prepage_core::policy::linux::{Linux, Mapping};
 use prepage_vm::{
     AccessError, Advice, MakeError, MapError, MapOptions, Mode, OpenError, Piece, Pool, PoolOptions, Reason,
@@ -489,12 +487,11 @@ fn records_of_more_faults_than_any_memory_holds_are_refused() {
 fn a_cluster_without_pages_is_refused() {
     let vm = vm();
     let object = vm.source("words", Words { len_bytes: 4096, ..Default::default() }).unwrap();
-    let aligned = Aligned { pages: 0 };
     let linux = Linux { read_ahead: 32, mapping: Mapping::Data, fault_around: 0 };
     for policy in [
-        Policy::Aligned(aligned),
-        Policy::Adaptive(Adaptive { max: 8, cluster: aligned }),
-        Policy::ReadAround(ReadAround { pages: 0 }),
+        Policy::Aligned(0),
+        Policy::Adaptive(Adaptive { max: 8, cluster: 0 }),
+        Policy::ReadAround(0),
         Policy::Linux(linux),
     ] {
         let refused = vm.map(&object, &MapOptions::shared().policy(policy.clone()));

@@ -9,7 +9,6 @@ use std::sync::{Arc, OnceLock};
 
 use prepage_core::PageIndex;
 use prepage_core::policy::Policy;
-use prepage_core::policy::aligned::Aligned;
 use prepage_core::policy::predicted::Predicted;
 use prepage_core::profile::Extent;
 use prepage_vm::{Advice, Map, MapOptions, Mode, Piece, Source, SourceError, Vm, VmOptions};
@@ -117,7 +116,7 @@ fn a_fault_in_signal_context_allocates_nothing() {
     assert_eq!(ALLOCATED.swap(0, Ordering::SeqCst), 2);
 
     let extents = [Extent::new(pages(0, 1), 0), Extent::new(pages(64, 900), 1)];
-    let predicted = Policy::Predicted(Predicted::new(&extents, Aligned { pages: 16 }));
+    let predicted = Policy::Predicted(Predicted::new(&extents, 16));
     let policies = ["none", "aligned:16", "adaptive", "linux-data", "linux-exec", "sequential:63", "slurp"]
         .map(|text| text.parse().unwrap())
         .into_iter()

@@ -10,7 +10,6 @@
 //!        page-cache events, faults ──┴─► Sightings ─► Observation ─► a profile that knows nothing else
 //! ```
 
-pub mod exact;
 mod tracer;
 
 use std::collections::HashMap;
@@ -23,10 +22,11 @@ use std::time::Duration;
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
-use prepage_core::{PageIndex, PageRange};
 use prepage_observe::faults::as_stat_shows;
 use prepage_observe::sightings::Sightings;
+use prepage_prefetch::cold::drop_caches;
 use prepage_profiles::{Layer, ProgramKey, Stores};
+use prepage_sys::readahead::ReadAhead;
 use prepage_sys::signals::{ENDING, Signals};
 use prepage_sys::spawn::spawn_waiting;
 use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, Probe, Stream};
@@ -36,6 +36,8 @@ use tracer::Tracer;
 
 const START: &str = "cannot start the program";
 const TRACE: &str = "cannot trace the program's system calls";
+const EXACT: &str = "touches cannot be recorded exactly: this user may not change the read-ahead and drop the caches\n  try: as \
+    root, outside of a container; or without --exact";
 
 /// What one run showed.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +85,10 @@ pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), 
     let signals = Signals::take_over(&ENDING).map_err(failed(START))?;
     let probe = Probe { faults: FaultEvents::Ends, page_cache: PageCacheEvents::Added, ..Probe::default() };
     let mut stream = Stream::attach(waiting.pid(), &probe)?;
-    let _restored_when_dropped = exact::begin()?;
+    // Read-ahead brings in pages nobody asked for and fault-around maps those without a fault. Now only pages that were
+    // touched are resident, so that nothing around a fault is mapped along but what other programs have mapped.
+    let _restored_when_dropped = ReadAhead::set(0).map_err(failed(EXACT))?;
+    drop_caches().map_err(failed(EXACT))?;
     let sightings = Mutex::new(Sightings::default());
     let (attached, is_attached) = mpsc::sync_channel(1);
     let pid = waiting.pid();
@@ -101,7 +106,7 @@ pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), 
         is_attached.recv().unwrap_or_else(|_| Err(gone())).map_err(failed(TRACE))?;
         let child = waiting.go().map_err(failed(START))?;
         let mut reader = Reader {
-            spaces: AddressSpaces::new(),
+            spaces: AddressSpaces::default(),
             executed: false,
             sightings: &sightings,
             disks: HashMap::new(),
@@ -154,10 +159,9 @@ impl Reader<'_> {
                     }
                 }
                 // Directories and inodes, as pages of the disk itself. The lookups bring those in.
-                EventKind::PageCached { device, inode, .. } if self.is_disk(*device, *inode) => {}
-                EventKind::PageCached { device, inode, page, pages } if self.executed => {
-                    let range = PageRange::new(*page, PageIndex(page.0 + u64::from(*pages)));
-                    sightings.read_inode(event.time_ns, as_stat_shows((*device, *inode)), range);
+                EventKind::PageCached { file, .. } if self.is_disk(*file) => {}
+                EventKind::PageCached { file, pages } if self.executed => {
+                    sightings.read_inode(event.time_ns, as_stat_shows(*file), *pages);
                 }
                 _ => {}
             }
@@ -166,7 +170,7 @@ impl Reader<'_> {
 
     /// Whether an inode is a block device's own: it lives on a file system without a device (major number 0), and its
     /// number is the device's.
-    fn is_disk(&mut self, device: u64, inode: u64) -> bool {
+    fn is_disk(&mut self, (device, inode): (u64, u64)) -> bool {
         let (major, minor) = (inode >> 20, inode & 0xf_ffff);
         let is_disk = || Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists();
         device >> 20 == 0 && *self.disks.entry((device, inode)).or_insert_with(is_disk)

@@ -43,12 +43,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if summary.total().count == 0 {
         let events = "no samples at all".to_owned();
-        return Err(ImportError::NoPageFaults { path: args.file.clone(), events }.into());
+        return Err(ImportError::NoPageFaults(args.file.clone(), events).into());
     }
     let imported = importer.finish();
     let unsaved = writer.finish((&imported).into(), &imported.facts)?;
     if unsaved > 0 {
-        return Err(TraceFileError::Full { path: args.output.clone() }.into());
+        return Err(TraceFileError::Full(args.output.clone()).into());
     }
     crate::missing::tell_new(&imported.facts);
     if !args.quiet {

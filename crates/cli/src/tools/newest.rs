@@ -32,7 +32,7 @@ pub fn open(named: Option<&Path>) -> Result<TraceFile> {
     while let Some((_, path)) = found.pop() {
         match TraceFile::open(&path) {
             // Other Parquet files may lie beside traces.
-            Err(TraceFileError::NotATrace { .. }) => continue,
+            Err(TraceFileError::NotATrace(..)) => continue,
             Err(error) => return Err(error.into()),
             Ok(file) => {
                 if path != Path::new(USUAL) {

@@ -1,13 +1,14 @@
 //! What to do about an error: the `try:` line below it.
 
-use prepage_bench::{BenchError, SubjectError};
+use prepage_bench::SubjectError;
 use prepage_prefetch::calibrate::CalibrateError;
 use prepage_prefetch::learn::LearnError;
 use prepage_prefetch::measure::MeasureError;
 use prepage_profiles::StoreError;
 use prepage_trace::PerfError;
+use prepage_trace::RecordError;
 use prepage_trace::import::ImportError;
-use prepage_trace::parquet::{RecordingError, TraceFileError};
+use prepage_trace::parquet::TraceFileError;
 
 /// `error` with its causes, and what helps: a context may name its remedy after the line that says what failed, while the
 /// causes follow.
@@ -37,14 +38,11 @@ fn remedy(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
 }
 
 fn fixed_remedy(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
-    if let Some(error) = cause.downcast_ref::<RecordingError>() {
+    if let Some(error) = cause.downcast_ref::<RecordError>() {
         return error.remedy();
     }
     if let Some(error) = cause.downcast_ref::<PerfError>() {
         return error.remedy();
-    }
-    if let Some(BenchError::Exact(_)) = cause.downcast_ref::<BenchError>() {
-        return Some("as root, outside of a container; or without --exact");
     }
     if let Some(error) = cause.downcast_ref::<SubjectError>() {
         return error.remedy();

@@ -21,7 +21,7 @@ use prepage_simulate::memory::{MemoryFaults, Rule};
 use prepage_simulate::model::Model;
 use prepage_simulate::page::Page;
 use prepage_simulate::pages::MOST_PAGES;
-use prepage_simulate::{Contender, CostModel, Input, Options, compare, rows, sweep};
+use prepage_simulate::{Contender, CostModel, Input, Options, compare, rows, sweep, tables};
 use prepage_simulate::{DeviceModel, device as devices};
 
 /// Policies compared unless others are named; first, for all others are compared with it, what Linux does today.
@@ -177,9 +177,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => None,
     };
     let rows = rows(&names, &devices, &results);
+    let policies = tables::policies(&rows, args.runs, args.cost);
     if let Some(path) = &args.html {
         let (title, facts) = (title(args), text::facts(args, &input, &rows));
-        let page = Page { title: &title, facts: &facts, input: &input, rows: &rows, memory: memory.as_ref() };
+        let page = Page {
+            title: &title,
+            facts: &facts,
+            input: &input,
+            rows: &rows,
+            policies: &policies,
+            memory: memory.as_ref(),
+        };
         crate::output::replace(path, |out| page.write(out))?;
         crate::output::tell(path);
         return Ok(ExitCode::SUCCESS);
@@ -187,7 +195,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         json::print(args, &input, &rows, memory.as_ref())?;
     } else {
-        text::print(args, &input, &rows, memory.as_ref())?;
+        text::print(args, &input, &rows, &policies, memory.as_ref())?;
     }
     Ok(ExitCode::SUCCESS)
 }

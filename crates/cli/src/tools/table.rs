@@ -2,7 +2,7 @@
 
 use prepage_core::FaultClass;
 use prepage_display::number::{known, ms, percent};
-pub use prepage_display::terminal::{Table, table};
+pub use prepage_display::table::{Table, table};
 use prepage_trace::Summary;
 
 /// How many faults of each class were recorded, and what they cost.

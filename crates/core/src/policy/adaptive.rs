@@ -1,8 +1,7 @@
 //! FreeBSD's default: detect sequential faults, else read aligned clusters.
 
-use super::aligned::Aligned;
-use super::{Cluster, ClusterPolicy, EntryState, FaultAt, Residency};
-use crate::page::{PageIndex, PageRange};
+use super::{Cluster, EntryState, FaultAt};
+use crate::page::PageRange;
 
 /// Pages by which the window of a sequential reader grows, less one (`VM_FAULT_READ_AHEAD_MIN`).
 const STEP: u32 = 7;
@@ -18,26 +17,22 @@ const FIRST_WINDOW: u32 = 15;
 pub struct Adaptive {
     /// Largest window, in pages ahead.
     pub max: u32,
-    /// What faults out of sequence read.
-    pub cluster: Aligned,
+    /// Pages in the aligned cluster that a fault out of sequence reads, at least 1.
+    pub cluster: u32,
 }
 
-impl ClusterPolicy for Adaptive {
-    fn entry(&self, window: PageRange) -> EntryState {
+impl Adaptive {
+    pub(super) fn entry(window: PageRange) -> EntryState {
         EntryState { next: window.start(), window: FIRST_WINDOW, ..EntryState::default() }
     }
 
-    fn hard(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Cluster {
+    pub(super) fn hard(self, entry: &mut EntryState, fault: &FaultAt) -> Cluster {
         if fault.page != entry.next {
             entry.window = 0;
-            return self.cluster.hard(entry, fault, memory);
+            return Cluster::aligned(fault.page, self.cluster);
         }
         let grown = if entry.window == 0 { STEP } else { entry.window.saturating_add(STEP + 1) };
         entry.window = grown.min(self.max);
         Cluster::around(fault.page, 0, entry.window.into())
-    }
-
-    fn read(&self, entry: &mut EntryState, _: &FaultAt, read: PageRange) {
-        entry.next = PageIndex(read.end().0);
     }
 }

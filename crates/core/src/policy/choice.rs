@@ -4,13 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::adaptive::Adaptive;
-use super::aligned::Aligned;
-use super::around::{Around, ReadAround};
-use super::context::Context;
 use super::linux::{Linux, Mapping};
 use super::predicted::Predicted;
-use super::slurp::Slurp;
-use super::{Cluster, ClusterPolicy, EntryState, FaultAt, Neighbours, Residency};
+use super::{Cluster, EntryState, FaultAt, Holes, Neighbours, Residency, context};
 use crate::page::PageRange;
 
 /// Pages in a cluster of FreeBSD.
@@ -52,20 +48,34 @@ const ALIASES: [&str; 5] = ["random", "fixed87", "aligned16", "readaround32", "f
 /// Its string, as in [`GRAMMAR`], means the same wherever a policy can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// A window of fixed size.
-    Around(Around),
-    /// A window of fixed size that moves at the object's start.
-    ReadAround(ReadAround),
-    /// Aligned clusters.
-    Aligned(Aligned),
+    /// Reads `behind` pages before the faulting one and `ahead` after it.
+    ///
+    /// FreeBSD read 8/7 before it aligned its clusters; 0/0 reads single pages (`none`, MADV_RANDOM), 0/1 is one-block
+    /// lookahead (`obl`; Smith, "Sequentiality and prefetching in database systems", 1978), 0/31 what FreeBSD reads under
+    /// MADV_SEQUENTIAL.
+    Around {
+        /// Pages before.
+        behind: u32,
+        /// Pages after.
+        ahead: u32,
+    },
+    /// Reads so many pages, the faulting one in the middle; at the object's start as many, all from page 0.
+    ///
+    /// Linux's read-around of mapped files, without all that surrounds it (see [`super::linux`]).
+    ReadAround(u32),
+    /// Reads the whole cluster of so many pages that the faulting page lies in; clusters begin at multiples of that in the
+    /// *object*, so that all maps of it agree and neighbours never cut each other short.
+    ///
+    /// Source: FreeBSD, "Revamp the default page clustering strategy that is used by the page fault handler" (2015).
+    Aligned(u32),
     /// FreeBSD's.
     Adaptive(Adaptive),
-    /// prepage's own.
-    Context(Context),
+    /// prepage's own: aligned blocks that heed what is resident around them (`docs/policies.md`).
+    Context,
     /// Linux's.
     Linux(Linux),
-    /// Everything.
-    Slurp(Slurp),
+    /// The first fault reads the whole window of the map entry.
+    Slurp,
     /// A profile's pages.
     Predicted(Predicted),
 }
@@ -94,53 +104,72 @@ pub enum PolicyError {
     },
 }
 
-/// Calls the same method of whichever policy it is.
-macro_rules! each {
-    ($policy:expr, $inner:ident => $result:expr) => {
-        match $policy {
-            Policy::Around($inner) => $result,
-            Policy::ReadAround($inner) => $result,
-            Policy::Aligned($inner) => $result,
-            Policy::Adaptive($inner) => $result,
-            Policy::Context($inner) => $result,
-            Policy::Linux($inner) => $result,
-            Policy::Slurp($inner) => $result,
-            Policy::Predicted($inner) => $result,
-        }
-    };
-}
-
-impl ClusterPolicy for Policy {
-    fn entry(&self, window: PageRange) -> EntryState {
-        each!(self, policy => policy.entry(window))
-    }
-
-    fn opening(&self) -> &[PageRange] {
-        each!(self, policy => policy.opening())
-    }
-
-    fn hard(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Cluster {
-        each!(self, policy => policy.hard(entry, fault, memory))
-    }
-
-    fn soft(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Option<Cluster> {
-        each!(self, policy => policy.soft(entry, fault, memory))
-    }
-
-    fn read(&self, entry: &mut EntryState, fault: &FaultAt, read: PageRange) {
-        each!(self, policy => policy.read(entry, fault, read));
-    }
-
-    fn mapped(&self, entry: &mut EntryState, pages: u64) {
-        each!(self, policy => policy.mapped(entry, pages));
-    }
-
-    fn neighbours(&self) -> Neighbours {
-        each!(self, policy => policy.neighbours())
-    }
-}
-
 impl Policy {
+    /// The memory of an entry that has not faulted yet.
+    pub fn entry(&self, window: PageRange) -> EntryState {
+        match self {
+            Self::Adaptive(_) => Adaptive::entry(window),
+            _ => EntryState::default(),
+        }
+    }
+
+    /// What to read from the first fault of an entry on, in this order and in the background, as far as it lies in the
+    /// entry's window. Most policies: nothing.
+    pub fn opening(&self) -> &[PageRange] {
+        match self {
+            Self::Predicted(predicted) => predicted.opening(),
+            _ => &[],
+        }
+    }
+
+    /// The page is missing: what to read. The fault waits for it.
+    pub fn hard(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Cluster {
+        match self {
+            Self::Around { behind, ahead } => Cluster::around(fault.page, (*behind).into(), (*ahead).into()),
+            Self::ReadAround(pages) => {
+                let pages = u64::from(*pages);
+                let behind = fault.page.0.min(pages / 2);
+                Cluster::around(fault.page, behind, pages - 1 - behind)
+            }
+            Self::Aligned(pages) => Cluster::aligned(fault.page, *pages),
+            Self::Adaptive(adaptive) => adaptive.hard(entry, fault),
+            Self::Context => context::cluster(fault, memory),
+            Self::Linux(linux) => linux.hard(entry, fault),
+            Self::Slurp => Cluster::new(fault.window, Holes::Skip),
+            Self::Predicted(predicted) => predicted.hard(fault),
+        }
+    }
+
+    /// The page was resident and only had to be mapped: what to read in the background.
+    pub fn soft(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Option<Cluster> {
+        match self {
+            Self::Linux(linux) => linux.soft(entry, fault, memory),
+            _ => None,
+        }
+    }
+
+    /// A hard fault read the run `read`, which holds its page.
+    pub fn read(&self, entry: &mut EntryState, read: PageRange) {
+        if let Self::Adaptive(_) = self {
+            entry.next = read.end();
+        }
+    }
+
+    /// A fault mapped `pages` pages, its own and neighbours.
+    pub fn mapped(&self, entry: &mut EntryState, pages: u64) {
+        if let Self::Linux(linux) = self {
+            linux.mapped(entry, pages);
+        }
+    }
+
+    /// Which neighbours faults map.
+    pub fn neighbours(&self) -> Neighbours {
+        match self {
+            Self::Linux(linux) => Neighbours::Block(linux.fault_around.into()),
+            _ => Neighbours::Spiral(4),
+        }
+    }
+
     /// Whether it remembers anything of an entry between faults; if not, its [`EntryState`] need not be kept.
     pub fn remembers(&self) -> bool {
         matches!(self, Self::Adaptive(_) | Self::Linux(_))
@@ -149,9 +178,8 @@ impl Policy {
     /// Whether its clusters have room for the page that was touched.
     pub fn has_pages(&self) -> bool {
         match self {
-            Self::ReadAround(policy) => policy.pages > 0,
-            Self::Aligned(policy) => policy.pages > 0,
-            Self::Adaptive(policy) => policy.cluster.pages > 0,
+            Self::ReadAround(pages) | Self::Aligned(pages) => *pages > 0,
+            Self::Adaptive(policy) => policy.cluster > 0,
             Self::Linux(policy) => policy.fault_around > 0,
             _ => true,
         }
@@ -180,27 +208,27 @@ impl Policy {
             Some(_) => Err(error("it takes no options".to_owned())),
         };
         match name {
-            "none" | "random" => alone(Self::Around(Around { behind: 0, ahead: 0 })),
-            "fixed87" => alone(Self::Around(Around { behind: 8, ahead: 7 })),
-            "obl" => alone(Self::Around(Around { behind: 0, ahead: 1 })),
-            "aligned16" => alone(Self::Aligned(Aligned { pages: CLUSTER_PAGES })),
-            "readaround32" => alone(Self::ReadAround(ReadAround { pages: READ_AHEAD_PAGES })),
-            "context" => alone(Self::Context(Context)),
-            "slurp" => alone(Self::Slurp(Slurp)),
+            "none" | "random" => alone(Self::Around { behind: 0, ahead: 0 }),
+            "fixed87" => alone(Self::Around { behind: 8, ahead: 7 }),
+            "obl" => alone(Self::Around { behind: 0, ahead: 1 }),
+            "aligned16" => alone(Self::Aligned(CLUSTER_PAGES)),
+            "readaround32" => alone(Self::ReadAround(READ_AHEAD_PAGES)),
+            "context" => alone(Self::Context),
+            "slurp" => alone(Self::Slurp),
             "around" => {
                 let (behind, ahead) =
                     required()?.split_once(':').ok_or_else(|| error("it takes two numbers".to_owned()))?;
-                Ok(Self::Around(Around { behind: pages(behind, 0)?, ahead: pages(ahead, 0)? }))
+                Ok(Self::Around { behind: pages(behind, 0)?, ahead: pages(ahead, 0)? })
             }
-            "aligned" => Ok(Self::Aligned(Aligned { pages: pages(required()?, 1)? })),
-            "readaround" => Ok(Self::ReadAround(ReadAround { pages: pages(required()?, 1)? })),
-            "sequential" => Ok(Self::Around(sequential(optional(0, most_ahead)?))),
+            "aligned" => Ok(Self::Aligned(pages(required()?, 1)?)),
+            "readaround" => Ok(Self::ReadAround(pages(required()?, 1)?)),
+            "sequential" => Ok(Self::Around { behind: 0, ahead: optional(0, most_ahead)? }),
             "adaptive" | "freebsd" => {
-                let mut adaptive = Adaptive { max: most_ahead, cluster: Aligned { pages: CLUSTER_PAGES } };
+                let mut adaptive = Adaptive { max: most_ahead, cluster: CLUSTER_PAGES };
                 for option in options.into_iter().flat_map(|options| options.split(',')) {
                     match option.split_once('=') {
                         Some(("max", value)) => adaptive.max = pages(value, 0)?,
-                        Some(("cluster", value)) => adaptive.cluster.pages = pages(value, 1)?,
+                        Some(("cluster", value)) => adaptive.cluster = pages(value, 1)?,
                         _ => return Err(error(format!("`{option}` is not one of its options"))),
                     }
                 }
@@ -228,10 +256,7 @@ impl Policy {
                 }
                 Ok(Self::Linux(linux))
             }
-            "predicted" => {
-                let others = Aligned { pages: optional(1, CLUSTER_PAGES)? };
-                Ok(Self::Predicted(Predicted::new(&[], others)))
-            }
+            "predicted" => Ok(Self::Predicted(Predicted::new(&[], optional(1, CLUSTER_PAGES)?))),
             _ => Err(PolicyError::Unknown { name: name.to_owned(), nearest: nearest(name) }),
         }
     }
@@ -248,15 +273,13 @@ impl FromStr for Policy {
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Around(Around { behind: 0, ahead: 0 }) => f.write_str("none"),
-            Self::Around(Around { behind: 0, ahead: 1 }) => f.write_str("obl"),
-            Self::Around(Around { behind: 0, ahead }) => write!(f, "sequential:{ahead}"),
-            Self::Around(Around { behind, ahead }) => write!(f, "around:{behind}:{ahead}"),
-            Self::ReadAround(ReadAround { pages }) => write!(f, "readaround:{pages}"),
-            Self::Aligned(Aligned { pages }) => write!(f, "aligned:{pages}"),
-            Self::Adaptive(Adaptive { max, cluster }) => {
-                write!(f, "adaptive:max={max},cluster={}", cluster.pages)
-            }
+            Self::Around { behind: 0, ahead: 0 } => f.write_str("none"),
+            Self::Around { behind: 0, ahead: 1 } => f.write_str("obl"),
+            Self::Around { behind: 0, ahead } => write!(f, "sequential:{ahead}"),
+            Self::Around { behind, ahead } => write!(f, "around:{behind}:{ahead}"),
+            Self::ReadAround(pages) => write!(f, "readaround:{pages}"),
+            Self::Aligned(pages) => write!(f, "aligned:{pages}"),
+            Self::Adaptive(Adaptive { max, cluster }) => write!(f, "adaptive:max={max},cluster={cluster}"),
             Self::Linux(Linux { read_ahead, mapping, fault_around }) => {
                 let name = match mapping {
                     Mapping::Own => "linux",
@@ -265,15 +288,11 @@ impl fmt::Display for Policy {
                 };
                 write!(f, "{name}:ra={read_ahead},map={fault_around}")
             }
-            Self::Context(Context) => f.write_str("context"),
-            Self::Slurp(Slurp) => f.write_str("slurp"),
-            Self::Predicted(predicted) => write!(f, "predicted:{}", predicted.others.pages),
+            Self::Context => f.write_str("context"),
+            Self::Slurp => f.write_str("slurp"),
+            Self::Predicted(predicted) => write!(f, "predicted:{}", predicted.others),
         }
     }
-}
-
-fn sequential(ahead: u32) -> Around {
-    Around { behind: 0, ahead }
 }
 
 /// The line of [`GRAMMAR`] that says how the policy `name` is written.

@@ -14,7 +14,7 @@ pub struct Cluster {
     pub before_object: u64,
     /// What to do at pages of the range that are resident already.
     pub holes: Holes,
-    /// A page to mark: the first fault on it, once it is resident, asks [`super::ClusterPolicy::soft`].
+    /// A page to mark: the first fault on it, once it is resident, asks [`super::Policy::soft`].
     pub mark: Option<PageIndex>,
     /// Pages from that on that share the mark, because they come in as one large folio.
     pub mark_pages: u64,
@@ -41,6 +41,12 @@ impl Cluster {
         let end = PageIndex(page.0.saturating_add(ahead).saturating_add(1));
         let before_object = behind.saturating_sub(page.0);
         Self { before_object, ..Self::new(PageRange::new(start, end), Holes::Stop) }
+    }
+
+    /// The one of the aligned clusters of `pages` pages that holds `page`, in one I/O.
+    pub fn aligned(page: PageIndex, pages: u32) -> Self {
+        let behind = page.0 % u64::from(pages);
+        Self::around(page, behind, u64::from(pages) - 1 - behind)
     }
 
     /// The pages of the cluster that lie in the fault's window.

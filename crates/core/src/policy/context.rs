@@ -1,6 +1,6 @@
 //! prepage's own: aligned clusters that heed what lies around them.
 
-use super::{Cluster, ClusterPolicy, EntryState, FaultAt, Residency};
+use super::{Cluster, FaultAt, Residency};
 use crate::page::{PageIndex, PageRange};
 
 /// Pages in a block.
@@ -17,16 +17,6 @@ const STREAM_AT_START_MAX: u64 = 256;
 
 /// Resident pages before the fault that make it a stream, where it does not start a block.
 const STREAM_MIN: u64 = 8;
-
-/// Reads the aligned block around the fault, a little less behind and a little more ahead according to which of the
-/// blocks beside it are resident and how much of the surroundings is; and where the pages before the fault are resident
-/// and the next block is not, it takes the fault for a stream and reads as far ahead as memory reaches back.
-///
-/// It remembers nothing: all it goes by is what is resident, so any number of streams in one entry are distinguished, and
-/// entries of one object help each other. The numbers were fitted to some of the recorded traces and tried on others;
-/// `docs/policies.md` has both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Context;
 
 /// How far a read goes from its fault, in pages.
 #[derive(Clone, Copy, Debug)]
@@ -52,28 +42,33 @@ const REACH: [[[Reach; 2]; 2]; 3] = [
     [[reach(2, 12), reach(10, 0)], [reach(8, 10), reach(15, 0)]],
 ];
 
-impl ClusterPolicy for Context {
-    fn hard(&self, _: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Cluster {
-        let page = fault.page.0;
-        let window = fault.window;
-        let start = (page - page % BLOCK).max(window.start().0);
-        let end = (page - page % BLOCK + BLOCK).min(window.end().0);
-        let before = start > window.start().0 && memory.is_resident(PageIndex(start - 1));
-        let after = end == window.end().0 || memory.is_resident(PageIndex(end));
-        if !after && let Some(ahead) = stream(fault, page == start, memory) {
-            // To the end of a block, so that the next fault of the stream begins one.
-            let last = end.max(page + ahead);
-            return read(page, page, if last - last % BLOCK > page { last - last % BLOCK } else { last });
-        }
-        let near = PageRange::new(
-            PageIndex(start.saturating_sub(SURROUNDINGS).max(window.start().0)),
-            PageIndex((end + SURROUNDINGS).min(window.end().0)),
-        );
-        let percent = 100 * memory.resident_in(near) / near.len();
-        let level = usize::from(percent >= 30) + usize::from(percent >= 60);
-        let reach = REACH[level][usize::from(before)][usize::from(after)];
-        read(page, start.max(page.saturating_sub(reach.behind)), end.max(page + reach.ahead))
+/// Reads the aligned block around the fault, a little less behind and a little more ahead according to which of the
+/// blocks beside it are resident and how much of the surroundings is; and where the pages before the fault are resident
+/// and the next block is not, it takes the fault for a stream and reads as far ahead as memory reaches back.
+///
+/// It remembers nothing: all it goes by is what is resident, so any number of streams in one entry are distinguished, and
+/// entries of one object help each other. The numbers were fitted to some of the recorded traces and tried on others;
+/// `docs/policies.md` has both.
+pub(super) fn cluster(fault: &FaultAt, memory: &impl Residency) -> Cluster {
+    let page = fault.page.0;
+    let window = fault.window;
+    let start = (page - page % BLOCK).max(window.start().0);
+    let end = (page - page % BLOCK + BLOCK).min(window.end().0);
+    let before = start > window.start().0 && memory.is_resident(PageIndex(start - 1));
+    let after = end == window.end().0 || memory.is_resident(PageIndex(end));
+    if !after && let Some(ahead) = stream(fault, page == start, memory) {
+        // To the end of a block, so that the next fault of the stream begins one.
+        let last = end.max(page + ahead);
+        return read(page, page, if last - last % BLOCK > page { last - last % BLOCK } else { last });
     }
+    let near = PageRange::new(
+        PageIndex(start.saturating_sub(SURROUNDINGS).max(window.start().0)),
+        PageIndex((end + SURROUNDINGS).min(window.end().0)),
+    );
+    let percent = 100 * memory.resident_in(near) / near.len();
+    let level = usize::from(percent >= 30) + usize::from(percent >= 60);
+    let reach = REACH[level][usize::from(before)][usize::from(after)];
+    read(page, start.max(page.saturating_sub(reach.behind)), end.max(page + reach.ahead))
 }
 
 /// How far ahead to read, if the fault at `fault` continues a run of resident pages.
@@ -112,7 +107,7 @@ mod tests {
         let window = PageRange::new(PageIndex(0), PageIndex(4096));
         let fault = FaultAt { page: PageIndex(page), window };
         let memory = Resident(resident.collect());
-        let run = Context.hard(&mut EntryState::default(), &fault, &memory).clip(&fault, &memory);
+        let run = cluster(&fault, &memory).clip(&fault, &memory);
         (run.start().0, run.end().0)
     }
 

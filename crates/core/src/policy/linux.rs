@@ -1,6 +1,6 @@
 //! What Linux does for mapped files, read-ahead, read-around and fault-around together.
 
-use super::{Cluster, ClusterPolicy, EntryState, FaultAt, Holes, Neighbours, Residency};
+use super::{Cluster, EntryState, FaultAt, Holes, Residency};
 use crate::page::{PageIndex, PageRange};
 
 /// Net misses after which Linux stops to read around (`MMAP_LOTSAMISS`).
@@ -39,8 +39,8 @@ pub enum Mapping {
     Exec,
 }
 
-impl ClusterPolicy for Linux {
-    fn hard(&self, entry: &mut EntryState, fault: &FaultAt, _: &impl Residency) -> Cluster {
+impl Linux {
+    pub(super) fn hard(&self, entry: &mut EntryState, fault: &FaultAt) -> Cluster {
         let pages = u64::from(self.read_ahead);
         if pages == 0 {
             return Cluster::around(fault.page, 0, 0);
@@ -62,7 +62,12 @@ impl ClusterPolicy for Linux {
         window(entry)
     }
 
-    fn soft(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Option<Cluster> {
+    pub(super) fn soft(
+        &self,
+        entry: &mut EntryState,
+        fault: &FaultAt,
+        memory: &impl Residency,
+    ) -> Option<Cluster> {
         if self.fault_around == 1 {
             entry.misses = entry.misses.saturating_sub(1);
         }
@@ -91,7 +96,7 @@ impl ClusterPolicy for Linux {
         Some(Cluster { mark_pages: if alone { 1 } else { first.len() }, ..window(entry) })
     }
 
-    fn mapped(&self, entry: &mut EntryState, pages: u64) {
+    pub(super) fn mapped(&self, entry: &mut EntryState, pages: u64) {
         // Without fault-around a miss stays one when its own page gets mapped; `soft` counts the hits.
         if self.fault_around == 1 {
             return;
@@ -99,12 +104,6 @@ impl ClusterPolicy for Linux {
         entry.misses = entry.misses.saturating_sub(pages.min(MOST_MISSES.into()) as u32);
     }
 
-    fn neighbours(&self) -> Neighbours {
-        Neighbours::Block(self.fault_around.into())
-    }
-}
-
-impl Linux {
     /// Each read in the background uses larger folios than the one before, and ends where one of them does.
     fn round_to_folios(&self, entry: &mut EntryState) {
         entry.order += 2;
@@ -195,8 +194,8 @@ mod tests {
     /// What a fault at `page`, in the marked `folio` of pages resident up to `resident`, reads after a fault at page 0.
     fn reads_on(page: u64, folio: PageRange, resident: u64) -> Option<Cluster> {
         let window = range(0, 4096);
-        let mut entry = LINUX.entry(window);
-        LINUX.hard(&mut entry, &FaultAt { page: PageIndex(0), window }, &Memory { resident: 0, folio });
+        let mut entry = EntryState::default();
+        LINUX.hard(&mut entry, &FaultAt { page: PageIndex(0), window });
         LINUX.soft(&mut entry, &FaultAt { page: PageIndex(page), window }, &Memory { resident, folio })
     }
 
@@ -223,7 +222,7 @@ mod tests {
         let window = range(0, 64);
         let memory = Memory { resident: 32, folio: range(0, 1) };
         assert_eq!(
-            LINUX.soft(&mut LINUX.entry(window), &FaultAt { page: PageIndex(0), window }, &memory),
+            LINUX.soft(&mut EntryState::default(), &FaultAt { page: PageIndex(0), window }, &memory),
             None
         );
     }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::aligned::Aligned;
-use super::{Cluster, ClusterPolicy, EntryState, FaultAt, Holes, Residency};
+use super::{Cluster, FaultAt, Holes};
 use crate::page::PageRange;
 use crate::profile::Extent;
 
@@ -15,13 +14,13 @@ pub struct Predicted {
     opening: Arc<[PageRange]>,
     /// The same runs by position.
     sorted: Arc<[PageRange]>,
-    /// For what is not predicted.
-    pub others: Aligned,
+    /// Pages in the aligned cluster that a fault on a page not predicted reads, at least 1.
+    pub others: u32,
 }
 
 impl Predicted {
     /// Predicts the pages of `extents`, which lie apart from one another.
-    pub fn new(extents: &[Extent], others: Aligned) -> Self {
+    pub fn new(extents: &[Extent], others: u32) -> Self {
         let mut by_rank: Vec<&Extent> = extents.iter().collect();
         by_rank.sort_by_key(|extent| (extent.rank, extent.range));
         let opening: Arc<[PageRange]> = by_rank.iter().map(|extent| extent.range).collect();
@@ -29,18 +28,16 @@ impl Predicted {
         sorted.sort_unstable();
         Self { opening, sorted: sorted.into(), others }
     }
-}
 
-impl ClusterPolicy for Predicted {
-    fn opening(&self) -> &[PageRange] {
+    pub(super) fn opening(&self) -> &[PageRange] {
         &self.opening
     }
 
-    fn hard(&self, entry: &mut EntryState, fault: &FaultAt, memory: &impl Residency) -> Cluster {
+    pub(super) fn hard(&self, fault: &FaultAt) -> Cluster {
         let after = self.sorted.partition_point(|run| run.start() <= fault.page);
         match after.checked_sub(1).map(|at| self.sorted[at]) {
             Some(run) if run.contains(fault.page) => Cluster::new(run, Holes::Stop),
-            _ => self.others.hard(entry, fault, memory),
+            _ => Cluster::aligned(fault.page, self.others),
         }
     }
 }

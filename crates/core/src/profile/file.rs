@@ -42,12 +42,9 @@ pub enum ProfileFileError {
     /// The magic is missing.
     #[error("not a prepage profile (it does not start with the profile magic)")]
     Foreign,
-    /// Another version of the format.
-    #[error("profile format version {found}, this prepage reads version {FORMAT_VERSION}")]
-    Version {
-        /// The version in the file.
-        found: u32,
-    },
+    /// The file has this other version of the format.
+    #[error("profile format version {0}, this prepage reads version {FORMAT_VERSION}")]
+    Version(u32),
     /// Fewer or more bytes than the header promises.
     #[error(
         "profile is {found_bytes} bytes long, its header promises {promised_bytes}: it was cut off or overwritten"
@@ -139,7 +136,7 @@ pub fn encoded_bytes(bytes: &[u8]) -> Result<u64, ProfileFileError> {
     }
     let found = u32_at(bytes, 8);
     if found != FORMAT_VERSION {
-        return Err(ProfileFileError::Version { found });
+        return Err(ProfileFileError::Version(found));
     }
     let promised = u64::from_le_bytes(bytes[16..24].try_into().expect("eight bytes"));
     let total = promised.saturating_add(HEADER_BYTES as u64);

@@ -21,15 +21,16 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(
         let names = batch.names;
         for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, names)) {
             for id in fault.object.into_iter().chain(fault.code) {
-                objects.entry(id).or_insert_with(|| names.object(id));
+                objects.entry(id).or_insert_with(|| names.objects.get(id.0));
             }
             let text = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
             let object = fault.object.map(|id| &objects[&id]);
             let inode = object.and_then(|object| object.inode);
-            let thread = threads.entry(fault.thread).or_insert_with(|| names.thread(fault.thread));
+            let thread = threads.entry(fault.thread).or_insert_with(|| names.threads.get(fault.thread.0));
             let code = fault.code.map(|id| objects[&id].path.as_str());
             let stack = fault.stack.map(|id| {
-                let text = || stack_text(&names.stack(id), |id| names.object(id).path);
+                let text =
+                    || stack_text(&names.stacks.get(id.index() as u32), |id| names.objects.get(id.0).path);
                 stacks.entry(id).or_insert_with(text).as_str()
             });
             rows.write_record([

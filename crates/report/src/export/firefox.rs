@@ -36,7 +36,7 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<V
         Ok(())
     })?;
     faults.sort_by_key(|fault| fault.start_ns);
-    let (objects, threads, stacks) = (names.objects(), names.threads(), names.stacks());
+    let (objects, threads, stacks) = (names.objects.all(), names.threads.all(), names.stacks.all());
     let places = stacks.iter().flat_map(|stack| stack.places.iter().copied());
     let symbols = Symbols::of(&objects, places.chain(faults.iter().map(Fault::code_place)));
 

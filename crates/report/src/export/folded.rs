@@ -32,7 +32,7 @@ pub fn write(
             };
         }
     })?;
-    let (objects, threads, stacks) = (names.objects(), names.threads(), names.stacks());
+    let (objects, threads, stacks) = (names.objects.all(), names.threads.all(), names.stacks.all());
     let places = |key: &Key| match key.1 {
         Ok(id) => stacks[id.index()].places.clone(),
         Err(place) => vec![place],

@@ -49,11 +49,12 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(
         for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, batch.names)) {
             let track = match trace.tracks.get(&fault.thread) {
                 Some(&track) => track,
-                None => trace.thread(fault.thread, &batch.names.thread(fault.thread))?,
+                None => trace.thread(fault.thread, &batch.names.threads.get(fault.thread.0))?,
             };
             let object = fault.object.map_or(0, |id| u64::from(id.0) + 1);
             if trace.objects.insert(object) {
-                let path = fault.object.map_or_else(|| UNKNOWN.to_owned(), |id| batch.names.object(id).path);
+                let path =
+                    fault.object.map_or_else(|| UNKNOWN.to_owned(), |id| batch.names.objects.get(id.0).path);
                 trace.object(object, &path)?;
             }
             trace.fault(fault, track, object)?;

@@ -3,7 +3,8 @@
 use std::io;
 
 use prepage_core::FaultClass;
-use prepage_display::html::{Document, Heading};
+use prepage_display::html::Document;
+use prepage_display::table::{Cell, Table, table};
 
 use crate::by::By;
 use crate::column::Column;
@@ -80,23 +81,7 @@ fn grouped(
     if groups.rows.is_empty() {
         return Ok(());
     }
-    let labels = by.labels();
-    let label_heading = |label: &&str| match *label {
-        "pid" | "tid" => Heading::number(*label),
-        label => Heading::text(label.replace('_', " ")),
-    };
-    let figure_headings = columns.iter().map(|column| Heading::number(column.heading()));
-    let headings: Vec<Heading> = labels.iter().map(label_heading).chain(figure_headings).collect();
-    let tsc_hz = report.facts.tsc_hz;
-    let figure = |costs, column: &Column| column.text(costs, &groups.total, tsc_hz).into();
-    let rows = groups.rows.iter().map(|row| {
-        let labels = row.labels.iter().map(|label| label.to_string().into());
-        labels.chain(columns.iter().map(|column| figure(&row.costs, column))).collect()
-    });
-    let empty = std::iter::repeat_n("".into(), labels.len() - 1);
-    let figures = columns.iter().map(|column| figure(&groups.total, column));
-    let total = std::iter::once("all".into()).chain(empty).chain(figures).collect();
-    document.table(caption, &headings, rows, Some(total), groups.left_out)
+    document.table(caption, &groups.table(columns, report.facts.tsc_hz))
 }
 
 fn slowest(report: &Report, document: &mut Document<'_>) -> io::Result<()> {
@@ -104,13 +89,10 @@ fn slowest(report: &Report, document: &mut Document<'_>) -> io::Result<()> {
         return Ok(());
     }
     let headings = ["cost µs", "at ms", "class", "comm", "pid", "tid", "file", "page", "address"];
-    let headings = headings.map(|text| match text {
-        "class" | "comm" | "file" => Heading::text(text),
-        _ => Heading::number(text),
-    });
-    let rows = report.slowest.iter().map(|fault| {
+    let mut table = table(&headings, &[0, 1, 4, 5, 7, 8]);
+    for fault in &report.slowest {
         let thread = &report.thread_table[fault.thread.0 as usize];
-        vec![
+        table.add_row::<Cell>([
             fault.cost_ns.map_or_else(String::new, |ns| format!("{:.2}", ns as f64 / 1e3)).into(),
             format!("{:.3}", fault.start_ns as f64 / 1e6).into(),
             fault.class.name().into(),
@@ -120,9 +102,9 @@ fn slowest(report: &Report, document: &mut Document<'_>) -> io::Result<()> {
             report.path(fault.object).into(),
             fault.page.map_or_else(String::new, |page| page.to_string()).into(),
             format!("{:#x}", fault.address).into(),
-        ]
-    });
-    document.table("The faults that cost most", &headings, rows, None, 0)
+        ]);
+    }
+    document.table("The faults that cost most", &table)
 }
 
 fn losses(report: &Report, document: &mut Document<'_>) -> io::Result<()> {
@@ -130,7 +112,8 @@ fn losses(report: &Report, document: &mut Document<'_>) -> io::Result<()> {
     if lost.is_empty() {
         return Ok(());
     }
-    let headings = ["second", "records lost"].map(Heading::number);
-    let rows = lost.iter().take(TOP).map(|&(second, records)| vec![second.into(), records.into()]);
-    document.table("Losses by second", &headings, rows, None, lost.len().saturating_sub(TOP))
+    let rows = lost.iter().take(TOP).map(|&(second, records)| vec![second.into(), records.into()]).collect();
+    let left_out = lost.len().saturating_sub(TOP);
+    let table = Table { rows, left_out, ..table(&["second", "records lost"], &[0, 1]) };
+    document.table("Losses by second", &table)
 }

@@ -90,5 +90,5 @@ fn advice_reaches_the_entries_of_the_file_it_names() {
 fn a_trace_without_touches_of_files_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = written(&dir, &trace(&[]));
-    assert!(matches!(Input::read_trace(&path), Err(InputError::Empty { .. })));
+    assert!(matches!(Input::read_trace(&path), Err(InputError::Empty(..))));
 }

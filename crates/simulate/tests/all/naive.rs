@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use prepage_core::policy::{ClusterPolicy, FaultAt, NothingResident, Policy};
+use prepage_core::policy::{FaultAt, NothingResident, Policy};
 use prepage_core::{PageIndex, PageRange};
 use prepage_simulate::{Replay, Touch};
 use proptest::prelude::*;

@@ -80,7 +80,7 @@ pub(super) fn kinds(path: &Path, file: &PerfFile) -> Result<Vec<Option<Kind>>, I
     let kinds: Vec<Option<Kind>> = events.iter().map(kind).collect();
     if kinds.iter().all(Option::is_none) {
         let names: Vec<String> = events.iter().map(|event| event_name(event, None)).collect();
-        return Err(ImportError::NoPageFaults { path: path.to_owned(), events: names.join(", ") });
+        return Err(ImportError::NoPageFaults(path.to_owned(), names.join(", ")));
     }
     let needed = [
         (SampleFormat::ADDR, "addresses (perf record -d)"),
@@ -90,7 +90,7 @@ pub(super) fn kinds(path: &Path, file: &PerfFile) -> Result<Vec<Option<Kind>>, I
     for (event, _) in events.iter().zip(&kinds).filter(|(_, kind)| kind.is_some()) {
         for (format, lacking) in needed {
             if !event.attr.sample_format.contains(format) {
-                return Err(ImportError::Lacking { path: path.to_owned(), lacking });
+                return Err(ImportError::Lacking(path.to_owned(), lacking));
             }
         }
     }

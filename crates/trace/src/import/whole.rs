@@ -24,10 +24,10 @@ const SIMPLEPERF: u64 = 128;
 
 /// Checks that `file` has all its header speaks of.
 pub(super) fn check(path: &Path, file: &File) -> Result<(), ImportError> {
-    let io = |source| ImportError::Io { path: path.to_owned(), source };
+    let io = |source| ImportError::Io(path.to_owned(), source);
     let metadata = file.metadata().map_err(io)?;
     if !metadata.is_file() {
-        return Err(ImportError::NotPerfData { path: path.to_owned() });
+        return Err(ImportError::NotPerfData(path.to_owned()));
     }
     let len_bytes = metadata.len();
     let truncated = |needed_bytes| ImportError::Truncated { path: path.to_owned(), len_bytes, needed_bytes };
@@ -42,7 +42,7 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(), ImportError> {
         {
             return Err(truncated(HEADER_BYTES));
         }
-        _ => return Err(ImportError::NotPerfData { path: path.to_owned() }),
+        _ => return Err(ImportError::NotPerfData(path.to_owned())),
     };
     let mut header = [0; HEADER_BYTES as usize];
     let whole_header = read(file, &mut header, 0).map_err(io)?;
@@ -51,7 +51,7 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(), ImportError> {
         if swap { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
     };
     if len_bytes >= PIPE_HEADER_BYTES && word(1) == PIPE_HEADER_BYTES {
-        return Err(ImportError::Pipe { path: path.to_owned() });
+        return Err(ImportError::Pipe(path.to_owned()));
     }
     if !whole_header {
         return Err(truncated(HEADER_BYTES));
@@ -63,7 +63,7 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(), ImportError> {
     let table_end = data_end.saturating_add(16 * features);
     needed_bytes = needed_bytes.max(table_end);
     if word(DATA_SECTION + 1) == 0 && len_bytes > data_end {
-        return Err(ImportError::Unfinished { path: path.to_owned() });
+        return Err(ImportError::Unfinished(path.to_owned()));
     }
     if needed_bytes > len_bytes {
         return Err(truncated(needed_bytes));
@@ -148,14 +148,8 @@ impl Numbers<'_> {
 
 /// Reads as much of `bytes` as there is; whether it was all.
 fn read(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match file.read_at(&mut bytes[filled..], at + filled as u64) {
-            Ok(0) => return Ok(false),
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+    match file.read_exact_at(bytes, at) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| true),
     }
-    Ok(true)
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 
-use prepage_core::{PAGE_SIZE, PageIndex};
+use prepage_core::{FilePages, PAGE_SIZE, PageIndex};
 use prepage_sys::inode::{Mounted, open_inode};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
@@ -17,13 +17,8 @@ pub(super) type Inode = (u64, u64);
 pub(super) struct File {
     pub(super) known: Known,
     pub(super) pages: HashMap<u64, Page>,
-    pub(super) read_in: u64,
-    pub(super) by_read: u64,
-    pub(super) untouched: u64,
-    pub(super) mapped_nearby: u64,
-    pub(super) forgotten: u64,
-    pub(super) waits: u64,
-    pub(super) wait_ns: u64,
+    /// Without the file's name.
+    pub(super) counts: FilePages,
     /// When pages were added last.
     pub(super) added_ns: u64,
 }
@@ -53,8 +48,8 @@ impl File {
     pub(super) fn give_up(&mut self, page: &Page) {
         match page {
             Page { touched: true, .. } => {}
-            Page { mapped: true, .. } => self.mapped_nearby += 1,
-            Page { .. } => self.untouched += 1,
+            Page { mapped: true, .. } => self.counts.pages_mapped_nearby += 1,
+            Page { .. } => self.counts.pages_untouched += 1,
         }
     }
 }

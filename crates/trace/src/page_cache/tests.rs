@@ -27,8 +27,8 @@ fn facts(events: Vec<(u64, u32, EventKind)>) -> PageCacheFacts {
     watch.into_facts(|inode| (inode == FILE).then(|| "/f".into()))
 }
 
-fn added(page: u64, pages: u32) -> EventKind {
-    EventKind::PageCached { device: FILE.0, inode: FILE.1, page: PageIndex(page), pages }
+fn added(page: u64, count: u64) -> EventKind {
+    EventKind::PageCached { file: FILE, pages: pages(page, page + count) }
 }
 
 fn pages(start: u64, end: u64) -> PageRange {
@@ -36,7 +36,7 @@ fn pages(start: u64, end: u64) -> PageRange {
 }
 
 fn read(start: u64, end: u64) -> EventKind {
-    EventKind::PagesRead { device: FILE.0, inode: FILE.1, pages: pages(start, end) }
+    EventKind::PagesRead { file: FILE, pages: pages(start, end) }
 }
 
 fn begin(page: u64) -> EventKind {
@@ -53,7 +53,7 @@ fn asleep() -> EventKind {
 
 #[test]
 fn pages_are_touched_by_faults_and_reads_and_mapped_by_faults_nearby() {
-    let mapped = EventKind::PagesMapped { device: FILE.0, inode: FILE.1, pages: pages(0, 6) };
+    let mapped = EventKind::PagesMapped { file: FILE, pages: pages(0, 6) };
     let facts = facts(vec![
         (1, 1, begin(0)),
         (2, 1, added(0, 16)),
@@ -97,16 +97,10 @@ fn a_day_of_reading_is_watched_in_bounded_memory() {
     for file in 0..files {
         let tid = 1 + file as u32;
         apply(file, tid, file, |inode| EventKind::PageCached {
-            device: 1 << 20,
-            inode,
-            page: PageIndex(0),
-            pages: PAGES as u32,
+            file: (1 << 20, inode),
+            pages: pages(0, PAGES),
         });
-        apply(file, tid, file, |inode| EventKind::PagesRead {
-            device: 1 << 20,
-            inode,
-            pages: PageRange::new(PageIndex(0), PageIndex(1)),
-        });
+        apply(file, tid, file, |inode| EventKind::PagesRead { file: (1 << 20, inode), pages: pages(0, 1) });
     }
     assert!(watch.pages <= PAGES_MAX && watch.pages > PAGES_MAX / 2, "{}", watch.pages);
     assert_eq!(watch.pages, watch.files.values().map(|file| file.pages.len()).sum::<usize>());

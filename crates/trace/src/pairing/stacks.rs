@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn equal_stacks_have_one_number() {
-        let (mut stacks, spaces) = (Stacks::default(), AddressSpaces::new());
+        let (mut stacks, spaces) = (Stacks::default(), AddressSpaces::default());
         let mut number = |calls: &[u64]| stacks.number(1, calls, &spaces).index();
         assert_eq!([number(&[1, 2]), number(&[1, 3]), number(&[]), number(&[1, 2])], [0, 1, 2, 0]);
         assert_eq!(stacks.all()[1].places[1], CodePlace { object: None, offset: 3 });

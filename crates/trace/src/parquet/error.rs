@@ -11,72 +11,33 @@ use super::FORMAT_VERSION;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceFileError {
-    /// A system call failed.
-    #[error("{}: cannot {action}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What was tried.
-        action: &'static str,
-        /// The kernel's reason.
-        source: io::Error,
-    },
+    /// A system call failed: the file, what was tried, and the kernel's reason.
+    #[error("{}: cannot {}", .0.display(), .1)]
+    Io(PathBuf, &'static str, #[source] io::Error),
     /// The disk has no room for more. What was written before is still readable once the writer is finished.
-    #[error("{}: the disk is full", path.display())]
-    Full {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: the disk is full", .0.display())]
+    Full(PathBuf),
     /// Another process writes a trace of this name.
-    #[error("{}: another recording is being written to it", path.display())]
-    Busy {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: another recording is being written to it", .0.display())]
+    Busy(PathBuf),
     /// The file begins as a Parquet file does and does not end as one.
-    #[error("{}: cut short", path.display())]
-    Truncated {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file is something else.
-    #[error("{}: not a prepage trace ({reason})", path.display())]
-    NotATrace {
-        /// The file.
-        path: PathBuf,
-        /// How that shows.
-        reason: &'static str,
-    },
-    /// A later prepage wrote it.
-    #[error("{}: trace format {found}; this prepage reads formats up to {FORMAT_VERSION}", path.display())]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-    },
-    /// A column is missing or of another type.
-    #[error("{}: column {column} is missing or has another type", path.display())]
-    Column {
-        /// The file.
-        path: PathBuf,
-        /// The column.
-        column: &'static str,
-    },
+    #[error("{}: cut short", .0.display())]
+    Truncated(PathBuf),
+    /// The file is something else, which shows so.
+    #[error("{}: not a prepage trace ({})", .0.display(), .1)]
+    NotATrace(PathBuf, &'static str),
+    /// A later prepage wrote the file, in a format of this version.
+    #[error("{}: trace format {}; this prepage reads formats up to {FORMAT_VERSION}", .0.display(), .1)]
+    Newer(PathBuf, u32),
+    /// This column is missing or of another type.
+    #[error("{}: column {} is missing or has another type", .0.display(), .1)]
+    Column(PathBuf, &'static str),
     /// The file's checksum is wrong.
-    #[error("{}: damaged (its checksum is wrong)", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: damaged (its checksum is wrong)", .0.display())]
+    Damaged(PathBuf),
     /// The contents contradict themselves.
-    #[error("{}: not readable", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// How that shows.
-        source: ParquetError,
-    },
+    #[error("{}: not readable", .0.display())]
+    Unreadable(PathBuf, #[source] ParquetError),
 }
 
 impl TraceFileError {
@@ -84,27 +45,27 @@ impl TraceFileError {
     pub fn remedy(&self) -> &'static str {
         match self {
             // Only what is read is opened; what is written is made.
-            Self::Io { action: "open", source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            Self::Io(_, "open", source) if source.kind() == io::ErrorKind::NotFound => {
                 "prepage record -- CMD, or name the trace"
             }
-            Self::Io { action: "open", .. } => "the path of a trace that you may read",
-            Self::Io { .. } => "another file with -o",
-            Self::Full { .. } => "free some space, or another disk with -o",
-            Self::Busy { .. } => "wait until it has ended, or another file with -o",
-            Self::Truncated { .. } | Self::Damaged { .. } | Self::Unreadable { .. } => {
+            Self::Io(_, "open", _) => "the path of a trace that you may read",
+            Self::Io(..) => "another file with -o",
+            Self::Full(..) => "free some space, or another disk with -o",
+            Self::Busy(..) => "wait until it has ended, or another file with -o",
+            Self::Truncated(..) | Self::Damaged(..) | Self::Unreadable(..) => {
                 "record again, or take another copy of the file"
             }
-            Self::NotATrace { .. } => "a file written by prepage record",
-            Self::Newer { .. } => "a newer prepage",
-            Self::Column { .. } => "a file written by prepage record, with all its columns",
+            Self::NotATrace(..) => "a file written by prepage record",
+            Self::Newer(..) => "a newer prepage",
+            Self::Column(..) => "a file written by prepage record, with all its columns",
         }
     }
 
     pub(super) fn io(path: &Path, action: &'static str, source: impl Into<io::Error>) -> Self {
         let source = source.into();
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path: path.into() },
-            _ => Self::Io { path: path.into(), action, source },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full(path.into()),
+            _ => Self::Io(path.into(), action, source),
         }
     }
 
@@ -117,6 +78,6 @@ impl TraceFileError {
             },
             error => error,
         };
-        Self::Io { path: path.into(), action: "write", source: io::Error::other(error) }
+        Self::Io(path.into(), "write", io::Error::other(error))
     }
 }

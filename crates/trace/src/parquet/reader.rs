@@ -6,12 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use ::parquet::file::metadata::KeyValue;
-use arrow_schema::{DataType, Schema};
+use arrow_schema::Schema;
 use prepage_core::{BuildId, Object, Trace, TraceFacts};
 
 use super::prefix::Prefix;
 use super::scan::{TraceFile, Wanted};
-use super::schema::{COLUMNS, FACTS_KEY, FILES_KEY, FileEntry, Kind, VERSION_KEY};
+use super::schema::{COLUMNS, FACTS_KEY, FILES_KEY, FileEntry, VERSION_KEY};
 use super::seal::{self, Seal};
 use super::{FORMAT_VERSION, TraceFileError};
 use crate::build_id::open_at_once;
@@ -34,7 +34,13 @@ pub fn read_trace(path: &Path) -> Result<Trace, TraceFileError> {
     })?;
     faults.sort_by_key(|fault| fault.start_ns);
     let facts = file.facts().clone();
-    Ok(Trace { facts, objects: names.objects(), threads: names.threads(), stacks: names.stacks(), faults })
+    Ok(Trace {
+        facts,
+        objects: names.objects.all(),
+        threads: names.threads.all(),
+        stacks: names.stacks.all(),
+        faults,
+    })
 }
 
 /// Opens a trace: the whole of a file that is complete, else the part that is.
@@ -43,7 +49,7 @@ pub(super) fn open(path: &Path) -> Result<Prefix, TraceFileError> {
     let failed = |source| TraceFileError::io(path, "read", source);
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(TraceFileError::NotATrace { path: path.into(), reason: "no regular file" });
+        return Err(TraceFileError::NotATrace(path.into(), "no regular file"));
     }
     let len = metadata.len();
     let word = |at| {
@@ -55,25 +61,25 @@ pub(super) fn open(path: &Path) -> Result<Prefix, TraceFileError> {
         }
     };
     if word(0)?.as_ref() != Some(MAGIC) {
-        return Err(TraceFileError::NotATrace { path: path.into(), reason: "no Parquet file" });
+        return Err(TraceFileError::NotATrace(path.into(), "no Parquet file"));
     }
     if len < 12 || word(len - 4)?.as_ref() != Some(MAGIC) {
         let readable = Prefix::readable(file).map_err(failed)?;
-        return readable.ok_or_else(|| TraceFileError::Truncated { path: path.into() });
+        return readable.ok_or_else(|| TraceFileError::Truncated(path.into()));
     }
     if seal::check(&file).map_err(failed)? == Seal::Broken {
-        return Err(TraceFileError::Damaged { path: path.into() });
+        return Err(TraceFileError::Damaged(path.into()));
     }
     Prefix::whole(file).map_err(failed)
 }
 
 pub(super) fn facts(path: &Path, entries: &[KeyValue]) -> Result<TraceFacts, TraceFileError> {
     let value = |key| value(entries, key);
-    let not_a_trace = |reason| TraceFileError::NotATrace { path: path.into(), reason };
+    let not_a_trace = |reason| TraceFileError::NotATrace(path.into(), reason);
     let version = value(VERSION_KEY).ok_or_else(|| not_a_trace("a Parquet file of another kind"))?;
     let found = version.parse().map_err(|_| not_a_trace("its format version is no number"))?;
     if found > FORMAT_VERSION {
-        return Err(TraceFileError::Newer { path: path.into(), found });
+        return Err(TraceFileError::Newer(path.into(), found));
     }
     let facts = value(FACTS_KEY).ok_or_else(|| not_a_trace("it has no facts"))?;
     serde_json::from_str(facts).map_err(|_| not_a_trace("its facts are no facts of a run"))
@@ -85,7 +91,7 @@ fn value<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a str> {
 
 /// The files of the metadata; none in files of the first prepage.
 pub(super) fn files(path: &Path, entries: &[KeyValue]) -> Result<Files, TraceFileError> {
-    let not_a_trace = |reason| TraceFileError::NotATrace { path: path.into(), reason };
+    let not_a_trace = |reason| TraceFileError::NotATrace(path.into(), reason);
     let mut files = Files::default();
     let Some(text) = value(entries, FILES_KEY) else { return Ok(files) };
     let entries: Vec<FileEntry> =
@@ -103,17 +109,12 @@ pub(super) fn files(path: &Path, entries: &[KeyValue]) -> Result<Files, TraceFil
 /// Every column is there, with the type it must have. Columns that the first prepage did not write may be missing.
 pub(super) fn check_columns(path: &Path, schema: &Schema) -> Result<(), TraceFileError> {
     for column in COLUMNS {
-        let data_type = match column.kind {
-            Kind::U32 => DataType::UInt32,
-            Kind::U64 => DataType::UInt64,
-            Kind::Text => DataType::Utf8,
-        };
         let sound = match schema.field_with_name(column.name) {
-            Ok(field) => *field.data_type() == data_type,
+            Ok(field) => *field.data_type() == column.kind.data_type(),
             Err(_) => column.added,
         };
         if !sound {
-            return Err(TraceFileError::Column { path: path.into(), column: column.name });
+            return Err(TraceFileError::Column(path.into(), column.name));
         }
     }
     Ok(())

@@ -50,28 +50,6 @@ pub enum Notice<'a> {
     },
 }
 
-/// A recording could not begin.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecordingError {
-    /// The file could not be created.
-    #[error(transparent)]
-    File(#[from] TraceFileError),
-    /// Faults cannot be recorded.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-}
-
-impl RecordingError {
-    /// What to do about it, as one line; `None` where nothing helps.
-    pub fn remedy(&self) -> Option<&'static str> {
-        match self {
-            Self::File(error) => Some(error.remedy()),
-            Self::Record(error) => error.remedy(),
-        }
-    }
-}
-
 /// Tables of threads and stacks are begun anew when they take more than this.
 pub(super) const TABLES_BYTES_MAX: usize = 64 << 20;
 
@@ -98,7 +76,7 @@ pub fn record(
     options: &RecordOptions,
     path: &Path,
     mut tell: impl FnMut(Notice<'_>),
-) -> Result<Recording, RecordingError> {
+) -> Result<Recording, RecordError> {
     let mut writer = Some(TraceWriter::create(path)?);
     if let Some(kept) = writer.as_ref().and_then(TraceWriter::rescued) {
         tell(Notice::Rescued(kept));
@@ -123,7 +101,7 @@ pub fn record(
             if !command_runs {
                 recorder.end();
             }
-            if !matches!(error, TraceFileError::Full { .. }) {
+            if !matches!(error, TraceFileError::Full(..)) {
                 writer = None;
             }
         }

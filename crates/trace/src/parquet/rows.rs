@@ -135,7 +135,8 @@ impl<'a> Decoder<'a> {
         for (fault, ((&pid, &tid), &comm)) in self.faults.iter_mut().zip(rows) {
             let comm = self.comms.number(comm);
             fault.thread = self.threads.of((pid, tid, comm), || {
-                self.names.thread_index(&Thread { pid, tid, comm: self.comms.text(comm).to_owned() })
+                let comm = self.comms.text(comm).to_owned();
+                self.names.threads.number(&Thread { pid, tid, comm }).map(ThreadIndex)
             })?;
         }
         Ok(())
@@ -152,7 +153,7 @@ impl<'a> Decoder<'a> {
             let inode = device.zip(inode);
             fault.object = Some(self.objects.of((path, inode), || {
                 let path = self.object_paths.text(path).to_owned();
-                self.names.object_id(&self.files.object(path, inode))
+                self.names.objects.number(&self.files.object(path, inode)).map(ObjectId)
             })?);
         }
         Ok(())
@@ -177,7 +178,8 @@ impl<'a> Decoder<'a> {
             let Some(key) = key else { continue };
             let path = self.code_paths.number(key);
             fault.code = Some(self.codes.of(path, || {
-                self.names.object_id(&self.files.code(self.code_paths.text(path).to_owned()))
+                let path = self.code_paths.text(path).to_owned();
+                self.names.objects.number(&self.files.code(path)).map(ObjectId)
             })?);
         }
         self.nullable::<UInt64Type>(batch, CODE_OFFSET, |fault, offset| {
@@ -197,11 +199,13 @@ impl<'a> Decoder<'a> {
                     if let Some(&id) = self.in_stacks.get(path) {
                         return Some(id);
                     }
-                    let id = self.names.object_id(&self.files.code(path.to_owned())).ok()?;
+                    let object = self.files.code(path.to_owned());
+                    let id = ObjectId(self.names.objects.number(&object).ok()?);
                     self.in_stacks.insert(path.to_owned(), id);
                     Some(id)
                 });
-                self.names.stack_id(&stack.ok_or_else(|| invalid(STACK, &format!("{text} is no stack")))?)
+                let stack = stack.ok_or_else(|| invalid(STACK, &format!("{text} is no stack")))?;
+                self.names.stacks.number(&stack).map(StackId::new)
             })?);
         }
         Ok(())

@@ -13,7 +13,7 @@ use ::parquet::arrow::arrow_reader::{
 use ::parquet::errors::ParquetError;
 use ::parquet::file::metadata::ColumnChunkMetaData;
 use ::parquet::file::statistics::Statistics;
-use arrow_schema::{DataType, Field, Schema};
+use arrow_schema::{Field, Schema};
 use prepage_core::{Fault, TraceFacts};
 
 use super::TraceFileError;
@@ -21,7 +21,7 @@ use super::names::Names;
 use super::prefix::Prefix;
 use super::reader::{Files, check_columns, facts, files, open};
 use super::rows::Decoder;
-use super::schema::{COLUMNS, Kind, START};
+use super::schema::{COLUMNS, START};
 
 /// Rows decoded at once: enough that a batch costs little by itself, few enough to stay in the CPU's cache.
 const BATCH_ROWS: usize = 16 << 10;
@@ -83,7 +83,7 @@ impl TraceFile {
     /// A file that is not a trace, is cut short or damaged, lacks a column or comes from a later prepage.
     pub fn open(path: &Path) -> Result<Self, TraceFileError> {
         let file = open(path)?;
-        let unreadable = |source| TraceFileError::Unreadable { path: path.into(), source };
+        let unreadable = |source| TraceFileError::Unreadable(path.into(), source);
         // Types as Parquet has them, so that a file rewritten by other tools reads the same.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let metadata = ArrowReaderMetadata::load(&file, options).map_err(unreadable)?;
@@ -94,7 +94,7 @@ impl TraceFile {
             start < 0 || column.compressed_size() < 0
         };
         if columns.into_iter().any(is_before) {
-            return Err(TraceFileError::Damaged { path: path.into() });
+            return Err(TraceFileError::Damaged(path.into()));
         }
         let entries = metadata.metadata().file_metadata().key_value_metadata();
         let entries = entries.map_or([].as_slice(), Vec::as_slice);
@@ -231,19 +231,15 @@ impl TraceFile {
     }
 
     fn unreadable(&self, source: ParquetError) -> TraceFileError {
-        TraceFileError::Unreadable { path: self.path.clone(), source }
+        TraceFileError::Unreadable(self.path.clone(), source)
     }
 }
 
-/// Text as numbers into a dictionary, which is how the file has it: comparing text row by row takes longer than all
-/// else together.
+/// `schema` with the types that our columns are decoded as.
 fn with_dictionaries(schema: &Schema) -> Schema {
     let fields = schema.fields().iter().map(|field| {
-        let ours = COLUMNS.iter().any(|column| column.kind == Kind::Text && column.name == field.name());
-        if !ours {
-            return Field::clone(field);
-        }
-        let data_type = DataType::Dictionary(Box::new(DataType::UInt32), Box::new(DataType::Utf8));
+        let ours = COLUMNS.iter().find(|column| column.name == field.name());
+        let data_type = ours.map_or_else(|| field.data_type().clone(), |column| column.kind.decoded_type());
         Field::clone(field).with_data_type(data_type)
     });
     Schema::new(fields.collect::<Vec<_>>())

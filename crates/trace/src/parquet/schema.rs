@@ -64,6 +64,26 @@ pub(super) enum Kind {
     Text,
 }
 
+impl Kind {
+    /// As Parquet has it.
+    pub fn data_type(self) -> DataType {
+        match self {
+            Self::U32 => DataType::UInt32,
+            Self::U64 => DataType::UInt64,
+            Self::Text => DataType::Utf8,
+        }
+    }
+
+    /// As it is written and decoded: text as numbers into a dictionary, which is how the file has it. To compare text row by
+    /// row takes longer than all else together.
+    pub fn decoded_type(self) -> DataType {
+        match self {
+            Self::Text => DataType::Dictionary(Box::new(DataType::UInt32), Box::new(DataType::Utf8)),
+            number => number.data_type(),
+        }
+    }
+}
+
 const fn column(name: &'static str, kind: Kind, nullable: bool, repetitive: bool, part: Wanted) -> Column {
     Column { name, kind, nullable, repetitive, added: false, part }
 }
@@ -72,48 +92,37 @@ const fn added(name: &'static str, kind: Kind, repetitive: bool, part: Wanted) -
     Column { name, kind, nullable: true, repetitive, added: true, part }
 }
 
-pub(super) const START: Column = column("start_ns", Kind::U64, false, false, Wanted::START);
-pub(super) const COST: Column = column("cost_ns", Kind::U64, true, false, Wanted::empty());
-pub(super) const PID: Column = column("pid", Kind::U32, false, true, Wanted::THREAD);
-pub(super) const TID: Column = column("tid", Kind::U32, false, true, Wanted::THREAD);
-pub(super) const COMM: Column = column("comm", Kind::Text, false, true, Wanted::THREAD);
-pub(super) const CLASS: Column = column("class", Kind::Text, false, true, Wanted::empty());
-/// Where no object is known, the code's place is the address.
-pub(super) const IP: Column = column("ip", Kind::U64, false, true, Wanted::IP.union(Wanted::CODE));
-pub(super) const ADDRESS: Column = column("address", Kind::U64, false, false, Wanted::ADDRESS);
-pub(super) const OBJECT: Column = column("object", Kind::Text, true, true, Wanted::OBJECT);
-pub(super) const DEVICE: Column = column("device", Kind::U64, true, true, Wanted::OBJECT);
-pub(super) const INODE: Column = column("inode", Kind::U64, true, true, Wanted::OBJECT);
-pub(super) const PAGE: Column = column("page", Kind::U64, true, true, Wanted::PAGE);
+/// A constant for each column, and a list of all.
+macro_rules! columns {
+    ($($(#[$doc:meta])* $name:ident = $column:expr,)*) => {
+        $($(#[$doc])* pub(super) const $name: Column = $column;)*
 
-pub(super) const PERMISSIONS: Column = added("permissions", Kind::Text, true, Wanted::PERMISSIONS);
-pub(super) const CODE: Column = added("code", Kind::Text, true, Wanted::CODE);
-pub(super) const CODE_OFFSET: Column = added("code_offset", Kind::U64, true, Wanted::CODE);
-pub(super) const FRAME: Column = added("frame", Kind::U64, false, Wanted::FRAME);
-pub(super) const STACK: Column = added("stack", Kind::Text, true, Wanted::STACK);
-pub(super) const CLUSTER: Column = added("cluster_pages", Kind::U32, true, Wanted::CLUSTER);
+        /// All columns, in the order of the file.
+        pub(super) const COLUMNS: [Column; [$($name),*].len()] = [$($name),*];
+    };
+}
 
-/// All columns, in the order of the file.
-pub(super) const COLUMNS: [Column; 18] = [
-    START,
-    COST,
-    PID,
-    TID,
-    COMM,
-    CLASS,
-    IP,
-    ADDRESS,
-    OBJECT,
-    DEVICE,
-    INODE,
-    PAGE,
-    PERMISSIONS,
-    CODE,
-    CODE_OFFSET,
-    FRAME,
-    STACK,
-    CLUSTER,
-];
+columns! {
+    START = column("start_ns", Kind::U64, false, false, Wanted::START),
+    COST = column("cost_ns", Kind::U64, true, false, Wanted::empty()),
+    PID = column("pid", Kind::U32, false, true, Wanted::THREAD),
+    TID = column("tid", Kind::U32, false, true, Wanted::THREAD),
+    COMM = column("comm", Kind::Text, false, true, Wanted::THREAD),
+    CLASS = column("class", Kind::Text, false, true, Wanted::empty()),
+    /// Where no object is known, the code's place is the address.
+    IP = column("ip", Kind::U64, false, true, Wanted::IP.union(Wanted::CODE)),
+    ADDRESS = column("address", Kind::U64, false, false, Wanted::ADDRESS),
+    OBJECT = column("object", Kind::Text, true, true, Wanted::OBJECT),
+    DEVICE = column("device", Kind::U64, true, true, Wanted::OBJECT),
+    INODE = column("inode", Kind::U64, true, true, Wanted::OBJECT),
+    PAGE = column("page", Kind::U64, true, true, Wanted::PAGE),
+    PERMISSIONS = added("permissions", Kind::Text, true, Wanted::PERMISSIONS),
+    CODE = added("code", Kind::Text, true, Wanted::CODE),
+    CODE_OFFSET = added("code_offset", Kind::U64, true, Wanted::CODE),
+    FRAME = added("frame", Kind::U64, false, Wanted::FRAME),
+    STACK = added("stack", Kind::Text, true, Wanted::STACK),
+    CLUSTER = added("cluster_pages", Kind::U32, true, Wanted::CLUSTER),
+}
 
 /// Their names.
 pub fn column_names() -> [&'static str; COLUMNS.len()] {
@@ -122,13 +131,6 @@ pub fn column_names() -> [&'static str; COLUMNS.len()] {
 
 /// The columns as Arrow knows them.
 pub(super) fn schema() -> SchemaRef {
-    let fields = COLUMNS.map(|column| {
-        let data_type = match column.kind {
-            Kind::U32 => DataType::UInt32,
-            Kind::U64 => DataType::UInt64,
-            Kind::Text => DataType::Dictionary(Box::new(DataType::UInt32), Box::new(DataType::Utf8)),
-        };
-        Field::new(column.name, data_type, column.nullable)
-    });
-    Arc::new(Schema::new(fields.to_vec()))
+    let field = |column: Column| Field::new(column.name, column.kind.decoded_type(), column.nullable);
+    Arc::new(Schema::new(COLUMNS.map(field).to_vec()))
 }

@@ -49,7 +49,7 @@ impl Spool {
             let file = options.open(target).map_err(|source| TraceFileError::io(target, "create", source))?;
             if !special {
                 flock(&file, FlockOperation::NonBlockingLockExclusive)
-                    .map_err(|_| TraceFileError::Busy { path: path.clone() })?;
+                    .map_err(|_| TraceFileError::Busy(path.clone()))?;
             }
             Ok(file)
         };

@@ -176,7 +176,7 @@ impl TraceWriter {
         let written = ParquetMetaDataWriter::new(&mut footer, &metadata).finish();
         written.map_err(|error| self.failure(error))?;
         self.file.inner_mut().ensure_room(footer.len() as u64 + RESERVE_BYTES).inspect_err(|error| {
-            self.full = matches!(error, TraceFileError::Full { .. });
+            self.full = matches!(error, TraceFileError::Full(..));
         })?;
         self.file.write_all(&footer).map_err(|error| self.failure(error.into()))?;
         self.file.flush().map_err(|error| self.failure(error.into()))?;
@@ -193,7 +193,7 @@ impl TraceWriter {
             let footer_bytes = FOOTER_GROUP_BYTES * (self.next_group as u64 + 2) + text_bytes;
             let last = self.encode(tables, self.waiting.len());
             match last.and_then(|()| self.close_group(footer_bytes)) {
-                Ok(()) | Err(TraceFileError::Full { .. }) => {}
+                Ok(()) | Err(TraceFileError::Full(..)) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -250,7 +250,7 @@ impl TraceWriter {
             chunks.collect::<Result<_, _>>().map_err(|error| self.failure(error))?;
         let bytes: u64 = chunks.iter().map(|chunk| chunk.close().bytes_written).sum();
         if let Err(error) = self.file.inner_mut().ensure_room(bytes + after_bytes) {
-            self.full = matches!(error, TraceFileError::Full { .. });
+            self.full = matches!(error, TraceFileError::Full(..));
             self.waiting.clear();
             return Err(error);
         }
@@ -270,7 +270,7 @@ impl TraceWriter {
 
     fn failure(&mut self, error: ParquetError) -> TraceFileError {
         let error = TraceFileError::writing(self.file.inner().path(), error);
-        self.full |= matches!(error, TraceFileError::Full { .. });
+        self.full |= matches!(error, TraceFileError::Full(..));
         error
     }
 }
@@ -288,7 +288,7 @@ pub fn write_trace(path: &Path, trace: &Trace) -> Result<(), TraceFileError> {
     writer.write(tables, &trace.faults, || trace.facts.clone())?;
     match writer.finish(tables, &trace.facts)? {
         0 => Ok(()),
-        _ => Err(TraceFileError::Full { path: path.into() }),
+        _ => Err(TraceFileError::Full(path.into())),
     }
 }
 

@@ -229,7 +229,7 @@ impl Process {
         match pidfd_open(raw, PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Self { pid, pidfd, ended: false }),
             Err(rustix::io::Errno::SRCH) => Err(gone()),
-            Err(error) => Err(RecordError::Watch { pid, source: error.into() }),
+            Err(error) => Err(RecordError::Watch(pid, error.into())),
         }
     }
 }

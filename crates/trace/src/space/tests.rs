@@ -30,7 +30,7 @@ fn path_and_page(spaces: &AddressSpaces, pid: u32, address: u64) -> Option<(Stri
 
 #[test]
 fn a_mapping_over_the_middle_of_another_splits_it() {
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     spaces.apply(&event(1, 1, file(0x10_000, 0x20_000, 0x4000, "/lib")));
     spaces.apply(&event(1, 1, anonymous(0x14_000, 0x16_000, WRITE)));
     assert_eq!(path_and_page(&spaces, 1, 0x13_fff), Some(("/lib".into(), Some(7))));
@@ -42,7 +42,7 @@ fn a_mapping_over_the_middle_of_another_splits_it() {
 
 #[test]
 fn a_mapping_swallows_all_it_covers() {
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     for at in 0..8 {
         spaces.apply(&event(1, 1, file(at * 0x2000, at * 0x2000 + 0x1000, 0, "/small")));
     }
@@ -56,7 +56,7 @@ fn a_mapping_swallows_all_it_covers() {
 
 #[test]
 fn a_fork_shares_until_one_side_changes() {
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     spaces.apply(&event(1, 1, file(0x1000, 0x2000, 0, "/a")));
     for child in 2..10_000 {
         spaces.apply(&fork(1, child));
@@ -71,7 +71,7 @@ fn a_fork_shares_until_one_side_changes() {
 
 #[test]
 fn a_process_is_forgotten_with_its_last_thread() {
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     spaces.apply(&fork(1, 2));
     spaces.apply(&event(2, 5, EventKind::Fork { parent_pid: 2, parent_tid: 2 }));
     spaces.apply(&event(2, 2, file(0x1000, 0x2000, 0, "/a")));
@@ -87,7 +87,7 @@ fn exec(pid: u32) -> Event {
 
 #[test]
 fn an_exit_before_anything_is_mapped_is_no_end() {
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     let map = || event(1, 1, file(0x1000, 0x2000, 0, "/a"));
     let exit = || event(1, 1, EventKind::Exit);
     spaces.apply(&exec(1));
@@ -110,7 +110,7 @@ fn an_exit_before_anything_is_mapped_is_no_end() {
 /// perf(1) begins with the names and mappings of a process that runs already, and without forks.
 #[test]
 fn a_process_whose_threads_are_known_by_their_names_lives_until_the_last_ends() {
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     for tid in [1, 2] {
         spaces.apply(&event(1, tid, EventKind::Name { name: "server".into(), exec: false }));
     }
@@ -125,7 +125,7 @@ fn a_process_whose_threads_are_known_by_their_names_lives_until_the_last_ends() 
 
 #[test]
 fn the_first_memory_a_little_way_behind_the_program_is_its_heap() {
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     let name = |spaces: &AddressSpaces, pid, address| path_and_page(spaces, pid, address).expect("mapped").0;
     spaces.apply(&exec(1));
     spaces.apply(&event(1, 1, file(0x10_000, 0x20_000, 0, "/program")));
@@ -150,7 +150,7 @@ fn the_first_memory_a_little_way_behind_the_program_is_its_heap() {
 
 #[test]
 fn touched_pages_survive_growth_and_permission_but_not_a_new_mapping() {
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     spaces.apply(&event(1, 1, anonymous(0x10_000, 0x20_000, WRITE)));
     assert!(!spaces.touch(1, 0x11_000));
     spaces.apply(&event(1, 1, anonymous(0x10_000, 0x30_000, WRITE)));
@@ -183,7 +183,7 @@ fn lines_of_proc_maps() {
 
 #[test]
 fn this_process_can_be_seeded() {
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     let pid = std::process::id();
     spaces.seed(pid).expect("our own");
     let code = this_process_can_be_seeded as fn() as usize as u64;
@@ -193,7 +193,7 @@ fn this_process_can_be_seeded() {
     let local = 1;
     let address = std::ptr::from_ref(&local).addr() as u64;
     assert!(!spaces.touch(pid, address));
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     spaces.seed(pid).expect("our own");
     spaces.seed_touched(pid);
     assert_eq!(
@@ -204,7 +204,7 @@ fn this_process_can_be_seeded() {
 
 #[test]
 fn of_too_many_files_the_later_ones_are_one_object() {
-    let mut spaces = AddressSpaces::new();
+    let mut spaces = AddressSpaces::default();
     let mapped = |number: u64| Mapped {
         start: 0x10_000,
         end: 0x11_000,

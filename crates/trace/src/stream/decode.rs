@@ -77,8 +77,8 @@ impl PageCacheTracepoint {
     }
 
     fn event(&self, raw: &[u8]) -> Option<EventKind> {
-        let device = self.device.map_or(Some(0), |device| device.read(raw))?;
         let inode = self.inode.read(raw)?;
+        let file = (self.device.map_or(Some(0), |device| device.read(raw))?, inode);
         let page = self.page.read(raw)?;
         let up_to = |last: FieldPlace| {
             let last = last.read(raw)?;
@@ -89,10 +89,11 @@ impl PageCacheTracepoint {
             About::Added(order) => {
                 let order = order.map_or(Some(0), |order| order.read(raw))?;
                 let pages = 1u32.checked_shl(order.try_into().ok()?)?;
-                EventKind::PageCached { device, inode, page: PageIndex(page), pages }
+                let end = page.saturating_add(pages.into());
+                EventKind::PageCached { file, pages: PageRange::new(PageIndex(page), PageIndex(end)) }
             }
-            About::Read(last) => EventKind::PagesRead { device, inode, pages: up_to(last)? },
-            About::Mapped(last) => EventKind::PagesMapped { device, inode, pages: up_to(last)? },
+            About::Read(last) => EventKind::PagesRead { file, pages: up_to(last)? },
+            About::Mapped(last) => EventKind::PagesMapped { file, pages: up_to(last)? },
             About::Dirtied => EventKind::PageDirtied { inode, page: PageIndex(page) },
         })
     }

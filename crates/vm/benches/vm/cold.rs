@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prepage_core::policy::aligned::Aligned;
 use prepage_core::policy::predicted::Predicted;
 use prepage_core::policy::{Neighbours, Policy};
 use prepage_core::profile::Extent;
@@ -333,7 +332,7 @@ fn predicted(data: &Data) -> Option<Aim> {
             Extent::new(range, rank as u32)
         })
         .collect();
-    let policy = Policy::Predicted(Predicted::new(&extents, Aligned { pages: 16 }));
+    let policy = Policy::Predicted(Predicted::new(&extents, 16));
     let percent = 100 * order.len() as u64 / data.pages;
     let cold = Cold { data, pieces: [order].into() };
     let mut ways = vec![cold.kernel(KERNEL, false), cold.kernel(KERNEL_RANDOM, true)];

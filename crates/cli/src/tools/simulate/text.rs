@@ -6,10 +6,9 @@ use std::io::{self, Write};
 use anyhow::Result;
 use prepage_core::TraceFacts;
 use prepage_core::policy::cluster::ClusterCount;
-use prepage_simulate::Outcome;
 use prepage_simulate::input::Unseen;
 use prepage_simulate::memory::MemoryFaults;
-use prepage_simulate::{Input, Row};
+use prepage_simulate::{Input, Row, tables};
 
 use super::Args;
 use crate::table::{Table, table};
@@ -18,8 +17,14 @@ use crate::table::{Table, table};
 const TOP_OBJECTS: usize = 20;
 
 /// Prints it.
-pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&MemoryFaults>) -> Result<()> {
-    let mut parts = vec![facts(args, input, rows) + "\n", format!("{}\n", policies(args, rows).trim_fmt())];
+pub fn print(
+    args: &Args,
+    input: &Input,
+    rows: &[Row<'_>],
+    policies: &Table,
+    memory: Option<&MemoryFaults>,
+) -> Result<()> {
+    let mut parts = vec![facts(args, input, rows) + "\n", format!("{}\n", policies.trim_fmt())];
     if args.histogram {
         parts.push(format!(
             "reads by size: full + truncated + in the background\n\n{}\n",
@@ -27,10 +32,11 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
         ));
     }
     if args.by_object {
-        parts.push(format!("hard faults by object\n\n{}\n", objects(input, rows).trim_fmt()));
+        let objects = tables::objects(input, rows, TOP_OBJECTS);
+        parts.push(format!("hard faults by object\n\n{}\n", objects.trim_fmt()));
     }
     if let Some(memory) = memory {
-        parts.push(format!("faults with too little memory\n\n{}\n", memory_table(memory).trim_fmt()));
+        parts.push(format!("faults with too little memory\n\n{}\n", tables::memory(memory).trim_fmt()));
     }
     writeln!(io::stdout().lock(), "{}", parts.join("\n"))?;
     Ok(())
@@ -78,83 +84,6 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
     )
 }
 
-fn policies(args: &Args, rows: &[Row<'_>]) -> Table {
-    let mut headings: Vec<String> = [
-        "policy",
-        "hard",
-        "±%",
-        "soft",
-        "I/Os",
-        "pages read",
-        "a read",
-        "never",
-        "never %",
-        "full",
-        "truncated",
-        "2 MiB",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    if args.runs > 1 {
-        headings.push("superpages".to_owned());
-    }
-    if args.cost.is_some() {
-        headings.push("cost ms".to_owned());
-    }
-    for (device, _) in rows.first().into_iter().flat_map(|row| &row.timed) {
-        headings.extend([
-            format!("{device} ms"),
-            "faults ms".to_owned(),
-            "waits ms".to_owned(),
-            "late".to_owned(),
-        ]);
-    }
-    let texts: Vec<&str> = headings.iter().map(String::as_str).collect();
-    let mut table = table(&texts, &(1..headings.len()).collect::<Vec<_>>());
-    let base = rows.first().map_or(0, |row| row.plain.outcome.hard);
-    for row in rows {
-        let outcome = &row.plain.outcome;
-        let (full, cut) = outcome.full_and_truncated();
-        let mut cells = vec![
-            row.name.to_owned(),
-            outcome.hard.to_string(),
-            change(base, outcome.hard),
-            outcome.soft.to_string(),
-            outcome.io.to_string(),
-            outcome.read.to_string(),
-            format!("{:.1}", outcome.mean_read_pages()),
-            outcome.never.to_string(),
-            format!("{:.2}", outcome.never_percent()),
-            full.to_string(),
-            cut.to_string(),
-            outcome.full512.to_string(),
-        ];
-        if args.runs > 1 {
-            cells.push(outcome.superpages.to_string());
-        }
-        cells.extend(args.cost.map(|cost| milliseconds(cost.of(outcome))));
-        for (_, timed) in &row.timed {
-            let Outcome { time_ns, fault_ns, stall_ns, late, .. } = timed.outcome;
-            cells.extend([time_ns, fault_ns, stall_ns].map(milliseconds));
-            cells.push(late.to_string());
-        }
-        table.add_row(cells);
-    }
-    table
-}
-
-/// From `base` to `count`, in percent.
-fn change(base: u64, count: u64) -> String {
-    if base == 0 || base == count {
-        return "0".to_owned();
-    }
-    format!("{:+.1}", 100.0 * (count as f64 - base as f64) / base as f64)
-}
-
-fn milliseconds(ns: u64) -> String {
-    format!("{:.1}", ns as f64 / 1e6)
-}
-
 fn sizes(rows: &[Row<'_>]) -> Table {
     let mut headings = vec!["pages"];
     headings.extend(rows.iter().map(|row| row.name));
@@ -174,34 +103,6 @@ fn sizes(rows: &[Row<'_>]) -> Table {
                 None => format!("{} + {}", reads.full, reads.truncated),
             }
         }));
-        table.add_row(cells);
-    }
-    table
-}
-
-fn objects(input: &Input, rows: &[Row<'_>]) -> Table {
-    let mut headings = vec!["object", "pages"];
-    headings.extend(rows.iter().map(|row| row.name));
-    let mut table = table(&headings, &(1..headings.len()).collect::<Vec<_>>());
-    let most = |at: &usize| rows.iter().map(|row| row.plain.outcome.objects[*at].hard).max();
-    let mut order: Vec<usize> = (0..input.layout.objects.len()).collect();
-    order.sort_by_key(|at| std::cmp::Reverse(most(at)));
-    for at in order.into_iter().take(TOP_OBJECTS) {
-        let object = &input.layout.objects[at];
-        let mut cells = vec![object.name.clone(), object.pages.to_string()];
-        cells.extend(rows.iter().map(|row| row.plain.outcome.objects[at].hard.to_string()));
-        table.add_row(cells);
-    }
-    table
-}
-
-fn memory_table(memory: &MemoryFaults) -> Table {
-    let mut headings = vec!["pages"];
-    headings.extend(memory.names());
-    let mut table = table(&headings, &(0..headings.len()).collect::<Vec<_>>());
-    for (size, faults) in &memory.faults {
-        let mut cells = vec![size.to_string()];
-        cells.extend(faults.iter().map(u64::to_string));
         table.add_row(cells);
     }
     table

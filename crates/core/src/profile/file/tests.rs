@@ -185,6 +185,6 @@ fn a_mebibyte_of_file_takes_at_most_32_bytes() {
 fn other_versions_are_named() {
     let mut bytes = encode(&Profile::default());
     bytes[8] = FORMAT_VERSION as u8 + 1;
-    assert_eq!(decode(&bytes), Err(ProfileFileError::Version { found: FORMAT_VERSION + 1 }));
+    assert_eq!(decode(&bytes), Err(ProfileFileError::Version(FORMAT_VERSION + 1)));
     assert_eq!(decode(b"#!/bin/sh\n"), Err(ProfileFileError::Foreign));
 }
