@@ -98,7 +98,8 @@ fn a_sample_tells_how_much_is_in_memory() {
         assert_eq!([engine.residency(), engine.residency()], [expected; 2], "{read} pages are in memory");
         assert_eq!(engine.is_warm(), expected == Residency::All);
         pages.get(read).into_iter().for_each(|&page| {
-            bring_in(&file, PageRange::new(PageIndex(page), PageIndex(page + 1)), true);
+            let range = PageRange::new(PageIndex(page), PageIndex(page + 1));
+            bring_in(&[Piece { file: &file, range, is_hole: false }], true);
         });
     }
 }
