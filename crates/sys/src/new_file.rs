@@ -69,12 +69,22 @@ impl<'a> NewFile<'a> {
     ///
     /// # Errors
     /// See fdatasync(2) and rename(2). An older file stays as it was, and the new one is removed.
-    pub fn replace(mut self, name: &Path) -> io::Result<()> {
+    pub fn replace(self, name: &Path) -> io::Result<()> {
+        let directory = self.directory;
+        self.place(name)?;
+        // The rename is done; a file system that cannot make it durable by this call does so in its own time.
+        let _ = fsync(directory);
+        Ok(())
+    }
+
+    /// As [`Self::replace`], for who has to know that the new name is on the disk, and syncs the directory.
+    ///
+    /// # Errors
+    /// As `replace`.
+    pub fn place(mut self, name: &Path) -> io::Result<()> {
         self.file.sync_data()?;
         renameat(self.directory, &self.name, self.directory, name)?;
         self.is_placed = true;
-        // The rename is done; a file system that cannot make it durable by this call does so in its own time.
-        let _ = fsync(self.directory);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use prepage_sys::signals::Masked;
 use crate::buffers::{BUFFER_PAGES, Buffer};
 use crate::error::AccessError;
 use crate::object::{Frames, Object, ObjectCore, clip};
-use crate::pages::Claim;
+use crate::pages::{Claim, Stamp};
 use crate::refill::Sums;
 use crate::statistics::{Account, Tally};
 
@@ -59,7 +59,7 @@ fn evict_batch(object: &ObjectCore, frames: &Frames, range: PageRange, evicted: 
             Some((claim, unwired)) => {
                 object.rewires(frames, unwired);
                 page = claim.range().end();
-                claimed.add(claim, 0);
+                claimed.add(claim, None);
             }
             None => page.0 += 1,
         }
@@ -76,8 +76,8 @@ fn evict_batch(object: &ObjectCore, frames: &Frames, range: PageRange, evicted: 
 pub(crate) struct Claimed<'a> {
     object: &'a ObjectCore,
     frames: &'a Frames,
-    /// Each with a stamp to leave, 0 for none.
-    claims: Vec<(Claim, u16)>,
+    /// Each with a stamp to leave.
+    claims: Vec<(Claim, Option<Stamp>)>,
     /// To keep in mind what the pages hold. What was frozen is not read again.
     memory: Option<(&'a Sums, Buffer)>,
 }
@@ -99,7 +99,7 @@ impl<'a> Claimed<'a> {
     }
 
     /// Also these, wired; those that follow each other are added one after the other.
-    pub(crate) fn add(&mut self, claim: Claim, stamp: u16) {
+    pub(crate) fn add(&mut self, claim: Claim, stamp: Option<Stamp>) {
         debug_assert!(self.claims.len() < self.claims.capacity(), "nothing is allocated now");
         self.claims.push((claim, stamp));
     }
@@ -111,10 +111,10 @@ impl<'a> Claimed<'a> {
             frames.sections.wait();
         }
         let mut outcome = Ok(());
-        let mut listed = false;
         let mut taken = 0;
-        let follows =
-            |(claim, _): &(Claim, u16), (next, _): &(Claim, u16)| claim.range().end() == next.range().start();
+        let follows = |(claim, _): &(Claim, Option<Stamp>), (next, _): &(Claim, Option<Stamp>)| {
+            claim.range().end() == next.range().start()
+        };
         for claims in self.claims.chunk_by_mut(follows) {
             let run = PageRange::new(claims[0].0.range().start(), claims[claims.len() - 1].0.range().end());
             // One call a run: each makes the kernel interrupt the CPUs that may know the pages.
@@ -125,6 +125,7 @@ impl<'a> Claimed<'a> {
                 taken += run.len();
                 object.went(frames, run.len());
             }
+            let mut listed = false;
             for (claim, stamp) in claims {
                 let told = match &punched {
                     Ok(()) => claim.release_stamped(*stamp),
@@ -132,10 +133,10 @@ impl<'a> Claimed<'a> {
                 };
                 listed |= told.listed;
             }
+            if listed {
+                object.vm.jobs.serve_listed_soon();
+            }
             outcome = outcome.and(punched);
-        }
-        if listed {
-            object.vm.jobs.serve_listed_soon();
         }
         (taken, outcome)
     }
@@ -151,6 +152,10 @@ impl Drop for Claimed<'_> {
 
 /// Keeps what the pages of `run` hold in mind.
 fn remember(frames: &Frames, run: PageRange, sums: &Sums, buffer: &mut Buffer) -> io::Result<()> {
+    // Nobody writes to them, and what has a sum was compared with it when it came in.
+    if frames.dirty.is_none() && sums.know_all(run) {
+        return Ok(());
+    }
     let mut start = run.start();
     while start < run.end() {
         let pages = (run.end().0 - start.0).min(BUFFER_PAGES);

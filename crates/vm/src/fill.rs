@@ -28,6 +28,9 @@ const PART_PAGES: u64 = 32;
 /// Reads of so many pages ahead of touches go into a huge page. Of a shorter one most of it would be for nobody.
 const HUGE_FROM: u64 = BUFFER_PAGES / 2;
 
+/// A longer read ahead takes no fewer frames: what is left of it is worth a read.
+const LEAST_AHEAD: u64 = 16;
+
 /// Why a claim is filled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
@@ -85,10 +88,15 @@ pub(crate) fn reserve(
     account: &mut Account,
 ) -> Result<(), u16> {
     let pool = object.vm.pool.core();
-    if pool.frames.reserve_ahead(claim.range().len()) == Reserve::Got {
+    let pages = claim.range().len();
+    let is_ahead = wanted.priority == Priority::Ahead;
+    // A grain is read as a whole or left.
+    let least = if is_ahead { pages.min(object.grain_pages.max(LEAST_AHEAD)) } else { pages };
+    if let Some(got) = pool.frames.reserve_ahead(least, pages) {
+        waiters.listed |= claim.narrow(wanted.some_of(claim.range(), got)).listed;
         return Ok(());
     }
-    if wanted.priority == Priority::Ahead {
+    if is_ahead {
         return Err(reason::NO_FRAMES);
     }
     // Others may need what is claimed, and it takes a while.
@@ -314,7 +322,7 @@ pub(crate) fn fill_cached(
     let valid = valid_bytes(object, range);
     let buffers = &object.vm.buffers;
     let Some(mut buffer) = (if file.direct { None } else { buffers.pop() }) else { return Err(claim) };
-    if object.vm.pool.core().frames.reserve(range.len()) != Reserve::Got {
+    if object.vm.pool.core().frames.reserve_spare(range.len()) != Reserve::Got {
         buffers.give(buffer);
         return Err(claim);
     }

@@ -14,15 +14,20 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// So many frames are given out beyond the limit then, one at a time, and as many more for each further second. They come back with all
 /// others.
 const BEYOND: u64 = 256;
-/// So many frames are free when reclaim begins, and twice as many when it ends. A free frame holds nothing that is used: there are no more than is
-/// needed for reads not to wait. Twice as many after one did, up to one in [`LOW_PART`]; one in [`FALL_PART`] fewer after each time that none did, so that
-/// a wait among hundreds of reads is taken for chance.
+/// So many frames are free when reclaim begins, and twice as many when it ends, or so many more that there are few rounds, up to one in [`SPARE_PART`]. A free frame holds nothing that is used: there are no more than is
+/// needed for reads not to wait. Twice as many after one did or got less than it asked for, up to one in [`LOW_PART`]; one in [`FALL_PART`] fewer after so
+/// many frames were taken and none did. Where the limit is small, one in [`LEAST_PART`] is free at first.
 const LEAST_LOW: u64 = 32;
+const LEAST_PART: u64 = 128;
+const LEAST_OF_FEW: u64 = 4;
+const FALL_AFTER: u64 = 2048;
+const SPARE: u64 = 128;
+const SPARE_PART: u64 = 512;
 const FALL_PART: u64 = 32;
 const LOW_PART: u64 = 64;
 /// Fewer than one in so many are free when frames are unwired ahead, each time so many more were taken at most: what is used seldom has to be
-/// watched for long before it is told from what is not used at all.
-const AHEAD_PART: u64 = 2;
+/// watched for long before it is told from what is not used at all. What a program populates, and leaves so many free, it can touch without a fault.
+pub(crate) const AHEAD_PART: u64 = 4;
 const AHEAD_STEP: u64 = 512;
 /// And one in so many of all at least.
 const AHEAD_STEP_PART: u64 = 64;
@@ -46,8 +51,10 @@ pub(crate) struct FrameCount {
     most: u64,
     /// (a) The low watermark, as long as the limit allows. Changed by the reclaimer.
     low: AtomicU64,
-    /// (a) Whether a read waited since the reclaimer looked.
+    /// (a) Whether a read waited, or got less than it asked for, since the reclaimer looked.
     waited: AtomicU32,
+    /// (a) Frames taken away since `low` changed. Changed by the reclaimer.
+    taken: AtomicU64,
     /// (a) Pages that are pinned, in memory or not.
     pinned: AtomicU64,
     /// (a) Reads that wait for frames.
@@ -92,6 +99,7 @@ impl FrameCount {
             most: limit,
             low: AtomicU64::new(LEAST_LOW),
             waited: AtomicU32::new(0),
+            taken: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             freed: AtomicU32::new(0),
@@ -104,17 +112,26 @@ impl FrameCount {
 
     /// Makes sure that there may be `pages` more frames. What does not fit is never counted: others that do fit get theirs.
     pub(crate) fn reserve(&self, pages: u64) -> Reserve {
-        self.reserve_above(0, pages)
+        match self.reserve_some(self.limit(), pages, pages) {
+            Some(_) => Reserve::Got,
+            None => Reserve::Wait,
+        }
     }
 
-    /// As [`Self::reserve`], for what nobody waits for: the frames below the low watermark are left to others.
-    pub(crate) fn reserve_ahead(&self, pages: u64) -> Reserve {
-        self.reserve_above(self.low(), pages)
+    /// Reserves up to `pages` frames, and `least` or none, of those above the low watermark: the others are left to who cannot do without.
+    pub(crate) fn reserve_ahead(&self, least: u64, pages: u64) -> Option<u64> {
+        let low = self.low();
+        let got = self.reserve_some(self.limit().saturating_sub(low), least, pages);
+        if got.is_none() && pages > low {
+            self.waited.store(1, Ordering::SeqCst);
+        }
+        got
     }
 
-    fn reserve_above(&self, free: u64, pages: u64) -> Reserve {
-        let limit = self.limit();
-        match self.reserve_some(limit.saturating_sub(free), pages, pages) {
+    /// As [`Self::reserve`], for who has something else to do than to wait: frames for those who do are left to them.
+    pub(crate) fn reserve_spare(&self, pages: u64) -> Reserve {
+        let limit = self.limit().saturating_sub(self.waiting.load(Ordering::SeqCst).into());
+        match self.reserve_some(limit, pages, pages) {
             Some(_) => Reserve::Got,
             None => Reserve::Wait,
         }
@@ -152,24 +169,28 @@ impl FrameCount {
     /// Reserves up to `pages` frames, as many as are free, once there is one; gives how many, and whether that took a wait.
     /// While reclaim is at work it is waited for once, since reads of a page each take longer. From any context.
     pub(crate) fn reserve_or_wait(&self, pages: u64, patience: Duration) -> (Result<u64, Never>, bool) {
-        if let Some(got) = self.reserve_now(pages) {
+        if let Some(got) = self.reserve_now(pages, self.waiting.load(Ordering::SeqCst)) {
+            if got < pages {
+                self.waited.store(1, Ordering::SeqCst);
+            }
             return (Ok(got), false);
         }
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let others = self.waiting.fetch_add(1, Ordering::SeqCst);
         self.waited.store(1, Ordering::SeqCst);
-        let outcome = self.wait_counted(pages, patience);
+        let outcome = self.wait_counted(pages, others, patience);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         (outcome, true)
     }
 
-    /// All of `pages` where reclaim is at work, else what is free of them.
-    fn reserve_now(&self, pages: u64) -> Option<u64> {
+    /// All of `pages` where reclaim is at work, else what is free of them. Each of the `others` who wait already was woken for a frame, or will be: as
+    /// many are left to them.
+    fn reserve_now(&self, pages: u64, others: u32) -> Option<u64> {
         let limit = self.limit();
         let is_short = limit.saturating_sub(self.reserved()) < self.low();
-        self.reserve_some(limit, if is_short { pages } else { 1 }, pages)
+        self.reserve_some(limit.saturating_sub(others.into()), if is_short { pages } else { 1 }, pages)
     }
 
-    fn wait_counted(&self, pages: u64, patience: Duration) -> Result<u64, Never> {
+    fn wait_counted(&self, pages: u64, others: u32, patience: Duration) -> Result<u64, Never> {
         let mut waited = false;
         let mut nothing_yet = self.found_nothing.load(Ordering::SeqCst);
         let mut moved = self.moved.load(Ordering::SeqCst);
@@ -180,8 +201,11 @@ impl FrameCount {
             if freed != heard {
                 (heard, heard_at) = (freed, Instant::now());
             }
-            let got =
-                if waited { self.reserve_some(self.limit(), 1, pages) } else { self.reserve_now(pages) };
+            let got = if waited {
+                self.reserve_some(self.limit(), 1, pages)
+            } else {
+                self.reserve_now(pages, others)
+            };
             if let Some(got) = got {
                 return Ok(got);
             }
@@ -225,7 +249,8 @@ impl FrameCount {
         self.reserved.fetch_sub(pages, Ordering::SeqCst);
         if self.is_waited_for() {
             self.moved.fetch_add(1, Ordering::SeqCst);
-            self.wake_waiters();
+            // Each takes one at least; who finds none sleeps again.
+            self.wake_waiters(pages);
         }
     }
 
@@ -300,7 +325,8 @@ impl FrameCount {
         if limit < before {
             self.call();
         } else if limit > before {
-            self.release(0);
+            self.moved.fetch_add(1, Ordering::SeqCst);
+            self.wake_waiters(u64::MAX);
         }
     }
 
@@ -313,7 +339,7 @@ impl FrameCount {
     /// The frames that are free when reclaim begins, and when it ends.
     pub(crate) fn watermarks(&self) -> (u64, u64) {
         let low = self.low();
-        (low, 2 * low)
+        (low, low + low.max(SPARE.min(self.limit() / SPARE_PART)))
     }
 
     fn low(&self) -> u64 {
@@ -321,11 +347,18 @@ impl FrameCount {
         self.low.load(Ordering::Relaxed).clamp(least, most)
     }
 
-    /// The reclaimer took frames away: the low watermark is made to fit whether reads waited.
-    pub(crate) fn fit_low(&self) {
+    /// The reclaimer took so many frames away: the low watermark is made to fit whether reads waited.
+    pub(crate) fn fit_low(&self, taken: u64) {
         let low = self.low();
         let waited = self.waited.swap(0, Ordering::SeqCst) != 0;
-        self.low.store(if waited { 2 * low } else { low - low.div_ceil(FALL_PART) }, Ordering::Relaxed);
+        let since = if waited { 0 } else { self.taken.load(Ordering::Relaxed) + taken };
+        let (low, since) = match waited {
+            true => (2 * low, 0),
+            false if since >= FALL_AFTER => (low - low.div_ceil(FALL_PART), 0),
+            false => (low, since),
+        };
+        self.low.store(low, Ordering::Relaxed);
+        self.taken.store(since, Ordering::Relaxed);
     }
 
     /// How many frames the reclaimer is to take away now: as many as make the high watermark, once fewer are free than the
@@ -334,8 +367,8 @@ impl FrameCount {
         let (limit, reserved) = (self.limit(), self.reserved());
         let free = limit.saturating_sub(reserved);
         let waits = self.is_waited_for();
-        let low = self.low();
-        let high = (2 * low).max(1);
+        let (low, high) = self.watermarks();
+        let high = high.max(1);
         let is_short = free < low || reserved > limit || (waits && free == 0);
         if is_short { (reserved + high).saturating_sub(limit) } else { 0 }
     }
@@ -375,18 +408,18 @@ impl FrameCount {
     /// The reclaimer looked at every frame, and found none to take away.
     pub(crate) fn has_nothing(&self) {
         self.found_nothing.fetch_add(1, Ordering::SeqCst);
-        self.wake_waiters();
+        self.wake_waiters(u64::MAX);
     }
 
-    fn wake_waiters(&self) {
+    fn wake_waiters(&self, most: u64) {
         self.freed.fetch_add(1, Ordering::SeqCst);
-        wake(&self.freed, u32::MAX >> 1);
+        wake(&self.freed, most.min(u64::from(u32::MAX >> 1)) as u32);
     }
 }
 
 /// Between which the low watermark of a limit is.
 fn low_bounds(limit: u64) -> (u64, u64) {
-    let least = LEAST_LOW.min(limit / READ_PART);
+    let least = (limit / LEAST_PART).clamp(LEAST_OF_FEW, LEAST_LOW).min(limit / READ_PART);
     (least, (limit / LOW_PART).clamp(least, MOST_LOW))
 }
 
@@ -410,19 +443,55 @@ mod tests {
                 count.release(count.wanted());
                 assert_eq!(waits.join().unwrap(), (Ok(1), true));
             });
-            count.fit_low();
+            count.fit_low(FALL_AFTER);
             assert_eq!(count.watermarks().0, expected);
         }
-        (0..10).for_each(|_| count.fit_low());
+        // Rounds take few.
+        (0..10 * 64).for_each(|_| count.fit_low(FALL_AFTER / 64));
         assert!((256 * 2 / 3..256 * 3 / 4).contains(&count.watermarks().0), "{:?}", count.watermarks());
-        (0..1000).for_each(|_| count.fit_low());
+        (0..1000).for_each(|_| count.fit_low(FALL_AFTER));
         assert_eq!(count.watermarks().0, LEAST_LOW);
         // The limit may be lowered, and be tiny.
-        for (limit, low) in [(64, 4), (16, 1), (1, 0)] {
+        for (limit, low) in [(1024, 8), (256, 4), (64, 4), (16, 1), (1, 0)] {
             count.set_limit(limit);
-            count.fit_low();
+            (0..100).for_each(|_| count.fit_low(FALL_AFTER));
             assert_eq!(count.watermarks(), (low, 2 * low));
         }
+        // And large: then rounds are few.
+        assert_eq!(FrameCount::new(1 << 20).watermarks(), (LEAST_LOW, LEAST_LOW + SPARE));
+    }
+
+    #[test]
+    fn who_comes_takes_no_frame_of_those_who_wait_longer() {
+        let count = FrameCount::new(64);
+        assert_eq!(count.reserve(54), Reserve::Got);
+        count.waiting.store(8, Ordering::SeqCst);
+        assert_eq!((count.reserve_spare(3), count.reserve_spare(1)), (Reserve::Wait, Reserve::Got));
+        assert_eq!(count.reserve_or_wait(4, PATIENCE), (Ok(1), false));
+        assert_eq!(count.reserve_now(1, 8), None);
+        assert_eq!(count.reserve_some(count.limit(), 1, 8), Some(8));
+    }
+
+    #[test]
+    fn the_low_watermark_rises_where_a_long_read_gets_less_than_it_asks_for() {
+        let count = FrameCount::new(64 * 256);
+        let free = |pages: u64| {
+            count.release(count.reserved());
+            assert_eq!(count.reserve(count.limit() - pages), Reserve::Got);
+        };
+        let low_then = || {
+            count.fit_low(FALL_AFTER);
+            count.watermarks().0
+        };
+        free(40);
+        assert_eq!(count.reserve_or_wait(256, PATIENCE), (Ok(40), false));
+        assert_eq!(low_then(), 64);
+        // Ahead: what there is above the watermark, or nothing.
+        free(164);
+        assert_eq!((count.reserve_ahead(200, 200), count.reserve_ahead(16, 200)), (None, Some(100)));
+        assert_eq!(low_then(), 128);
+        assert_eq!(count.reserve_ahead(16, 16), None);
+        assert!(low_then() < 128, "so few are there soon");
     }
 
     /// As where it waits for an allocator whose lock is held by a thread that waits for a frame.

@@ -194,10 +194,14 @@ impl MapCore {
         account.tally.shared_atomics += 2;
         let section = self.mapping.begin(&frames.sections, account.cpu);
         // In the section: who unwires it again waits for this before it is unmapped.
-        if frames.pages.rewire(place.page) {
+        let rewired = frames.pages.rewire(place.page);
+        if rewired {
             place.object.rewires(frames, 1);
             account.tally.pages_rewired += 1;
         }
+        let alone = PageRange::new(place.page, PageIndex(place.page.0 + 1));
+        // Neighbours that are wired are mapped as a rule.
+        let around = if rewired && !exactly { alone } else { around };
         let Some(run) = frames.pages.resident_run(place.page, around) else { return Ok(Shown::Away) };
         let shown = match place.install {
             Install::Copy => self.copy_run(place, frames, run, account),

@@ -14,11 +14,11 @@
 //!
 //! ```text
 //!   bits  0-1 state   2 waited   3 listed   4 marked   5 unwired   6 pinned   7 queued   8 dirty   9 written
-//!        10 ahead   11-15 flags
+//!        10 ahead   11 a flag   12-15 count
 //!        16-31 value
 //! ```
 //! Every change of the state keeps the flags, which belong to whoever gives them a meaning, and compares only the bits that
-//! it is about. The value is the reason of a failed page; else it is the stamp of a page that was reclaimed, which stays until
+//! it is about. The value is the reason of a failed page; else value and count are the stamp of a page that was reclaimed, which stays until
 //! the page is queued again.
 
 use std::sync::Arc;
@@ -26,6 +26,7 @@ use std::sync::Arc;
 use prepage_core::policy::Residency;
 use prepage_core::{PageIndex, PageRange};
 
+use crate::order::MOST_COUNT;
 use crate::reason;
 use crate::sync::{AtomicU32, Ordering, wait, wake};
 
@@ -55,11 +56,13 @@ pub(crate) const AHEAD: u32 = 1 << 10;
 /// The frame may not be taken away or unwired.
 const HELD: u32 = PINNED | DIRTY | WRITING;
 /// Kept by every change of the state, but for what holds of resident pages alone.
-const FLAGS: u32 = 0xffe0;
-/// The value stands above this bit.
+const FLAGS: u32 = 0x0fe0;
+/// The value stands above this bit, and the count above this one.
 const VALUE: u32 = 16;
-/// The value, where it is a stamp.
-const STAMP: u32 = 0xffff << VALUE;
+const COUNT: u32 = 12;
+/// Value and count, where they are a stamp.
+const STAMP: u32 = 0xffff << VALUE | 0xf << COUNT;
+const _: () = assert!(MOST_COUNT == 0xf);
 
 /// What a page's word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,14 @@ pub(crate) enum Unwire {
     Already,
     /// It is not in memory, or pinned, or dirty.
     No,
+}
+
+/// What the order of reclaim leaves in the word of a page that it takes the frame of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) time: u16,
+    /// How often the page came and was found touched; not 0.
+    pub(crate) count: u8,
 }
 
 /// What the order of reclaim has to know of a page.
@@ -250,14 +261,14 @@ impl Pages {
         (before & PINNED != 0) != pinned
     }
 
-    /// The order of reclaim has an entry for `page` from now on; gives its stamp, 0 where it has none. `None` where there is
-    /// an entry already, or no frame.
-    pub(crate) fn queue(&self, page: PageIndex) -> Option<u16> {
+    /// The order of reclaim has an entry for `page` from now on; gives its stamp if it has one. `None` where there is an entry
+    /// already, or no frame.
+    pub(crate) fn queue(&self, page: PageIndex) -> Option<Option<Stamp>> {
         let word = self.word(page);
         let mut now = word.load(Ordering::Acquire);
         while now & QUEUED == 0 && matches!(now & STATE, FILLING | RESIDENT) {
             match word.compare_exchange(now, now & !STAMP | QUEUED, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(before) => return Some((before >> VALUE) as u16),
+                Ok(before) => return Some(Stamp::of(before)),
                 Err(other) => now = other,
             }
         }
@@ -424,9 +435,9 @@ impl Claim {
         self.settle(self.range.len(), |_| ABSENT)
     }
 
-    /// As [`Self::release`], and remembers `stamp`, which is not 0, until the pages are queued again.
-    pub(crate) fn release_stamped(&mut self, stamp: u16) -> Waiters {
-        self.settle(self.range.len(), |_| ABSENT | u32::from(stamp) << VALUE)
+    /// As [`Self::release`], and remembers `stamp` until the pages are queued again.
+    pub(crate) fn release_stamped(&mut self, stamp: Option<Stamp>) -> Waiters {
+        self.settle(self.range.len(), |_| ABSENT | stamp.map_or(0, Stamp::bits))
     }
 
     /// Keeps `keep` alone, and releases the rest.
@@ -463,6 +474,17 @@ impl Claim {
     }
 }
 
+impl Stamp {
+    fn of(word: u32) -> Option<Self> {
+        let count = (word >> COUNT & 0xf) as u8;
+        (count != 0).then_some(Self { time: (word >> VALUE) as u16, count })
+    }
+
+    fn bits(self) -> u32 {
+        u32::from(self.time) << VALUE | u32::from(self.count) << COUNT
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         let _ = self.settle_all();
@@ -483,7 +505,7 @@ mod tests {
     use super::*;
 
     const PAGE: PageIndex = PageIndex(0);
-    const FLAG: u32 = 1 << 12;
+    const FLAG: u32 = 1 << 11;
 
     #[test]
     fn flags_of_others_outlive_every_change() {
@@ -498,6 +520,34 @@ mod tests {
         assert_eq!(pages.resident_run(PAGE, PageRange::new(PAGE, PageIndex(1))).unwrap().len(), 1);
         assert_eq!(pages.claim_resident(PAGE, PageIndex(1)).unwrap().0.release(), Waiters::default());
         assert!(flagged() && pages.see(PAGE) == Seen::Absent);
+    }
+
+    #[test]
+    fn a_stamp_stays_until_the_page_is_queued_again() {
+        let pages = Pages::new(1).unwrap();
+        // Time 0 is a time.
+        for (time, count) in [(0, 1), (u16::MAX, MOST_COUNT), (7, 8)] {
+            let stamp = Some(Stamp { time, count });
+            assert_eq!(pages.claim(PAGE).unwrap().publish(1, None), Waiters::default());
+            pages.queue(PAGE);
+            pages.unqueue(PAGE);
+            assert!(!pages.claim_resident(PAGE, PageIndex(1)).unwrap().0.release_stamped(stamp).listed);
+            // Also over a read that finds no frame.
+            assert_eq!(pages.claim(PAGE).unwrap().release(), Waiters::default());
+            assert_eq!((pages.see(PAGE), pages.queue(PAGE)), (Seen::Absent, None));
+            assert_eq!(pages.claim(PAGE).unwrap().publish(1, None), Waiters::default());
+            assert_eq!(pages.queue(PAGE), Some(stamp));
+            pages.unqueue(PAGE);
+            assert_eq!(pages.queue(PAGE), Some(None));
+            pages.unqueue(PAGE);
+            // A reason is no stamp.
+            let claim = pages.claim_resident(PAGE, PageIndex(1)).unwrap().0;
+            assert_eq!((claim.fail(u16::MAX), pages.see(PAGE)), (Waiters::default(), Seen::Failed(u16::MAX)));
+            let mut claim = pages.claim(PAGE).unwrap();
+            assert_eq!((claim.publish(1, None), pages.queue(PAGE)), (Waiters::default(), Some(None)));
+            pages.unqueue(PAGE);
+            assert_eq!(pages.claim_resident(PAGE, PageIndex(1)).unwrap().0.release(), Waiters::default());
+        }
     }
 
     #[test]

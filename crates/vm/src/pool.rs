@@ -424,6 +424,29 @@ mod tests {
         assert_eq!(pool.figures().resident_pages, PAGES);
     }
 
+    #[test]
+    fn what_is_gone_is_forgotten_though_memory_is_not_short() {
+        const PAGES: u64 = 4096;
+        let pool = Pool::new(64 * PAGES * PAGE_SIZE).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        for _ in 0..8 {
+            let object = vm.file(file.path()).unwrap();
+            let map = vm.map(&object, &MapOptions::shared()).unwrap();
+            map.populate(map.window()).unwrap();
+            pool.reclaim(0);
+        }
+        // Another thread may hold the last one for a moment.
+        let began = std::time::Instant::now();
+        while pool.figures().resident_pages > 0 && began.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(pool.reclaim(0), 0);
+        let known = pool.core().reclaim.lock().unwrap().len();
+        assert!(known <= 1024, "{known} frames that are gone are known");
+    }
+
     /// How many pages of those that are read in turns come back soon after they were reclaimed.
     fn refaulted(pool: &Pool) -> u64 {
         const PAGES: u64 = 4096;

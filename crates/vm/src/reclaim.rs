@@ -8,8 +8,8 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
 use crate::evict::Claimed;
 use crate::object::ObjectCore;
-use crate::order::{Entry, Look, MOST_COUNT, Next, Order, Queued, Replacement, Unwiring};
-use crate::pages::{Idleness, Unwire};
+use crate::order::{Entry, Look, Next, Order, Queued, Replacement, Unwiring};
+use crate::pages::{Idleness, Stamp, Unwire};
 use crate::pool::PoolCore;
 use crate::statistics::{Account, Tally};
 use crate::sync::Ordering;
@@ -17,9 +17,15 @@ use crate::sync::Ordering;
 /// Frames that are taken away together while somebody waits for one, and while nobody does.
 const BATCH: u64 = 64;
 const LONG_BATCH: u64 = 1024;
-/// Frames that are unwired together. To take them out of the page table interrupts the CPUs that may know them, once for each table of
-/// 2 MiB: the more at once, the fewer times.
-const UNWIRE_BATCH: usize = 1024;
+/// Runs of frames of one object that are claimed together: who touches a page of them waits for as many to be taken.
+const CLAIM_RUNS: usize = 64;
+/// The most frames that are unwired at a time, in the order of their pages. To take them out of the page table interrupts the CPUs that may know them,
+/// once for each run within a table of 2 MiB: the more at once, the fewer times.
+pub(crate) const UNWIRE_MOST: usize = 1024;
+/// By one call: a read that waits for a frame waits for no more.
+const UNWIRE_BATCH: usize = 128;
+/// Entries of frames that are gone are passed by in their turn until there are as many as of others, and so many more.
+const MOST_GONE: usize = 1024;
 /// A class goes before the next ones while it holds more than one in so many of their frames and its own.
 const CLASS_PART: usize = 8;
 /// A page that comes back before as many frames were reclaimed as the pool holds was reclaimed too early. Time is counted in so many
@@ -27,9 +33,6 @@ const CLASS_PART: usize = 8;
 const MEMORY_PARTS: u16 = 64;
 /// A tick of that time is counted in so many parts of its own, since few frames are reclaimed at once.
 const TICK: u64 = 1 << 16;
-/// A stamp is the time in its upper bits, as far as it fits, and the page's count, never 0, in so many lower ones.
-const COUNT_BITS: u32 = 4;
-const _: () = assert!(MOST_COUNT < 1 << COUNT_BITS);
 
 /// What files and sources have, memory that goes to a swap file, and code.
 const DATA: usize = 0;
@@ -69,7 +72,7 @@ pub(crate) fn work(pool: &PoolCore) {
         // A source that panics when it is dropped does not end the thread.
         let taken = catch_unwind(AssertUnwindSafe(|| take(pool, wanted))).unwrap_or(1);
         if wanted > 0 {
-            pool.frames.fit_low();
+            pool.frames.fit_low(taken);
         }
         if wanted > 0 && taken == 0 {
             pool.frames.has_nothing();
@@ -88,8 +91,9 @@ pub(crate) fn take(pool: &PoolCore, wanted: u64) -> u64 {
         let taken = reclaim.take(pool, wanted, &mut met);
         if pool.frames.fills_up() {
             let class = first_class(reclaim.orders.each_ref().map(Order::len));
-            if reclaim.orders[class].lacks_idle() {
-                reclaim.unwire_some(pool, &mut met, class);
+            // Not while somebody waits.
+            if reclaim.orders[class].lacks_idle() && !pool.frames.is_waited_for() {
+                reclaim.unwire_some(pool, &mut met, class, UNWIRE_MOST);
             }
         }
         taken
@@ -127,6 +131,7 @@ impl Reclaim {
         let mut forced = false;
         loop {
             self.drain(pool, met);
+            self.forget_gone(pool, met);
             if taken >= wanted {
                 return taken;
             }
@@ -135,8 +140,7 @@ impl Reclaim {
             let victims = self.choose(pool, met, (wanted - taken).min(most), forced);
             let got = self.take_away(pool, met, victims, forced);
             taken += got;
-            let frames = self.orders.iter().map(Order::len).sum::<usize>();
-            let is_round = self.looks() - began > frames || self.looks() == before;
+            let is_round = self.looks() - began > self.len() || self.looks() == before;
             match (got, is_round) {
                 (0, true) if forced => return taken,
                 (0, true) => {
@@ -147,6 +151,11 @@ impl Reclaim {
                 _ => (began, forced) = (self.looks(), false),
             }
         }
+    }
+
+    /// How many frames are known.
+    pub(crate) fn len(&self) -> usize {
+        self.orders.iter().map(Order::len).sum()
     }
 
     fn looks(&self) -> usize {
@@ -163,6 +172,23 @@ impl Reclaim {
         }
     }
 
+    /// Forgets frames that went with their objects, where these are many.
+    fn forget_gone(&mut self, pool: &PoolCore, met: &mut Met) {
+        if self.len() <= 2 * pool.frames.held().0 as usize + MOST_GONE {
+            return;
+        }
+        for order in &mut self.orders {
+            order.retain(|entry| {
+                let object = met.object(pool, entry.object);
+                let is_gone = look(object.map(|object| &**object), entry, false) == Look::Gone;
+                if is_gone {
+                    unqueue(object, entry);
+                }
+                !is_gone
+            });
+        }
+    }
+
     fn queue(&mut self, object: &ObjectCore, range: PageRange) {
         let Some(frames) = object.frames() else { return };
         let class = self.class_of(object);
@@ -170,7 +196,7 @@ impl Reclaim {
         let mut refaulted = 0;
         for page in range.iter() {
             let Some(stamp) = frames.pages.queue(page) else { continue };
-            let before = read_stamp(self.now(), stamp);
+            let before = stamp.map(|stamp| (away(self.now(), stamp), stamp.count));
             refaulted += u64::from(before.is_some_and(|(away, _)| away <= MEMORY_PARTS));
             let entry = Entry { object: object.pool_key, page: page.0 };
             self.orders[class].arrive(Queued::coming(entry, before), room);
@@ -229,7 +255,8 @@ impl Reclaim {
                     return victims;
                 }
                 if !last {
-                    self.unwire_some(pool, met, class);
+                    let most = if pool.frames.is_waited_for() { UNWIRE_BATCH } else { UNWIRE_MOST };
+                    self.unwire_some(pool, met, class, most);
                 }
             }
         }
@@ -263,10 +290,10 @@ impl Reclaim {
         }
     }
 
-    /// Unwires what goes next but one.
-    fn unwire_some(&mut self, pool: &PoolCore, met: &mut Met, class: usize) {
+    /// Unwires what goes next but one, up to `most`; fewer where somebody begins to wait for a frame.
+    fn unwire_some(&mut self, pool: &PoolCore, met: &mut Met, class: usize, most: usize) {
         let mut asked: Vec<Unwiring> = Vec::new();
-        while asked.len() < UNWIRE_BATCH
+        while asked.len() < most
             && let Some(next) = self.orders[class].next_to_unwire()
         {
             asked.push(next);
@@ -274,44 +301,70 @@ impl Reclaim {
         let mut sorted: Vec<Entry> = asked.iter().map(Unwiring::entry).collect();
         sorted.sort_unstable();
         let mut unwatched: Vec<Entry> = Vec::new();
-        for of_object in sorted.chunk_by(|entry, next| entry.object == next.object) {
-            let Some(object) = met.object(pool, of_object[0].object) else { continue };
-            let Some(frames) = object.frames() else { continue };
-            let pages: Vec<PageIndex> = of_object.iter().map(|entry| PageIndex(entry.page)).collect();
-            match object.unwire(frames, &pages) {
-                Ok(came) => {
-                    let not = of_object.iter().zip(came);
-                    let not = not.filter(|(_, came)| !matches!(came, Some(Unwire::Done | Unwire::Already)));
-                    unwatched.extend(not.map(|(entry, _)| *entry));
+        let mut done = 0;
+        for batch in sorted.chunks(UNWIRE_BATCH) {
+            if done > 0 && pool.frames.is_waited_for() {
+                break;
+            }
+            done += batch.len();
+            for of_object in batch.chunk_by(|entry, next| entry.object == next.object) {
+                let Some(object) = met.object(pool, of_object[0].object) else { continue };
+                let Some(frames) = object.frames() else { continue };
+                let pages: Vec<PageIndex> = of_object.iter().map(|entry| PageIndex(entry.page)).collect();
+                match object.unwire(frames, &pages) {
+                    Ok(came) => {
+                        let not = of_object.iter().zip(came);
+                        let not =
+                            not.filter(|(_, came)| !matches!(came, Some(Unwire::Done | Unwire::Already)));
+                        unwatched.extend(not.map(|(entry, _)| *entry));
+                    }
+                    // They are reclaimed without having been watched.
+                    Err(_) => unwatched.extend(of_object),
                 }
-                // They are reclaimed without having been watched.
-                Err(_) => unwatched.extend(of_object),
             }
         }
         let now = self.now();
+        let (order, left) = (&mut self.orders[class], &sorted[done..]);
+        let (asked, rest): (Vec<_>, Vec<_>) =
+            asked.into_iter().partition(|frame| left.binary_search(&frame.entry()).is_err());
         for frame in asked {
             let watched = unwatched.binary_search(&frame.entry()).is_err();
-            self.orders[class].unwired(frame, watched, now);
+            order.unwired(frame, watched, now);
         }
+        rest.into_iter().rev().for_each(|frame| order.put_back(frame));
     }
 
     /// Takes the frames of `victims` away; those that cannot go are queued again.
-    fn take_away(&mut self, pool: &PoolCore, met: &mut Met, mut victims: Vec<Victim>, forced: bool) -> u64 {
-        victims.sort_unstable_by_key(|victim| victim.queued.entry);
+    fn take_away(&mut self, pool: &PoolCore, met: &mut Met, victims: Vec<Victim>, forced: bool) -> u64 {
+        // Those that are to be written first go last: others may wait for one.
+        let mut victims: Vec<(bool, Victim)> = victims
+            .into_iter()
+            .map(|victim| {
+                (is_dirty(met.object(pool, victim.queued.entry.object), victim.queued.entry), victim)
+            })
+            .collect();
+        victims.sort_unstable_by_key(|(is_dirty, victim)| (*is_dirty, victim.queued.entry));
         let now = self.now();
         let mut all = 0;
-        for of_object in
-            victims.chunk_by(|victim, next| victim.queued.entry.object == next.queued.entry.object)
-        {
-            let Some(object) = met.object(pool, of_object[0].queued.entry.object) else { continue };
+        let mut rest = &victims[..];
+        while !rest.is_empty() {
+            let batch;
+            (batch, rest) = rest.split_at(first_batch(rest));
+            let is_dirty = batch[0].0;
+            let batch = || batch.iter().map(|(_, victim)| victim);
+            let Some(object) = met.object(pool, batch().next().expect("one").queued.entry.object) else {
+                continue;
+            };
             let Some(frames) = object.frames() else { continue };
-            let claimed = Claimed::room_for(object, frames, of_object.len());
+            let claimed = Claimed::room_for(object, frames, batch().len());
             let taken = match (frames.whole.take_from_kernel(), claimed) {
                 (Ok(_taking), Ok(mut claimed)) => {
-                    let pages: Vec<PageIndex> =
-                        of_object.iter().map(|victim| PageIndex(victim.queued.entry.page)).collect();
-                    object.clean(frames, &pages, forced);
-                    for victim in of_object {
+                    if is_dirty {
+                        let pages: Vec<PageIndex> =
+                            batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
+                        object.clean(frames, &pages, forced);
+                    }
+                    for victim in batch() {
                         let page = PageIndex(victim.queued.entry.page);
                         // One that is watched goes only if nobody has touched it since it was unwired.
                         let claim = if victim.queued.watched && !forced {
@@ -321,7 +374,7 @@ impl Reclaim {
                         };
                         if let Some((claim, unwired)) = claim {
                             object.rewires(frames, unwired);
-                            claimed.add(claim, stamp(now, victim.queued.count));
+                            claimed.add(claim, Some(Stamp { time: now as u16, count: victim.queued.count }));
                         }
                     }
                     claimed.take().0
@@ -330,12 +383,14 @@ impl Reclaim {
             };
             let tally = Tally { pages_evicted: taken, pages_reclaimed: taken, ..Tally::default() };
             object.vm.figures.add(Account::here().cpu, &tally);
-            for victim in of_object {
-                // Touched or pinned meanwhile, or the kernel did not let it go; one that comes back meanwhile tells by itself.
-                if frames.pages.idleness(PageIndex(victim.queued.entry.page)) != Idleness::Missing
-                    && frames.pages.queue(PageIndex(victim.queued.entry.page)).is_some()
-                {
-                    self.orders[victim.class].arrive(victim.queued.counted(), true);
+            for victim in batch() {
+                let (queued, page) = (victim.queued, PageIndex(victim.queued.entry.page));
+                // Touched, pinned or written to meanwhile, or the kernel did not let it go; one that comes back meanwhile tells by itself.
+                let idleness = frames.pages.idleness(page);
+                if idleness != Idleness::Missing && frames.pages.queue(page).is_some() {
+                    let was_touched = queued.watched && idleness == Idleness::Wired;
+                    self.orders[victim.class]
+                        .arrive(if was_touched { queued.counted() } else { queued }, true);
                 }
             }
             all += taken;
@@ -346,15 +401,9 @@ impl Reclaim {
     }
 }
 
-/// What is left in the word of a page that is reclaimed `now`.
-fn stamp(now: u32, count: u8) -> u16 {
-    (now as u16) << COUNT_BITS | u16::from(count)
-}
-
-/// How long ago a page left its stamp, and its count then; `None` where it left none.
-fn read_stamp(now: u32, stamp: u16) -> Option<(u16, u8)> {
-    let away = (now as u16).wrapping_sub(stamp >> COUNT_BITS) << COUNT_BITS >> COUNT_BITS;
-    (stamp != 0).then_some((away, stamp as u8 & ((1 << COUNT_BITS) - 1)))
+/// How long ago a page left its stamp, as far as that fits.
+fn away(now: u32, stamp: Stamp) -> u16 {
+    (now as u16).wrapping_sub(stamp.time)
 }
 
 /// The class that frames are taken from first, by how many each has.
@@ -378,6 +427,27 @@ fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool) -> Look {
     }
 }
 
+/// How many of `victims`, which are in order, are claimed together.
+fn first_batch(victims: &[(bool, Victim)]) -> usize {
+    let (is_dirty, first) = victims[0];
+    let mut runs = 0;
+    let mut next = None;
+    let of_batch = victims.iter().take_while(|(is, victim)| {
+        let entry = victim.queued.entry;
+        runs += usize::from(next != Some(entry.page));
+        next = Some(entry.page + 1);
+        *is == is_dirty && entry.object == first.queued.entry.object && runs <= CLAIM_RUNS
+    });
+    of_batch.count()
+}
+
+/// Whether a frame has to be written before it goes.
+fn is_dirty(object: Option<&Arc<ObjectCore>>, entry: Entry) -> bool {
+    object.and_then(|object| object.frames()).is_some_and(|frames| {
+        frames.dirty.as_ref().is_some_and(|dirty| !dirty.is_clean(&frames.pages, PageIndex(entry.page)))
+    })
+}
+
 fn unqueue(object: Option<&Arc<ObjectCore>>, entry: Entry) {
     if let Some(frames) = object.and_then(|object| object.frames()) {
         frames.pages.unqueue(PageIndex(entry.page));
@@ -389,12 +459,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_tells_when_and_how_often() {
-        assert_eq!(read_stamp(7, 0), None);
-        for count in 1..=MOST_COUNT {
-            for (left, now, away) in [(0, 0, 0), (5, 69, 64), (4090, 4100, 10), (70_000, 74_000, 4000)] {
-                assert_eq!(read_stamp(now, stamp(left, count)), Some((away, count)), "{left}, {now}");
-            }
+    fn a_stamp_tells_when_a_page_went() {
+        // A thousand times what the pool holds, not 64 times.
+        for (left, now, is) in
+            [(0, 0, 0), (5, 69, 64), (0, 64 * 64, 64 * 64), (65_530, 65_540, 10), (70_000, 134_000, 64_000)]
+        {
+            assert_eq!(away(now, Stamp { time: left as u16, count: 1 }), is, "{left}, {now}");
         }
     }
 

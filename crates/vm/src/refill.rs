@@ -41,6 +41,11 @@ impl Sums {
         range.iter().any(|page| self.of(page.0 as usize) != 0)
     }
 
+    /// Whether each page of `range` has a sum.
+    pub(crate) fn know_all(&self, range: PageRange) -> bool {
+        range.iter().all(|page| self.of(page.0 as usize) != 0)
+    }
+
     /// Whether the pages of `bytes`, the first of which is `at`, are as they were.
     pub(crate) fn verify(&self, at: PageIndex, bytes: &[u8]) -> Result<(), u16> {
         for (page, bytes) in (at.0 as usize..).zip(bytes.chunks(PAGE_SIZE as usize)) {

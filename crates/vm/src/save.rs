@@ -67,7 +67,8 @@ impl Object {
     /// ```
     ///
     /// # Errors
-    /// See [`SavedError`]. After an error the directory holds what it held before.
+    /// See [`SavedError`]. After an error the directory holds what it held before, or, if nothing but the sync of the directory itself failed, the new
+    /// snapshot.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved, SavedError> {
         let path = path.as_ref();
         self.core.vm.check_process().map_err(|_| SavedError::Forked)?;

@@ -105,7 +105,7 @@ impl Directory {
                 return Err(SavedError::Foreign { path });
             }
             // From here on images are this directory's.
-            self.write(FIRST_SAVE, b"").map_err(|error| unwritten(&first, error))?;
+            self.place(FIRST_SAVE, b"").map_err(|error| unwritten(&first, error))?;
         }
         self.sweep(manifest);
         Ok(())
@@ -132,21 +132,23 @@ impl Directory {
             image.file.sync_all().map_err(|error| unwritten(&image.path, error))?;
         }
         // The image's name before the manifest that names it.
-        let replaced = self.file.sync_all().and_then(|()| self.write(MANIFEST, &manifest.encode()));
+        let replaced = self.file.sync_all().and_then(|()| self.place(MANIFEST, &manifest.encode()));
         replaced.map_err(|error| unwritten(&self.path.join(MANIFEST), error))?;
         if let Some(image) = &mut image {
             image.keep = true;
         }
+        // And that before images go that only the last manifest names.
+        self.file.sync_all().map_err(|error| unwritten(&self.path, error))?;
         self.give_up();
         Ok(())
     }
 
     /// Nobody else writes here: this directory is locked.
-    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+    fn place(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let name = Path::new(name);
         let new = NewFile::of_only_writer(self.file.as_fd(), name, MANIFEST_MODE)?;
         new.file().write_all_at(bytes, 0)?;
-        new.replace(name)
+        new.place(name)
     }
 
     /// Removes the images that `manifest` does not name: of a save that was cut short, or no more used. Who reads them has them open.
