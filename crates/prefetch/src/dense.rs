@@ -202,7 +202,7 @@ impl Queue {
 
     fn read(&self) {
         while let Some((file, chunk)) = self.next() {
-            bring_in(&[Piece { file: &file, range: chunk, is_hole: false }], true);
+            bring_in(&[Piece { file: &file, range: chunk, is_hole: false }], true, None);
             let before = self.bytes.fetch_add(chunk.bytes(), Ordering::Relaxed);
             let bytes = before + chunk.bytes();
             // One reader looks, the one that passes the mark.

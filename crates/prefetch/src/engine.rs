@@ -129,6 +129,7 @@ impl Engine {
             profile,
             readers,
             waits: true,
+            bin: None,
             together_pages: 0,
             request_pages_max: options.read_pages_max,
             gap_pages_max: options.gap_pages_max,
@@ -159,6 +160,15 @@ impl Engine {
         self.prepared().holes = Some((number, device));
     }
 
+    /// Has pages awaited in a way that the kernel does not note as a use, for whoever asks it later what was used.
+    ///
+    /// # Errors
+    /// Where this process may have no more files open.
+    pub fn leave_no_notes(&mut self) -> std::io::Result<()> {
+        self.prepared().bin = Some(rustix::fs::memfd_create("awaited", rustix::fs::MemfdFlags::CLOEXEC)?);
+        Ok(())
+    }
+
     /// Leaves names alone, and opens files when their pages are read: for a profile whose inodes and directories are read in
     /// another way.
     pub fn leave_names(&mut self) {
@@ -182,11 +192,6 @@ impl Engine {
     /// If the prefetch has begun: it cannot be prepared any more.
     fn prepared(&mut self) -> &mut State {
         Arc::get_mut(&mut self.state).expect("a prefetch is prepared before it begins")
-    }
-
-    /// What it brings in.
-    pub fn profile(&self) -> &Profile {
-        &self.state.profile
     }
 
     /// Bytes of all reads planned.

@@ -24,7 +24,7 @@ const RESERVE_BYTES: u64 = 16 << 20;
 const STALLED_US_MAX: u64 = 2_000;
 
 /// What a prefetch may use, looked at again while it runs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Budget {
     cgroups: Cgroups,
     /// The node that what is read comes to; `None` where it does not matter.

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::early;
 use crate::ext4::Layout;
-use crate::opened::{OwnUses, pages_of};
+use crate::opened::pages_of;
 
 /// The file below the machine's profiles.
 const NAME: &str = "boot.blocks";
@@ -166,17 +166,15 @@ impl BlockDevice {
         names
     }
 
-    /// The pages at both ends of the device that programs have read; none where the kernel keeps no notes of pages. Pages in `own` count
-    /// where they were used once more.
-    pub fn used_at_its_ends(&self, own: &OwnUses) -> Vec<u64> {
-        let own = self.path.to_str().and_then(|path| own.get(path)).cloned().unwrap_or_default();
+    /// The pages at both ends of the device that programs have read; none where the kernel keeps no notes of pages.
+    pub fn used_at_its_ends(&self) -> Vec<u64> {
         let Ok(flags) = PageFlags::open() else { return Vec::new() };
         let near = END_PAGES.min(self.pages);
         let far = near.max(self.pages.saturating_sub(END_PAGES));
         let ends = [(0, near), (far, self.pages)];
         let ends = ends.map(|(start, end)| PageRange::new(PageIndex(start), PageIndex(end)));
         ends.into_iter()
-            .flat_map(|end| pages_of(&flags, &self.file, end, &own, &|_| true).0)
+            .flat_map(|end| pages_of(&flags, &self.file, end, &|_| true).0)
             .map(|page| page.0)
             .collect()
     }

@@ -41,6 +41,8 @@ const OFF: &str = "prepage=off";
 pub struct Early {
     /// Whether a boot is to be followed.
     pub is_wanted: bool,
+    /// Whether /var is of the root file system, or what lies there is not what is to be read.
+    pub var_is_there: bool,
     /// What there is to fetch with.
     pub budget: Budget,
     /// The root's device, where its file system reads through it.
@@ -56,28 +58,30 @@ pub struct Early {
 }
 
 impl Early {
-    /// Makes `root` the root directory of this process, which learns or not.
+    /// Makes `root` the root directory of this process. What `fault_around` sets is kept where a boot is to be followed.
     ///
     /// # Errors
     /// As chroot(2).
-    pub fn enter(root: &Path, learns: bool) -> io::Result<Self> {
-        // Before /dev moves: its guardian needs it.
-        let fault_around = learns.then(FaultAroundOff::set).and_then(Result::ok);
-        // As a unit has it.
-        let _ = first(root, Path::new("/proc/self/oom_score_adj"), |path| std::fs::write(path, OOM_SCORE));
+    pub fn enter(root: &Path, fault_around: impl FnOnce() -> Option<FaultAroundOff>) -> io::Result<Self> {
         // One that cannot be read says nothing.
         let command_line = read(root, "/proc/cmdline").unwrap_or_default();
+        let is_off = is_switched_off(&command_line);
+        // Before /dev moves: its guardian needs it.
+        let fault_around = if is_off { None } else { fault_around() };
+        // As a unit has it.
+        let _ = first(root, Path::new("/proc/self/oom_score_adj"), |path| std::fs::write(path, OOM_SCORE));
         let budget = Budget::of_process();
         let device = BlockDevice::of(root).ok().flatten();
         let willneed_pages = willneed_pages(root);
         // Links on the disk.
-        let is_wanted = !is_switched_off(&command_line) && unit_is_enabled(root);
+        let is_wanted = !is_off && unit_is_enabled(root);
+        let var_is_there = !std::fs::read_to_string(root.join("etc/fstab")).is_ok_and(|fstab| mounts_var(&fstab));
         let fault_around = fault_around.filter(|_| is_wanted);
         let run = run(root);
         rustix::process::chroot(root)?;
         std::env::set_current_dir("/")?;
         let opens = ExecWatch::of_opens().and_then(|opens| opens.add(Path::new("/")).map(|()| opens));
-        Ok(Self { is_wanted, budget, device, willneed_pages, fault_around, run, opens })
+        Ok(Self { is_wanted, var_is_there, budget, device, willneed_pages, fault_around, run, opens })
     }
 
     /// Says that this boot is followed. Where that cannot be said, the unit finds it out by itself.
@@ -86,6 +90,13 @@ impl Early {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         let _ = rustix::fs::openat(run, FOLLOWED, flags, Mode::from_raw_mode(0o444));
     }
+}
+
+/// Whether something is mounted over the place of profiles later.
+fn mounts_var(fstab: &str) -> bool {
+    let point = |line: &str| line.split_whitespace().nth(1).map(|point| point.trim_end_matches('/').to_owned());
+    let lines = fstab.lines().filter(|line| !line.trim_start().starts_with('#'));
+    lines.filter_map(point).any(|point| ["/var", "/var/lib", "/var/lib/prepage"].contains(&&*point))
 }
 
 /// /run, here or where it has moved to: below `root` there is an empty directory before.
@@ -150,6 +161,14 @@ mod tests {
         assert!(is_switched_off("root=/dev/vda ro prepage=off quiet\n"));
         for others in ["", "root=/dev/vda ro quiet\n", "prepage=offline", "x.prepage=off", "prepage=on"] {
             assert!(!is_switched_off(others), "{others}");
+        }
+    }
+
+    #[test]
+    fn a_var_of_its_own_is_not_there_yet() {
+        assert!(mounts_var("# a\n/dev/vda1 / ext4 defaults 0 1\n/dev/vdb /var/ xfs defaults 0 2\n"));
+        for none in ["", "/dev/vda1 / ext4 defaults 0 1\n# /dev/vdb /var xfs\n", "tmpfs /var/tmp tmpfs\n"] {
+            assert!(!mounts_var(none), "{none}");
         }
     }
 

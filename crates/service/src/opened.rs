@@ -17,7 +17,7 @@ use prepage_profiles::elf::Elf;
 use prepage_profiles::identity::{identity_of, open_directory, open_to_read};
 use prepage_sys::exec_watch::{ExecWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
-use prepage_sys::page_flags::{Noted, PageFlags};
+use prepage_sys::page_flags::PageFlags;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_trace::now_ns;
@@ -49,9 +49,6 @@ pub enum Whose {
     /// Those of this process and of what it starts.
     Start(u32),
 }
-
-/// Pages that this process has used itself, by file.
-pub type OwnUses = HashMap<String, HashSet<u64>>;
 
 /// A file or a directory that was opened.
 #[derive(Clone, Debug)]
@@ -177,9 +174,15 @@ impl Opened {
             self.is_lost = true;
             return;
         }
-        let opened = self.place_of(file.file_system).and_then(|place| file.open(place.as_fd()).ok());
-        // What is gone already is not there for the next time.
-        let Some(opened) = opened else { return };
+        let Some(place) = self.place_of(file.file_system) else { return };
+        let opened = match file.open(place.as_fd()) {
+            Ok(opened) => opened,
+            Err(error) => {
+                // What is gone already is not there for the next time.
+                self.is_lost |= matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+                return;
+            }
+        };
         self.seen.insert(file);
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())) else { return };
         let is_directory = match rustix::fs::fstat(&opened).map(|stat| FileType::from_raw_mode(stat.st_mode))
@@ -242,7 +245,7 @@ impl Opened {
     }
 
     /// Notes what was used of all that was opened since this was called last, as far as `rights` may read it: between then and now, as
-    /// nobody can tell more. Pages in `own` count where they were used once more.
+    /// nobody can tell more.
     ///
     /// # Errors
     /// Where the kernel keeps no notes of pages.
@@ -250,11 +253,9 @@ impl Opened {
         &mut self,
         sighted: &mut Sightings,
         rights: &Rights,
-        own: &OwnUses,
     ) -> io::Result<()> {
         let flags = PageFlags::open()?;
         let last_ns = std::mem::replace(&mut self.pages_ns, now_ns());
-        let nothing = HashSet::new();
         for Open { time_ns, path, .. } in self.opens.iter().filter(|open| !open.is_directory) {
             let opened = {
                 let _assumed = rights.assume()?;
@@ -262,12 +263,11 @@ impl Opened {
             };
             let Ok(file) = opened else { continue };
             let Ok(identity) = identity_of(&file) else { continue };
-            let own = path.to_str().and_then(|path| own.get(path)).unwrap_or(&nothing);
             let Some(place) = sighted.place(path, Some((identity.device, identity.inode))) else {
                 continue;
             };
             let pages = PageRange::covering(0, identity.size_bytes);
-            let (mut used, others) = pages_of(&flags, &file, pages, own, &|page| !sighted.holds(place, page));
+            let (mut used, others) = pages_of(&flags, &file, pages, &|page| !sighted.holds(place, page));
             if used.contains(&PageIndex(0)) || sighted.holds(place, PageIndex(0)) {
                 used.extend(copied(&file, &others));
             }
@@ -291,9 +291,8 @@ impl Opened {
         mut self,
         mut sighted: Sightings,
         rights: &Rights,
-        own: &OwnUses,
     ) -> io::Result<Observation> {
-        self.look_at_pages(&mut sighted, rights, own)?;
+        self.look_at_pages(&mut sighted, rights)?;
         let mut observation = {
             let _assumed = rights.assume()?;
             sighted.observation()
@@ -310,19 +309,17 @@ impl Opened {
     }
 }
 
-/// Those `wanted` of `pages` of a file that somebody has used since they were read, and the others of them that are in memory. Pages in
-/// `own` count where they were used once more.
+/// Those `wanted` of `pages` of a file that somebody has used since they were read, and the others of them that are in memory.
 pub(crate) fn pages_of(
     flags: &PageFlags,
     file: &File,
     pages: PageRange,
-    own: &HashSet<u64>,
     wanted: &dyn Fn(PageIndex) -> bool,
 ) -> (Vec<PageIndex>, Vec<PageIndex>) {
     let (mut used, mut others) = (Vec::new(), Vec::new());
     // A file that cannot be mapped has no pages of its own.
-    let _ = flags.of(file.as_fd(), pages, wanted, &mut |page, noted| {
-        if is_used(page, noted, own) { &mut used } else { &mut others }.push(page);
+    let _ = flags.of(file.as_fd(), pages, wanted, &mut |page, is_used| {
+        if is_used { &mut used } else { &mut others }.push(page);
     });
     (used, others)
 }
@@ -341,11 +338,6 @@ fn copied(file: &File, others: &[PageIndex]) -> Vec<PageIndex> {
         })
         .collect();
     others.iter().copied().filter(|page| written.iter().any(|range| range.contains(&page.0))).collect()
-}
-
-/// Whether somebody else than this process used a page.
-fn is_used(page: PageIndex, noted: Noted, own: &HashSet<u64>) -> bool {
-    noted > if own.contains(&page.0) { Noted::Once } else { Noted::Unused }
 }
 
 #[cfg(test)]
@@ -420,7 +412,7 @@ mod tests {
             opened.opens.push(Open { time_ns, path: path.clone(), is_directory: false });
         }
         let rights = Rights { uid: 0, gid: 0, groups: Vec::new() };
-        let seen = opened.observation(Sightings::default(), &rights, &OwnUses::new()).unwrap();
+        let seen = opened.observation(Sightings::default(), &rights).unwrap();
         let seen = seen.files.iter().map(|file| {
             (PathBuf::from(&file.path), file.coverage, file.pages.iter().map(|used| used.range.len()).sum())
         });
@@ -457,21 +449,13 @@ mod tests {
         let mut sightings = Sightings::default();
         for page in [5, 2] {
             read(page);
-            opened.look_at_pages(&mut sightings, &rights, &OwnUses::new()).unwrap();
+            opened.look_at_pages(&mut sightings, &rights).unwrap();
         }
         read(7);
-        let seen = opened.observation(sightings, &rights, &OwnUses::new()).unwrap();
+        let seen = opened.observation(sightings, &rights).unwrap();
         let mut pages: Vec<_> =
             seen.files[0].pages.iter().map(|used| (used.rank, used.range.start().0)).collect();
         pages.sort_unstable();
         assert_eq!(pages.iter().map(|(_, page)| *page).collect::<Vec<_>>(), [5, 2, 7]);
-    }
-
-    #[test]
-    fn what_a_prefetch_itself_has_read_counts_once_somebody_else_has_used_it() {
-        let own = HashSet::from([7]);
-        let used = |page, noted| is_used(PageIndex(page), noted, &own);
-        assert!(!used(7, Noted::Once) && used(7, Noted::Often));
-        assert!(!used(8, Noted::Unused) && used(8, Noted::Once) && used(8, Noted::Often));
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
-use prepage_core::profile::observation::Observation;
+use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_observe::sightings::Sightings;
 use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::config::Config;
@@ -17,10 +17,11 @@ use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{StoreError, Stores};
 use prepage_sys::fault_around::FaultAroundOff;
 use prepage_sys::new_file::write_at;
+use prepage_sys::open_files::allow_many;
 use prepage_sys::rights::Assumed;
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::{BlockDevice, willneed_pages};
+use crate::blocks::{BlockDevice, Blocks, willneed_pages};
 use crate::early::{self, Early};
 use crate::library::{home, of_user};
 use crate::notify;
@@ -36,6 +37,8 @@ use crate::turn::Turn;
 /// looked at after a second, and whenever twice that time has passed: what the beginning needs of a library goes before the rest of it.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
+/// Fault-around is on again so long after the time is up, whatever holds this up.
+const FAULT_AROUND_LONGER: Duration = Duration::from_secs(60);
 /// The report on the last boot, below the machine's profiles.
 const REPORT: &str = "boot.json";
 const REPORT_BYTES_MAX: u64 = 4096;
@@ -109,7 +112,10 @@ impl PeriodReport {
 /// # Errors
 /// [`ServiceError`]; where nothing can be learned, at the end, after what is known was brought in.
 pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, ServiceError> {
-    let enter = |root| Early::enter(root, options.learn);
+    // All files of a boot are open at once while they are brought in.
+    allow_many();
+    let fault_around = || FaultAroundOff::set(options.at_most + FAULT_AROUND_LONGER).ok();
+    let enter = |root| Early::enter(root, || options.learn.then(fault_around).flatten());
     let mut early = options.root.as_deref().map(enter).transpose()?;
     let config = config(subject);
     let is_off = !config.enabled || early.as_ref().is_some_and(|early| !early.is_wanted);
@@ -123,7 +129,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let stores = subject.stores(options.layers.clone())?.keeping(config.store_bytes_max);
     let turn = match subject {
         Subject::Boot => {
-            let directory = stores.directory(subject.layer()).ok();
+            let is_there = early.as_ref().is_none_or(|early| early.var_is_there);
+            let directory = stores.directory(subject.layer()).ok().filter(|_| is_there);
             Turn::at_boot(directory, early.is_some())
         }
         Subject::Session(_) => Some(Turn::alone()),
@@ -136,7 +143,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let fault_around = match &mut early {
         Some(early) => early.fault_around.take().filter(|_| is_learning),
         // Where it cannot be switched off, more pages are learned than were touched.
-        None if is_learning && subject == Subject::Boot => FaultAroundOff::set().ok(),
+        None if is_learning && subject == Subject::Boot => fault_around(),
         None => None,
     };
     let began = Instant::now();
@@ -157,8 +164,9 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
             .as_ref()
             .and_then(|one| Some((one, one.known(stores.directory(subject.layer()).ok()?)?))),
     };
-    let (mut budget, opens) = early.map(|early| (early.budget, early.opens)).unzip();
-    let replay = Replay::begin(known, &rights, || budget.take().unwrap_or_else(Budget::of_process))?;
+    let has_blocks = known.blocks.is_some();
+    let (budget, opens) = early.map(|early| (early.budget, early.opens)).unzip();
+    let mut replay = Replay::begin(known, &rights, budget.unwrap_or_else(Budget::of_process))?;
     // What is known is brought in also where nothing can be learned.
     let mut opened = (is_learning && opens.is_none()).then(|| Opened::watch(of(subject)));
     notify::say("READY=1");
@@ -169,7 +177,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let mut sightings = Sightings::default();
     let (mut quiet, mut sampler) = (Quiet::new(options.quiet_s, options.at_most), Sampler::default());
     let mut next = began + SECOND;
-    let (mut pages_next, own) = (SECOND, replay.own_uses());
+    let mut pages_next = SECOND;
     let (end, is_short) = loop {
         std::thread::sleep(LOOK_EVERY);
         if let Some(Ok(opened)) = &mut opened {
@@ -177,7 +185,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
             if began.elapsed() >= pages_next {
                 pages_next *= 2;
                 // Who cannot look now cannot at the end, and it is said then.
-                let _ = opened.look_at_pages(&mut sightings, &rights, &own);
+                let _ = opened.look_at_pages(&mut sightings, &rights);
             }
         }
         let is_fetching = replay.is_at_work();
@@ -202,7 +210,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let seen = |opened: std::io::Result<Opened>| {
         let opened = opened?;
         let opens = opened.opens().to_vec();
-        Ok((opens, opened.observation(sightings, &rights, &own)?))
+        Ok((opens, opened.observation(sightings, &rights)?))
     };
     let seen = opened.map(seen).transpose();
     let (seen, refused) = seen.map_or_else(|error| (None, Some(error)), |seen| (seen, None));
@@ -216,16 +224,17 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         report.used_pages = replay.used_pages(&observation);
         let used = device.as_ref().map(|device| {
             let names = device.names(opens.iter().map(|open| (open.path.as_path(), open.is_directory)));
-            device.holding(&names, device.used_at_its_ends(&own))
+            device.holding(&names, device.used_at_its_ends())
         });
+        let is_whole = observation.coverage != Coverage::Partial;
         let shown = Shown { observation: Some(observation), ..Shown::default() };
         {
             let _assumed = assumed(subject)?;
             persist(&stores, &subject.key(), subject.layer(), &shown)?;
         }
         // The place for it is there now.
-        if let Some(used) = used {
-            report.seen_blocks = used.pages();
+        report.seen_blocks = used.as_ref().map_or(0, Blocks::pages);
+        if let Some(used) = used.filter(|_| is_whole || !has_blocks) {
             // Nobody waits for them: what cannot be written is not there.
             let _ = used.write(stores.directory(subject.layer())?);
         }

@@ -12,8 +12,8 @@ use std::io;
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
-use prepage_core::profile::plan::{self, PlanOptions, plan};
-use prepage_core::{PAGE_SIZE, PageIndex};
+use prepage_core::PAGE_SIZE;
+use prepage_core::profile::plan::{self, PlanOptions};
 use prepage_prefetch::choose::Choice;
 use prepage_prefetch::engine::{Engine, Work};
 use prepage_prefetch::launch::LaunchOptions;
@@ -21,7 +21,6 @@ use prepage_prefetch::memory::Budget;
 use prepage_sys::rights::Rights;
 
 use crate::blocks::{BlockDevice, Blocks};
-use crate::opened::OwnUses;
 
 /// Holes up to this many pages are read over, in files, between them, and among blocks: 32 KiB. A machine on which a boot waits for the disk
 /// has one that counts reads (a volume, a spinning disk: 20 to 200 KiB come in the time of another read); on others it costs next to nothing.
@@ -46,9 +45,12 @@ pub fn plan_for(willneed_pages: u64) -> PlanOptions {
 
 /// A prefetch under way, on threads of its own.
 pub struct Replay {
+    /// Until they have ended: they hold files open.
     blocks: Option<Engine>,
-    files: Option<(Engine, Choice)>,
-    plan: PlanOptions,
+    files: Option<Engine>,
+    choice: Option<Choice>,
+    /// Pages that were asked for: of the device itself, and of files.
+    fetched_pages: (u64, u64),
 }
 
 /// What is to be brought in.
@@ -67,19 +69,25 @@ impl Replay {
     ///
     /// # Errors
     /// Where no thread can be had.
-    pub fn begin(known: Known<'_>, rights: &Rights, mut budget: impl FnMut() -> Budget) -> io::Result<Self> {
+    pub fn begin(known: Known<'_>, rights: &Rights, budget: Budget) -> io::Result<Self> {
         let plan = known.plan;
+        let prepared = |mut engine: Engine| {
+            engine.leave_no_notes()?;
+            engine.keep_within(budget.clone());
+            io::Result::Ok(engine)
+        };
         let holes =
             known.blocks.as_ref().and_then(|(device, _)| Some((device.number(), device.opened().ok()?)));
         let blocks = known.blocks.and_then(|(device, blocks)| device.profile(&blocks).ok());
         let blocks = blocks.map(|(profile, opened)| {
             let mut engine = Engine::with(profile, plan, BLOCK_READERS);
             engine.give(0, opened);
-            engine
+            prepared(engine)
         });
-        let files = known.profile.map(|profile| {
-            // A boot is not tried without: it is worth more than what is learned from that.
-            let choice = Choice::new(&profile, &LaunchOptions::default(), false);
+        let blocks = blocks.transpose()?;
+        // A boot is not tried without: it is worth more than what is learned from that.
+        let choice = known.profile.map(|profile| Choice::new(&profile, &LaunchOptions::default(), false));
+        let files = choice.as_ref().map(|choice| {
             let mut engine = Engine::with(choice.planned.clone(), plan, FILE_READERS);
             engine.join_neighbours(JOINED_PAGES);
             if blocks.is_some() {
@@ -88,12 +96,9 @@ impl Replay {
             if let Some((number, device)) = holes {
                 engine.read_over_holes_of(number, device);
             }
-            (engine, choice)
+            prepared(engine)
         });
-        let mut replay = Self { blocks, files, plan };
-        for engine in replay.engines_mut() {
-            engine.keep_within(budget());
-        }
+        let replay = Self { blocks, files: files.transpose()?, choice, fetched_pages: (0, 0) };
         let mut result = Ok(());
         for engine in replay.engines() {
             engine.start_on(&mut |work| {
@@ -105,31 +110,29 @@ impl Replay {
     }
 
     /// Whether it goes on.
-    pub fn is_at_work(&self) -> bool {
-        self.engines().any(Engine::is_at_work)
+    pub fn is_at_work(&mut self) -> bool {
+        let is_at_work = self.engines().any(Engine::is_at_work);
+        if !is_at_work {
+            self.cancel();
+        }
+        is_at_work
     }
 
     /// Ends it early.
-    pub fn cancel(&self) {
-        self.engines().for_each(Engine::cancel);
+    pub fn cancel(&mut self) {
+        let pages = |engine: Option<Engine>| {
+            engine.map_or(0, |engine| {
+                engine.cancel();
+                engine.outcome().requested_bytes / PAGE_SIZE
+            })
+        };
+        self.fetched_pages.0 += pages(self.blocks.take());
+        self.fetched_pages.1 += pages(self.files.take());
     }
 
-    /// Pages asked for so far: of the device itself, and of files.
+    /// Pages that were asked for until it ended: of the device itself, and of files.
     pub fn fetched_pages(&self) -> (u64, u64) {
-        let pages = |engine: &Engine| engine.outcome().requested_bytes / PAGE_SIZE;
-        (self.blocks.as_ref().map_or(0, pages), self.files.as_ref().map_or(0, |(engine, _)| pages(engine)))
-    }
-
-    /// The last page of each read, of a file or of the device: reading it is how the engine waits for the others.
-    pub fn own_uses(&self) -> OwnUses {
-        let mut own = OwnUses::new();
-        for profile in self.engines().map(Engine::profile) {
-            for read in plan(profile, self.plan) {
-                let PageIndex(end) = read.range.end();
-                own.entry(profile.files[read.file].path.clone()).or_default().insert(end - 1);
-            }
-        }
-        own
+        self.fetched_pages
     }
 
     /// Of the pages of files that are known, how many were used; `None` where that was seen in part.
@@ -137,17 +140,13 @@ impl Replay {
         if observation.coverage == Coverage::Partial {
             return None;
         }
-        let (_, choice) = self.files.as_ref()?;
+        let choice = self.choice.as_ref()?;
         let unused = choice.pages_unused_in(observation);
         Some(choice.planned.pages().saturating_sub(unused.into()))
     }
 
     fn engines(&self) -> impl Iterator<Item = &Engine> {
-        self.blocks.iter().chain(self.files.as_ref().map(|(engine, _)| engine))
-    }
-
-    fn engines_mut(&mut self) -> impl Iterator<Item = &mut Engine> {
-        self.blocks.iter_mut().chain(self.files.as_mut().map(|(engine, _)| engine))
+        self.blocks.iter().chain(&self.files)
     }
 }
 
@@ -172,7 +171,7 @@ mod tests {
     #[test]
     fn what_was_used_is_not_said_where_it_was_seen_in_part() {
         let known = Known { plan: plan_for(READ_PAGES_MAX), profile: Some(Profile::default()), blocks: None };
-        let replay = Replay::begin(known, &Rights::of_everybody(), Budget::of_process).unwrap();
+        let replay = Replay::begin(known, &Rights::of_everybody(), Budget::of_process()).unwrap();
         let seen = prepage_observe::sightings::Sightings::default().observation();
         let used = |coverage| replay.used_pages(&Observation { coverage, ..seen.clone() });
         assert_eq!([Coverage::Superset, Coverage::Partial].map(used), [Some(0), None]);

@@ -81,7 +81,6 @@ fn note_reads(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> st
                 &flags,
                 &file,
                 PageRange::covering(0, identity.size_bytes),
-                &HashSet::new(),
                 &|_| true,
             );
             for page in used {

@@ -184,6 +184,9 @@ impl Timeline {
         let seek_ns = self.seek_ns(position);
         let end_ns = start_ns + self.device.latency_ns + seek_ns + transfer_ns(bytes, media);
         self.head_bytes = end;
+        if ahead.units == 0 {
+            return end_ns;
+        }
         if self.units.len() >= ahead.units {
             self.units.remove(0);
         }

@@ -60,7 +60,7 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
     let mut found: Vec<FileExtent> = Vec::new();
     let mut start_bytes = 0;
     while found.len() < EXTENTS_MAX {
-        let request = ask(file, start_bytes, FIEMAP_FLAG_SYNC, BATCH)?;
+        let request = ask(file, start_bytes, u64::MAX - start_bytes, FIEMAP_FLAG_SYNC)?;
         let batch = request.answered();
         let Some(last) = batch.last() else { break };
         found.extend(batch.iter().map(RawExtent::known));
@@ -77,7 +77,7 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
 /// # Errors
 /// EOPNOTSUPP on file systems without a device.
 pub fn place_of(file: BorrowedFd<'_>, offset_bytes: u64) -> io::Result<Option<u64>> {
-    let request = ask(file, offset_bytes, 0, 1)?;
+    let request = ask(file, offset_bytes, 1, 0)?;
     let holding = |extent: &&RawExtent| {
         extent.flags & (FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_ENCODED) == 0
             && extent.logical_bytes <= offset_bytes
@@ -87,13 +87,13 @@ pub fn place_of(file: BorrowedFd<'_>, offset_bytes: u64) -> io::Result<Option<u6
     Ok(extent.map(|extent| extent.physical_bytes.saturating_add(offset_bytes - extent.logical_bytes)))
 }
 
-fn ask(file: BorrowedFd<'_>, start_bytes: u64, flags: u32, count: usize) -> io::Result<Request> {
+fn ask(file: BorrowedFd<'_>, start_bytes: u64, len_bytes: u64, flags: u32) -> io::Result<Request> {
     let mut request = Request {
         start_bytes,
-        len_bytes: u64::MAX - start_bytes,
+        len_bytes,
         flags,
         mapped: 0,
-        count: count.min(BATCH) as u32,
+        count: BATCH as u32,
         reserved: 0,
         extents: [RawExtent::default(); BATCH],
     };

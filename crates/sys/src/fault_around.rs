@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -22,14 +23,14 @@ const OFF: &str = "4096";
 pub struct FaultAroundOff(#[expect(dead_code, reason = "it is put back when this goes")] Guarded);
 
 impl FaultAroundOff {
-    /// Switches it off.
+    /// Switches it off, for `at_most` so long.
     ///
     /// To be called while the process has one thread.
     ///
     /// # Errors
     /// EPERM for others than root and where the kernel is locked down, ENODEV or ENOENT where it has no such setting. Nothing is changed then.
-    pub fn set() -> io::Result<Self> {
-        Guarded::set(&[setting()?], OFF, || ()).map(Self)
+    pub fn set(at_most: Duration) -> io::Result<Self> {
+        Guarded::set(&[setting()?], OFF, Some(at_most), || ()).map(Self)
     }
 }
 
@@ -54,7 +55,7 @@ mod tests {
         }
         let value = || read(&setting().unwrap()).unwrap();
         let before = value();
-        let off = FaultAroundOff::set().unwrap();
+        let off = FaultAroundOff::set(Duration::from_secs(60)).unwrap();
         assert_eq!(value(), OFF);
         drop(off);
         assert_eq!(value(), before);

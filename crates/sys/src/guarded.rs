@@ -11,6 +11,7 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -31,13 +32,19 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Writes `value` to all `settings`, open to read and write. Waits while another one has them set, and calls `waits` before.
+    /// Writes `value` to all `settings`, open to read and write. Waits while another one has them set, and calls `waits` before. They are
+    /// put back after `at_most` in any case.
     ///
     /// To be called while the process has one thread.
     ///
     /// # Errors
     /// Those of fork(2) and of reading and writing there. Nothing stays changed then.
-    pub fn set(settings: &[File], value: &str, waits: impl FnOnce()) -> io::Result<Self> {
+    pub fn set(
+        settings: &[File],
+        value: &str,
+        at_most: Option<Duration>,
+        waits: impl FnOnce(),
+    ) -> io::Result<Self> {
         let (guardian, theirs) = UnixStream::pair()?;
         let copies = settings.iter().map(|setting| setting.try_clone().map(OwnedFd::from));
         let mut kept = copies.collect::<io::Result<Vec<_>>>()?;
@@ -48,7 +55,7 @@ impl Guarded {
             // A failure shows on the other side as an end of file.
             if let Some(theirs) = kept.pop() {
                 let settings: Vec<File> = kept.into_iter().map(File::from).collect();
-                let _ = guard(theirs.into(), &settings);
+                let _ = guard(theirs.into(), &settings, at_most);
             }
         })?;
         // From here on, leaving by an error drops this and so restores.
@@ -81,7 +88,7 @@ fn await_notes(guardian: &mut UnixStream, waits: impl FnOnce()) -> io::Result<()
 }
 
 /// The guardian: locks, notes, says so, waits for the end of the other side, restores. It has no standard error.
-fn guard(mut other: UnixStream, settings: &[File]) -> io::Result<()> {
+fn guard(mut other: UnixStream, settings: &[File], at_most: Option<Duration>) -> io::Result<()> {
     let Some(first) = settings.first() else { return other.write_all(&[NOTED]) };
     if rustix::fs::flock(first, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
         other.write_all(&[WAITS])?;
@@ -89,6 +96,7 @@ fn guard(mut other: UnixStream, settings: &[File]) -> io::Result<()> {
     }
     let old: Vec<String> = settings.iter().map(read).collect::<io::Result<_>>()?;
     other.write_all(&[NOTED])?;
+    other.set_read_timeout(at_most)?;
     await_end(&mut other);
     for (setting, value) in settings.iter().zip(&old) {
         let _ = write(setting, value);
@@ -135,7 +143,7 @@ mod tests {
         let guarded = || {
             let (guardian, theirs) = UnixStream::pair().unwrap();
             let settings = [open()];
-            (guardian, std::thread::spawn(move || guard(theirs, &settings)))
+            (guardian, std::thread::spawn(move || guard(theirs, &settings, None)))
         };
         let (mut first, first_guard) = guarded();
         await_notes(&mut first, || panic!("nobody is there to wait for")).unwrap();
@@ -153,5 +161,18 @@ mod tests {
         drop(second);
         second_guard.join().unwrap().unwrap();
         assert_eq!(read(&open()).unwrap(), "128");
+    }
+
+    #[test]
+    fn who_hangs_has_it_for_a_while_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("setting");
+        std::fs::write(&path, "128").unwrap();
+        let settings = [File::options().read(true).write(true).open(&path).unwrap()];
+        let (_never_ends, theirs) = UnixStream::pair().unwrap();
+        let at_most = Some(Duration::from_millis(1));
+        let guard = std::thread::spawn(move || guard(theirs, &settings, at_most));
+        guard.join().unwrap().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "128");
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use prepage_core::{PAGE_SIZE, PageRange};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Pages of a file, mapped shared and read-only. Mapping reads nothing.
@@ -120,6 +120,18 @@ impl FileMapping {
             libc::pwrite(into.as_raw_fd(), self.start.as_ptr().add(offset_bytes as usize).cast(), 1, 0)
         };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Waits until page `page` of `file` is in memory. The kernel does not note that as a use of it, as it notes a read(2). One byte
+    /// of it is left in `bin`.
+    ///
+    /// # Errors
+    /// EFAULT where there is no such page, ENODEV where the file system cannot map.
+    pub fn await_page(file: BorrowedFd<'_>, page: PageIndex, bin: BorrowedFd<'_>) -> io::Result<()> {
+        let mapping = Self::new(file, PageRange::new(page, PageIndex(page.0 + 1)))?;
+        mapping.expect_random()?;
+        mapping.touch(0, bin)?;
+        mapping.expect_sequential()
     }
 
     /// Where the mapping begins in this process's address space.

@@ -32,7 +32,7 @@ pub struct Left {
 }
 
 /// Groups with limits of memory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Cgroups {
     groups: Vec<Group>,
 }

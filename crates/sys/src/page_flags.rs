@@ -22,17 +22,6 @@ const REFERENCED: u64 = 1 << 2;
 const ACTIVE: u64 = 1 << 6;
 const ENTRY_BYTES: u64 = 8;
 
-/// What is noted of a page in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Noted {
-    /// Nobody has used it since it was brought in.
-    Unused,
-    /// It was used once, as far as was noted.
-    Once,
-    /// It was used more than once, or is mapped.
-    Often,
-}
-
 /// The kernel's notes of all frames.
 #[derive(Debug)]
 pub struct PageFlags {
@@ -59,8 +48,8 @@ impl PageFlags {
         })
     }
 
-    /// Hands each of `pages` of `file` that is in memory and `wanted` to `see`, with what is noted of it. Brings in nothing, and leaves
-    /// the notes as they are.
+    /// Hands each of `pages` of `file` that is in memory and `wanted` to `see`, with whether somebody has used it since it was brought in.
+    /// Brings in nothing, and leaves the notes as they are.
     ///
     /// # Errors
     /// Where the file cannot be mapped.
@@ -69,7 +58,7 @@ impl PageFlags {
         file: BorrowedFd<'_>,
         pages: PageRange,
         wanted: &dyn Fn(PageIndex) -> bool,
-        see: &mut dyn FnMut(PageIndex, Noted),
+        see: &mut dyn FnMut(PageIndex, bool),
     ) -> io::Result<()> {
         for first in (pages.start().0..pages.end().0).step_by(PAGES_AT_ONCE as usize) {
             let range = PageRange::new(PageIndex(first), PageIndex(pages.end().0.min(first + PAGES_AT_ONCE)));
@@ -79,8 +68,8 @@ impl PageFlags {
             let is_looked_at = |at: &u64| resident[*at as usize] && wanted(PageIndex(first + at));
             for at in (0..range.len()).filter(is_looked_at) {
                 // What has left memory meanwhile says nothing.
-                if let Some(noted) = self.noted(&mapping, at) {
-                    see(PageIndex(first + at), noted);
+                if let Some(is_used) = self.is_used(&mapping, at) {
+                    see(PageIndex(first + at), is_used);
                 }
             }
             mapping.expect_sequential()?;
@@ -88,7 +77,7 @@ impl PageFlags {
         Ok(())
     }
 
-    fn noted(&self, mapping: &FileMapping, at: u64) -> Option<Noted> {
+    fn is_used(&self, mapping: &FileMapping, at: u64) -> Option<bool> {
         let address = mapping.address() + at * PAGE_SIZE;
         let frame = self.own.frame(address).or_else(|| {
             mapping.touch(at * PAGE_SIZE, self.bin.as_fd()).ok()?;
@@ -99,15 +88,8 @@ impl PageFlags {
             file.read_exact_at(&mut entry, frame * ENTRY_BYTES).ok()?;
             Some(u64::from_ne_bytes(entry))
         };
-        let flags = entry(&self.flags)?;
         // One mapping is this process's own.
-        let is_mapped = entry(&self.mappings)? > 1;
-        Some(match flags {
-            _ if is_mapped => Noted::Often,
-            flags if flags & ACTIVE != 0 => Noted::Often,
-            flags if flags & REFERENCED != 0 => Noted::Once,
-            _ => Noted::Unused,
-        })
+        Some(entry(&self.flags)? & (REFERENCED | ACTIVE) != 0 || entry(&self.mappings)? > 1)
     }
 }
 
@@ -125,10 +107,10 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// What is noted of each page in memory.
-    fn noted(flags: &PageFlags, file: &File) -> Vec<(u64, Noted)> {
+    fn noted(flags: &PageFlags, file: &File) -> Vec<(u64, bool)> {
         let mut all = Vec::new();
         let pages = PageRange::new(PageIndex(0), PageIndex(PAGES));
-        flags.of(file.as_fd(), pages, &|_| true, &mut |page, noted| all.push((page.0, noted))).unwrap();
+        flags.of(file.as_fd(), pages, &|_| true, &mut |page, is_used| all.push((page.0, is_used))).unwrap();
         all
     }
 
@@ -153,15 +135,18 @@ mod tests {
         let flags = PageFlags::open().unwrap();
         in_the_end(|| {
             evict(file.as_fd(), PATIENCE).unwrap();
-            // Pages 32 to 47 are brought in, and 40 is read.
+            // Pages 32 to 47 are brought in and awaited, and 40 is read.
             let half = std::num::NonZeroU64::new(16 * PAGE_SIZE);
             rustix::fs::fadvise(&file, 32 * PAGE_SIZE, half, rustix::fs::Advice::WillNeed).unwrap();
+            for page in 32..48 {
+                FileMapping::await_page(file.as_fd(), PageIndex(page), flags.bin.as_fd()).unwrap();
+            }
             file.read_exact_at(&mut [0; PAGE_SIZE as usize], 40 * PAGE_SIZE).unwrap();
             // Looking changes nothing.
             (0..3).all(|_| {
                 let all = noted(&flags, &file);
                 let used: Vec<u64> =
-                    all.iter().filter(|one| one.1 > Noted::Unused).map(|one| one.0).collect();
+                    all.iter().filter(|one| one.1).map(|one| one.0).collect();
                 assert!(used.is_empty() || used == [40], "{all:?}");
                 used == [40] && all.len() == 16
             })
@@ -171,7 +156,7 @@ mod tests {
         mapping.expect_random().unwrap();
         in_the_end(|| {
             mapping.byte(3 * PAGE_SIZE);
-            noted(&flags, &file).contains(&(3, Noted::Often))
+            noted(&flags, &file).contains(&(3, true))
         });
     }
 }

@@ -28,7 +28,7 @@ impl ReadAhead {
             // What is set must be restored, whether or not anybody reads this.
             let _ = io::stderr().write_all(said.as_bytes());
         };
-        Guarded::set(&files, &kib.to_string(), waits).map(Self)
+        Guarded::set(&files, &kib.to_string(), None, waits).map(Self)
     }
 }
 

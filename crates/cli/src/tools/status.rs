@@ -192,7 +192,12 @@ fn print_boot(boot: &Value, out: &mut impl Write) -> Result<()> {
         write!(out, ", {:.1} MB of known pages used", megabytes(number("used_pages")))?;
     }
     match boot["seen_pages"].as_f64() {
-        Some(pages) => write!(out, "; {:.1} MB seen in use", megabytes(pages))?,
+        Some(pages) => {
+            write!(out, "; {:.1} MB seen in use", megabytes(pages))?;
+            if boot["is_exact"] == false {
+                write!(out, " or mapped beside that")?;
+            }
+        }
         None => write!(out, "; nothing could be learned")?,
     }
     let end = if boot["is_quiet"] == true { "quiet after" } else { "not quiet within" };
@@ -302,6 +307,8 @@ mod tests {
             said(boot),
             "last boot: 0.0 MB fetched in 0.0 s; nothing could be learned, quiet after 20 s\n"
         );
+        let inexact = json!({ "seen_pages": 1000, "is_exact": false, "is_quiet": true, "quiet_s": 20.0 });
+        assert!(said(inexact).ends_with("; 4.1 MB seen in use or mapped beside that, quiet after 20 s\n"));
         let boot = json!({ "seen_pages": 1000, "is_quiet": false, "quiet_s": 300.0 });
         assert!(said(boot).ends_with("; 4.1 MB seen in use, not quiet within 300 s\n"));
     }

@@ -1,17 +1,18 @@
 //! What the threads of a prefetch share, and what each of them does.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use prepage_core::profile::plan::Read;
 use prepage_core::profile::{Lookup, Profile};
-use prepage_core::{PAGE_SIZE, PageRange};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{Skipped, open_if_same};
 use prepage_sys::adjoining::will_need;
 use prepage_sys::extents::place_of;
+use prepage_sys::mapping::FileMapping;
 use prepage_sys::thread_reads::bytes_read_by_this_thread;
 use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, StatxFlags};
 
@@ -29,6 +30,8 @@ pub(super) struct State {
     pub(super) readers: u32,
     /// Whether each reader waits for its read before it takes the next.
     pub(super) waits: bool,
+    /// What awaited pages are touched into where that is to leave no note ([`FileMapping::await_page`]).
+    pub(super) bin: Option<OwnedFd>,
     /// A reader takes reads of so many pages from the list, and asks together for those of them that lie side by side on the device.
     pub(super) together_pages: u64,
     /// It asks for so many pages at once at most.
@@ -157,13 +160,14 @@ impl State {
                 if self.cancelled.load(Ordering::Relaxed) {
                     return;
                 }
-                let bytes = neighbours.iter().map(|piece| piece.range.bytes()).sum::<u64>();
+                let wanted = neighbours.iter().filter(|piece| !piece.is_hole);
+                let bytes = wanted.map(|piece| piece.range.bytes()).sum::<u64>();
                 let before = self.amounts.requested_bytes.fetch_add(bytes, Ordering::Relaxed);
                 // One reader looks, the one that passes the mark; the others go on meanwhile.
                 if (before + bytes) / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES {
                     self.look_at_memory();
                 }
-                bring_in(&neighbours, self.waits);
+                bring_in(&neighbours, self.waits, self.bin.as_ref());
                 let read_by_now = bytes_read_by_this_thread();
                 self.amounts.read_bytes.fetch_add(read_by_now - read_before, Ordering::Relaxed);
                 read_before = read_by_now;
@@ -297,8 +301,8 @@ impl State {
     }
 }
 
-/// Has `pieces` read into memory, and waits for them where it `waits`.
-pub(crate) fn bring_in(pieces: &[Piece<'_>], waits: bool) {
+/// Has `pieces` read into memory, and waits for them where it `waits`: with a `bin`, without a note that they were used.
+pub(crate) fn bring_in(pieces: &[Piece<'_>], waits: bool, bin: Option<&OwnedFd>) {
     let all: Vec<_> = pieces.iter().map(|piece| (piece.file.as_fd(), piece.range)).collect();
     let wanted = || pieces.iter().filter(|piece| !piece.is_hole);
     if all.len() == 1 || will_need(&all).is_err() {
@@ -311,7 +315,11 @@ pub(crate) fn bring_in(pieces: &[Piece<'_>], waits: bool) {
     }
     if waits {
         for Piece { file, range, .. } in wanted() {
-            let _ = rustix::io::pread(file, &mut [0u8; 1], range.end().offset_bytes() - PAGE_SIZE);
+            let last = PageIndex(range.end().0 - 1);
+            let awaited = bin.map(|bin| FileMapping::await_page(file.as_fd(), last, bin.as_fd()));
+            if !matches!(awaited, Some(Ok(()))) {
+                let _ = rustix::io::pread(file, &mut [0u8; 1], last.offset_bytes());
+            }
         }
     }
 }

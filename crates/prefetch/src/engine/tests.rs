@@ -99,7 +99,7 @@ fn a_sample_tells_how_much_is_in_memory() {
         assert_eq!(engine.is_warm(), expected == Residency::All);
         pages.get(read).into_iter().for_each(|&page| {
             let range = PageRange::new(PageIndex(page), PageIndex(page + 1));
-            bring_in(&[Piece { file: &file, range, is_hole: false }], true);
+            bring_in(&[Piece { file: &file, range, is_hole: false }], true, None);
         });
     }
 }
@@ -169,7 +169,7 @@ fn what_lies_side_by_side_on_the_device_is_asked_for_together() {
 
 #[test]
 fn a_small_hole_between_neighbours_is_read_over_on_its_own_device() {
-    for (gap_pages_max, is_own, expected) in [(4, true, (1, 6)), (3, true, (2, 2)), (4, false, (2, 2))] {
+    for (gap_pages_max, is_own, expected) in [(4, true, (1, 2)), (3, true, (2, 2)), (4, false, (2, 2))] {
         let prepare = |engine: &mut Engine, path: &Path| {
             engine.join_neighbours(64);
             engine.prepared().gap_pages_max = gap_pages_max;
