@@ -75,7 +75,8 @@ impl Early {
         let willneed_pages = willneed_pages(root);
         // Links on the disk.
         let is_wanted = !is_off && unit_is_enabled(root);
-        let var_is_there = !std::fs::read_to_string(root.join("etc/fstab")).is_ok_and(|fstab| mounts_var(&fstab));
+        let var_is_there =
+            !std::fs::read_to_string(root.join("etc/fstab")).is_ok_and(|fstab| mounts_var(&fstab));
         let fault_around = fault_around.filter(|_| is_wanted);
         let run = run(root);
         rustix::process::chroot(root)?;
@@ -94,7 +95,8 @@ impl Early {
 
 /// Whether something is mounted over the place of profiles later.
 fn mounts_var(fstab: &str) -> bool {
-    let point = |line: &str| line.split_whitespace().nth(1).map(|point| point.trim_end_matches('/').to_owned());
+    let point =
+        |line: &str| line.split_whitespace().nth(1).map(|point| point.trim_end_matches('/').to_owned());
     let lines = fstab.lines().filter(|line| !line.trim_start().starts_with('#'));
     lines.filter_map(point).any(|point| ["/var", "/var/lib", "/var/lib/prepage"].contains(&&*point))
 }

@@ -249,11 +249,7 @@ impl Opened {
     ///
     /// # Errors
     /// Where the kernel keeps no notes of pages.
-    pub fn look_at_pages(
-        &mut self,
-        sighted: &mut Sightings,
-        rights: &Rights,
-    ) -> io::Result<()> {
+    pub fn look_at_pages(&mut self, sighted: &mut Sightings, rights: &Rights) -> io::Result<()> {
         let flags = PageFlags::open()?;
         let last_ns = std::mem::replace(&mut self.pages_ns, now_ns());
         for Open { time_ns, path, .. } in self.opens.iter().filter(|open| !open.is_directory) {
@@ -287,11 +283,7 @@ impl Opened {
     ///
     /// # Errors
     /// As there.
-    pub fn observation(
-        mut self,
-        mut sighted: Sightings,
-        rights: &Rights,
-    ) -> io::Result<Observation> {
+    pub fn observation(mut self, mut sighted: Sightings, rights: &Rights) -> io::Result<Observation> {
         self.look_at_pages(&mut sighted, rights)?;
         let mut observation = {
             let _assumed = rights.assume()?;

@@ -166,7 +166,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     };
     let has_blocks = known.blocks.is_some();
     let (budget, opens) = early.map(|early| (early.budget, early.opens)).unzip();
-    let mut replay = Replay::begin(known, &rights, budget.unwrap_or_else(Budget::of_process))?;
+    let mut replay = Replay::begin(known, &rights, &budget.unwrap_or_else(Budget::of_process))?;
     // What is known is brought in also where nothing can be learned.
     let mut opened = (is_learning && opens.is_none()).then(|| Opened::watch(of(subject)));
     notify::say("READY=1");

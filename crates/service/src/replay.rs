@@ -10,9 +10,9 @@
 
 use std::io;
 
+use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
-use prepage_core::PAGE_SIZE;
 use prepage_core::profile::plan::{self, PlanOptions};
 use prepage_prefetch::choose::Choice;
 use prepage_prefetch::engine::{Engine, Work};
@@ -69,7 +69,7 @@ impl Replay {
     ///
     /// # Errors
     /// Where no thread can be had.
-    pub fn begin(known: Known<'_>, rights: &Rights, budget: Budget) -> io::Result<Self> {
+    pub fn begin(known: Known<'_>, rights: &Rights, budget: &Budget) -> io::Result<Self> {
         let plan = known.plan;
         let prepared = |mut engine: Engine| {
             engine.leave_no_notes()?;
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn what_was_used_is_not_said_where_it_was_seen_in_part() {
         let known = Known { plan: plan_for(READ_PAGES_MAX), profile: Some(Profile::default()), blocks: None };
-        let replay = Replay::begin(known, &Rights::of_everybody(), Budget::of_process()).unwrap();
+        let replay = Replay::begin(known, &Rights::of_everybody(), &Budget::of_process()).unwrap();
         let seen = prepage_observe::sightings::Sightings::default().observation();
         let used = |coverage| replay.used_pages(&Observation { coverage, ..seen.clone() });
         assert_eq!([Coverage::Superset, Coverage::Partial].map(used), [Some(0), None]);

@@ -77,12 +77,7 @@ fn note_reads(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> st
         let Ok(file) = file else { continue };
         let Ok(identity) = identity_of(&file) else { continue };
         if identity.size_bytes <= READ_BYTES_MAX {
-            let (used, _) = pages_of(
-                &flags,
-                &file,
-                PageRange::covering(0, identity.size_bytes),
-                &|_| true,
-            );
+            let (used, _) = pages_of(&flags, &file, PageRange::covering(0, identity.size_bytes), &|_| true);
             for page in used {
                 let inode = (identity.device, identity.inode);
                 sightings.read(*time_ns, path, inode, PageRange::new(page, PageIndex(page.0 + 1)));

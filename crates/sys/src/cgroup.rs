@@ -14,7 +14,7 @@ pub struct Memberships {
 }
 
 /// One group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Group {
     /// Where its files are.
     pub directory: PathBuf,

@@ -145,8 +145,7 @@ mod tests {
             // Looking changes nothing.
             (0..3).all(|_| {
                 let all = noted(&flags, &file);
-                let used: Vec<u64> =
-                    all.iter().filter(|one| one.1).map(|one| one.0).collect();
+                let used: Vec<u64> = all.iter().filter(|one| one.1).map(|one| one.0).collect();
                 assert!(used.is_empty() || used == [40], "{all:?}");
                 used == [40] && all.len() == 16
             })

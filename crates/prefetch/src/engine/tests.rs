@@ -152,6 +152,39 @@ fn asked_for(
 }
 
 #[test]
+fn what_is_awaited_without_a_note_is_not_taken_for_used() {
+    let place = env!("CARGO_MANIFEST_DIR");
+    if !has(Need::Root) || !has(Need::Eviction(place.into())) {
+        return;
+    }
+    let dir = tempfile::tempdir_in(place).unwrap();
+    let path = file_of_pages(dir.path());
+    let profile = profile(&path, &[3, 4, 200]);
+    let file = File::open(&path).unwrap();
+    let flags = prepage_sys::page_flags::PageFlags::open().unwrap();
+    let mut used_after = |leaves_notes: bool| {
+        prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(60)).unwrap();
+        let mut engine = Engine::with(profile.clone(), PlanOptions::EXACT, 1);
+        if !leaves_notes {
+            engine.leave_no_notes().unwrap();
+        }
+        engine.run();
+        let (mut brought, mut used) = (Vec::new(), Vec::new());
+        let pages = PageRange::new(PageIndex(0), PageIndex(PAGES));
+        flags
+            .of(file.as_fd(), pages, &|_| true, &mut |page, is_used| {
+                brought.push(page.0);
+                used.extend(is_used.then_some(page.0));
+            })
+            .unwrap();
+        assert_eq!(brought, [3, 4, 200]);
+        used
+    };
+    assert_eq!(used_after(true), [4, 200]);
+    assert_eq!(used_after(false), [0; 0]);
+}
+
+#[test]
 fn what_lies_side_by_side_on_the_device_is_asked_for_together() {
     let pages: Vec<u64> = (0..64).chain([100]).collect();
     for (joined_pages, request_pages_max, expected) in [(0, 64, 3), (63, 64, 3), (64, 64, 2), (64, 32, 3)] {
