@@ -99,12 +99,12 @@ impl Recent {
 #[derive(Debug, Default)]
 struct Prefetches {
     under_way: Vec<UnderWay>,
-    /// When the start of each process was cancelled. Its prefetch may reach `under_way` only after that.
+    /// When the start of each process that was cancelled last was seen. Its prefetch may reach `under_way` only after that.
     cancelled: HashMap<u32, Instant>,
 }
 
 impl Prefetches {
-    /// Whether the start of process `pid` that was seen at `seen_at` has been cancelled since.
+    /// Whether the start of process `pid` that was seen at `seen_at`, or one after it, has been cancelled.
     fn is_cancelled(&self, pid: u32, seen_at: Instant) -> bool {
         self.cancelled.get(&pid).is_some_and(|cancelled| *cancelled >= seen_at)
     }
@@ -117,6 +117,7 @@ struct UnderWay {
     known: Arc<Known>,
     /// For this process.
     pid: u32,
+    seen_at: Instant,
     began: Instant,
 }
 
@@ -162,14 +163,17 @@ impl Fetches {
         done
     }
 
-    /// Stops what is fetched for process `pid`, for which nothing is to be done.
-    pub fn cancel(&self, pid: u32) {
+    /// Stops what is fetched for the start of process `pid` that was seen at `seen_at`, for which nothing is to be done. The process may run
+    /// another program by now: what is fetched for that goes on.
+    pub fn cancel(&self, pid: u32, seen_at: Instant) {
         let mut prefetches = lock(&self.prefetches);
-        prefetches.under_way.iter().filter(|one| one.pid == pid).for_each(|one| one.engine.cancel());
+        let is_meant = |one: &&UnderWay| one.pid == pid && one.seen_at <= seen_at;
+        prefetches.under_way.iter().filter(is_meant).for_each(|one| one.engine.cancel());
         if prefetches.cancelled.len() >= CANCELLED_MAX {
             prefetches.cancelled.clear();
         }
-        prefetches.cancelled.insert(pid, Instant::now());
+        let last = prefetches.cancelled.entry(pid).or_insert(seen_at);
+        *last = seen_at.max(*last);
     }
 
     /// What is fetched for process `pid`, while that is under way or has just ended.
@@ -241,7 +245,7 @@ impl Fetches {
             )
         });
         self.counters.fetched.count();
-        let under_way = UnderWay { engine, known: known.clone(), pid, began: Instant::now() };
+        let under_way = UnderWay { engine, known: known.clone(), pid, seen_at, began: Instant::now() };
         let mut prefetches = lock(&self.prefetches);
         if prefetches.is_cancelled(pid, seen_at) {
             under_way.engine.cancel();
@@ -477,12 +481,17 @@ mod tests {
             evict(file.as_fd(), Duration::from_secs(60)).unwrap();
             fetches.fetch(&known, Priority::Start, uid, 1, seen_at, Turn::Prefetch)
         };
+        let before = Instant::now();
+        std::thread::sleep(Duration::from_millis(1));
         let seen_at = Instant::now();
-        fetches.cancel(1);
+        fetches.cancel(1, seen_at);
         assert_eq!(fetch(7, seen_at), Done::LeftAlone);
         // For another user: what was done for one a moment ago is not done again.
         assert_eq!(fetch(8, Instant::now()), Done::Fetched);
-        (0..2 * CANCELLED_MAX as u32).for_each(|pid| fetches.cancel(pid));
+        // A shell that became this program is cancelled late.
+        fetches.cancel(2, before);
+        assert!(!lock(&fetches.prefetches).is_cancelled(2, seen_at));
+        (0..2 * CANCELLED_MAX as u32).for_each(|pid| fetches.cancel(pid, Instant::now()));
         assert!(lock(&fetches.prefetches).cancelled.len() <= CANCELLED_MAX);
     }
 }

@@ -415,7 +415,7 @@ impl Service {
                     LeftAlone::Prepage => self.tree.begin(pid, Kind::ByPrefix, PREFIX_WINDOW),
                     LeftAlone::Elsewhere => self.counters.elsewhere.count(),
                     LeftAlone::SwitchedOff => {
-                        self.fetches.cancel(pid);
+                        self.fetches.cancel(pid, seen_at.unwrap_or(now));
                         self.counters.left_alone.count();
                     }
                     LeftAlone::Gone | LeftAlone::Wrapper => {}
@@ -442,7 +442,7 @@ impl Service {
             self.gains.forget(uid);
         }
         let Some(found) = found else {
-            self.fetches.cancel(pid);
+            self.fetches.cancel(pid, seen_at.unwrap_or(now));
             self.counters.left_alone.count();
             return None;
         };
