@@ -114,6 +114,12 @@ pub(crate) fn keep(start: usize, len: usize) {
     });
 }
 
+/// Does `work`, which may not panic, with all signals that come from outside blocked; a thread that calls fork(3) meanwhile waits.
+pub(crate) fn while_nobody_forks<T>(work: impl FnOnce() -> T) -> T {
+    word();
+    KEPT.locked(work)
+}
+
 /// The region is about to go.
 pub(crate) fn let_go(start: usize) {
     KEPT.change(|lengths| {

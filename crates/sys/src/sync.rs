@@ -52,14 +52,23 @@ mod real {
     }
 
     /// Starts a thread in which all signals that come from outside are blocked: handlers of the program do not run there,
-    /// where they could wait for what the thread itself is about to do.
+    /// where they could wait for what the thread itself is about to do. No child is forked before it has begun: the standard library begins
+    /// threads under a lock, which a child would find locked for good.
     ///
     /// # Errors
     /// EAGAIN where no thread is left.
     pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
         // A thread is born with the mask of who starts it.
-        let _masked = crate::signals::Masked::asynchronous();
-        std::thread::Builder::new().name(name.to_owned()).spawn(work)
+        crate::fork::while_nobody_forks(|| {
+            let (begun, begins) = std::sync::mpsc::sync_channel(1);
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+                let _ = begun.send(());
+                drop(begun);
+                work();
+            })?;
+            let _ = begins.recv();
+            Ok(thread)
+        })
     }
 }
 #[cfg(not(any(feature = "shuttle", feature = "loom")))]
