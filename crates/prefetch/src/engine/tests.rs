@@ -162,7 +162,7 @@ fn what_is_awaited_without_a_note_is_not_taken_for_used() {
     let profile = profile(&path, &[3, 4, 200]);
     let file = File::open(&path).unwrap();
     let flags = prepage_sys::page_flags::PageFlags::open().unwrap();
-    let mut used_after = |leaves_notes: bool| {
+    let used_after = |leaves_notes: bool| {
         prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(60)).unwrap();
         let mut engine = Engine::with(profile.clone(), PlanOptions::EXACT, 1);
         if !leaves_notes {
