@@ -9,6 +9,9 @@
 //! WILLNEED alone loses for that reason (docs/results.md), except on a device of which calibrate met no limit. All
 //! state threads share is three counters that hand out work, one set-once slot a file, and counters of what was done.
 //!
+//! Where many small files are read from a device that counts requests, a boot's, what lies side by side there is one request
+//! ([`Engine::join_neighbours`]), and so is what has small holes between ([`Engine::read_over_holes_of`]).
+//!
 //! A prefetch ends early when it is cancelled, and by itself when memory gets short ([`crate::memory`]). Its threads are
 //! detached: one that hangs in a lookup on a dead network file system holds up nobody who does not wait for it.
 

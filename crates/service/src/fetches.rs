@@ -80,7 +80,7 @@ pub struct Fetches {
 /// What was done for a program in a role.
 #[derive(Clone, Copy, Debug)]
 struct Recent {
-    /// When it was done or told last; while it is under way, when that began.
+    /// When it was done, or last told to somebody. While it is still under way: when it began.
     at: Instant,
     /// For this process.
     pid: u32,

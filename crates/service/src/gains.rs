@@ -91,7 +91,7 @@ pub struct GainsStatus {
     pub held_out_starts: usize,
     /// Programs of which there are enough of both to compare.
     pub compared_programs: usize,
-    /// The geometric mean, over these programs, of time with prefetch ÷ time without. `None` where there are none.
+    /// Time with prefetch ÷ time without: of each of these programs, and of these ratios the geometric mean. `None` without such programs.
     pub ratio: Option<f64>,
     /// Programs of whoever asks; of all users for root.
     pub programs: Vec<ProgramGain>,

@@ -26,8 +26,8 @@ const SPARE: u64 = 128;
 const SPARE_PART: u64 = 8192;
 const FALL_PART: u64 = 32;
 const LOW_PART: u64 = 64;
-/// Fewer than one in so many are free when frames are unwired ahead, each time so many more were taken at most: what is used seldom has to be
-/// watched for long before it is told from what is not used at all. What a program populates, and leaves so many free, it can touch without a fault.
+/// Fewer than one in so many are free when frames are unwired ahead, each time so many more were taken at most: it takes a long
+/// watch to tell what is used seldom from what is not used at all. A program that populates a map, and leaves so many frames free, touches it without a fault.
 pub(crate) const AHEAD_PART: u64 = 4;
 const AHEAD_STEP: u64 = 512;
 /// And one in so many of all at least.

@@ -303,9 +303,9 @@ impl State {
 
 /// Has `pieces` read into memory, and waits for them where it `waits`: with a `bin`, without a note that they were used.
 pub(crate) fn bring_in(pieces: &[Piece<'_>], waits: bool, bin: Option<&OwnedFd>) {
-    let all: Vec<_> = pieces.iter().map(|piece| (piece.file.as_fd(), piece.range)).collect();
     let wanted = || pieces.iter().filter(|piece| !piece.is_hole);
-    if all.len() == 1 || will_need(&all).is_err() {
+    let together = || pieces.iter().map(|piece| (piece.file.as_fd(), piece.range)).collect::<Vec<_>>();
+    if pieces.len() == 1 || will_need(&together()).is_err() {
         for Piece { file, range, .. } in wanted() {
             let len = std::num::NonZeroU64::new(range.bytes());
             // Failure means that the file system does not know WILLNEED; the read below then brings in its one page,
