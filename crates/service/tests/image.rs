@@ -1,4 +1,4 @@
-//! Images that `prepaged image` cannot prepare are refused, and stay as they are.
+//! Images before their first boot: prepared where the profile of a boot was imported, else refused, and then they stay as they are.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,9 +21,9 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// Has an image without /etc/passwd prepared, made by mkfs.ext4 with `options`: it has the profile of a boot that needs /needed, and
-/// `before` in place of the blocks. Returns the end of the command, and the blocks that are there then.
-fn prepare(options: &[&str], before: &str) -> (Output, String, Option<u64>) {
+/// Has an image without /etc/passwd prepared, made by mkfs.ext4 with `options`: it has `before` in place of the blocks and, where it `has_profile`, that
+/// of a boot that needs /usr/lib/deep/needed. Returns the end of the command, and the blocks that are there then.
+fn prepare(options: &[&str], has_profile: bool, before: &str) -> (Output, String, Option<u64>) {
     // A loop device reads its image from a disk's file system.
     let place = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let [tree, image, point] = ["tree", "image", "mounted"].map(|name| place.path().join(name));
@@ -33,10 +33,11 @@ fn prepare(options: &[&str], before: &str) -> (Output, String, Option<u64>) {
     for name in ["var", "var/lib", "var/lib/prepage"] {
         fs::set_permissions(tree.join(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
-    fs::write(tree.join("needed"), "text").unwrap();
+    fs::create_dir_all(tree.join("usr/lib/deep")).unwrap();
+    fs::write(tree.join("usr/lib/deep/needed"), "text").unwrap();
     fs::write(profiles.join("boot.blocks"), before).unwrap();
     let needed = ProfiledFile {
-        path: "/needed".into(),
+        path: "/usr/lib/deep/needed".into(),
         identity: FileIdentity::default(),
         fingerprint: Fingerprint::default(),
         learned_unix_s: 0,
@@ -50,7 +51,9 @@ fn prepare(options: &[&str], before: &str) -> (Output, String, Option<u64>) {
         files: vec![needed],
         ..Profile::default()
     };
-    stores.update(&key, Subject::Boot.layer(), |_| Some(learned)).unwrap();
+    if has_profile {
+        stores.update(&key, Subject::Boot.layer(), |_| Some(learned)).unwrap();
+    }
     fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
     let made = Command::new("mkfs.ext4")
         .args(["-q", "-b", "4096"])
@@ -74,19 +77,34 @@ fn an_image_whose_inodes_cannot_be_found_keeps_what_it_has() {
     if !has(Need::Root) || !has(Need::LoopDevice) {
         return;
     }
-    let (ended, after, _) = prepare(&["-O", "meta_bg,^resize_inode"], "as before");
+    let (ended, after, _) = prepare(&["-O", "meta_bg,^resize_inode"], true, "as before");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(!ended.status.success() && said.contains("meta_bg"), "{ended:?}");
     assert_eq!(after, "as before");
 }
 
+/// The inodes and directories of another machine's profile lie elsewhere in each image.
 #[test]
-fn an_image_that_lists_no_users_is_prepared() {
+fn an_image_with_an_imported_profile_is_prepared_also_where_it_lists_no_users() {
     if !has(Need::Root) || !has(Need::LoopDevice) {
         return;
     }
-    let (ended, _, pages) = prepare(&[], "");
-    assert!(ended.status.success() && pages > Some(0), "{ended:?}");
+    let (ended, _, pages) = prepare(&[], true, "");
+    // Directories /, usr, usr/lib and deep have a page each, and their inodes and the file's share some.
+    assert!(
+        ended.status.success() && pages.is_some_and(|pages| (5..40).contains(&pages)),
+        "{ended:?}, {pages:?}"
+    );
+}
+
+#[test]
+fn an_image_without_a_profile_is_told_how_it_gets_one() {
+    if !has(Need::Root) || !has(Need::LoopDevice) {
+        return;
+    }
+    let (ended, _, pages) = prepare(&[], false, "");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success() && said.contains("profile import") && pages.is_none(), "{said}");
 }
 
 #[test]

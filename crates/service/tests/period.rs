@@ -10,10 +10,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, ProfiledFile};
+use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::Stores;
-use prepage_service::blocks::BlockDevice;
 use prepage_service::period::PeriodReport;
 use prepage_service::subject::{Subject, is_of_subject};
 use prepage_sys::cachestat::{cached_pages, evict};
@@ -170,70 +169,6 @@ fn is_learned_and_brought_in(subject: Subject) {
     if subject == Subject::Boot {
         assert_eq!(PeriodReport::of_last_boot(&stores).unwrap().seen_pages, None);
     }
-}
-
-/// The inodes and directories of another machine's profile lie elsewhere in each image.
-#[test]
-fn an_image_with_an_imported_profile_is_prepared_for_its_first_boot() {
-    if !has(Need::Root) || !has(Need::LoopDevice) {
-        return;
-    }
-    let place = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let (tree, image, point) =
-        (place.path().join("tree"), place.path().join("image"), place.path().join("mounted"));
-    let profiles = tree.join("var/lib/prepage");
-    fs::create_dir_all(&profiles).unwrap();
-    for (name, mode) in [("var", 0o755), ("var/lib", 0o755), ("var/lib/prepage", 0o755)] {
-        fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
-    }
-    fs::create_dir(&point).unwrap();
-    fs::create_dir_all(tree.join("usr/lib/deep")).unwrap();
-    fs::create_dir(tree.join("etc")).unwrap();
-    fs::write(tree.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
-    fs::write(tree.join("usr/lib/deep/needed"), "text").unwrap();
-    let make = || {
-        let _ = fs::remove_file(&image);
-        let size = Command::new("truncate").args(["-s", "16M"]).arg(&image).status();
-        assert!(size.unwrap().success());
-        let made = Command::new("mkfs.ext4").args(["-q", "-b", "4096", "-d"]).args([&tree, &image]).status();
-        assert!(made.unwrap().success());
-    };
-    let prepare = || {
-        let mounted = Command::new("mount").args(["-o", "loop"]).args([&image, &point]).status();
-        assert!(mounted.unwrap().success());
-        let ended =
-            Command::new(PREPAGED).arg("image").arg(&point).env_remove("PREPAGE_LAYERS").output().unwrap();
-        let blocks = BlockDevice::of(&point).unwrap().unwrap().known(&point.join("var/lib/prepage"));
-        assert!(Command::new("umount").arg(&point).status().unwrap().success());
-        (ended, blocks)
-    };
-
-    make();
-    let (ended, blocks) = prepare();
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(!ended.status.success() && said.contains("profile import") && blocks.is_none(), "{said}");
-
-    let needed = ProfiledFile {
-        path: "/usr/lib/deep/needed".into(),
-        identity: FileIdentity::default(),
-        fingerprint: Fingerprint::default(),
-        learned_unix_s: 0,
-        extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0)],
-    };
-    let stores = Subject::Boot.stores(Some(vec![profiles])).unwrap();
-    let key = Subject::Boot.key();
-    let learned = Profile {
-        program: key.program.clone(),
-        role: key.role.clone(),
-        files: vec![needed],
-        ..Profile::default()
-    };
-    stores.update(&key, Subject::Boot.layer(), |_| Some(learned)).unwrap();
-    make();
-    let (ended, blocks) = prepare();
-    assert!(ended.status.success(), "{ended:?}");
-    // Directories /, usr, usr/lib and deep have a page each, and their inodes and the file's share some.
-    assert!((5..40).contains(&blocks.unwrap().pages()), "{ended:?}");
 }
 
 /// As one of a directory on the network.
