@@ -228,6 +228,7 @@ impl std::fmt::Debug for Registers {
 }
 
 /// Kind of register set (include/uapi/linux/elf.h).
+#[cfg(target_arch = "x86_64")]
 const NT_PRSTATUS: usize = 1;
 /// Code segment of 64-bit programs.
 #[cfg(target_arch = "x86_64")]
