@@ -3,39 +3,77 @@
 //! madvise(2) with MADV_WILLNEED asks for all that lies in its range before it hands the requests to the device, so that pages
 //! of different files which lie side by side there become one request. One posix_fadvise(2) a file makes each a request of its own.
 
+use std::ffi::c_void;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::ptr;
 
 use prepage_core::PageRange;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
+};
 
 /// Has the kernel read all `pieces` that are not in memory, and waits for none of them.
 ///
 /// # Errors
 /// EINVAL for no pages, ENODEV where a file system cannot map, EACCES for files not open to read. Nothing was asked for then.
 pub fn will_need(pieces: &[(BorrowedFd<'_>, PageRange)]) -> io::Result<()> {
-    let bytes = pieces.iter().map(|(_, pages)| pages.bytes()).sum::<u64>();
-    let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-    // SAFETY: the kernel chooses the place, so that no memory in use changes.
-    let start =
-        unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::PRIVATE) }?;
-    let mapped = || {
-        let mut at = start;
-        for (file, pages) in pieces {
-            let (len, offset) = (pages.bytes() as usize, pages.start().offset_bytes());
-            // SAFETY: the pieces lie one behind another within what was mapped above, which nobody uses.
-            unsafe {
-                mmap(at, len, ProtFlags::READ, MapFlags::SHARED | MapFlags::FIXED, file, offset)?;
-                at = at.byte_add(len);
+    let add = |sum: u64, (_, pages): &(_, PageRange)| sum.checked_add(pages.bytes());
+    let bytes = pieces.iter().try_fold(0, add).and_then(|bytes| usize::try_from(bytes).ok());
+    let mut place = Place::of(bytes.ok_or(io::ErrorKind::FileTooLarge)?)?;
+    pieces.iter().try_for_each(|(file, pages)| place.add(*file, *pages))?;
+    // SAFETY: the range is our mapping, and the advice changes nothing in it.
+    Ok(unsafe { madvise(place.start, place.len, Advice::WillNeed) }?)
+}
+
+/// Address space in which mappings of files lie one behind another.
+struct Place {
+    start: *mut c_void,
+    len: usize,
+    /// How much of it files have.
+    filled: usize,
+}
+
+impl Place {
+    fn of(len: usize) -> rustix::io::Result<Self> {
+        // SAFETY: the kernel chooses the place, so that no memory in use changes.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), MapFlags::PRIVATE) }?;
+        Ok(Self { start, len, filled: 0 })
+    }
+
+    /// Puts `pages` of `file`, for which there is room, behind what is there.
+    fn add(&mut self, file: BorrowedFd<'_>, pages: PageRange) -> rustix::io::Result<()> {
+        let (len, offset) = (pages.bytes() as usize, pages.start().offset_bytes());
+        // Elsewhere first: a file system that refuses does so when the kernel has already removed what lay in the place asked for, and
+        // what another thread maps in the hole would be unmapped with this.
+        // SAFETY: the kernel chooses the place.
+        let elsewhere =
+            unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, offset) }?;
+        // SAFETY: the mapping is new and nobody else's, and moves to a part of the place that nobody uses.
+        unsafe {
+            let to = self.start.byte_add(self.filled);
+            if let Err(error) = mremap_fixed(elsewhere, len, len, MremapFlags::MAYMOVE, to) {
+                // The kernel has no memory, and may have left a hole: what lies there is left alone.
+                munmap(elsewhere, len)?;
+                if self.filled > 0 {
+                    munmap(self.start, self.filled)?;
+                }
+                (self.start, self.len, self.filled) = (to.byte_add(len), self.len - self.filled - len, 0);
+                return Err(error);
             }
         }
-        // SAFETY: the range is our mapping, and the advice changes nothing in it.
-        unsafe { madvise(start, bytes, Advice::WillNeed) }
-    };
-    let asked = mapped();
-    // SAFETY: mapped above, and known to nobody.
-    unsafe { munmap(start, bytes) }?;
-    Ok(asked?)
+        self.filled += len;
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: mapped by this value, and known to nobody.
+            let _ = unsafe { munmap(self.start, self.len) };
+        }
+    }
 }
 
 #[cfg(test)]
@@ -45,7 +83,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::time::Duration;
 
-    use prepage_core::PageIndex;
+    use prepage_core::{PAGE_SIZE, PageIndex};
     use prepage_testing::{Need, has};
 
     use super::*;
@@ -85,5 +123,38 @@ mod tests {
             }
         }
         assert!(will_need(&[]).is_err());
+    }
+
+    #[test]
+    fn more_than_there_are_addresses_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        let all = PageRange::new(PageIndex(0), PageIndex(u64::MAX / PAGE_SIZE));
+        let error = will_need(&[(file.as_fd(), all), (file.as_fd(), all)]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+    }
+
+    /// The kernel finds out that a socket cannot be mapped only after it has made room for it.
+    #[test]
+    fn what_cannot_be_mapped_takes_nothing_of_other_threads_away() {
+        let child = crate::forked::Forked::new(|| {
+            let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+            let pages = PageRange::new(PageIndex(0), PageIndex(16));
+            let stop = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        // A page that is unmapped meanwhile ends this process.
+                        crate::fresh_pages::touch(16).unwrap();
+                    }
+                });
+                for _ in 0..100_000 {
+                    let error = will_need(&[(socket.as_fd(), pages)]).unwrap_err();
+                    assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+                }
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            0
+        });
+        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0));
     }
 }

@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -99,7 +100,7 @@ impl Visit {
     }
 
     fn of(pid: u32, at_exec: bool) -> Result<Self, VisitError> {
-        let raw = Pid::from_raw(pid as i32).ok_or(VisitError::Gone)?;
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(VisitError::Gone)?;
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|_| VisitError::Gone)?;
         if has_ended(pid) {
             return Err(VisitError::Gone);
@@ -135,10 +136,15 @@ impl Visit {
     }
 
     /// Ends the visit, if the process has stopped by now: `None` if not. `arm` gets the process's userfaultfd while it
-    /// stands still. It runs on when this returns a result.
+    /// stands still. It runs on when this returns a result or panics.
+    ///
+    /// # Panics
+    /// As `arm` does.
     pub fn end<T>(&mut self, arm: impl FnOnce(FirstTouches) -> T) -> Option<Result<T, VisitError>> {
+        // Let go also where `arm` panics.
+        let is_held = std::mem::take(&mut self.is_held);
         let ended = self.end_if_stopped(arm);
-        self.is_held &= ended.is_none();
+        self.is_held = is_held && ended.is_none();
         ended
     }
 
@@ -209,12 +215,15 @@ impl Visit {
         // No signal may meet the registers of the calls below: they wait until the process is as it was.
         let Ok(mask) = ptrace::block_signals(self.pid) else { return self.leave(0, VisitError::Gone) };
         let made = self.make(&registers, instruction);
-        let armed = made.and_then(|uffd| {
-            agree_on_first_touches(uffd.as_fd()).map_err(VisitError::Kernel)?;
-            Ok(arm(FirstTouches::of(uffd, self.pid)))
+        // The process gets its registers back whatever happens here.
+        let armed = made.map(|uffd| {
+            catch_unwind(AssertUnwindSafe(|| {
+                agree_on_first_touches(uffd.as_fd()).map_err(VisitError::Kernel)?;
+                Ok(arm(FirstTouches::of(uffd, self.pid)))
+            }))
         });
         self.restore(&registers, mask)?;
-        armed
+        armed?.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn make(&self, registers: &Registers, instruction: u64) -> Result<OwnedFd, VisitError> {
@@ -398,6 +407,42 @@ mod tests {
         assert!(child.wait().unwrap().success());
     }
 
+    #[test]
+    fn a_visitor_that_panics_leaves_the_process_running() {
+        let mut child = Command::new("sleep").arg("1").spawn().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let pid = child.id();
+        std::thread::spawn(move || {
+            let panicked = catch_unwind(|| {
+                let mut visit = loop {
+                    match Visit::begin(pid) {
+                        Ok(visit) => break visit,
+                        Err(VisitError::Busy) => std::thread::yield_now(),
+                        Err(error) => return Some(error),
+                    }
+                };
+                loop {
+                    match visit.end(|_| panic!("as a visitor may")) {
+                        Some(Ok(())) => unreachable!("it panics"),
+                        Some(Err(error)) => return Some(error),
+                        None => std::thread::yield_now(),
+                    }
+                }
+            });
+            let _ = tell.send(panicked.map_err(drop));
+        });
+        let limit = std::time::Duration::from_secs(60);
+        let panicked = told.recv_timeout(limit).expect("it waits for a process that stands still");
+        assert!(child.wait().unwrap().success());
+        match panicked {
+            Err(()) => {}
+            Ok(Some(VisitError::NoUserfaultfd(error))) => {
+                prepage_testing::skip(prepage_testing::Need::Root, error);
+            }
+            Ok(error) => panic!("{error:?}"),
+        }
+    }
+
     /// Programs that end at once are common, and nobody refused anything.
     #[test]
     fn a_process_that_has_ended_is_gone_and_not_refused() {
@@ -408,6 +453,8 @@ mod tests {
         assert!(matches!(Visit::begin(child.id()), Err(VisitError::Gone)));
         assert!(matches!(refused(child.id(), io::Error::from_raw_os_error(libc::EPERM)), VisitError::Gone));
         child.wait().unwrap();
-        assert!(matches!(Visit::begin(child.id()), Err(VisitError::Gone)));
+        for nobody in [child.id(), 0, u32::MAX] {
+            assert!(matches!(Visit::begin(nobody), Err(VisitError::Gone)), "{nobody}");
+        }
     }
 }

@@ -5,10 +5,14 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
+
+use crate::fork::fork_unannounced;
+use crate::reap::wait4;
 
 /// Runs `work` in a new process and returns at once in the caller.
 ///
@@ -20,7 +24,7 @@ use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 /// - leads its own session, so signals of the terminal do not reach it;
 /// - holds no file of the caller but those in `keep`, which `work` gets in the same order: pipes see their end, file
 ///   systems can be unmounted; its standard streams and working directory are `/dev/null` and `/`;
-/// - ends when `work` returns.
+/// - ends when `work` returns or panics.
 ///
 /// To be called while the process has one thread: only that one exists in the new process.
 ///
@@ -40,12 +44,10 @@ pub fn run_beside_from<T>(
         return Err(io::Error::other("children of this process belong to another namespace of processes"));
     }
     let adopts = adopts_orphans();
-    // SAFETY: clone without CLONE_VM copies the process as fork does. The copy calls only fork and _exit, for
-    // which the thread id cached by libc (which this raw call leaves stale) does not matter.
-    let middle = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
-    match middle {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
+    // SAFETY: this process has one thread, as the caller makes sure. The copy calls fork and _exit; or it goes on in place of what fork
+    // makes, where the number of the caller's thread, which libc goes on using for it, is nobody else's as long as the caller lives.
+    match unsafe { fork_unannounced() }? {
+        None => {
             if !adopts {
                 // SAFETY: fork copies this single thread; the parent side leaves by _exit at once.
                 let inner = unsafe { libc::fork() };
@@ -55,34 +57,27 @@ pub fn run_beside_from<T>(
                 }
             }
             let parent = if adopts { getppid() } else { None };
-            // Nobody waits for the end of a pipe because a file system does not answer `first`.
-            if let Ok(kept) = leave_callers_world(&keep) {
-                let found = first();
-                if rustix::process::chdir(c"/").is_ok() {
-                    work(kept, found);
+            // A panic ends here: what lies further up the stack is the caller's.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                // Nobody waits for the end of a pipe because a file system does not answer `first`.
+                if let Ok(kept) = leave_callers_world(&keep) {
+                    let found = first();
+                    if rustix::process::chdir(c"/").is_ok() {
+                        work(kept, found);
+                    }
                 }
-            }
+            }));
             if let Some(parent) = parent {
                 wait_for_end(parent);
             }
             // SAFETY: as above. The caller's atexit handlers and buffers are not this process's to run or flush.
             unsafe { libc::_exit(0) }
         }
-        _ if adopts => Ok(()),
-        middle => {
+        Some(_) if adopts => Ok(()),
+        Some(middle) => {
             drop(keep);
-            let mut status = 0;
-            // SAFETY: `status` is a valid place for the result. __WALL, for a child without exit signal.
-            while unsafe { libc::waitpid(middle as libc::pid_t, &mut status, libc::__WALL) } == -1 {
-                let error = io::Error::last_os_error();
-                match error.raw_os_error() {
-                    Some(libc::EINTR) => {}
-                    // SIGCHLD was inherited as ignored: the kernel reaped it for us.
-                    Some(libc::ECHILD) => return Ok(()),
-                    _ => return Err(error),
-                }
-            }
-            if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EAGAIN)) }
+            let ended = wait4(middle, libc::__WALL)?.expect("a wait that blocks ends with a child");
+            if ended.status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EAGAIN)) }
         }
     }
 }
@@ -162,4 +157,57 @@ pub fn adopt_orphans() -> io::Result<()> {
 pub fn allow_inspection_by(reader: u32) {
     // SAFETY: PR_SET_PTRACER takes a process id. EINVAL (no Yama) means that nothing needs allowing.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(reader), 0, 0, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::forked::Forked;
+    use crate::process_status::ProcessStatus;
+
+    /// Leaves the process's number in a file when it is dropped.
+    struct Leaves(PathBuf);
+
+    impl Drop for Leaves {
+        fn drop(&mut self) {
+            let _ = std::fs::write(&self.0, format!("{}\n", std::process::id()));
+        }
+    }
+
+    /// What the caller has on its stack is the caller's: its guards would remove files and unlock locks a second time.
+    #[test]
+    fn work_that_panics_runs_nothing_of_the_callers() {
+        for adopts in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let [own, callers] = ["own", "callers"].map(|name| directory.path().join(name));
+            let caller = Forked::new(|| {
+                if adopts {
+                    adopt_orphans().unwrap();
+                }
+                let kept_for_good = Leaves(callers.clone());
+                let begun = run_beside(None, |_| {
+                    let _own = Leaves(own.clone());
+                    std::panic::set_hook(Box::new(|_| ()));
+                    panic!("as work may");
+                });
+                std::mem::forget(kept_for_good);
+                i32::from(begun.is_err())
+            });
+            assert_eq!(caller.unwrap().wait().unwrap().exit_status(), Some(0));
+            let until = Instant::now() + Duration::from_secs(60);
+            let has_ended = || {
+                let pid = std::fs::read_to_string(&own).ok()?.strip_suffix('\n')?.to_owned();
+                let status = ProcessStatus::of(pid).ok();
+                status.is_none_or(|status| status.field("State").unwrap().starts_with('Z')).then_some(())
+            };
+            while has_ended().is_none() {
+                assert!(Instant::now() < until, "adopts: {adopts}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(!callers.exists(), "adopts: {adopts}");
+        }
+    }
 }

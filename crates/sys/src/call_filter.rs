@@ -37,10 +37,8 @@ pub enum When {
 /// called while the process has one thread. Sets no_new_privs, as the kernel asks for.
 ///
 /// # Errors
-/// EINVAL, ENOSYS where the kernel has no filters; EACCES, EPERM where a filter forbids them.
-///
-/// # Panics
-/// Where there are more calls than a filter can tell apart (some 60).
+/// EINVAL, ENOSYS where the kernel has no filters; EACCES, EPERM where a filter forbids them; EINVAL for more calls than a filter has room
+/// for (some 800) and for arguments beyond the sixth.
 pub fn refuse(refused: &[(i64, When)]) -> io::Result<()> {
     begin(refused)?;
     OWN.fetch_add(1, Ordering::Relaxed);
@@ -52,7 +50,7 @@ fn begin(refused: &[(i64, When)]) -> io::Result<()> {
 }
 
 pub(crate) fn install(program: &[sock_filter]) -> io::Result<()> {
-    let len = u16::try_from(program.len()).expect("the kernel takes 4096 instructions");
+    let len = u16::try_from(program.len()).map_err(|_| rustix::io::Errno::INVAL)?;
     let program = sock_fprog { len, filter: program.as_ptr().cast_mut() };
     rustix::thread::set_no_new_privs(true)?;
     // SAFETY: the kernel copies the program, which lives until the call returns and has the length that it says.
@@ -67,7 +65,7 @@ pub fn inherited_filters() -> u32 {
 }
 
 /// How many filters the system calls of process `pid` (a number, or `thread-self`) are under; `None` where it is gone.
-pub fn filters_of(pid: &str) -> Option<u32> {
+pub(crate) fn filters_of(pid: &str) -> Option<u32> {
     let status = ProcessStatus::of(pid).ok()?;
     let number = |name: &str| -> u32 { status.field(name).and_then(|value| value.parse().ok()).unwrap_or(0) };
     // The count came with Linux 5.9.

@@ -34,7 +34,7 @@ pub enum Cached {
 }
 
 impl DirectFill {
-    /// Of the first `len` bytes of `memfd`.
+    /// Of the first `len` bytes of `memfd`. What lies behind its end cannot be read to.
     ///
     /// # Errors
     /// ENOMEM when the address space or the number of mappings (vm.max_map_count) is exhausted.
@@ -75,9 +75,9 @@ impl DirectFill {
     /// # Errors
     /// Those of pread(2).
     pub fn read(&self, file: BorrowedFd<'_>, file_offset: u64, offset: u64, len: u64) -> io::Result<usize> {
-        let to = self.at(offset, len);
+        let (to, file_offset) = (self.at(offset, len), signed(file_offset)?);
         // SAFETY: the kernel writes within the mapping, of which there are no references.
-        let read = unsafe { libc::pread(file.as_raw_fd(), to, len as usize, file_offset as libc::off_t) };
+        let read = unsafe { libc::pread(file.as_raw_fd(), to, len as usize, file_offset) };
         usize::try_from(read).map_err(|_| io::Error::last_os_error())
     }
 
@@ -94,9 +94,9 @@ impl DirectFill {
         len: u64,
     ) -> io::Result<Cached> {
         let to = libc::iovec { iov_base: self.at(offset, len), iov_len: len as usize };
+        let file_offset = signed(file_offset)?;
         // SAFETY: as in `read`; the vector is read during the call.
-        let read =
-            unsafe { libc::preadv2(file.as_raw_fd(), &to, 1, file_offset as libc::off_t, libc::RWF_NOWAIT) };
+        let read = unsafe { libc::preadv2(file.as_raw_fd(), &to, 1, file_offset, libc::RWF_NOWAIT) };
         match usize::try_from(read) {
             Ok(read) => Ok(Cached::Read(read)),
             Err(_) => match io::Error::last_os_error() {
@@ -132,6 +132,11 @@ impl Drop for DirectFill {
     }
 }
 
+/// An offset as the kernel takes it. It takes -1 for wherever the file was read last.
+fn signed(file_offset: u64) -> io::Result<libc::off_t> {
+    file_offset.try_into().map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -153,6 +158,10 @@ mod tests {
         assert!(bytes[4096..3 * 4096].iter().all(|&byte| byte == 7));
         // Past the end of the file there is nothing to wait for.
         assert_eq!(view.read(file.as_fd(), 3 * 4096, 0, 4096).unwrap(), 0);
+        // An offset that no file has is none of the file's own.
+        io::Seek::rewind(&mut file).unwrap();
+        let beyond = view.read_cached(file.as_fd(), u64::MAX, 0, 4096).unwrap_err();
+        assert_eq!(beyond.kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

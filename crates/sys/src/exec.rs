@@ -75,8 +75,7 @@ pub fn exec_with(program: &OsStr, argv: &[impl AsRef<OsStr>], set: &[(&str, &OsS
     if error.raw_os_error() == Some(libc::E2BIG) && !set.is_empty() {
         error = execute(&file, &args, &null_terminated(inherited.iter().copied()));
     }
-    // The caller has a message to print: let a closed reader be an error again, not a signal.
-    set_sigpipe(libc::SIG_IGN);
+    restore_own();
     error
 }
 
@@ -152,7 +151,50 @@ pub(crate) fn restore_inherited() {
     set_sigpipe(if noted & SIGPIPE_IGNORED != 0 { libc::SIG_IGN } else { libc::SIG_DFL });
 }
 
+/// What this process goes on with where it has not become another program: as before [`restore_inherited`].
+fn restore_own() {
+    let noted = INHERITED.load(Ordering::Relaxed);
+    if noted & SIGCHLD_IGNORED != 0 {
+        // SAFETY: SIG_DFL installs no code.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    }
+    for _stream in (0..3).filter(|stream| noted & (1 << stream) != 0) {
+        // What is opened next would be taken for a standard stream otherwise. The lowest free number is this stream's.
+        // SAFETY: the path ends with a zero; the descriptor is to stay open.
+        unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    }
+    // The caller has a message to print: let a closed reader be an error again, not a signal.
+    set_sigpipe(libc::SIG_IGN);
+}
+
 fn set_sigpipe(disposition: libc::sighandler_t) {
     // SAFETY: SIG_IGN and SIG_DFL install no code.
     unsafe { libc::signal(libc::SIGPIPE, disposition) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forked::Forked;
+
+    #[test]
+    fn who_did_not_become_another_program_goes_on_as_before() {
+        let child = Forked::new(|| {
+            INHERITED.store(1 | SIGPIPE_IGNORED | SIGCHLD_IGNORED, Ordering::Relaxed);
+            let error = exec("/no/such/program".as_ref(), &["program"]);
+            let opened = std::fs::File::open("/proc/self/stat").unwrap();
+            // SAFETY: with a null new action the calls only read, and zeros are a valid one.
+            let disposition = |signal| unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, std::ptr::null(), &mut action);
+                action.sa_sigaction
+            };
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+            assert_ne!(std::os::fd::AsRawFd::as_raw_fd(&opened), 0, "taken for standard input");
+            assert_eq!(disposition(libc::SIGCHLD), libc::SIG_DFL);
+            assert_eq!(disposition(libc::SIGPIPE), libc::SIG_IGN);
+            0
+        });
+        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0));
+    }
 }

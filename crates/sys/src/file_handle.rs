@@ -76,6 +76,8 @@ struct Buffer {
     bytes: [u8; HANDLE_BYTES_MAX],
 }
 
+const _: () = assert!(size_of::<Buffer>() == 8 + HANDLE_BYTES_MAX);
+
 fn handle(path: &Path) -> io::Result<(i32, Box<[u8]>)> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut mount_id = 0i32;

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use crate::fork::fork_unannounced;
+use crate::reap::wait4;
 use crate::userfaultfd::{OpenError, Userfaultfd};
 use crate::userfaultfd_abi::{
     API, Api, FEATURE_WP_ASYNC, IOC_API, IOC_REGISTER, MODE_WRITE_PROTECT, Range, Register, USER_MODE_ONLY,
@@ -38,27 +40,16 @@ pub(crate) fn agree_on_first_touches(userfaultfd: BorrowedFd<'_>) -> Result<(), 
 
 /// The same, asked by a child process: where seccomp kills who calls userfaultfd, it dies instead of this one.
 pub(crate) fn probe_first_touches_in_child() -> Result<(), OpenError> {
-    // No signal tells of its end (the first argument): where SIGCHLD is ignored, the kernel would keep the result for itself.
-    // SAFETY: clone without CLONE_VM copies the process as fork does. The copy makes two system calls, allocates nothing, and leaves by
-    // _exit.
-    match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
-        -1 => Err(OpenError::Other(io::Error::last_os_error())),
-        0 => {
-            let code = i32::from(probe_first_touches().is_err());
-            // SAFETY: ends the process without running anything of the parent's.
-            unsafe { libc::_exit(code) }
-        }
-        child => {
-            // Of a child whose end is not seen nothing is known.
-            let mut status = -1;
-            // SAFETY: `status` is a valid place for the result. __WALL, for a child without exit signal.
-            while unsafe { libc::waitpid(child as libc::pid_t, &mut status, libc::__WALL) } == -1 {
-                if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                    break;
-                }
-            }
-            if status == 0 { Ok(()) } else { Err(OpenError::NotPermitted) }
-        }
+    // SAFETY: the copy makes two system calls, allocates nothing, and leaves by _exit.
+    let Some(child) = unsafe { fork_unannounced() }.map_err(OpenError::Other)? else {
+        let code = i32::from(probe_first_touches().is_err());
+        // SAFETY: ends the process without running anything of the parent's.
+        unsafe { libc::_exit(code) }
+    };
+    match wait4(child, libc::__WALL) {
+        Ok(Some(ended)) if ended.status == 0 => Ok(()),
+        // Of a child whose end is not seen nothing is known.
+        _ => Err(OpenError::NotPermitted),
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::IntoRawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -32,6 +33,22 @@ pub fn generation() -> u64 {
     }
 }
 
+/// Copies this process as fork(2) does, `None` in the copy, and no signal tells this one of the copy's end: where SIGCHLD is ignored, the
+/// kernel keeps how it ended all the same. It is waited for with `__WALL`. Handlers of fork(3) do not run.
+///
+/// # Safety
+/// The copy has one thread, and libc does not know that it is a copy: until it ends it calls no more than async-signal-safe functions,
+/// or this process has one thread itself.
+pub(crate) unsafe fn fork_unannounced() -> io::Result<Option<libc::pid_t>> {
+    const NONE: libc::c_ulong = 0;
+    // SAFETY: clone without CLONE_VM, here with no flag and no signal, copies the process; the caller answers for the copy.
+    match unsafe { libc::syscall(libc::SYS_clone, NONE, NONE, NONE, NONE, NONE) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        child => Ok(Some(child as libc::pid_t)),
+    }
+}
+
 /// The word that is 0 in a new child.
 fn word() -> &'static AtomicU64 {
     static WORD: OnceLock<&'static AtomicU64> = OnceLock::new();
@@ -48,7 +65,12 @@ fn word() -> &'static AtomicU64 {
             );
             assert!(page != libc::MAP_FAILED, "no memory for one page");
             assert_eq!(libc::madvise(page, 4096, libc::MADV_WIPEONFORK), 0, "Linux 4.14 has it");
-            libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
+            let kept = libc::pthread_atfork(
+                Some(before_fork),
+                Some(after_fork_in_parent),
+                Some(after_fork_in_child),
+            );
+            assert_eq!(kept, 0, "no memory for three addresses");
             &*page.cast::<AtomicU64>()
         }
     })
@@ -88,14 +110,20 @@ impl Kept {
         }
     }
 
-    /// Does `work`, which may not panic, while no other thread has the lock and nobody forks.
+    /// Does `work` while no other thread has the lock and nobody forks.
     fn locked<T>(&self, work: impl FnOnce() -> T) -> T {
+        /// Gives the lock back, also where `work` panics: whoever forks would wait for good.
+        struct Held<'a>(&'a Kept);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                self.0.unlock();
+            }
+        }
         // A handler that maps or forks would wait for its own thread.
         let _masked = Masked::asynchronous();
         self.lock();
-        let done = work();
-        self.unlock();
-        done
+        let _held = Held(self);
+        work()
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeMap<usize, usize>)) {
@@ -114,7 +142,7 @@ pub(crate) fn keep(start: usize, len: usize) {
     });
 }
 
-/// Does `work`, which may not panic, with all signals that come from outside blocked; a thread that calls fork(3) meanwhile waits.
+/// Does `work` with all signals that come from outside blocked; a thread that calls fork(3) meanwhile waits.
 pub(crate) fn while_nobody_forks<T>(work: impl FnOnce() -> T) -> T {
     word();
     KEPT.locked(work)
@@ -154,7 +182,7 @@ static LIFELINE: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 ///
 /// # Errors
 /// EMFILE where no descriptor is left.
-pub fn end_children_with_this() -> std::io::Result<()> {
+pub fn end_children_with_this() -> io::Result<()> {
     static MADE_BY: AtomicU64 = AtomicU64::new(0);
     let generation = generation();
     // No child is forked that has a part of it, or waits for who makes it.
@@ -213,4 +241,20 @@ extern "C" fn after_fork_in_child() {
         unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
     }
     unlock_after_fork();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forked::Forked;
+
+    #[test]
+    fn who_panics_keeps_nobody_from_forking() {
+        let panicked = std::thread::spawn(|| while_nobody_forks(|| panic!("as a thread's start may"))).join();
+        assert!(panicked.is_err());
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(Forked::new(|| 0).unwrap().wait().unwrap().exit_status()));
+        let limit = std::time::Duration::from_secs(60);
+        assert_eq!(told.recv_timeout(limit), Ok(Some(0)), "it waits for the lock");
+    }
 }

@@ -12,9 +12,9 @@ const PAGE_BYTES: usize = 4096;
 /// writing took.
 ///
 /// # Errors
-/// When there is no memory to map.
+/// ENOMEM when there is no memory to map.
 pub fn touch(pages: usize) -> io::Result<Duration> {
-    let len = pages * PAGE_BYTES;
+    let len = pages.checked_mul(PAGE_BYTES).ok_or(rustix::io::Errno::NOMEM)?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let base = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE)? };
@@ -42,5 +42,12 @@ mod tests {
         let before = faults();
         touch(1000).expect("memory");
         assert!(faults() - before >= 1000);
+    }
+
+    #[test]
+    fn more_pages_than_there_are_addresses_are_refused() {
+        for pages in [usize::MAX, usize::MAX / PAGE_BYTES + 2] {
+            assert_eq!(touch(pages).unwrap_err().raw_os_error(), Some(libc::ENOMEM), "{pages}");
+        }
     }
 }

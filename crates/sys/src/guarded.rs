@@ -33,7 +33,7 @@ pub struct Guarded {
 
 impl Guarded {
     /// Writes `value` to all `settings`, open to read and write. Waits while another one has them set, and calls `waits` before. They are
-    /// put back after `at_most` in any case.
+    /// put back after `at_most`, which is some time, in any case.
     ///
     /// To be called while the process has one thread.
     ///
@@ -95,8 +95,9 @@ fn guard(mut other: UnixStream, settings: &[File], at_most: Option<Duration>) ->
         rustix::fs::flock(first, FlockOperation::LockExclusive)?;
     }
     let old: Vec<String> = settings.iter().map(read).collect::<io::Result<_>>()?;
-    other.write_all(&[NOTED])?;
     other.set_read_timeout(at_most)?;
+    // Whoever reads it changes the settings: nothing may fail from here on.
+    other.write_all(&[NOTED])?;
     await_end(&mut other);
     for (setting, value) in settings.iter().zip(&old) {
         let _ = write(setting, value);
@@ -174,5 +175,17 @@ mod tests {
         let guard = std::thread::spawn(move || guard(theirs, &settings, at_most));
         guard.join().unwrap().unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "128");
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_waited_for_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("setting");
+        std::fs::write(&path, "128").unwrap();
+        let settings = [File::options().read(true).write(true).open(&path).unwrap()];
+        let (mut other, theirs) = UnixStream::pair().unwrap();
+        let guard = std::thread::spawn(move || guard(theirs, &settings, Some(Duration::ZERO)));
+        assert!(await_notes(&mut other, || ()).is_err(), "nobody restores what is set now");
+        assert!(guard.join().unwrap().is_err());
     }
 }

@@ -4,25 +4,15 @@
 //! generation 0 for any; file systems that do not refuse it, and the file stays unknown.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, open};
 
+use crate::file_handle::FileHandle;
 use crate::mounts::mounts;
 
 /// `FILEID_INO32_GEN` of include/linux/exportfs.h: 32 bits of inode, 32 of generation.
 const INODE_AND_GENERATION: i32 = 1;
-
-/// `struct file_handle` of open_by_handle_at(2), with room for one of [`INODE_AND_GENERATION`].
-#[repr(C)]
-struct Handle {
-    bytes: u32,
-    kind: i32,
-    inode: u32,
-    generation: u32,
-}
-
-const _: () = assert!(size_of::<Handle>() == 16);
 
 /// A mounted file system on which inodes can be opened.
 #[derive(Debug)]
@@ -51,20 +41,15 @@ pub fn mounted() -> io::Result<Vec<Mounted>> {
 /// it is gone, cannot be opened this way or this user may not.
 pub fn open_inode(mounted: &[Mounted], device: u64, inode: u64) -> Option<OwnedFd> {
     let mount = mounted.iter().find(|mount| mount.device == device)?;
-    let mut handle =
-        Handle { bytes: 8, kind: INODE_AND_GENERATION, inode: inode.try_into().ok()?, generation: 0 };
-    let handle: *mut Handle = &mut handle;
-    // SAFETY: `handle` is laid out as the kernel's struct, says how long it is and outlives the call, which reads it.
-    let fd = unsafe {
-        libc::open_by_handle_at(mount.point.as_raw_fd(), handle.cast(), libc::O_PATH | libc::O_CLOEXEC)
-    };
-    // SAFETY: the kernel just returned this descriptor and nothing else owns it.
-    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+    let (inode, generation) = (u32::try_from(inode).ok()?.to_ne_bytes(), [0; 4]);
+    let bytes = [inode, generation].concat().into();
+    FileHandle { file_system: 0, kind: INODE_AND_GENERATION, bytes }.open(mount.point.as_fd()).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
     use prepage_testing::{Need, skip};

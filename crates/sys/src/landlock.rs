@@ -82,7 +82,7 @@ mod tests {
         let none = |error: &io::Error| {
             matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::EPERM))
         };
-        let need = Need::Path("a kernel with Landlock".into());
+        let need = Need::Landlock;
         let try_all = || {
             unless_refused(only_read(), need, none)?;
             assert_eq!(fs::read_to_string(&file).unwrap(), "text");

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -14,9 +15,9 @@ pub struct FileMapping {
     pages: PageRange,
 }
 
-// SAFETY: the mapping is only read, belongs to no thread, and stays until it is dropped.
+// SAFETY: the mapping belongs to no thread, and stays until it is dropped.
 unsafe impl Send for FileMapping {}
-// SAFETY: as above; reads through shared references need no order among them.
+// SAFETY: as above; it is only read, which needs no order, or written to by atomics ([`WritableMapping`]).
 unsafe impl Sync for FileMapping {}
 
 impl FileMapping {
@@ -167,24 +168,29 @@ impl WritableMapping {
         FileMapping::with(file, pages, ProtFlags::READ | ProtFlags::WRITE).map(Self)
     }
 
-    /// Writes the byte at `offset_bytes` of the mapping, as [`FileMapping::byte`] reads it.
+    /// Writes the byte at `offset_bytes` of the mapping, which other threads may read and write meanwhile.
     ///
     /// # Panics
     /// Outside the mapping.
     #[inline]
     pub fn set_byte(&self, offset_bytes: u64, byte: u8) {
-        assert!(offset_bytes < self.0.pages.bytes(), "a write outside the mapping");
-        // SAFETY: within the mapping by the check above, which is writable since `new`; nobody holds a reference into it.
-        unsafe { self.0.start.as_ptr().add(offset_bytes as usize).write_volatile(byte) }
+        self.at(offset_bytes).store(byte, Ordering::Relaxed);
     }
 
-    /// The byte at `offset_bytes` of the mapping: [`FileMapping::byte`].
+    /// The byte at `offset_bytes` of the mapping, as [`FileMapping::byte`] reads it.
     ///
     /// # Panics
     /// Outside the mapping.
     #[inline]
     pub fn byte(&self, offset_bytes: u64) -> u8 {
-        self.0.byte(offset_bytes)
+        self.at(offset_bytes).load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn at(&self, offset_bytes: u64) -> &AtomicU8 {
+        assert!(offset_bytes < self.0.pages.bytes(), "a touch outside the mapping");
+        // SAFETY: within the mapping by the check above, which is writable since `new`, and reached by atomics alone.
+        unsafe { AtomicU8::from_ptr(self.0.start.as_ptr().add(offset_bytes as usize)) }
     }
 
     /// Makes what was written durable: msync(2) with MS_SYNC.

@@ -10,13 +10,17 @@ use rustix::process::Resource;
 
 use crate::region::Span;
 
+/// What keeps a memfd as long as it is, whoever opens it.
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
 /// A sparse memfd: pages that nobody wrote take no memory.
 ///
-/// Regions that show it are plain memory to whoever borrows their bytes. So nothing outside this crate can truncate it, and
+/// Regions that show it are plain memory to whoever borrows their bytes. So its length is sealed, and
 /// whoever writes to it or takes pages away owns those pages at the time: in `prepage-vm` the one who holds their claim.
 #[derive(Debug)]
 pub struct Memfd {
     fd: OwnedFd,
+    len: u64,
 }
 
 /// Whether this process may make files of `len_bytes` (`ulimit -f`).
@@ -40,20 +44,26 @@ impl Memfd {
         check_len(len_bytes)?;
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)?;
         rustix::fs::ftruncate(&fd, len_bytes)?;
-        Ok(Self { fd })
+        rustix::fs::fcntl_add_seals(&fd, FIXED)?;
+        Ok(Self { fd, len: len_bytes })
     }
 
     /// One that [`Self::create`] made, in this process or another that keeps it open, by its path in /proc/PID/fd.
     ///
     /// # Errors
-    /// Those of open(2); EINVAL for another file, which others might truncate.
+    /// Those of open(2); EINVAL for another file, whose length is not sealed.
     pub fn open(path: &Path) -> io::Result<Self> {
         let fd = OwnedFd::from(OpenOptions::new().read(true).write(true).open(path)?);
-        // Files of tmpfs take no seals, and others cannot have any.
-        match rustix::fs::fcntl_get_seals(&fd)? {
-            seals if seals.contains(SealFlags::SEAL) => Err(rustix::io::Errno::INVAL.into()),
-            _ => Ok(Self { fd }),
+        if !rustix::fs::fcntl_get_seals(&fd)?.contains(FIXED) {
+            return Err(rustix::io::Errno::INVAL.into());
         }
+        let len = rustix::fs::fstat(&fd)?.st_size as u64;
+        Ok(Self { fd, len })
+    }
+
+    /// Its bytes, holes among them.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
     }
 
     /// Writes all of `bytes` at `offset`. May be called in signal handlers.
@@ -147,11 +157,24 @@ mod tests {
         let mut byte = [0];
         Memfd::open(path(own.fd()).as_ref()).unwrap().read_at(&mut byte, 5).unwrap();
         assert_eq!(byte, [7]);
-        // As files of tmpfs it takes no seals.
-        let other = rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
-        for other in [path(other.as_fd()), "/dev/null".to_owned()] {
+        // One that takes no seals, and one that whoever has it may still truncate.
+        let [other, unsealed] = [MemfdFlags::empty(), MemfdFlags::ALLOW_SEALING]
+            .map(|flags| rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC | flags).unwrap());
+        for other in [path(other.as_fd()), path(unsealed.as_fd()), "/dev/null".to_owned()] {
             let error = Memfd::open(other.as_ref()).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{other}");
         }
+    }
+
+    #[test]
+    fn nobody_changes_its_length() {
+        let memfd = Memfd::create("sealed", 2 * 4096).unwrap();
+        for len in [4096, 3 * 4096] {
+            let error = rustix::fs::ftruncate(memfd.fd(), len).unwrap_err();
+            assert_eq!(error, rustix::io::Errno::PERM, "{len}");
+        }
+        memfd.write_at(&[7], 4096).unwrap();
+        memfd.punch(4096, 4096).unwrap();
+        assert_eq!(memfd.next_data(0).unwrap(), None);
     }
 }

@@ -46,9 +46,9 @@ impl<'a> NewFile<'a> {
     /// # Errors
     /// See unlinkat(2) and openat(2).
     pub fn of_only_writer(directory: BorrowedFd<'a>, name: &Path, mode: u32) -> io::Result<Self> {
-        let hidden = format!(".{}.new", name.to_string_lossy());
+        let hidden: OsString = [".".as_ref(), name.as_os_str(), ".new".as_ref()].into_iter().collect();
         match unlinkat(directory, &hidden, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Self::named(directory, hidden.into(), mode),
+            Ok(()) | Err(Errno::NOENT) => Self::named(directory, hidden, mode),
             Err(error) => Err(error.into()),
         }
     }
@@ -156,5 +156,18 @@ mod tests {
         assert_eq!(fs::metadata(path("file")).unwrap().permissions().mode() & 0o777, 0o666);
         assert_eq!(fs::read(path("other")).unwrap(), b"mine");
         assert_eq!(names_in(dir.path()), ["file", "other"]);
+    }
+
+    #[test]
+    fn writers_of_names_that_are_not_text_do_not_meet() {
+        use std::os::unix::ffi::OsStrExt;
+        let dir = tempfile::tempdir().unwrap();
+        let directory = File::open(dir.path()).unwrap();
+        let [one, other] =
+            [b"\xff", b"\xfe"].map(|name: &[u8; 1]| Path::new(std::ffi::OsStr::from_bytes(name)));
+        let first = NewFile::of_only_writer(directory.as_fd(), one, 0o600).unwrap();
+        write_at(directory.as_fd(), other, 0o600, b"other").unwrap();
+        first.replace(one).unwrap();
+        assert_eq!(names_in(dir.path()), [other.as_os_str(), one.as_os_str()]);
     }
 }

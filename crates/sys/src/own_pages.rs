@@ -4,8 +4,6 @@
 //! its own. Asked for as a whole by its first instructions, the file arrives in one transfer, and the faults only wait
 //! for their part of it.
 
-use std::hint::black_box;
-
 // Where a program that is linked with `--entry=prepage_entry` begins: asks for the first 2 MiB of its own file, which is
 // more than it has, and goes on as usual. Each call asks for what one is sure to load, 128 KiB. Should one fail,
 // nothing was asked for.
@@ -53,5 +51,5 @@ unsafe extern "C" {
 /// Does nothing. A binary that calls it has `prepage_entry` to be linked with.
 pub fn are_read_at_start() {
     #[cfg(target_arch = "x86_64")]
-    black_box(prepage_entry as *const ());
+    std::hint::black_box(prepage_entry as *const ());
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::LazyLock;
 
 use crate::process_status::ProcessStatus;
 
@@ -52,8 +53,12 @@ const IOC_SCAN: libc::Ioctl =
     (3 << 30 | (size_of::<Scan>() as u64) << 16 | (b'f' as u64) << 8 | 16) as libc::Ioctl;
 /// Regions told at once.
 const REGIONS: usize = 1024;
-/// One past the last address of programs (47 bits, but for the last page).
-const USER_END: u64 = (1 << 47) - PAGE_BYTES;
+/// One past the last address of programs, but for the last page: 2^47 on x86-64, 2^48 or 2^39 on arm64, as the kernel was built. A program
+/// gets more where it asks for it alone. The stack lies below.
+static USER_END: LazyLock<u64> = LazyLock::new(|| {
+    let on_stack = rustix::param::linux_execfn().as_ptr() as u64;
+    on_stack.next_power_of_two() - PAGE_BYTES
+});
 
 /// Entries that are read at once.
 const ENTRIES: usize = 64;
@@ -121,7 +126,7 @@ impl PageMap {
     /// # Errors
     /// ENOTTY before Linux 6.7.
     pub fn present(&self) -> io::Result<Vec<(u64, u64)>> {
-        self.present_in(0..USER_END)
+        self.present_in(0..*USER_END)
     }
 
     /// The same, and those of the runs whose pages are a file's or shared memory's, not private copies.
@@ -132,7 +137,7 @@ impl PageMap {
     pub fn present_and_of_files(&self) -> io::Result<(Vec<(u64, u64)>, Vec<(u64, u64)>)> {
         let what = Scan { category_mask: IS_PRESENT, return_mask: IS_PRESENT | IS_FILE, ..Scan::default() };
         let (mut present, mut of_files): (Vec<(u64, u64)>, Vec<(u64, u64)>) = Default::default();
-        self.scan_each(0..USER_END, what, |region| {
+        self.scan_each(0..*USER_END, what, |region| {
             // The kernel begins another run where the kind of page changes.
             match present.last_mut().filter(|last| last.1 == region.start) {
                 Some(last) => last.1 = region.end,
@@ -253,6 +258,17 @@ mod tests {
         // SAFETY: within the capacity; the write makes no claim about what the vector holds.
         unsafe { std::ptr::write_volatile(page as *mut u8, 1) };
         assert!(is_present() && map.is_alive());
+    }
+
+    #[test]
+    fn all_addresses_of_a_program_are_looked_at() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let stack = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
+        let end =
+            u64::from_str_radix(stack.split_once(' ').unwrap().0.split_once('-').unwrap().1, 16).unwrap();
+        let present = PageMap::of(std::process::id()).unwrap().present().unwrap();
+        assert!(present.iter().any(|run| run.1 == end), "{end:x} {present:x?}");
+        assert!(*USER_END < 2 * end);
     }
 
     /// More runs than the kernel tells at once, and than it keeps while it walks.

@@ -54,32 +54,31 @@ fn check(result: libc::c_long) -> io::Result<()> {
 /// # Errors
 /// EPERM when another tracer has it or the system forbids it (Yama's ptrace_scope, seccomp).
 pub fn seize(pid: u32) -> io::Result<()> {
-    let options = libc::PTRACE_O_TRACESYSGOOD
-        | libc::PTRACE_O_TRACEFORK
-        | libc::PTRACE_O_TRACEVFORK
-        | libc::PTRACE_O_TRACECLONE
-        | libc::PTRACE_O_TRACEEXEC;
+    let children = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK | libc::PTRACE_O_TRACECLONE;
+    seize_with(pid, children | libc::PTRACE_O_TRACEEXEC)
+}
+
+fn seize_with(pid: u32, options: libc::c_int) -> io::Result<()> {
+    let options = (libc::PTRACE_O_TRACESYSGOOD | options) as usize;
     // SAFETY: PTRACE_SEIZE takes its options by value; no memory is handed over.
-    check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid as libc::pid_t, 0usize, options as usize) })
+    check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid as libc::pid_t, 0usize, options) })
 }
 
 /// Attaches to the running process `pid` alone, without stopping it and without following what it starts.
 ///
 /// # Errors
 /// As [`seize`].
-pub fn seize_alone(pid: u32) -> io::Result<()> {
-    let options = libc::PTRACE_O_TRACESYSGOOD as usize;
-    // SAFETY: PTRACE_SEIZE takes its options by value; no memory is handed over.
-    check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid as libc::pid_t, 0usize, options) })
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn seize_alone(pid: u32) -> io::Result<()> {
+    seize_with(pid, 0)
 }
 
 /// The same, and stops it when it has executed its next program, before that runs.
 ///
 /// A set-user-id program executed under a tracer without rights of its own does not get its user's.
-pub fn seize_until_exec(pid: u32) -> io::Result<()> {
-    let options = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC) as usize;
-    // SAFETY: PTRACE_SEIZE takes its options by value; no memory is handed over.
-    check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid as libc::pid_t, 0usize, options) })
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn seize_until_exec(pid: u32) -> io::Result<()> {
+    seize_with(pid, libc::PTRACE_O_TRACEEXEC)
 }
 
 /// Stops `pid` (not its process group) so that [`resume`] can start it towards its next system call.
@@ -130,6 +129,7 @@ pub fn syscall(tid: u32) -> io::Result<Syscall> {
         /// At an entry the number and the arguments, at an exit the result.
         values: [u64; 7],
     }
+    const _: () = assert!(size_of::<Info>() == 80);
     const ENTRY: u8 = 1;
     const EXIT: u8 = 2;
     let mut info = Info::default();
@@ -228,6 +228,7 @@ impl std::fmt::Debug for Registers {
 }
 
 /// Kind of register set (include/uapi/linux/elf.h).
+#[cfg(target_arch = "x86_64")]
 const NT_PRSTATUS: usize = 1;
 /// Code segment of 64-bit programs.
 #[cfg(target_arch = "x86_64")]
@@ -279,9 +280,11 @@ impl Registers {
         self.0.orig_rax as i64 != -1 && ERESTART.contains(&(self.0.rax as i64))
     }
 
-    /// Whether the thread comes from a system call that has failed with EINTR.
+    /// Whether the thread comes from a system call that has failed with EINTR and can be made again: a descriptor is closed then, and its
+    /// number may be another thread's by now.
     pub fn was_interrupted(&self) -> bool {
-        self.0.orig_rax as i64 >= 0 && self.0.rax as i64 == -i64::from(libc::EINTR)
+        let call = self.0.orig_rax as i64;
+        call >= 0 && call != libc::SYS_close && self.0.rax as i64 == -i64::from(libc::EINTR)
     }
 
     /// Makes them those of the thread before the system call that it comes from.
@@ -327,6 +330,7 @@ pub fn is_in_rseq(tid: u32) -> io::Result<bool> {
         address: u64,
         rest: [u32; 4],
     }
+    const _: () = assert!(size_of::<Configuration>() == 24);
     /// Where struct rseq keeps the address of the sequence that runs.
     const CURRENT: u64 = 8;
     let mut configuration = Configuration::default();

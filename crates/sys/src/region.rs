@@ -11,6 +11,7 @@ use prepage_core::PAGE_SIZE;
 use crate::fork;
 use crate::huge_blocks::HugeBlocks;
 use crate::memfd::Memfd;
+use crate::pagemap::{PageEntry, PageMap};
 
 /// Where regions begin: at multiples of a huge page, so that one can lie in them and each 2 MiB belong to one region.
 pub const REGION_ALIGN: u64 = 2 << 20;
@@ -192,7 +193,7 @@ impl Region {
     /// Maps `len` bytes, a positive multiple of the page size, at a multiple of [`REGION_ALIGN`].
     ///
     /// # Errors
-    /// ENOMEM when the address space or the number of mappings (vm.max_map_count) is exhausted.
+    /// ENOMEM when the address space or the number of mappings (vm.max_map_count) is exhausted, EINVAL where the memfd ends before.
     pub fn map(len: u64, contents: Contents<'_>) -> io::Result<Self> {
         let region = Self::map_hidden(len, contents)?;
         region.show(false)?;
@@ -238,17 +239,17 @@ impl Region {
         let mut region = Self { span, protection, blocks: None };
         match contents {
             Contents::Shared(memfd, offset) | Contents::SharedWritable(memfd, offset) => {
-                region.lay(0, len as u64, libc::MAP_SHARED, Some((memfd, offset)))?;
+                region.lay(0, len as u64, libc::MAP_SHARED, memfd, offset)?;
                 region.advise(0, len as u64, libc::MADV_DONTDUMP)?;
             }
             Contents::Private(memfd, offset) => {
-                region.lay(0, len as u64, libc::MAP_PRIVATE, Some((memfd, offset)))?;
+                region.lay(0, len as u64, libc::MAP_PRIVATE, memfd, offset)?;
             }
             Contents::Anonymous | Contents::AnonymousHuge => {}
             Contents::HugeBlocks(stand_in) => {
                 let whole = len as u64 - len as u64 % REGION_ALIGN;
                 if whole > 0 {
-                    region.lay(0, whole, libc::MAP_SHARED, Some((stand_in, 0)))?;
+                    region.lay(0, whole, libc::MAP_SHARED, stand_in, 0)?;
                     region.blocks = Some(Arc::new(HugeBlocks::new(Arc::clone(&region.span), whole)?));
                 }
             }
@@ -263,9 +264,11 @@ impl Region {
         }
     }
 
-    /// Puts a memfd, from an offset on, at `[offset, offset + len)` of a region of which nobody knows yet.
-    fn lay(&self, offset: u64, len: u64, flags: libc::c_int, memfd: Option<(&Memfd, u64)>) -> io::Result<()> {
-        let (fd, from) = memfd.map_or((-1, 0), |(memfd, from)| (memfd.fd().as_raw_fd(), from));
+    /// Puts a memfd, from byte `from` on, at `[offset, offset + len)` of a region of which nobody knows yet.
+    fn lay(&self, offset: u64, len: u64, flags: libc::c_int, memfd: &Memfd, from: u64) -> io::Result<()> {
+        if from.checked_add(len).is_none_or(|end| end > memfd.len()) {
+            return Err(rustix::io::Errno::INVAL.into());
+        }
         // SAFETY: the range lies in this region, of which nobody has borrowed anything.
         check(unsafe {
             libc::mmap(
@@ -273,7 +276,7 @@ impl Region {
                 len as usize,
                 libc::PROT_NONE,
                 flags | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                fd,
+                memfd.fd().as_raw_fd(),
                 from as libc::off_t,
             )
         })?;
@@ -284,9 +287,13 @@ impl Region {
     /// hidden.
     ///
     /// # Errors
-    /// ENOMEM when the number of mappings (vm.max_map_count) is exhausted.
+    /// ENOMEM when the number of mappings (vm.max_map_count) is exhausted, EINVAL behind the end of the memfd.
+    ///
+    /// # Panics
+    /// Where the region is shared.
     pub fn lay_private(&mut self, offset: u64, len: u64, memfd: &Memfd, from: u64) -> io::Result<()> {
-        self.lay(offset, len, libc::MAP_PRIVATE, Some((memfd, from)))?;
+        assert!(!self.span.shared, "a shared region shows nothing but a memfd's own pages");
+        self.lay(offset, len, libc::MAP_PRIVATE, memfd, from)?;
         self.advise(offset, len, libc::MADV_DONTFORK)
     }
 
@@ -352,18 +359,22 @@ impl Region {
     }
 
     /// Its contents.
+    ///
+    /// # Panics
+    /// Where what is written to it is written to a memfd: others may change the bytes meanwhile.
     pub fn as_slice(&self) -> &[u8] {
+        assert!(!self.writes_through(), "others change what the region shows: as_atomics");
         // SAFETY: the region is mapped as long as this value lives, and changes through `&mut self` only. The memfd behind
-        // it can be truncated by nobody, and who writes to it keeps published bytes as they are.
+        // it is as long, for good, and who writes to it keeps published bytes as they are.
         unsafe { std::slice::from_raw_parts(self.span.start.as_ptr(), self.span.len) }
     }
 
     /// Its contents, which other threads and regions may read and change meanwhile.
     ///
     /// # Panics
-    /// Where it is mapped read-only.
+    /// Where what is written to it is not written to a memfd: then its bytes can be borrowed as they are.
     pub fn as_atomics(&self) -> &[AtomicU8] {
-        assert!(self.is_writable(), "a region that is read-only cannot be written to");
+        assert!(self.writes_through(), "nobody else changes what the region shows: as_slice");
         // SAFETY: mapped writably as long as this value lives; atomics may be shared, and have no invalid bytes.
         unsafe { std::slice::from_raw_parts(self.span.start.as_ptr().cast(), self.span.len) }
     }
@@ -380,6 +391,11 @@ impl Region {
 
     fn is_writable(&self) -> bool {
         self.protection & libc::PROT_WRITE != 0
+    }
+
+    /// Whether what is written to the region is written to a memfd.
+    fn writes_through(&self) -> bool {
+        self.span.shared && self.is_writable()
     }
 
     /// Forgets what `[offset, offset + len)` shows: a memfd's bytes, and zeros where there is none, are shown anew on
@@ -437,21 +453,19 @@ pub fn try_copy(address: u64, to: &mut [u8]) -> io::Result<usize> {
 
 /// Whether this process's page table shows a page at `address`.
 pub fn is_present(address: u64) -> io::Result<bool> {
-    Ok(page_entry(address)? >> 63 & 1 == 1)
+    Ok(page_entry(address)?.is_present())
 }
 
 /// Whether the page at `address` is one of a file or memfd, not a private copy; `None` where there is no page.
 pub fn is_of_object(address: u64) -> io::Result<Option<bool>> {
     let entry = page_entry(address)?;
-    Ok((entry >> 63 & 1 == 1).then_some(entry >> 61 & 1 == 1))
+    Ok(entry.is_present().then_some(entry.is_of_file()))
 }
 
-/// The word of /proc/self/pagemap for `address`.
-fn page_entry(address: u64) -> io::Result<u64> {
-    use std::os::unix::fs::FileExt;
-    let mut entry = [0; 8];
-    std::fs::File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, address / PAGE_SIZE * 8)?;
-    Ok(u64::from_ne_bytes(entry))
+fn page_entry(address: u64) -> io::Result<PageEntry> {
+    let mut entry = [PageEntry::default()];
+    PageMap::of(std::process::id())?.entries(address, &mut entry)?;
+    Ok(entry[0])
 }
 
 fn check(mapped: *mut libc::c_void) -> io::Result<NonNull<u8>> {
@@ -459,4 +473,43 @@ fn check(mapped: *mut libc::c_void) -> io::Result<NonNull<u8>> {
         return Err(io::Error::last_os_error());
     }
     Ok(NonNull::new(mapped.cast()).expect("mmap gives no null"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "as_atomics")]
+    fn bytes_that_others_change_are_no_slice() {
+        let memfd = Memfd::create("shared", PAGE_SIZE).unwrap();
+        let region = Region::map(PAGE_SIZE, Contents::SharedWritable(&memfd, 0)).unwrap();
+        region.as_slice();
+    }
+
+    #[test]
+    #[should_panic(expected = "as_slice")]
+    fn bytes_of_a_slice_are_no_atomics() {
+        let region = Region::map(PAGE_SIZE, Contents::Anonymous).unwrap();
+        region.as_atomics();
+    }
+
+    /// A touch there would end the process.
+    #[test]
+    fn a_memfd_is_shown_up_to_its_end() {
+        let memfd = Memfd::create("short", 2 * PAGE_SIZE).unwrap();
+        for (len, from) in [(3, 0), (2, 1), (1, 2), (1, u64::MAX / PAGE_SIZE)] {
+            let (len, from) = (len * PAGE_SIZE, from * PAGE_SIZE);
+            for contents in [
+                Contents::Shared(&memfd, from),
+                Contents::SharedWritable(&memfd, from),
+                Contents::Private(&memfd, from),
+            ] {
+                let error = Region::map(len, contents).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{contents:?}");
+            }
+            let mut region = Region::map_hidden(4 * PAGE_SIZE, Contents::Anonymous).unwrap();
+            assert!(region.lay_private(0, len, &memfd, from).is_err());
+        }
+    }
 }

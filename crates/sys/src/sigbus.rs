@@ -119,16 +119,18 @@ fn pass_on(
     let handler = before.sa_sigaction;
     if handler == libc::SIG_IGN || handler == libc::SIG_DFL {
         // A fault cannot be ignored. The default action ends the process when this handler returns and the touch is
-        // repeated; a signal that was sent is sent again.
+        // repeated; a signal of no touch is sent again.
         // SAFETY: installs no code; raise and the siginfo's plain word are safe in handlers.
         unsafe {
-            if handler == libc::SIG_IGN && (*info).si_code <= 0 {
+            // Sent by kill(2) and the like, or memory was found broken that nobody has touched.
+            let is_of_no_touch = (*info).si_code <= 0 || (*info).si_code == libc::BUS_MCEERR_AO;
+            if handler == libc::SIG_IGN && is_of_no_touch {
                 return;
             }
             let mut default = MaybeUninit::<libc::sigaction>::zeroed();
             default.assume_init_mut().sa_sigaction = libc::SIG_DFL;
             libc::sigaction(signal, default.as_ptr(), ptr::null_mut());
-            if (*info).si_code <= 0 {
+            if is_of_no_touch {
                 libc::raise(signal);
             }
         }
@@ -176,4 +178,33 @@ fn registers(context: *mut libc::c_void) -> (u64, Option<bool>, bool) {
 #[cfg(not(target_arch = "x86_64"))]
 fn registers(_: *mut libc::c_void) -> (u64, Option<bool>, bool) {
     (0, None, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forked::Forked;
+
+    /// A touch is repeated, and ends the process then. Here nobody has touched anything.
+    #[test]
+    fn memory_that_is_found_broken_ends_the_process_unless_that_is_ignored() {
+        for (disposition, signal) in [(libc::SIG_DFL, Some(libc::SIGBUS)), (libc::SIG_IGN, None)] {
+            let child = Forked::new(|| {
+                // SAFETY: SIG_DFL and SIG_IGN install no code.
+                unsafe { libc::signal(libc::SIGBUS, disposition) };
+                install(|_| Verdict::NotOurs).unwrap();
+                let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+                // SAFETY: zeros are a siginfo, of which the kernel reads the words set here; the signal is for this process.
+                let sent = unsafe {
+                    let told = info.assume_init_mut();
+                    (told.si_signo, told.si_code) = (libc::SIGBUS, libc::BUS_MCEERR_AO);
+                    libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), libc::SIGBUS, info.as_ptr())
+                };
+                i32::from(sent != 0 || !(is_installed() || disposition == libc::SIG_DFL))
+            });
+            let ended = child.unwrap().wait().unwrap();
+            assert_eq!(ended.terminating_signal(), signal);
+            assert_eq!(ended.exit_status(), signal.is_none().then_some(0));
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Receiving signals as data.
 
 use std::io;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -34,22 +35,24 @@ impl Signals {
     pub fn take_over(signals: &[i32]) -> io::Result<Self> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset initialises the set, the successful pthread_sigmask the old one; the other calls only
-        // read them.
+        // read them. The descriptor is new and nobody else's.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for &signal in signals {
                 libc::sigaddset(set.as_mut_ptr(), signal);
             }
+            let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let fd = OwnedFd::from_raw_fd(fd);
+            // The last that can fail: until here nothing has changed.
             let mut before = MaybeUninit::<libc::sigset_t>::uninit();
             let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(error));
             }
-            let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            Ok(Self { fd: OwnedFd::from_raw_fd(fd), before: before.assume_init() })
+            Ok(Self { fd, before: before.assume_init() })
         }
     }
 
@@ -144,7 +147,7 @@ impl AsFd for Signals {
 pub struct Masked {
     before: libc::sigset_t,
     /// A mask belongs to its thread.
-    _thread: std::marker::PhantomData<*const ()>,
+    _thread: PhantomData<*const ()>,
 }
 
 impl Masked {
@@ -160,7 +163,7 @@ impl Masked {
                 libc::sigdelset(set.as_mut_ptr(), own);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
-            Self { before: before.assume_init(), _thread: std::marker::PhantomData }
+            Self { before: before.assume_init(), _thread: PhantomData }
         }
     }
 }
@@ -181,6 +184,7 @@ impl std::fmt::Debug for Masked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forked::Forked;
     use crate::spawn::spawn_waiting;
 
     #[test]
@@ -193,5 +197,22 @@ mod tests {
         signals.pass_on_until_end(&child).expect("ended");
         // It would be delivered once the signals are given back.
         assert_eq!(signals.next().expect("read"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_taken_over_stays_as_it_was() {
+        let child = Forked::new(|| {
+            let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, none).unwrap();
+            let error = Signals::take_over(&[libc::SIGUSR1]).expect_err("no descriptor is left");
+            let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
+            // SAFETY: with a null new mask the call only tells the one in force, and zeros are one.
+            let is_blocked = unsafe {
+                libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr());
+                libc::sigismember(mask.as_ptr(), libc::SIGUSR1)
+            };
+            i32::from(error.raw_os_error() != Some(libc::EMFILE)) + 2 * is_blocked
+        });
+        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0), "2: blocked");
     }
 }

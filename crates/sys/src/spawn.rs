@@ -88,10 +88,19 @@ pub fn spawn_waiting(command: &[OsString]) -> io::Result<Waiting> {
     };
     drop((go_read, failure_write));
     let raw = Pid::from_raw(pid as i32).expect("fork returns no zero to the parent");
-    let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
-    let mut ready = [0];
-    read_full(&failure, &mut ready)?;
-    Ok(Waiting { go, child: Child { pid, pidfd, failure, reaped: false } })
+    let pidfd = match pidfd_open(raw, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(error) => {
+            // The child ends once nobody can give it leave.
+            drop(go);
+            wait4(pid as libc::pid_t, 0)?;
+            return Err(error.into());
+        }
+    };
+    let waiting = Waiting { go, child: Child { pid, pidfd, failure, reaped: false } };
+    // Dropped on the way out, it is waited for.
+    read_full(&waiting.child.failure, &mut [0])?;
+    Ok(waiting)
 }
 
 impl Waiting {
@@ -255,4 +264,34 @@ fn read_variables(go: &OwnedFd) -> io::Result<Vec<(String, OsString)>> {
         variables.push((name.to_string_lossy().into_owned(), value.to_owned()));
     }
     Ok(variables)
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_testing::{Need, unless_refused};
+
+    use super::*;
+    use crate::call_filter::{When, refuse};
+    use crate::forked::Forked;
+
+    #[test]
+    fn a_child_that_cannot_be_watched_leaves_no_zombie() {
+        let child = Forked::new(|| {
+            if let Err(error) = refuse(&[(libc::SYS_pidfd_open, When::Always)]) {
+                return error.raw_os_error().unwrap_or(2);
+            }
+            let refused = spawn_waiting(&["true".into()]).is_err();
+            // SAFETY: asks for nothing but whether there is a child.
+            let waited = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
+            i32::from(!refused || waited != -1)
+        });
+        let code = child.unwrap().wait().unwrap().exit_status().expect("it is not killed");
+        let filtered = if code == libc::EACCES { Err(io::Error::from_raw_os_error(code)) } else { Ok(code) };
+        let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let Some(code) = unless_refused(filtered, Need::Path("/proc/sys/kernel/seccomp".into()), denied)
+        else {
+            return;
+        };
+        assert_eq!(code, 0, "1: there is a child still; others: why the filter was refused");
+    }
 }

@@ -60,7 +60,7 @@ pub enum Event {
         end: u64,
     },
     /// The process forked; this serves the child.
-    Forked(OwnedFd),
+    Forked(Userfaultfd),
 }
 
 /// A fault.
@@ -172,11 +172,6 @@ impl Userfaultfd {
     /// As `open`. Forks are told to those with CAP_SYS_PTRACE alone.
     pub fn open_with_forks(delivery: Delivery) -> Result<Self, OpenError> {
         Self::open_for(delivery, FEATURE_EVENT_FORK)
-    }
-
-    /// What serves a child's memory, as an event told it.
-    pub fn of_child(fd: OwnedFd) -> Self {
-        Self { fd }
     }
 
     fn open_for(delivery: Delivery, events: u64) -> Result<Self, OpenError> {
@@ -437,8 +432,11 @@ impl RawMessage {
             EVENT_REMAP => Some(Event::Moved { from: first, to: second, len: third }),
             EVENT_REMOVE => Some(Event::Removed { start: first, end: second }),
             EVENT_UNMAP => Some(Event::Unmapped { start: first, end: second }),
-            // SAFETY: the kernel opened this descriptor for who reads the event, and the event is read once.
-            EVENT_FORK => Some(Event::Forked(unsafe { OwnedFd::from_raw_fd(first as u32 as i32) })),
+            EVENT_FORK => {
+                // SAFETY: the kernel opened this descriptor for who reads the event, and the event is read once.
+                let fd = unsafe { OwnedFd::from_raw_fd(first as u32 as i32) };
+                Some(Event::Forked(Userfaultfd { fd }))
+            }
             _ => None,
         }
     }

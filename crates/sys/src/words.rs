@@ -21,8 +21,10 @@ impl Words {
     /// # Errors
     /// ENOMEM when the address space is exhausted.
     pub fn zeroed(count: usize) -> io::Result<Self> {
-        let bytes = (count.max(1) as u64 * size_of::<AtomicU32>() as u64).next_multiple_of(PAGE_SIZE);
-        Ok(Self { region: Region::map(bytes, Contents::Anonymous)?, count })
+        let bytes = (count.max(1) as u64).checked_mul(size_of::<AtomicU32>() as u64);
+        let whole_pages = bytes.and_then(|bytes| bytes.checked_next_multiple_of(PAGE_SIZE));
+        let region = Region::map(whole_pages.ok_or(rustix::io::Errno::NOMEM)?, Contents::Anonymous)?;
+        Ok(Self { region, count })
     }
 }
 
@@ -33,5 +35,18 @@ impl Deref for Words {
         // SAFETY: the region is page-aligned, writable, at least as long, lives as long as this value and is borrowed in
         // no other way; zeros are valid words.
         unsafe { std::slice::from_raw_parts(self.region.start() as *const AtomicU32, self.count) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_words_than_there_are_addresses_are_refused() {
+        for count in [usize::MAX, usize::MAX / size_of::<AtomicU32>() + 2] {
+            assert_eq!(Words::zeroed(count).unwrap_err().raw_os_error(), Some(libc::ENOMEM), "{count}");
+        }
+        assert_eq!(Words::zeroed(0).unwrap().len(), 0);
     }
 }

@@ -72,6 +72,14 @@ pub enum Need {
     Path(PathBuf),
     /// A mount namespace of one's own.
     Mounts,
+    /// A user namespace that an ordinary user makes; looked at by root.
+    UserNamespace,
+    /// Landlock, as far as securityfs tells.
+    Landlock,
+    /// To be told when tasks wait for memory.
+    Pressure,
+    /// A processor with this flag in /proc/cpuinfo.
+    CpuFlag(String),
     /// The setting of fault-around, in a debugfs that root can mount.
     FaultAround,
     /// A loop device: root's, with `/dev/loop-control`.
@@ -111,6 +119,24 @@ impl Need {
             Self::Python(modules) => is(python(modules).is_some(), || format!("no Python has {modules}")),
             Self::Path(path) => is(path.exists(), || format!("no {}", path.display())),
             Self::Mounts => is(succeeds("unshare", &["--mount", "true"]), || "unshare --mount fails".into()),
+            Self::UserNamespace => {
+                let made = ["--reuid=54321", "--regid=54321", "--clear-groups", "unshare", "--user", "true"];
+                is(succeeds("setpriv", &made), || "unshare --user fails for a user".into())
+            }
+            Self::Landlock => {
+                let modules = fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
+                is(modules.trim().split(',').any(|name| name == "landlock"), || format!("only {modules:?}"))
+            }
+            Self::Pressure => {
+                let asked = File::options().read(true).write(true).open("/proc/pressure/memory");
+                let asked = asked.and_then(|mut file| file.write_all(b"some 1900000 2000000\0"));
+                asked.map_err(|error| error.to_string())
+            }
+            Self::CpuFlag(flag) => {
+                let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+                let flags = cpu.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+                is(flags.split(' ').any(|word| word == flag), || format!("no {flag}"))
+            }
             Self::FaultAround => {
                 let looks = "mount -t debugfs none /sys && cat /sys/fault_around_bytes";
                 is(succeeds("unshare", &["--mount", "sh", "-c", looks]), || "no fault_around_bytes".into())
@@ -161,6 +187,10 @@ impl fmt::Display for Need {
             Self::Python(modules) => write!(f, "Python with {modules}"),
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Mounts => f.write_str("a mount namespace"),
+            Self::UserNamespace => f.write_str("user namespaces for users"),
+            Self::Landlock => f.write_str("Landlock"),
+            Self::Pressure => f.write_str("/proc/pressure/memory"),
+            Self::CpuFlag(flag) => write!(f, "a processor with {flag}"),
             Self::FaultAround => f.write_str("fault_around_bytes in debugfs"),
             Self::LoopDevice => f.write_str("a loop device"),
             Self::TaskGroup => f.write_str("a control group that limits tasks"),

@@ -15,7 +15,6 @@
 //! A child's page tables are the kernel's copies of its parent's; what is not in them is filled from the same objects at the same
 //! addresses. So a child's map is one more [`MapCore`] here, with the child's descriptor.
 
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -73,7 +72,7 @@ struct Shared {
 #[derive(Debug)]
 enum ServerMessage {
     Fault(Arc<Space>, Message),
-    Forked(Arc<Space>, OwnedFd),
+    Forked(Arc<Space>, Userfaultfd),
     /// The child has ended.
     Ended(Arc<Space>),
     /// Children of this process inherit the map.
@@ -218,7 +217,7 @@ fn read(space: &Arc<Space>, shared: &Arc<Shared>, child: Option<&Arc<Span>>) {
         for event in events.drain(..) {
             match event {
                 Event::Fault(message) => shared.tell(ServerMessage::Fault(Arc::clone(space), message)),
-                Event::Forked(fd) => shared.tell(ServerMessage::Forked(Arc::clone(space), fd)),
+                Event::Forked(uffd) => shared.tell(ServerMessage::Forked(Arc::clone(space), uffd)),
                 _ => {}
             }
         }
@@ -256,7 +255,7 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
         };
         match message {
             ServerMessage::Fault(space, message) => serve_message(&space, &message),
-            ServerMessage::Forked(parent, fd) => {
+            ServerMessage::Forked(parent, uffd) => {
                 let of_child;
                 let maps = if Arc::ptr_eq(&parent, own) {
                     &maps
@@ -267,7 +266,7 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
                     });
                     &of_child
                 };
-                if let Some((heir, reader)) = Heir::new(fd, maps) {
+                if let Some((heir, reader)) = Heir::new(uffd, maps) {
                     shared.table_bytes.fetch_add(heir.bytes, Ordering::SeqCst);
                     heirs.push(heir);
                     unread.push(reader);
@@ -296,9 +295,9 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
 }
 
 impl Heir {
-    /// A child whose faults `fd` tells, with `maps`, and who is to read them; `None` where there are none.
-    fn new(fd: OwnedFd, maps: &[Arc<MapCore>]) -> Option<(Self, Reader)> {
-        let space = Space::new(Userfaultfd::of_child(fd), Mode::Handler, Addresses::of_descriptor());
+    /// A child whose faults `uffd` tells, with `maps`, and who is to read them; `None` where there are none.
+    fn new(uffd: Userfaultfd, maps: &[Arc<MapCore>]) -> Option<(Self, Reader)> {
+        let space = Space::new(uffd, Mode::Handler, Addresses::of_descriptor());
         let maps: Vec<_> = maps
             .iter()
             .map(|map| {

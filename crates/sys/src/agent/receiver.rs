@@ -195,7 +195,8 @@ fn is_userfaultfd(descriptor: &OwnedFd) -> bool {
 
 impl FirstTouches {
     /// One that was taken out of process `pid` by other means. Its features were agreed on already.
-    pub fn of(userfaultfd: OwnedFd, pid: u32) -> Self {
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn of(userfaultfd: OwnedFd, pid: u32) -> Self {
         Self { userfaultfd, pid, sent_ns: 0 }
     }
 

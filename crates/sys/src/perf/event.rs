@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
 
 use perf_event_open_sys::{self as perf, bindings as abi, ioctls};
 
@@ -22,6 +23,8 @@ pub enum Observed {
 pub struct PerfEvent {
     fd: OwnedFd,
     counts_lost: bool,
+    /// Whether it has or had a [`super::Ring`].
+    pub(super) has_ring: AtomicBool,
 }
 
 /// What an event counted, in the observed thread and all that inherited the event.
@@ -44,11 +47,11 @@ impl PerfEvent {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 match open(setup, observed, cpu, false) {
                     Err(error) => error,
-                    Ok(fd) => return Ok(Self { fd, counts_lost: false }),
+                    Ok(fd) => return Ok(Self { fd, counts_lost: false, has_ring: AtomicBool::new(false) }),
                 }
             }
             Err(error) => error,
-            Ok(fd) => return Ok(Self { fd, counts_lost: true }),
+            Ok(fd) => return Ok(Self { fd, counts_lost: true, has_ring: AtomicBool::new(false) }),
         };
         Err(PerfError::from_open(error, observed, paranoid_level()))
     }
@@ -105,7 +108,7 @@ impl AsFd for PerfEvent {
 }
 
 /// `kernel.perf_event_paranoid`; `None` where the kernel has no perf events.
-pub fn paranoid_level() -> Option<i32> {
+fn paranoid_level() -> Option<i32> {
     fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
 }
 
@@ -127,7 +130,11 @@ fn parse_cpu_list(list: &str) -> Option<Vec<u32>> {
 
 fn open(setup: &Setup, observed: Observed, cpu: u32, count_lost: bool) -> io::Result<OwnedFd> {
     let (pid, inherit) = match observed {
-        Observed::Thread(tid) => (tid as libc::pid_t, true),
+        // Beyond these are numbers that the kernel takes for everyone or a group.
+        Observed::Thread(tid) => {
+            let tid = libc::pid_t::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+            (tid, true)
+        }
         Observed::System => (-1, false),
     };
     let mut attr = setup.attr(count_lost, inherit);
@@ -156,5 +163,14 @@ mod tests {
         assert_eq!(parse_cpu_list("0\n"), Some(vec![0]));
         assert_eq!(parse_cpu_list(""), None);
         assert_eq!(parse_cpu_list("3-x"), None);
+    }
+
+    /// The kernel takes -1 for everyone's.
+    #[test]
+    fn a_number_that_no_thread_can_have_is_nobodys() {
+        for tid in [u32::MAX, 1 << 31] {
+            let opened = PerfEvent::open(&Setup::new(crate::perf::Source::Dummy), Observed::Thread(tid), 0);
+            assert!(matches!(opened, Err(PerfError::NoProcess { pid }) if pid == tid), "{opened:?}");
+        }
     }
 }

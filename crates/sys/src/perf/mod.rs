@@ -13,7 +13,7 @@ mod tracefs;
 
 pub use attr::{Setup, Source};
 pub use error::PerfError;
-pub use event::{Counted, Observed, PerfEvent, online_cpus, paranoid_level};
+pub use event::{Counted, Observed, PerfEvent, online_cpus};
 pub use record::{Malformed, Mmap2, Record, RecordKind, Sample};
 pub use ring::Ring;
 pub use tracefs::{FieldPlace, Tracefs, Tracepoint};

@@ -40,24 +40,22 @@ impl Ring {
     /// it.
     ///
     /// # Errors
-    /// EPERM when the user's limit on locked memory (`kernel.perf_event_mlock_kb`) is reached.
+    /// EPERM when the user's limit on locked memory (`kernel.perf_event_mlock_kb`) is reached, EBUSY for an event that has or had a ring: two
+    /// would each give back what the other still reads.
     pub fn map(event: &PerfEvent, data_bytes: usize) -> io::Result<Self> {
         assert!(
             data_bytes.is_power_of_two() && data_bytes >= PAGE_BYTES,
             "a ring is a power of two of pages"
         );
+        if event.has_ring.swap(true, Ordering::Relaxed) {
+            return Err(rustix::io::Errno::BUSY.into());
+        }
         let len = PAGE_BYTES + data_bytes;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                event.as_fd(),
-                0,
-            )?
-        };
+        let base = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, event.as_fd(), 0) };
+        event.has_ring.store(base.is_ok(), Ordering::Relaxed);
+        let base = base?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap never returns null");
         // SAFETY: the mapping is one page longer than the data.
         let data = unsafe { base.add(PAGE_BYTES) };
@@ -157,3 +155,23 @@ impl Drop for Ring {
 }
 
 const _: () = assert!(size_of::<perf_event_mmap_page>() <= PAGE_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use prepage_testing::{Doctor, Need, unless_refused};
+
+    use super::*;
+    use crate::perf::{Observed, PerfError, Setup, Source};
+
+    #[test]
+    fn an_event_has_one_ring() {
+        let mut setup = Setup::new(Source::Dummy);
+        setup.exclude_kernel = true;
+        let refused = |error: &PerfError| !matches!(error, PerfError::Other { .. });
+        let event = PerfEvent::open(&setup, Observed::Thread(std::process::id()), 0);
+        let Some(event) = unless_refused(event, Need::Doctor(Doctor::Faults), refused) else { return };
+        let _ring = Ring::map(&event, PAGE_BYTES).unwrap();
+        let again = Ring::map(&event, PAGE_BYTES).unwrap_err();
+        assert_eq!(again.raw_os_error(), Some(libc::EBUSY));
+    }
+}
