@@ -11,18 +11,18 @@
 //! | [`fault`] | one page fault: when, who, where, class, cost                             |
 //! | [`permissions`] | what a mapping allows: `r-xp`                                          |
 //! | [`stack`] | where code was when it faulted; which build of it                         |
-//! | [`trace`] | a sequence of faults with the objects and threads they speak of           |
+//! | [`trace`] | a sequence of faults, with the objects and threads that they name         |
 //! | [`named!`] | enums whose variants have names                                         |
 //! | [`missing`], [`tally`] | what a trace lacks; counts and costs of faults              |
-//! | [`profile`] | which pages and names a program needs at its start, and how surely         |
-//! | [`device_figures`] | what a device can do                                             |
+//! | [`profile`] | which pages and names a program needs at its start, with their probabilities |
+//! | [`device_figures`] | what a device can do: latency, bandwidth, reads a second         |
 //! | [`quantity`] | sizes and times as people write them                                     |
 //! | [`random`] | numbers that look random and are the same in every run                  |
-//! | [`launches`] | which programs are started when, and which are to be expected             |
-//! | [`idle`]  | when to bring them in, and whether that was worth it                        |
-//! | [`policy`] | which pages to bring in together when one is missing                     |
-//! | [`density`] | what of a file of which nothing is known is likely to be used next       |
-//! | [`chain`] | objects that shadow one another: where a copy-on-write map's pages are    |
+//! | [`launches`] | which programs a user starts when, and which to expect next               |
+//! | [`idle`]  | when to read expected programs ahead, and whether that was worth it         |
+//! | [`policy`] | which pages to read together when one is missing                         |
+//! | [`density`] | which parts of a file without a profile are likely to be used next       |
+//! | [`chain`] | objects that shadow one another: where the pages of a copy-on-write map are |
 //!
 //! ```
 //! use prepage_core::{PageIndex, PageRange};

@@ -33,7 +33,7 @@ pub enum MakeError {
     /// This is a child of fork(2), and the VM its parent's.
     #[error("the VM belongs to the parent process; a child of fork(2) makes its own")]
     Forked,
-    /// Larger than any address space.
+    /// The object would be larger than any address space.
     #[error("an object of {len_bytes} bytes cannot be mapped on any machine")]
     TooLarge {
         /// Its length.
@@ -45,13 +45,13 @@ pub enum MakeError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// No userfaultfd.
+    /// No userfaultfd could be opened.
     #[error("faults cannot be served")]
     Userfaultfd(#[from] OpenError),
     /// SIGBUS cannot be handled, or handler threads cannot be started.
     #[error("cannot prepare to serve faults")]
     Prepare(#[source] io::Error),
-    /// No page would be shown.
+    /// The map would show no page.
     #[error("a map of no pages of {object} cannot be made")]
     Empty {
         /// The object.
@@ -103,28 +103,28 @@ pub enum MapError {
          before the first map: it gets what is not the VM's"
     )]
     SigbusTaken,
-    /// A snapshot is mapped privately.
+    /// A snapshot can only be mapped privately.
     #[error("{object} is a snapshot: its maps must be private")]
     SharedSnapshot {
         /// The snapshot.
         object: String,
     },
-    /// What is written to the map has nowhere to go.
+    /// Writes to the map have no file or memory to go to.
     #[error("{object} takes no writes: map a Vm::file_writable with MapOptions::writable, or privately")]
     ReadOnly {
         /// The object.
         object: String,
     },
-    /// What a private map shows may not change.
+    /// The bytes of the object may change, and a private map must not change by itself.
     #[error("{object} can be written to, so its maps must be shared")]
     Changing {
         /// The object.
         object: String,
     },
-    /// What children keep is private, served by handlers, and in small pages.
+    /// Only private maps, served by handlers, in small pages, can be inherited by children.
     #[error("a map that children inherit must be private, of Mode::Handler, and without huge pages")]
     Inherit,
-    /// A map of several pieces is private.
+    /// A map of several pieces has to be private.
     #[error("a map of several pieces must be private")]
     Pieces,
     /// This is a child of fork(2), and the VM its parent's.
@@ -208,11 +208,11 @@ pub enum SnapshotError {
     Forked,
 }
 
-/// A snapshot cannot be saved, or a saved one cannot be opened. What a directory holds is as it was.
+/// A snapshot cannot be saved, or a saved one cannot be opened. The directory still holds what it held before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SavedError {
-    /// It is no snapshot.
+    /// The object is not a snapshot.
     #[error("{object} is not a snapshot: only those are saved")]
     NotASnapshot {
         /// The object.
@@ -251,7 +251,7 @@ pub enum SavedError {
         #[source]
         source: io::Error,
     },
-    /// A directory in which nothing is saved has a file that the save would take for its own, and remove.
+    /// The directory has no saved snapshot, but a file with the name of an image, which the save would take for its own and remove.
     #[error("{path} is in the way: it is of no snapshot, and has the name of a part of one")]
     Foreign {
         /// The file.
@@ -300,7 +300,7 @@ pub enum SavedError {
         /// The file.
         name: String,
     },
-    /// A file that the snapshot began on is another now.
+    /// A file that the snapshot began on has changed.
     #[error("{path}, which the snapshot began on, was changed since")]
     BaseChanged {
         /// The file.
@@ -312,7 +312,7 @@ pub enum SavedError {
         /// The file.
         name: String,
     },
-    /// An object that the snapshot began on is no file, and was not given.
+    /// An object that the snapshot began on is not a file, and was not passed to [`Vm::open_snapshot_on`](crate::Vm::open_snapshot_on).
     #[error("the snapshot began on {name}, which is no file: give it to Vm::open_snapshot_on")]
     NoBase {
         /// The object.
@@ -380,7 +380,7 @@ pub enum FlushError {
         /// Where the file ends.
         len_bytes: u64,
     },
-    /// The device did not take what the file took. All that was written since the last flush will be written once more.
+    /// The file took the bytes, but the device failed. All that was written since the last flush will be written once more.
     #[error("{object} cannot be made durable")]
     Sync {
         /// The object.

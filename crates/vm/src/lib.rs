@@ -11,42 +11,42 @@
 //! | module        | noun                                                                     |
 //! |---------------|--------------------------------------------------------------------------|
 //! | `vm`          | the VM: limits, threads, figures; makes objects and maps                  |
-//! | `object`      | what is mapped: its frames, its states, its source                        |
+//! | `object`      | what is mapped: its frames, its state words, its source                   |
 //! | `map`, `piece`, `segment` | objects in memory: which page of which object lies where      |
-//! | `snapshot`    | what a map holds at one moment becomes an object                         |
-//! | `save`, `saved`, [`manifest`] | snapshots in files, what a directory holds, and how it is read  |
-//! | `writes`      | which pages of a map were written to, and who is held while they freeze  |
+//! | `snapshot`    | makes an object of what a map holds at one moment                        |
+//! | `save`, `saved`, [`manifest`] | snapshots in files: writing and reading them, and what their directory holds |
+//! | `writes`      | which pages of a map were written to; writers that wait while a snapshot freezes them |
 //! | `book`        | chains of snapshots: which object holds which page of a clone            |
-//! | `keeper`      | frees what every map above shadows                                       |
-//! | `populate`    | pages that are asked for, not touched                                    |
-//! | `options`, `pool_options` | how a VM, its maps and its pool are to be                    |
-//! | `backing`     | who maps an object: one record a map, none a page                         |
-//! | `pages`       | the state words, and who owns a page while it is filled                   |
+//! | `keeper`      | a thread that frees frozen pages which nobody sees any more              |
+//! | `populate`    | pages that a call brings in before they are touched                      |
+//! | `options`, `pool_options` | settings of a VM, of its maps and of its pool                |
+//! | `backing`     | who maps an object: one record for each map, none for each page           |
+//! | `pages`       | the state words, and the owner of a page while it is filled               |
 //! | `fault`       | one fault from touch to mapped page                                       |
-//! | `install`, `zero` | how pages get into a map                                             |
+//! | `install`, `zero` | ways to put pages into a map                                         |
 //! | `whole`       | maps that are left to the kernel                                         |
-//! | `ahead`       | what one fault has read in the background                                |
-//! | `policy_memory` | what a policy remembers of a map                                       |
-//! | `fill`, `direct_fill`, `uncached`, `request` | claimed pages get their bytes: from files here, from sources by requests |
-//! | `source`, `buffers`, `spin` | where bytes come from, what they pass through, who waits for them awake |
-//! | `evict`, `refill` | frames go, and come back with the same bytes                         |
+//! | `ahead`       | reads in the background that a fault asks for                            |
+//! | `policy_memory` | what a policy remembers of each map                                    |
+//! | `fill`, `direct_fill`, `uncached`, `request` | how claimed pages get their bytes: reads of files, requests to sources   |
+//! | `source`, `buffers`, `spin` | where bytes come from, buffers that they pass through, threads that wait for them awake |
+//! | `evict`, `refill` | frames are removed, and come back with the same bytes                |
 //! | `write_through`, `dirty`  | writes to maps that go to their object, and the pages that hold them       |
-//! | `swap`         | memory without a file, which goes to a swap file                          |
-//! | `write_back`, `home`, `writer` | dirty pages go where they belong: when asked for, before reclaim, after a while |
-//! | `pool`, `frame_count` | how many frames there may be and are, whose they are, how a read waits for one |
+//! | `swap`         | the swap file of memory that has no file                                  |
+//! | `write_back`, `home`, `writer` | writes dirty pages to their file: on request, before reclaim, after a while     |
+//! | `pool`, `frame_count` | the limit and the number of frames, their objects, reads that wait for a frame |
 //! | `give_back`, `allowance` | how the pool shrinks while the machine is short of memory             |
-//! | `order`, `reclaim` | which frame goes next, and the thread that takes it                     |
+//! | `order`, `reclaim` | which frame is reclaimed next, and the thread that reclaims it          |
 //! | `unwire`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                             |
-//! | `prune`       | page tables that show nothing any more                                    |
-//! | `space`, `addresses` | a descriptor, and from an address to its map, in signal context   |
-//! | `inline`, `handler`, `stop_pages` | the two ways a fault comes in                         |
-//! | `heirs`       | maps that children of fork(2) keep, and who serves them                   |
-//! | `jobs`, `crew`, `work` | work that waits, the threads for it, and what they do              |
-//! | `statistics`, `histogram`, `record`, `failure`, `names` | what happened                   |
+//! | `prune`       | frees page tables that map nothing                                        |
+//! | `space`, `addresses` | a userfaultfd with its maps; from an address to its map, in signal context |
+//! | `inline`, `handler`, `stop_pages` | the two ways in which faults reach the VM             |
+//! | `heirs`       | maps that children of fork(2) keep, and the threads that serve them       |
+//! | `jobs`, `crew`, `work` | queues of work, the threads that take it, and what they do         |
+//! | `statistics`, `histogram`, `record`, `failure`, `names` | counts and records of what happened |
 //! | [`error`], `reason` | what can go wrong, and why a page could not be brought in           |
-//! | [`view`], `show`, [`viewed`] | what a process tells of its pools, to whom, and asking others for it   |
+//! | [`view`], `show`, [`viewed`] | what a process reports of its pools, to whom, and how to ask other processes |
 //! | `poison`      | pages that raise SIGBUS                                                  |
-//! | [`tracking`]  | what it takes to know who maps which page                                |
+//! | [`tracking`]  | the memory that knowing who maps which page takes                        |
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

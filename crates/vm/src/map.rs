@@ -32,8 +32,8 @@ use crate::writes::WriteTracking;
 
 /// An object mapped into this process. Dropping it unmaps it.
 ///
-/// A child of fork(2) does not inherit it, but with [`MapOptions::inherit`]: touching it there raises SIGSEGV, and its methods give
-/// [`AccessError::Forked`].
+/// A child of fork(2) inherits a map only with [`MapOptions::inherit`]. Otherwise touching the map in the child raises SIGSEGV, and the map's
+/// methods return [`AccessError::Forked`].
 #[derive(Debug)]
 pub struct Map {
     pub(crate) core: Arc<MapCore>,
@@ -225,22 +225,22 @@ impl Map {
         self.core.id
     }
 
-    /// The pages of the object that it shows; of a map of several pieces all its pages, counted from 0.
+    /// The pages of the object that the map shows. For a map of several pieces: all pages of the map, counted from 0.
     pub fn window(&self) -> PageRange {
         self.core.window
     }
 
-    /// Its first address, a multiple of 2 MiB.
+    /// The first address of the map, a multiple of 2 MiB.
     pub fn address(&self) -> u64 {
         self.core.span.start()
     }
 
-    /// How many bytes it shows: to the end of its window or of the object, whichever comes first.
+    /// How many bytes the map shows: up to the end of its window or of the object, whichever comes first.
     pub fn len_bytes(&self) -> u64 {
         self.core.len_bytes
     }
 
-    /// Its bytes. Touching them faults. If a source fails, the touch raises SIGBUS, as with files that the kernel maps;
+    /// The bytes of the map. Touching them faults. If a source fails, the touch raises SIGBUS, as with files that the kernel maps;
     /// [`Map::populate`] and [`Map::read_at`] return errors instead.
     ///
     /// # Panics
@@ -253,7 +253,7 @@ impl Map {
         &self.region.as_slice()[..self.len_bytes() as usize]
     }
 
-    /// Its bytes, for changes in this map only.
+    /// The bytes of the map, for changes in this map only.
     ///
     /// # Panics
     /// If the map is shared.

@@ -60,9 +60,9 @@ const MESSAGES: usize = 64;
 /// ```
 ///
 /// A snapshot of a map ([`Map::snapshot`](crate::Map::snapshot)) is an object too. [`Object::resident_pages`],
-/// [`Object::evict`] and [`Object::backings`] tell of its own pages alone, those that were frozen for it.
+/// [`Object::evict`] and [`Object::backings`] are about the snapshot's own pages only: those that were frozen for it.
 ///
-/// Cloning gives another handle on the same object. The object goes with its last handle and map.
+/// Cloning gives another handle on the same object. The object is dropped with its last handle and map.
 #[derive(Clone, Debug)]
 pub struct Object {
     pub(crate) core: Arc<ObjectCore>,
@@ -160,12 +160,12 @@ impl Object {
         &self.core.name
     }
 
-    /// Its length in bytes. The rest of the last page reads as zeros.
+    /// The object's length in bytes. The rest of the last page reads as zeros.
     pub fn len_bytes(&self) -> u64 {
         self.core.len_bytes
     }
 
-    /// All its pages.
+    /// All pages of the object.
     pub fn pages(&self) -> PageRange {
         self.core.pages()
     }

@@ -29,11 +29,11 @@ pub(crate) const MOST_COUNT: u8 = 15;
 /// Frames are unwired once one in so many of all lacks: the more at once, the less it costs.
 const LACK_PART: usize = 64;
 
-/// How a [`Pool`](crate::Pool) chooses the frames that it takes away. The last two are for comparison.
+/// How a [`Pool`](crate::Pool) chooses the frames that it reclaims. The last two rules are for comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Replacement {
-    /// New frames are tried apart, those that are used more often than a kept one take its place, and data goes before code.
+    /// New frames are kept apart at first. A new frame that is used more often than a kept one takes its place. Data goes before code.
     #[default]
     TwoQueues,
     /// As FreeBSD's `vm_page_dontneed` does with pages of idle buffers: the oldest frames are unwired and queued, 28 of 32 to be

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use crate::order::Replacement;
 
-/// How a [`Pool`](crate::Pool) is to be.
+/// Options of a [`Pool`](crate::Pool).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use prepage_vm::{Pool, PoolOptions, Vm, VmOptions};
 ///
-/// // As much as there is, but for what others need more.
+/// // As much memory as there is, except what others need.
 /// let pool = Pool::with(&PoolOptions::default().gives_back(64 << 20))?;
 /// let vm = Vm::new(VmOptions::default().pool(&pool))?;
 /// # let _ = vm;
@@ -32,26 +32,26 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// The most that frames may take; without limit unless given.
+    /// The most memory that frames may take, in bytes; no limit by default.
     pub fn limit_bytes(self, limit_bytes: u64) -> Self {
         Self { limit_bytes, ..self }
     }
 
-    /// What goes first.
+    /// Which frame is reclaimed next.
     pub fn replacement(self, replacement: Replacement) -> Self {
         Self { replacement, ..self }
     }
 
-    /// Pages of [`Vm::memory`](crate::Vm::memory) go to files without names in `directory` where frames are short, `most_bytes` of
-    /// them. A page keeps its place there until its object goes.
+    /// When frames are short, pages of [`Vm::memory`](crate::Vm::memory) go to files without names in `directory`, `most_bytes` at most. A
+    /// page keeps its place in the file until its object is dropped.
     pub fn swap(self, directory: impl Into<PathBuf>, most_bytes: u64) -> Self {
         Self { swap: Some((directory.into(), most_bytes)), ..self }
     }
 
-    /// Gives memory back while the machine, or a control group that this process is in, is short of it, down to `least_bytes`:
-    /// once less than a 32nd is left (512 MiB at most), all that is missing; while tasks wait for memory (PSI, where the kernel
-    /// tells), what is idle, an eighth each time. The pool may grow again once there is enough. What cannot be taken away, because
-    /// it is pinned or cannot be written back, makes no read fail: the pool grows for it. It does so in no case unless asked to.
+    /// Gives memory back while the machine, or a control group of this process, is short of memory; off by default. The pool keeps
+    /// `least_bytes`. If less than a 32nd of memory is left (512 MiB at most), the pool gives back all that is missing. While tasks wait
+    /// for memory (PSI, if the kernel has it), it gives back idle pages, an eighth each time. It may grow again once there is enough memory. If
+    /// pages are pinned or cannot be written back, no read fails for that: the pool grows.
     pub fn gives_back(self, least_bytes: u64) -> Self {
         Self { least_bytes: Some(least_bytes), ..self }
     }

@@ -85,7 +85,7 @@ counters! {
     pages_frozen,
     /// Frozen pages that were freed because every map and snapshot above had another version.
     pages_shadowed,
-    /// Nanoseconds during which who writes to a map waited while pages were frozen.
+    /// Nanoseconds during which writers to a map were held while pages were frozen.
     freeze_ns,
     /// Frames that were taken away, by [`Object::evict`](crate::Object::evict) and by reclaim.
     pages_evicted,
@@ -105,9 +105,9 @@ counters! {
     maps_given,
     /// Waits of a fault for another's read.
     waits,
-    /// Locks that a fault, or what works for one, found held by another thread and slept for.
+    /// Locks that a fault, or a thread that works for a fault, found held by another thread and slept for.
     lock_waits,
-    /// Times that a fault found another thread with what the map's policy remembers, and decided without.
+    /// Times that a fault found another thread using what the map's policy remembers, and decided without it.
     lock_misses,
     /// Reads repeated because a source asked for it.
     retries,
@@ -115,7 +115,7 @@ counters! {
     pages_failed,
     /// Entries put in and taken out of lists of backings: two for each map.
     backing_operations,
-    /// Backings looked at to tell who maps a page.
+    /// Backings that were searched to find who maps a page.
     backings_scanned,
     /// Atomic read-modify-write operations of faults on words that other threads may write too, counted by what does
     /// them.

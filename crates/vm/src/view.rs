@@ -23,9 +23,9 @@ const VERSION: &str = "1";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct View {
-    /// Its number, as it sees that itself.
+    /// The process id, as the process itself sees it.
     pub pid: u32,
-    /// The name of its program.
+    /// The name of the process's program.
     pub command: String,
     /// The pools, in no order.
     pub pools: Vec<PoolView>,
@@ -35,7 +35,7 @@ pub struct View {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolView {
-    /// What it holds.
+    /// What the pool holds.
     pub figures: PoolFigures,
     /// What its VMs did since they were made, together.
     pub counted: Counted,
@@ -45,24 +45,24 @@ pub struct PoolView {
     pub maps: u64,
     /// How many objects there are that may hold frames.
     pub objects: u64,
-    /// Those of them that hold the most, [`PoolView::LARGEST`] at most, the largest first.
+    /// The objects that hold the most frames, [`PoolView::LARGEST`] at most, the largest first.
     pub largest: Vec<PoolObject>,
 }
 
-/// Why a text is no [`View`].
+/// Why a text is not a [`View`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ViewError {
-    /// It ends before its last line.
+    /// The text ends before its last line.
     #[error("its answer was cut off")]
     CutOff,
-    /// It begins with something else.
+    /// The text does not begin as a view does.
     #[error("its answer is not in prepage's format")]
     Foreign,
-    /// It has another version.
+    /// The text has another version.
     #[error("its answer has version {0}, and this prepage knows version 1")]
     Version(String),
-    /// A line of it is no line of this format.
+    /// A line of the text is not a line of this format.
     #[error("line {0} of its answer is malformed")]
     Malformed(usize),
 }
@@ -107,7 +107,7 @@ impl View {
         text
     }
 
-    /// What `text` tells.
+    /// Decodes the text that a process answers.
     ///
     /// # Errors
     /// See [`ViewError`].

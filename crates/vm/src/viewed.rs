@@ -48,16 +48,16 @@ pub struct Socket {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// It ended, between being found and being asked.
+    /// The process ended after its socket was found.
     #[error("it has ended")]
     Ended,
-    /// It belongs to another user.
+    /// The process belongs to another user.
     #[error("it belongs to another user, uid {0}, who alone may look at it")]
     OtherUser(u32),
-    /// It did not answer in time.
+    /// The process did not answer in time.
     #[error("it does not answer: it is stopped, or its process is held up")]
     Silent,
-    /// Its answer cannot be understood.
+    /// The answer cannot be understood.
     #[error(transparent)]
     View(#[from] ViewError),
     /// The socket fails.
@@ -89,7 +89,7 @@ fn listening(line: &str) -> Option<Socket> {
 }
 
 impl Socket {
-    /// The number of its process, as that sees it itself.
+    /// The process id, as the process itself sees it.
     pub const fn pid(&self) -> u32 {
         self.pid
     }

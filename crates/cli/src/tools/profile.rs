@@ -55,7 +55,7 @@ pub enum Command {
         #[arg(long, value_enum, default_value_t, value_name = "LAYER")]
         layer: LayerName,
     },
-    /// Write which of its pages starts need into a file itself, or into a sidecar
+    /// Record which pages of a file starts need: in the file itself, or in a sidecar
     Embed(embed::EmbedArgs),
     /// Undo `embed`: restore the file's original bytes
     Strip(embed::StripArgs),

@@ -36,11 +36,11 @@ const WANTED_BY_SESSIONS: &str = "user@.service.wants";
 /// What the help of `prepage service` says behind the commands: a manual page of its own for the service, which the units name.
 const HELP: &str = "\
 The service:
-  prepaged watches which programs are executed on the machine, reads the pages that their profiles know, and learns programs that have none. It reads what boots and logins need, and what it expects to be started while the machine is idle. It runs as root, gives up most of root's rights, and ends on SIGTERM. SIGHUP has it read profiles and configuration again.
+  prepaged watches which programs are executed on the machine, reads the pages that their profiles list, and learns programs that have none. It reads what boots and logins need. While the machine is idle, it reads programs that it expects to be started. It runs as root, gives up most of root's rights, and ends on SIGTERM. SIGHUP has it read profiles and configuration again.
 
 Files:
   /run/prepage/service   the socket that `prepage status` asks; GET /metrics on it answers in Prometheus' format
-  /etc/prepage.conf      configuration of the machine: enabled, exclude, exclude-cgroup, learn, predict, store-max
+  /etc/prepage.conf      configuration of the machine: enabled, exclude, exclude-cgroup, hold-outs, learn, predict, store-max
   /var/lib/prepage       profiles of the machine, the launch log, and what the boot needs
   /etc/systemd/system    where `install` writes prepage.service, prepage-boot.service and prepage-session@.service
 
