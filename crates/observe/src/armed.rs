@@ -9,7 +9,7 @@ use prepage_trace::{Mapped, now_ns};
 use crate::elsewhere::Elsewhere;
 
 /// How long what was armed in a process that has ended is remembered: its last faults are read a little later.
-const REMEMBERED_NS: u64 = 5_000_000_000;
+pub(crate) const REMEMBERED_NS: u64 = 5_000_000_000;
 
 /// Which mappings were armed when.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub struct ArmedRanges {
     /// Why programs were not armed, and how many.
     refusals: BTreeMap<String, u32>,
     pub(crate) is_blind: bool,
-    /// Pages that were there when their mapping was armed, where times of mappings are known.
+    /// Pages that were there when their mapping was known to be armed, where times of mappings are known.
     mapped_before: Vec<MappedBefore>,
     /// Mappings that the kernel does not let anybody arm: path, first page and one past the last.
     unarmed: BTreeSet<(Arc<str>, u64, u64)>,
@@ -29,7 +29,7 @@ pub struct ArmedRanges {
     elsewhere: Elsewhere,
 }
 
-/// Pages of a file that were mapped before their mapping was armed: touched, or mapped along with one that was. A fault maps the
+/// Pages of a file that were mapped before their mapping was known to be armed: touched, or mapped along with one that was. A fault maps the
 /// aligned 16 pages around it, and since Linux 6.18 the whole folios of these.
 #[derive(Debug)]
 pub struct MappedBefore {
@@ -39,6 +39,9 @@ pub struct MappedBefore {
     pub mapped: Mapped,
     /// The pages, of the file.
     pub pages: PageRange,
+    /// Whether the agent has armed the mapping before the program used it. What was touched since had a fault of its own, and only what
+    /// a fault of ld.so has mapped along had none.
+    pub is_of_agent: bool,
 }
 
 #[derive(Debug)]
@@ -51,10 +54,15 @@ struct Program {
 impl ArmedRanges {
     /// Whether what process `pid` maps at `address` was armed at `time_ns`.
     pub fn contains(&self, pid: u32, address: u64, time_ns: u64) -> bool {
-        let Some(programs) = self.programs.get(&pid) else { return false };
-        let program = programs.iter().rev().find(|program| program.executed_ns <= time_ns);
-        let range = program.and_then(|program| program.ranges.range(..=address).next_back());
-        range.is_some_and(|(_, &(end, since_ns))| address < end && since_ns <= time_ns)
+        self.since_ns(pid, address, time_ns).is_some_and(|since_ns| since_ns <= time_ns)
+    }
+
+    /// Since when what the program that process `pid` runs at `time_ns` maps at `address` is armed; it may be later. Page tables
+    /// were read then: what was there is among [`Self::take_mapped_before`].
+    pub fn since_ns(&self, pid: u32, address: u64, time_ns: u64) -> Option<u64> {
+        let program = self.programs.get(&pid)?.iter().rev().find(|program| program.executed_ns <= time_ns)?;
+        let (_, &(end, since_ns)) = program.ranges.range(..=address).next_back()?;
+        (address < end).then_some(since_ns)
     }
 
     /// Why programs were not armed, and how many, a line each.
@@ -87,13 +95,13 @@ impl ArmedRanges {
         *self.refusals.entry(why).or_default() += 1;
     }
 
-    pub(crate) fn mapped_before(&mut self, mapped: &Mapped, present: &[(u64, u64)]) {
+    pub(crate) fn mapped_before(&mut self, mapped: &Mapped, present: &[(u64, u64)], is_of_agent: bool) {
         let time_ns = now_ns();
         let from = present.partition_point(|run| run.1 <= mapped.start);
         for &(start, end) in present[from..].iter().take_while(|run| run.0 < mapped.end) {
             let page = |address: u64| PageIndex::containing(mapped.offset_bytes + (address - mapped.start));
             let pages = PageRange::new(page(start.max(mapped.start)), page(end.min(mapped.end)));
-            self.mapped_before.push(MappedBefore { time_ns, mapped: mapped.clone(), pages });
+            self.mapped_before.push(MappedBefore { time_ns, mapped: mapped.clone(), pages, is_of_agent });
         }
     }
 

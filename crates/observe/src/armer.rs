@@ -275,12 +275,12 @@ impl Armer {
         if time_ns > 0 && !is_judged {
             self.mapped_at.entry(pid).or_default().push((mapped.start, mapped.end, time_ns));
         }
-        let was_unarmed = self.arm(pid, mapped, time_ns) == Some(By::Observer);
-        if was_unarmed && time_ns > 0 {
+        let by = self.arm(pid, mapped, time_ns);
+        if let Some(by) = by.filter(|_| time_ns > 0) {
             let present = PageMap::of(pid).and_then(|map| map.present_in(mapped.start..mapped.end));
-            self.ranges.now().mapped_before(mapped, &present.unwrap_or_default());
+            self.ranges.now().mapped_before(mapped, &present.unwrap_or_default(), by == By::Agent);
         }
-        was_unarmed
+        by == Some(By::Observer)
     }
 
     /// Process `pid` has ended.
@@ -346,16 +346,18 @@ impl Armer {
                 let times =
                     mapped_at.iter().filter(|(start, end, _)| *start < mapped.end && mapped.start < *end);
                 let mapped_ns = times.map(|(.., time_ns)| *time_ns).max().unwrap_or(0);
-                if (known_ns..=sent_ns).contains(&mapped_ns) {
+                let is_of_agent = if (known_ns..=sent_ns).contains(&mapped_ns) {
                     self.ranges.now().armed(pid, mapped, Since::Exec);
-                    // What one of their faults mapped along, they have used since without another.
-                    if self.knows_times && is_used_before(mapped.inode) {
-                        self.ranges.now().mapped_before(mapped, &present);
-                    }
+                    !is_used_before(mapped.inode)
                 } else if *by == By::Agent && mapped_ns > 0 {
                     self.ranges.now().armed(pid, mapped, Since::Mapped(mapped_ns));
+                    true
                 } else {
-                    self.ranges.now().mapped_before(mapped, &present);
+                    false
+                };
+                // What a fault mapped along before the agent came has been used since without another.
+                if self.knows_times {
+                    self.ranges.now().mapped_before(mapped, &present, is_of_agent);
                 }
             }
         }
@@ -392,7 +394,8 @@ impl Armer {
                 // Page tables are looked at before.
                 if self.knows_times {
                     let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
-                    mapped.iter().for_each(|(mapped, _)| self.ranges.now().mapped_before(mapped, &present));
+                    let mut ranges = self.ranges.now();
+                    mapped.iter().for_each(|(mapped, _)| ranges.mapped_before(mapped, &present, false));
                 }
             });
             match ended {

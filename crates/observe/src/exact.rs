@@ -92,7 +92,7 @@ impl State {
     /// Takes note of what could not be armed, or was too late.
     fn look_at(&mut self, arming: &Arming) {
         let mut ranges = arming.ranges();
-        let before = ranges.take_mapped_before().into_iter();
+        let before = ranges.take_mapped_before().into_iter().filter(|before| !before.is_of_agent);
         let before = before.map(|before| (before.mapped.path, before.pages.start().0, before.pages.end().0));
         for (path, start, end) in before.chain(ranges.take_unarmed()) {
             let pages = self.pages.entry(path).or_default();

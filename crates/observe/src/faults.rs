@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use prepage_core::{ObjectId, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::perf::PerfError;
-use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target};
+use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target, now_ns};
 use rustc_hash::FxHashMap;
 
-use crate::armed::ArmedRanges;
+use crate::armed::{ArmedRanges, REMEMBERED_NS};
 use crate::armer::Armer;
 use crate::arming::{Arming, Entry};
 use crate::page_tables::PageTables;
@@ -32,11 +32,33 @@ pub struct Faults {
     places: FxHashMap<ObjectId, Option<FileIndex>>,
     /// Whether the program was seen to be executed; what came before is this program's own.
     executed: bool,
+    /// Faults of what was not armed yet, oldest first.
+    unarmed: Vec<Unarmed>,
+    /// When these are looked at next, on the clock of [`now_ns`].
+    settle_ns: u64,
     has_windows: bool,
     /// Whether processes may have been missed.
     is_partial: bool,
     arming: Arming,
 }
+
+/// A fault of what was not armed when it was seen. An agent's word that it was comes when all libraries are there; and where it is
+/// armed later, page tables tell what the fault has mapped.
+#[derive(Debug)]
+struct Unarmed {
+    pid: u32,
+    address: u64,
+    time_ns: u64,
+    place: FileIndex,
+    /// What it may have mapped.
+    window: PageRange,
+}
+
+/// How often it is looked whether [`Unarmed`] was armed.
+const SETTLE_NS: u64 = 50_000_000;
+
+/// For how long: on a busy machine an agent's word may take its time. What was armed in a process that has ended is remembered for as long.
+const SETTLED_NS: u64 = REMEMBERED_NS - 1_000_000_000;
 
 /// How often a process tree is listed again that grew while perf was attached to it.
 const ROUNDS_MAX: usize = 8;
@@ -55,6 +77,8 @@ impl Faults {
             spaces,
             places: FxHashMap::default(),
             executed,
+            unarmed: Vec::new(),
+            settle_ns: 0,
             has_windows: false,
             is_partial: false,
             arming,
@@ -94,6 +118,8 @@ impl Faults {
             spaces,
             places: FxHashMap::default(),
             executed: true,
+            unarmed: Vec::new(),
+            settle_ns: 0,
             has_windows,
             is_partial,
             arming,
@@ -120,6 +146,25 @@ impl Faults {
             if all { self.stream.finish().collect() } else { self.stream.ripe().collect() };
         events.iter().for_each(|event| self.see(event, sightings, last_touch_ns));
         self.look_at_mapped_before(sightings);
+        if !all && self.settle_ns <= now_ns() {
+            self.settle(sightings, SETTLED_NS);
+        }
+    }
+
+    /// Notes the windows of faults that are `age_ns` old and of which nothing more exact was told.
+    fn settle(&mut self, sightings: &mut Sightings, age_ns: u64) {
+        let now = now_ns();
+        self.settle_ns = now + SETTLE_NS;
+        let (ranges, has_windows) = (self.arming.ranges(), &mut self.has_windows);
+        self.unarmed.retain(|fault| {
+            let is_settled = ranges.since_ns(fault.pid, fault.address, fault.time_ns).is_some();
+            let is_old = now.saturating_sub(fault.time_ns) >= age_ns;
+            if is_old && !is_settled {
+                *has_windows = true;
+                sightings.window(fault.time_ns, fault.place, fault.window);
+            }
+            !is_old && !is_settled
+        });
     }
 
     fn look_at_mapped_before(&mut self, sightings: &mut Sightings) {
@@ -148,11 +193,12 @@ impl Faults {
                     sightings.place(Path::new(&object.path), object.inode.map(as_stat_shows))
                 });
                 let is_exact = self.arming.ranges().contains(event.pid, *address, event.time_ns);
-                self.has_windows |= !is_exact;
                 let Some(place) = place else { return };
                 sightings.touch(event.time_ns, place, page);
                 if !is_exact {
-                    sightings.window(event.time_ns, place, window(&found, *address));
+                    let (pid, address, time_ns) = (event.pid, *address, event.time_ns);
+                    let window = window(&found, address);
+                    self.unarmed.push(Unarmed { pid, address, time_ns, place, window });
                 }
             }
             _ => {}
@@ -183,6 +229,7 @@ impl Faults {
     pub fn end(&mut self, sightings: &mut Sightings) -> Vec<String> {
         let refusals = self.arming.end();
         self.look_at_mapped_before(sightings);
+        self.settle(sightings, 0);
         refusals
     }
 }

@@ -18,7 +18,7 @@
 //! | module          | noun                                                                    |
 //! |-----------------|-------------------------------------------------------------------------|
 //! | [`observer`]    | a start under observation, and who follows it (`Follower`)              |
-//! | [`until`]       | when it is over                                                         |
+//! | [`until`], [`silence`] | when it is over                                                  |
 //! | [`armer`]       | arming each address space and mapping as it appears                     |
 //! | `loading`       | a program that is being set up                                          |
 //! | `loads`         | what is touched of programs and libraries before they are armed          |
@@ -62,9 +62,11 @@ pub mod page_tables;
 mod primer;
 mod runs;
 pub mod sightings;
+pub mod silence;
 pub mod stalls;
 pub mod until;
 
 pub use exact::Exact;
 pub use observer::{Follower, ObserveError, ObserveOptions, Observer};
+pub use silence::Silence;
 pub use until::Until;

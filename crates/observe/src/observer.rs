@@ -17,11 +17,12 @@ use crate::inside::{Inside, entry};
 use crate::page_tables::PageTables;
 use crate::primer::Primer;
 use crate::sightings::{FileIndex, Seen, Sightings};
+use crate::silence::Silence;
 use crate::stalls::{STALL_PERIOD, Stalls};
 use crate::until::Until;
 
-/// The start is over when no file was touched for this long.
-const QUIET_NS: u64 = 1_000_000_000;
+/// The start is over when no file was touched for this long, though the program could ([`Silence`]).
+const QUIET: Duration = Duration::from_secs(1);
 
 /// How long to wait at most before what there is is read.
 const ROUND: Duration = Duration::from_millis(50);
@@ -115,6 +116,7 @@ pub struct Observer {
     sightings: Sightings,
     /// The last touch of a file in the start; before the first, when observing began.
     last_touch_ns: u64,
+    silence: Silence,
     unseen: Vec<String>,
     rights: Option<Rights>,
 }
@@ -170,7 +172,8 @@ impl Observer {
         let stalls = if with_stalls { Stalls::attach(pid).ok() } else { None };
         let sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
         let (last_touch_ns, rights) = (now_ns(), options.rights.clone());
-        Ok(Self { pid, pages, stalls, inside, sightings, last_touch_ns, unseen, rights })
+        let silence = Silence::of(pid);
+        Ok(Self { pid, pages, stalls, inside, sightings, last_touch_ns, silence, unseen, rights })
     }
 
     /// Environment variables to be set for the program when it is executed, last and in this order
@@ -272,9 +275,9 @@ impl Observer {
         matches!(&self.pages, Pages::Tables(tables, _) if tables.is_visiting())
     }
 
-    fn is_quiet(&self) -> bool {
+    fn is_quiet(&mut self) -> bool {
         // Faults are read a round late.
-        now_ns().saturating_sub(self.last_touch_ns) > QUIET_NS + ROUND.as_nanos() as u64
+        self.silence.has_lasted(self.last_touch_ns, QUIET + ROUND)
     }
 
     fn finish(mut self, was_stopped: bool, reads_coverage: Coverage) -> Observation {
@@ -296,7 +299,7 @@ impl Observer {
             }
         };
         // What a program does later, with files that it will not be given again, is no part of its start.
-        self.sightings.forget_after(self.last_touch_ns.saturating_add(QUIET_NS));
+        self.sightings.forget_after(self.last_touch_ns.saturating_add(QUIET.as_nanos() as u64));
         let is_full = self.sightings.is_full();
         let mut observation = observation(&self.sightings, self.rights.as_ref());
         observation.coverage = if is_full { Coverage::Partial } else { mapped };

@@ -4,7 +4,7 @@
 //! touched between the last look and the end of a process is not seen.
 
 mod process;
-mod tree;
+pub(crate) mod tree;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
-use prepage_observe::{ObserveOptions, Observer, Until};
+use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
 use prepage_testing::{Need, has, unless_refused};
@@ -180,19 +180,30 @@ int main(int count, char **arguments)
 }
 "#;
 
+/// Compiles a program or library called `name` in `dir`.
+fn compile(dir: &Path, name: &str, source: &str, options: &[&str]) -> PathBuf {
+    let (source_path, built) = (dir.join(name).with_extension("c"), dir.join(name));
+    fs::write(&source_path, source).unwrap();
+    let compiler =
+        Command::new("cc").args(["-O1", "-o"]).arg(&built).arg(&source_path).args(options).status();
+    assert!(compiler.unwrap().success());
+    built
+}
+
+/// Compiles a program beside `library` that loads that, and does nothing for a moment in which it can be looked at.
+fn program_with(library: &Path) -> PathBuf {
+    let dir = library.parent().unwrap();
+    let (path, place) = (library.to_str().unwrap(), format!("-Wl,-rpath,{}", dir.display()));
+    let source = "#include <unistd.h>\nint main(void) { return usleep(100000); }";
+    compile(dir, "program", source, &["-Wl,--no-as-needed", path, &place])
+}
+
 #[test]
 fn what_is_loaded_later_is_told_as_surely() {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let compile = |name: &str, source: &str, options: &[&str]| {
-        let (source_path, built) = (dir.path().join(name).with_extension("c"), dir.path().join(name));
-        fs::write(&source_path, source).unwrap();
-        let compiler =
-            Command::new("cc").args(["-O1", "-o"]).arg(&built).arg(&source_path).args(options).status();
-        assert!(compiler.unwrap().success());
-        built
-    };
-    let library = compile("library.so", "const char table[256 * 4096] = {1};", &["-shared", "-fPIC"]);
-    let program = compile("program", LOAD_AND_TOUCH, &[]);
+    let table = "const char table[256 * 4096] = {1};";
+    let library = compile(dir.path(), "library.so", table, &["-shared", "-fPIC"]);
+    let program = compile(dir.path(), "program", LOAD_AND_TOUCH, &[]);
     std::thread::sleep(Duration::from_millis(20));
     let [perf, _, page_tables, _] = ways(program.to_str().unwrap());
     for options in [perf, page_tables] {
@@ -281,6 +292,134 @@ fn where_page_tables_end_with_the_program_they_are_looked_at_before() {
         assert!(file(&observation, &data).pages.iter().any(|used| used.range.contains(PageIndex(50))));
     }
     assert!(late < 10, "{late} of 20 were not seen");
+}
+
+/// Its destructor looks into its table, which nothing else does.
+const ENDS_LATE: &str = r"
+const volatile char table[64 * 4096] = {1};
+__attribute__((destructor)) static void end(void) { (void)table[40 * 4096]; }
+";
+
+#[test]
+fn page_tables_are_looked_at_after_the_destructors() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let library = compile(dir.path(), "liblate.so", ENDS_LATE, &["-shared", "-fPIC"]);
+    let program = program_with(&library);
+    std::thread::sleep(Duration::from_millis(20));
+    let [with_agent, ..] = ways(program.to_str().unwrap());
+    let options = ObserveOptions { without_perf: true, ..with_agent };
+    let mut seen = 0;
+    for _ in 0..10 {
+        let (observation, code) = observe(&[program.to_str().unwrap()], &options);
+        assert_eq!(code, 0);
+        let used = &file(&observation, &library).pages;
+        seen += u32::from(used.iter().any(|used| (40..46).any(|page| used.range.contains(PageIndex(page)))));
+    }
+    // On a busy machine the observer may come too late.
+    assert!(seen >= 5, "{seen} of 10");
+}
+
+/// Touches a page, waits as for a device (a parent sleeps until its child of vfork executes or ends) or computes with what others
+/// leave of the processors, and touches another.
+const TOUCH_LATE: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+int main(int count, char **arguments)
+{
+    int file = open(arguments[1], O_RDONLY);
+    const volatile char *data = mmap(0, 64 * 4096, PROT_READ, MAP_PRIVATE, file, 0);
+    (void)data[10 * 4096];
+    if (!strcmp(arguments[2], "waits")) {
+        if (!vfork()) {
+            usleep(1800000);
+            _exit(0);
+        }
+    } else {
+        struct sched_param param = {0};
+        sched_setscheduler(0, SCHED_IDLE, &param);
+        while (clock() < CLOCKS_PER_SEC / 20) {
+        }
+    }
+    (void)data[50 * 4096];
+    return count - 3;
+}
+"#;
+
+#[test]
+fn a_program_that_waits_for_a_device_or_a_processor_has_not_started_yet() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64);
+    let program = compile(dir.path(), "program", TOUCH_LATE, &[]);
+    let [options, ..] = ways(program.to_str().unwrap());
+    for how in ["waits", "starves"] {
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let (observation, code) = std::thread::scope(|scope| {
+            if how == "starves" {
+                for _ in 0..std::thread::available_parallelism().unwrap().get() {
+                    let began = std::time::Instant::now();
+                    let is_over = &is_over;
+                    scope.spawn(move || {
+                        while began.elapsed() < Duration::from_secs(3)
+                            && !is_over.load(std::sync::atomic::Ordering::Relaxed)
+                        {}
+                    });
+                }
+            }
+            let seen = observe(&[program.to_str().unwrap(), data.to_str().unwrap(), how], &options);
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            seen
+        });
+        assert_eq!(code, 0);
+        let used = &file(&observation, &data).pages;
+        assert!(used.iter().any(|used| used.range.contains(PageIndex(50))), "{how}: {used:?}");
+    }
+}
+
+/// Wants to know of pages at once.
+struct Curious;
+
+impl Follower for Curious {
+    fn wants_pages(&self) -> bool {
+        true
+    }
+}
+
+/// Perf tells of faults before the agent sends word that they were each page's own.
+#[test]
+fn faults_are_judged_when_it_is_known_what_was_armed() {
+    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let [perf, ..] = ways("/bin/sh");
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    // A library that takes a while to relocate, and of which every twentieth page is touched then.
+    let source = "static char at; char *all[200000] = {[0 ... 199999] = &at};
+        struct { char *one; char rest[20 * 4096 - 8]; } few[60] = {[0 ... 59] = {&at, {0}}};";
+    let library = compile(dir.path(), "libslow.so", source, &["-shared", "-fPIC"]);
+    let program = program_with(&library);
+    std::thread::sleep(Duration::from_millis(20));
+    let command = ["/bin/sh", "-c", &format!("{}; exit 0", program.display())].map(Into::into);
+    let mut exactly = 0;
+    for _ in 0..5 {
+        let waiting = spawn_waiting(&command).unwrap();
+        let observer = Observer::attach(waiting.pid(), &perf).unwrap();
+        let until = Until::ended_or(waiting.pid(), Duration::from_secs(30)).unwrap();
+        let child = waiting.go_with(&observer.program_arguments()).unwrap();
+        let observation = observer.follow_with(&until, &mut Curious);
+        assert_eq!(end_of(child), 0);
+        // Behind the relocations, which are read in order.
+        let used = file(&observation, &library).pages.iter().filter(|used| used.range.start().0 > 1300);
+        let pages = |is_sure| -> u64 {
+            used.clone().filter(|used| used.is_sure == is_sure).map(|used| used.range.len()).sum()
+        };
+        assert!(pages(true) > 60);
+        exactly += u32::from(pages(false) < 16);
+    }
+    // On a busy machine the observer may come too late.
+    assert!(exactly >= 3, "{exactly} of 5");
 }
 
 #[test]

@@ -16,12 +16,20 @@ use crate::config::Config;
 const STACK_BYTES: usize = 16 << 10;
 
 /// Looks up the configuration and the layers of `stores` as far as the kernel would have to ask a file system, each in a thread that
-/// nobody waits for.
-pub(crate) fn look_up(stores: Option<&Stores>) {
-    let layers = stores.into_iter().flat_map(Stores::directories).map(|(_, directory)| directory.to_owned());
-    for path in Config::paths().into_iter().chain(layers).filter(|path| is_unknown(path)) {
-        look_up_one(path);
-    }
+/// nobody waits for. Returns whether the kernel knows that there is no configuration.
+pub(crate) fn look_up(stores: Option<&Stores>) -> bool {
+    let is_there = |path: PathBuf| {
+        let error = error_from_memory(&path);
+        // Before Linux 5.12 nothing is asked for ahead.
+        if error == Some(Errno::AGAIN) {
+            look_up_one(path);
+        }
+        !is_nothing(error)
+    };
+    let configured = Config::paths().into_iter().map(is_there).filter(|is_there| *is_there).count();
+    let layers = stores.into_iter().flat_map(Stores::directories);
+    layers.for_each(|(_, directory)| _ = is_there(directory.to_owned()));
+    configured == 0
 }
 
 fn look_up_one(path: PathBuf) {
@@ -32,14 +40,13 @@ fn look_up_one(path: PathBuf) {
     let _ = Builder::new().stack_size(STACK_BYTES).spawn(look);
 }
 
-/// Whether the kernel cannot say from memory what is at `path`. Before Linux 5.12 nothing is asked for ahead.
-fn is_unknown(path: &Path) -> bool {
-    error_from_memory(path) == Some(Errno::AGAIN)
-}
-
 /// Whether the kernel knows, without asking a file system, that nothing is at `path`.
 pub(crate) fn is_absent(path: &Path) -> bool {
-    matches!(error_from_memory(path), Some(Errno::NOENT | Errno::NOTDIR))
+    is_nothing(error_from_memory(path))
+}
+
+fn is_nothing(error: Option<Errno>) -> bool {
+    matches!(error, Some(Errno::NOENT | Errno::NOTDIR))
 }
 
 fn error_from_memory(path: &Path) -> Option<Errno> {

@@ -67,7 +67,6 @@ impl Beside<'_> {
         open_files::allow_many();
         let choice = Choice::new(profile, self.options, self.is_kept);
         let mut engine = Engine::new(choice.planned.clone(), &choice.figures);
-        engine.keep_within(Budget::of_process());
         let is_prefetched = choice.turn == Turn::Prefetch;
         let (is_warm, was_cold) = match is_prefetched {
             true => (engine.is_warm(), false),
@@ -77,14 +76,18 @@ impl Beside<'_> {
             }
         };
         let amounts = engine.amounts();
-        let begin = || match choice.turn {
-            Turn::Prefetch => engine.start(),
+        let begin = |engine: &mut Engine| match choice.turn {
+            Turn::Prefetch => {
+                // A warm start does not ask for a dozen files of control groups.
+                engine.keep_within(Budget::of_process());
+                engine.start();
+            }
             Turn::HoldOut | Turn::Off => self.listener.say(choice.turn_in_words()),
         };
         let mut progress = Progress::new(self.context.pid, until);
         let mut persisting = self.persisting();
         if !is_warm {
-            begin();
+            begin(&mut engine);
         } else if word.is_none() {
             if self.listener.is_heard() && self.options.prefetch {
                 let left = left_out(profile, &engine.look_at_files(), cut);
@@ -96,7 +99,7 @@ impl Beside<'_> {
                 self.persist(&mut persisting, &Shown { changed, ..Shown::default() });
                 return;
             }
-            begin();
+            begin(&mut engine);
         }
         let mut fetch = Fetch { engine: Some(engine), ..Fetch::default() };
         let observation = word.and_then(|word| self.observe(word, until, &mut persisting, &mut fetch, false));

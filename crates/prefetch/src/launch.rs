@@ -11,10 +11,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread::Builder;
 use std::time::Duration;
@@ -24,6 +24,7 @@ use prepage_profiles::{Layer, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::account::Listener;
@@ -185,17 +186,30 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     // All depend on the working directory.
     let look = || {
         let stores = Stores::of_user();
-        ahead::look_up(stores.as_ref().ok());
+        let is_unconfigured = ahead::look_up(stores.as_ref().ok());
         let called = program::find(&command[0]).and_then(std::path::absolute);
+        let context = called.and_then(|called| Ok((StartContext::of(pid, &called, command)?, called)));
         // What is no program gets its message from the exec that fails.
-        (called.and_then(|called| Ok((called, StartContext::of(pid, command)?))).ok(), stores)
+        (context.ok(), stores, is_unconfigured)
     };
-    let started = run_beside_from(keep, look, |kept, (found, stores)| {
+    let started = run_beside_from(keep, look, |kept, (found, stores, is_unconfigured)| {
         let mut kept = kept.into_iter();
         let Some(to) = kept.next() else { return };
         let word = Word { to, said: Vec::new(), is_verbose: false };
         match found {
-            Some((called, context)) => serve(context, &called, stores, name, options, word, kept.next()),
+            Some(found) => {
+                let mut listener = kept.next();
+                // Most users have none, and the kernel knows.
+                let has_none = || Config::paths().iter().all(|path| ahead::is_absent(path));
+                let config = if is_unconfigured || has_none() {
+                    Config::default()
+                } else if options.verbose || listener.is_none() {
+                    Config::load()
+                } else {
+                    config_for(&mut listener)
+                };
+                serve(found, stores, name, options, &config, word, listener);
+            }
             None => word.go(),
         }
     });
@@ -216,7 +230,7 @@ impl Launched {
         let mut said = Vec::new();
         let mut variables = Variables::new();
         let mut has_ended = false;
-        if readable && File::from(from).read_to_end(&mut said).is_ok() {
+        if readable && read_to_end(&from, &mut said).is_ok() {
             for field in said.split(|&byte| byte == 0) {
                 let Some((letter, bytes)) = field.split_first() else { continue };
                 match *letter {
@@ -250,6 +264,19 @@ impl Launched {
     }
 }
 
+/// Reads what a pipe holds until its other end is closed. [`std::io::Read`] would ask for its length first.
+fn read_to_end(pipe: &OwnedFd, into: &mut Vec<u8>) -> rustix::io::Result<()> {
+    let mut piece = [0; 4096];
+    loop {
+        match rustix::io::read(pipe, &mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(len) => into.extend_from_slice(&piece[..len]),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// `name=value`.
 fn variable(bytes: &[u8]) -> Option<(String, OsString)> {
     let at = bytes.iter().position(|&byte| byte == b'=')?;
@@ -259,23 +286,19 @@ fn variable(bytes: &[u8]) -> Option<(String, OsString)> {
 
 /// What happens beside the process that becomes the program.
 fn serve(
-    context: StartContext,
-    called: &Path,
+    (context, called): (StartContext, PathBuf),
     stores: Result<Stores, StoreError>,
     name: &OsStr,
     options: &LaunchOptions,
+    config: &Config,
     mut word: Word,
-    mut listener: Option<OwnedFd>,
+    listener: Option<OwnedFd>,
 ) {
-    // Most users have none, and the kernel knows.
-    let has_none = || Config::paths().iter().all(|path| ahead::is_absent(path));
-    let is_settled = options.verbose || listener.is_none() || has_none();
-    let config = if is_settled { Config::load() } else { config_for(&mut listener) };
-    let options = &options.within(&config);
+    let options = &options.within(config);
     word.is_verbose = options.verbose;
     config.mistakes.iter().for_each(|mistake| word.message(&mistake.to_string()));
     // Under the path by which it was called, and under that of the file, by which a service knows it.
-    let mut paths = std::iter::once(called).chain(context.executable.as_deref());
+    let mut paths = std::iter::once(&*called).chain(context.executable.as_deref());
     if !paths.all(|path| config.wants(name, path)) || !config.wants_groups_of(context.pid) {
         word.message(if config.enabled {
             "excluded by the configuration"

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::ColdStart;
-use prepage_observe::Until;
+use prepage_observe::{Silence, Until};
 use prepage_sys::process_stat::ProcessStat;
 use prepage_trace::now_ns;
 
 use crate::clock::unix_s;
 use crate::engine::Amounts;
 
-/// A start is over this long after it last waited for the disk.
-const QUIET_NS: u64 = 1_000_000_000;
+/// A start is over this long after it last waited for the disk, unless it waits still ([`Silence`]).
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Longer starts do other things than to start, and their time says little about prefetching.
 const SHORT_NS: u64 = 5_000_000_000;
@@ -33,13 +33,14 @@ pub struct Progress<'a> {
     pub disk_faults: u64,
     /// When the last of them was seen, on the clock of [`now_ns`]; at first, when this was made.
     pub last_wait_ns: u64,
+    silence: Silence,
 }
 
 impl<'a> Progress<'a> {
     /// Begins to count the disk faults of process `pid`.
     pub fn new(pid: u32, until: &'a Until) -> Self {
         let before = disk_faults(pid).unwrap_or(0);
-        Self { pid, until, before, disk_faults: 0, last_wait_ns: now_ns() }
+        Self { pid, until, before, disk_faults: 0, last_wait_ns: now_ns(), silence: Silence::of(pid) }
     }
 
     /// Reads the counters once.
@@ -58,7 +59,7 @@ impl<'a> Progress<'a> {
         loop {
             let has_ended = self.until.wait_for(pause);
             self.look();
-            if has_ended || now_ns().saturating_sub(self.last_wait_ns) > QUIET_NS {
+            if has_ended || self.silence.has_lasted(self.last_wait_ns, QUIET) {
                 return true;
             }
             if self.disk_faults >= disk_faults_max {

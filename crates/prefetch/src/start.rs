@@ -1,9 +1,9 @@
 //! A start of a program, as every step from choosing to persisting knows it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use prepage_profiles::{ProgramKey, program};
+use prepage_profiles::ProgramKey;
 use prepage_trace::now_ns;
 
 /// A start. `prepage run` makes one of the process that is about to become the program; a service makes them of the execs
@@ -25,18 +25,19 @@ pub struct StartContext {
 }
 
 impl StartContext {
-    /// Of process `pid`, whose working directory and rights this one has, and which is about to execute `argv`.
+    /// Of process `pid`, whose working directory and rights this one has, and which is about to execute `program` as `argv`.
     ///
     /// # Errors
     ///
-    /// NotFound or PermissionDenied where there is no such program.
-    pub fn of(pid: u32, argv: &[OsString]) -> std::io::Result<Self> {
+    /// Where there is no such program, or none that it would run.
+    pub fn of(pid: u32, program: &Path, argv: &[OsString]) -> std::io::Result<Self> {
+        let executable = program.canonicalize()?;
         Ok(Self {
             pid,
             uid: rustix::process::geteuid().as_raw(),
             argv: argv.to_vec(),
-            executable: argv.first().and_then(|name| program::find(name).ok()?.canonicalize().ok()),
-            key: ProgramKey::of(argv)?,
+            key: ProgramKey::of_found(&executable, argv)?,
+            executable: Some(executable),
             began_ns: now_ns(),
         })
     }

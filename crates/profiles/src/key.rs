@@ -27,9 +27,23 @@ impl ProgramKey {
     pub fn of(command: &[OsString]) -> io::Result<Self> {
         let command = &command[called(&readable(command))..];
         let name = command.first().ok_or(io::ErrorKind::InvalidInput)?;
-        let program = find(name)?.canonicalize()?;
+        Ok(Self::played(&find(name)?.canonicalize()?, command))
+    }
+
+    /// The same, where it is known that the first of `command` means `program`, which has no symbolic link in its path.
+    ///
+    /// # Errors
+    /// As [`Self::of`], of another program that this one runs.
+    pub fn of_found(program: &Path, command: &[OsString]) -> io::Result<Self> {
+        match called(&readable(command)) {
+            0 => Ok(Self::played(program, command)),
+            _ => Self::of(command),
+        }
+    }
+
+    fn played(program: &Path, command: &[OsString]) -> Self {
         let place = |name: &str| Path::new(name).canonicalize().ok()?.to_str().map(str::to_owned);
-        Ok(Self { program: program.to_string_lossy().into_owned(), role: role(&readable(command), &place) })
+        Self { program: program.to_string_lossy().into_owned(), role: role(&readable(command), &place) }
     }
 
     /// Whether `profile` is of this program in this role: names of files could collide.

@@ -66,10 +66,12 @@ fn candidates(name: &OsStr) -> impl Iterator<Item = PathBuf> {
 }
 
 fn executable(path: &Path) -> io::Result<()> {
+    // Asked first: most places of PATH have no such name.
+    rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)?;
     if path.is_dir() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    Ok(rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)?)
+    Ok(())
 }
 
 #[cfg(test)]

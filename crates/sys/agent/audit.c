@@ -212,9 +212,14 @@ EXPORT unsigned la_objclose(uintptr_t *cookie)
     /* Other threads might close streams meanwhile. */
     if (ready && libc && closed == program && world_has_one_thread() && log_is_read())
         reads_all_streams(libc);
-    if (ready && closed == program)
-        arm_last_look();
     return 0;
+}
+
+/* ld.so ends auditing libraries behind all others: the destructors of the program and its libraries have run. */
+__attribute__((destructor)) static void end(void)
+{
+    if (ready)
+        arm_last_look();
 }
 
 /* ---- what the compiler may call ---- */

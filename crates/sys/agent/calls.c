@@ -26,12 +26,13 @@ enum act {
 enum { NONE = -1 };
 
 /* What libc reads for its functions, where nothing stands before its calls. */
-enum { USERS, GROUPS, ZONE, HOSTS, SETS };
-static const char files[SETS][5][24] = {
+enum { USERS, GROUPS, ZONE, HOSTS, LOCALES, SETS };
+static const char files[SETS][5][32] = {
     [USERS] = {"/etc/nsswitch.conf", "/etc/passwd"},
     [GROUPS] = {"/etc/nsswitch.conf", "/etc/group"},
     [ZONE] = {"/etc/localtime"}, /* where TZ names no other */
     [HOSTS] = {"/etc/nsswitch.conf", "/etc/host.conf", "/etc/resolv.conf", "/etc/hosts", "/etc/gai.conf"},
+    [LOCALES] = {"/usr/share/locale/locale.alias"}, /* where the environment names one that is not built in */
 };
 
 struct call {
@@ -137,6 +138,8 @@ static const struct call calls[] = {
     {"mktime", USES, OPENED, ZONE, NONE},
     {"ctime", USES, OPENED, ZONE, NONE},
     {"strftime", USES, OPENED, ZONE, NONE},
+    {"setlocale", USES, OPENED, LOCALES, NONE},
+    {"newlocale", USES, OPENED, LOCALES, NONE},
     {"getaddrinfo", USES, OPENED, HOSTS, NONE},
     {"gethostbyname", USES, OPENED, HOSTS, NONE},
     {"syscall", SYSCALL, 0, NONE, NONE},
@@ -273,11 +276,26 @@ static int64_t offset_at(const long *pointer)
     return plausible(pointer) ? *pointer : -1;
 }
 
+/* Whether the environment names a locale. */
+static int has_locale(void)
+{
+    for (char *const *variable = program_environ ? *program_environ : NULL; variable && *variable; variable++) {
+        const char *value = *variable;
+        if (!starts(value, "LANG=") && !starts(value, "LC_"))
+            continue;
+        while (*value && *value++ != '=') {
+        }
+        if (*value && !same(value, "C") && !same(value, "POSIX"))
+            return 1;
+    }
+    return 0;
+}
+
 /* Each set once: libc keeps what it read, or has it in memory. */
 static void uses(int set)
 {
     struct raw_stat stat;
-    if (world.sandboxed || __atomic_exchange_n(&used[set], 1, __ATOMIC_RELAXED))
+    if (world.sandboxed || (set == LOCALES && !has_locale()) || __atomic_exchange_n(&used[set], 1, __ATOMIC_RELAXED))
         return;
     if (set == ZONE && program_environ)
         for (char *const *variable = *program_environ; variable && *variable; variable++)

@@ -1,14 +1,18 @@
 //! What /proc/PID/stat counts of a process.
 
 use std::ffi::CStr;
+use std::io;
 use std::io::Write;
-use std::{fs, io};
 
 use rustix::fs::{Mode, OFlags};
+
+use crate::proc_file;
 
 /// Counts of a process, from its start until now (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStat {
+    /// What it does, as a letter: [`RUNS`], [`WAITS`] or another.
+    pub state: u8,
     /// The process that started it, or took it over.
     pub parent: u32,
     /// Faults without a read from a device.
@@ -33,6 +37,11 @@ pub struct ProcessStat {
     pub environment_end: u64,
 }
 
+/// It runs, or would if it had a processor.
+pub const RUNS: u8 = b'R';
+/// It sleeps in a way that no signal interrupts, as whoever waits for a device does.
+pub const WAITS: u8 = b'D';
+
 impl ProcessStat {
     /// The counts of process `pid`.
     ///
@@ -40,6 +49,14 @@ impl ProcessStat {
     /// When there is no such process, or its line is not understood.
     pub fn of(pid: u32) -> io::Result<Self> {
         Self::read(&format!("/proc/{pid}/stat"))
+    }
+
+    /// The counts of thread `tid` of process `pid`.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn of_thread(pid: u32, tid: u32) -> io::Result<Self> {
+        Self::read(&format!("/proc/{pid}/task/{tid}/stat"))
     }
 
     /// The counts of the calling thread.
@@ -51,7 +68,7 @@ impl ProcessStat {
     }
 
     fn read(path: &str) -> io::Result<Self> {
-        let stat = fs::read(path)?;
+        let stat = proc_file::read(path)?;
         let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("{path} has an unknown form"));
         Self::parse(&stat).ok_or_else(invalid)
     }
@@ -60,6 +77,7 @@ impl ProcessStat {
         let fields: Vec<&str> = fields(stat)?.collect();
         let field = |number: usize| fields.get(number - 3)?.parse().ok();
         Some(Self {
+            state: *fields.first()?.as_bytes().first()?,
             parent: field(4)? as u32,
             minor_faults: field(10)?,
             major_faults: field(12)?,
@@ -110,6 +128,7 @@ mod tests {
             + &" 0".repeat(24)
             + " 140000 150000 160000 170000 0";
         let expected = ProcessStat {
+            state: RUNS,
             minor_faults: 70,
             major_faults: 90,
             children_major_faults: 10,
@@ -123,6 +142,8 @@ mod tests {
             environment_end: 170_000,
         };
         assert_eq!(ProcessStat::parse(stat.as_bytes()), Some(expected));
+        let asleep = stat.replace(") R ", ") D ");
+        assert_eq!(ProcessStat::parse(asleep.as_bytes()), Some(ProcessStat { state: WAITS, ..expected }));
         assert_eq!(ProcessStat::parse(b"7 (a) R 1"), None);
         assert!(ProcessStat::of(std::process::id()).expect("this process").minor_faults > 0);
     }

@@ -111,8 +111,11 @@ impl Profile {
         };
         let misses = self.starts.iter().filter(|one| is_alike(one)).map(|one| one.missed_pages).collect();
         let usual = median(misses, 1).unwrap_or(0);
+        // What is known and was not brought in was in memory, or the program waited for it before it was.
+        let overtaken = self.pages().saturating_sub(start.prefetched_pages.into());
+        let unknown = (PAGES_A_MISS * u64::from(start.missed_pages)).saturating_sub(overtaken);
         is_alike(start)
-            && is_change(PAGES_A_MISS * u64::from(start.missed_pages), self.pages())
+            && is_change(unknown, self.pages())
             && start.missed_pages > usual.saturating_mul(MORE_MISSES)
     }
 

@@ -293,6 +293,9 @@ fn known_programs_are_observed_by_sample_and_more_after_a_sign_of_change() {
     let missed = |missed_pages| ColdStart { missed_pages, prefetched_pages: 90, ..ColdStart::default() };
     profile.record(missed(1));
     assert_eq!(share(&profile), 40);
+    let overtaken = ColdStart { prefetched_pages: 60, ..missed(3) };
+    profile.record(overtaken);
+    assert_eq!(share(&profile), 40, "the program was faster than its prefetch");
     profile.record(missed(40));
     assert_eq!(share(&profile), 800, "many pages were missed");
     // The program uses other pages in each start: that is not followed for ever.

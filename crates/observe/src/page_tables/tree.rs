@@ -12,7 +12,7 @@ const BELIEVED: Duration = Duration::from_millis(10);
 
 /// A process and its descendants.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     root: u32,
     /// Each with its parent, itself first.
     members: Vec<(u32, u32)>,
@@ -24,7 +24,7 @@ pub(super) struct Tree {
 
 impl Tree {
     /// That of `root`, as it is now.
-    pub(super) fn of(root: u32) -> Self {
+    pub(crate) fn of(root: u32) -> Self {
         let started = File::open("/proc/loadavg").ok();
         let mut tree =
             Self { root, members: Vec::new(), started, last_started: Vec::new(), walked: Instant::now() };
@@ -34,7 +34,7 @@ impl Tree {
     }
 
     /// The process and its descendants, each with its parent, itself first. Some may have ended a moment ago.
-    pub(super) fn look(&mut self) -> &[(u32, u32)] {
+    pub(crate) fn look(&mut self) -> &[(u32, u32)] {
         let last_started = self.last_started();
         if last_started.is_empty() || last_started != self.last_started || self.walked.elapsed() > BELIEVED {
             self.last_started = last_started;
@@ -59,15 +59,20 @@ impl Tree {
         let mut at = 0;
         while let Some(&(pid, _)) = self.members.get(at) {
             at += 1;
-            let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-            for thread in threads {
-                let children = format!("/proc/{pid}/task/{}/children", thread.file_name().to_string_lossy());
+            for thread in threads(pid) {
+                let children = format!("/proc/{pid}/task/{thread}/children");
                 let children = proc_file::read_text(&children).unwrap_or_default();
                 let children = children.split_ascii_whitespace().filter_map(|child| child.parse().ok());
                 self.members.extend(children.map(|child: u32| (child, pid)));
             }
         }
     }
+}
+
+/// The threads of process `pid`.
+pub(crate) fn threads(pid: u32) -> impl Iterator<Item = u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok())
 }
 
 #[cfg(test)]

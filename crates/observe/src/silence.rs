@@ -1,0 +1,74 @@
+//! When a start is over: nothing is heard of it for a while, although it could go on.
+//!
+//! A program that waits for a slow device, or for its turn on a busy processor, is not done: what it does next belongs to its start.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use prepage_sys::process_stat::{ProcessStat, RUNS, WAITS};
+use prepage_trace::now_ns;
+
+use crate::page_tables::tree::{Tree, threads};
+
+/// From this length of a silence on it is known how far each thread was at its beginning. Most silences are shorter.
+const NOTED_NS: u64 = 100_000_000;
+
+/// How often it is looked at most what the threads do.
+const LOOK_NS: u64 = 50_000_000;
+
+/// Processor time is told in steps of so much (`USER_HZ`).
+const TICK_NS: u64 = 10_000_000;
+
+/// The silence of a process and of what it has started.
+#[derive(Debug)]
+pub struct Silence {
+    pid: u32,
+    /// When it began, on the clock of [`now_ns`].
+    since_ns: u64,
+    /// How much processor time each thread had had by then, about.
+    ticks: HashMap<u32, u64>,
+    next_ns: u64,
+}
+
+impl Silence {
+    /// That of process `pid`.
+    pub fn of(pid: u32) -> Self {
+        Self { pid, since_ns: 0, ticks: HashMap::new(), next_ns: 0 }
+    }
+
+    /// Whether nothing was heard since `since_ns`, on the clock of [`now_ns`], for longer than `length`, while no thread waits for a device
+    /// (proc_pid_stat(5), state `D`) or has run for less and would run on.
+    pub fn has_lasted(&mut self, since_ns: u64, length: Duration) -> bool {
+        let (now, length_ns) = (now_ns(), length.as_nanos() as u64);
+        let silent_ns = now.saturating_sub(since_ns);
+        if silent_ns >= NOTED_NS && since_ns != self.since_ns {
+            self.since_ns = since_ns;
+            self.ticks = self.threads().map(|(thread, stat)| (thread, ticks(&stat))).collect();
+        }
+        if silent_ns <= length_ns || now < self.next_ns {
+            return false;
+        }
+        self.next_ns = now + LOOK_NS;
+        let ran_ns = |thread, stat: &ProcessStat| {
+            TICK_NS * ticks(stat).saturating_sub(self.ticks.get(&thread).copied().unwrap_or_default())
+        };
+        // What ran before it was noted is not known.
+        let enough_ns = length_ns.saturating_sub(2 * NOTED_NS);
+        let goes_on = |(thread, stat): (u32, ProcessStat)| match stat.state {
+            WAITS => true,
+            RUNS => ran_ns(thread, &stat) < enough_ns,
+            _ => false,
+        };
+        !self.threads().any(goes_on)
+    }
+
+    fn threads(&self) -> impl Iterator<Item = (u32, ProcessStat)> + use<> {
+        let pids: Vec<u32> = Tree::of(self.pid).look().iter().map(|&(pid, _)| pid).collect();
+        let all = pids.into_iter().flat_map(|pid| threads(pid).map(move |thread| (pid, thread)));
+        all.filter_map(|(pid, thread)| Some((thread, ProcessStat::of_thread(pid, thread).ok()?)))
+    }
+}
+
+fn ticks(stat: &ProcessStat) -> u64 {
+    stat.user_ticks + stat.system_ticks
+}
