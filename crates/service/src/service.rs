@@ -122,7 +122,7 @@ impl Service {
         let service = Arc::new(Self {
             confined,
             watch: Watch::new().map_err(ServiceError::Watch)?,
-            learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop)),
+            learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop)?),
             names: Names::new(library.clone(), counters.clone()),
             idle: options.idle_after.map(idle),
             fetches: Fetches::new(counters.clone()),
