@@ -32,6 +32,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(10);
 const LOOK_HANGS_AFTER: Duration = Duration::from_secs(3);
 /// A file system that does not answer is not asked again for this long.
 const LEFT_ALONE: Duration = Duration::from_secs(600);
+/// The budget of the next prefetch may be so old: what waited for memory since then counts against it.
+const BUDGET_AGE_MAX: Duration = Duration::from_secs(5);
 /// A service is moved to another control group by hand at most.
 const GROUPS_EVERY: Duration = Duration::from_secs(60);
 /// Programs that are remembered as fetched.
@@ -72,7 +74,7 @@ pub struct Fetches {
     /// What is done for a program has come to be known, in `recent`.
     is_done: Condvar,
     /// For the next prefetch.
-    budget: Mutex<Option<Budget>>,
+    budget: Mutex<Option<(Instant, Budget)>>,
     /// The control groups of this process, and when they were looked up: that reads all mounts.
     groups: Mutex<Option<(Instant, Memberships)>>,
 }
@@ -129,14 +131,17 @@ impl Fetches {
         Self { counters, readers, prefetches, recent, is_done: Condvar::new(), budget, groups }
     }
 
-    /// Makes the budget of the next prefetch: it is there at once then.
+    /// Makes the budget of the next prefetch, where there is none or an old one: it is there at once then.
     pub fn get_ready(&self) {
+        if lock(&self.budget).as_ref().is_some_and(|(made, _)| made.elapsed() < BUDGET_AGE_MAX) {
+            return;
+        }
         let budget = {
             let mut groups = lock(&self.groups);
             groups.take_if(|(looked, _)| looked.elapsed() >= GROUPS_EVERY);
             Budget::of(&groups.get_or_insert_with(|| (Instant::now(), Memberships::of_process())).1)
         };
-        *lock(&self.budget) = Some(budget);
+        *lock(&self.budget) = Some((Instant::now(), budget));
     }
 
     /// Fetches what is known for a start by process `pid` of user `uid` that was seen at `seen_at`, unless it is in memory or the start
@@ -192,7 +197,7 @@ impl Fetches {
     ) -> Done {
         let mut engine = Engine::new(known.planned.clone(), &known.figures);
         let budget = lock(&self.budget).take();
-        engine.keep_within(budget.unwrap_or_else(Budget::of_process));
+        engine.keep_within(budget.map_or_else(Budget::of_process, |(_, budget)| budget));
         let Ok(assumed) = known.rights.assume() else { return Done::Unknown };
         let look = || {
             if turn == Turn::Prefetch {

@@ -228,8 +228,7 @@ impl Permit {
             learner.library.update(key, |stores| persist(stores, key, Layer::Machine, &shown))
         } else {
             learner.counters.private.count();
-            let rights = &process.rights;
-            learner.library.update_of_user(rights, |stores| persist(stores, key, Layer::User, &shown))
+            learner.library.update_of_user(process, |stores| persist(stores, key, Layer::User, &shown))
         };
         match written {
             Ok(()) => learner.counters.learned.count(),

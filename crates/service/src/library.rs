@@ -19,6 +19,7 @@ use prepage_sys::file_handle::FileHandle;
 use prepage_sys::rights::Rights;
 
 use crate::known::Known;
+use crate::process::Process;
 use crate::subject::is_of_subject;
 
 /// What all profiles in memory may take, about.
@@ -217,16 +218,17 @@ impl Library {
         wants(&state.machine.config) && state.users.get(&uid).is_none_or(|own| wants(&own.config))
     }
 
-    /// Has `write` change a user's own profiles, with the rights of the user and no others.
+    /// Has `write` change the own profiles of the user for whom `process` runs, with the rights of the user and no others.
     ///
     /// # Errors
     /// As `write`; Nowhere where the user has no place for them.
     pub fn update_of_user(
         &self,
-        rights: &Rights,
+        process: &Process,
         write: impl FnOnce(&Stores) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let (stores, home) = stores_of_user(rights.uid, self.layers.clone()).ok_or(StoreError::Nowhere)?;
+        let rights = &process.rights;
+        let (stores, home) = self.stores_for(process).ok_or(StoreError::Nowhere)?;
         let config = self.lock().machine.config.clone();
         let written = {
             let _assumed = rights.assume().map_err(|_| StoreError::Nowhere)?;
@@ -241,16 +243,29 @@ impl Library {
         written
     }
 
-    /// What a user's own profiles and configuration say for a start; `None` where there is nothing. Everything of the user's is
-    /// looked up and read with `rights`.
-    fn of_user(&self, rights: &Rights) -> Option<Arc<Shelf>> {
+    /// Where the own profiles of the user for whom `process` runs lie, and the user's home. Of a user who is not in /etc/passwd the process
+    /// says where that is: whoever is asked else may be a server that does not answer.
+    fn stores_for(&self, process: &Process) -> Option<(Stores, PathBuf)> {
+        let rights = &process.rights;
+        let home = home(rights.uid).map(|(home, _)| home).or_else(|| {
+            let told = process.home.clone()?;
+            let _assumed = rights.assume().ok()?;
+            std::fs::metadata(&told).is_ok_and(|home| home.uid() == rights.uid).then_some(told)
+        })?;
+        stores_at(rights.uid, self.layers.clone(), home)
+    }
+
+    /// What the own profiles and configuration of the user for whom `process` runs say for a start; `None` where there is nothing. Everything of
+    /// the user's is looked up and read with the rights of the process.
+    fn of_user(&self, process: &Process) -> Option<Arc<Shelf>> {
+        let rights = &process.rights;
         let held = self.lock().users.get(&rights.uid).cloned();
         if let Some(shelf) = &held
             && shelf.looked.is_some_and(|looked| looked.elapsed() < USER_AGE_MAX)
         {
             return held;
         }
-        let (stores, home) = stores_of_user(rights.uid, self.layers.clone())?;
+        let (stores, home) = self.stores_for(process)?;
         let shelf = {
             let _assumed = rights.assume().ok()?;
             let is_same = held.as_ref().is_some_and(|held| held.version == version(&stores, Layer::User));
@@ -270,14 +285,14 @@ impl Library {
         Some(shelf)
     }
 
-    /// The profile for a start of `key` as process `pid` by a user with `rights`: the user's own, else the machine's. `Err` where
-    /// the user wants nothing done.
+    /// The profile for a start: the user's own, else the machine's. `Err` where the user wants nothing done.
     ///
     /// # Errors
     /// [`Unwanted`].
-    pub fn find(&self, pid: u32, key: &ProgramKey, rights: &Rights) -> Result<Option<Arc<Known>>, Unwanted> {
+    pub fn find(&self, process: &Process) -> Result<Option<Arc<Known>>, Unwanted> {
+        let (pid, key) = (process.context.pid, &process.context.key);
         let name = key.role.split(' ').next().unwrap_or_default();
-        if let Some(own) = self.of_user(rights) {
+        if let Some(own) = self.of_user(process) {
             let config = &own.config;
             if !config.wants(name.as_ref(), Path::new(&key.program)) || !config.wants_groups_of(pid) {
                 return Err(Unwanted);
@@ -390,7 +405,10 @@ pub struct Unwanted;
 
 /// Where a user's own profiles lie, and the user's home. `layers` are directories to use in place of the usual ones.
 pub(crate) fn stores_of_user(uid: u32, layers: Option<Vec<PathBuf>>) -> Option<(Stores, PathBuf)> {
-    let (home, _) = home(uid)?;
+    stores_at(uid, layers, home(uid)?.0)
+}
+
+fn stores_at(uid: u32, layers: Option<Vec<PathBuf>>, home: PathBuf) -> Option<(Stores, PathBuf)> {
     // Of all users' environments this process knows its own.
     let own = StartContextPaths::of_environment().store;
     let store = own.filter(|_| uid == rustix::process::geteuid().as_raw());

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prepage_sys::exec_watch::{ExecWatch, Seen};
+use prepage_sys::file_handle::FileHandle;
 use prepage_sys::mounts::{Mount, mounts};
+use rustix::fs::{Mode, OFlags};
 
 use crate::crew::{Crew, Priority};
 
@@ -77,6 +79,13 @@ pub struct Watched {
     pub state: State,
 }
 
+impl Watched {
+    /// Whether it is watched, and nobody waits for a server there.
+    fn is_local(&self) -> bool {
+        self.state == State::Watched && !NETWORKS.contains(&self.kind.as_str())
+    }
+}
+
 /// The execs of the machine.
 #[derive(Debug)]
 pub struct Watch {
@@ -123,7 +132,7 @@ impl Watch {
     pub fn of_opens(&self) -> io::Result<Self> {
         let opens = ExecWatch::of_opens()?;
         let mut all = lock(&self.file_systems).clone();
-        all.retain(|_, one| one.state == State::Watched && !NETWORKS.contains(&one.kind.as_str()));
+        all.retain(|_, one| one.is_local());
         // Where most lies has short names.
         let mut by_length: Vec<_> =
             all.iter().map(|(device, one)| (one.point.as_os_str().len(), *device)).collect();
@@ -154,6 +163,33 @@ impl Watch {
     /// As read(2).
     pub fn read(&self, see: &mut dyn FnMut(Seen)) -> io::Result<bool> {
         self.execs.read(see)
+    }
+
+    /// Executions of `files` are not seen any more, as far as they lie on local file systems, until [`Self::pass_over_none`].
+    pub fn pass_over(&self, files: &[FileHandle]) {
+        let mut local = self.file_systems();
+        local.retain(Watched::is_local);
+        for Watched { point, .. } in local {
+            let Ok(file_system) = rustix::fs::statvfs(&point).map(|statvfs| statvfs.f_fsid) else { continue };
+            let mut files = files.iter().filter(|file| file.file_system == file_system).peekable();
+            if files.peek().is_none() {
+                continue;
+            }
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let Ok(mount) = rustix::fs::open(&point, flags, Mode::empty()) else { continue };
+            for file in files {
+                // One that is gone is not executed any more.
+                let _ = file.open(mount.as_fd()).and_then(|file| self.execs.pass_over(file.as_fd()));
+            }
+        }
+    }
+
+    /// Executions of all files are seen.
+    ///
+    /// # Errors
+    /// None are known.
+    pub fn pass_over_none(&self) -> io::Result<()> {
+        self.execs.pass_over_none()
     }
 
     /// Watches what was mounted since the last call. Asking may hang where a server does not answer, and is done elsewhere.

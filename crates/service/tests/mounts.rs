@@ -360,6 +360,59 @@ fn of_a_user_who_wants_nothing_done_nothing_is_remembered() {
     service.wait_until("it is forgotten", || !log.exists());
 }
 
+/// As on a machine that asks a directory of the network who its users are: no service waits for that.
+#[test]
+fn what_a_user_who_is_not_in_etc_passwd_wants_is_read_where_the_process_says_that_it_is_at_home() {
+    const USER: u32 = 54_321;
+    let Some(place) = Place::new() else { return };
+    let [first, second] = ["first", "second"].map(|name| place.program(name));
+    let home = place.path("home");
+    fs::create_dir_all(home.join(".config/prepage")).unwrap();
+    fs::write(home.join(".config/prepage/config"), "enabled = no\n").unwrap();
+    let log = place.layer().join(format!("launches/{USER}"));
+    fs::copy(place.expect(&first, unix_s()), &log).unwrap();
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let start = |program: &Path| {
+        Running(Command::new(program).arg("60").uid(USER).env("HOME", &home).spawn().unwrap())
+    };
+    // A directory of somebody else's says nothing.
+    let _first = start(&first);
+    let is_seen = || service.status()["last_starts"].as_array().unwrap().iter().any(|one| one["uid"] == USER);
+    service.wait_until("it is served", is_seen);
+    assert!(log.exists());
+    std::os::unix::fs::chown(&home, Some(USER), Some(USER)).unwrap();
+    let _second = start(&second);
+    service.wait_until("it is forgotten", || !log.exists());
+}
+
+#[test]
+fn nothing_is_kept_of_an_account_that_is_removed() {
+    if !has_own_mounts("nothing_is_kept_of_an_account_that_is_removed") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let etc = place.path("etc");
+    fs::create_dir(&etc).unwrap();
+    let root = "root:x:0:0::/root:/bin/sh\n";
+    fs::write(etc.join("passwd"), format!("{root}user:x:54321:54321::/no/such/home:/bin/sh\n")).unwrap();
+    rustix::mount::mount_bind(&etc, "/etc").unwrap();
+    let _mounted = Mounted(Path::new("/etc"));
+    let program = place.program("known");
+    let log = place.expect(&program, unix_s());
+    place.gained(&[&program], &[100_000; 3], &[50_000; 3]);
+    let kept = |directory: &str| place.layer().join(directory).join("54321");
+    let all = [kept("launches"), kept("gains")];
+    fs::copy(&log, &all[0]).unwrap();
+    fs::copy(place.layer().join("gains/0"), &all[1]).unwrap();
+    let service = Prepaged::start(&place, &[]);
+    service.wait_until("the accounts are known", || place.layer().join("accounts").exists());
+    assert!(all.iter().all(|file| file.exists()));
+    fs::write(etc.join("new"), root).unwrap();
+    fs::rename(etc.join("new"), etc.join("passwd")).unwrap();
+    service.wait_until("it is removed", || !all.iter().any(|file| file.exists()));
+    assert!(log.exists(), "that of root is kept");
+}
+
 /// The same names may mean other files there.
 #[test]
 fn a_start_in_a_mount_namespace_of_its_own_is_left_alone() {

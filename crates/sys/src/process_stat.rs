@@ -1,10 +1,12 @@
 //! What /proc/PID/stat counts of a process.
 
 use std::ffi::CStr;
+use std::io;
 use std::io::Write;
-use std::{fs, io};
 
 use rustix::fs::{Mode, OFlags};
+
+use crate::proc_file;
 
 /// Counts of a process, from its start until now (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +53,7 @@ impl ProcessStat {
     }
 
     fn read(path: &str) -> io::Result<Self> {
-        let stat = fs::read(path)?;
+        let stat = proc_file::read(path)?;
         let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("{path} has an unknown form"));
         Self::parse(&stat).ok_or_else(invalid)
     }
