@@ -72,7 +72,7 @@ counters! {
     predicted_unused_bytes,
     /// Of the unused bytes, those that were sent out again.
     predicted_sent_out_bytes,
-    /// Prefetches given up because a file system did not answer.
+    /// Prefetches and starts given up because a file system did not answer.
     hung,
 }
 

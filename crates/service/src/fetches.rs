@@ -1,6 +1,7 @@
 //! The prefetches under way: which profile was fetched when, on whose threads, and which of them hang.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,10 +10,12 @@ use prepage_core::profile::gain::Turn;
 use prepage_prefetch::engine::{Amounts, Engine, Residency, Work};
 use prepage_prefetch::memory::Budget;
 use prepage_profiles::ProgramKey;
-use prepage_profiles::identity::Skipped;
+use prepage_profiles::identity::{Skipped, open_to_read};
 use prepage_sys::cgroup::Memberships;
 use prepage_sys::rights::Rights;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
+use crate::askers::{Askers, Unanswered};
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::known::Known;
@@ -208,7 +211,13 @@ impl Fetches {
             drop(assumed);
             engine.residency()
         };
-        let looked = known.look_at(look);
+        let looked = match ask_for(known) {
+            Ok(()) => known.look_at(look),
+            Err(Unanswered) => {
+                self.counters.hung.count();
+                return Done::LeftAlone;
+            }
+        };
         if looked.is_ok() {
             mark_if_changed(known, &engine);
         }
@@ -357,6 +366,29 @@ impl Fetches {
     }
 }
 
+/// Has each file system that may not answer look up one of the names that are to be fetched, with the rights of the calling thread: what does not answer
+/// holds up this thread, and no other.
+fn ask_for(known: &Known) -> Result<(), Unanswered> {
+    let askers = Askers::of_machine();
+    let mut asked: HashSet<PathBuf> = HashSet::new();
+    let files = known.planned.files.iter().map(|file| (&file.path, true));
+    for (path, is_file) in files.chain(known.planned.lookups.iter().map(|name| (&name.path, false))) {
+        let path = Path::new(path);
+        let points = askers.on_the_way(path);
+        if points.iter().all(|point| asked.contains(point)) {
+            continue;
+        }
+        let _asking = askers.ask(path)?;
+        // For an open file servers are asked anew, whatever is remembered of its name.
+        match is_file {
+            true => drop(open_to_read(path)),
+            false => drop(statx(CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE)),
+        }
+        asked.extend(points);
+    }
+    Ok(())
+}
+
 /// The next start of `known` is to be observed if `engine` has found that its files hold something else now.
 fn mark_if_changed(known: &Known, engine: &Engine) {
     if engine.outcome().skipped.iter().any(|(_, why)| *why == Skipped::Changed) {
@@ -379,7 +411,7 @@ mod tests {
 
     use prepage_core::profile::{ProfiledFile, Touches};
     use prepage_core::{PAGE_SIZE, PageIndex};
-    use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+    use prepage_profiles::identity::{content_of, identity_of};
     use prepage_sys::cachestat::evict;
     use prepage_testing::{Need, has};
 

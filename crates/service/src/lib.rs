@@ -42,6 +42,7 @@
 //! | [`reading`]   | what the machine does                                                    |
 //! | [`brought`]   | the pages brought in for one program                                     |
 //! | [`courtesy`], [`device_use`] | when that has to wait, for others use the device          |
+//! | [`askers`]    | who asks file systems that may never answer                              |
 //! | [`round`]     | what of that hangs, and is left out                                      |
 //! | [`searches`]  | where users look for programs                                            |
 //! | [`period`], [`subject`] | a boot or a session: replayed, and learned until the machine is quiet |
@@ -66,6 +67,7 @@
 
 pub mod accounts;
 pub mod allowance;
+pub mod askers;
 pub mod awaited;
 pub mod blocks;
 pub mod brought;

@@ -18,6 +18,7 @@ use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores}
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::rights::Rights;
 
+use crate::askers::{Askers, Unanswered};
 use crate::known::Known;
 use crate::process::Process;
 use crate::subject::is_of_subject;
@@ -229,6 +230,7 @@ impl Library {
     ) -> Result<(), StoreError> {
         let rights = &process.rights;
         let (stores, home) = self.stores_for(process).ok_or(StoreError::Nowhere)?;
+        let _asking = Askers::of_machine().ask(&home).map_err(|_| StoreError::Nowhere)?;
         let config = self.lock().machine.config.clone();
         let written = {
             let _assumed = rights.assume().map_err(|_| StoreError::Nowhere)?;
@@ -249,6 +251,7 @@ impl Library {
         let rights = &process.rights;
         let home = home(rights.uid).map(|(home, _)| home).or_else(|| {
             let told = process.home.clone()?;
+            let _asking = Askers::of_machine().ask(&told).ok()?;
             let _assumed = rights.assume().ok()?;
             std::fs::metadata(&told).is_ok_and(|home| home.uid() == rights.uid).then_some(told)
         })?;
@@ -257,17 +260,21 @@ impl Library {
 
     /// What the own profiles and configuration of the user for whom `process` runs say for a start; `None` where there is nothing. Everything of
     /// the user's is looked up and read with the rights of the process.
-    fn of_user(&self, process: &Process) -> Option<Arc<Shelf>> {
+    ///
+    /// # Errors
+    /// Where the file system of the user's home does not answer.
+    fn of_user(&self, process: &Process) -> Result<Option<Arc<Shelf>>, Unanswered> {
         let rights = &process.rights;
         let held = self.lock().users.get(&rights.uid).cloned();
         if let Some(shelf) = &held
             && shelf.looked.is_some_and(|looked| looked.elapsed() < USER_AGE_MAX)
         {
-            return held;
+            return Ok(held);
         }
-        let (stores, home) = self.stores_for(process)?;
+        let Some((stores, home)) = self.stores_for(process) else { return Ok(None) };
         let shelf = {
-            let _assumed = rights.assume().ok()?;
+            let _asking = Askers::of_machine().ask(&home)?;
+            let Ok(_assumed) = rights.assume() else { return Ok(None) };
             let is_same = held.as_ref().is_some_and(|held| held.version == version(&stores, Layer::User));
             let mut shelf = match held {
                 Some(held) if is_same => Shelf { looked: Some(Instant::now()), ..(*held).clone() },
@@ -282,7 +289,7 @@ impl Library {
             oldest.map(|uid| state.users.remove(&uid));
         }
         state.users.insert(rights.uid, shelf.clone());
-        Some(shelf)
+        Ok(Some(shelf))
     }
 
     /// The profile for a start: the user's own, else the machine's. `Err` where the user wants nothing done.
@@ -292,7 +299,8 @@ impl Library {
     pub fn find(&self, process: &Process) -> Result<Option<Arc<Known>>, Unwanted> {
         let (pid, key) = (process.context.pid, &process.context.key);
         let name = key.role.split(' ').next().unwrap_or_default();
-        if let Some(own) = self.of_user(process) {
+        // What the user wants cannot be read then.
+        if let Some(own) = self.of_user(process).map_err(|Unanswered| Unwanted)? {
             let config = &own.config;
             if !config.wants(name.as_ref(), Path::new(&key.program)) || !config.wants_groups_of(pid) {
                 return Err(Unwanted);

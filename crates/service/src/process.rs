@@ -22,6 +22,8 @@ use prepage_sys::user_namespace::maker_of;
 use prepage_trace::now_ns;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::askers::Askers;
+
 /// Of longer command lines the beginning is read. A role holds 400 bytes.
 const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
 /// Of larger environments the beginning is read.
@@ -65,6 +67,8 @@ pub enum LeftAlone {
     Prepage,
     /// It only runs another program, which will be seen.
     Wrapper,
+    /// A file system that its role names does not answer.
+    Unanswered,
 }
 
 impl Process {
@@ -116,15 +120,21 @@ impl Process {
         }
         let rights = Rights::of_process(pid).map_err(gone)?;
         let starter = starter_of(pid).ok_or(LeftAlone::Gone)?;
-        let places = std::cell::RefCell::new(Vec::new());
+        let (places, is_unanswered) = (std::cell::RefCell::new(Vec::new()), std::cell::Cell::new(false));
         let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
         let place = |name: &str| {
-            let _assumed = rights.assume().ok()?;
-            let path = directory.join(name).canonicalize().ok()?;
+            let path = directory.join(name);
+            let asking = Askers::of_machine().ask(&path);
+            is_unanswered.set(is_unanswered.get() || asking.is_err());
+            let (_asking, _assumed) = (asking.ok()?, rights.assume().ok()?);
+            let path = path.canonicalize().ok()?;
             places.borrow_mut().push(path.clone());
             path.to_str().map(str::to_owned)
         };
         let role = role(&words, &place);
+        if is_unanswered.get() {
+            return Err(LeftAlone::Unanswered);
+        }
         let key = ProgramKey { program: program.to_string_lossy().into_owned(), role };
         let executable = Some(program);
         let context = StartContext { pid, uid: rights.uid, argv, executable, key, began_ns: now_ns() };

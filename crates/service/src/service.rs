@@ -466,6 +466,7 @@ impl Service {
                         self.fetches.cancel(pid, seen_at.unwrap_or(now));
                         self.counters.left_alone.count();
                     }
+                    LeftAlone::Unanswered => self.counters.hung.count(),
                     LeftAlone::Gone | LeftAlone::Wrapper => {}
                 }
                 return None;

@@ -13,6 +13,7 @@ use prepage_sys::file_handle::FileHandle;
 use prepage_sys::mounts::{Mount, mounts};
 use rustix::fs::{Mode, OFlags};
 
+use crate::askers::Askers;
 use crate::crew::{Crew, Priority};
 
 /// File systems whose programs are never cold, and those that a program of some user answers for.
@@ -199,6 +200,7 @@ impl Watch {
     pub fn look_at_mounts(&self) -> io::Result<()> {
         let mut by_device: HashMap<u64, Mount> = HashMap::new();
         let mounts = mounts()?;
+        Askers::of_machine().know(&mounts);
         let now: HashSet<(u64, u64)> = mounts.iter().map(|mount| (mount.device, mount.id)).collect();
         for mount in mounts {
             // Of several places any will do.
@@ -220,7 +222,9 @@ impl Watch {
             let is_asked = self.crew.lend(
                 Priority::Start,
                 Box::new(move || {
-                    let state = match execs.add(&point) {
+                    let asking = Askers::of_machine().ask(&point);
+                    let added = asking.map_err(|_| io::ErrorKind::TimedOut.into());
+                    let state = match added.and_then(|_asking| execs.add(&point)) {
                         Ok(()) => State::Watched,
                         Err(error) => State::Refused(error.to_string()),
                     };
