@@ -119,7 +119,7 @@ impl Process {
             return Err(LeftAlone::Wrapper);
         }
         let rights = Rights::of_process(pid).map_err(gone)?;
-        let starter = starter_of(pid).ok_or(LeftAlone::Gone)?;
+        let starter = starter(pid, || Some(rights.uid)).ok_or(LeftAlone::Gone)?;
         let (places, is_unanswered) = (std::cell::RefCell::new(Vec::new()), std::cell::Cell::new(false));
         let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
         let place = |name: &str| {
@@ -209,11 +209,16 @@ pub fn user_of(pid: u32) -> Option<u32> {
 /// On whose account process `pid` runs: of the user whose files it opens, or who has made the user namespace that it is in, where that user has
 /// ids without number. The kernel shows the directory of a process whose program its user may not read as root's.
 pub fn starter_of(pid: u32) -> Option<u32> {
+    starter(pid, || Rights::of_process(pid).ok().map(|rights| rights.uid))
+}
+
+/// The same where `own` says as whom the process opens files.
+fn starter(pid: u32, own: impl FnOnce() -> Option<u32>) -> Option<u32> {
     if let Ok(Some(maker)) = maker_of(pid) {
         return Some(maker);
     }
     match user_of(pid)? {
-        0 => Rights::of_process(pid).ok().map(|rights| rights.uid),
+        0 => own(),
         uid => Some(uid),
     }
 }
