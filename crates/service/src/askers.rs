@@ -63,6 +63,11 @@ impl Askers {
         *lock(&self.points) = points.collect();
     }
 
+    /// Whether all file systems are asked by as many threads as there are.
+    pub fn are_all_local(&self) -> bool {
+        lock(&self.points).is_empty()
+    }
+
     /// The mounts on the way to `path` that may not answer.
     pub fn on_the_way(&self, path: &Path) -> Vec<PathBuf> {
         let points = lock(&self.points).clone();

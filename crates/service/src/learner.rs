@@ -196,7 +196,7 @@ impl Permit {
             self.observe(process, watch);
             processor_ns()
         };
-        let Ok(spent_ns) = run_apart(observe) else { return };
+        let Ok(spent_ns) = run_apart(observe) else { return self.learner.counters.not_kept.count() };
         self.learner.observed_ns.fetch_add(spent_ns, Ordering::Relaxed);
         self.learner.spend(spent_ns);
     }

@@ -168,17 +168,21 @@ impl Watch {
 
     /// Executions of `files` are not seen any more, as far as they lie on local file systems, until [`Self::pass_over_none`].
     pub fn pass_over(&self, files: &[FileHandle]) {
-        let mut local = self.file_systems();
-        local.retain(Watched::is_local);
-        for Watched { point, .. } in local {
+        let mut left: Vec<&FileHandle> = files.iter().collect();
+        for Watched { point, .. } in self.file_systems().into_iter().filter(Watched::is_local) {
+            if left.is_empty() {
+                return;
+            }
+            // It may be mounted within one that does not answer.
+            let Ok(_asking) = Askers::of_machine().ask(&point) else { continue };
             let Ok(file_system) = rustix::fs::statvfs(&point).map(|statvfs| statvfs.f_fsid) else { continue };
-            let mut files = files.iter().filter(|file| file.file_system == file_system).peekable();
-            if files.peek().is_none() {
+            let here: Vec<_> = left.extract_if(.., |file| file.file_system == file_system).collect();
+            if here.is_empty() {
                 continue;
             }
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let Ok(mount) = rustix::fs::open(&point, flags, Mode::empty()) else { continue };
-            for file in files {
+            for file in here {
                 // One that is gone is not executed any more.
                 let _ = file.open(mount.as_fd()).and_then(|file| self.execs.pass_over(file.as_fd()));
             }
