@@ -438,7 +438,7 @@ impl Armer {
 
     /// Arms what a process has mapped by now. Returns what is armed, and by whom.
     fn arm_all(&mut self, pid: u32) -> Vec<(Mapped, By)> {
-        let maps = proc_file::read_text(&format!("/proc/{pid}/maps")).unwrap_or_default();
+        let maps = proc_file::read_text(format!("/proc/{pid}/maps")).unwrap_or_default();
         let armed = |mapped| self.arm(pid, &mapped, 0).map(|by| (mapped, by));
         maps.lines().filter_map(parse_maps_line).filter_map(armed).collect()
     }
@@ -456,7 +456,7 @@ impl Armer {
             return false;
         }
         if !self.in_memory.contains_key(&device) {
-            let Ok(mountinfo) = proc_file::read(&format!("/proc/{pid}/mountinfo")) else { return false };
+            let Ok(mountinfo) = proc_file::read(format!("/proc/{pid}/mountinfo")) else { return false };
             let kinds = parse_mounts(&mountinfo).into_iter();
             let is_kept = |kind: &str| matches!(kind, "tmpfs" | "hugetlbfs");
             self.in_memory.extend(kinds.map(|mount| (mount.device, is_kept(&mount.kind))));

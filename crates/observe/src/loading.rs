@@ -24,7 +24,7 @@ pub(crate) enum Loading {
 impl Loading {
     /// That of process `pid`, of which perf reports an exec `since` before.
     pub(crate) fn of(pid: u32, since: Duration) -> Self {
-        let read = |file| proc_file::read(&format!("/proc/{pid}/{file}"));
+        let read = |file| proc_file::read(format!("/proc/{pid}/{file}"));
         // The environment comes last, and may be empty.
         let (Ok(auxv), Ok(environ)) = (read("auxv"), read("environ")) else { return Self::WithoutAgent };
         let is_set_up = auxv.len() > 16 && (!environ.is_empty() || since > EMPTY_ENVIRONMENT_WAIT);

@@ -153,7 +153,7 @@ impl PageTables {
         if known.is_some_and(|known| !known.is_fork && known.map.is_alive()) {
             return true;
         }
-        let Ok(program) = proc_file::read(&format!("/proc/{pid}/auxv")) else { return false };
+        let Ok(program) = proc_file::read(format!("/proc/{pid}/auxv")) else { return false };
         if program.is_empty() {
             return false;
         }

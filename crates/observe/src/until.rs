@@ -14,8 +14,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 #[derive(Debug)]
 pub struct Until {
     pidfd: OwnedFd,
-    stop: Option<OwnedFd>,
-    /// Whether `stop` was seen to be readable.
+    stops: Vec<OwnedFd>,
+    /// Whether one of `stops` was seen to be readable.
     stopped: AtomicBool,
     deadline: Instant,
     /// When the process was first seen to have ended, on the clock of [`now_ns`].
@@ -26,7 +26,13 @@ impl Until {
     /// Until the process of `pidfd` has ended, at most for `window`.
     pub fn new(pidfd: OwnedFd, window: Duration) -> Self {
         let deadline = Instant::now() + window;
-        Self { pidfd, stop: None, stopped: AtomicBool::new(false), deadline, ended_ns: OnceLock::new() }
+        Self {
+            pidfd,
+            stops: Vec::new(),
+            stopped: AtomicBool::new(false),
+            deadline,
+            ended_ns: OnceLock::new(),
+        }
     }
 
     /// Until process `pid` has ended, at most for `window`.
@@ -39,8 +45,9 @@ impl Until {
     }
 
     /// Or until `stop` is readable, such as a signalfd or a pipe.
-    pub fn or_readable(self, stop: OwnedFd) -> Self {
-        Self { stop: Some(stop), ..self }
+    pub fn or_readable(mut self, stop: OwnedFd) -> Self {
+        self.stops.push(stop);
+        self
     }
 
     /// Waits for it.
@@ -76,7 +83,7 @@ impl Until {
 
     /// What becomes readable when it comes: first the process, then what else was given.
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        std::iter::once(&self.pidfd).chain(&self.stop).map(OwnedFd::as_fd).collect()
+        std::iter::once(&self.pidfd).chain(&self.stops).map(OwnedFd::as_fd).collect()
     }
 
     /// Notes which of [`Self::descriptors`] are `ready`. Returns whether it has come.
@@ -84,7 +91,7 @@ impl Until {
         if ready.first() == Some(&true) {
             self.ended_ns.get_or_init(now_ns);
         }
-        if ready.get(1) == Some(&true) {
+        if ready.iter().skip(1).any(|is_ready| *is_ready) {
             self.stopped.store(true, Ordering::Relaxed);
         }
         ready.contains(&true) || self.remaining().is_zero()

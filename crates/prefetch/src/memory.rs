@@ -8,12 +8,11 @@
 mod node;
 mod tasks;
 
-use std::fs;
-
 use node::Node;
 use prepage_sys::cgroup::Memberships;
 use prepage_sys::memory_left::Cgroups;
 pub use prepage_sys::memory_left::available_kib;
+use prepage_sys::proc_file;
 
 /// The share of the available memory that a prefetch may ask for: 1 in this.
 const MEMORY_SHARE: u64 = 2;
@@ -111,15 +110,17 @@ fn share(available_bytes: u64) -> u64 {
 /// (Documentation/accounting/psi.rst). Empty where the kernel does not count.
 fn stalls(cgroups: &Cgroups) -> Vec<u64> {
     let total = |text: String| text.lines().next()?.split("total=").nth(1)?.trim().parse().ok();
-    let machine = fs::read_to_string("/proc/pressure/memory").ok().and_then(total);
+    let machine = proc_file::read_text("/proc/pressure/memory").ok().and_then(total);
     // One that cannot be read now is kept in its place: the lists are compared one by one.
     let groups =
-        cgroups.pressure_files().map(|file| fs::read_to_string(file).ok().and_then(total).unwrap_or(0));
+        cgroups.pressure_files().map(|file| proc_file::read_text(file).ok().and_then(total).unwrap_or(0));
     std::iter::once(machine.unwrap_or(0)).chain(groups).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

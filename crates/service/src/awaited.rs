@@ -134,12 +134,16 @@ impl Awaited {
         self.done.insert(pid, image);
     }
 
-    /// The kernel has come to the loader of the program that process `pid` is about to execute: it will be done soon.
-    pub fn hurry(&mut self, pid: u32) {
+    /// The kernel has come to the loader of the program that process `pid` is about to execute: it will be done soon. Returns whether one is
+    /// awaited.
+    pub fn hurry(&mut self, pid: u32) -> bool {
         let now = Instant::now();
+        let mut is_awaited = false;
         for one in self.all.iter_mut().filter(|one| one.pid == pid) {
             (one.pause, one.next) = (PAUSE_MIN / 2, now + PAUSE_MIN / 2);
+            is_awaited = true;
         }
+        is_awaited
     }
 
     /// How long until something is to be looked at; `None` where nothing is awaited.

@@ -18,7 +18,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Files opened to be executed, loaders included.
+    /// Files opened to be executed, loaders included; not those of programs that are executed all the time and need nothing, which the kernel passes over.
     execs,
     /// Times that the kernel had no room for more execs; each is followed by a look at all processes.
     lost,
@@ -34,7 +34,7 @@ counters! {
     guessed,
     /// Starts with a profile whose pages were in memory already.
     warm,
-    /// Starts that were not looked at: the program was seen to a second before, or is part of another start.
+    /// Starts that were seen and not looked at: the program was seen to a second before, or is part of another start.
     passed,
     /// Starts without a profile.
     unknown,
@@ -72,7 +72,7 @@ counters! {
     predicted_unused_bytes,
     /// Of the unused bytes, those that were sent out again.
     predicted_sent_out_bytes,
-    /// Prefetches given up because a file system did not answer.
+    /// Prefetches and starts given up because a file system did not answer.
     hung,
 }
 

@@ -1,6 +1,7 @@
 //! The prefetches under way: which profile was fetched when, on whose threads, and which of them hang.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,10 +10,12 @@ use prepage_core::profile::gain::Turn;
 use prepage_prefetch::engine::{Amounts, Engine, Residency, Work};
 use prepage_prefetch::memory::Budget;
 use prepage_profiles::ProgramKey;
-use prepage_profiles::identity::Skipped;
+use prepage_profiles::identity::{Skipped, open_to_read};
 use prepage_sys::cgroup::Memberships;
 use prepage_sys::rights::Rights;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
+use crate::askers::{Askers, Unanswered};
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::known::Known;
@@ -32,6 +35,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(10);
 const LOOK_HANGS_AFTER: Duration = Duration::from_secs(3);
 /// A file system that does not answer is not asked again for this long.
 const LEFT_ALONE: Duration = Duration::from_secs(600);
+/// The budget of the next prefetch may be so old: what waited for memory since then counts against it.
+const BUDGET_AGE_MAX: Duration = Duration::from_secs(5);
 /// A service is moved to another control group by hand at most.
 const GROUPS_EVERY: Duration = Duration::from_secs(60);
 /// Programs that are remembered as fetched.
@@ -72,7 +77,7 @@ pub struct Fetches {
     /// What is done for a program has come to be known, in `recent`.
     is_done: Condvar,
     /// For the next prefetch.
-    budget: Mutex<Option<Budget>>,
+    budget: Mutex<Option<(Instant, Budget)>>,
     /// The control groups of this process, and when they were looked up: that reads all mounts.
     groups: Mutex<Option<(Instant, Memberships)>>,
 }
@@ -129,14 +134,17 @@ impl Fetches {
         Self { counters, readers, prefetches, recent, is_done: Condvar::new(), budget, groups }
     }
 
-    /// Makes the budget of the next prefetch: it is there at once then.
+    /// Makes the budget of the next prefetch, where there is none or an old one: it is there at once then.
     pub fn get_ready(&self) {
+        if lock(&self.budget).as_ref().is_some_and(|(made, _)| made.elapsed() < BUDGET_AGE_MAX) {
+            return;
+        }
         let budget = {
             let mut groups = lock(&self.groups);
             groups.take_if(|(looked, _)| looked.elapsed() >= GROUPS_EVERY);
             Budget::of(&groups.get_or_insert_with(|| (Instant::now(), Memberships::of_process())).1)
         };
-        *lock(&self.budget) = Some(budget);
+        *lock(&self.budget) = Some((Instant::now(), budget));
     }
 
     /// Fetches what is known for a start by process `pid` of user `uid` that was seen at `seen_at`, unless it is in memory or the start
@@ -192,7 +200,7 @@ impl Fetches {
     ) -> Done {
         let mut engine = Engine::new(known.planned.clone(), &known.figures);
         let budget = lock(&self.budget).take();
-        engine.keep_within(budget.unwrap_or_else(Budget::of_process));
+        engine.keep_within(budget.map_or_else(Budget::of_process, |(_, budget)| budget));
         let Ok(assumed) = known.rights.assume() else { return Done::Unknown };
         let look = || {
             if turn == Turn::Prefetch {
@@ -203,7 +211,13 @@ impl Fetches {
             drop(assumed);
             engine.residency()
         };
-        let looked = known.look_at(look);
+        let looked = match ask_for(known) {
+            Ok(()) => known.look_at(look),
+            Err(Unanswered) => {
+                self.counters.hung.count();
+                return Done::LeftAlone;
+            }
+        };
         if looked.is_ok() {
             mark_if_changed(known, &engine);
         }
@@ -352,6 +366,32 @@ impl Fetches {
     }
 }
 
+/// Has each file system that may not answer look up one of the names that are to be fetched, with the rights of the calling thread: what does not answer
+/// holds up this thread, and no other.
+fn ask_for(known: &Known) -> Result<(), Unanswered> {
+    let askers = Askers::of_machine();
+    if askers.are_all_local() {
+        return Ok(());
+    }
+    let mut asked: HashSet<PathBuf> = HashSet::new();
+    let files = known.planned.files.iter().map(|file| (&file.path, true));
+    for (path, is_file) in files.chain(known.planned.lookups.iter().map(|name| (&name.path, false))) {
+        let path = Path::new(path);
+        let points = askers.on_the_way(path);
+        if points.iter().all(|point| asked.contains(point)) {
+            continue;
+        }
+        let _asking = askers.ask(path)?;
+        // For an open file servers are asked anew, whatever is remembered of its name.
+        match is_file {
+            true => drop(open_to_read(path)),
+            false => drop(statx(CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE)),
+        }
+        asked.extend(points);
+    }
+    Ok(())
+}
+
 /// The next start of `known` is to be observed if `engine` has found that its files hold something else now.
 fn mark_if_changed(known: &Known, engine: &Engine) {
     if engine.outcome().skipped.iter().any(|(_, why)| *why == Skipped::Changed) {
@@ -374,7 +414,7 @@ mod tests {
 
     use prepage_core::profile::{ProfiledFile, Touches};
     use prepage_core::{PAGE_SIZE, PageIndex};
-    use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+    use prepage_profiles::identity::{content_of, identity_of};
     use prepage_sys::cachestat::evict;
     use prepage_testing::{Need, has};
 

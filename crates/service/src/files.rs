@@ -48,6 +48,10 @@ struct Rest {
     length: Duration,
 }
 
+/// Whether a program at rest is started all the time, and found in memory each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Often(pub bool);
+
 impl Rest {
     /// From `now` on. One that follows `last` and finds the program in memory again is twice as long.
     fn after(last: Option<&Self>, is_in_memory: bool, now: Instant) -> Self {
@@ -99,9 +103,11 @@ impl Files {
         }
     }
 
-    /// Whether a start of user `uid` of the program in `file` needs nothing.
-    pub fn is_at_rest(&self, file: &FileHandle, uid: u32) -> bool {
-        self.lock().rests.get(&(file.clone(), uid)).is_some_and(|rest| rest.until > Instant::now())
+    /// Whether a start of user `uid` of the program in `file` needs nothing; and if so, whether it is one that is started all the time.
+    pub fn is_at_rest(&self, file: &FileHandle, uid: u32) -> Option<Often> {
+        let state = self.lock();
+        let rest = state.rests.get(&(file.clone(), uid)).filter(|rest| rest.until > Instant::now())?;
+        Some(Often(rest.length == REST_MAX))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -118,10 +124,10 @@ mod tests {
         let [sh, other] = ["/bin/sh", "/bin/true"].map(|path| FileHandle::of(Path::new(path)).unwrap());
         let files = Files::default();
         files.begin_rest_at(sh.clone(), 7, true, Instant::now() + Duration::from_secs(3600));
-        assert!(files.is_at_rest(&sh, 7));
-        assert!(!files.is_at_rest(&sh, 8) && !files.is_at_rest(&other, 7));
+        assert_eq!(files.is_at_rest(&sh, 7), Some(Often(false)));
+        assert!(files.is_at_rest(&sh, 8).is_none() && files.is_at_rest(&other, 7).is_none());
         files.begin_rest_at(sh.clone(), 7, false, Instant::now() - APART);
-        assert!(!files.is_at_rest(&sh, 7));
+        assert!(files.is_at_rest(&sh, 7).is_none());
     }
 
     #[test]
@@ -146,7 +152,7 @@ mod tests {
         let files = Files::default();
         (0..2 * RESTS_MAX as u32).for_each(|uid| files.begin_rest(sh.clone(), uid, true));
         assert_eq!(files.lock().rests.len(), RESTS_MAX);
-        assert!(files.is_at_rest(&sh, 0) && !files.is_at_rest(&sh, RESTS_MAX as u32));
+        assert!(files.is_at_rest(&sh, 0).is_some() && files.is_at_rest(&sh, RESTS_MAX as u32).is_none());
         // A million programs.
         for number in 0..1_000_000u32 {
             let file = FileHandle { bytes: number.to_ne_bytes().into(), ..sh.clone() };

@@ -38,6 +38,8 @@ const BROUGHT_MAX: usize = 16;
 const START: Duration = Duration::from_secs(10);
 /// A program whose pages were found in memory is not looked at again for this long.
 const IN_MEMORY: Duration = Duration::from_secs(300);
+/// While nothing is expected it is looked this seldom whether something is.
+const NOTHING: Duration = Duration::from_secs(5);
 /// Programs found in memory that are remembered.
 const IN_MEMORY_MAX: usize = 256;
 
@@ -69,6 +71,8 @@ struct State {
     now: &'static str,
     brought: Vec<Entry>,
     in_memory: HashMap<(u32, Launched), Instant>,
+    /// When the last round began in which nothing was expected, and nothing brought in; `None` after another, and after a launch.
+    nothing_since: Option<Instant>,
     worth: Worth,
 }
 
@@ -161,6 +165,7 @@ impl Idle {
         self.searches.note(&process.rights, &process.search);
         lock(&self.log).launched(uid, &what, process.session, unix_s());
         let mut state = lock(&self.state);
+        state.nothing_since = None;
         let expected = state.brought.iter_mut().find(|entry| entry.is_of(uid, &what));
         if let Some(entry) = expected.filter(|entry| entry.started.is_none()) {
             entry.started = Some(Instant::now());
@@ -170,6 +175,9 @@ impl Idle {
 
     /// To be called each second. `is_quiet` says that nothing is fetched for any start.
     pub fn tick(self: &Arc<Self>, is_quiet: bool) {
+        if lock(&self.state).nothing_since.is_some_and(|since| since.elapsed() < NOTHING) {
+            return;
+        }
         let Next::Begin { round, hangs } = lock(&self.rounds).next(Instant::now()) else { return };
         if hangs {
             self.counters.hung.count();
@@ -192,7 +200,12 @@ impl Idle {
             log.tick(now_unix_s, utc_offset_s(now_unix_s));
             log.expected(PROBABILITY_MIN)
         };
-        let reading = lock(&self.state).sampler.look();
+        let reading = {
+            let mut state = lock(&self.state);
+            let has_nothing = expected.is_empty() && state.brought.is_empty();
+            state.nothing_since = has_nothing.then(Instant::now);
+            state.sampler.look()
+        };
         let is_short = reading.is_some_and(|reading| reading.is_short());
         self.settle(&expected, is_short, now_unix_s, round);
         if let Some(reading) = reading

@@ -1,6 +1,7 @@
 //! Observe and persist: what programs use that nobody has learned yet, within a share of the processor.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,7 +14,9 @@ use prepage_core::profile::role::is_private;
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{Layer, public};
+use prepage_sys::apart::run_apart;
 use prepage_trace::{FaultEvents, Probe, Stream};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::allowance::Allowance;
@@ -41,9 +44,13 @@ pub struct Learner {
     /// The processor time that may still be spent.
     allowance: Mutex<Allowance>,
     spent_ns: AtomicU64,
+    /// What observations took of it, which are not of this process ([`run_apart`]).
+    observed_ns: AtomicU64,
     observed: Mutex<Observed>,
     /// Readable, by who ends the service, once all observations are to end.
     stop: OwnedFd,
+    /// Readable once this process has ended: observations outlive it where it is killed.
+    service: OwnedFd,
     /// While it is open the kernel is ready for perf events: opening others takes no time.
     ready: Mutex<Option<Stream>>,
 }
@@ -87,11 +94,25 @@ impl Observed {
 
 impl Learner {
     /// One that ends its observations when `stop` is readable.
-    pub fn new(library: Arc<Library>, counters: Arc<Counters>, stop: OwnedFd) -> Self {
+    ///
+    /// # Errors
+    /// Those of pidfd_open(2).
+    pub fn new(library: Arc<Library>, counters: Arc<Counters>, stop: OwnedFd) -> io::Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, |number| number.get() as u64);
         let allowance = Mutex::new(Allowance::new(processors, Duration::ZERO));
-        let (began, spent_ns, observed) = (Instant::now(), AtomicU64::new(0), Mutex::default());
-        Self { library, counters, began, allowance, spent_ns, observed, stop, ready: Mutex::new(None) }
+        let service = pidfd_open(getpid(), PidfdFlags::empty())?;
+        Ok(Self {
+            library,
+            counters,
+            began: Instant::now(),
+            allowance,
+            spent_ns: AtomicU64::new(0),
+            observed_ns: AtomicU64::new(0),
+            observed: Mutex::default(),
+            stop,
+            service,
+            ready: Mutex::new(None),
+        })
     }
 
     /// Gets the kernel ready for observations. Takes some milliseconds.
@@ -144,6 +165,11 @@ impl Learner {
         self.spent_ns.load(Ordering::Relaxed)
     }
 
+    /// What observations took of it, nanoseconds: the kernel counts it for other processes than this.
+    pub fn observed_ns(&self) -> u64 {
+        self.observed_ns.load(Ordering::Relaxed)
+    }
+
     /// Leave to observe a start of user `uid`, if not too many are observed.
     pub fn permit(self: &Arc<Self>, uid: u32) -> Option<Permit> {
         if !self.may_observe() {
@@ -164,23 +190,31 @@ impl Permit {
     /// Observes a start to its end, and writes what it showed into the machine's layer; what is one user's own, with that user's
     /// rights into the user's.
     pub fn learn(&self, process: &Process, watch: &Watch) {
-        let before_ns = processor_ns();
-        self.observe(process, watch);
-        // What else this process did meanwhile counts too: rather too much than too little.
-        self.learner.spend(processor_ns() - before_ns);
+        // Programs stand still for a moment when they are observed. Whoever stops or kills the service then leaves them so.
+        let observe = || {
+            let _ = rustix::thread::set_name(c"observe");
+            self.observe(process, watch);
+            processor_ns()
+        };
+        let Ok(spent_ns) = run_apart(observe) else { return self.learner.counters.not_kept.count() };
+        self.learner.observed_ns.fetch_add(spent_ns, Ordering::Relaxed);
+        self.learner.spend(spent_ns);
     }
 
     fn observe(&self, process: &Process, watch: &Watch) {
         let learner = &*self.learner;
         let pid = process.context.pid;
-        let (Ok(until), Ok(stop)) = (Until::ended_or(pid, WINDOW), learner.stop.as_fd().try_clone_to_owned())
-        else {
+        let (Ok(until), Ok(stop), Ok(service)) = (
+            Until::ended_or(pid, WINDOW),
+            learner.stop.as_fd().try_clone_to_owned(),
+            learner.service.as_fd().try_clone_to_owned(),
+        ) else {
             return;
         };
         let mut opens = StartOpens::follow(pid, watch, process.rights.clone());
         let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
         let Ok(observer) = Observer::attach(pid, &options) else { return };
-        let mut observation = observer.follow_with(&until.or_readable(stop), &mut opens);
+        let mut observation = observer.follow_with(&until.or_readable(stop).or_readable(service), &mut opens);
         let is_for_all = is_for_all(process);
         if is_for_all {
             keep_what_is_of_root(&mut observation, process);
@@ -194,8 +228,7 @@ impl Permit {
             learner.library.update(key, |stores| persist(stores, key, Layer::Machine, &shown))
         } else {
             learner.counters.private.count();
-            let rights = &process.rights;
-            learner.library.update_of_user(rights, |stores| persist(stores, key, Layer::User, &shown))
+            learner.library.update_of_user(process, |stores| persist(stores, key, Layer::User, &shown))
         };
         match written {
             Ok(()) => learner.counters.learned.count(),

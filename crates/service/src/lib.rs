@@ -20,7 +20,7 @@
 //! | [`options`]   | how it is to run                                                         |
 //! | [`confined`]  | what it gives up before it begins                                        |
 //! | [`watch`]     | the file systems whose execs are seen                                    |
-//! | [`lull`]      | how long it looks away from starts that need nothing                     |
+//! | [`hot`]       | programs executed all the time, which the kernel passes over             |
 //! | [`pace`]      | how often the mounts are looked at                                       |
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
 //! | [`files`]     | what is known of an executed file without a look at its process          |
@@ -33,6 +33,7 @@
 //! | [`gains`]     | what fetching gains: starts that are followed, and some of them held out |
 //! | [`learner`]   | observe and persist, within a share of the processor                     |
 //! | [`allowance`] | that share                                                               |
+//! | [`accounts`]  | whose accounts were removed                                              |
 //! | [`tree`]      | whose start a process belongs to                                         |
 //! | [`names`]     | metadata kept in memory                                                  |
 //! | [`idle`]      | what is brought in while nothing else happens                            |
@@ -41,6 +42,7 @@
 //! | [`reading`]   | what the machine does                                                    |
 //! | [`brought`]   | the pages brought in for one program                                     |
 //! | [`courtesy`], [`device_use`] | when that has to wait, for others use the device          |
+//! | [`askers`]    | who asks file systems that may never answer                              |
 //! | [`round`]     | what of that hangs, and is left out                                      |
 //! | [`searches`]  | where users look for programs                                            |
 //! | [`period`], [`subject`] | a boot or a session: replayed, and learned until the machine is quiet |
@@ -63,7 +65,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod accounts;
 pub mod allowance;
+pub mod askers;
 pub mod awaited;
 pub mod blocks;
 pub mod brought;
@@ -78,6 +82,7 @@ pub mod fair_crew;
 pub mod fetches;
 pub mod files;
 pub mod gains;
+pub mod hot;
 pub mod idle;
 pub mod image;
 pub mod known;
@@ -85,7 +90,6 @@ pub mod last_starts;
 pub mod learner;
 pub mod library;
 pub mod log;
-pub mod lull;
 pub mod names;
 pub mod notify;
 pub mod opened;

@@ -18,7 +18,9 @@ use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores}
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::rights::Rights;
 
+use crate::askers::{Askers, Unanswered};
 use crate::known::Known;
+use crate::process::Process;
 use crate::subject::is_of_subject;
 
 /// What all profiles in memory may take, about.
@@ -45,7 +47,7 @@ struct Shelf {
     /// Whether there are more in the store.
     is_cut: bool,
     /// The directory's identity and time of change, by which another is told.
-    version: Option<(u64, u64, i64, i64)>,
+    version: Option<Version>,
     looked: Option<Instant>,
     config: Config,
 }
@@ -82,13 +84,39 @@ impl Shelf {
         self.by_key.insert((known.key.program.clone(), known.key.role.clone()), known);
     }
 
+    /// The same with `known` in place of what there was of its key, as far as it fits: it was written when the directory was changed from
+    /// version `before` to `after`.
+    fn with(&self, known: Known, bytes_max: u64, before: Option<Version>, after: Option<Version>) -> Self {
+        let mut shelf = self.clone();
+        let key = known.key.clone();
+        let replaced = shelf.find(&key).map_or(0, |known| known.bytes);
+        let bytes = shelf.bytes - replaced + known.bytes;
+        if bytes > bytes_max {
+            shelf.is_cut = true;
+            shelf.by_program.entry(key.program.clone()).or_default().retain(|known| known.key != key);
+            shelf.by_key.remove(&(key.program, key.role));
+            shelf.bytes -= replaced;
+        } else {
+            shelf.bytes = bytes;
+            shelf.put(known);
+        }
+        // What others changed meanwhile is still to be read.
+        if shelf.version == before {
+            shelf.version = after;
+        }
+        shelf
+    }
+
     fn find(&self, key: &ProgramKey) -> Option<Arc<Known>> {
         self.by_key.get(&(key.program.clone(), key.role.clone())).cloned()
     }
 }
 
+/// Device, inode and time of change of a directory.
+type Version = (u64, u64, i64, i64);
+
 /// What changes when a profile in the layer's directory is replaced.
-fn version(stores: &Stores, layer: Layer) -> Option<(u64, u64, i64, i64)> {
+fn version(stores: &Stores, layer: Layer) -> Option<Version> {
     let metadata = std::fs::metadata(stores.directory(layer).ok()?).ok()?;
     Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
 }
@@ -164,25 +192,9 @@ impl Library {
         let Ok(Some(profile)) = path.and_then(|path| stores.at_path(Layer::Machine, &path)) else {
             return Ok(());
         };
-        let known = Known::new(&profile, Rights::of_everybody());
+        let (known, after) = (Known::new(&profile, Rights::of_everybody()), version(&stores, Layer::Machine));
         let mut state = self.lock();
-        let mut shelf = (*state.machine).clone();
-        let replaced = shelf.find(key).map_or(0, |known| known.bytes);
-        let bytes = shelf.bytes - replaced + known.bytes;
-        if bytes > BYTES_MAX {
-            shelf.is_cut = true;
-            shelf.by_key.remove(&(key.program.clone(), key.role.clone()));
-            shelf.by_program.entry(key.program.clone()).or_default().retain(|known| known.key != *key);
-            shelf.bytes -= replaced;
-        } else {
-            shelf.bytes = bytes;
-            shelf.put(known);
-        }
-        // What others changed meanwhile is still to be read.
-        if shelf.version == before {
-            shelf.version = version(&stores, Layer::Machine);
-        }
-        state.machine = Arc::new(shelf);
+        state.machine = Arc::new(state.machine.with(known, BYTES_MAX, before, after));
         Ok(())
     }
 
@@ -217,42 +229,70 @@ impl Library {
         wants(&state.machine.config) && state.users.get(&uid).is_none_or(|own| wants(&own.config))
     }
 
-    /// Has `write` change a user's own profiles, with the rights of the user and no others.
+    /// Has `write` change the own profiles of the user for whom `process` runs, with the rights of the user and no others.
     ///
     /// # Errors
     /// As `write`; Nowhere where the user has no place for them.
     pub fn update_of_user(
         &self,
-        rights: &Rights,
+        process: &Process,
         write: impl FnOnce(&Stores) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let (stores, home) = stores_of_user(rights.uid, self.layers.clone()).ok_or(StoreError::Nowhere)?;
+        let rights = &process.rights;
+        let (stores, home) = self.stores_for(process).ok_or(StoreError::Nowhere)?;
+        let _asking = Askers::of_machine().ask(&home).map_err(|_| StoreError::Nowhere)?;
         let config = self.lock().machine.config.clone();
-        let written = {
-            let _assumed = rights.assume().map_err(|_| StoreError::Nowhere)?;
-            write(&stores.keeping(of_user(config, &home).store_bytes_max))
-        };
-        // They are looked at again in the next start.
+        let assumed = rights.assume().map_err(|_| StoreError::Nowhere)?;
+        let stores = stores.keeping(of_user(config, &home).store_bytes_max);
+        let before = version(&stores, Layer::User);
+        write(&stores)?;
+        let path = stores.path_of(&process.context.key, Layer::User);
+        let written = path.and_then(|path| stores.at_path(Layer::User, &path));
+        let after = version(&stores, Layer::User);
+        let known = written.ok().flatten().map(|profile| Known::new(&profile, rights.clone()));
+        drop(assumed);
+        // That one alone is new: others need not be read again.
         let mut state = self.lock();
         if let Some(shelf) = state.users.get(&rights.uid) {
-            let shelf = Shelf { looked: None, ..(**shelf).clone() };
+            let shelf = match known {
+                Some(known) => shelf.with(known, OF_A_USER_BYTES_MAX, before, after),
+                None => Shelf { looked: None, ..(**shelf).clone() },
+            };
             state.users.insert(rights.uid, Arc::new(shelf));
         }
-        written
+        Ok(())
     }
 
-    /// What a user's own profiles and configuration say for a start; `None` where there is nothing. Everything of the user's is
-    /// looked up and read with `rights`.
-    fn of_user(&self, rights: &Rights) -> Option<Arc<Shelf>> {
+    /// Where the own profiles of the user for whom `process` runs lie, and the user's home. Of a user who is not in /etc/passwd the process
+    /// says where that is: whoever is asked else may be a server that does not answer.
+    fn stores_for(&self, process: &Process) -> Option<(Stores, PathBuf)> {
+        let rights = &process.rights;
+        let home = home(rights.uid).map(|(home, _)| home).or_else(|| {
+            let told = process.home.clone()?;
+            let _asking = Askers::of_machine().ask(&told).ok()?;
+            let _assumed = rights.assume().ok()?;
+            std::fs::metadata(&told).is_ok_and(|home| home.uid() == rights.uid).then_some(told)
+        })?;
+        stores_at(rights.uid, self.layers.clone(), home)
+    }
+
+    /// What the own profiles and configuration of the user for whom `process` runs say for a start; `None` where there is nothing. Everything of
+    /// the user's is looked up and read with the rights of the process.
+    ///
+    /// # Errors
+    /// Where the file system of the user's home does not answer.
+    fn of_user(&self, process: &Process) -> Result<Option<Arc<Shelf>>, Unanswered> {
+        let rights = &process.rights;
         let held = self.lock().users.get(&rights.uid).cloned();
         if let Some(shelf) = &held
             && shelf.looked.is_some_and(|looked| looked.elapsed() < USER_AGE_MAX)
         {
-            return held;
+            return Ok(held);
         }
-        let (stores, home) = stores_of_user(rights.uid, self.layers.clone())?;
+        let Some((stores, home)) = self.stores_for(process) else { return Ok(None) };
         let shelf = {
-            let _assumed = rights.assume().ok()?;
+            let _asking = Askers::of_machine().ask(&home)?;
+            let Ok(_assumed) = rights.assume() else { return Ok(None) };
             let is_same = held.as_ref().is_some_and(|held| held.version == version(&stores, Layer::User));
             let mut shelf = match held {
                 Some(held) if is_same => Shelf { looked: Some(Instant::now()), ..(*held).clone() },
@@ -267,17 +307,18 @@ impl Library {
             oldest.map(|uid| state.users.remove(&uid));
         }
         state.users.insert(rights.uid, shelf.clone());
-        Some(shelf)
+        Ok(Some(shelf))
     }
 
-    /// The profile for a start of `key` as process `pid` by a user with `rights`: the user's own, else the machine's. `Err` where
-    /// the user wants nothing done.
+    /// The profile for a start: the user's own, else the machine's. `Err` where the user wants nothing done.
     ///
     /// # Errors
     /// [`Unwanted`].
-    pub fn find(&self, pid: u32, key: &ProgramKey, rights: &Rights) -> Result<Option<Arc<Known>>, Unwanted> {
+    pub fn find(&self, process: &Process) -> Result<Option<Arc<Known>>, Unwanted> {
+        let (pid, key) = (process.context.pid, &process.context.key);
         let name = key.role.split(' ').next().unwrap_or_default();
-        if let Some(own) = self.of_user(rights) {
+        // What the user wants cannot be read then.
+        if let Some(own) = self.of_user(process).map_err(|Unanswered| Unwanted)? {
             let config = &own.config;
             if !config.wants(name.as_ref(), Path::new(&key.program)) || !config.wants_groups_of(pid) {
                 return Err(Unwanted);
@@ -390,7 +431,10 @@ pub struct Unwanted;
 
 /// Where a user's own profiles lie, and the user's home. `layers` are directories to use in place of the usual ones.
 pub(crate) fn stores_of_user(uid: u32, layers: Option<Vec<PathBuf>>) -> Option<(Stores, PathBuf)> {
-    let (home, _) = home(uid)?;
+    stores_at(uid, layers, home(uid)?.0)
+}
+
+fn stores_at(uid: u32, layers: Option<Vec<PathBuf>>, home: PathBuf) -> Option<(Stores, PathBuf)> {
     // Of all users' environments this process knows its own.
     let own = StartContextPaths::of_environment().store;
     let store = own.filter(|_| uid == rustix::process::geteuid().as_raw());
@@ -426,6 +470,32 @@ mod tests {
             assert!(library.is_known(&file));
         }
         assert!(library.lock().handles.len() <= HANDLES_MAX);
+    }
+
+    #[test]
+    fn what_is_written_takes_its_place_and_what_others_have_written_is_still_to_be_read() {
+        let known = |role: &str, name_bytes: usize| {
+            let lookup = prepage_core::profile::Lookup {
+                path: "x".repeat(name_bytes),
+                list: false,
+                counts: Default::default(),
+            };
+            let profile = Profile { role: role.into(), lookups: vec![lookup; 8], ..Profile::default() };
+            Known::new(&profile, Rights::of_everybody())
+        };
+        let key = |role: &str| ProgramKey { program: String::new(), role: role.into() };
+        let [before, after, other] = [1, 2, 3].map(|version| Some((0, 0, version, 0)));
+        let shelf = Shelf { version: before, ..Shelf::default() };
+        let shelf = shelf.with(known("a", 10), 10_000, before, after);
+        assert!(shelf.version == after && shelf.find(&key("a")).is_some() && !shelf.is_cut);
+        let bytes = shelf.bytes;
+        let shelf = shelf.with(known("a", 10), 10_000, before, other);
+        assert_eq!((shelf.bytes, shelf.version), (bytes, after), "somebody else wrote between");
+        let shelf =
+            shelf.with(known("b", 10), 10_000, after, other).with(known("a", 10_000), 10_000, other, other);
+        assert!(shelf.is_cut && shelf.find(&key("a")).is_none() && shelf.find(&key("b")).is_some());
+        assert_eq!(shelf.by_program[""].len(), 1);
+        assert_eq!(shelf.bytes, bytes);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_prefetch::engine::Engine;
 use prepage_sys::file_handle::FileHandle;
+use prepage_sys::proc_file;
 use prepage_sys::rights::Rights;
 
 use crate::counters::Counters;
@@ -26,6 +27,8 @@ const BYTES_MAX: u64 = 16 << 20;
 const NAME_BYTES: u64 = 1300;
 /// However quiet it is, after this long names are looked up again.
 const ROUND_EVERY: Duration = Duration::from_secs(600);
+/// How often the kernel is asked whether it has forgotten them: its answer is long.
+const ASKED_EVERY: Duration = Duration::from_secs(10);
 
 /// The names of known programs.
 ///
@@ -37,8 +40,30 @@ pub struct Names {
     crew: Crew,
     rounds: Mutex<Rounds>,
     is_wanted: AtomicBool,
-    /// When the last round began, and how often names had been forgotten by then.
-    last: Mutex<(Option<Instant>, Option<u64>)>,
+    last: Mutex<Last>,
+}
+
+/// Protected by `Names::last`.
+#[derive(Debug, Default)]
+struct Last {
+    /// When the last round began.
+    began: Option<Instant>,
+    /// When the kernel was asked last how often names had been forgotten, and what it said.
+    asked: Option<Instant>,
+    forgotten: Option<u64>,
+}
+
+impl Last {
+    /// Whether nobody has looked names up for a long time, or since they were forgotten.
+    fn is_long_ago(&mut self) -> bool {
+        let is_old = |since: Option<Instant>, most| since.is_none_or(|since| since.elapsed() > most);
+        if !is_old(self.asked, ASKED_EVERY) {
+            return false;
+        }
+        self.asked = Some(Instant::now());
+        let before = std::mem::replace(&mut self.forgotten, forgotten());
+        is_old(self.began, ROUND_EVERY) || self.forgotten != before
+    }
 }
 
 impl Names {
@@ -63,12 +88,11 @@ impl Names {
             self.want();
         }
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let forgotten = forgotten();
-        let is_due = last.0.is_none_or(|last| last.elapsed() > ROUND_EVERY) || last.1 != forgotten;
+        let is_due = last.is_long_ago();
         if !self.is_wanted.swap(false, Ordering::Relaxed) && !is_due {
             return;
         }
-        *last = (Some(Instant::now()), forgotten);
+        last.began = Some(Instant::now());
         let (library, counters) = (self.library.clone(), self.counters.clone());
         let mut all = library.all();
         // Users' own are bounded; what names the machine's profiles hold, root has said.
@@ -118,7 +142,7 @@ fn look_up_all(library: &Library, all: &[Arc<Known>], round: &Round) {
 
 /// How often the kernel was told to forget names, or had to for want of memory. `None` where it does not count.
 fn forgotten() -> Option<u64> {
-    let vmstat = std::fs::read_to_string("/proc/vmstat").ok()?;
+    let vmstat = proc_file::read_text("/proc/vmstat").ok()?;
     let line = vmstat.lines().find_map(|line| line.strip_prefix("drop_slab "))?;
     line.trim().parse().ok()
 }

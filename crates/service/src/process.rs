@@ -1,8 +1,8 @@
 //! A process that has executed a program, as /proc tells it: only what is the kernel's own, in bounded pieces.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,19 @@ use prepage_profiles::ProgramKey;
 use prepage_profiles::key::readable;
 use prepage_profiles::program::is_stand_in;
 use prepage_sys::file_handle::FileHandle;
+use prepage_sys::proc_file;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_sys::user_namespace::maker_of;
 use prepage_trace::now_ns;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::askers::Askers;
+
 /// Of longer command lines the beginning is read. A role holds 400 bytes.
-const ARGUMENTS_BYTES_MAX: u64 = 64 << 10;
+const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
 /// Of larger environments the beginning is read.
-const ENVIRONMENT_BYTES_MAX: u64 = 128 << 10;
+const ENVIRONMENT_BYTES_MAX: usize = 128 << 10;
 /// A longer PATH is not kept.
 const SEARCH_BYTES_MAX: usize = 4096;
 /// So many parents are asked for: a build's compilers are some levels below it.
@@ -43,6 +46,8 @@ pub struct Process {
     pub places: Vec<PathBuf>,
     /// Directories in which whoever started it looks for programs.
     pub search: Vec<PathBuf>,
+    /// The home directory that its environment names: its user's, or whatever the user says.
+    pub home: Option<PathBuf>,
     /// The login that it belongs to, where it belongs to one (audit's session).
     pub session: Option<u32>,
     /// Its parent, the parent's parent and so on.
@@ -62,6 +67,8 @@ pub enum LeftAlone {
     Prepage,
     /// It only runs another program, which will be seen.
     Wrapper,
+    /// A file system that its role names does not answer.
+    Unanswered,
 }
 
 impl Process {
@@ -112,16 +119,22 @@ impl Process {
             return Err(LeftAlone::Wrapper);
         }
         let rights = Rights::of_process(pid).map_err(gone)?;
-        let starter = starter_of(pid).ok_or(LeftAlone::Gone)?;
-        let places = std::cell::RefCell::new(Vec::new());
+        let starter = starter(pid, || Some(rights.uid)).ok_or(LeftAlone::Gone)?;
+        let (places, is_unanswered) = (std::cell::RefCell::new(Vec::new()), std::cell::Cell::new(false));
         let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
         let place = |name: &str| {
-            let _assumed = rights.assume().ok()?;
-            let path = directory.join(name).canonicalize().ok()?;
+            let path = directory.join(name);
+            let asking = Askers::of_machine().ask(&path);
+            is_unanswered.set(is_unanswered.get() || asking.is_err());
+            let (_asking, _assumed) = (asking.ok()?, rights.assume().ok()?);
+            let path = path.canonicalize().ok()?;
             places.borrow_mut().push(path.clone());
             path.to_str().map(str::to_owned)
         };
         let role = role(&words, &place);
+        if is_unanswered.get() {
+            return Err(LeftAlone::Unanswered);
+        }
         let key = ProgramKey { program: program.to_string_lossy().into_owned(), role };
         let executable = Some(program);
         let context = StartContext { pid, uid: rights.uid, argv, executable, key, began_ns: now_ns() };
@@ -131,6 +144,7 @@ impl Process {
             starter,
             places: places.into_inner(),
             search: search(&environment),
+            home: home(&environment),
             session: session(pid),
             parents: parents(pid).collect(),
         })
@@ -161,6 +175,11 @@ fn search(environment: &[OsString]) -> Vec<PathBuf> {
     directories.filter(|directory| directory.is_absolute()).collect()
 }
 
+fn home(environment: &[OsString]) -> Option<PathBuf> {
+    let home = variable(environment, b"HOME=").filter(|home| home.len() <= SEARCH_BYTES_MAX);
+    home.map(PathBuf::from).filter(|home| home.is_absolute())
+}
+
 fn environment(pid: u32) -> io::Result<Vec<OsString>> {
     strings(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES_MAX)
 }
@@ -171,9 +190,8 @@ fn variable<'a>(environment: &'a [OsString], name: &[u8]) -> Option<&'a OsStr> {
 }
 
 /// Strings that each end in a zero byte, of the first `bytes_max` bytes of a file.
-fn strings(path: &str, bytes_max: u64) -> io::Result<Vec<OsString>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
+fn strings(path: &str, bytes_max: usize) -> io::Result<Vec<OsString>> {
+    let mut bytes = proc_file::read_first(path, bytes_max)?;
     // What was cut is not whole.
     let end = bytes.iter().rposition(|&byte| byte == 0).unwrap_or(0);
     bytes.truncate(end);
@@ -191,11 +209,16 @@ pub fn user_of(pid: u32) -> Option<u32> {
 /// On whose account process `pid` runs: of the user whose files it opens, or who has made the user namespace that it is in, where that user has
 /// ids without number. The kernel shows the directory of a process whose program its user may not read as root's.
 pub fn starter_of(pid: u32) -> Option<u32> {
+    starter(pid, || Rights::of_process(pid).ok().map(|rights| rights.uid))
+}
+
+/// The same where `own` says as whom the process opens files.
+fn starter(pid: u32, own: impl FnOnce() -> Option<u32>) -> Option<u32> {
     if let Ok(Some(maker)) = maker_of(pid) {
         return Some(maker);
     }
     match user_of(pid)? {
-        0 => Rights::of_process(pid).ok().map(|rights| rights.uid),
+        0 => own(),
         uid => Some(uid),
     }
 }
@@ -224,7 +247,7 @@ fn image(pid: u32) -> io::Result<(u64, u64)> {
 }
 
 fn session(pid: u32) -> Option<u32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/sessionid")).ok()?;
+    let text = proc_file::read_text(format!("/proc/{pid}/sessionid")).ok()?;
     text.trim().parse().ok().filter(|session| *session != u32::MAX)
 }
 
@@ -236,6 +259,7 @@ pub fn parents(pid: u32) -> impl Iterator<Item = u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::process::{Child, Command, Stdio};
 
     use super::*;
@@ -315,6 +339,6 @@ mod tests {
         let process = Process::of(child.0.id(), None).unwrap();
         assert!(process.context.key.role.len() <= 400);
         let read: usize = process.context.argv.iter().map(|one| one.len() + 1).sum();
-        assert!(read as u64 <= ARGUMENTS_BYTES_MAX, "{read}");
+        assert!(read <= ARGUMENTS_BYTES_MAX, "{read}");
     }
 }

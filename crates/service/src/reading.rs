@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use prepage_core::idle::Reading;
+use prepage_sys::proc_file;
 
 /// Looks at the machine now and then.
 #[derive(Debug, Default)]
@@ -40,7 +41,7 @@ impl Sampler {
 
 impl Sample {
     fn now() -> Self {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let read = |path| proc_file::read_text(path).unwrap_or_default();
         Self {
             at: Instant::now(),
             disks_ms: disks_ms(&read("/proc/diskstats")),

@@ -2,10 +2,13 @@
 //! left out afterwards.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use prepage_sys::mounts::mount_of;
+
+use crate::askers::{Asker, Askers};
 
 /// Opening a file, or reading a few of its pages, takes no device this long.
 const HANGS_AFTER: Duration = Duration::from_secs(20);
@@ -23,17 +26,9 @@ const HANGS_MAX: usize = 64;
 pub struct Round {
     /// What lies below is not asked for.
     left_out: Vec<PathBuf>,
-    /// Lock order: none, there is one lock, never held over a system call.
-    at: Mutex<At>,
-}
-
-/// Protected by `Round::at`.
-#[derive(Clone, Debug, Default)]
-struct At {
-    uid: u32,
-    path: PathBuf,
-    /// Since when a file system has been asked and has not answered; `None` while nothing is asked.
-    since: Option<Instant>,
+    /// For whom it is done.
+    uid: AtomicU32,
+    asker: Arc<Asker>,
 }
 
 /// Somebody looks at a file, until this is dropped.
@@ -43,28 +38,27 @@ pub struct Looking<'a>(&'a Round);
 impl Round {
     /// What follows is done for user `uid`.
     pub fn is_for(&self, uid: u32) {
-        lock(&self.at).uid = uid;
+        self.uid.store(uid, Ordering::Relaxed);
     }
 
-    /// The file at `path` is opened or looked up now. `None` where it is to be left out.
+    /// The file at `path` is opened or looked up now. `None` where it is to be left out: also while somebody else waits for its file system.
     pub fn look_at(&self, path: impl AsRef<Path>) -> Option<Looking<'_>> {
         let path = path.as_ref();
         if self.left_out.iter().any(|place| path.starts_with(place)) {
             return None;
         }
-        let mut at = lock(&self.at);
-        (at.path, at.since) = (path.to_owned(), Some(Instant::now()));
+        Askers::of_machine().ask_as(&self.asker, path).ok()?;
         Some(Looking(self))
     }
 
     /// Nothing is asked of the file until [`goes_on`](Self::goes_on).
     pub fn rests(&self) {
-        lock(&self.at).since = None;
+        self.asker.has_answer();
     }
 
     /// The next read of the file begins now.
     pub fn goes_on(&self) {
-        lock(&self.at).since = Some(Instant::now());
+        self.asker.asks_again();
     }
 }
 
@@ -119,10 +113,11 @@ impl Rounds {
             .retain(|hang| hang.is_waited_for() || now.saturating_duration_since(hang.since) < LEFT_OUT);
         let mut hangs = false;
         if let Some(round) = self.now.upgrade() {
-            let At { uid, path, since } = lock(&round.at).clone();
-            if since.is_none_or(|since| now.saturating_duration_since(since) <= HANGS_AFTER) {
+            let hangs_for = |since| now.saturating_duration_since(since) > HANGS_AFTER;
+            let Some((path, _)) = round.asker.waits().filter(|(_, since)| hangs_for(*since)) else {
                 return Next::Wait;
-            }
+            };
+            let uid = round.uid.load(Ordering::Relaxed);
             (hangs, self.now) = (true, Weak::new());
             if self.hangs.len() >= HANGS_MAX {
                 self.hangs.remove(0);
@@ -133,7 +128,7 @@ impl Rounds {
             return Next::Wait;
         }
         let left_out = self.hangs.iter().map(|hang| hang.below.clone()).collect();
-        let round = Arc::new(Round { left_out, at: Mutex::default() });
+        let round = Arc::new(Round { left_out, ..Round::default() });
         self.now = Arc::downgrade(&round);
         Next::Begin { round, hangs }
     }
@@ -153,10 +148,6 @@ impl Rounds {
 fn place_of(path: &Path) -> PathBuf {
     let mount = mount_of(path).map(|mount| mount.point).filter(|point| point != Path::new("/"));
     mount.unwrap_or_else(|| path.parent().unwrap_or(path).to_owned())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

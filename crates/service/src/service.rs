@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prepage_prefetch::clock::unix_s;
@@ -20,20 +20,21 @@ use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::accounts::Accounts;
 use crate::awaited::{Awaited, Begun};
 use crate::confined::Confined;
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::fair_crew::FairCrew;
 use crate::fetches::{Done, Fetches};
-use crate::files::Files;
+use crate::files::{Files, Often};
 use crate::gains::{FOLLOWED_MAX, Followed, Gains};
+use crate::hot::Hot;
 use crate::idle::Idle;
 use crate::known::Known;
 use crate::last_starts::LastStarts;
 use crate::learner::Learner;
 use crate::library::Library;
-use crate::lull::Lull;
 use crate::names::Names;
 use crate::notify;
 use crate::options::{Options, ServiceError};
@@ -52,6 +53,8 @@ const HANG_UP: i32 = 1;
 
 /// How often is looked at what nobody tells of.
 const TICK: Duration = Duration::from_secs(1);
+/// So many of these looks later it is looked again which files load programs: an upgrade replaces them.
+const LOADERS_EVERY: u64 = 30;
 /// Execs are looked at for this long at a time. Where more come than can be looked at, there is other work as well.
 const LOOK_MAX: Duration = Duration::from_millis(5);
 /// Threads that look at starts; two of them may observe, and some follow starts.
@@ -68,6 +71,8 @@ const RESCANNED_MAX: usize = 512;
 const LAUNCHES: &str = "launches";
 /// Where lies what fetching gains.
 const GAINS: &str = "gains";
+/// Where this machine's accounts are.
+const PASSWD: &str = "/etc/passwd";
 
 /// The service.
 #[derive(Debug)]
@@ -83,6 +88,8 @@ pub struct Service {
     below: Option<PathBuf>,
     /// What is done now and then: no start takes its thread.
     upkeep: Crew,
+    /// Used by one thread at a time.
+    accounts: Mutex<Accounts>,
     fetches: Fetches,
     names: Names,
     pub(crate) idle: Option<Arc<Idle>>,
@@ -91,6 +98,8 @@ pub struct Service {
     looks: Arc<FairCrew>,
     /// Whether what is looked at now and then is being looked at.
     is_looking: AtomicBool,
+    /// Looks so far.
+    ticks: AtomicU64,
     pub(crate) last_starts: LastStarts,
     files: Files,
 }
@@ -112,6 +121,7 @@ impl Service {
         let [log, gains] =
             [LAUNCHES, GAINS].map(|name| stores.directory(Layer::Machine).map(|one| one.join(name)));
         let (log, gains) = (log?, gains?);
+        let accounts = Accounts::read(stores.directory(Layer::Machine)?.to_owned());
         if options.idle_after.is_none() {
             remove_all(&log);
         }
@@ -122,7 +132,7 @@ impl Service {
         let service = Arc::new(Self {
             confined,
             watch: Watch::new().map_err(ServiceError::Watch)?,
-            learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop)),
+            learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop)?),
             names: Names::new(library.clone(), counters.clone()),
             idle: options.idle_after.map(idle),
             fetches: Fetches::new(counters.clone()),
@@ -133,9 +143,11 @@ impl Service {
             learns: options.learn,
             below: options.below.clone(),
             upkeep: Crew::new("upkeep", 1, UPKEEP_WAITING_MAX),
+            accounts: Mutex::new(accounts),
             tree: Tree::default(),
             looks: Arc::new(FairCrew::new("launch", LAUNCHERS)),
             is_looking: AtomicBool::new(false),
+            ticks: AtomicU64::new(0),
             last_starts: LastStarts::default(),
             files: Files::default(),
         });
@@ -166,7 +178,7 @@ impl Service {
         let mut awaited = Awaited::default();
         let watchdog = notify::watchdog().unwrap_or(TICK).min(TICK);
         let (mut ticked, mut drained) = (Instant::now(), boot_ticks());
-        let (mut mounts, mut lull) = (Pace::new(ticked), Lull::new(ticked));
+        let (mut mounts, mut hot) = (Pace::new(ticked), Hot::new(ticked));
         // Until loaders are known, each looks like a program that is to be looked at.
         self.tick();
         loop {
@@ -185,13 +197,16 @@ impl Service {
             if has_execs {
                 // Anything that is executed from now on is in the queue.
                 let now = boot_ticks();
-                let (mut lost, mut is_needed, mut count) = (false, false, 0);
+                let (mut lost, mut hot_ones) = (false, Vec::new());
                 let (mut has_more, until) = (true, Instant::now() + LOOK_MAX);
                 while has_more && Instant::now() < until {
                     has_more = self.watch.read(&mut |seen| match seen {
                         Seen::Exec { pid, file } => {
-                            count += 1;
-                            is_needed |= self.see(pid, file, &mut awaited);
+                            if let Some(is_loader) = self.see(pid, &file, &mut awaited)
+                                && hot.see(&file, is_loader)
+                            {
+                                hot_ones.push(file);
+                            }
                         }
                         Seen::Lost => lost = true,
                     })?;
@@ -205,11 +220,10 @@ impl Service {
                 if lost || !has_more {
                     drained = now;
                 }
-                // Those that are awaited are looked at by the clock.
-                let is_needed = is_needed || has_more || awaited.pause().is_some();
-                let lull = lull.after(Instant::now(), count, is_needed);
-                if !lull.is_zero() {
-                    std::thread::sleep(lull);
+                if !hot_ones.is_empty() {
+                    let service = self.clone();
+                    let pass_over = move || service.watch.pass_over(&hot_ones);
+                    self.upkeep.lend(Priority::Guess, Box::new(pass_over));
                 }
             }
             awaited.look(&mut |pid, file, seen_at| self.launch(pid, Some((file, seen_at))));
@@ -238,6 +252,9 @@ impl Service {
             if ticked.elapsed() >= watchdog {
                 ticked = Instant::now();
                 notify::say("WATCHDOG=1");
+                if hot.tick(ticked) {
+                    self.watch.pass_over_none()?;
+                }
                 self.tick();
             }
         }
@@ -256,12 +273,15 @@ impl Service {
             if service.library.refresh() {
                 service.names.want();
             }
-            service.files.look_for_loaders();
+            if service.ticks.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOADERS_EVERY) {
+                service.files.look_for_loaders();
+            }
             service.fetches.get_ready();
             if is_quiet {
                 service.names.tick();
             }
             service.idle.iter().for_each(|idle| idle.tick(is_quiet));
+            service.look_at_accounts();
             service.gains.write(false);
             service.is_looking.store(false, Ordering::Relaxed);
         };
@@ -270,47 +290,75 @@ impl Service {
         }
     }
 
-    /// A file was opened to be executed. Returns whether something is done for it.
-    fn see(self: &Arc<Self>, pid: u32, file: FileHandle, awaited: &mut Awaited) -> bool {
+    /// Removes what is kept of users whose accounts were removed.
+    fn look_at_accounts(&self) {
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = accounts.look(Path::new(PASSWD));
+        for uid in &gone {
+            self.idle.iter().for_each(|idle| idle.forget(*uid));
+            self.gains.forget(*uid);
+        }
+        if !gone.is_empty() {
+            self.idle.iter().for_each(|idle| idle.write());
+            self.gains.write(true);
+        }
+        // It is tried again with the next look.
+        let _ = accounts.write();
+    }
+
+    /// A file was opened to be executed. Returns whether it loads programs, where the same need not be seen for a while.
+    fn see(self: &Arc<Self>, pid: u32, file: &FileHandle, awaited: &mut Awaited) -> Option<bool> {
         self.counters.execs.count();
-        if pid == 0 || pid == std::process::id() {
-            return false;
+        if pid == 0 {
+            return None;
         }
-        if self.files.is_loader(&file) {
-            awaited.hurry(pid);
-            return false;
+        if self.files.is_loader(file) {
+            return (!awaited.hurry(pid)).then_some(true);
         }
-        let is_known = self.library.is_known(&file);
+        let is_known = self.library.is_known(file);
         if is_known {
             // One that is gone needs nothing any more.
-            let Some(uid) = user_of(pid) else { return false };
-            if self.files.is_at_rest(&file, uid) {
+            let uid = user_of(pid)?;
+            if let Some(Often(is_often)) = self.files.is_at_rest(file, uid) {
                 if self.tree.of(pid, &[]).is_none() {
                     self.tree.begin(pid, Kind::Covered, START_WINDOW);
                 }
                 self.counters.passed.count();
-                return false;
+                return is_often.then_some(false);
             }
         }
-        if !is_known && self.files.is_stranger(&file) {
+        if !is_known && self.files.is_stranger(file) {
             if !self.may_observe() {
                 self.counters.unknown.count();
-                return false;
+                return Some(false);
             }
             let parent = ProcessStat::of(pid).map_or(0, |stat| stat.parent);
             if self.tree.of(pid, &[parent]).is_some() {
                 self.counters.passed.count();
-                return false;
+                return None;
             }
         }
+        let begun = self.await_start(pid, file, is_known, awaited);
+        // One that is over before it is looked at needs nothing either.
+        (begun == Begun::Gone).then_some(false)
+    }
+
+    /// Process `pid` is about to execute the program in `file`, for which something may be to be done.
+    fn await_start(
+        self: &Arc<Self>,
+        pid: u32,
+        file: &FileHandle,
+        is_known: bool,
+        awaited: &mut Awaited,
+    ) -> Begun {
         let seen_at = Instant::now();
         let begun = awaited.begin(pid, || starter_of(pid), file.clone());
         match begun {
-            Begun::Done => self.launch(pid, Some((file, seen_at))),
+            Begun::Done => self.launch(pid, Some((file.clone(), seen_at))),
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
             Begun::Awaited if is_known && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) => {
                 if let Some(uid) = starter_of(pid) {
-                    let service = self.clone();
+                    let (service, file) = (self.clone(), file.clone());
                     self.looks
                         .lend(uid, Box::new(move |_look| service.start_early(pid, uid, &file, seen_at)));
                 }
@@ -318,7 +366,7 @@ impl Service {
             Begun::Awaited | Begun::Gone => {}
             Begun::Crowded => self.counters.crowded.count(),
         }
-        begun != Begun::Gone
+        begun
     }
 
     /// At `seen_at` process `pid`, on the account of user `starter`, was about to execute the program in `file`: with the rights that it has
@@ -418,6 +466,7 @@ impl Service {
                         self.fetches.cancel(pid, seen_at.unwrap_or(now));
                         self.counters.left_alone.count();
                     }
+                    LeftAlone::Unanswered => self.counters.hung.count(),
                     LeftAlone::Gone | LeftAlone::Wrapper => {}
                 }
                 return None;
@@ -432,7 +481,7 @@ impl Service {
         let is_wanted = part_of != Some(Kind::ByPrefix)
             && self.below.as_ref().is_none_or(|below| process.program().starts_with(below))
             && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
-        let found = if is_wanted { self.library.find(pid, key, &process.rights).ok() } else { None };
+        let found = if is_wanted { self.library.find(&process).ok() } else { None };
         // What the user wants is known from here on.
         let predicts = self.library.predicts(uid);
         if !predicts {

@@ -118,14 +118,14 @@ impl Status {
                 Done::Unknown => "unknown",
             },
         };
-        let processor_s = processor.tv_sec as f64 + processor.tv_nsec as f64 / 1e9;
+        let observed_s = service.learner.observed_ns() as f64 / 1e9;
+        let processor_s = processor.tv_sec as f64 + processor.tv_nsec as f64 / 1e9 + observed_s;
         Self {
             schema_version: SCHEMA_VERSION,
             pid: std::process::id(),
             uptime_s: service.began.elapsed().as_secs_f64(),
             processor_s,
-            // Two that learn at once each count what both take.
-            learning_processor_s: (service.learner.spent_ns() as f64 / 1e9).min(processor_s),
+            learning_processor_s: service.learner.spent_ns() as f64 / 1e9,
             resident_bytes: resident_bytes(),
             machine_profiles,
             user_profiles,

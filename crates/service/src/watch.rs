@@ -9,8 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prepage_sys::exec_watch::{ExecWatch, Seen};
+use prepage_sys::file_handle::FileHandle;
 use prepage_sys::mounts::{Mount, mounts};
+use rustix::fs::{Mode, OFlags};
 
+use crate::askers::Askers;
 use crate::crew::{Crew, Priority};
 
 /// File systems whose programs are never cold, and those that a program of some user answers for.
@@ -77,6 +80,13 @@ pub struct Watched {
     pub state: State,
 }
 
+impl Watched {
+    /// Whether it is watched, and nobody waits for a server there.
+    fn is_local(&self) -> bool {
+        self.state == State::Watched && !NETWORKS.contains(&self.kind.as_str())
+    }
+}
+
 /// The execs of the machine.
 #[derive(Debug)]
 pub struct Watch {
@@ -123,7 +133,7 @@ impl Watch {
     pub fn of_opens(&self) -> io::Result<Self> {
         let opens = ExecWatch::of_opens()?;
         let mut all = lock(&self.file_systems).clone();
-        all.retain(|_, one| one.state == State::Watched && !NETWORKS.contains(&one.kind.as_str()));
+        all.retain(|_, one| one.is_local());
         // Where most lies has short names.
         let mut by_length: Vec<_> =
             all.iter().map(|(device, one)| (one.point.as_os_str().len(), *device)).collect();
@@ -156,6 +166,37 @@ impl Watch {
         self.execs.read(see)
     }
 
+    /// Executions of `files` are not seen any more, as far as they lie on local file systems, until [`Self::pass_over_none`].
+    pub fn pass_over(&self, files: &[FileHandle]) {
+        let mut left: Vec<&FileHandle> = files.iter().collect();
+        for Watched { point, .. } in self.file_systems().into_iter().filter(Watched::is_local) {
+            if left.is_empty() {
+                return;
+            }
+            // It may be mounted within one that does not answer.
+            let Ok(_asking) = Askers::of_machine().ask(&point) else { continue };
+            let Ok(file_system) = rustix::fs::statvfs(&point).map(|statvfs| statvfs.f_fsid) else { continue };
+            let here: Vec<_> = left.extract_if(.., |file| file.file_system == file_system).collect();
+            if here.is_empty() {
+                continue;
+            }
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let Ok(mount) = rustix::fs::open(&point, flags, Mode::empty()) else { continue };
+            for file in here {
+                // One that is gone is not executed any more.
+                let _ = file.open(mount.as_fd()).and_then(|file| self.execs.pass_over(file.as_fd()));
+            }
+        }
+    }
+
+    /// Executions of all files are seen.
+    ///
+    /// # Errors
+    /// None are known.
+    pub fn pass_over_none(&self) -> io::Result<()> {
+        self.execs.pass_over_none()
+    }
+
     /// Watches what was mounted since the last call. Asking may hang where a server does not answer, and is done elsewhere.
     ///
     /// # Errors
@@ -163,6 +204,7 @@ impl Watch {
     pub fn look_at_mounts(&self) -> io::Result<()> {
         let mut by_device: HashMap<u64, Mount> = HashMap::new();
         let mounts = mounts()?;
+        Askers::of_machine().know(&mounts);
         let now: HashSet<(u64, u64)> = mounts.iter().map(|mount| (mount.device, mount.id)).collect();
         for mount in mounts {
             // Of several places any will do.
@@ -184,7 +226,9 @@ impl Watch {
             let is_asked = self.crew.lend(
                 Priority::Start,
                 Box::new(move || {
-                    let state = match execs.add(&point) {
+                    let asking = Askers::of_machine().ask(&point);
+                    let added = asking.map_err(|_| io::ErrorKind::TimedOut.into());
+                    let state = match added.and_then(|_asking| execs.add(&point)) {
                         Ok(()) => State::Watched,
                         Err(error) => State::Refused(error.to_string()),
                     };

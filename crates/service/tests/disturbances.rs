@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,43 @@ fn what_was_started_while_the_service_was_stopped_is_served_when_it_goes_on() {
     assert_eq!(service.count("lost"), 0);
 }
 
+/// A program stands still for a moment when it is observed: whoever stops or kills the service in that moment would leave it so.
+#[test]
+fn an_observation_goes_on_to_its_end_while_the_service_is_stopped_and_when_it_is_killed() {
+    for signal in [Signal::STOP, Signal::KILL] {
+        let Some(place) = Place::new() else { return };
+        let program = place.program("unknown");
+        let mut service = Prepaged::start(&place, &[]);
+        let running = Running::start(&program);
+        let tasks = format!("/proc/{}/task", service.child.id());
+        let mut observer = None;
+        let is_observed = || {
+            let tasks = fs::read_dir(&tasks).unwrap().flatten();
+            let children = tasks.map(|task| fs::read_to_string(task.path().join("children")));
+            observer = children.flatten().find_map(|pid| pid.trim().parse::<u32>().ok());
+            observer.is_some()
+        };
+        assert!(is_so_in_time(is_observed), "no process of its own observes");
+        service.signal(signal);
+        if signal == Signal::KILL {
+            service.child.wait().unwrap();
+        }
+        let observer = PathBuf::from(format!("/proc/{}", observer.unwrap()));
+        // One that ends while its parent is stopped is a zombie.
+        let state = |process: &Path| {
+            let stat = fs::read_to_string(process.join("stat")).ok()?;
+            stat.rsplit(')').next()?.trim_start().chars().next()
+        };
+        assert!(is_so_in_time(|| matches!(state(&observer), None | Some('Z'))), "{signal:?}");
+        assert_eq!(state(Path::new(&format!("/proc/{}", running.0.id()))), Some('S'), "{signal:?}");
+        if signal == Signal::STOP {
+            let files = fs::read_dir(place.layer()).unwrap().flatten();
+            let kinds: Vec<_> = files.filter_map(|file| Some(file.path().extension()?.to_owned())).collect();
+            assert_eq!(kinds, ["profile"], "what was seen is written");
+        }
+    }
+}
+
 #[test]
 fn a_service_that_is_stopped_while_it_observes_a_start_learns_again_when_it_goes_on() {
     let Some(place) = Place::new() else { return };
@@ -35,7 +73,7 @@ fn a_service_that_is_stopped_while_it_observes_a_start_learns_again_when_it_goes
     let mut running = Running::start(&program);
     service.wait_until("the start is seen", || service.count("starts") > 0);
     service.signal(Signal::STOP);
-    // It ends while nobody looks. Where the service was stopped within a visit, the end is reported when the service goes on.
+    // It ends while nobody looks.
     running.0.kill().unwrap();
     service.signal(Signal::CONT);
     drop(running);

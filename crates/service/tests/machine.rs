@@ -606,3 +606,26 @@ fn metrics_are_told_in_prometheus_format_and_starts_to_their_users_alone() {
     let status: serde_json::Value = serde_json::from_slice(&asked.stdout).unwrap();
     assert_eq!(status["last_starts"], serde_json::json!([]));
 }
+
+/// A build executes the same few programs all the time: the kernel does not tell of each.
+#[test]
+fn programs_that_are_executed_all_the_time_and_need_nothing_cost_no_events_and_are_looked_at_again() {
+    const TIMES: u64 = 300;
+    let Some(place) = Place::new() else { return };
+    let program = place.program("unknown");
+    let execute = || assert!(Command::new(&program).arg("0").status().unwrap().success());
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.wait_until("it is passed over", || {
+        let before = service.count("execs");
+        (0..TIMES).for_each(|_| execute());
+        // Each is one, and its loader.
+        service.count("execs") < before + TIMES
+    });
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    service.wait_until("its profile is used", || {
+        let _running = Running::start(&program);
+        std::thread::sleep(Duration::from_millis(20));
+        service.count("fetched_bytes") > 0
+    });
+}

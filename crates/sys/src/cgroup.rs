@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::mounts::{Mount, mounts};
+use crate::proc_file;
 
 /// A process's groups, and where they are mounted.
 #[derive(Debug)]
@@ -71,7 +72,7 @@ impl Memberships {
 impl Group {
     /// The number in one of the group's files; `None` where there is none: "max" stands for no limit.
     pub fn number(&self, file: &str) -> Option<u64> {
-        fs::read_to_string(self.directory.join(file)).ok()?.trim().parse().ok()
+        proc_file::read_text(self.directory.join(file)).ok()?.trim().parse().ok()
     }
 }
 

@@ -107,6 +107,25 @@ impl ExecWatch {
         self.group.mark(flags, self.mask, libc::AT_FDCWD, Some(&path))
     }
 
+    /// Passes over the file that `file` is open on (O_PATH does), until [`Self::pass_over_none`] or until somebody writes to it: the kernel makes no
+    /// event of it. Its inode stays in the kernel's memory meanwhile; its file system can be unmounted.
+    ///
+    /// # Errors
+    /// ENOSPC where there is no room.
+    pub fn pass_over(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        self.group.mark(libc::FAN_MARK_IGNORED_MASK, self.mask, libc::AT_FDCWD, Some(&path))
+    }
+
+    /// Passes over no file any more.
+    ///
+    /// # Errors
+    /// None are known.
+    pub fn pass_over_none(&self) -> io::Result<()> {
+        // All marks of files: those of file systems are others.
+        self.group.change(libc::FAN_MARK_FLUSH, 0, libc::AT_FDCWD, None)
+    }
+
     /// Hands what was seen since the last call to `see`, without waiting, at most one buffer full. Returns whether there may be
     /// more.
     ///
@@ -138,10 +157,13 @@ impl Group {
 
     /// Adds what `path`, or the descriptor itself, stands for.
     fn mark(&self, flags: u32, mask: u64, fd: i32, path: Option<&CStr>) -> io::Result<()> {
+        self.change(libc::FAN_MARK_ADD | flags, mask, fd, path)
+    }
+
+    fn change(&self, flags: u32, mask: u64, fd: i32, path: Option<&CStr>) -> io::Result<()> {
         let path = path.map_or(std::ptr::null(), CStr::as_ptr);
         // SAFETY: the path is null or ends in a zero byte and lives until the call returns; the rest are numbers.
-        let result =
-            unsafe { libc::fanotify_mark(self.fd.as_raw_fd(), libc::FAN_MARK_ADD | flags, mask, fd, path) };
+        let result = unsafe { libc::fanotify_mark(self.fd.as_raw_fd(), flags, mask, fd, path) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
@@ -230,6 +252,53 @@ mod tests {
         let mut is_seen = false;
         while watch.read(&mut |seen| is_seen |= seen == wanted).unwrap() {}
         assert!(is_seen);
+    }
+
+    #[test]
+    fn what_is_passed_over_is_not_told_until_it_is_not_or_somebody_writes_to_it() {
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let Some(watch) = unless_refused(ExecWatch::new(), Need::Root, refused) else { return };
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let copy = |name: &str| {
+            let path = directory.path().join(name);
+            assert!(Command::new("cp").arg("/bin/true").arg(&path).status().unwrap().success());
+            path
+        };
+        let [one, other] = ["one", "other"].map(copy);
+        watch.add(directory.path()).unwrap();
+        let [is_one, is_other] = [&one, &other].map(|path| FileHandle::of(path).unwrap());
+        let seen = || {
+            let run = |path| assert!(Command::new(path).status().unwrap().success());
+            [&one, &other].into_iter().for_each(run);
+            let mut all = Vec::new();
+            let mut see = |seen| match seen {
+                Seen::Exec { file, .. } if file == is_one || file == is_other => all.push(file),
+                _ => {}
+            };
+            while watch.read(&mut see).unwrap() {}
+            all
+        };
+        let both = [is_one.clone(), is_other.clone()];
+        assert_eq!(seen(), both);
+        let pass_over = || {
+            let mount = std::fs::File::open(directory.path()).unwrap();
+            watch.pass_over(is_one.open(mount.as_fd()).unwrap().as_fd()).unwrap();
+        };
+        pass_over();
+        assert_eq!((seen(), seen()), (vec![is_other.clone()], vec![is_other.clone()]));
+        watch.pass_over_none().unwrap();
+        assert_eq!(seen(), both);
+        pass_over();
+        // In a process of its own: while this one had it open, nobody could execute it.
+        assert!(
+            Command::new("dd")
+                .arg(format!("of={}", one.display()))
+                .args(["if=/bin/true", "conv=notrunc", "status=none"])
+                .status()
+                .unwrap()
+                .success()
+        );
+        assert_eq!(seen(), both);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! |---------------|-----------------------------------------------------------------|-----------------|
 //! | [`agent`]     | what a program uses, seen from inside it                        | glibc 2.35      |
 //! | [`arm`]       | a userfaultfd taken out of another process                      | Linux 6.7, ptrace |
+//! | [`apart`]     | a process in this one's memory that its signals do not reach    |                 |
 //! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
@@ -63,6 +64,7 @@
 
 pub mod adjoining;
 pub mod agent;
+pub mod apart;
 #[cfg(target_arch = "x86_64")]
 pub mod arm;
 pub mod auxv;

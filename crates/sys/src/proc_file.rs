@@ -8,6 +8,7 @@ use std::io;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 /// What seq_file(9) gives at a time is a page at most; two hold nearly every file but a long list of mappings.
 const BYTES: usize = 8 << 10;
@@ -16,12 +17,23 @@ const BYTES: usize = 8 << 10;
 ///
 /// # Errors
 /// Those of open(2) and read(2).
-pub fn read(path: &str) -> io::Result<Vec<u8>> {
+pub fn read(path: impl Arg) -> io::Result<Vec<u8>> {
+    read_first(path, usize::MAX)
+}
+
+/// The first `bytes_max` bytes of it; of a shorter one all.
+///
+/// # Errors
+/// Those of open(2) and read(2).
+pub fn read_first(path: impl Arg, bytes_max: usize) -> io::Result<Vec<u8>> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut bytes = Vec::with_capacity(BYTES);
     loop {
         match rustix::io::read(&file, spare_capacity(&mut bytes)) {
-            Ok(0) => return Ok(bytes),
+            Ok(read) if read == 0 || bytes.len() >= bytes_max => {
+                bytes.truncate(bytes_max);
+                return Ok(bytes);
+            }
             Ok(_) if bytes.capacity() - bytes.len() < BYTES / 2 => bytes.reserve(bytes.capacity()),
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -33,7 +45,7 @@ pub fn read(path: &str) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_text(path: &str) -> io::Result<String> {
+pub fn read_text(path: impl Arg) -> io::Result<String> {
     let bytes = read(path)?;
     Ok(String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
@@ -46,7 +58,9 @@ mod tests {
     #[test]
     fn short_and_long_files_are_read_to_their_end() {
         for path in ["/proc/self/auxv", "/proc/self/cmdline", "/proc/version"] {
-            assert_eq!(read(path).unwrap(), std::fs::read(path).unwrap(), "{path}");
+            let all = std::fs::read(path).unwrap();
+            assert_eq!(read(path).unwrap(), all, "{path}");
+            assert_eq!(read_first(path, 3).unwrap(), all[..3], "{path}");
         }
         // Mappings of a page each, which cannot be joined: more lines than a buffer holds.
         let file = std::fs::File::open("/proc/self/exe").unwrap();

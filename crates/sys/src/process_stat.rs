@@ -6,7 +6,8 @@ use std::io::Write;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::proc_file;
+/// Some fifty numbers of at most twenty digits, and a name of at most 64 bytes.
+const LINE_BYTES_MAX: usize = 1280;
 
 /// Counts of a process, from its start until now (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,9 +69,12 @@ impl ProcessStat {
     }
 
     fn read(path: &str) -> io::Result<Self> {
-        let stat = proc_file::read(path)?;
+        // One line, which the kernel gives as a whole.
+        let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut stat = [0; LINE_BYTES_MAX];
+        let read = rustix::io::read(&file, &mut stat)?;
         let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("{path} has an unknown form"));
-        Self::parse(&stat).ok_or_else(invalid)
+        Self::parse(&stat[..read]).ok_or_else(invalid)
     }
 
     fn parse(stat: &[u8]) -> Option<Self> {
@@ -100,7 +104,7 @@ pub fn cpu_of_thread(tid: u32) -> Option<usize> {
     write!(&mut path[..], "/proc/self/task/{tid}/stat\0").ok()?;
     let path = CStr::from_bytes_until_nul(&path).ok()?;
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut text = [0; 1024];
+    let mut text = [0; LINE_BYTES_MAX];
     let read = rustix::io::read(&file, &mut text).ok()?;
     fields(&text[..read])?.nth(39 - 3)?.parse().ok()
 }

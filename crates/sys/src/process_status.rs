@@ -15,7 +15,7 @@ impl ProcessStatus {
     /// # Errors
     /// When there is no such process.
     pub fn of(process: impl Display) -> io::Result<Self> {
-        proc_file::read_text(&format!("/proc/{process}/status")).map(Self)
+        proc_file::read_text(format!("/proc/{process}/status")).map(Self)
     }
 
     /// The value of the field `name`; `None` where the kernel does not give it.

@@ -166,6 +166,11 @@ impl Masked {
             Self { before: before.assume_init(), _thread: PhantomData }
         }
     }
+
+    /// The thread's mask before.
+    pub(crate) fn before(&self) -> &libc::sigset_t {
+        &self.before
+    }
 }
 
 impl Drop for Masked {

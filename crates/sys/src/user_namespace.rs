@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 
 /// `_IO(0xb7, 2)` and `_IO(0xb7, 4)` of include/uapi/linux/nsfs.h.
 const NS_GET_PARENT: libc::c_ulong = 0xb702;
@@ -16,7 +17,9 @@ const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
 /// ESRCH or ENOENT where the process is gone, EACCES where it may not be looked at.
 pub fn maker_of(pid: u32) -> io::Result<Option<u32>> {
     let path = format!("/proc/{pid}/ns/user");
-    let own = fs::metadata("/proc/self/ns/user")?.ino();
+    let number = || fs::metadata("/proc/self/ns/user").ok().map(|own| own.ino());
+    static OWN: OnceLock<Option<u64>> = OnceLock::new();
+    let own = OWN.get_or_init(number).ok_or(io::ErrorKind::NotFound)?;
     if fs::metadata(&path)?.ino() == own {
         return Ok(None);
     }

@@ -71,7 +71,7 @@ impl Process {
         let known = std::mem::take(&mut self.mappings);
         self.mapped.clear();
         let mut new = Vec::new();
-        let maps = proc_file::read_text(&format!("/proc/{pid}/maps")).unwrap_or_default();
+        let maps = proc_file::read_text(format!("/proc/{pid}/maps")).unwrap_or_default();
         for mapped in maps.lines().filter_map(parse_maps_line) {
             self.mapped.push((mapped.start, mapped.end));
             if !armer.is_of_a_file(pid, &mapped) {

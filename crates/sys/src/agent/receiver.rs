@@ -134,7 +134,7 @@ impl Receiver {
             return true;
         }
         let maps =
-            proc_file::read_text(&format!("/proc/{}/maps", peer.pid.as_raw_nonzero())).unwrap_or_default();
+            proc_file::read_text(format!("/proc/{}/maps", peer.pid.as_raw_nonzero())).unwrap_or_default();
         let is_log = |line: &str| {
             line.ends_with("/memfd:prepage-log (deleted)")
                 && line.split_ascii_whitespace().nth(4).and_then(|inode| inode.parse().ok()) == Some(self.log)

@@ -1,0 +1,227 @@
+//! Who asks file systems that may never answer, a network's or a program's: one thread at a time, and no other while that one waits in vain.
+//!
+//! Which mounts lie on the way to a file is known without asking any of them: the kernel lists them, and names of programs' files have no links
+//! in them. File systems of local devices are asked by as many threads as there are: where those do not answer, nothing does.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use prepage_sys::mounts::Mount;
+
+/// Others wait for an answer this long, and then do without the file system until it has come.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// They look for it this often.
+const LOOK: Duration = Duration::from_millis(2);
+/// File systems that a server or a program answers for; those of programs also begin with `fuse.`.
+const REMOTE: [&str; 12] =
+    ["9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "nfs", "nfs4", "smb3", "virtiofs"];
+const OF_PROGRAMS: &str = "fuse.";
+/// Mounts of them that are told apart: whoever looks up a file goes through all.
+const POINTS_MAX: usize = 1024;
+
+/// The mounts that may not answer, and who asks them. Lock order: `all`, `points`; an asker's own is taken under `all`.
+#[derive(Debug, Default)]
+pub struct Askers {
+    points: Mutex<Arc<[PathBuf]>>,
+    all: Mutex<Vec<Weak<Asker>>>,
+}
+
+/// One thread that asks for a file, and then for another. Lock order: there is one lock, never held over a system call.
+#[derive(Debug, Default)]
+pub struct Asker(Mutex<At>);
+
+/// Protected by `Asker`.
+#[derive(Clone, Debug, Default)]
+struct At {
+    path: PathBuf,
+    /// The mounts on the way to it that may not answer.
+    points: Vec<PathBuf>,
+    /// Since when an answer is waited for; `None` while nothing is asked.
+    since: Option<Instant>,
+}
+
+/// A file is asked for, until this is dropped.
+#[derive(Debug)]
+pub struct Asking(Arc<Asker>);
+
+/// Somebody waits for the file system in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered;
+
+impl Askers {
+    /// Those of this process, for the mounts that it sees.
+    pub fn of_machine() -> &'static Self {
+        static MACHINE: std::sync::LazyLock<Askers> = std::sync::LazyLock::new(Askers::default);
+        &MACHINE
+    }
+
+    /// These are all mounts now.
+    pub fn know(&self, mounts: &[Mount]) {
+        let is_remote = |mount: &&Mount| is_remote(&mount.kind);
+        let points = mounts.iter().filter(is_remote).take(POINTS_MAX).map(|mount| mount.point.clone());
+        *lock(&self.points) = points.collect();
+    }
+
+    /// Whether all file systems are asked by as many threads as there are.
+    pub fn are_all_local(&self) -> bool {
+        lock(&self.points).is_empty()
+    }
+
+    /// The mounts on the way to `path` that may not answer.
+    pub fn on_the_way(&self, path: &Path) -> Vec<PathBuf> {
+        let points = lock(&self.points).clone();
+        points.iter().filter(|point| path.starts_with(point)).cloned().collect()
+    }
+
+    /// Asks for the file at `path` from now on, once nobody else waits for a file system on the way.
+    ///
+    /// # Errors
+    /// Unanswered where somebody goes on waiting.
+    pub fn ask(&self, path: &Path) -> Result<Asking, Unanswered> {
+        let asker = Arc::new(Asker::default());
+        self.ask_as(&asker, path).map(|()| Asking(asker))
+    }
+
+    /// The same of an `asker` that is there before and afterwards: it says when it [has an answer](Asker::has_answer).
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn ask_as(&self, asker: &Arc<Asker>, path: &Path) -> Result<(), Unanswered> {
+        let points = self.on_the_way(path);
+        let at = |points| At { path: path.to_owned(), points, since: Some(Instant::now()) };
+        if points.is_empty() {
+            *lock(&asker.0) = at(points);
+            return Ok(());
+        }
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let mut all = lock(&self.all);
+            all.retain(|one| one.strong_count() > 0);
+            let others = all.iter().filter_map(Weak::upgrade).filter(|one| !Arc::ptr_eq(one, asker));
+            let Some(longest) = others.filter_map(|one| one.waits_for(&points)).min() else {
+                all.retain(|one| one.as_ptr() != Arc::as_ptr(asker));
+                all.push(Arc::downgrade(asker));
+                *lock(&asker.0) = at(points);
+                return Ok(());
+            };
+            drop(all);
+            if longest.elapsed() >= PATIENCE || Instant::now() >= until {
+                return Err(Unanswered);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Asker {
+    /// It has its answer, and asks nothing until it says so.
+    pub fn has_answer(&self) {
+        lock(&self.0).since = None;
+    }
+
+    /// It asks for more of the same file.
+    pub fn asks_again(&self) {
+        lock(&self.0).since = Some(Instant::now());
+    }
+
+    /// What it waits for, and since when; `None` where it does not.
+    pub fn waits(&self) -> Option<(PathBuf, Instant)> {
+        let at = lock(&self.0);
+        Some((at.path.clone(), at.since?))
+    }
+
+    /// Since when it waits for any of the mounts at `points`.
+    fn waits_for(&self, points: &[PathBuf]) -> Option<Instant> {
+        let at = lock(&self.0);
+        at.since.filter(|_| at.points.iter().any(|point| points.contains(point)))
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.has_answer();
+    }
+}
+
+fn is_remote(kind: &str) -> bool {
+    REMOTE.contains(&kind) || kind.starts_with(OF_PROGRAMS)
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(mounts: &[(&str, &str)]) -> Askers {
+        let mount = |(kind, point): &(&str, &str)| Mount {
+            id: 1,
+            device: 1,
+            root: "/".into(),
+            point: (*point).into(),
+            kind: (*kind).into(),
+            source: String::new(),
+            options: String::new(),
+        };
+        let askers = Askers::default();
+        askers.know(&mounts.iter().map(mount).collect::<Vec<_>>());
+        askers
+    }
+
+    #[test]
+    fn one_thread_waits_for_a_file_system_and_for_all_below_it_and_others_do_without() {
+        let askers = of(&[("ext4", "/"), ("nfs4", "/net"), ("ext4", "/net/local"), ("fuse.sshfs", "/far")]);
+        let ask = |path: &str| askers.ask(Path::new(path));
+        let waits = ask("/net/a").unwrap();
+        for below in ["/net/a", "/net/b/c", "/net/local/file"] {
+            assert_eq!(ask(below).unwrap_err(), Unanswered, "{below}");
+        }
+        // They have waited, and it goes on.
+        assert!(waits.0.waits().unwrap().1.elapsed() >= PATIENCE);
+        for other in ["/far/a", "/usr/bin/env", "/network"] {
+            let (_one, _two) = (ask(other).unwrap(), ask("/usr/bin/env").unwrap());
+        }
+        drop(waits);
+        assert!(ask("/net/local/file").is_ok());
+        askers.know(&[]);
+        let (_one, _two) = (ask("/net/a").unwrap(), ask("/net/a").unwrap());
+    }
+
+    #[test]
+    fn of_many_threads_one_at_a_time_asks_and_all_have_their_turn_where_it_answers() {
+        let askers = of(&[("nfs", "/net")]);
+        let (under_way, done) = (Mutex::new(0), Mutex::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..4 {
+                        let Ok(_asking) = askers.ask(Path::new("/net/file")) else { continue };
+                        *under_way.lock().unwrap() += 1;
+                        assert_eq!(*under_way.lock().unwrap(), 1);
+                        *under_way.lock().unwrap() -= 1;
+                        *done.lock().unwrap() += 1;
+                    }
+                });
+            }
+        });
+        assert!(*done.lock().unwrap() > 0);
+        assert!(lock(&askers.all).len() <= 1);
+    }
+
+    #[test]
+    fn who_rests_between_two_reads_keeps_nobody_waiting() {
+        let askers = of(&[("fuse", "/far")]);
+        let (one, path) = (Arc::new(Asker::default()), Path::new("/far/file"));
+        askers.ask_as(&one, path).unwrap();
+        askers.ask_as(&one, path).unwrap();
+        assert!(askers.ask(path).is_err());
+        one.has_answer();
+        assert!(askers.ask(path).is_ok() && one.waits().is_none());
+        one.asks_again();
+        assert!(askers.ask(path).is_err());
+        assert_eq!(one.waits().unwrap().0, path);
+    }
+}
