@@ -86,6 +86,7 @@ pub mod learner;
 pub mod library;
 pub mod log;
 pub mod lull;
+pub mod missed;
 pub mod names;
 pub mod notify;
 pub mod opened;
