@@ -255,7 +255,7 @@ impl BlockDevice {
         let inode = file.identity.inode;
         let behind = blocks.places.partition_point(|&(other, first, _)| (other, first) <= (inode, page.0));
         let &(found, first, place) = blocks.places[..behind].last()?;
-        (found == inode).then(|| place.saturating_add(page.0 - first))
+        (found == inode).then(|| place.saturating_add(page.0 - first)).filter(|&place| place < self.pages)
     }
 
     /// What the files and directories of these names are found by on this device.
