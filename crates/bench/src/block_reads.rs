@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::io;
 
 use prepage_sys::perf::{
-    FieldPlace, Observed, PerfError, PerfEvent, Record, RecordKind, Ring, Setup, Source, Tracefs, Tracepoint,
-    online_cpus,
+    BlockRequest, BlockTracepoint, Observed, PerfError, PerfEvent, Record, RecordKind, Ring, Setup, Source,
+    Tracefs, online_cpus,
 };
 
 /// Room for the reads of one start, a CPU.
@@ -33,8 +33,8 @@ pub struct BlockRead {
 /// Watches the reads of this process and of what it starts from then on.
 #[derive(Debug)]
 pub struct BlockReads {
-    queued: Fields,
-    issued: Fields,
+    queued: BlockTracepoint,
+    issued: BlockTracepoint,
     cpus: Vec<Cpu>,
 }
 
@@ -56,15 +56,6 @@ struct Cpu {
     _events: [PerfEvent; 2],
 }
 
-#[derive(Debug)]
-struct Fields {
-    id: u64,
-    device: FieldPlace,
-    sector: FieldPlace,
-    sectors: FieldPlace,
-    kind: FieldPlace,
-}
-
 impl BlockReads {
     /// Begins to watch.
     ///
@@ -75,10 +66,10 @@ impl BlockReads {
     pub fn watch() -> Result<Self, PerfError> {
         let other = |action| move |source: io::Error| PerfError::Other { action, source };
         let tracefs = Tracefs::open().map_err(other("opening tracefs"))?;
-        let queued = Fields::of(&tracefs.tracepoint("block", "block_bio_queue")?)?;
-        let issued = Fields::of(&tracefs.tracepoint("block", "block_rq_issue")?)?;
+        let queued = BlockTracepoint::of(&tracefs, "block_bio_queue")?;
+        let issued = BlockTracepoint::of(&tracefs, "block_rq_issue")?;
         let of_cpu = |cpu| -> Result<Cpu, PerfError> {
-            let event = |fields: &Fields, observed| {
+            let event = |fields: &BlockTracepoint, observed| {
                 let wakeup_bytes = RING_BYTES as u32;
                 let setup = Setup { wakeup_bytes, ..Setup::new(Source::Tracepoint(fields.id)) };
                 PerfEvent::open(&setup, observed, cpu)
@@ -101,9 +92,9 @@ impl BlockReads {
             cpu.ring.drain(|bytes| match Record::decode(bytes) {
                 Ok(Record { time_ns, pid, kind: RecordKind::Sample(sample), .. }) => {
                     let fields = if sample.id == cpu.issued_id { &self.issued } else { &self.queued };
-                    let Some(read) = sample.raw().and_then(|raw| fields.read(raw, time_ns, pid)) else {
-                        return;
-                    };
+                    let Some(read) = sample.raw().and_then(|raw| fields.read(raw)) else { return };
+                    let BlockRequest { device, sector, bytes, .. } = read;
+                    let read = BlockRead { time_ns, pid, device, sector, bytes };
                     if sample.id == cpu.queued_id {
                         askers.insert((read.device, read.sector), pid);
                     } else {
@@ -121,30 +112,5 @@ impl BlockReads {
         });
         seen.reads.sort_by_key(|read| read.time_ns);
         seen
-    }
-}
-
-impl Fields {
-    fn of(tracepoint: &Tracepoint) -> Result<Self, PerfError> {
-        Ok(Self {
-            id: tracepoint.id,
-            device: tracepoint.field("dev")?,
-            sector: tracepoint.field("sector")?,
-            sectors: tracepoint.field("nr_sector")?,
-            kind: tracepoint.text_field("rwbs")?,
-        })
-    }
-
-    /// What the fields say, if it is a read.
-    fn read(&self, raw: &[u8], time_ns: u64, pid: u32) -> Option<BlockRead> {
-        let is_read = self.kind.text(raw)?.contains(&b'R');
-        is_read.then_some(())?;
-        Some(BlockRead {
-            time_ns,
-            pid,
-            device: self.device.read(raw)?,
-            sector: self.sector.read(raw)?,
-            bytes: self.sectors.read(raw)? * 512,
-        })
     }
 }

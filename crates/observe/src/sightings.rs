@@ -223,6 +223,11 @@ impl Sightings {
         self.files.iter().filter(is_mapped).map(|uses| uses.of.path.as_path()).collect()
     }
 
+    /// How many pages are noted.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
     /// Whether no more could be noted than was: see [`PAGES_MAX`] and [`NAMES_MAX`].
     pub fn is_full(&self) -> bool {
         self.is_full

@@ -10,7 +10,7 @@
 //! state threads share is three counters that hand out work, one set-once slot a file, and counters of what was done.
 //!
 //! Where many small files are read from a device that counts requests, a boot's, what lies side by side there is one request
-//! ([`Engine::join_neighbours`]), and so is what has small holes between ([`Engine::read_over_holes_of`]).
+//! ([`Engine::join_neighbours`]), and so is what has small holes between, where the device is one of the profile's files ([`Engine::give_device`]).
 //!
 //! A prefetch ends early when it is cancelled, and by itself when memory gets short ([`crate::memory`]). Its threads are
 //! detached: one that hangs in a lookup on a dead network file system holds up nobody who does not wait for it.
@@ -18,19 +18,19 @@
 mod state;
 
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use prepage_core::DeviceFigures;
-use prepage_core::profile::Profile;
-use prepage_core::profile::plan::{PlanOptions, plan};
+use prepage_core::profile::plan::{PlanOptions, Read, beside, plan};
+use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_core::{DeviceFigures, PageIndex};
 use prepage_profiles::identity::Skipped;
 
 use crate::calibrate::cache::Cache;
 use crate::memory::Budget;
 pub use state::Amounts;
-use state::{AtWork, State};
+use state::{AtWork, Device, State};
 pub(crate) use state::{Piece, bring_in};
 
 /// Readers at once, whatever the device: fewer leave it idle while they open files, and more have the program's own misses
@@ -55,6 +55,8 @@ const STACK_BYTES: usize = 128 << 10;
 pub struct Prefetched {
     /// Bytes asked for. What was in memory already is counted too.
     pub requested_bytes: u64,
+    /// Of them, bytes of the device itself ([`Engine::give_device`]).
+    pub device_bytes: u64,
     /// Files of the profile that are no longer what was learned, by index.
     pub skipped: Vec<(usize, Skipped)>,
     /// Whether it ended early because memory got short.
@@ -134,9 +136,9 @@ impl Engine {
             waits: true,
             bin: None,
             together_pages: 0,
-            request_pages_max: options.read_pages_max,
-            gap_pages_max: options.gap_pages_max,
-            holes: None,
+            group_ends: Vec::new(),
+            options,
+            device: None,
             name_threads: NAME_THREADS,
             budget: None,
             asks: None,
@@ -144,6 +146,7 @@ impl Engine {
             next_file: AtomicUsize::new(0),
             next_lookup: AtomicUsize::new(0),
             amounts: Arc::default(),
+            device_bytes: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
             memory_was_short: AtomicBool::new(false),
             at_work: Mutex::new(0),
@@ -158,9 +161,18 @@ impl Engine {
         self.prepared().together_pages = pages;
     }
 
-    /// Has holes between neighbours read over as holes in files are, where they lie on `device`, whose number is `number`.
-    pub fn read_over_holes_of(&mut self, number: u64, device: File) {
-        self.prepared().holes = Some((number, device));
+    /// Has what lies side by side on the device come in together although it is needed at different times ([`beside`]): `place` says at
+    /// which page of the device a page of a file lies.
+    pub fn bring_neighbours_along(&mut self, place: impl Fn(&ProfiledFile, PageIndex) -> Option<u64>) {
+        let state = self.prepared();
+        let place = |read: &Read| place(&state.profile.files[read.file], read.range.start());
+        let groups = beside(&state.reads, place, state.options);
+        let end = |end: &mut usize, group: &Vec<Read>| {
+            *end += group.len();
+            Some(*end)
+        };
+        state.group_ends = groups.iter().scan(0, end).collect();
+        state.reads = groups.concat();
     }
 
     /// Has pages awaited in a way that the kernel does not note as a use, for whoever asks it later what was used.
@@ -172,15 +184,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Leaves names alone, and opens files when their pages are read: for a profile whose inodes and directories are read in
-    /// another way.
-    pub fn leave_names(&mut self) {
-        self.prepared().name_threads = 0;
-    }
-
-    /// Has file `at` of the profile read by `opened`, whatever lies at its path: for what is no regular file.
-    pub fn give(&mut self, at: usize, opened: File) {
-        self.prepared().files[at] = OnceLock::from(Ok(opened));
+    /// Has file `at` of the profile read by `opened`, whatever lies at its path: it is the device with the number `number` (`st_dev`) itself, and
+    /// its pages are the inodes and directories by which the other files are found. So names are left alone, files are opened when their
+    /// pages are read and what is to be read of the device at that time has come in, and holes between neighbours on it are read over.
+    pub fn give_device(&mut self, at: usize, number: u64, opened: File) {
+        let state = self.prepared();
+        state.files[at] = OnceLock::from(Ok(opened));
+        (state.device, state.name_threads) = (Some(Device { at, number }), 0);
     }
 
     /// Has `asks` called before each read, on the thread that is to make it. The prefetch ends where it says no.
@@ -318,6 +328,7 @@ impl Engine {
     pub fn outcome(&self) -> Prefetched {
         Prefetched {
             requested_bytes: self.state.amounts.requested_bytes(),
+            device_bytes: self.state.device_bytes.load(Ordering::Relaxed),
             skipped: self.state.skipped(),
             memory_was_short: self.state.memory_was_short.load(Ordering::Relaxed),
         }

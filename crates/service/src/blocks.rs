@@ -4,10 +4,10 @@
 //! kernel many short ones of its own. Which of its pages they used cannot be seen (the kernel notes what is up to date there block by
 //! block, and does not report it), so they are worked out at the end of a boot: of each inode and of each directory that it used, or of a
 //! profile before the first boot of an image ([`crate::image`]). At both ends of a device programs look for what lies on it (blkid(8)): what
-//! they read there is seen. All is kept in the order of need beside the boot's profile, for one file system alone: the last boot's replaces
-//! what was there before.
+//! they read there is seen. All is kept beside the boot's profile, each with the place in the order of need of what is found by it, and with it where the
+//! profile's files lie on the device; for one file system alone: the last boot's replaces what was there before.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
@@ -16,22 +16,25 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_profiles::identity::open_directory;
-use prepage_sys::extents::{FileExtent, extents};
+use prepage_profiles::identity::{identity_of, open_directory, open_to_read};
+use prepage_sys::extents::{FileExtent, extents, place_of};
 use prepage_sys::new_file::write_at;
 use prepage_sys::page_flags::PageFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::early;
 use crate::ext4::Layout;
+use crate::missed::Missed;
 use crate::opened::pages_of;
 
 /// The file below the machine's profiles.
 const NAME: &str = "boot.blocks";
 const FILE_BYTES_MAX: u64 = 1 << 20;
-const SCHEMA_VERSION: u32 = 2;
+const SCHEMA_VERSION: u32 = 3;
 /// 64 MiB: more than the inodes and directories of any boot.
 const PAGES_MAX: u64 = 16 << 10;
+/// Pieces of files: more than the files of any boot are in.
+const PLACES_MAX: usize = 1 << 14;
 /// Of one piece of a directory.
 const DIRECTORY_BYTES_MAX: u64 = 1 << 20;
 /// At either end of a device: marks of file systems, volumes and partition tables.
@@ -52,14 +55,44 @@ pub struct BlockDevice {
     number: u64,
 }
 
-/// The pages of a device that were used, in the order of need.
+/// The pages of a device that were used, and where files lie on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocks {
     schema_version: u32,
     /// The file system's own number.
     file_system: u64,
-    /// Half-open, by number of page.
-    ranges: Vec<(u64, u64)>,
+    /// Ascending and apart: half-open by number of page, and the rank in the profile of what is needed next.
+    ranges: Vec<(u64, u64, u32)>,
+    /// Ascending: a file's inode, one of its pages, and the page of the device where it lies with those behind it.
+    places: Vec<(u64, u64, u64)>,
+    /// Ascending: what no name leads to.
+    missed: Vec<Missed>,
+}
+
+/// A name that was opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Needed<'a> {
+    /// Where it lies.
+    pub path: &'a Path,
+    /// Whether it is a directory that was listed.
+    pub is_listed: bool,
+    /// The rank in the profile of what is needed next.
+    pub rank: u32,
+}
+
+/// The names `opened`, in order, each with whether it is a directory that was listed, beside the pages of `profile`.
+pub fn needed<'a>(
+    opened: impl Iterator<Item = (&'a Path, bool)>,
+    profile: &Profile,
+) -> impl Iterator<Item = Needed<'a>> {
+    let first = |file: &ProfiledFile| file.extents.iter().map(|extent| extent.rank).min();
+    let ranks: HashMap<PathBuf, u32> =
+        profile.files.iter().filter_map(|file| Some((file.path.clone().into(), first(file)?))).collect();
+    let mut rank = 0;
+    opened.map(move |(path, is_listed)| {
+        rank = ranks.get(path).copied().unwrap_or(rank);
+        Needed { path, is_listed, rank }
+    })
 }
 
 /// What one name leads to.
@@ -76,9 +109,35 @@ enum Led {
 pub struct Names {
     /// `st_dev` of the file system.
     device: u64,
-    led: Vec<Led>,
+    /// Each with its rank.
+    led: Vec<(Led, u32)>,
     inodes: HashSet<u64>,
     directories: HashSet<u64>,
+}
+
+/// What programs were seen to read at both ends of a device.
+#[derive(Debug, Default)]
+pub struct Ends {
+    /// By page: its rank.
+    seen: BTreeMap<u64, u32>,
+    /// Pages of files that were noted at the last look.
+    noted_pages: usize,
+}
+
+impl Ends {
+    /// Looks again, when `noted_pages` pages of files are noted: what is new is needed after those of the look before.
+    pub fn look(&mut self, device: &BlockDevice, noted_pages: usize) {
+        let rank = u32::try_from(self.noted_pages).unwrap_or(u32::MAX);
+        for page in device.used_at_its_ends() {
+            self.seen.entry(page).or_insert(rank);
+        }
+        self.noted_pages = noted_pages;
+    }
+
+    /// The pages, each with its rank.
+    pub fn pages(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.seen.iter().map(|(&page, &rank)| (page, rank))
+    }
 }
 
 impl Names {
@@ -86,26 +145,27 @@ impl Names {
         Self { device, led: Vec::new(), inodes: HashSet::new(), directories: HashSet::new() }
     }
 
-    fn add_inode(&mut self, number: u64) {
+    fn add_inode(&mut self, number: u64, rank: u32) {
         let is_new = self.inodes.insert(number);
-        self.led.extend(is_new.then_some(Led::Inode(number)));
+        self.led.extend(is_new.then_some((Led::Inode(number), rank)));
     }
 
-    /// Adds what lies at `path`, and of a directory that `is_listed` what is in it: who lists one mostly looks at that.
-    fn add(&mut self, path: &Path, is_listed: bool) {
+    /// Adds what lies at the path of `needed`, and of a directory that was listed what is in it: who lists one mostly looks at that.
+    fn add(&mut self, needed: Needed<'_>) {
+        let Needed { path, is_listed, rank } = needed;
         let Ok(metadata) = fs::symlink_metadata(path) else { return };
         if metadata.dev() != self.device {
             return;
         }
-        self.add_inode(metadata.ino());
+        self.add_inode(metadata.ino(), rank);
         if metadata.is_dir() && self.directories.insert(metadata.ino()) {
             let extents = open_directory(path).and_then(|directory| extents(directory.as_fd()));
-            let piece = |extent: &FileExtent| Led::Directory(extent.physical_bytes, extent.len_bytes);
+            let piece = |extent: &FileExtent| (Led::Directory(extent.physical_bytes, extent.len_bytes), rank);
             self.led.extend(extents.unwrap_or_default().iter().map(piece));
         }
         if is_listed {
             let entries = fs::read_dir(path).into_iter().flatten().flatten().take(ENTRIES_MAX);
-            entries.for_each(|entry| self.add_inode(entry.ino()));
+            entries.for_each(|entry| self.add_inode(entry.ino(), rank));
         }
     }
 }
@@ -133,41 +193,90 @@ impl BlockDevice {
         Ok(Some(Self { file, path, pages, file_system: rustix::fs::statvfs(root)?.f_fsid, number: device }))
     }
 
-    /// The pages that hold the inodes and directories of `names`, and then `others`; of names none where the file system's layout is not
-    /// understood.
-    pub fn holding(&self, names: &Names, others: impl IntoIterator<Item = u64>) -> Blocks {
+    /// The pages that hold the inodes and directories of `names`, and `others`, each with its rank; of names none where the file system's layout
+    /// is not understood. And where the files of `profile` lie.
+    pub fn holding(
+        &self,
+        names: &Names,
+        others: impl IntoIterator<Item = (u64, u32)>,
+        profile: &Profile,
+    ) -> Blocks {
         let mut pages = Vec::new();
         if let Some(layout) = Layout::of(&self.file) {
-            for led in &names.led {
-                match *led {
-                    Led::Inode(number) => pages.extend(layout.page_of(&self.file, number)),
+            for &(led, rank) in &names.led {
+                match led {
+                    Led::Inode(number) => {
+                        pages.extend(layout.page_of(&self.file, number).map(|page| (page, rank)));
+                    }
                     Led::Directory(first_bytes, len_bytes) => {
                         let end_bytes = first_bytes.saturating_add(len_bytes.min(DIRECTORY_BYTES_MAX));
-                        pages.extend(first_bytes / PAGE_SIZE..end_bytes.div_ceil(PAGE_SIZE));
+                        let held = first_bytes / PAGE_SIZE..end_bytes.div_ceil(PAGE_SIZE);
+                        pages.extend(held.map(|page| (page, rank)));
                     }
                 }
             }
         }
         pages.extend(others);
-        Blocks::of(self.file_system, pages.into_iter().filter(|&page| page < self.pages))
+        let blocks = Blocks::of(self.file_system, pages.into_iter().filter(|&(page, _)| page < self.pages));
+        Blocks { places: self.places(profile), ..blocks }
     }
 
-    /// What the files and directories of these names, each with whether it was listed, are found by on this device.
-    pub fn names<'a>(&self, opened: impl Iterator<Item = (&'a Path, bool)>) -> Names {
+    /// Where the files of `profile` lie, as far as it needs them.
+    fn places(&self, profile: &Profile) -> Vec<(u64, u64, u64)> {
+        let mut places = Vec::new();
+        for file in &profile.files {
+            let Ok(opened) = open_to_read(Path::new(&file.path)) else { continue };
+            let Ok(identity) = identity_of(&opened) else { continue };
+            if identity.device != self.number {
+                continue;
+            }
+            let mut last = None;
+            for page in file.extents.iter().map(|extent| extent.range.start()) {
+                let Ok(Some(place)) = place_of(opened.as_fd(), page.offset_bytes()) else { continue };
+                let place = place / PAGE_SIZE;
+                let is_behind = |(at, there): (PageIndex, u64)| there + (page.0 - at.0) == place;
+                if !last.is_some_and(is_behind) {
+                    places.push((identity.inode, page.0, place));
+                }
+                last = Some((page, place));
+            }
+        }
+        places.truncate(PLACES_MAX);
+        places.sort_unstable();
+        places.dedup_by_key(|&mut (inode, page, _)| (inode, page));
+        places
+    }
+
+    /// At which page of the device page `page` of a file begins that this device holds, or that it is; as far as `blocks` says.
+    pub fn place_of(&self, blocks: &Blocks, file: &ProfiledFile, page: PageIndex) -> Option<u64> {
+        if Path::new(&file.path) == self.path {
+            return Some(page.0);
+        }
+        let inode = file.identity.inode;
+        let behind = blocks.places.partition_point(|&(other, first, _)| (other, first) <= (inode, page.0));
+        let &(found, first, place) = blocks.places[..behind].last()?;
+        (found == inode).then(|| place.saturating_add(page.0 - first)).filter(|&place| place < self.pages)
+    }
+
+    /// What the files and directories of these names are found by on this device.
+    pub fn names<'a>(&self, opened: impl Iterator<Item = Needed<'a>>) -> Names {
         let mut names = Names::of(self.number);
         let mut seen = HashSet::new();
-        for (path, is_listed) in [(Path::new("/"), true)].into_iter().chain(opened) {
+        let root = Needed { path: Path::new("/"), is_listed: true, rank: 0 };
+        for needed in [root].into_iter().chain(opened) {
             // From the root on, as they are looked up.
             let above: Vec<_> =
-                path.ancestors().skip(1).take_while(|parent| seen.insert(parent.to_owned())).collect();
-            above.into_iter().rev().for_each(|parent| names.add(parent, false));
-            names.add(path, is_listed);
+                needed.path.ancestors().skip(1).take_while(|parent| seen.insert(parent.to_owned())).collect();
+            for path in above.into_iter().rev() {
+                names.add(Needed { path, is_listed: false, ..needed });
+            }
+            names.add(needed);
         }
         names
     }
 
     /// The pages at both ends of the device that programs have read; none where the kernel keeps no notes of pages.
-    pub fn used_at_its_ends(&self) -> Vec<u64> {
+    fn used_at_its_ends(&self) -> Vec<u64> {
         let Ok(flags) = PageFlags::open() else { return Vec::new() };
         let near = END_PAGES.min(self.pages);
         let far = near.max(self.pages.saturating_sub(END_PAGES));
@@ -179,26 +288,18 @@ impl BlockDevice {
             .collect()
     }
 
-    /// The device as a file of a profile, with the pages of `blocks`, and the opened device itself.
-    ///
-    /// # Errors
-    /// When the device cannot be opened once more.
-    pub fn profile(&self, blocks: &Blocks) -> io::Result<(Profile, File)> {
-        let extent = |(rank, &(start, end)): (usize, &(u64, u64))| {
-            Extent::new(PageRange::new(PageIndex(start), PageIndex(end)), rank as u32)
+    /// The device as a file of a profile, with the pages of `blocks`.
+    pub fn profiled(&self, blocks: &Blocks) -> ProfiledFile {
+        let extent = |&(start, end, rank): &(u64, u64, u32)| {
+            Extent::new(PageRange::new(PageIndex(start), PageIndex(end)), rank)
         };
-        let file = ProfiledFile {
+        ProfiledFile {
             path: self.path.to_string_lossy().into_owned(),
             identity: FileIdentity::default(),
             fingerprint: Fingerprint::default(),
             learned_unix_s: 0,
-            extents: {
-                let mut extents: Vec<_> = blocks.ranges.iter().enumerate().map(extent).collect();
-                extents.sort_by_key(|extent| extent.range.start());
-                extents
-            },
-        };
-        Ok((Profile { files: vec![file], ..Profile::default() }, self.opened()?))
+            extents: blocks.ranges.iter().map(extent).collect(),
+        }
     }
 
     /// `st_dev` of what lies on it.
@@ -241,41 +342,61 @@ pub fn willneed_pages(root: &Path) -> u64 {
 }
 
 impl Blocks {
-    /// Of these pages in the order of need.
-    fn of(file_system: u64, pages: impl Iterator<Item = u64>) -> Self {
+    /// Of these pages, each with its rank: as many as are kept, those that are needed first.
+    fn of(file_system: u64, pages: impl Iterator<Item = (u64, u32)>) -> Self {
+        let mut by_need: Vec<_> = pages.map(|(page, rank)| (rank, page)).collect();
+        by_need.sort_unstable();
         let mut needed = BTreeMap::new();
-        for (rank, page) in pages.enumerate() {
+        for (rank, page) in by_need {
             if needed.len() as u64 == PAGES_MAX {
                 break;
             }
             needed.entry(page).or_insert(rank);
         }
-        let mut ranges: Vec<(usize, (u64, u64))> = Vec::new();
+        let mut ranges: Vec<(u64, u64, u32)> = Vec::new();
         for (page, rank) in needed {
             match ranges.last_mut() {
-                Some((first, (_, end))) if *end == page => (*first, *end) = (rank.min(*first), page + 1),
-                _ => ranges.push((rank, (page, page + 1))),
+                Some((_, end, first)) if *end == page => (*first, *end) = (rank.min(*first), page + 1),
+                _ => ranges.push((page, page + 1, rank)),
             }
         }
-        ranges.sort_unstable();
-        let ranges = ranges.into_iter().map(|(_, range)| range).collect();
-        Self { schema_version: SCHEMA_VERSION, file_system, ranges }
+        Self { schema_version: SCHEMA_VERSION, file_system, ranges, ..Self::default() }
+    }
+
+    /// What no name led to in the last boots.
+    pub fn missed(&self) -> &[Missed] {
+        &self.missed
+    }
+
+    /// Whether page `page` of the device is one of them.
+    pub fn holds(&self, page: u64) -> bool {
+        let behind = self.ranges.partition_point(|&(start, ..)| start <= page);
+        self.ranges[..behind].last().is_some_and(|&(_, end, _)| page < end)
+    }
+
+    /// The same with what was `missed`.
+    #[must_use]
+    pub fn with_missed(self, missed: Vec<Missed>) -> Self {
+        let known =
+            self.ranges.iter().flat_map(|&(start, end, rank)| (start..end).map(move |page| (page, rank)));
+        let wanted = missed.iter().filter(|(.., boots)| *boots > 0).map(|&(page, rank, _)| (page, rank));
+        let ranges = Self::of(self.file_system, known.chain(wanted)).ranges;
+        Self { ranges, missed, ..self }
     }
 
     /// `None` for what no boot has written.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let blocks: Self = serde_json::from_slice(bytes).ok()?;
-        let mut ranges = blocks.ranges.clone();
-        ranges.sort_unstable();
-        let are_apart = ranges.windows(2).all(|two| two[0].1 < two[1].0);
-        let are_filled = ranges.iter().all(|&(start, end)| start < end);
-        let is_so = blocks.schema_version == SCHEMA_VERSION && are_apart && are_filled;
+        let are_apart = blocks.ranges.windows(2).all(|two| two[0].1 < two[1].0);
+        let are_filled = blocks.ranges.iter().all(|&(start, end, _)| start < end);
+        let are_sorted = blocks.places.windows(2).all(|two| (two[0].0, two[0].1) < (two[1].0, two[1].1));
+        let is_so = blocks.schema_version == SCHEMA_VERSION && are_apart && are_filled && are_sorted;
         (is_so && blocks.pages() <= PAGES_MAX).then_some(blocks)
     }
 
     /// How many pages they are.
     pub fn pages(&self) -> u64 {
-        self.ranges.iter().map(|&(start, end)| end - start).fold(0, u64::saturating_add)
+        self.ranges.iter().map(|&(start, end, _)| end - start).fold(0, u64::saturating_add)
     }
 
     /// Writes them below `directory`.
@@ -290,18 +411,53 @@ impl Blocks {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::process::Command;
 
     use prepage_testing::{Need, has};
 
     use super::*;
 
-    struct Mounted<'a>(&'a Path);
+    /// A file system of its own, mounted from an image.
+    pub(crate) struct Image {
+        /// A loop device reads its image from a disk's file system.
+        place: tempfile::TempDir,
+    }
 
-    impl Drop for Mounted<'_> {
+    impl Image {
+        pub(crate) fn new() -> Self {
+            let image = Self { place: tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap() };
+            File::create(image.file()).unwrap().set_len(16 << 20).unwrap();
+            fs::create_dir(image.point()).unwrap();
+            let made = Command::new("mkfs.ext4").args(["-q", "-b", "4096"]).arg(image.file()).status();
+            assert!(made.unwrap().success());
+            image.mount()
+        }
+
+        fn mount(self) -> Self {
+            let mount = Command::new("mount").args(["-o", "loop"]).args([self.file(), self.point()]).status();
+            assert!(mount.unwrap().success());
+            self
+        }
+
+        /// With nothing of it in memory.
+        pub(crate) fn mounted_again(self) -> Self {
+            assert!(Command::new("umount").arg(self.point()).status().unwrap().success());
+            self.mount()
+        }
+
+        fn file(&self) -> PathBuf {
+            self.place.path().join("image")
+        }
+
+        pub(crate) fn point(&self) -> PathBuf {
+            self.place.path().join("mounted")
+        }
+    }
+
+    impl Drop for Image {
         fn drop(&mut self) {
-            let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+            let _ = rustix::mount::unmount(self.point(), rustix::mount::UnmountFlags::DETACH);
         }
     }
 
@@ -310,28 +466,38 @@ mod tests {
         if !has(Need::LoopDevice) {
             return;
         }
-        // A loop device reads its image from a disk's file system.
-        let place = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let (image, point) = (place.path().join("image"), place.path().join("mounted"));
-        File::create(&image).unwrap().set_len(16 << 20).unwrap();
-        fs::create_dir(&point).unwrap();
-        assert!(Command::new("mkfs.ext4").args(["-q", "-b", "4096"]).arg(&image).status().unwrap().success());
-        let mount = Command::new("mount").args(["-o", "loop"]).args([&image, &point]).status();
-        assert!(mount.unwrap().success());
-        let _mounted = Mounted(&point);
+        let image = Image::new();
+        let point = image.point();
         let (directory, file) = (point.join("directory"), point.join("directory/file"));
         fs::create_dir(&directory).unwrap();
         fs::write(&file, "text").unwrap();
         rustix::fs::sync();
 
         let device = BlockDevice::of(&point).unwrap().unwrap();
-        let names = || device.names([(&*file, false)].into_iter());
-        let blocks = device.holding(&names(), []);
+        let profiled = |path: &Path, page| ProfiledFile {
+            path: path.to_str().unwrap().into(),
+            identity: identity_of(&open_to_read(path).unwrap()).unwrap(),
+            fingerprint: Fingerprint::default(),
+            learned_unix_s: 0,
+            extents: vec![Extent::new(PageRange::new(PageIndex(page), PageIndex(page + 1)), 5)],
+        };
+        let profile = Profile { files: vec![profiled(&file, 0)], ..Profile::default() };
+        let names = device.names(needed([(&*file, false)].into_iter(), &profile));
+        let blocks = device.holding(&names, [], &profile);
         let layout = Layout::of(&device.file).unwrap();
         let inode = layout.page_of(&device.file, fs::metadata(&file).unwrap().ino()).unwrap();
         let listed = extents(File::open(&directory).unwrap().as_fd()).unwrap()[0].physical_bytes / PAGE_SIZE;
-        let holds = |page: u64| blocks.ranges.iter().any(|&(start, end)| (start..end).contains(&page));
-        assert!(holds(inode) && holds(listed), "{inode}, {listed}: {blocks:?}");
+        let rank_of = |page: u64| {
+            blocks.ranges.iter().find(|&&(start, end, _)| (start..end).contains(&page)).map(|range| range.2)
+        };
+        assert!(rank_of(inode).is_some_and(|rank| rank <= 5), "{inode}: {blocks:?}");
+        assert_eq!(rank_of(listed), Some(5), "{listed}: {blocks:?}");
+        let place = extents(File::open(&file).unwrap().as_fd()).unwrap()[0].physical_bytes / PAGE_SIZE;
+        let place_of = |file: &ProfiledFile, page| device.place_of(&blocks, file, PageIndex(page));
+        assert_eq!([0, 3].map(|page| place_of(&profile.files[0], page)), [Some(place), Some(place + 3)]);
+        assert_eq!(place_of(&device.profiled(&blocks), 7), Some(7), "the device itself");
+        let unknown = ProfiledFile { identity: FileIdentity::default(), ..profiled(&file, 0) };
+        assert_eq!(place_of(&unknown, 0), None);
         assert!(blocks.pages() < 100, "{blocks:?}");
 
         blocks.write(&point).unwrap();
@@ -343,12 +509,13 @@ mod tests {
 
     #[test]
     fn pages_become_ranges_that_are_written_and_read_again() {
-        let blocks = Blocks::of(7, [9, 4, 3, 20, 5, 4].into_iter());
-        assert_eq!(
-            (&blocks.ranges, blocks.pages()),
-            (&vec![(9, 10), (3, 6), (20, 21)], 5),
-            "in order of need"
-        );
+        let pages = [(9, 0), (4, 11), (3, 12), (20, 13), (5, 14), (4, 15)];
+        let mut blocks = Blocks::of(7, pages.into_iter());
+        assert_eq!((&blocks.ranges, blocks.pages()), (&vec![(3, 6, 11), (9, 10, 0), (20, 21, 13)], 5));
+        assert_eq!([2, 3, 5, 6, 20].map(|page| blocks.holds(page)), [false, true, true, false, true]);
+        blocks.places = vec![(12, 0, 400), (12, 8, 500), (13, 0, 900)];
+        let blocks = blocks.with_missed(vec![(6, 4, 0), (9, 4, 1), (21, 4, 8)]);
+        assert_eq!(blocks.ranges, [(3, 6, 11), (9, 10, 0), (20, 22, 4)], "without what was missed once");
         let bytes = serde_json::to_vec(&blocks).unwrap();
         assert_eq!(Blocks::parse(&bytes), Some(blocks));
         for cut in 0..bytes.len() {
@@ -360,12 +527,20 @@ mod tests {
     fn what_no_boot_has_written_is_refused() {
         let parse = |ranges: &str, version: u32| {
             Blocks::parse(
-                format!(r#"{{"schema_version":{version},"file_system":7,"ranges":{ranges}}}"#).as_bytes(),
+                format!(r#"{{"schema_version":{version},"file_system":7,"ranges":{ranges},"places":[],"missed":[]}}"#)
+                    .as_bytes(),
             )
         };
-        assert!(parse("[[3,4],[1,2]]", SCHEMA_VERSION).is_some());
-        let bad = ["[[1,3],[2,4]]", "[[2,4],[1,3]]", "[[2,2]]", "[[4,3]]", "[[0,16385]]", "[[1,2],[2,3]]"];
-        let huge = format!("[[0,{}]]", u64::MAX);
+        assert!(parse("[[1,2,7],[3,4,0]]", SCHEMA_VERSION).is_some());
+        let bad = [
+            "[[1,3,0],[2,4,0]]",
+            "[[3,4,0],[1,2,0]]",
+            "[[2,2,0]]",
+            "[[4,3,0]]",
+            "[[0,16385,0]]",
+            "[[1,2,0],[2,3,0]]",
+        ];
+        let huge = format!("[[0,{},0]]", u64::MAX);
         for ranges in bad.into_iter().chain([&*huge]) {
             assert_eq!(parse(ranges, SCHEMA_VERSION), None, "{ranges}");
         }

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::blocks::BlockDevice;
+use crate::blocks::{BlockDevice, needed};
 use crate::options::ServiceError;
 use crate::period::profile;
 use crate::subject::Subject;
@@ -29,7 +29,8 @@ pub fn prepare(root: &Path) -> Result<u64, ServiceError> {
     let files = profile.files.iter().map(|file| (Path::new(&file.path), false));
     let listed =
         profile.lookups.iter().filter(|lookup| lookup.list).map(|lookup| (Path::new(&lookup.path), true));
-    let blocks = device.holding(&device.names(beside(files, listed)), []);
+    let names = device.names(needed(beside(files, listed), &profile));
+    let blocks = device.holding(&names, [], &profile);
     if blocks.pages() == 0 {
         return Err(lacks(
             "its file system has a feature that is not supported here (meta_bg): there is nothing to prepare",

@@ -90,6 +90,7 @@ pub mod last_starts;
 pub mod learner;
 pub mod library;
 pub mod log;
+pub mod missed;
 pub mod names;
 pub mod notify;
 pub mod opened;

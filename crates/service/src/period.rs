@@ -21,9 +21,10 @@ use prepage_sys::open_files::allow_many;
 use prepage_sys::rights::Assumed;
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::{BlockDevice, Blocks, willneed_pages};
+use crate::blocks::{BlockDevice, Blocks, Ends, needed, willneed_pages};
 use crate::early::{self, Early};
 use crate::library::{home, of_user};
+use crate::missed::MissedReads;
 use crate::notify;
 use crate::opened::{Opened, Whose};
 use crate::options::ServiceError;
@@ -165,6 +166,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
             .and_then(|one| Some((one, one.known(stores.directory(subject.layer()).ok()?)?))),
     };
     let has_blocks = known.blocks.is_some();
+    let missed_before = known.blocks.as_ref().map_or_else(Vec::new, |(_, blocks)| blocks.missed().to_vec());
     let (budget, opens) = early.map(|early| (early.budget, early.opens)).unzip();
     let mut replay = Replay::begin(known, &rights, &budget.unwrap_or_else(Budget::of_process))?;
     // What is known is brought in also where nothing can be learned.
@@ -174,7 +176,10 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         early::wait_for_proc()?;
         opened = is_learning.then(|| Opened::over(opens?, of(subject)));
     }
-    let mut sightings = Sightings::default();
+    // Where that cannot be seen, no more is brought in than what names lead to.
+    let watched = device.as_ref().filter(|_| is_learning);
+    let mut missed = watched.and_then(|device| MissedReads::watch(device.number()).ok());
+    let (mut sightings, mut ends) = (Sightings::default(), Ends::default());
     let (mut quiet, mut sampler) = (Quiet::new(options.quiet_s, options.at_most), Sampler::default());
     let mut next = began + SECOND;
     let mut pages_next = SECOND;
@@ -182,10 +187,12 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         std::thread::sleep(LOOK_EVERY);
         if let Some(Ok(opened)) = &mut opened {
             opened.look(&mut sightings);
+            missed.iter_mut().for_each(|missed| missed.look(sightings.pages()));
             if began.elapsed() >= pages_next {
                 pages_next *= 2;
                 // Who cannot look now cannot at the end, and it is said then.
                 let _ = opened.look_at_pages(&mut sightings, &rights);
+                device.iter().for_each(|device| ends.look(device, sightings.pages()));
             }
         }
         let is_fetching = replay.is_at_work();
@@ -222,16 +229,20 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         report.seen_files = observation.files.len();
         report.seen_pages = Some(pages(&observation));
         report.used_pages = replay.used_pages(&observation);
-        let used = device.as_ref().map(|device| {
-            let names = device.names(opens.iter().map(|open| (open.path.as_path(), open.is_directory)));
-            device.holding(&names, device.used_at_its_ends())
-        });
         let is_whole = observation.coverage != Coverage::Partial;
         let shown = Shown { observation: Some(observation), ..Shown::default() };
         {
             let _assumed = assumed(subject)?;
             persist(&stores, &subject.key(), subject.layer(), &shown)?;
         }
+        let known = device.as_ref().and_then(|device| Some((device, profile(subject, &stores).ok()??)));
+        let used = known.map(|(device, profile)| {
+            ends.look(device, 0);
+            let opened = opens.iter().map(|open| (open.path.as_path(), open.is_directory));
+            let named = device.holding(&device.names(needed(opened, &profile)), ends.pages(), &profile);
+            let missed = missed.map(|missed| missed.remember(&missed_before, |page| named.holds(page)));
+            named.with_missed(missed.unwrap_or(missed_before))
+        });
         // The place for it is there now.
         report.seen_blocks = used.as_ref().map_or(0, Blocks::pages);
         if let Some(used) = used.filter(|_| is_whole || !has_blocks) {

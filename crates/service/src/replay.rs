@@ -1,9 +1,9 @@
-//! What is known of a boot or a session, on its way into memory: the blocks of the file system itself and the pages of files, beside each
-//! other, each in the order in which they are used.
+//! What is known of a boot or a session, on its way into memory: the blocks of the file system itself and the pages of files, in one list, in
+//! the order in which they are used.
 //!
 //! ```text
-//! Blocks  ─► reads of the device ──────────────────────────────────────────────► BLOCK_READERS ─┐
-//! Profile ─► reads of files ─► the next MiB of them by its place there ────────► FILE_READERS ──┴─► a request for each piece, up to 256 KiB
+//! Blocks  ─► reads of the device ─┐
+//! Profile ─► reads of files ──────┴─► by need, each with its neighbours on the device ─► READERS ─► a request for each piece, up to 256 KiB
 //! ```
 //! Machines keep thousands of small files that a boot reads, mostly side by side on the device, as they were installed. A device that
 //! counts requests takes as long for each of them as for 100 KiB.
@@ -28,12 +28,11 @@ const GAP_PAGES: u64 = 8;
 /// The longest read, where one WILLNEED may be that long: 256 KiB. For the same reason, and no longer, for whatever else the boot waits
 /// for stands behind it.
 const READ_PAGES_MAX: u64 = 64;
-/// What comes in by its place on the device, not in the order of use: 1 MiB.
-const JOINED_PAGES: u64 = 256;
+/// What comes in by its place on the device, not in the order of use: 512 KiB.
+const JOINED_PAGES: u64 = 128;
 /// Reads at once: few, so that whatever else the boot waits for does not stand behind many, and more than one, so that the device
 /// is never idle while one of them looks for its next.
-const BLOCK_READERS: u32 = 2;
-const FILE_READERS: u32 = 2;
+const READERS: u32 = 3;
 
 /// How reads are formed on a device of which one WILLNEED loads so many pages.
 pub fn plan_for(willneed_pages: u64) -> PlanOptions {
@@ -45,9 +44,8 @@ pub fn plan_for(willneed_pages: u64) -> PlanOptions {
 
 /// A prefetch under way, on threads of its own.
 pub struct Replay {
-    /// Until they have ended: they hold files open.
-    blocks: Option<Engine>,
-    files: Option<Engine>,
+    /// Until it has ended: it holds files open.
+    engine: Option<Engine>,
     choice: Option<Choice>,
     /// Pages that were asked for: of the device itself, and of files.
     fetched_pages: (u64, u64),
@@ -70,48 +68,36 @@ impl Replay {
     /// # Errors
     /// Where no thread can be had.
     pub fn begin(known: Known<'_>, rights: &Rights, budget: &Budget) -> io::Result<Self> {
-        let plan = known.plan;
-        let prepared = |mut engine: Engine| {
-            engine.leave_no_notes()?;
-            engine.keep_within(budget.clone());
-            io::Result::Ok(engine)
-        };
-        let holes =
-            known.blocks.as_ref().and_then(|(device, _)| Some((device.number(), device.opened().ok()?)));
-        let blocks = known.blocks.and_then(|(device, blocks)| device.profile(&blocks).ok());
-        let blocks = blocks.map(|(profile, opened)| {
-            let mut engine = Engine::with(profile, plan, BLOCK_READERS);
-            engine.give(0, opened);
-            prepared(engine)
-        });
-        let blocks = blocks.transpose()?;
         // A boot is not tried without: it is worth more than what is learned from that.
         let choice = known.profile.map(|profile| Choice::new(&profile, &LaunchOptions::default(), false));
-        let files = choice.as_ref().map(|choice| {
-            let mut engine = Engine::with(choice.planned.clone(), plan, FILE_READERS);
-            engine.join_neighbours(JOINED_PAGES);
-            if blocks.is_some() {
-                engine.leave_names();
-            }
-            if let Some((number, device)) = holes {
-                engine.read_over_holes_of(number, device);
-            }
-            prepared(engine)
-        });
-        let replay = Self { blocks, files: files.transpose()?, choice, fetched_pages: (0, 0) };
-        let mut result = Ok(());
-        for engine in replay.engines() {
-            engine.start_on(&mut |work| {
-                result = thread(with(rights, work));
-                result.is_ok()
-            });
+        let mut planned = choice.as_ref().map_or_else(Profile::default, |choice| choice.planned.clone());
+        let blocks = known.blocks.and_then(|(device, blocks)| Some((device, device.opened().ok()?, blocks)));
+        if let Some((device, _, blocks)) = &blocks {
+            // Before the files that are needed at the same time.
+            planned.files.insert(0, device.profiled(blocks));
         }
-        result.map(|()| replay)
+        if planned.files.is_empty() {
+            return Ok(Self { engine: None, choice, fetched_pages: (0, 0) });
+        }
+        let mut engine = Engine::with(planned, known.plan, READERS);
+        engine.join_neighbours(JOINED_PAGES);
+        if let Some((device, opened, blocks)) = blocks {
+            engine.bring_neighbours_along(|file, page| device.place_of(&blocks, file, page));
+            engine.give_device(0, device.number(), opened);
+        }
+        engine.leave_no_notes()?;
+        engine.keep_within(budget.clone());
+        let mut result = Ok(());
+        engine.start_on(&mut |work| {
+            result = thread(with(rights, work));
+            result.is_ok()
+        });
+        result.map(|()| Self { engine: Some(engine), choice, fetched_pages: (0, 0) })
     }
 
     /// Whether it goes on.
     pub fn is_at_work(&mut self) -> bool {
-        let is_at_work = self.engines().any(Engine::is_at_work);
+        let is_at_work = self.engine.as_ref().is_some_and(Engine::is_at_work);
         if !is_at_work {
             self.cancel();
         }
@@ -120,14 +106,11 @@ impl Replay {
 
     /// Ends it early.
     pub fn cancel(&mut self) {
-        let pages = |engine: Option<Engine>| {
-            engine.map_or(0, |engine| {
-                engine.cancel();
-                engine.outcome().requested_bytes / PAGE_SIZE
-            })
-        };
-        self.fetched_pages.0 += pages(self.blocks.take());
-        self.fetched_pages.1 += pages(self.files.take());
+        let Some(engine) = self.engine.take() else { return };
+        engine.cancel();
+        let outcome = engine.outcome();
+        let of_files = outcome.requested_bytes.saturating_sub(outcome.device_bytes);
+        self.fetched_pages = (outcome.device_bytes / PAGE_SIZE, of_files / PAGE_SIZE);
     }
 
     /// Pages that were asked for until it ended: of the device itself, and of files.
@@ -143,10 +126,6 @@ impl Replay {
         let choice = self.choice.as_ref()?;
         let unused = choice.pages_unused_in(observation);
         Some(choice.planned.pages().saturating_sub(unused.into()))
-    }
-
-    fn engines(&self) -> impl Iterator<Item = &Engine> {
-        self.blocks.iter().chain(&self.files)
     }
 }
 

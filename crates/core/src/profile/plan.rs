@@ -87,6 +87,53 @@ pub fn plan(profile: &Profile, options: PlanOptions) -> Vec<Read> {
     ranked.into_iter().map(|(_, read)| read).collect()
 }
 
+/// `reads` in groups, in the order of need: with each read that is next come those that a device serves by the same request, although they are
+/// needed later, because they lie beside it (`place` says at which page of the device a read begins) with holes between that are read over. A
+/// group is as long as a read may be, and what is needed first leads it.
+pub fn beside(reads: &[Read], place: impl Fn(&Read) -> Option<u64>, options: PlanOptions) -> Vec<Vec<Read>> {
+    let mut by_place: Vec<(u64, usize)> =
+        reads.iter().enumerate().filter_map(|(at, read)| Some((place(read)?, at))).collect();
+    by_place.sort_unstable();
+    let mut position = vec![None; reads.len()];
+    by_place.iter().enumerate().for_each(|(at, &(_, read))| position[read] = Some(at));
+    let mut is_taken = vec![false; reads.len()];
+    let mut groups = Vec::new();
+    for first in 0..reads.len() {
+        if std::mem::replace(&mut is_taken[first], true) {
+            continue;
+        }
+        let mut group = vec![reads[first]];
+        if let Some(at) = position[first] {
+            let (mut start, mut end) = (by_place[at].0, by_place[at].0 + reads[first].range.len());
+            let (mut before, mut behind) = (at, at + 1);
+            loop {
+                // What the group would begin and end with, and the hole to it.
+                let grown = |&(place, read): &(u64, usize)| {
+                    let place_end = place + reads[read].range.len();
+                    let (from, to) = (start.min(place), end.max(place_end));
+                    let hole = place.saturating_sub(end).max(start.saturating_sub(place_end));
+                    let fits = hole <= options.gap_pages_max && to - from <= options.read_pages_max;
+                    (fits && !is_taken[read]).then_some((hole, from, to, read))
+                };
+                let next = by_place.get(behind).and_then(grown);
+                let last = before.checked_sub(1).and_then(|at| grown(&by_place[at]));
+                let nearest = next.into_iter().chain(last).min_by_key(|&(hole, ..)| hole);
+                let Some((_, from, to, read)) = nearest else { break };
+                if position[read] == Some(behind) {
+                    behind += 1
+                } else {
+                    before -= 1
+                }
+                (start, end) = (from, to);
+                is_taken[read] = true;
+                group.push(reads[read]);
+            }
+        }
+        groups.push(group);
+    }
+    groups
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -146,6 +193,54 @@ mod tests {
                 let before = wanted.range(..page).next_back().expect("a hole has an edge");
                 let after = wanted.range(page..).next().expect("a hole has an edge");
                 prop_assert!(after - before - 1 <= gap_pages_max);
+            }
+        }
+    }
+
+    /// The reads of one page each, by number, of files that lie where `places` says.
+    fn grouped(places: &[Option<u64>], options: PlanOptions) -> Vec<Vec<usize>> {
+        let one = |file| Read { file, range: PageRange::new(PageIndex(0), PageIndex(1)) };
+        let reads: Vec<Read> = (0..places.len()).map(one).collect();
+        let groups = beside(&reads, |read| places[read.file], options);
+        groups.iter().map(|group| group.iter().map(|read| read.file).collect()).collect()
+    }
+
+    #[test]
+    fn what_lies_beside_a_read_on_the_device_comes_with_it() {
+        let options = PlanOptions { gap_pages_max: 2, read_pages_max: 8 };
+        let places =
+            [Some(100), Some(50), None, Some(103), Some(97), Some(101), Some(108), Some(52), Some(90)];
+        let expected = [&[0, 5, 3, 4][..], &[1, 7], &[2], &[6], &[8]];
+        assert_eq!(
+            grouped(&places, options),
+            expected,
+            "108 is too much for one request, 90 is too far away"
+        );
+        let alone = grouped(&places, PlanOptions { read_pages_max: 1, ..options });
+        assert!(alone.iter().all(|group| group.len() == 1), "{alone:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn groups_have_each_read_once_are_short_and_are_led_by_what_is_needed_first(
+            places in prop::collection::vec(prop::option::of(0u64..200), 1..100),
+            gap_pages_max in 0u64..9,
+            read_pages_max in 1u64..40,
+        ) {
+            let groups = grouped(&places, PlanOptions { gap_pages_max, read_pages_max });
+            let mut all: Vec<usize> = groups.concat();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..places.len()).collect::<Vec<_>>());
+            prop_assert!(groups.is_sorted_by_key(|group| group[0]));
+            for group in groups {
+                prop_assert_eq!(group.iter().min(), group.first());
+                let mut held: Vec<u64> = group.iter().filter_map(|&read| places[read]).collect();
+                prop_assert!(group.len() == 1 || held.len() == group.len());
+                held.sort_unstable();
+                let holes = held.windows(2).map(|two| (two[1] - two[0]).saturating_sub(1));
+                prop_assert!(holes.max().unwrap_or(0) <= gap_pages_max);
+                let len = held.last().map_or(0, |last| last + 1 - held[0]);
+                prop_assert!(len <= read_pages_max, "{} pages", len);
             }
         }
     }

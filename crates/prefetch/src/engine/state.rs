@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
-use prepage_core::profile::plan::Read;
+use prepage_core::profile::plan::{PlanOptions, Read};
 use prepage_core::profile::{Lookup, Profile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{Skipped, open_if_same};
@@ -34,11 +34,11 @@ pub(super) struct State {
     pub(super) bin: Option<OwnedFd>,
     /// A reader takes reads of so many pages from the list, and asks together for those of them that lie side by side on the device.
     pub(super) together_pages: u64,
-    /// It asks for so many pages at once at most.
-    pub(super) request_pages_max: u64,
-    /// Holes between them up to this size are read over, where `holes` has the device that they lie on, with its number.
-    pub(super) gap_pages_max: u64,
-    pub(super) holes: Option<(u64, File)>,
+    /// Where it does not stop before: behind each group of reads that belong to one request.
+    pub(super) group_ends: Vec<usize>,
+    /// How reads are formed, and requests of those that lie side by side.
+    pub(super) options: PlanOptions,
+    pub(super) device: Option<Device>,
     pub(super) name_threads: u32,
     pub(super) budget: Option<Budget>,
     /// What is asked before each read.
@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) next_lookup: AtomicUsize,
     /// (a)
     pub(super) amounts: Arc<Amounts>,
+    /// (a) Bytes asked for of the device itself.
+    pub(super) device_bytes: AtomicU64,
     /// (a) Set for good: each thread stops after the read it is at.
     pub(super) cancelled: AtomicBool,
     /// (a)
@@ -59,6 +61,14 @@ pub(super) struct State {
     pub(super) at_work: Mutex<u32>,
     /// A thread has ended.
     pub(super) ended: Condvar,
+}
+
+/// The file of the profile that is the device on which others lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Device {
+    pub(super) at: usize,
+    /// `st_dev` of what lies on it.
+    pub(super) number: u64,
 }
 
 /// Pages that lie together in one file, or on the device between two such.
@@ -153,24 +163,32 @@ impl State {
     pub(super) fn read_pages(&self) {
         let mut read_before = bytes_read_by_this_thread();
         while let Some(reads) = self.take() {
-            for neighbours in self.side_by_side(reads) {
-                if self.asks.as_ref().is_some_and(|may_read| !may_read()) {
-                    self.cancel();
+            let is_of_device = |read: &Read| self.device.is_some_and(|device| device.at == read.file);
+            let (of_device, of_files): (Vec<Read>, Vec<Read>) =
+                reads.iter().partition(|read| is_of_device(read));
+            let device_bytes = of_device.iter().map(|read| read.range.bytes()).sum();
+            self.device_bytes.fetch_add(device_bytes, Ordering::Relaxed);
+            // Files are found by what is read of the device.
+            for reads in [of_device, of_files] {
+                for neighbours in self.side_by_side(&reads) {
+                    if self.asks.as_ref().is_some_and(|may_read| !may_read()) {
+                        self.cancel();
+                    }
+                    if self.cancelled.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let wanted = neighbours.iter().filter(|piece| !piece.is_hole);
+                    let bytes = wanted.map(|piece| piece.range.bytes()).sum::<u64>();
+                    let before = self.amounts.requested_bytes.fetch_add(bytes, Ordering::Relaxed);
+                    // One reader looks, the one that passes the mark; the others go on meanwhile.
+                    if (before + bytes) / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES {
+                        self.look_at_memory();
+                    }
+                    bring_in(&neighbours, self.waits, self.bin.as_ref());
+                    let read_by_now = bytes_read_by_this_thread();
+                    self.amounts.read_bytes.fetch_add(read_by_now - read_before, Ordering::Relaxed);
+                    read_before = read_by_now;
                 }
-                if self.cancelled.load(Ordering::Relaxed) {
-                    return;
-                }
-                let wanted = neighbours.iter().filter(|piece| !piece.is_hole);
-                let bytes = wanted.map(|piece| piece.range.bytes()).sum::<u64>();
-                let before = self.amounts.requested_bytes.fetch_add(bytes, Ordering::Relaxed);
-                // One reader looks, the one that passes the mark; the others go on meanwhile.
-                if (before + bytes) / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES {
-                    self.look_at_memory();
-                }
-                bring_in(&neighbours, self.waits, self.bin.as_ref());
-                let read_by_now = bytes_read_by_this_thread();
-                self.amounts.read_bytes.fetch_add(read_by_now - read_before, Ordering::Relaxed);
-                read_before = read_by_now;
             }
         }
     }
@@ -186,7 +204,9 @@ impl State {
                 pages += read.range.len();
                 pages <= self.together_pages
             });
-            first + more.count().max(1)
+            let end = first + more.count().max(1);
+            let group = self.group_ends.partition_point(|&group| group < end);
+            self.group_ends.get(group).map_or(end, |&group| group.min(self.reads.len()))
         };
         let next = |first| (first < self.reads.len()).then(|| end(first));
         let first = self.next_read.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
@@ -210,7 +230,7 @@ impl State {
             let hole = self.hole(end, place);
             let with_hole = hole.as_ref().map_or(0, |hole| hole.range.len()) + piece.range.len();
             let is_next = place.is_some() && (place == end || hole.is_some());
-            pages = if is_next && pages + with_hole <= self.request_pages_max {
+            pages = if is_next && pages + with_hole <= self.options.read_pages_max {
                 all.last_mut().expect("it has an end").extend(hole.into_iter().chain([piece]));
                 pages + with_hole
             } else {
@@ -225,10 +245,11 @@ impl State {
     /// What lies on the device from `end` to `start`, where it is small enough to be read over.
     fn hole(&self, end: Option<(u64, u64)>, start: Option<(u64, u64)>) -> Option<Piece<'_>> {
         let ((before, end), (after, start)) = (end?, start?);
-        let (_, file) = self.holes.as_ref().filter(|(device, _)| [before, after] == [*device; 2])?;
+        let device = self.device.filter(|device| [before, after] == [device.number; 2])?;
+        let file = self.file(device.at).ok()?;
         let is_whole = end % PAGE_SIZE == 0 && start % PAGE_SIZE == 0 && end < start;
         let range = is_whole.then(|| PageRange::covering(end, start - end))?;
-        (range.len() <= self.gap_pages_max).then_some(Piece { file, range, is_hole: true })
+        (range.len() <= self.options.gap_pages_max).then_some(Piece { file, range, is_hole: true })
     }
 
     fn look_at_memory(&self) {

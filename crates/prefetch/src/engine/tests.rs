@@ -143,7 +143,10 @@ fn asked_for(
         "in one piece"
     );
     let asked = Arc::new(AtomicUsize::new(0));
-    let mut engine = Engine::with(profile(&path, pages), options, 1);
+    let mut profile = profile(&path, pages);
+    // One that can be the device.
+    profile.files.push(ProfiledFile { extents: Vec::new(), ..profile.files[0].clone() });
+    let mut engine = Engine::with(profile, options, 1);
     prepare(&mut engine, &path);
     let count = asked.clone();
     engine.ask_before_reads(Box::new(move || count.fetch_add(1, Ordering::Relaxed) < usize::MAX));
@@ -190,7 +193,7 @@ fn what_lies_side_by_side_on_the_device_is_asked_for_together() {
     for (joined_pages, request_pages_max, expected) in [(0, 64, 3), (63, 64, 3), (64, 64, 2), (64, 32, 3)] {
         let prepare = |engine: &mut Engine, _: &Path| {
             engine.join_neighbours(joined_pages);
-            engine.prepared().request_pages_max = request_pages_max;
+            engine.prepared().options.read_pages_max = request_pages_max;
         };
         let asked = asked_for(&pages, PlanOptions::EXACT, prepare);
         assert!(
@@ -205,12 +208,11 @@ fn a_small_hole_between_neighbours_is_read_over_on_its_own_device() {
     for (gap_pages_max, is_own, expected) in [(4, true, (1, 2)), (3, true, (2, 2)), (4, false, (2, 2))] {
         let prepare = |engine: &mut Engine, path: &Path| {
             engine.join_neighbours(64);
-            engine.prepared().gap_pages_max = gap_pages_max;
-            engine.prepared().request_pages_max = 64;
+            engine.prepared().options = PlanOptions { gap_pages_max, read_pages_max: 64 };
             // Long enough to stand for a device.
             let device = File::open(path).unwrap();
             let number = rustix::fs::fstat(&device).unwrap().st_dev;
-            engine.read_over_holes_of(if is_own { number } else { number + 1 }, device);
+            engine.give_device(1, if is_own { number } else { number + 1 }, device);
         };
         let asked = asked_for(&[0, 5], PlanOptions::EXACT, prepare);
         assert!(asked.is_none_or(|asked| asked == expected), "{asked:?}, {gap_pages_max}, {is_own}");
@@ -320,10 +322,45 @@ fn what_is_given_is_read_whatever_lies_at_its_path() {
         profile.files[0].path = dir.path().join("none").to_str().unwrap().into();
         profile.files[0].identity = Default::default();
         let mut engine = Engine::with(profile.clone(), PlanOptions::EXACT, 8);
-        engine.give(0, given.try_clone().unwrap());
+        engine.give_device(0, 0, given.try_clone().unwrap());
         let outcome = engine.run();
-        assert_eq!((outcome.requested_bytes, outcome.skipped), (2 * PAGE_SIZE, vec![]));
+        assert_eq!(
+            (outcome.requested_bytes, outcome.device_bytes, outcome.skipped),
+            (2 * PAGE_SIZE, 2 * PAGE_SIZE, vec![])
+        );
         let not_given = Engine::with(profile, PlanOptions::EXACT, 8).run();
         assert_eq!(not_given.skipped, [(0, Skipped::Missing)]);
     }
+}
+
+#[test]
+fn what_files_are_found_by_comes_in_before_they_are_opened() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let mut profile = profile(&path, &[1, 100]);
+    profile.files.push(profile.files[0].clone());
+    let mut engine = Engine::with(profile, PlanOptions::EXACT, 1);
+    engine.join_neighbours(64);
+    engine.give_device(1, 0, File::open(&path).unwrap());
+    let (itself, seen) = (Arc::new(OnceLock::<Engine>::new()), Arc::new(Mutex::new(Vec::new())));
+    let (asking, noted) = (itself.clone(), seen.clone());
+    engine.ask_before_reads(Box::new(move || {
+        noted.lock().unwrap().push(asking.get().unwrap().state.files[0].get().is_some());
+        true
+    }));
+    itself.set(engine.clone()).unwrap();
+    engine.run();
+    assert_eq!(*seen.lock().unwrap(), [false, false, true, true]);
+}
+
+#[test]
+fn what_lies_beside_a_read_is_read_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file_of_pages(dir.path());
+    let options = PlanOptions { gap_pages_max: 4, read_pages_max: 8 };
+    let mut engine = Engine::with(profile(&path, &[200, 10, 300, 205]), PlanOptions::EXACT, 1);
+    engine.prepared().options = options;
+    engine.bring_neighbours_along(|_, page| Some(1000 + page.0));
+    let pages: Vec<u64> = engine.state.reads.iter().map(|read| read.range.start().0).collect();
+    assert_eq!(pages, [200, 205, 10, 300]);
 }

@@ -5,6 +5,7 @@
 //! may be inherited by children and still be read through a ring (perf_event_open(2), `inherit`).
 
 mod attr;
+mod block;
 mod error;
 mod event;
 mod record;
@@ -12,6 +13,7 @@ mod ring;
 mod tracefs;
 
 pub use attr::{Setup, Source};
+pub use block::{BlockRequest, BlockTracepoint};
 pub use error::PerfError;
 pub use event::{Counted, Observed, PerfEvent, online_cpus};
 pub use record::{Malformed, Mmap2, Record, RecordKind, Sample};
