@@ -49,6 +49,7 @@
 //! | [`early`]     | the same from the initramfs on                                           |
 //! | [`turn`]      | which of the two follows a boot                                          |
 //! | [`replay`], [`blocks`], [`ext4`] | what is known of it: files, and the file system's own blocks |
+//! | [`missed`]    | blocks that no name leads to, and that boots have missed                 |
 //! | [`image`]     | an image before its first boot: where these blocks lie in it             |
 //! | [`opened`]    | what is opened meanwhile, and what of it was used                        |
 //! | [`start_opens`] | the same of a start that is observed                                   |
