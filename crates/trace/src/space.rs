@@ -81,15 +81,15 @@ impl Process {
         }
         let mut below = self.mappings.below(mapped.start);
         let mut next = below.next();
-        let gap_bytes = next.and_then(|(_, nearest)| mapped.start.checked_sub(nearest.end));
+        let gap_bytes = next.and_then(|(nearest, _)| mapped.start.checked_sub(nearest.end));
         if !gap_bytes.is_some_and(|bytes| (1..=GAP_BYTES_MAX).contains(&bytes)) {
             return false;
         }
-        while let Some((start, mapping)) = next {
+        while let Some((upper, mapping)) = next {
             if self.program_file == Some(mapping.object) {
                 return true;
             }
-            next = below.next().filter(|(_, lower)| lower.end == start);
+            next = below.next().filter(|(lower, _)| lower.end == upper.start);
         }
         false
     }
@@ -127,9 +127,9 @@ impl AddressSpaces {
     pub(crate) fn seed_touched(&mut self, pid: u32) {
         // Before Linux 6.7 nobody tells: all memory is taken for untouched.
         let (Ok(page_map), Some(process)) = (PageMap::of(pid), self.processes.get_mut(&pid)) else { return };
-        for (start, mapping) in process.mappings.iter() {
+        for (addresses, mapping) in process.mappings.iter() {
             if !self.objects[mapping.object.0 as usize].is_file() {
-                for (start, end) in page_map.occupied_in(start..mapping.end).unwrap_or_default() {
+                for (start, end) in page_map.occupied_in(addresses.clone()).unwrap_or_default() {
                     process.touched.add(PageRange::covering(start, end - start));
                 }
             }
@@ -186,10 +186,9 @@ impl AddressSpaces {
 
     /// What lies at `address` of process `pid`; `None` for memory of no known mapping.
     pub fn resolve(&self, pid: u32, address: u64) -> Option<Resolved<'_>> {
-        let (start, mapping) = self.processes.get(&pid)?.mappings.at(address)?;
+        let (_, mapping) = self.processes.get(&pid)?.mappings.at(address)?;
         let object = &self.objects[mapping.object.0 as usize];
-        let offset = mapping.offset_bytes + (address - start);
-        let page = object.is_file().then(|| PageIndex::containing(offset));
+        let page = object.is_file().then(|| PageIndex::containing(mapping.offset_bytes(address)));
         Some(Resolved { mapping, object, page })
     }
 
@@ -197,10 +196,10 @@ impl AddressSpaces {
     /// itself for memory of no file, and of no known mapping.
     pub fn code_place(&self, pid: u32, address: u64) -> CodePlace {
         let found = self.processes.get(&pid).and_then(|process| process.mappings.at(address));
-        let Some((start, mapping)) = found else { return CodePlace { object: None, offset: address } };
+        let Some((_, mapping)) = found else { return CodePlace { object: None, offset: address } };
         let object = &self.objects[mapping.object.0 as usize];
         let in_object = object.is_file() || object.path == "[vdso]";
-        let offset = if in_object { mapping.offset_bytes + (address - start) } else { address };
+        let offset = if in_object { mapping.offset_bytes(address) } else { address };
         CodePlace { object: Some(mapping.object), offset }
     }
 
@@ -267,17 +266,12 @@ impl AddressSpaces {
         if mapped.inode.is_some() {
             process.program_file.get_or_insert(object);
         }
-        let mapping = Mapping {
-            end: mapped.end,
-            offset_bytes: mapped.offset_bytes,
-            object,
-            permissions: mapped.permissions,
-        };
-        if mapped.inode.is_some() || is_fresh(&process.mappings, mapped.start, &mapping) {
+        let mapping = Mapping::new(mapped.start, object, mapped.offset_bytes, mapped.permissions);
+        if mapped.inode.is_some() || is_fresh(&process.mappings, mapped, object) {
             let pages = PageRange::covering(mapped.start, mapped.end - mapped.start);
             process.touched.forget(pages);
         }
-        Arc::make_mut(&mut process.mappings).insert(mapped.start, mapping);
+        Arc::make_mut(&mut process.mappings).insert(mapped.start..mapped.end, mapping);
     }
 
     fn intern(&mut self, mapped: &Mapped) -> ObjectId {
@@ -296,15 +290,15 @@ impl AddressSpaces {
     }
 }
 
-/// Whether anonymous memory reported at `start` is new, rather than old memory with a new size or permission,
+/// Whether anonymous memory that is reported as `object` is new, rather than old memory with a new size or permission,
 /// which the kernel reports in the same way. A rule of thumb: new memory either lies within an old mapping of the same
 /// permission (it was unmapped, unseen, and is mapped again), or may not be touched at all yet.
-fn is_fresh(mappings: &Mappings, start: u64, new: &Mapping) -> bool {
+fn is_fresh(mappings: &Mappings, new: &Mapped, object: ObjectId) -> bool {
     if matches!(new.permissions, Permissions::PRIVATE | Permissions::SHARED) {
         return true;
     }
-    mappings.at(start).is_some_and(|(_, old)| {
-        old.end >= new.end && old.object == new.object && old.permissions == new.permissions
+    mappings.at(new.start).is_some_and(|(addresses, old)| {
+        addresses.end >= new.end && old.object == object && old.permissions == new.permissions
     })
 }
 
