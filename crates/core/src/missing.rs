@@ -123,7 +123,7 @@ impl Missing {
         match (self, other) {
             (Self::CutShort | Self::Lost { .. } | Self::Overwritten | Self::Unsaved { .. }, _) => false,
             (Self::Filtered { filters, .. }, Self::Filtered { filters: others, .. }) => filters == others,
-            (Self::Sampled { rule }, Self::Sampled { rule: other }) => rule == other,
+            (Self::Sampled { .. } | Self::Processors { .. }, other) => self == other,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
@@ -313,6 +313,8 @@ mod tests {
         };
         assert_eq!(filtered("--comm a", 1).unequal_gaps(&filtered("--comm b", 2)).len(), 2);
         assert_eq!(filtered("--comm a", 1).unequal_gaps(&filtered("--comm a", 2)), []);
+        let unwatched = |unwatched_cpus| TraceFacts { unwatched_cpus, ..TraceFacts::default() };
+        assert_eq!(unwatched(1).unequal_gaps(&unwatched(3)).len(), 2);
         assert_eq!(filtered("--comm a", 0).missing(), [], "a filter that left out nothing");
     }
 }

@@ -49,8 +49,10 @@ struct Process {
     /// Those that have not ended.
     threads: HashSet<u32>,
     program: Program,
-    /// The file of its program: what was mapped first since it was executed.
+    /// The file of its program: what was mapped first since it was executed. And where that ends, with the zeroed data that
+    /// adjoins it.
     program_file: Option<ObjectId>,
+    program_end: u64,
 }
 
 /// How much of a process's program can be observed.
@@ -72,26 +74,14 @@ impl Process {
     /// Whether `mapped` is the heap (brk(2)) as it begins. The kernel notes where the heap ends, by which it tells it from other
     /// memory, only after it has reported the mapping: that report has no name.
     ///
-    /// The heap lies by chance up to a gibibyte behind the program and the zeroed data that adjoins it, with nothing in between.
+    /// The heap lies by chance up to a gibibyte behind the program, with nothing in between.
     fn is_first_heap(&self, mapped: &Mapped) -> bool {
         const GAP_BYTES_MAX: u64 = 1 << 30;
-        const OWN: Permissions = Permissions::READ.with(Permissions::WRITE).with(Permissions::PRIVATE);
-        if mapped.inode.is_some() || &*mapped.path != "[anon]" || mapped.permissions != OWN {
-            return false;
-        }
-        let mut below = self.mappings.below(mapped.start);
-        let mut next = below.next();
-        let gap_bytes = next.and_then(|(nearest, _)| mapped.start.checked_sub(nearest.end));
-        if !gap_bytes.is_some_and(|bytes| (1..=GAP_BYTES_MAX).contains(&bytes)) {
-            return false;
-        }
-        while let Some((upper, mapping)) = next {
-            if self.program_file == Some(mapping.object) {
-                return true;
-            }
-            next = below.next().filter(|(lower, _)| lower.end == upper.start);
-        }
-        false
+        let gap_bytes = mapped.start.checked_sub(self.program_end);
+        is_own(mapped)
+            && self.program_file.is_some()
+            && gap_bytes.is_some_and(|bytes| (1..=GAP_BYTES_MAX).contains(&bytes))
+            && self.mappings.is_free(self.program_end..mapped.start)
     }
 }
 
@@ -148,8 +138,9 @@ impl AddressSpaces {
                 let mappings = Arc::clone(&parent.mappings);
                 let touched = parent.touched.clone();
                 let threads = HashSet::from([event.tid]);
-                let program_file = parent.program_file;
-                let child = Process { mappings, touched, threads, program: Program::Observed, program_file };
+                let (program_file, program_end) = (parent.program_file, parent.program_end);
+                let program = Program::Observed;
+                let child = Process { mappings, touched, threads, program, program_file, program_end };
                 self.processes.insert(event.pid, child);
             }
             EventKind::Name { exec: true, .. } => {
@@ -266,6 +257,11 @@ impl AddressSpaces {
         if mapped.inode.is_some() {
             process.program_file.get_or_insert(object);
         }
+        let is_program = process.program_file == Some(object);
+        let adjoins = mapped.start <= process.program_end && (is_program || is_own(mapped));
+        if adjoins || is_program && process.program_end == 0 {
+            process.program_end = process.program_end.max(mapped.end);
+        }
         let mapping = Mapping::new(mapped.start, object, mapped.offset_bytes, mapped.permissions);
         if mapped.inode.is_some() || is_fresh(&process.mappings, mapped, object) {
             let pages = PageRange::covering(mapped.start, mapped.end - mapped.start);
@@ -288,6 +284,12 @@ impl AddressSpaces {
         self.ids.insert(object, id);
         id
     }
+}
+
+/// Whether `mapped` is memory of the process's own that it may write.
+fn is_own(mapped: &Mapped) -> bool {
+    const OWN: Permissions = Permissions::READ.with(Permissions::WRITE).with(Permissions::PRIVATE);
+    mapped.inode.is_none() && &*mapped.path == "[anon]" && mapped.permissions == OWN
 }
 
 /// Whether anonymous memory that is reported as `object` is new, rather than old memory with a new size or permission,

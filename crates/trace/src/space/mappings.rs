@@ -53,9 +53,9 @@ impl Mappings {
         self.0.iter()
     }
 
-    /// Those that begin below `address`, from the highest to the lowest, each with its addresses.
-    pub(super) fn below(&self, address: u64) -> impl Iterator<Item = (&Range<u64>, &Mapping)> {
-        self.0.overlapping(0..address).rev()
+    /// Whether nothing is mapped at these addresses.
+    pub(super) fn is_free(&self, addresses: Range<u64>) -> bool {
+        self.0.overlapping(addresses).next().is_none()
     }
 
     /// Adds a mapping in place of what was there.
