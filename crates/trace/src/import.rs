@@ -192,9 +192,12 @@ impl Importer {
 
     /// What is known of the run, so far.
     pub fn facts(&self) -> TraceFacts {
-        let facts = self.facts.clone();
-        let facts = TraceFacts { duration_ns: self.last_ns.saturating_sub(self.origin_ns), ..facts };
-        self.pairing.as_ref().map_or(facts.clone(), |pairing| pairing.noticed(facts))
+        let duration_ns = self.last_ns.saturating_sub(self.origin_ns);
+        let facts = TraceFacts { duration_ns, ..self.facts.clone() };
+        match &self.pairing {
+            Some(pairing) => pairing.noticed(facts),
+            None => facts,
+        }
     }
 
     /// The end: the trace, but for its faults, which were handed out.

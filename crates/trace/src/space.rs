@@ -4,6 +4,7 @@ mod mappings;
 mod touched;
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::{fs, io};
 
@@ -90,6 +91,8 @@ impl Process {
 pub struct Resolved<'a> {
     /// The mapping it lies in.
     pub mapping: &'a Mapping,
+    /// The addresses of that.
+    pub addresses: &'a Range<u64>,
     /// What is mapped there.
     pub object: &'a Object,
     /// The file's page; `None` for memory of no file.
@@ -177,10 +180,10 @@ impl AddressSpaces {
 
     /// What lies at `address` of process `pid`; `None` for memory of no known mapping.
     pub fn resolve(&self, pid: u32, address: u64) -> Option<Resolved<'_>> {
-        let (_, mapping) = self.processes.get(&pid)?.mappings.at(address)?;
+        let (addresses, mapping) = self.processes.get(&pid)?.mappings.at(address)?;
         let object = &self.objects[mapping.object.0 as usize];
         let page = object.is_file().then(|| PageIndex::containing(mapping.offset_bytes(address)));
-        Some(Resolved { mapping, object, page })
+        Some(Resolved { mapping, addresses, object, page })
     }
 
     /// Where the instruction at `address` of process `pid` lies in its file; [`CodePlace::offset`] is the address
