@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use prepage_core::{FaultClass, Tally};
 use prepage_display::html::Document;
+use prepage_display::number::{known, percent};
 use prepage_display::table::table;
 use serde_json::Value;
 
@@ -88,8 +89,7 @@ pub fn cells(one: &Shown) -> Vec<[String; 6]> {
             rows.push([String::new(), "study".to_owned(), disk, short, cached, all]);
         }
     };
-    let percent = |part: u64, all: u64| format!("{:.1}", 100.0 * part as f64 / all.max(1) as f64);
-    let microseconds = |mean: Option<f64>| mean.map_or_else(|| "-".to_owned(), |mean| format!("{mean:.2}"));
+    let microseconds = |mean| known(mean, |mean: f64| format!("{mean:.2}"));
     add("count", &|tally| tally.count.to_string(), &|row, _| row.count.to_string());
     add("percent", &|tally| percent(tally.count, tallies[3].count), &|row, all| {
         percent(row.count, all.count)

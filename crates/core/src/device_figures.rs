@@ -33,7 +33,9 @@ impl Default for DeviceFigures {
 
 impl DeviceFigures {
     /// Latencies that a device can have: 1 µs to 10 s.
-    const LATENCIES_NS: std::ops::RangeInclusive<u64> = 1_000..=10_000_000_000;
+    const LATENCIES_NS: std::ops::RangeInclusive<u64> = 1_000..=Self::LATENCY_NS_MAX;
+    /// The longest latency that a device can have. A billion of them is a time that can be counted.
+    pub const LATENCY_NS_MAX: u64 = 10_000_000_000;
     /// Most reads at once that anything is measured with.
     pub const DEPTH_MAX: u32 = 64;
 

@@ -32,6 +32,15 @@ pub enum Missing {
         /// How many.
         records: u64,
     },
+    /// perf kept the latest records only.
+    #[error("older records were overwritten: perf record --overwrite")]
+    Overwritten,
+    /// Faults on some processors were not recorded: perf was told to leave them out, or they came online later.
+    #[error("faults on {unwatched} processors are missing, which were not watched")]
+    Processors {
+        /// How many processors.
+        unwatched: u64,
+    },
     /// The disk was full.
     #[error("{faults} faults not saved because the disk was full")]
     Unsaved {
@@ -112,9 +121,9 @@ impl Missing {
     /// What was lost by chance, or cut off, is never the same twice.
     pub fn is_same_gap(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::CutShort, _) | (Self::Lost { .. }, _) | (Self::Unsaved { .. }, _) => false,
+            (Self::CutShort | Self::Lost { .. } | Self::Overwritten | Self::Unsaved { .. }, _) => false,
             (Self::Filtered { filters, .. }, Self::Filtered { filters: others, .. }) => filters == others,
-            (Self::Sampled { rule }, Self::Sampled { rule: other }) => rule == other,
+            (Self::Sampled { .. } | Self::Processors { .. }, other) => self == other,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
@@ -123,6 +132,7 @@ impl Missing {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Sampled { .. }
+            | Self::Overwritten
             | Self::OutsideSystemCalls
             | Self::Descendants
             | Self::MinorFaults
@@ -142,6 +152,7 @@ impl Missing {
             Self::Touches => Some("record both with --exact, or neither"),
             Self::Filtered { .. }
             | Self::CutShort
+            | Self::Processors { .. }
             | Self::StillRunning { .. }
             | Self::Files { .. }
             | Self::PagesForgotten { .. } => None,
@@ -165,10 +176,14 @@ impl TraceFacts {
         let forgotten = forgotten.fold(0, u64::saturating_add);
         [
             imported.and_then(|from| from.sampled.clone()).map(|rule| Missing::Sampled { rule }),
-            (!self.filters.is_empty())
-                .then(|| Missing::Filtered { filters: self.filters.clone(), faults: self.filtered_out }),
+            some(
+                self.filtered_out,
+                Missing::Filtered { filters: self.filters.clone(), faults: self.filtered_out },
+            ),
             self.cut_short.then_some(Missing::CutShort),
             some(self.lost, Missing::Lost { records: self.lost }),
+            imported.filter(|from| from.overwritten).map(|_| Missing::Overwritten),
+            some(self.unwatched_cpus, Missing::Processors { unwatched: self.unwatched_cpus }),
             some(self.unsaved, Missing::Unsaved { faults: self.unsaved }),
             self.system_calls_hidden.then_some(Missing::SystemCalls),
             imported.filter(|from| from.program_hidden).map(|_| Missing::OutsideSystemCalls),
@@ -239,7 +254,9 @@ mod tests {
             imported(ImportFacts { program_hidden: true, ..ImportFacts::default() }),
             imported(ImportFacts { descendants_hidden: true, ..ImportFacts::default() }),
             imported(ImportFacts { costs_unknown: true, ..ImportFacts::default() }),
-            TraceFacts { filters: vec!["--comm a".into()], ..TraceFacts::default() },
+            imported(ImportFacts { overwritten: true, ..ImportFacts::default() }),
+            TraceFacts { unwatched_cpus: 1, ..TraceFacts::default() },
+            TraceFacts { filters: vec!["--comm a".into()], filtered_out: 1, ..TraceFacts::default() },
             TraceFacts { cut_short: true, ..TraceFacts::default() },
             TraceFacts { lost: 1, ..TraceFacts::default() },
             TraceFacts { unsaved: 1, ..TraceFacts::default() },
@@ -278,7 +295,8 @@ mod tests {
     #[test]
     fn equal_rules_can_be_compared_and_losses_cannot() {
         for facts in incomplete() {
-            let by_chance = facts.lost + facts.unsaved > 0 || facts.cut_short;
+            let is_overwritten = facts.imported.as_ref().is_some_and(|from| from.overwritten);
+            let by_chance = facts.lost + facts.unsaved > 0 || facts.cut_short || is_overwritten;
             assert_eq!(facts.unequal_gaps(&facts).is_empty(), !by_chance, "{facts:?}");
         }
         let (plain, exact) = (
@@ -288,7 +306,15 @@ mod tests {
         assert_eq!(plain.unequal_gaps(&exact), [Missing::Touches]);
         assert_eq!(exact.unequal_gaps(&plain), [Missing::Touches]);
         assert_eq!((exact.unequal_gaps(&exact), exact.missing()), (vec![], vec![]));
-        let filtered = |comm: &str| TraceFacts { filters: vec![comm.into()], ..TraceFacts::default() };
-        assert_eq!(filtered("--comm a").unequal_gaps(&filtered("--comm b")).len(), 2);
+        let filtered = |comm: &str, filtered_out| TraceFacts {
+            filters: vec![comm.into()],
+            filtered_out,
+            ..TraceFacts::default()
+        };
+        assert_eq!(filtered("--comm a", 1).unequal_gaps(&filtered("--comm b", 2)).len(), 2);
+        assert_eq!(filtered("--comm a", 1).unequal_gaps(&filtered("--comm a", 2)), []);
+        let unwatched = |unwatched_cpus| TraceFacts { unwatched_cpus, ..TraceFacts::default() };
+        assert_eq!(unwatched(1).unequal_gaps(&unwatched(3)).len(), 2);
+        assert_eq!(filtered("--comm a", 0).missing(), [], "a filter that left out nothing");
     }
 }

@@ -91,6 +91,9 @@ pub struct TraceFacts {
     pub unnamed_mappings: u64,
     /// Faults of processes outside the recorder's PID namespace, which are no part of the trace.
     pub outside_faults: u64,
+    /// Processors that were online and not watched: perf was told to leave them out, or they came online while the
+    /// recording ran.
+    pub unwatched_cpus: u64,
     /// Whether every process of the machine was recorded.
     pub system_wide: bool,
     /// `lost` by the second of the recording in which the loss was found: second, records. A second without a loss is
@@ -142,6 +145,8 @@ pub struct ImportFacts {
     pub descendants_hidden: bool,
     /// Whether no fault has a cost, because only beginnings or only ends of faults were recorded.
     pub costs_unknown: bool,
+    /// Whether only the latest records were kept, in a ring that was written over.
+    pub overwritten: bool,
     /// Which faults were recorded, where it was not every one.
     pub sampled: Option<String>,
 }

@@ -242,10 +242,10 @@ fn listen(pids: Vec<u32>) -> Result<Stream, PerfError> {
 
 /// The pages that one fault at `address` can map (do_fault_around of mm/memory.c).
 fn window(place: &Resolved<'_>, address: u64) -> PageRange {
-    let first = PageIndex::containing(place.mapping.offset_bytes).0;
+    let first = PageIndex::containing(place.mapping.offset_bytes(place.addresses.start)).0;
     let at = place.page.map_or(first, |page| page.0);
     let pages_before = at.saturating_sub(first);
-    let pages_left = (place.mapping.end - address).div_ceil(PAGE_SIZE);
+    let pages_left = (place.addresses.end - address).div_ceil(PAGE_SIZE);
     let (before, after) = around(PageIndex::containing(address).0, pages_before, pages_left);
     PageRange::new(PageIndex(at - before), PageIndex(at + after))
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::elf::Elf;
-use prepage_profiles::identity::open_regular;
+use prepage_trace::build_id::open_regular;
 
 use crate::sightings::Inode;
 
@@ -97,9 +97,7 @@ fn first(loads: &mut HashMap<PathBuf, u64>, time_ns: u64, path: &Path) {
 }
 
 fn elf(path: &Path) -> Option<(Elf, File)> {
-    // Looked at before: opening a pipe would let go whoever waits at its other end.
-    let file =
-        path.metadata().ok().filter(std::fs::Metadata::is_file).and_then(|_| open_regular(path).ok())?;
+    let (file, _) = open_regular(path).ok()?;
     Some((Elf::parse(&file).ok()?, file))
 }
 

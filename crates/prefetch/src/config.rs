@@ -16,8 +16,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use prepage_core::quantity::parse_size;
-use prepage_profiles::identity::open_regular;
 use prepage_profiles::room;
+use prepage_trace::build_id::open_regular;
 
 /// The machine's file.
 const OF_MACHINE: &str = "/etc/prepage.conf";
@@ -248,7 +248,7 @@ impl Config {
 /// The file's text; `None` where there is none.
 fn content(path: &Path) -> io::Result<Option<String>> {
     let file = match open_regular(path) {
-        Ok(file) => file,
+        Ok((file, _)) => file,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
         }

@@ -57,21 +57,6 @@ pub fn open_to_read(path: &Path) -> Result<File, Skipped> {
     Ok(File::from(fd))
 }
 
-/// Opens a file that somebody else may have put there, through symbolic links, without waiting for whatever may stand in its place and
-/// without making a terminal there this process's own, which would send it signals.
-///
-/// # Errors
-/// As open(2); InvalidInput where it is no regular file.
-pub fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "no regular file"))
-    }
-}
-
 /// Opens a directory that somebody else may have put there, to list it or to ask where it lies: nothing else that stands at its name.
 ///
 /// # Errors

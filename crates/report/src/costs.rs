@@ -13,7 +13,10 @@ const COARSE_DIGITS: u8 = 2;
 pub struct Costs {
     /// Counts and sums.
     pub tally: Tally,
-    histogram: Option<Histogram<u64>>,
+    /// Digits that percentiles are to be exact to; 0 where none are wanted.
+    digits: u8,
+    /// Made with the first cost: there may be many thousand kinds without faults.
+    histogram: Option<Box<Histogram<u64>>>,
 }
 
 impl Costs {
@@ -28,32 +31,35 @@ impl Costs {
     }
 
     fn with_digits(digits: u8) -> Self {
-        let histogram = Histogram::new(digits).expect("a number of digits that the histogram knows");
-        Self { tally: Tally::default(), histogram: Some(histogram) }
+        Self { digits, ..Self::default() }
     }
 
     /// Counts `fault`.
     pub fn add(&mut self, fault: &Fault) {
         self.tally.add(fault);
-        if let (Some(histogram), Some(cost_ns)) = (&mut self.histogram, fault.cost_ns) {
+        if let (1.., Some(cost_ns)) = (self.digits, fault.cost_ns) {
+            let new = || Histogram::new(self.digits).expect("a number of digits that the histogram knows");
+            let histogram = self.histogram.get_or_insert_with(|| Box::new(new()));
             histogram.record(cost_ns).expect("a histogram that grows takes every value");
         }
     }
 
     /// Counts the faults of `other` too. Percentiles stay known where both sides know theirs.
     pub fn merge(&mut self, other: &Self) {
+        let is_unknown = |costs: &Self| costs.histogram.is_none() && costs.tally.timed > 0;
+        let unknown = is_unknown(self) || is_unknown(other);
         match (&mut self.histogram, &other.histogram) {
-            (Some(ours), Some(theirs)) => ours.add(theirs).expect("histograms that grow take every value"),
-            (None, Some(theirs)) if self.tally.timed == 0 => self.histogram = Some(theirs.clone()),
-            (Some(_), None) if other.tally.timed > 0 => self.histogram = None,
-            _ => {}
+            (Some(ours), Some(theirs)) => ours.add(&**theirs).expect("histograms that grow take every value"),
+            _ if unknown => (self.digits, self.histogram) = (0, None),
+            (None, Some(_)) => (self.digits, self.histogram) = (other.digits, other.histogram.clone()),
+            (_, None) => {}
         }
         self.tally.merge(&other.tally);
     }
 
     /// The cost that `percent` of the faults do not exceed, in nanoseconds; `None` where no cost or no percentiles are known.
     pub fn percentile_ns(&self, percent: f64) -> Option<u64> {
-        let histogram = self.histogram.as_ref().filter(|histogram| !histogram.is_empty())?;
+        let histogram = self.histogram.as_ref()?;
         Some(histogram.value_at_percentile(percent).min(self.tally.max_ns))
     }
 
@@ -106,6 +112,26 @@ mod tests {
         tally.add(&fault(FaultClass::Disk, Some(u64::MAX)));
         assert_eq!((tally.tally.cost_ns, tally.tally.max_ns), (u64::MAX, u64::MAX));
         assert!(tally.percentile_ns(99.0) > Some(u64::MAX / 2));
+    }
+
+    #[test]
+    fn kinds_without_costs_take_no_histogram() {
+        let mut costs = Costs::with_coarse_percentiles();
+        costs.add(&fault(FaultClass::Failed, None));
+        assert!(costs.histogram.is_none());
+        assert!(size_of::<Costs>() <= 64, "{}", size_of::<Costs>());
+        costs.add(&fault(FaultClass::Disk, Some(7)));
+        let mut sum = Costs::default();
+        sum.merge(&costs);
+        sum.merge(&Costs::with_percentiles());
+        assert_eq!(sum.percentile_ns(50.0), Some(7));
+        let mut unknown = Costs::default();
+        unknown.add(&fault(FaultClass::Disk, Some(7)));
+        for mut sum in [sum, Costs::with_percentiles()] {
+            sum.merge(&unknown);
+            sum.add(&fault(FaultClass::Disk, Some(7)));
+            assert_eq!(sum.percentile_ns(50.0), None, "of one that was added they are not known");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Which faults a report counts.
 
 use prepage_core::{Fault, FaultClass};
+use prepage_trace::filter::{kept_comm, remembered};
 use prepage_trace::parquet::{Names, Wanted};
 use serde::Serialize;
 
@@ -79,20 +80,9 @@ impl<'a> Sieve<'a> {
     }
 }
 
-/// Whether `wanted` means the thread name `comm`: the kernel cuts names short (TASK_COMM_LEN).
+/// Whether `wanted` means the thread name `comm`, which the kernel may have cut short.
 fn is_named(comm: &str, wanted: &str) -> bool {
-    const COMM_BYTES: usize = 15;
-    comm == wanted
-        // As traces name it: of a letter that was cut, U+FFFD is left.
-        || wanted.len() > COMM_BYTES && comm == String::from_utf8_lossy(&wanted.as_bytes()[..COMM_BYTES])
-}
-
-fn remembered(known: &mut Vec<Option<bool>>, number: u32, decide: impl FnOnce() -> bool) -> bool {
-    let at = number as usize;
-    if at >= known.len() {
-        known.resize(at + 1, None);
-    }
-    *known[at].get_or_insert_with(decide)
+    comm == wanted || comm == kept_comm(wanted)
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ impl Symbols {
                 by_object.entry(id).or_default().push(place.offset);
             }
         }
+        let mut by_path: FxHashMap<&str, Vec<&Object>> = FxHashMap::default();
+        objects.iter().for_each(|object| by_path.entry(&object.path).or_default().push(object));
         let mut symbols = Self::default();
         for (id, mut offsets) in by_object {
             let object = &objects[id.0 as usize];
@@ -41,8 +43,7 @@ impl Symbols {
             offsets.sort_unstable();
             offsets.dedup();
             // Traces name code by its path alone.
-            let is_same = |other: &Object| other.path != object.path || is_same_build(other, object);
-            let functions = match objects.iter().all(is_same) {
+            let functions = match by_path[&*object.path].iter().all(|other| is_same_build(other, object)) {
                 true => Functions::of(object),
                 false => Err(Unusable::Replaced),
             };

@@ -198,8 +198,8 @@ fn tell_left_out(groups: &Grouped, out: &mut dyn Write) -> io::Result<()> {
 
 /// A line of bars: how long threads waited in each slice of time.
 fn waiting(report: &Report) -> String {
-    let costs: Vec<u64> =
-        report.slices.iter().map(|classes| classes.iter().map(|costs| costs.tally.cost_ns).sum()).collect();
+    let all = |sum: u64, costs: &Costs| sum.saturating_add(costs.tally.cost_ns);
+    let costs: Vec<u64> = report.slices.iter().map(|classes| classes.iter().fold(0, all)).collect();
     let most = costs.iter().copied().max().unwrap_or(0).max(1);
     let bar = |&cost: &u64| LEVELS[(cost as f64 * 8.0 / most as f64).ceil() as usize];
     let line: String = costs.iter().map(bar).collect();

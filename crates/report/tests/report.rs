@@ -118,6 +118,21 @@ fn percentiles_by_time_are_known_where_they_are_asked_for() {
 }
 
 #[test]
+fn costs_beyond_all_reason_are_reported() {
+    let mut trace = trace(600);
+    trace.faults.iter_mut().for_each(|fault| fault.cost_ns = Some(u64::MAX));
+    let (_dir, file) = written(&trace);
+    let report = read(&file, &By::ALL, Filter::default());
+    let mut out = Vec::new();
+    text::overview(&report, &mut out).expect("written");
+    text::histogram(&report, &mut out).expect("written");
+    assert!(page(&file).contains("18446744073709"));
+    for format in Format::ALL {
+        export(&file, &Filter::default(), format, Weight::Cost, &mut out).expect("exported");
+    }
+}
+
+#[test]
 fn costs_that_are_not_known_are_not_0() {
     let mut trace = trace(600);
     trace.faults.iter_mut().for_each(|fault| fault.cost_ns = None);

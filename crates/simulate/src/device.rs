@@ -151,7 +151,9 @@ impl DeviceModel {
     fn set(&mut self, option: &str) -> Option<()> {
         let (key, value) = option.split_once('=')?;
         match key {
-            "latency" => self.latency_ns = parse_ns(value, "ns")?,
+            "latency" => {
+                self.latency_ns = parse_ns(value, "ns").filter(|&ns| ns <= DeviceFigures::LATENCY_NS_MAX)?;
+            }
             "bandwidth" => self.bytes_per_s = parse_size(value).filter(|&bytes| bytes > 0)?,
             // A disk with a head, or one that reads ahead by itself, serves one request at a time.
             "depth" if self.ahead.is_none() => self.depth = value.parse().ok().filter(|&depth| depth > 0)?,
@@ -179,6 +181,7 @@ mod tests {
             "flash:depth=0",
             "flash:latency=-1",
             "flash:latency=ms",
+            "flash:latency=11s",
             "flash:bandwidth=0",
             "hdd:depth=8",
             "flash:iops=9999999999",

@@ -4,9 +4,12 @@
 //! counted from the start of the map entry.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 
 use crate::pages::MOST_PAGES;
+
+/// Longer lines are no touches: names of objects are paths at most.
+const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// A line that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +21,9 @@ pub enum TextError {
     /// This line has a number beyond what can be mapped.
     #[error("line {0}: page {1} is beyond what can be mapped ({MOST_PAGES} pages)")]
     TooFar(u64, String),
+    /// This line is far longer than a touch.
+    #[error("line {0}: longer than {LINE_BYTES_MAX} bytes, which no touch is")]
+    TooLong(u64),
     /// Some lines name an object and some do not, of which this is the first that differs.
     #[error("line {0}: lines with and without an object are mixed; write `object,page` in all of them")]
     Mixed(u64),
@@ -87,7 +93,8 @@ pub fn read_touches<E>(
         } else {
             // A line that goes on beyond what has been read, or the last.
             across.clear();
-            if text.read_until(b'\n', &mut across).map_err(failed)? == 0 {
+            let mut line_of_text = text.by_ref().take(LINE_BYTES_MAX as u64 + 1);
+            if line_of_text.read_until(b'\n', &mut across).map_err(failed)? == 0 {
                 return Ok(());
             }
             touched(&across, line)?;
@@ -98,6 +105,9 @@ pub fn read_touches<E>(
 
 /// Object and page of a line that is a touch.
 fn read_line(content: &[u8], line: u64, names: &mut Names) -> Result<Option<(u32, u64)>, TextError> {
+    if content.len() > LINE_BYTES_MAX {
+        return Err(TextError::TooLong(line));
+    }
     let content = content.trim_ascii();
     if content.is_empty() || content[0] == b'#' {
         return Ok(None);
@@ -168,6 +178,10 @@ mod tests {
                 .starts_with("line 2: page 99999999999999999999999 is beyond")
         );
         assert!(error("68719476736\n").starts_with("line 1: page 68719476736 is beyond"));
+        assert_eq!(error(&"1".repeat(1 << 20)), "line 1: longer than 65536 bytes, which no touch is");
+        let endless = io::BufReader::new(io::repeat(b'1'));
+        let found = read_touches(endless, &mut Names::default(), identity, |_, _, _| Ok(()));
+        assert!(matches!(found, Err(TextError::TooLong(1))));
         assert!(error("1\na,2\n").starts_with("line 2: lines with and without"));
         assert!(error("a,1\n\n2\n").starts_with("line 3: lines with and without"));
     }

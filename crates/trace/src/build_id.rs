@@ -28,15 +28,15 @@ pub fn build_id(page: &[u8]) -> Option<&[u8]> {
     of::<FileHeader64<object::Endianness>>(page).or_else(|| of::<FileHeader32<object::Endianness>>(page))
 }
 
-/// Opens the regular file `path` to read it; what else stands there is neither waited for nor opened, since to open a device may
-/// have effects.
+/// Opens the regular file `path`, which somebody else may have put there, to read it; what else stands there is neither waited
+/// for nor opened: to open a device may have effects, and a pipe lets go whoever waits at its other end.
 ///
 /// # Errors
 /// As open(2), and InvalidInput for what is no regular file.
 pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
     let regular = |metadata: Metadata| match metadata.is_file() {
         true => Ok(metadata),
-        false => Err(io::Error::from(io::ErrorKind::InvalidInput)),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "no regular file")),
     };
     regular(fs::metadata(path)?)?;
     // It may have been replaced since.

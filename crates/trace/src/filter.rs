@@ -1,12 +1,10 @@
 //! Which faults to keep.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
 
 use prepage_core::{Fault, Object, ObjectId};
-
-/// Bytes of a thread's name that the kernel keeps.
-const COMM_BYTES: usize = 15;
 
 /// Which faults to keep: those that pass every kind of filter given, and one is enough of each kind.
 #[derive(Clone, Debug, Default)]
@@ -55,9 +53,7 @@ impl Filters {
     /// Keeps faults of threads called `name`, of which the kernel keeps 15 bytes.
     pub fn comm(&mut self, name: &str) {
         self.texts.push(format!("--comm {name}"));
-        let kept = &name.as_bytes()[..name.len().min(COMM_BYTES)];
-        // As traces name it: of a letter that was cut, U+FFFD is left.
-        self.comms.push(String::from_utf8_lossy(kept).into_owned());
+        self.comms.push(kept_comm(name).into_owned());
     }
 
     /// Whether all faults are kept.
@@ -79,13 +75,24 @@ impl Filters {
     }
 
     fn wants(&mut self, id: ObjectId, objects: &[Object]) -> bool {
-        let at = id.0 as usize;
-        if at >= self.is_wanted.len() {
-            self.is_wanted.resize(at + 1, None);
-        }
         let files = &self.files;
-        *self.is_wanted[at].get_or_insert_with(|| files.contains(&objects[at].path))
+        remembered(&mut self.is_wanted, id.0, || files.contains(&objects[id.0 as usize].path))
     }
+}
+
+/// What the kernel keeps of a thread's name, as traces have it: of a letter that was cut, U+FFFD is left.
+pub fn kept_comm(name: &str) -> Cow<'_, str> {
+    const COMM_BYTES: usize = 15;
+    String::from_utf8_lossy(&name.as_bytes()[..name.len().min(COMM_BYTES)])
+}
+
+/// What was decided of `number` before, or is decided now.
+pub fn remembered(known: &mut Vec<Option<bool>>, number: u32, decide: impl FnOnce() -> bool) -> bool {
+    let at = number as usize;
+    if at >= known.len() {
+        known.resize(at + 1, None);
+    }
+    *known[at].get_or_insert_with(decide)
 }
 
 #[cfg(test)]

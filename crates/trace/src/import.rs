@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use linux_perf_data::linux_perf_event_reader::{AttrFlags, RecordType, SamplingPolicy};
-use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
+use linux_perf_data::{Endianness, PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use prepage_core::{BuildId, Fault, ImportFacts, Trace, TraceFacts};
 
 use crate::build_id::open_at_once;
@@ -163,7 +163,11 @@ impl Importer {
         let time_ns = record.timestamp().unwrap_or(0);
         let taken = if record.record_type == RecordType::LOST_SAMPLES {
             let bytes = record.data.as_slice();
-            let records = bytes.first_chunk().map(|count| u64::from_le_bytes(*count));
+            let number = match record.parse_info.endian {
+                Endianness::LittleEndian => u64::from_le_bytes,
+                Endianness::BigEndian => u64::from_be_bytes,
+            };
+            let records = bytes.first_chunk().map(|count| number(*count));
             records.map(|records| Taken::Lost { records, by_event: true })
         } else {
             take(&record.parse()?, &mut self.without_inode, &mut self.build_ids)
@@ -188,7 +192,12 @@ impl Importer {
 
     /// What is known of the run, so far.
     pub fn facts(&self) -> TraceFacts {
-        TraceFacts { duration_ns: self.last_ns.saturating_sub(self.origin_ns), ..self.facts.clone() }
+        let duration_ns = self.last_ns.saturating_sub(self.origin_ns);
+        let facts = TraceFacts { duration_ns, ..self.facts.clone() };
+        match &self.pairing {
+            Some(pairing) => pairing.noticed(facts),
+            None => facts,
+        }
     }
 
     /// The end: the trace, but for its faults, which were handed out.
@@ -240,10 +249,10 @@ impl Importer {
     fn end(&mut self, faults: &mut Vec<Fault>) {
         if let Some(pairing) = &mut self.pairing {
             pairing.finish(faults);
-            self.facts.unobserved_programs = pairing.spaces().unobserved_programs();
             let from = self.facts.imported.as_ref();
-            // Who is not observed is not seen to end.
-            if self.of_command && from.is_some_and(|from| !from.descendants_hidden) {
+            // Who is not observed is not seen to end, nor is who ends in records that are gone.
+            let sees_ends = from.is_some_and(|from| !from.descendants_hidden && !from.overwritten);
+            if self.of_command && sees_ends && self.facts.lost == 0 {
                 self.facts.survivors = pairing.spaces().processes() as u64;
             }
         }
@@ -286,11 +295,16 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
     });
     let [any, minor, major] = [Kind::Any, Kind::Minor, Kind::Major].map(|kind| kinds.contains(&Some(kind)));
     let any_has = |flag| faults.clone().any(|(event, _)| event.attr.flags.contains(flag));
+    // An event that follows children has one number for each processor that it was opened on, or more.
+    let watched = faults.clone().filter(|(event, _)| event.attr.flags.contains(AttrFlags::INHERIT));
+    let watched = watched.map(|(event, _)| event.event_ids.len() as u64).filter(|ids| *ids > 0).min();
+    let online = file.nr_cpus().ok().flatten().map(|cpus| u64::from(cpus.nr_cpus_online));
     TraceFacts {
         command: command.into_iter().map(str::to_owned).collect(),
         kernel: text(file.os_release()),
         // As `:u` has it, and as perf does it for users who may not see more.
         system_calls_hidden: any_has(AttrFlags::EXCLUDE_KERNEL),
+        unwatched_cpus: online.zip(watched).map_or(0, |(online, watched)| online.saturating_sub(watched)),
         imported: Some(ImportFacts {
             tool: format!("perf {}", text(file.perf_version())).trim_end().to_owned(),
             file: path.to_string_lossy().into_owned(),
@@ -299,6 +313,7 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
             major_missing: !any && !major,
             disk_unknown: any && !major,
             costs_unknown: !(any && (minor || major)),
+            overwritten: any_has(AttrFlags::WRITE_BACKWARD),
             sampled,
             // As `:k` has it.
             program_hidden: any_has(AttrFlags::EXCLUDE_USER),

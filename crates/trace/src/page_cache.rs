@@ -121,7 +121,7 @@ impl PageCacheWatch {
     }
 
     /// The sums. `path` names the files that were mapped.
-    pub(crate) fn into_facts(self, path: impl Fn(Inode) -> Option<String>) -> PageCacheFacts {
+    pub(crate) fn into_facts(self, mut path: impl FnMut(Inode) -> Option<String>) -> PageCacheFacts {
         let tally = |((device, inode), mut file): (Inode, File)| {
             let pages: Vec<Page> = file.pages.values().copied().collect();
             pages.iter().for_each(|page| file.give_up(page));

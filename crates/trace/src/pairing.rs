@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fs, io};
 
-use prepage_core::{Fault, FaultClass, Object, PageIndex, Permissions, Stack, Thread, ThreadIndex};
+use prepage_core::{
+    Fault, FaultClass, Object, PageIndex, Permissions, Stack, Thread, ThreadIndex, TraceFacts,
+};
 
 use crate::event::{Event, EventKind};
 use crate::filter::Filters;
@@ -230,6 +232,16 @@ impl Pairing {
             .extend(unfinished.into_iter().filter_map(|(tid, begun)| self.over(tid, begun, &Over::Running)));
     }
 
+    /// `facts`, with what was noticed of the run so far.
+    pub(crate) fn noticed(&self, facts: TraceFacts) -> TraceFacts {
+        TraceFacts {
+            filtered_out: self.filtered_out,
+            unnamed_mappings: self.spaces.unnamed_mappings(),
+            unobserved_programs: self.spaces.unobserved_programs(),
+            ..facts
+        }
+    }
+
     /// What the faults' numbers mean, so far.
     pub fn tables(&self) -> Tables<'_> {
         Tables { objects: self.spaces.objects(), threads: &self.threads, stacks: self.stacks.all() }
@@ -254,12 +266,16 @@ impl Pairing {
         self.running.values_mut().for_each(|running| running.index = None);
     }
 
-    /// Forgets the threads and processes that have ended, where the records of their ends were lost. Looks in /proc only
-    /// when there are many more than at the last look.
-    pub(crate) fn forget_gone(&mut self) {
-        if self.running.len() < self.look_at {
-            return;
+    /// Forgets the threads and processes that have ended, where the records of their ends were lost, if there are many more of
+    /// them than at the last look.
+    pub(crate) fn forget_gone_of_many(&mut self) {
+        if self.running.len() >= self.look_at {
+            self.forget_gone();
         }
+    }
+
+    /// Forgets the threads and processes that /proc no longer has.
+    pub(crate) fn forget_gone(&mut self) {
         let is_gone = |pid: u32, tid: u32| !Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
         self.running.retain(|&tid, thread| !is_gone(thread.pid, tid));
         self.spaces.forget(|pid| is_gone(pid, pid));
@@ -271,11 +287,6 @@ impl Pairing {
         let running = self.running.get(&tid);
         let (pid, comm) = running.map_or((tid, "?"), |running| (running.pid, &running.name));
         Thread { pid, tid, comm: comm.to_owned() }
-    }
-
-    /// How many faults did not pass the filters.
-    pub fn filtered_out(&self) -> u64 {
-        self.filtered_out
     }
 
     /// The mappings as of the last event.
@@ -373,9 +384,15 @@ impl Memory {
     }
 }
 
-/// The thread of `event`, which is new here if the record of its start was lost.
+/// The thread of `event`, which is new here if the record of its start was lost. Its number may have been that of another
+/// process's, whose end was lost, too.
 fn running<'a>(threads: &'a mut HashMap<u32, Running>, event: &Event) -> &'a mut Running {
-    threads.entry(event.tid).or_insert_with(|| Running::new(event.pid, unknown()))
+    let new = || Running::new(event.pid, unknown());
+    let thread = threads.entry(event.tid).or_insert_with(new);
+    if thread.pid != event.pid {
+        *thread = new();
+    }
+    thread
 }
 
 fn unknown() -> Arc<str> {

@@ -12,7 +12,6 @@ mod schema;
 mod seal;
 mod spool;
 mod stack_text;
-mod texts;
 mod writer;
 
 pub use error::TraceFileError;

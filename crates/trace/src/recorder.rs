@@ -3,7 +3,7 @@
 mod scope;
 mod urgent;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
@@ -265,17 +265,16 @@ impl Recorder {
 
     /// What is known of the run, so far.
     pub fn facts(&self) -> TraceFacts {
+        let facts = self.pairing.noticed(self.facts.clone());
         TraceFacts {
             duration_ns: if self.ended { self.facts.duration_ns } else { now_ns() - self.origin_ns },
             lost: self.lost_by_second.values().sum(),
             lost_by_second: self.lost_by_second.iter().map(|(&second, &records)| (second, records)).collect(),
-            filtered_out: self.pairing.filtered_out(),
             outside_faults: self.stream.outside_faults(),
+            unwatched_cpus: self.stream.unwatched_cpus(),
             tsc_hz: self.moment.and_then(|moment| moment.hz()),
-            unnamed_mappings: self.pairing.spaces().unnamed_mappings(),
-            unobserved_programs: self.pairing.spaces().unobserved_programs(),
             exact: self.exact.as_ref().map(|exact| exact.0(self.ended).of(self.tables().objects)),
-            ..self.facts.clone()
+            ..facts
         }
     }
 
@@ -319,13 +318,16 @@ impl Recorder {
             }
         };
         facts.rusage = rusage;
+        if facts.lost > 0 {
+            self.pairing.forget_gone();
+        }
         facts.survivors = self.pairing.spaces().processes() as u64;
         let (objects, threads, stacks) = self.pairing.into_tables();
         facts.page_cache = self.page_cache.map(|watch| {
-            watch.into_facts(|inode| {
-                let named = objects.iter().find(|object| object.inode == Some(inode));
-                named.map(|object| object.path.clone())
-            })
+            let named = |object: &Object| Some((object.inode?, object.path.clone()));
+            // Of several names the first.
+            let mut paths: HashMap<_, _> = objects.iter().rev().filter_map(named).collect();
+            watch.into_facts(|inode| paths.remove(&inode))
         });
         Recorded { facts, how_ended, left_running, objects, threads, stacks, failure }
     }
@@ -391,7 +393,7 @@ impl Recorder {
             self.ended = true;
         } else {
             stream.ripe().for_each(&mut take);
-            self.pairing.forget_gone();
+            self.pairing.forget_gone_of_many();
         }
     }
 }

@@ -4,6 +4,7 @@ mod mappings;
 mod touched;
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::{fs, io};
 
@@ -49,8 +50,10 @@ struct Process {
     /// Those that have not ended.
     threads: HashSet<u32>,
     program: Program,
-    /// The file of its program: what was mapped first since it was executed.
+    /// The file of its program: what was mapped first since it was executed. And where that ends, with the zeroed data that
+    /// adjoins it.
     program_file: Option<ObjectId>,
+    program_end: u64,
 }
 
 /// How much of a process's program can be observed.
@@ -72,26 +75,14 @@ impl Process {
     /// Whether `mapped` is the heap (brk(2)) as it begins. The kernel notes where the heap ends, by which it tells it from other
     /// memory, only after it has reported the mapping: that report has no name.
     ///
-    /// The heap lies by chance up to a gibibyte behind the program and the zeroed data that adjoins it, with nothing in between.
+    /// The heap lies by chance up to a gibibyte behind the program, with nothing in between.
     fn is_first_heap(&self, mapped: &Mapped) -> bool {
         const GAP_BYTES_MAX: u64 = 1 << 30;
-        const OWN: Permissions = Permissions::READ.with(Permissions::WRITE).with(Permissions::PRIVATE);
-        if mapped.inode.is_some() || &*mapped.path != "[anon]" || mapped.permissions != OWN {
-            return false;
-        }
-        let mut below = self.mappings.below(mapped.start);
-        let mut next = below.next();
-        let gap_bytes = next.and_then(|(_, nearest)| mapped.start.checked_sub(nearest.end));
-        if !gap_bytes.is_some_and(|bytes| (1..=GAP_BYTES_MAX).contains(&bytes)) {
-            return false;
-        }
-        while let Some((start, mapping)) = next {
-            if self.program_file == Some(mapping.object) {
-                return true;
-            }
-            next = below.next().filter(|(_, lower)| lower.end == start);
-        }
-        false
+        let gap_bytes = mapped.start.checked_sub(self.program_end);
+        is_own(mapped)
+            && self.program_file.is_some()
+            && gap_bytes.is_some_and(|bytes| (1..=GAP_BYTES_MAX).contains(&bytes))
+            && self.mappings.is_free(self.program_end..mapped.start)
     }
 }
 
@@ -100,6 +91,8 @@ impl Process {
 pub struct Resolved<'a> {
     /// The mapping it lies in.
     pub mapping: &'a Mapping,
+    /// The addresses of that.
+    pub addresses: &'a Range<u64>,
     /// What is mapped there.
     pub object: &'a Object,
     /// The file's page; `None` for memory of no file.
@@ -127,9 +120,9 @@ impl AddressSpaces {
     pub(crate) fn seed_touched(&mut self, pid: u32) {
         // Before Linux 6.7 nobody tells: all memory is taken for untouched.
         let (Ok(page_map), Some(process)) = (PageMap::of(pid), self.processes.get_mut(&pid)) else { return };
-        for (start, mapping) in process.mappings.iter() {
+        for (addresses, mapping) in process.mappings.iter() {
             if !self.objects[mapping.object.0 as usize].is_file() {
-                for (start, end) in page_map.occupied_in(start..mapping.end).unwrap_or_default() {
+                for (start, end) in page_map.occupied_in(addresses.clone()).unwrap_or_default() {
                     process.touched.add(PageRange::covering(start, end - start));
                 }
             }
@@ -148,8 +141,9 @@ impl AddressSpaces {
                 let mappings = Arc::clone(&parent.mappings);
                 let touched = parent.touched.clone();
                 let threads = HashSet::from([event.tid]);
-                let program_file = parent.program_file;
-                let child = Process { mappings, touched, threads, program: Program::Observed, program_file };
+                let (program_file, program_end) = (parent.program_file, parent.program_end);
+                let program = Program::Observed;
+                let child = Process { mappings, touched, threads, program, program_file, program_end };
                 self.processes.insert(event.pid, child);
             }
             EventKind::Name { exec: true, .. } => {
@@ -186,21 +180,20 @@ impl AddressSpaces {
 
     /// What lies at `address` of process `pid`; `None` for memory of no known mapping.
     pub fn resolve(&self, pid: u32, address: u64) -> Option<Resolved<'_>> {
-        let (start, mapping) = self.processes.get(&pid)?.mappings.at(address)?;
+        let (addresses, mapping) = self.processes.get(&pid)?.mappings.at(address)?;
         let object = &self.objects[mapping.object.0 as usize];
-        let offset = mapping.offset_bytes + (address - start);
-        let page = object.is_file().then(|| PageIndex::containing(offset));
-        Some(Resolved { mapping, object, page })
+        let page = object.is_file().then(|| PageIndex::containing(mapping.offset_bytes(address)));
+        Some(Resolved { mapping, addresses, object, page })
     }
 
     /// Where the instruction at `address` of process `pid` lies in its file; [`CodePlace::offset`] is the address
     /// itself for memory of no file, and of no known mapping.
     pub fn code_place(&self, pid: u32, address: u64) -> CodePlace {
         let found = self.processes.get(&pid).and_then(|process| process.mappings.at(address));
-        let Some((start, mapping)) = found else { return CodePlace { object: None, offset: address } };
+        let Some((_, mapping)) = found else { return CodePlace { object: None, offset: address } };
         let object = &self.objects[mapping.object.0 as usize];
         let in_object = object.is_file() || object.path == "[vdso]";
-        let offset = if in_object { mapping.offset_bytes + (address - start) } else { address };
+        let offset = if in_object { mapping.offset_bytes(address) } else { address };
         CodePlace { object: Some(mapping.object), offset }
     }
 
@@ -267,17 +260,17 @@ impl AddressSpaces {
         if mapped.inode.is_some() {
             process.program_file.get_or_insert(object);
         }
-        let mapping = Mapping {
-            end: mapped.end,
-            offset_bytes: mapped.offset_bytes,
-            object,
-            permissions: mapped.permissions,
-        };
-        if mapped.inode.is_some() || is_fresh(&process.mappings, mapped.start, &mapping) {
+        let is_program = process.program_file == Some(object);
+        let adjoins = mapped.start <= process.program_end && (is_program || is_own(mapped));
+        if adjoins || is_program && process.program_end == 0 {
+            process.program_end = process.program_end.max(mapped.end);
+        }
+        let mapping = Mapping::new(mapped.start, object, mapped.offset_bytes, mapped.permissions);
+        if mapped.inode.is_some() || is_fresh(&process.mappings, mapped, object) {
             let pages = PageRange::covering(mapped.start, mapped.end - mapped.start);
             process.touched.forget(pages);
         }
-        Arc::make_mut(&mut process.mappings).insert(mapped.start, mapping);
+        Arc::make_mut(&mut process.mappings).insert(mapped.start..mapped.end, mapping);
     }
 
     fn intern(&mut self, mapped: &Mapped) -> ObjectId {
@@ -296,15 +289,21 @@ impl AddressSpaces {
     }
 }
 
-/// Whether anonymous memory reported at `start` is new, rather than old memory with a new size or permission,
+/// Whether `mapped` is memory of the process's own that it may write.
+fn is_own(mapped: &Mapped) -> bool {
+    const OWN: Permissions = Permissions::READ.with(Permissions::WRITE).with(Permissions::PRIVATE);
+    mapped.inode.is_none() && &*mapped.path == "[anon]" && mapped.permissions == OWN
+}
+
+/// Whether anonymous memory that is reported as `object` is new, rather than old memory with a new size or permission,
 /// which the kernel reports in the same way. A rule of thumb: new memory either lies within an old mapping of the same
 /// permission (it was unmapped, unseen, and is mapped again), or may not be touched at all yet.
-fn is_fresh(mappings: &Mappings, start: u64, new: &Mapping) -> bool {
+fn is_fresh(mappings: &Mappings, new: &Mapped, object: ObjectId) -> bool {
     if matches!(new.permissions, Permissions::PRIVATE | Permissions::SHARED) {
         return true;
     }
-    mappings.at(start).is_some_and(|(_, old)| {
-        old.end >= new.end && old.object == new.object && old.permissions == new.permissions
+    mappings.at(new.start).is_some_and(|(addresses, old)| {
+        addresses.end >= new.end && old.object == object && old.permissions == new.permissions
     })
 }
 

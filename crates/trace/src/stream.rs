@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use prepage_sys::perf::{Observed, PerfError, PerfEvent, Record, Ring, Source};
+use prepage_sys::perf::{Observed, PerfError, PerfEvent, Record, Ring, Source, online_cpus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -91,6 +91,12 @@ impl Stream {
     /// Faults seen and left out of processes outside this one's PID namespace: their mappings and names cannot be told apart.
     pub fn outside_faults(&self) -> u64 {
         self.uncounted.outside.0 + self.uncounted.outside.1
+    }
+
+    /// Processors that came online after the beginning: what happens there is not observed.
+    pub fn unwatched_cpus(&self) -> u64 {
+        let is_watched = |cpu: &u32| self.rings.iter().any(|ring| ring.cpu == *cpu);
+        online_cpus().map_or(0, |online| online.iter().filter(|cpu| !is_watched(cpu)).count() as u64)
     }
 
     /// Stops observing, or goes on. What was seen stays to be read.

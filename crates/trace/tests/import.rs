@@ -159,6 +159,37 @@ fn faults_that_perf_was_told_to_leave_out_are_missing() {
     assert_eq!(import(&path).unwrap().1.facts.missing(), [Missing::Descendants]);
 }
 
+/// A ring that is written over keeps the last records, and no record says what was there before.
+#[test]
+fn records_that_perf_wrote_over_are_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let latest = [&["--overwrite", "-m", "1"][..], &ALL].concat();
+    let Some(path) = record(dir.path(), &latest, &["sh", "-c", "ls /; ls /; ls /"]) else { return };
+    assert_eq!(import(&path).unwrap().1.facts.missing(), [Missing::Overwritten]);
+}
+
+/// What the rest of the processors did is missing, though each of perf's own counts is right.
+#[test]
+fn processors_that_perf_did_not_watch_are_missing() {
+    if !has(Need::Root) {
+        return;
+    }
+    let others = prepage_sys::perf::online_cpus().unwrap().len() as u64 - 1;
+    let dir = tempfile::tempdir().unwrap();
+    let one = [&["-C", "0"][..], &ALL].concat();
+    let Some(path) = record(dir.path(), &one, &["ls", "/"]) else { return };
+    let missing = |path| {
+        let mut missing = import(path).unwrap().1.facts.missing();
+        // A busy machine is too fast for perf.
+        missing.retain(|gap| !matches!(gap, Missing::Lost { .. }));
+        missing
+    };
+    assert_eq!(missing(&path), (others > 0).then_some(Missing::Processors { unwatched: others }).as_slice());
+    let all = [&["-a"][..], &ALL].concat();
+    let Some(path) = record(dir.path(), &all, &["ls", "/"]) else { return };
+    assert_eq!(missing(&path), []);
+}
+
 /// perf notes what its rings lost when it finds that out, and what an event lost altogether at the end.
 #[test]
 fn what_was_lost_is_counted_once() {
@@ -182,7 +213,9 @@ fn what_was_lost_is_counted_once() {
         bytes[at + 8..at + 24].copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
     }
     fs::write(&path, bytes).unwrap();
-    assert_eq!(import(&path).unwrap().1.facts.lost, 8);
+    let facts = import(&path).unwrap().1.facts;
+    // Whose end was lost need not have run on.
+    assert_eq!((facts.lost, facts.survivors), (8, 0));
 }
 
 /// The first of its threads to end takes nothing from the others.
@@ -219,6 +252,14 @@ sum(mapped[at] for at in range(0, len(mapped), 4096))
     let mut perf = Command::new("perf");
     perf.args(["record", "-q", "-o"]).arg(&path).args(ALL).args(["-p", &python.id().to_string()]);
     let mut perf = perf.spawn().unwrap();
+    // perf enables its events a moment after it has opened them.
+    let is_event = |entry: fs::DirEntry| {
+        fs::read_link(entry.path()).is_ok_and(|link| link.to_string_lossy().contains("perf_event"))
+    };
+    while !fs::read_dir(format!("/proc/{}/fd", perf.id())).unwrap().flatten().any(is_event) {
+        assert!(perf.try_wait().unwrap().is_none(), "perf failed");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
     std::thread::sleep(std::time::Duration::from_secs(1));
     python.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(python.wait().unwrap().success());

@@ -9,6 +9,11 @@ use prepage_trace::parquet::{TraceFile, TraceFileError};
 /// What `record` writes where no other file is named.
 const USUAL: &str = "prepage.parquet";
 
+/// Whether `path` is of a recording that goes on, or whose recorder was killed.
+fn is_partial(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(".parquet.partial")
+}
+
 /// Opens `named`, or the newest trace in the current directory.
 ///
 /// # Errors
@@ -20,7 +25,8 @@ pub fn open(named: Option<&Path>) -> Result<TraceFile> {
     let mut found: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in std::fs::read_dir(".").context("the current directory cannot be read")?.flatten() {
         let path = PathBuf::from(entry.file_name());
-        if path.extension().is_some_and(|extension| extension == "parquet")
+        let is_whole = path.extension().is_some_and(|extension| extension == "parquet");
+        if (is_whole || is_partial(&path))
             && let Ok(metadata) = path.metadata()
             && metadata.is_file()
             && let Ok(time) = metadata.modified()
@@ -33,6 +39,8 @@ pub fn open(named: Option<&Path>) -> Result<TraceFile> {
         match TraceFile::open(&path) {
             // Other Parquet files may lie beside traces.
             Err(TraceFileError::NotATrace(..)) => continue,
+            // A recording that has saved nothing yet.
+            Err(TraceFileError::Truncated(_)) if is_partial(&path) => continue,
             Err(error) => return Err(error.into()),
             Ok(file) => {
                 if path != Path::new(USUAL) {

@@ -340,6 +340,11 @@ fn a_newest_trace_that_is_damaged_is_named_and_what_is_no_file_passed_over() {
     let output = report();
     assert!(text(&output.stdout).contains("\n3 page faults"), "{}", text(&output.stderr));
     let bytes = std::fs::read(&path).expect("read");
+    // What a recorder that was killed has left, and a recording that has saved nothing yet.
+    std::fs::write(dir.path().join("prepage.parquet.partial"), &bytes).expect("written");
+    std::fs::write(dir.path().join("begun.parquet.partial"), &bytes[..100]).expect("written");
+    let said = text(&report().stderr);
+    assert!(said.contains("newest trace here is prepage.parquet.partial"), "{said}");
     std::fs::write(dir.path().join("damaged.parquet"), &bytes[..bytes.len() - 100]).expect("written");
     let output = report();
     let said = text(&output.stderr);

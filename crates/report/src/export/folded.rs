@@ -26,10 +26,12 @@ pub fn write(
     let (parts, names) = file.fold(wanted, new, |(sieve, weights), batch| {
         for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, batch.names)) {
             let key = (fault.thread, fault.stack.ok_or_else(|| fault.code_place()));
-            *weights.entry(key).or_default() += match weight {
+            let more = match weight {
                 Weight::Count => 1,
                 Weight::Cost => fault.cost_ns.unwrap_or(0),
             };
+            let sum = weights.entry(key).or_default();
+            *sum = sum.saturating_add(more);
         }
     })?;
     let (objects, threads, stacks) = (names.objects.all(), names.threads.all(), names.stacks.all());
@@ -47,7 +49,8 @@ pub fn write(
             let known = symbols.name(place).map(frame);
             line += &known.unwrap_or_else(|| frame(&nameless(place_path(&objects, place))));
         }
-        *lines.entry(line).or_default() += weight;
+        let sum = lines.entry(line).or_default();
+        *sum = sum.saturating_add(*weight);
     }
     for (line, sum) in lines {
         let sum = if weight == Weight::Cost { sum / 1000 } else { sum };

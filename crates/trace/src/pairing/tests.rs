@@ -42,6 +42,18 @@ fn an_end_completes_the_beginning_of_its_thread() {
     assert_eq!(pairing.tables().threads[faults[1].thread.0 as usize].tid, 1);
 }
 
+/// The records of one's end and of the other's start were lost.
+#[test]
+fn a_thread_id_that_another_process_has_now_is_that_process() {
+    let mut pairing = Pairing::new(0);
+    feed(&mut pairing, vec![(1, 7, end(0x1000)), (2, 7, EventKind::Lost { records: 2 })]);
+    let mut faults = Vec::new();
+    pairing.feed(&Event { time_ns: 3, pid: 2, tid: 7, kind: end(0x1000) }, &mut faults);
+    let Tables { threads, .. } = pairing.tables();
+    assert_eq!(threads[faults[0].thread.0 as usize].pid, 2);
+    assert_eq!(faults[0].class, FaultClass::ZeroFill, "the other process has touched nothing");
+}
+
 #[test]
 fn a_fault_begun_again_keeps_its_first_start() {
     let faults =

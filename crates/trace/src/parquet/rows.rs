@@ -19,20 +19,12 @@ use super::schema::{
     PERMISSIONS, PID, STACK, START, TID,
 };
 use super::stack_text::parse_stack;
-use super::texts::Texts;
 
-/// A decoder with longer texts, together, forgets them at the end of a row group: there is no end to the stacks that a
-/// long trace may have.
-const TEXTS_BYTES_MAX: usize = 32 << 20;
-
-/// Turns batches into faults. What it has met once it need not look up again, in later row groups too.
+/// Turns batches into faults. What it has met once it need not look up again while the dictionary stays the same: mostly for a
+/// row group.
 pub(super) struct Decoder<'a> {
     files: &'a Files,
     names: &'a Names,
-    comms: Texts,
-    object_paths: Texts,
-    code_paths: Texts,
-    stack_texts: Texts,
     threads: Numbers<(u32, u32, u32), ThreadIndex>,
     objects: Numbers<(u32, Option<(u64, u64)>), ObjectId>,
     codes: Numbers<u32, ObjectId>,
@@ -46,24 +38,12 @@ impl<'a> Decoder<'a> {
         Self {
             files,
             names,
-            comms: Texts::default(),
-            object_paths: Texts::default(),
-            code_paths: Texts::default(),
-            stack_texts: Texts::default(),
             threads: Numbers::default(),
             objects: Numbers::default(),
             codes: Numbers::default(),
             stacks: Numbers::default(),
             in_stacks: FxHashMap::default(),
             faults: Vec::new(),
-        }
-    }
-
-    /// Says that a row group follows.
-    pub fn begin_group(&mut self) {
-        let texts = [&self.comms, &self.object_paths, &self.code_paths, &self.stack_texts];
-        if texts.iter().map(|texts| texts.bytes()).sum::<usize>() > TEXTS_BYTES_MAX {
-            *self = Self::new(self.files, self.names);
         }
     }
 
@@ -128,14 +108,13 @@ impl<'a> Decoder<'a> {
 
     fn threads(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
         let Some((comms, names)) = text(batch, COMM)? else { return Ok(()) };
-        self.comms.enter(names);
+        self.threads.enter(names);
         let [pids, tids] =
             [required::<UInt32Type>(batch, PID)?, required(batch, TID)?].map(|array| array.values());
         let rows = pids.iter().zip(tids).zip(comms.values());
         for (fault, ((&pid, &tid), &comm)) in self.faults.iter_mut().zip(rows) {
-            let comm = self.comms.number(comm);
             fault.thread = self.threads.of((pid, tid, comm), || {
-                let comm = self.comms.text(comm).to_owned();
+                let comm = names.value(comm as usize).to_owned();
                 self.names.threads.number(&Thread { pid, tid, comm }).map(ThreadIndex)
             })?;
         }
@@ -144,15 +123,14 @@ impl<'a> Decoder<'a> {
 
     fn objects(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
         let Some((keys, paths)) = text(batch, OBJECT)? else { return Ok(()) };
-        self.object_paths.enter(paths);
+        self.objects.enter(paths);
         let [devices, inodes] = [required::<UInt64Type>(batch, DEVICE)?, required(batch, INODE)?];
         let rows = keys.iter().zip(devices.iter().zip(inodes));
         for (fault, (key, (device, inode))) in self.faults.iter_mut().zip(rows) {
             let Some(key) = key else { continue };
-            let path = self.object_paths.number(key);
             let inode = device.zip(inode);
-            fault.object = Some(self.objects.of((path, inode), || {
-                let path = self.object_paths.text(path).to_owned();
+            fault.object = Some(self.objects.of((key, inode), || {
+                let path = paths.value(key as usize).to_owned();
                 self.names.objects.number(&self.files.object(path, inode)).map(ObjectId)
             })?);
         }
@@ -173,12 +151,11 @@ impl<'a> Decoder<'a> {
 
     fn code(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
         let Some((keys, paths)) = text(batch, CODE)? else { return Ok(()) };
-        self.code_paths.enter(paths);
+        self.codes.enter(paths);
         for (fault, key) in self.faults.iter_mut().zip(keys) {
             let Some(key) = key else { continue };
-            let path = self.code_paths.number(key);
-            fault.code = Some(self.codes.of(path, || {
-                let path = self.code_paths.text(path).to_owned();
+            fault.code = Some(self.codes.of(key, || {
+                let path = paths.value(key as usize).to_owned();
                 self.names.objects.number(&self.files.code(path)).map(ObjectId)
             })?);
         }
@@ -189,12 +166,11 @@ impl<'a> Decoder<'a> {
 
     fn stacks(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
         let Some((keys, texts)) = text(batch, STACK)? else { return Ok(()) };
-        self.stack_texts.enter(texts);
+        self.stacks.enter(texts);
         for (fault, key) in self.faults.iter_mut().zip(keys) {
             let Some(key) = key else { continue };
-            let number = self.stack_texts.number(key);
-            fault.stack = Some(self.stacks.of(number, || {
-                let text = self.stack_texts.text(number);
+            fault.stack = Some(self.stacks.of(key, || {
+                let text = texts.value(key as usize);
                 let stack = parse_stack(text, |path| {
                     if let Some(&id) = self.in_stacks.get(path) {
                         return Some(id);
@@ -215,19 +191,31 @@ impl<'a> Decoder<'a> {
 /// A fault of which nothing was read.
 const BLANK: Fault = Fault::new(0, ThreadIndex(0), 0, FaultClass::Failed);
 
-/// Numbers in the tables for what the rows say. Neighbouring rows mostly say the same.
+/// Numbers in the tables for what the rows say, in keys of one dictionary. Neighbouring rows mostly say the same.
 struct Numbers<K, Id> {
+    /// Kept so that no other can have its address.
+    dictionary: Option<StringArray>,
     last: Option<(K, Id)>,
     known: FxHashMap<K, Id>,
 }
 
 impl<K, Id> Default for Numbers<K, Id> {
     fn default() -> Self {
-        Self { last: None, known: FxHashMap::default() }
+        Self { dictionary: None, last: None, known: FxHashMap::default() }
     }
 }
 
 impl<K: Copy + Eq + Hash, Id: Copy> Numbers<K, Id> {
+    /// Makes `dictionary` the one that keys point into. What was met in another is forgotten: the same key means something else,
+    /// and there is no end to the stacks of a long trace.
+    fn enter(&mut self, dictionary: &StringArray) {
+        let place = |array: &StringArray| (array.value_offsets().as_ptr(), array.len());
+        if self.dictionary.as_ref().map(place) != Some(place(dictionary)) {
+            (self.dictionary, self.last) = (Some(dictionary.clone()), None);
+            self.known.clear();
+        }
+    }
+
     fn of(&mut self, key: K, find: impl FnOnce() -> Result<Id, ParquetError>) -> Result<Id, ParquetError> {
         if let Some((last, id)) = self.last
             && last == key
@@ -270,6 +258,10 @@ fn text(batch: &RecordBatch, column: Column) -> Result<Option<(&UInt32Array, &St
     let Some(array) = batch.column_by_name(column.name) else { return Ok(None) };
     let array = array.as_dictionary_opt::<UInt32Type>().ok_or_else(|| invalid(column, "no dictionary"))?;
     let values = array.values().as_string_opt().ok_or_else(|| invalid(column, "no text"))?;
+    // Keys into a dictionary without entries are not checked by the Parquet library.
+    if values.is_empty() && array.keys().null_count() < array.len() {
+        return Err(invalid(column, "has keys into an empty dictionary"));
+    }
     no_unexpected_nulls(column, array.keys()).map(|()| Some((array.keys(), values)))
 }
 

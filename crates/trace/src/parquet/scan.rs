@@ -211,7 +211,6 @@ impl TraceFile {
     ) -> Result<(), ParquetError> {
         let before = &self.metadata.metadata().row_groups()[..group];
         let mut first_row = before.iter().map(|group| group.num_rows().max(0) as u64).sum();
-        decoder.begin_group();
         for batch in self.reader(group, wanted)? {
             let faults = decoder.decode(&batch?)?;
             each(&Batch { faults, first_row, names });

@@ -48,8 +48,10 @@ impl Spool {
             options.read(!special).write(true).create(!special).truncate(false);
             let file = options.open(target).map_err(|source| TraceFileError::io(target, "create", source))?;
             if !special {
-                flock(&file, FlockOperation::NonBlockingLockExclusive)
-                    .map_err(|_| TraceFileError::Busy(path.clone()))?;
+                flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+                    rustix::io::Errno::WOULDBLOCK => TraceFileError::Busy(path.clone()),
+                    error => TraceFileError::io(target, "lock", error),
+                })?;
             }
             Ok(file)
         };

@@ -31,6 +31,7 @@ fn trace(faults: u64) -> Trace {
         tsc_hz: Some(2_100_000_000),
         unnamed_mappings: 4,
         cut_short: false,
+        unwatched_cpus: 1,
         system_wide: true,
         lost_by_second: vec![(3, 2), (9, 1)],
         probe_cost_ns: Some(180),
@@ -60,6 +61,7 @@ fn trace(faults: u64) -> Trace {
             costs_unknown: true,
             program_hidden: true,
             descendants_hidden: true,
+            overwritten: true,
             sampled: Some("one fault in 3".into()),
         }),
     };

@@ -223,3 +223,18 @@ fn of_too_many_files_the_later_ones_are_one_object() {
     spaces.apply(&event(1, 1, EventKind::Map(Box::new(mapped(3)))));
     assert_eq!(path_and_page(&spaces, 1, 0x10_000), Some(("/build/3.o".into(), Some(0))));
 }
+
+#[test]
+fn protections_that_change_and_change_back_leave_one_mapping() {
+    let mut mappings = Mappings::default();
+    let part = |start, permissions| Mapping::new(start, ObjectId(0), 0x7000 + start, permissions);
+    mappings.insert(0x1000..0x9000, part(0x1000, READ));
+    for start in (0x1000..0x9000).step_by(0x1000) {
+        mappings.insert(start..start + 0x1000, part(start, Permissions::WRITE));
+        assert_eq!(mappings.at(start).map(|(_, mapping)| mapping.permissions), Some(Permissions::WRITE));
+        mappings.insert(start..start + 0x1000, part(start, READ));
+    }
+    assert_eq!(mappings.iter().count(), 1);
+    assert_eq!(mappings.at(0x5123).map(|(_, mapping)| mapping.offset_bytes(0x5123)), Some(0xc123));
+    assert!(mappings.at(0x9000).is_none());
+}

@@ -1,7 +1,7 @@
 //! What the options of `prepage simulate` are written like.
 
 use prepage_core::quantity::parse_ns;
-use prepage_core::{PageIndex, PageRange};
+use prepage_core::{DeviceFigures, PageIndex, PageRange};
 use prepage_simulate::pages::MOST_PAGES;
 
 /// Most memory sizes in a list.
@@ -17,7 +17,8 @@ pub struct Sizes(pub Vec<u64>);
 
 /// `700ns`, `2us`.
 pub fn time(text: &str) -> Result<u64, String> {
-    parse_ns(text, "ns").ok_or_else(|| format!("`{text}` is not a time; write 700ns, 2us or 1.5ms"))
+    let ns = parse_ns(text, "ns").filter(|&ns| ns <= DeviceFigures::LATENCY_NS_MAX);
+    ns.ok_or_else(|| format!("`{text}` is not the time of a fault, up to 10s; write 700ns, 2us or 1.5ms"))
 }
 
 /// `3,10,16-31`: pages 3, 10 and 16 to 31.
