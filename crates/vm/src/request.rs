@@ -202,12 +202,17 @@ fn room(
     }
 }
 
-/// Claims what is missing of the grains of `claim` and has frames without a wait. Pages that failed stay out: they would fail the others.
+/// Claims what is missing of the grains of `claim` and has frames without a wait. A page that failed would fail the others: what lies beyond
+/// one stays out.
 fn rest_of_grains(object: &ObjectCore, claim: &Claim, waiters: &mut Waiters) -> Vec<Claim> {
     let (read, grain) = (claim.range(), object.grain_pages);
     let start = PageIndex(read.start().0 - read.start().0 % grain);
     let whole = clip(PageRange::new(start, PageIndex(read.end().0.next_multiple_of(grain))), object.pages());
     let frames = object.frames().expect("zeros are never read");
+    let failed = |page: &u64| matches!(frames.pages.see(PageIndex(*page)), Seen::Failed(_));
+    let start = (whole.start().0..read.start().0).rev().find(failed).map_or(whole.start().0, |page| page + 1);
+    let end = (read.end().0..whole.end().0).find(failed).unwrap_or(whole.end().0);
+    let whole = PageRange::new(PageIndex(start), PageIndex(end));
     let count = &object.vm.pool.core().frames;
     let mut most = count.most_at_once().saturating_sub(read.len());
     let mut beside = Vec::new();
@@ -320,18 +325,18 @@ impl Reading {
         let filled = match outcome {
             Ok(()) => fill::commit(&object, frames, pending.claim, pending.wanted, waiters, &mut account),
             Err((code, message)) => {
-                if let Some(message) = message {
+                // A bad page beside it does no harm to what is claimed.
+                let had_more = self.range != pending.claim.range() && priority > Priority::Ahead;
+                if let Some(message) = message.filter(|_| !had_more) {
                     object.remember(pending.wanted.needed, message);
                 }
-                match fill::after_failure(
-                    &object,
-                    pending.claim,
-                    pending.wanted,
-                    code,
-                    &mut waiters,
-                    &mut account,
-                ) {
-                    // A part of it may be had. Its frames are reserved anew.
+                let (claim, wanted) = (pending.claim, pending.wanted);
+                let rest = match had_more {
+                    true => Some(claim),
+                    false => fill::after_failure(&object, claim, wanted, code, &mut waiters, &mut account),
+                };
+                match rest {
+                    // It, or a part of it, may be had alone. Its frames are reserved anew.
                     Some(claim) => {
                         object.vm.release_frames(claim.range().len());
                         let needed = pending.wanted.needed_in(claim.range());

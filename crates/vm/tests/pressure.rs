@@ -393,6 +393,49 @@ fn a_read_that_fails_is_not_asked_for_again_from_within_its_completion() {
 }
 
 #[test]
+fn what_is_read_of_a_grain_does_not_span_a_page_that_failed() {
+    struct Bad(Arc<Mutex<Vec<(u64, usize)>>>);
+    impl Source for Bad {
+        fn len_bytes(&self) -> u64 {
+            64 * 4096
+        }
+        fn grain_bytes(&self) -> u64 {
+            16 * 4096
+        }
+        fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            let (first, count) = (offset_bytes / 4096, into.len() / 4096);
+            self.0.lock().unwrap().push((first, count));
+            match (first..first + count as u64).any(|page| [7, 23].contains(&page)) {
+                true => Err(SourceError::Other("bad".to_owned())),
+                false => Ok(()),
+            }
+        }
+    }
+    let vm = vm();
+    let reads = Arc::new(Mutex::new(Vec::new()));
+    let object = vm.source("bad", Bad(Arc::clone(&reads))).unwrap();
+    let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
+    let error = map.populate(pages(0, 16)).unwrap_err();
+    assert!(matches!(error, AccessError::Unavailable { page: PageIndex(7), .. }), "{error}");
+    object.evict(pages(0, 3)).unwrap();
+    object.evict(pages(5, 9)).unwrap();
+    object.evict(pages(12, 13)).unwrap();
+    let read = |page| {
+        reads.lock().unwrap().clear();
+        assert_eq!(touch(&map, page), 0);
+        reads.lock().unwrap().clone()
+    };
+    // What lies between is in memory, and stays as it is.
+    assert_eq!(read(8), [(8, 5)]);
+    assert_eq!(read(1), [(0, 7)]);
+    assert_eq!(object.resident_pages(), 15);
+    // Nor does one that is not known yet harm what is read with it.
+    assert_eq!(read(20), [(16, 16), (20, 1)]);
+    assert_eq!(read(22), [(16, 16), (21, 11), (22, 1)]);
+    assert_eq!(read(21), [(16, 16), (21, 1)]);
+}
+
+#[test]
 fn a_read_that_is_too_late_fails_and_what_comes_then_is_thrown_away() {
     let vm = Vm::new(VmOptions::default().read_deadline(Duration::from_millis(50))).unwrap();
     let waiting = Arc::new(Mutex::new(Vec::new()));
