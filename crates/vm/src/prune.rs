@@ -119,6 +119,8 @@ impl MapCore {
         if self.blocks.is_some() {
             return Ok(());
         }
+        // A snapshot would change what is shown; it takes maps back from the kernel with this lock held.
+        let _chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let whole = self.laid[0].object.frames().map(|frames| frames.whole.keep_from_kernel(self));
         if matches!(whole, Some(None)) {
             return Ok(());
@@ -129,8 +131,6 @@ impl MapCore {
         let end = end - end % REGION_ALIGN;
         let mut empty = Vec::new();
         each_empty_block(table, start..end, |block| empty.push(block))?;
-        // Snapshots would change what is shown.
-        let _chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let objects = self.objects_in_use();
         let mut ranges = Vec::with_capacity(BATCH_TABLES);
         for empty in empty {

@@ -696,7 +696,10 @@ fn main() {
     recorded += trace.faults.len() as u64 + trace.facts.lost;
     let statistics = vm.statistics();
     let counted = statistics.counted;
-    assert_eq!(vm.take_failures(), [], "touches that ended in SIGBUS");
+    // A copy out of a map of handler mode is a touch, too.
+    for failure in vm.take_failures() {
+        assert!(failure.object == "hostile" && failure.page.0 % 64 == BAD, "{failure:?}");
+    }
     let failed = FAILED.load(Ordering::Relaxed);
     let held = [statistics.objects, statistics.maps, statistics.backings];
     assert_eq!(held, [0; 3], "objects, maps, backings left");
