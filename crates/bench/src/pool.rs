@@ -125,7 +125,8 @@ pub fn limit(group: &Path, bytes: u64) -> io::Result<()> {
     std::fs::write(file, bytes.to_string())
 }
 
-/// Touches the file at `path` in this process: `before` touches until memory is full, and then all that are timed.
+/// Touches the file at `path` in this process: `before` touches until memory is full, and then all that are timed. Of `threads` each
+/// does every so many-th touch.
 ///
 /// # Errors
 /// When the file cannot be mapped, or no VM can be made.
@@ -135,11 +136,12 @@ pub fn serve(
     pool_bytes: u64,
     touches: &[u64],
     before: usize,
+    threads: usize,
 ) -> Result<Served, BenchError> {
     let (first, rest) = touches.split_at(before.min(touches.len()));
     let replacement = match way {
         Way::Kernel | Way::KernelRandom => {
-            return Ok(by_kernel(path, way == Way::KernelRandom, first, rest)?);
+            return Ok(by_kernel(path, way == Way::KernelRandom, first, rest, threads)?);
         }
         Way::VmDontNeed => Replacement::DontNeed,
         Way::VmStatic => Replacement::Static,
@@ -151,11 +153,10 @@ pub fn serve(
     let policy: Policy =
         if way == Way::VmClusters { "aligned:16" } else { "none" }.parse().expect("a policy");
     let map = vm.map(&object, &MapOptions::shared().policy(policy))?;
-    let touch = |&page: &u64| u64::from(map.as_slice()[(page * PAGE_SIZE) as usize]);
-    let mut sum = first.iter().map(touch).sum::<u64>();
+    let touch = |page: u64| u64::from(map.as_slice()[(page * PAGE_SIZE) as usize]);
+    touch_all(first, threads, touch);
     let warm = vm.statistics();
-    let served = timed(|| sum += rest.iter().map(touch).sum::<u64>())?;
-    std::hint::black_box(sum);
+    let served = timed(|| touch_all(rest, threads, touch))?;
     let now = vm.statistics();
     let [mut costs_ns, of_warm] =
         [&now, &warm].map(|statistics| statistics.costs_ns[FaultClass::Disk as usize].clone());
@@ -169,17 +170,33 @@ pub fn serve(
     })
 }
 
-fn by_kernel(path: &Path, in_no_order: bool, first: &[u64], rest: &[u64]) -> io::Result<Served> {
+/// Touches pages by so many threads.
+fn touch_all(pages: &[u64], threads: usize, touch: impl Fn(u64) -> u64 + Sync) {
+    let touch_some = |number| {
+        let sum: u64 = pages.iter().skip(number).step_by(threads).map(|&page| touch(page)).sum();
+        std::hint::black_box(sum);
+    };
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|number| drop(scope.spawn(move || touch_some(number))));
+        touch_some(0);
+    });
+}
+
+fn by_kernel(
+    path: &Path,
+    in_no_order: bool,
+    first: &[u64],
+    rest: &[u64],
+    threads: usize,
+) -> io::Result<Served> {
     let file = File::open(path)?;
     let mapping = FileMapping::new(file.as_fd(), PageRange::covering(0, file.metadata()?.len()))?;
     if in_no_order {
         mapping.expect_random()?;
     }
-    let touch = |&page: &u64| u64::from(mapping.byte(page * PAGE_SIZE));
-    let mut sum = first.iter().map(touch).sum::<u64>();
-    let served = timed(|| sum += rest.iter().map(touch).sum::<u64>());
-    std::hint::black_box(sum);
-    served
+    let touch = |page: u64| u64::from(mapping.byte(page * PAGE_SIZE));
+    touch_all(first, threads, touch);
+    timed(|| touch_all(rest, threads, touch))
 }
 
 /// What `work` takes, with the misses that the kernel counts.
@@ -239,8 +256,8 @@ mod tests {
         }
         let file = crate::Subject::create(directory, 256 * PAGE_SIZE).unwrap();
         let touches = Order::Zipf.touches(256, 4096);
-        for way in Way::ALL {
-            let served = match serve(file.path(), way, 128 * PAGE_SIZE, &touches, 1024) {
+        for (way, threads) in Way::ALL.into_iter().flat_map(|way| [(way, 1), (way, 3)]) {
+            let served = match serve(file.path(), way, 128 * PAGE_SIZE, &touches, 1024, threads) {
                 Ok(served) => served,
                 Err(BenchError::Map(error)) => {
                     let need = prepage_testing::Need::Doctor(prepage_testing::Doctor::ServedFaults);

@@ -174,7 +174,19 @@ impl PageMap {
     /// # Errors
     /// As [`Self::present`].
     pub fn occupied_in(&self, addresses: Range<u64>) -> io::Result<Vec<(u64, u64)>> {
-        self.scan(addresses, Scan { category_anyof_mask: IS_PRESENT | IS_SWAPPED, ..Scan::default() })
+        let mut runs = Vec::new();
+        self.each_occupied(addresses, |start, end| runs.push((start, end)))?;
+        Ok(runs)
+    }
+
+    /// As [`Self::occupied_in`], one run after the other. Allocates nothing.
+    ///
+    /// # Errors
+    /// As [`Self::present`].
+    pub fn each_occupied(&self, addresses: Range<u64>, mut each: impl FnMut(u64, u64)) -> io::Result<()> {
+        let what =
+            Scan { category_anyof_mask: IS_PRESENT | IS_SWAPPED, return_mask: IS_PRESENT, ..Scan::default() };
+        self.scan_each(addresses, what, |region| each(region.start, region.end))
     }
 
     fn scan(&self, addresses: Range<u64>, what: Scan) -> io::Result<Vec<(u64, u64)>> {
@@ -185,7 +197,7 @@ impl PageMap {
     }
 
     fn scan_each(&self, addresses: Range<u64>, what: Scan, mut each: impl FnMut(&Region)) -> io::Result<()> {
-        let mut regions = vec![Region::default(); REGIONS];
+        let mut regions = [Region::default(); REGIONS];
         let mut start = addresses.start;
         while start < addresses.end {
             let mut scan = Scan {

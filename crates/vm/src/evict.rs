@@ -129,7 +129,7 @@ impl<'a> Claimed<'a> {
             for (claim, stamp) in claims {
                 let told = match &punched {
                     Ok(()) => claim.release_stamped(*stamp),
-                    Err(_) => claim.publish(claim.range().len(), None),
+                    Err(_) => claim.publish(claim.range().len(), None, claim.range().start()),
                 };
                 listed |= told.listed;
             }

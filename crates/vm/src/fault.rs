@@ -202,7 +202,13 @@ impl Fault<'_> {
         self.account.tally.hard += 1;
         self.account.tally.reads += 1;
         let vm = &self.map.vm;
-        let wanted = Wanted { needed: place.page, mark, priority: Priority::Demand, ahead_of: None };
+        let wanted = Wanted {
+            needed: place.page,
+            mark,
+            priority: Priority::Demand,
+            ahead_of: None,
+            whole_grains: true,
+        };
         let read = claim.range();
         let mut by = FaultMap { map: self.map, place, shows: false };
         let filled = match (&frames.bytes, self.context) {
@@ -231,8 +237,6 @@ impl Fault<'_> {
                 if let Seen::Failed(code) = frames.pages.wait(place.page) {
                     return FaultOutcome::Failed(code);
                 }
-                // Pages are published in order; the cluster is mapped when the last of it is there.
-                frames.pages.wait(PageIndex(read.end().0 - 1));
                 return self.show_hard(place, frames, read);
             }
         };

@@ -41,6 +41,8 @@ pub(crate) struct Wanted {
     pub(crate) priority: Priority,
     /// Of a read ahead: the map whose touches asked for it.
     pub(crate) ahead_of: Option<MapRef>,
+    /// Whether what else is missing of a source's grains is read with it, as far as there are frames.
+    pub(crate) whole_grains: bool,
 }
 
 /// The map of a fault, which may show frames as they are made.
@@ -103,7 +105,9 @@ pub(crate) fn reserve(
     let most = pool.frames.most_at_once();
     waiters.listed |= claim.narrow(wanted.some_of(claim.range(), most)).listed;
     let patience = pool.patience(object.vm.options.read_deadline);
-    let (got, waited) = pool.frames.reserve_or_wait(claim.range().len(), patience);
+    let pages = claim.range().len();
+    // Every part of a grain costs its source as much as all of it.
+    let (got, waited) = pool.frames.reserve_or_wait(object.grain_pages.min(pages), pages, patience);
     account.tally.frame_waits += u64::from(waited);
     let keep = match got {
         Ok(frames) => wanted.some_of(claim.range(), frames),
@@ -162,7 +166,7 @@ fn commit_first(
     account.tally.shared_atomics += pages + 4;
     // Before others can see the pages: figures are never behind what a thread knows.
     object.vm.figures.settle(account);
-    let waiters = claim.publish(pages, wanted.mark);
+    let waiters = claim.publish(pages, wanted.mark, wanted.needed);
     pool.frames.published();
     waiters
 }

@@ -60,6 +60,8 @@ pub(crate) struct FrameCount {
     pinned: AtomicU64,
     /// (a) Reads that wait for frames.
     waiting: AtomicU32,
+    /// (a) How many frames these cannot do without, together.
+    asked: AtomicU64,
     /// (f) Changes when frames were given back, or there are none to give.
     freed: AtomicU32,
     /// (a) How often the reclaimer found nothing.
@@ -103,6 +105,7 @@ impl FrameCount {
             taken: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
             freed: AtomicU32::new(0),
             found_nothing: AtomicU32::new(0),
             moved: AtomicU32::new(0),
@@ -131,8 +134,7 @@ impl FrameCount {
 
     /// As [`Self::reserve`], for who has something else to do than to wait: frames for those who do are left to them.
     pub(crate) fn reserve_spare(&self, pages: u64) -> Reserve {
-        let limit = self.limit().saturating_sub(self.waiting.load(Ordering::SeqCst).into());
-        match self.reserve_some(limit, pages, pages) {
+        match self.reserve_some(self.limit().saturating_sub(self.asked()), pages, pages) {
             Some(_) => Reserve::Got,
             None => Reserve::Wait,
         }
@@ -167,35 +169,44 @@ impl FrameCount {
         (self.limit() / READ_PART).max(1)
     }
 
-    /// Reserves up to `pages` frames, as many as are free, once there is one; gives how many, and whether that took a wait.
-    /// While reclaim is at work it is waited for once, since reads of a page each take longer. From any context.
-    pub(crate) fn reserve_or_wait(&self, pages: u64, patience: Duration) -> (Result<u64, Never>, bool) {
-        if let Some(got) = self.reserve_now(pages, self.waiting.load(Ordering::SeqCst)) {
+    /// Reserves up to `pages` frames, as many as are free, once there are `least`; gives how many, and whether that took a wait.
+    /// While reclaim is at work it is waited for once, since reads of a page each take longer. Where it takes too long, one frame is enough.
+    /// From any context.
+    pub(crate) fn reserve_or_wait(
+        &self,
+        least: u64,
+        pages: u64,
+        patience: Duration,
+    ) -> (Result<u64, Never>, bool) {
+        if let Some(got) = self.reserve_now(least, pages, self.asked()) {
             if got < pages {
                 self.waited.store(1, Ordering::SeqCst);
             }
             return (Ok(got), false);
         }
-        let others = self.waiting.fetch_add(1, Ordering::SeqCst);
+        let others = self.asked.fetch_add(least, Ordering::SeqCst);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         self.waited.store(1, Ordering::SeqCst);
-        let outcome = self.wait_counted(pages, others, patience);
+        let outcome = self.wait_counted(least, pages, others, patience);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.asked.fetch_sub(least, Ordering::SeqCst);
         (outcome, true)
     }
 
-    /// All of `pages` where reclaim is at work, else what is free of them. Each of the `others` who wait already was woken for a frame, or will be: as
-    /// many are left to them.
-    fn reserve_now(&self, pages: u64, others: u32) -> Option<u64> {
+    /// All of `pages` where reclaim is at work, else what is free of them, and `least` at least. Who waits already was woken for the frames
+    /// that it needs, or will be: these `others` are left to it.
+    fn reserve_now(&self, least: u64, pages: u64, others: u64) -> Option<u64> {
         let limit = self.limit();
         let is_short = limit.saturating_sub(self.reserved()) < self.low();
-        self.reserve_some(limit.saturating_sub(others.into()), if is_short { pages } else { 1 }, pages)
+        self.reserve_some(limit.saturating_sub(others), if is_short { pages } else { least }, pages)
     }
 
-    fn wait_counted(&self, pages: u64, others: u32, patience: Duration) -> Result<u64, Never> {
+    fn wait_counted(&self, least: u64, pages: u64, others: u64, patience: Duration) -> Result<u64, Never> {
         let mut waited = false;
         let mut nothing_yet = self.found_nothing.load(Ordering::SeqCst);
         let mut moved = self.moved.load(Ordering::SeqCst);
-        let mut since = Instant::now();
+        let began = Instant::now();
+        let mut since = began;
         let (mut heard, mut heard_at) = (self.freed.load(Ordering::SeqCst), since);
         loop {
             let freed = self.freed.load(Ordering::SeqCst);
@@ -203,9 +214,11 @@ impl FrameCount {
                 (heard, heard_at) = (freed, Instant::now());
             }
             let got = if waited {
-                self.reserve_some(self.limit(), 1, pages)
+                // Others may take what comes as fast as it does.
+                let least = if began.elapsed() < SILENCE { least } else { 1 };
+                self.reserve_some(self.limit(), least, pages)
             } else {
-                self.reserve_now(pages, others)
+                self.reserve_now(least, pages, others)
             };
             if let Some(got) = got {
                 return Ok(got);
@@ -221,10 +234,10 @@ impl FrameCount {
             let under_way = self.reserved() > self.resident();
             if nothing && (!under_way || since.elapsed() >= patience) {
                 // What was given back is taken again before anybody gets an error.
-                if !self.grow(pages) {
-                    return Err(Never);
+                if self.grow(pages) {
+                    continue;
                 }
-                continue;
+                return self.reserve_some(self.limit(), 1, pages).ok_or(Never);
             }
             if !nothing {
                 // Reads that end meanwhile are of frames beyond the limit, too.
@@ -240,6 +253,11 @@ impl FrameCount {
         }
     }
 
+    /// How many frames reads that wait cannot do without.
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+
     /// Whether reads wait for frames.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
@@ -250,8 +268,9 @@ impl FrameCount {
         self.reserved.fetch_sub(pages, Ordering::SeqCst);
         if self.is_waited_for() {
             self.moved.fetch_add(1, Ordering::SeqCst);
-            // Each takes one at least; who finds none sleeps again.
-            self.wake_waiters(pages);
+            // Each takes one at least, and those that need more may sleep again: then all look.
+            let is_one_each = self.asked() <= self.waiting.load(Ordering::SeqCst).into();
+            self.wake_waiters(if is_one_each { pages } else { u64::MAX });
         }
     }
 
@@ -367,10 +386,10 @@ impl FrameCount {
     pub(crate) fn wanted(&self) -> u64 {
         let (limit, reserved) = (self.limit(), self.reserved());
         let free = limit.saturating_sub(reserved);
-        let waits = self.is_waited_for();
+        let asked = self.asked();
         let (low, high) = self.watermarks();
-        let high = high.max(1);
-        let is_short = free < low || reserved > limit || (waits && free == 0);
+        let high = high.max(asked).max(1);
+        let is_short = free < low || reserved > limit || free < asked;
         if is_short { (reserved + high).saturating_sub(limit) } else { 0 }
     }
 
@@ -437,7 +456,7 @@ mod tests {
         for expected in [64, 128, 256, 256] {
             assert_eq!(count.reserve(count.limit() - count.reserved()), Reserve::Got);
             std::thread::scope(|scope| {
-                let waits = scope.spawn(|| count.reserve_or_wait(1, PATIENCE));
+                let waits = scope.spawn(|| count.reserve_or_wait(1, 1, PATIENCE));
                 while !count.is_waited_for() {
                     std::thread::yield_now();
                 }
@@ -466,11 +485,40 @@ mod tests {
     fn who_comes_takes_no_frame_of_those_who_wait_longer() {
         let count = FrameCount::new(64);
         assert_eq!(count.reserve(54), Reserve::Got);
-        count.waiting.store(8, Ordering::SeqCst);
+        count.asked.store(8, Ordering::SeqCst);
         assert_eq!((count.reserve_spare(3), count.reserve_spare(1)), (Reserve::Wait, Reserve::Got));
-        assert_eq!(count.reserve_or_wait(4, PATIENCE), (Ok(1), false));
-        assert_eq!(count.reserve_now(1, 8), None);
+        assert_eq!(count.reserve_or_wait(1, 4, PATIENCE), (Ok(1), false));
+        assert_eq!(count.reserve_now(1, 1, 8), None);
         assert_eq!(count.reserve_some(count.limit(), 1, 8), Some(8));
+    }
+
+    #[test]
+    fn who_needs_many_frames_waits_for_all_and_is_not_passed_by() {
+        let count = FrameCount::new(4096);
+        assert_eq!(count.reserve(4096), Reserve::Got);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| count.reserve_or_wait(200, 256, PATIENCE));
+            while !count.is_waited_for() {
+                std::thread::yield_now();
+            }
+            // The reclaimer takes as many away, however low the watermarks are.
+            assert!(count.wanted() >= 200);
+            count.release(150);
+            assert_eq!(count.reserve_spare(1), Reserve::Wait);
+            assert!(count.wanted() >= 50);
+            count.release(50);
+            assert_eq!(waits.join().unwrap(), (Ok(200), true));
+        });
+        // Where they never come, one is enough.
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| count.reserve_or_wait(200, 256, PATIENCE));
+            while !count.is_waited_for() {
+                std::thread::yield_now();
+            }
+            count.release(10);
+            assert_eq!(waits.join().unwrap(), (Ok(10), true));
+        });
+        assert_eq!((count.asked(), count.waiting.load(Ordering::SeqCst)), (0, 0));
     }
 
     #[test]
@@ -485,7 +533,7 @@ mod tests {
             count.watermarks().0
         };
         free(40);
-        assert_eq!(count.reserve_or_wait(256, PATIENCE), (Ok(40), false));
+        assert_eq!(count.reserve_or_wait(1, 256, PATIENCE), (Ok(40), false));
         assert_eq!(low_then(), 64);
         // Ahead: what there is above the watermark, or nothing.
         free(164);
@@ -512,7 +560,7 @@ mod tests {
                 }
                 reads.store(false, Ordering::Relaxed);
             });
-            let waits = || count.reserve_or_wait(1, PATIENCE).0;
+            let waits = || count.reserve_or_wait(1, 1, PATIENCE).0;
             let all: Vec<_> = (0..2).map(|_| scope.spawn(waits)).collect();
             all.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), Ok(1)));
             assert!(reads.load(Ordering::Relaxed), "somebody had to wait until nobody read");

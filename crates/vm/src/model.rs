@@ -437,7 +437,7 @@ mod words_and_sections {
                         if let Some(mut claim) = self.pages.claim(PAGE) {
                             assert_eq!(self.frame[1].load(Ordering::SeqCst), 0, "a frame is filled once");
                             self.frame.iter().for_each(|word| word.store(7, Ordering::SeqCst));
-                            let _ = claim.publish(1, None);
+                            let _ = claim.publish(1, None, PAGE);
                         }
                     }
                 }
@@ -484,7 +484,7 @@ mod words_and_sections {
             let mut claim = model.pages.claim(PAGE).expect("absent");
             let other = Arc::clone(&model);
             let thread = thread::spawn(move || other.pages.list(PAGE));
-            let told = claim.publish(1, Some(PAGE));
+            let told = claim.publish(1, Some(PAGE), PAGE);
             let listed = thread.join().expect("no panic");
             assert_eq!(listed, told.listed, "told exactly when somebody was listed");
             let other = Arc::clone(&model);

@@ -11,8 +11,10 @@
 //! Idle frames are unwired: a touch of one is seen, and costs a fault. A page counts how often it came into memory and how often it was
 //! found touched, and keeps that count while it is away. While there is room all frames are kept. After that frames that come are new, a sixteenth of all.
 //! A new one whose time is over takes the place of an idle kept frame that counts less, or goes itself (as TinyLFU admits; Einziger,
-//! Friedman and Manes, 2017): a scan or a loop that does not fit leaves what is kept alone. A kept frame counts one less for each time
-//! that the new one was away while it was idle: what was used often and is not used any more makes room.
+//! Friedman and Manes, 2017): a scan or a loop that does not fit leaves what is kept alone. A kept frame that has been idle for longer than the
+//! new one was between its uses goes for it whatever they count: what was used often and is not used any more makes room. That interval begins
+//! with the last use that is known, not with the reclaim: in a loop the kept frame that has been idle longest is used next, and if it
+//! goes it comes back at once. It would beat the next one, and so on, until every page goes just before it is used.
 //! A frame tells something only if it was watched for a while: unwiring goes on ahead of reclaim, from before memory is full.
 
 use std::collections::VecDeque;
@@ -90,10 +92,10 @@ enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queued {
     pub(crate) entry: Entry,
-    /// When it was unwired, in the time of who asks.
-    since: u32,
-    /// How long it was away before it came.
-    away: u16,
+    /// When it came, was found touched or was unwired, whichever was last, in the time of who asks: it may have been used until then.
+    pub(crate) used: u32,
+    /// How long before it came it had been used last.
+    interval: u16,
     /// How often it came and was found touched.
     pub(crate) count: u8,
     /// Whether a touch of it can be seen.
@@ -101,21 +103,21 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// A page that comes in: for the first time, or again after it was `away`, with the count that it went with.
-    pub(crate) fn coming(entry: Entry, before: Option<(u16, u8)>) -> Self {
-        let (away, count) = before.unwrap_or((u16::MAX, 0));
-        Self { entry, since: 0, away, count, watched: false }.counted()
+    /// A page that comes in: for the first time, or again so long after it was used last, with the count that it went with.
+    pub(crate) fn coming(entry: Entry, before: Option<(u16, u8)>, now: u32) -> Self {
+        let (interval, count) = before.unwrap_or((u16::MAX, 0));
+        Self { entry, used: now, interval, count, watched: false }.counted(now)
     }
 
     /// Used once more.
-    pub(crate) fn counted(self) -> Self {
-        Self { count: (self.count + 1).min(MOST_COUNT), ..self }
+    pub(crate) fn counted(self, now: u32) -> Self {
+        Self { count: (self.count + 1).min(MOST_COUNT), used: now, ..self }
     }
 
     /// Whether it is to take the place of the idle frame `kept`.
     fn beats(&self, kept: &Self, now: u32) -> bool {
-        let idle = now.wrapping_sub(kept.since);
-        u32::from(self.count) + idle / u32::from(self.away.max(1)) > u32::from(kept.count)
+        let idle = now.wrapping_sub(kept.used);
+        self.count > kept.count || idle >= u32::from(self.interval.max(1))
     }
 }
 
@@ -141,6 +143,11 @@ struct Queue {
 impl Queue {
     fn len(&self) -> usize {
         self.wired.len() + self.idle.len()
+    }
+
+    /// The first that is wired: it may be in use.
+    fn pop_wired(&mut self, now: u32) -> Option<Queued> {
+        self.wired.pop_front().map(|queued| Queued { used: now, watched: false, ..queued })
     }
 
     /// How many more are to be idle.
@@ -203,8 +210,8 @@ impl Order {
             let from_new = self.takes_new() != (forced && turn > len);
             let queue = if from_new { &mut self.new } else { &mut self.kept };
             let popped = match self.replacement {
-                Replacement::Static => queue.wired.pop_front(),
-                _ if forced => queue.idle.pop_front().or_else(|| queue.wired.pop_front()),
+                Replacement::Static => queue.pop_wired(now),
+                _ if forced => queue.idle.pop_front().or_else(|| queue.pop_wired(now)),
                 _ => queue.idle.pop_front(),
             };
             let Some(queued) = popped else {
@@ -219,12 +226,12 @@ impl Order {
             match look(queued.entry, queued.watched) {
                 Look::Gone => return Next::Forget(queued.entry),
                 Look::Held => self.stays().wired.push_back(queued),
-                Look::Touched if is_tried => match self.beaten_by(queued.counted(), now, &look) {
+                Look::Touched if is_tried => match self.beaten_by(queued.counted(now), now, &look) {
                     Some(next) => return next,
-                    None if self.keeps_too_few() => self.kept.wired.push_back(queued.counted()),
-                    None => self.new.wired.push_back(queued.counted()),
+                    None if self.keeps_too_few() => self.kept.wired.push_back(queued.counted(now)),
+                    None => self.new.wired.push_back(queued.counted(now)),
                 },
-                Look::Touched => self.stays().wired.push_back(queued.counted()),
+                Look::Touched => self.stays().wired.push_back(queued.counted(now)),
                 // What came once counts no more than anything else.
                 Look::Idle if is_tried && queued.count > 1 => match self.beaten_by(queued, now, &look) {
                     Some(next) => return next,
@@ -262,7 +269,7 @@ impl Order {
                     continue;
                 }
                 Look::Touched => {
-                    self.kept.wired.push_back(kept.counted());
+                    self.kept.wired.push_back(kept.counted(now));
                     continue;
                 }
             };
@@ -313,7 +320,7 @@ impl Order {
 
     /// A frame was unwired, or could not be: `watched` tells whether its touches are seen from `now` on.
     pub(crate) fn unwired(&mut self, frame: Unwiring, watched: bool, now: u32) {
-        let queued = Queued { since: now, watched, ..frame.queued };
+        let queued = Queued { used: now, watched, ..frame.queued };
         match frame.stage {
             Stage::New => self.new.idle.push_back(queued),
             Stage::NewHead => self.new.idle.push_front(queued),
@@ -360,7 +367,7 @@ mod tests {
         resident: HashMap<u64, Cell<bool>>,
         /// Whether others fill the pool: there is never room.
         is_crowded: bool,
-        /// When a page was reclaimed, in 64ths of memory, and its count.
+        /// When a page that was reclaimed had been used last, in 64ths of memory, and its count.
         stamps: HashMap<u64, (u32, u8)>,
         reclaimed: usize,
         faults: u64,
@@ -395,9 +402,10 @@ mod tests {
                 return;
             }
             self.faults += 1;
-            let before = self.stamps.remove(&page).map(|(at, count)| ((self.now() - at) as u16, count));
+            let now = self.now();
+            let before = self.stamps.remove(&page).map(|(used, count)| ((now - used) as u16, count));
             let room = !self.is_crowded && self.free() >= self.frames / NEW_PART;
-            self.order.arrive(Queued::coming(Entry { object: 0, page }, before), room);
+            self.order.arrive(Queued::coming(Entry { object: 0, page }, before, now), room);
             self.resident.insert(page, Cell::new(false));
             if self.free() < LOW {
                 while self.free() < HIGH {
@@ -423,10 +431,10 @@ mod tests {
                 if watched && !resident[&entry.page].get() { Look::Touched } else { Look::Idle }
             };
             match self.order.next(false, self.now(), look) {
-                Next::Reclaim(Queued { entry, count, .. }) => {
+                Next::Reclaim(Queued { entry, used, count, .. }) => {
                     self.resident.remove(&entry.page);
                     self.reclaimed += 1;
-                    self.stamps.insert(entry.page, (self.now(), count));
+                    self.stamps.insert(entry.page, (used, count));
                 }
                 _ => self.unwire(),
             }
@@ -514,8 +522,8 @@ mod tests {
             for baseline in [Replacement::DontNeed, Replacement::Static] {
                 let (theirs, _) = faults(baseline, &touches, frames);
                 println!("{name}: {baseline:?} {theirs}");
-                // Nobody knows more of what is uniform.
-                assert!(theirs as f64 * 1.01 >= ours as f64, "{name}: {baseline:?} {theirs}, {ours}");
+                // Nobody knows more of what is uniform, and who remembers nothing learns a change at once.
+                assert!(theirs as f64 * 1.02 >= ours as f64, "{name}: {baseline:?} {theirs}, {ours}");
             }
         }
     }
@@ -526,13 +534,24 @@ mod tests {
         let (frames, pages, rounds) = (1 << 12, 3 << 11, 40);
         let touches: Vec<u64> = (0..rounds * pages).map(|turn| turn % pages).collect();
         assert_eq!([lru(&touches).faults(frames), clock(&touches, frames)], [touches.len() as u64; 2]);
-        // Also where others had filled the pool before.
-        for is_crowded in [false, true] {
+        // Also where others had filled the pool before, and where the pages were touched in another order before.
+        let mut random = random(4);
+        let others = [
+            vec![],
+            (0..10 * pages).map(|_| random(pages)).collect(),
+            (0..5 * pages).rev().map(|turn| turn % pages).collect::<Vec<u64>>(),
+        ];
+        for (is_crowded, before) in [(false, 0), (true, 0), (false, 1), (false, 2)] {
             let mut memory = Memory { is_crowded, ..Memory::new(Replacement::TwoQueues, frames as usize) };
+            others[before].iter().for_each(|&page| memory.touch(page));
+            let began = memory.faults;
             touches.iter().for_each(|&page| memory.touch(page));
-            let (ours, all) = (memory.faults, touches.len() as u64);
-            println!("loop: ours {ours} of {all} ({} rewired), crowded: {is_crowded}", memory.rewired);
-            assert!(ours * 5 < all * 3, "{ours} of {all}, at best a third; crowded: {is_crowded}");
+            let (ours, all) = (memory.faults - began, touches.len() as u64);
+            println!(
+                "loop: ours {ours} of {all} ({} rewired), crowded: {is_crowded}, {before}",
+                memory.rewired
+            );
+            assert!(ours * 5 < all * 3, "{ours} of {all}, at best a third; crowded: {is_crowded}, {before}");
         }
     }
 
@@ -558,9 +577,9 @@ mod tests {
     #[test]
     fn one_look_for_a_frame_passes_by_few_that_were_touched() {
         let mut order = Order::new(Replacement::TwoQueues);
-        let coming = |page| Queued::coming(Entry { object: 0, page }, None);
+        let coming = |page| Queued::coming(Entry { object: 0, page }, None, 0);
         (0..10_000).for_each(|page| order.arrive(coming(page), true));
-        (10_000..11_000).for_each(|page| order.arrive(coming(page).counted(), false));
+        (10_000..11_000).for_each(|page| order.arrive(coming(page).counted(0), false));
         while let Some(frame) = order.next_to_unwire() {
             order.unwired(frame, true, 0);
         }
@@ -578,7 +597,7 @@ mod tests {
     #[test]
     fn what_goes_next_is_unwired_first() {
         let mut order = Order::new(Replacement::TwoQueues);
-        let coming = |page| Queued::coming(Entry { object: 0, page }, None);
+        let coming = |page| Queued::coming(Entry { object: 0, page }, None, 0);
         (0..990).for_each(|page| order.arrive(coming(page), true));
         (990..1000).for_each(|page| order.arrive(coming(page), false));
         assert!(order.next_to_unwire().unwrap().entry().page < 990);
@@ -600,7 +619,7 @@ mod tests {
         for replacement in [Replacement::TwoQueues, Replacement::DontNeed, Replacement::Static] {
             let mut order = Order::new(replacement);
             for page in 0..100 {
-                order.arrive(Queued::coming(Entry { object: 0, page }, None), page % 3 == 0);
+                order.arrive(Queued::coming(Entry { object: 0, page }, None, 0), page % 3 == 0);
             }
             let look = |entry: Entry, _: bool| if entry.page == 63 { Look::Touched } else { Look::Held };
             // Touched whenever it is looked at: it goes where nothing else can.

@@ -94,6 +94,7 @@ pub(crate) enum Unwire {
 /// What the order of reclaim leaves in the word of a page that it takes the frame of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
+    /// When the page was used last, as far as is known.
     pub(crate) time: u16,
     /// How often the page came and was found touched; not 0.
     pub(crate) count: u8,
@@ -425,9 +426,18 @@ impl Claim {
         self.reason = reason;
     }
 
-    /// The first `count` pages are in memory; `mark` marks one of them.
-    pub(crate) fn publish(&mut self, count: u64, mark: Option<PageIndex>) -> Waiters {
-        self.settle(count, |page| if mark == Some(page) { RESIDENT | MARKED } else { RESIDENT })
+    /// The first `count` pages are in memory; `mark` marks one of them. `needed`, if it is one of them, is published last: who waits for it
+    /// finds all.
+    pub(crate) fn publish(&mut self, count: u64, mark: Option<PageIndex>, needed: PageIndex) -> Waiters {
+        let published = PageRange::new(self.range.start(), PageIndex(self.range.start().0 + count));
+        self.range = PageRange::new(published.end(), self.range.end());
+        let last = published.contains(needed).then_some(needed);
+        let mut waiters = Waiters::default();
+        for page in published.iter().filter(|page| Some(*page) != last).chain(last) {
+            let to = if mark == Some(page) { RESIDENT | MARKED } else { RESIDENT };
+            waiters.listed |= self.pages.set(page, to).listed;
+        }
+        waiters
     }
 
     /// All pages that are left are absent again.
@@ -515,7 +525,7 @@ mod tests {
         assert_eq!(pages.claim(PAGE).unwrap().fail(9), Waiters::default());
         assert!(flagged() && pages.see(PAGE) == Seen::Failed(9));
         let mut claim = pages.claim(PAGE).unwrap();
-        assert!(pages.list(PAGE) && claim.publish(1, Some(PAGE)).listed);
+        assert!(pages.list(PAGE) && claim.publish(1, Some(PAGE), PAGE).listed);
         assert!(flagged() && pages.is_marked(PAGE) && pages.take_mark(PAGE) && !pages.take_mark(PAGE));
         assert_eq!(pages.resident_run(PAGE, PageRange::new(PAGE, PageIndex(1))).unwrap().len(), 1);
         assert_eq!(pages.claim_resident(PAGE, PageIndex(1)).unwrap().0.release(), Waiters::default());
@@ -528,14 +538,14 @@ mod tests {
         // Time 0 is a time.
         for (time, count) in [(0, 1), (u16::MAX, MOST_COUNT), (7, 8)] {
             let stamp = Some(Stamp { time, count });
-            assert_eq!(pages.claim(PAGE).unwrap().publish(1, None), Waiters::default());
+            assert_eq!(pages.claim(PAGE).unwrap().publish(1, None, PAGE), Waiters::default());
             pages.queue(PAGE);
             pages.unqueue(PAGE);
             assert!(!pages.claim_resident(PAGE, PageIndex(1)).unwrap().0.release_stamped(stamp).listed);
             // Also over a read that finds no frame.
             assert_eq!(pages.claim(PAGE).unwrap().release(), Waiters::default());
             assert_eq!((pages.see(PAGE), pages.queue(PAGE)), (Seen::Absent, None));
-            assert_eq!(pages.claim(PAGE).unwrap().publish(1, None), Waiters::default());
+            assert_eq!(pages.claim(PAGE).unwrap().publish(1, None, PAGE), Waiters::default());
             assert_eq!(pages.queue(PAGE), Some(stamp));
             pages.unqueue(PAGE);
             assert_eq!(pages.queue(PAGE), Some(None));
@@ -544,7 +554,7 @@ mod tests {
             let claim = pages.claim_resident(PAGE, PageIndex(1)).unwrap().0;
             assert_eq!((claim.fail(u16::MAX), pages.see(PAGE)), (Waiters::default(), Seen::Failed(u16::MAX)));
             let mut claim = pages.claim(PAGE).unwrap();
-            assert_eq!((claim.publish(1, None), pages.queue(PAGE)), (Waiters::default(), Some(None)));
+            assert_eq!((claim.publish(1, None, PAGE), pages.queue(PAGE)), (Waiters::default(), Some(None)));
             pages.unqueue(PAGE);
             assert_eq!(pages.claim_resident(PAGE, PageIndex(1)).unwrap().0.release(), Waiters::default());
         }
@@ -555,7 +565,7 @@ mod tests {
         let pages = Pages::new(4).unwrap();
         let mut claim = pages.claim(PageIndex(1)).unwrap();
         claim.extend(PageRange::new(PAGE, PageIndex(4)));
-        let thread = std::thread::spawn(move || claim.publish(2, None));
+        let thread = std::thread::spawn(move || claim.publish(2, None, PAGE));
         assert_eq!(thread.join().unwrap(), Waiters::default());
         let seen: Vec<Seen> = (0..4).map(|page| pages.see(PageIndex(page))).collect();
         let [resident, failed] = [Seen::Resident { marked: false }, Seen::Failed(reason::ABANDONED)];

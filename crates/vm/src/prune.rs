@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use prepage_core::PAGE_SIZE;
 use prepage_sys::pagemap::{PageMap, page_table_bytes};
@@ -26,7 +26,8 @@ use crate::sync::{AtomicU32, Ordering, wait, wake};
 use crate::vm::Vm;
 
 /// Tables that are looked at together: who faults waits for as many to be looked at and to go, a fraction of a millisecond.
-const BATCH_BYTES: u64 = 64 * REGION_ALIGN;
+const BATCH_TABLES: usize = 64;
+const BATCH_BYTES: u64 = BATCH_TABLES as u64 * REGION_ALIGN;
 
 /// Keeps pages from being mapped for a moment.
 ///
@@ -118,6 +119,8 @@ impl MapCore {
         if self.blocks.is_some() {
             return Ok(());
         }
+        // A snapshot would change what is shown; it takes maps back from the kernel with this lock held.
+        let _chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let whole = self.laid[0].object.frames().map(|frames| frames.whole.keep_from_kernel(self));
         if matches!(whole, Some(None)) {
             return Ok(());
@@ -126,28 +129,41 @@ impl MapCore {
         let (start, end) = self.addresses();
         // The last table may show what lies behind the map.
         let end = end - end % REGION_ALIGN;
-        for empty in empty_blocks(table, start..end)? {
+        let mut empty = Vec::new();
+        each_empty_block(table, start..end, |block| empty.push(block))?;
+        let objects = self.objects_in_use();
+        let mut ranges = Vec::with_capacity(BATCH_TABLES);
+        for empty in empty {
             for from in empty.clone().step_by(BATCH_BYTES as usize) {
-                self.prune_some(table, from..empty.end.min(from + BATCH_BYTES))?;
+                self.prune_some(table, from..empty.end.min(from + BATCH_BYTES), &objects, &mut ranges)?;
             }
         }
         Ok(())
     }
 
-    /// Lets the tables of `addresses` go that are empty now.
-    fn prune_some(&self, table: &PageMap, addresses: Range<u64>) -> io::Result<()> {
+    /// Lets the tables of `addresses` go that are empty now. Who waits for it may be a signal handler that interrupted the allocator: nothing
+    /// is allocated here, and there is room in `ranges` for all.
+    fn prune_some(
+        &self,
+        table: &PageMap,
+        addresses: Range<u64>,
+        objects: &[Arc<ObjectCore>],
+        ranges: &mut Vec<(u64, u64)>,
+    ) -> io::Result<()> {
+        ranges.clear();
         let _held = self.mapping.hold();
         // Who maps a page now sees that it is held; who did not see it has ended when this is done.
-        for object in self.objects_in_use() {
+        for object in objects {
             object.mapping_sections().wait();
         }
         let _poison = self.poison.hold();
-        let empty = empty_blocks(table, addresses)?;
+        each_empty_block(table, addresses, |empty| {
+            debug_assert!(ranges.len() < ranges.capacity(), "nothing is allocated now");
+            ranges.push((empty.start - self.span.start(), empty.end - empty.start));
+        })?;
         #[cfg(feature = "shuttle")]
         crate::sync::yield_now();
-        let ranges: Vec<(u64, u64)> =
-            empty.iter().map(|empty| (empty.start - self.span.start(), empty.end - empty.start)).collect();
-        self.span.free_empty_tables(&ranges)
+        self.span.free_empty_tables(ranges)
     }
 
     /// The objects whose pages a fault that began before may be mapping, each once.
@@ -172,16 +188,24 @@ impl ObjectCore {
     }
 }
 
-/// The whole page tables' worth of `addresses`, which begin with one, that hold neither a page nor a mark.
-fn empty_blocks(table: &PageMap, addresses: Range<u64>) -> io::Result<Vec<Range<u64>>> {
-    Ok(empty_between(&table.occupied_in(addresses.clone())?, addresses))
+/// Gives `each` the runs of whole page tables of `addresses`, which begin with one, that hold neither a page nor a mark. Allocates nothing.
+fn each_empty_block(table: &PageMap, addresses: Range<u64>, each: impl FnMut(Range<u64>)) -> io::Result<()> {
+    let mut occupied = between(addresses.start, each);
+    table.each_occupied(addresses.clone(), &mut occupied)?;
+    occupied(addresses.end, addresses.end);
+    Ok(())
 }
 
-fn empty_between(occupied: &[(u64, u64)], addresses: Range<u64>) -> Vec<Range<u64>> {
-    let ends = std::iter::once(addresses.start).chain(occupied.iter().map(|run| run.1));
-    let starts = occupied.iter().map(|run| run.0).chain([addresses.end]);
-    let gaps = ends.zip(starts).map(|(from, to)| from.next_multiple_of(REGION_ALIGN)..to - to % REGION_ALIGN);
-    gaps.filter(|gap| gap.start < gap.end).collect()
+/// Told of what is occupied from `start` on, run after run, gives `each` the whole page tables between them.
+fn between(start: u64, mut each: impl FnMut(Range<u64>)) -> impl FnMut(u64, u64) {
+    let mut from = start;
+    move |start, end| {
+        let gap = from.next_multiple_of(REGION_ALIGN)..start - start % REGION_ALIGN;
+        if gap.start < gap.end {
+            each(gap);
+        }
+        from = end;
+    }
 }
 
 const _: () = assert!(REGION_ALIGN == 512 * PAGE_SIZE, "what one page table shows");
@@ -194,7 +218,11 @@ mod tests {
     fn only_whole_tables_are_empty() {
         const MIB: u64 = 1 << 20;
         let of = |occupied: &[(u64, u64)]| -> Vec<(u64, u64)> {
-            empty_between(occupied, 0..8 * MIB).into_iter().map(|gap| (gap.start, gap.end)).collect()
+            let mut gaps = Vec::new();
+            let mut told = between(0, |gap| gaps.push((gap.start, gap.end)));
+            occupied.iter().chain([&(8 * MIB, 8 * MIB)]).for_each(|&(start, end)| told(start, end));
+            drop(told);
+            gaps
         };
         assert_eq!(of(&[]), [(0, 8 * MIB)]);
         assert_eq!(of(&[(0, 8 * MIB)]), []);

@@ -28,7 +28,7 @@ const UNWIRE_BATCH: usize = 128;
 const MOST_GONE: usize = 1024;
 /// A class goes before the next ones while it holds more than one in so many of their frames and its own.
 const CLASS_PART: usize = 8;
-/// A page that comes back before as many frames were reclaimed as the pool holds was reclaimed too early. Time is counted in so many
+/// A page that is used again before as many frames were reclaimed as the pool holds was reclaimed too early. Time is counted in so many
 /// parts of that.
 const MEMORY_PARTS: u16 = 64;
 /// A tick of that time is counted in so many parts of its own, since few frames are reclaimed at once.
@@ -193,13 +193,14 @@ impl Reclaim {
         let Some(frames) = object.frames() else { return };
         let class = self.class_of(object);
         let room = object.vm.pool.core().frames.has_room();
+        let now = self.now();
         let mut refaulted = 0;
         for page in range.iter() {
             let Some(stamp) = frames.pages.queue(page) else { continue };
-            let before = stamp.map(|stamp| (away(self.now(), stamp), stamp.count));
-            refaulted += u64::from(before.is_some_and(|(away, _)| away <= MEMORY_PARTS));
+            let before = stamp.map(|stamp| (since(stamp, now), stamp.count));
+            refaulted += u64::from(before.is_some_and(|(interval, _)| interval <= MEMORY_PARTS));
             let entry = Entry { object: object.pool_key, page: page.0 };
-            self.orders[class].arrive(Queued::coming(entry, before), room);
+            self.orders[class].arrive(Queued::coming(entry, before, now), room);
         }
         if refaulted > 0 {
             object.vm.pool.core().refaulted.fetch_add(refaulted, Ordering::SeqCst);
@@ -374,7 +375,8 @@ impl Reclaim {
                         };
                         if let Some((claim, unwired)) = claim {
                             object.rewires(frames, unwired);
-                            claimed.add(claim, Some(Stamp { time: now as u16, count: victim.queued.count }));
+                            let Queued { used, count, .. } = victim.queued;
+                            claimed.add(claim, Some(Stamp { time: used as u16, count }));
                         }
                     }
                     claimed.take().0
@@ -390,7 +392,7 @@ impl Reclaim {
                 if idleness != Idleness::Missing && frames.pages.queue(page).is_some() {
                     let was_touched = queued.watched && idleness == Idleness::Wired;
                     self.orders[victim.class]
-                        .arrive(if was_touched { queued.counted() } else { queued }, true);
+                        .arrive(if was_touched { queued.counted(now) } else { queued }, true);
                 }
             }
             all += taken;
@@ -401,8 +403,8 @@ impl Reclaim {
     }
 }
 
-/// How long ago a page left its stamp, as far as that fits.
-fn away(now: u32, stamp: Stamp) -> u16 {
+/// How long ago a page was used that left `stamp`, as far as that fits.
+fn since(stamp: Stamp, now: u32) -> u16 {
     (now as u16).wrapping_sub(stamp.time)
 }
 
@@ -459,12 +461,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_tells_when_a_page_went() {
+    fn a_stamp_tells_when_a_page_was_used() {
         // A thousand times what the pool holds, not 64 times.
         for (left, now, is) in
             [(0, 0, 0), (5, 69, 64), (0, 64 * 64, 64 * 64), (65_530, 65_540, 10), (70_000, 134_000, 64_000)]
         {
-            assert_eq!(away(now, Stamp { time: left as u16, count: 1 }), is, "{left}, {now}");
+            assert_eq!(since(Stamp { time: left as u16, count: 1 }, now), is, "{left}, {now}");
         }
     }
 

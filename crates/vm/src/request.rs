@@ -5,6 +5,9 @@
 //!              └─ dropped, or panicked: fails ─┘   └─ Again: once more, later   └─ a run that failed: a part of it
 //! ```
 //! Who settles the claim is whoever takes the [`Pending`] first: the completion, or the deadline.
+//!
+//! Every part of a grain costs its source as much as all of it. Where some pages of one are in memory, all that are missing are read together:
+//! the request spans them, and what it brings of the others is not used.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -17,9 +20,10 @@ use prepage_sys::signals::Masked;
 use crate::buffers::Buffer;
 use crate::fault::finish_read;
 use crate::fill::{self, Filled, Wanted};
-use crate::jobs::Job;
-use crate::object::{Bytes, Frames, ObjectCore};
-use crate::pages::{Claim, Waiters};
+use crate::frame_count::Reserve;
+use crate::jobs::{Job, is_worker};
+use crate::object::{Bytes, Frames, ObjectCore, clip};
+use crate::pages::{Claim, Seen, Waiters};
 use crate::reason;
 use crate::source::{PAUSES, Source, SourceError};
 use crate::statistics::Account;
@@ -49,6 +53,7 @@ pub struct Request {
 pub(crate) struct Reading {
     object: Arc<ObjectCore>,
     flight: Arc<Flight>,
+    /// What is read.
     range: PageRange,
     buffer: Buffer,
     /// How often the source asked to try again.
@@ -70,6 +75,8 @@ pub(crate) struct Flight {
 #[derive(Debug)]
 struct Pending {
     claim: Claim,
+    /// What else is missing of the same grains: nobody is known to need it.
+    beside: Vec<Claim>,
     wanted: Wanted,
     then: Then,
 }
@@ -147,8 +154,8 @@ pub(crate) fn begin(
     account: &mut Account,
 ) {
     let mut waiters = Waiters::default();
-    let buffer = match room(object, &mut claim, wanted, &mut waiters, account) {
-        Ok(buffer) => buffer,
+    let (beside, range, buffer) = match room(object, &mut claim, wanted, &mut waiters, account) {
+        Ok(room) => room,
         Err(code) => {
             let failed = fill::give_up(object, claim, wanted, code, waiters, account);
             return end(object, failed, wanted, then, account);
@@ -159,12 +166,11 @@ pub(crate) fn begin(
     }
     // A panic on the way leaves the claim failed for this reason.
     claim.will_fail(reason::PANICKED);
-    let range = claim.range();
     let flight = Arc::new(Flight {
         object: Arc::clone(object),
         priority: wanted.priority,
         deadline: object.vm.jobs.deadline(),
-        pending: Mutex::new(Some(Pending { claim, wanted, then })),
+        pending: Mutex::new(Some(Pending { claim, beside, wanted, then })),
     });
     if flight.deadline.is_some() {
         object.vm.jobs.watch(Arc::clone(&flight));
@@ -172,22 +178,71 @@ pub(crate) fn begin(
     Box::new(Reading { object: Arc::clone(object), flight, range, buffer, tries: 0 }).start();
 }
 
-/// A buffer and frames for what is left of `claim`. Frames come last: whoever fails has none to give back.
+/// Frames for what is left of `claim` and for what else is missing of its grains, which is claimed too; what all of it spans, and a buffer for
+/// that.
 fn room(
     object: &ObjectCore,
     claim: &mut Claim,
     wanted: Wanted,
     waiters: &mut Waiters,
     account: &mut Account,
-) -> Result<Buffer, u16> {
-    let buffer = object.vm.request_buffers.take_or_make(claim.range().len());
-    let buffer = buffer.map_err(|error| reason::of_errno(error.raw_os_error()))?;
-    match fill::reserve(object, claim, wanted, waiters, account) {
-        Ok(()) => Ok(buffer),
-        Err(code) => {
-            object.vm.request_buffers.give(buffer);
-            Err(code)
+) -> Result<(Vec<Claim>, PageRange, Buffer), u16> {
+    fill::reserve(object, claim, wanted, waiters, account)?;
+    let beside = if wanted.whole_grains { rest_of_grains(object, claim, waiters) } else { Vec::new() };
+    let range = beside.iter().map(Claim::range).fold(claim.range(), |all, more| {
+        PageRange::new(all.start().min(more.start()), all.end().max(more.end()))
+    });
+    match object.vm.request_buffers.take_or_make(range.len()) {
+        Ok(buffer) => Ok((beside, range, buffer)),
+        Err(error) => {
+            object.vm.release_frames(claim.range().len());
+            let_be(object, beside, waiters);
+            Err(reason::of_errno(error.raw_os_error()))
         }
+    }
+}
+
+/// Claims what is missing of the grains of `claim` and has frames without a wait. A page that failed would fail the others: what lies beyond
+/// one stays out.
+fn rest_of_grains(object: &ObjectCore, claim: &Claim, waiters: &mut Waiters) -> Vec<Claim> {
+    let (read, grain) = (claim.range(), object.grain_pages);
+    let start = PageIndex(read.start().0 - read.start().0 % grain);
+    let whole = clip(PageRange::new(start, PageIndex(read.end().0.next_multiple_of(grain))), object.pages());
+    let frames = object.frames().expect("zeros are never read");
+    let failed = |page: &u64| matches!(frames.pages.see(PageIndex(*page)), Seen::Failed(_));
+    let start = (whole.start().0..read.start().0).rev().find(failed).map_or(whole.start().0, |page| page + 1);
+    let end = (read.end().0..whole.end().0).find(failed).unwrap_or(whole.end().0);
+    let whole = PageRange::new(PageIndex(start), PageIndex(end));
+    let count = &object.vm.pool.core().frames;
+    let mut most = count.most_at_once().saturating_sub(read.len());
+    let mut beside = Vec::new();
+    for part in [PageRange::new(whole.start(), read.start()), PageRange::new(read.end(), whole.end())] {
+        let mut page = part.start();
+        while page < part.end() {
+            let is_absent = frames.pages.see(page) == Seen::Absent;
+            let Some(mut more) = is_absent.then(|| frames.pages.claim(page)).flatten() else {
+                page.0 += 1;
+                continue;
+            };
+            more.extend(PageRange::new(page, part.end()));
+            page = more.range().end();
+            let pages = more.range().len();
+            if pages <= most && count.reserve_spare(pages) == Reserve::Got {
+                most -= pages;
+                beside.push(more);
+            } else {
+                waiters.listed |= more.release().listed;
+            }
+        }
+    }
+    beside
+}
+
+/// What was read beside a claim is left to who touches it.
+fn let_be(object: &ObjectCore, beside: Vec<Claim>, waiters: &mut Waiters) {
+    for more in beside {
+        object.vm.release_frames(more.range().len());
+        waiters.listed |= more.release().listed;
     }
 }
 
@@ -218,6 +273,12 @@ impl Reading {
         self.start();
     }
 
+    /// What was read for `range`.
+    fn bytes_of(&mut self, range: PageRange) -> &[u8] {
+        let from = (range.start().0 - self.range.start().0) * PAGE_SIZE;
+        &self.buffer.pages(self.range.len())[from as usize..][..range.bytes() as usize]
+    }
+
     fn complete(mut self: Box<Self>, outcome: Result<(), (u16, Option<String>)>) {
         if self.is_inherited() {
             // The buffer is not here, and the frames are the parent's too.
@@ -241,39 +302,50 @@ impl Reading {
             object.vm.request_buffers.give(self.buffer);
             return;
         };
-        let range = pending.claim.range();
+        let mut waiters = Waiters::default();
+        let priority = pending.wanted.priority;
         let outcome = outcome.and_then(|()| {
-            let valid = valid_bytes(&object, range);
-            let bytes = self.buffer.pages(range.len());
-            bytes[valid..].fill(0);
-            write(frames, range, bytes, pending.wanted.priority).map_err(|code| (code, None))
+            let valid = valid_bytes(&object, self.range);
+            self.buffer.pages(self.range.len())[valid..].fill(0);
+            let range = pending.claim.range();
+            write(frames, range, self.bytes_of(range), priority).map_err(|code| (code, None))
         });
+        if outcome.is_ok() {
+            let (came, not): (Vec<Claim>, Vec<Claim>) = std::mem::take(&mut pending.beside)
+                .into_iter()
+                .partition(|more| write(frames, more.range(), self.bytes_of(more.range()), priority).is_ok());
+            for more in came {
+                let wanted = Wanted { mark: None, ..pending.wanted };
+                waiters = fill::commit(&object, frames, more, wanted, waiters, &mut account).waiters;
+            }
+            pending.beside = not;
+        }
+        let_be(&object, pending.beside, &mut waiters);
         object.vm.request_buffers.give(self.buffer);
-        let waiters = Waiters::default();
         let filled = match outcome {
             Ok(()) => fill::commit(&object, frames, pending.claim, pending.wanted, waiters, &mut account),
             Err((code, message)) => {
-                if let Some(message) = message {
+                // A bad page beside it does no harm to what is claimed.
+                let had_more = self.range != pending.claim.range() && priority > Priority::Ahead;
+                if let Some(message) = message.filter(|_| !had_more) {
                     object.remember(pending.wanted.needed, message);
                 }
-                let mut waiters = waiters;
-                match fill::after_failure(
-                    &object,
-                    pending.claim,
-                    pending.wanted,
-                    code,
-                    &mut waiters,
-                    &mut account,
-                ) {
-                    // A part of it may be had. Its frames are reserved anew.
+                let (claim, wanted) = (pending.claim, pending.wanted);
+                let rest = match had_more {
+                    true => Some(claim),
+                    false => fill::after_failure(&object, claim, wanted, code, &mut waiters, &mut account),
+                };
+                match rest {
+                    // It, or a part of it, may be had alone. Its frames are reserved anew.
                     Some(claim) => {
                         object.vm.release_frames(claim.range().len());
-                        pending.wanted.needed = pending.wanted.needed_in(claim.range());
+                        let needed = pending.wanted.needed_in(claim.range());
+                        let wanted = Wanted { needed, whole_grains: false, ..pending.wanted };
                         if waiters.listed {
                             object.vm.jobs.serve_listed_soon();
                         }
                         object.vm.figures.settle(&mut account);
-                        return begin(&object, claim, pending.wanted, pending.then, &mut account);
+                        return read_later(object, claim, wanted, pending.then, &mut account);
                     }
                     None => Filled { outcome: Err(code), waiters },
                 }
@@ -310,6 +382,7 @@ impl Flight {
             let (object, wanted) = (&self.object, pending.wanted);
             object.vm.release_frames(pending.claim.range().len() - 1);
             let mut waiters = pending.claim.narrow(wanted.alone());
+            let_be(object, pending.beside, &mut waiters);
             // The frame of the page itself is given back with the failure.
             let failed = fill::after_failure(
                 object,
@@ -324,6 +397,17 @@ impl Flight {
             end(object, filled, wanted, pending.then, &mut account);
         }
         true
+    }
+}
+
+/// Has a source asked again, by another thread: this may be one of the program that holds what the source takes. One of the VM's may not wait
+/// for another of them to be free.
+fn read_later(object: Arc<ObjectCore>, claim: Claim, wanted: Wanted, then: Then, account: &mut Account) {
+    if is_worker() {
+        begin(&object, claim, wanted, then, account);
+    } else {
+        let jobs = Arc::clone(&object.vm.jobs);
+        jobs.push(Job::Fill { object, claim, wanted, then });
     }
 }
 

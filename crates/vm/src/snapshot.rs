@@ -195,7 +195,7 @@ fn publish(store: &ObjectCore, run: PageRange) -> u64 {
             store.came(frames, 1);
             added += 1;
             // Nobody waits for what no map shows yet.
-            let _ = claim.publish(1, None);
+            let _ = claim.publish(1, None, page);
         }
     }
     added

@@ -58,8 +58,9 @@ pub trait Source: Any + Send + Sync + 'static {
     /// How many bytes there are; constant.
     fn len_bytes(&self) -> u64;
 
-    /// The smallest size in which the source is best read, in bytes: a compressed chunk, an object store's part. A fault reads the
-    /// whole aligned grain around its page, up to pages that are in memory. Constant, a multiple of the page size; of more than
+    /// The smallest size in which the source is best read, in bytes: a compressed chunk, an object store's part. A fault has all that is
+    /// missing of the aligned grain around its page read by one request, and waits for the frames. Of pages in between that are in memory the
+    /// bytes are read again and not used. Constant, a multiple of the page size; of more than
     /// 64 MiB, 64 MiB are used.
     fn grain_bytes(&self) -> u64 {
         PAGE_SIZE
@@ -76,7 +77,8 @@ pub trait Source: Any + Send + Sync + 'static {
     }
 
     /// Begins to serve `request`, and may return before it is served. Any thread that has the bytes calls
-    /// [`Request::complete`]. A request that is dropped instead fails.
+    /// [`Request::complete`], and may hold what this takes: of a thread of the program that call asks for no other read. A request that is
+    /// dropped instead fails.
     fn begin(&self, mut request: Request) {
         let offset_bytes = request.offset_bytes();
         let outcome = self.read(offset_bytes, request.bytes());

@@ -320,7 +320,7 @@ impl Step {
                 Rest::Strides { mark, map, .. } => (mark, Some(map)),
                 Rest::Sweep(_) => (None, None),
             };
-            return Some((claim, Wanted { needed: self.at, mark, priority, ahead_of }));
+            return Some((claim, Wanted { needed: self.at, mark, priority, ahead_of, whole_grains: true }));
         }
         None
     }

@@ -119,7 +119,13 @@ impl ObjectCore {
         let mut next = missing.next();
         while let Some(page) = next {
             let mut account = Account::here();
-            let wanted = Wanted { needed: page, mark: None, priority: Priority::Wanted, ahead_of: None };
+            let wanted = Wanted {
+                needed: page,
+                mark: None,
+                priority: Priority::Wanted,
+                ahead_of: None,
+                whole_grains: true,
+            };
             let failed = match frames.pages.claim(page) {
                 Some(claim) => {
                     let filled = fill_local(self, frames, file, claim, wanted, None, &mut account);

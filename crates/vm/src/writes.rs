@@ -425,21 +425,26 @@ impl MapCore {
         room: impl FnOnce(u64) -> bool,
     ) -> std::io::Result<Option<(Vec<PageRange>, u64)>> {
         let writes = self.writes.writes.get().expect("writes are told");
-        let began = crate::fault::now_ns();
-        let held = writes.hold();
-        // One look at the words: that takes a part of the pause.
-        let (mut open, mut frozen) = (Runs::default(), Runs::default());
-        for (index, word) in writes.used(writes.all()) {
-            match word.load(Ordering::SeqCst) & STATE {
-                OPEN => {
-                    open.add(PageIndex(index));
-                    frozen.add(PageIndex(index));
-                }
-                KEPT => frozen.add(PageIndex(index)),
-                _ => {}
+        // Who waits to write may be a signal handler that interrupted the allocator: while writes are held nothing is allocated.
+        let freeze = Arc::new(Freeze { store: Arc::clone(store), failed: AtomicU32::new(0) });
+        let mut most = 2 * self.written().len() + GROUP_PAGES as usize;
+        let (open, frozen, began, held) = loop {
+            let (mut open, mut frozen) = (Runs::with_room(most), Runs::with_room(most));
+            let began = crate::fault::now_ns();
+            let held = writes.hold();
+            // One look at the words: that takes a part of the pause.
+            let had_room =
+                writes.used(writes.all()).all(|(index, word)| match word.load(Ordering::SeqCst) & STATE {
+                    OPEN => open.add_in_room(PageIndex(index)) && frozen.add_in_room(PageIndex(index)),
+                    KEPT => frozen.add_in_room(PageIndex(index)),
+                    _ => true,
+                });
+            if had_room {
+                break (open.0, frozen.0, began, held);
             }
-        }
-        let (open, frozen) = (open.0, frozen.0);
+            drop(held);
+            most *= 2;
+        };
         // Where that fails, what is protected already is opened again by who writes to it, and counts as written to.
         near(&open).try_for_each(|run| self.protect(run))?;
         if !room(frozen.iter().map(|run| run.len()).sum()) {
@@ -451,7 +456,7 @@ impl MapCore {
         for index in frozen.iter().flat_map(|run| run.iter()) {
             let _ = writes.change(index.0, OPEN, FROZEN) || writes.change(index.0, KEPT, FROZEN);
         }
-        writes.freeze.put(Arc::new(Freeze { store: Arc::clone(store), failed: AtomicU32::new(0) }));
+        writes.freeze.put(freeze);
         drop(held);
         Ok(Some((frozen, crate::fault::now_ns() - began)))
     }
@@ -513,6 +518,19 @@ fn runs(writes: &Writes, which: impl Fn(u32) -> bool) -> Vec<PageRange> {
 struct Runs(Vec<PageRange>);
 
 impl Runs {
+    fn with_room(runs: usize) -> Self {
+        Self(Vec::with_capacity(runs))
+    }
+
+    /// As [`Self::add`], where that allocates nothing; else false.
+    fn add_in_room(&mut self, page: PageIndex) -> bool {
+        let has_room = self.0.len() < self.0.capacity();
+        if has_room {
+            self.add(page);
+        }
+        has_room
+    }
+
     fn add(&mut self, page: PageIndex) {
         let next = PageIndex(page.0 + 1);
         match self.0.last_mut() {

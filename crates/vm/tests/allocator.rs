@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use prepage_vm::{MapOptions, Mode, Pool, Vm, VmOptions};
-use support::{file, modes, read, touch, word, write};
+use support::{file, modes, read, shared_word, touch, word, write};
 
 /// The thread that holds the allocator's lock, and whether somebody waited for it in vain.
 static HOLDER: AtomicU32 = AtomicU32::new(0);
@@ -118,6 +118,58 @@ fn writes_of_who_holds_the_allocators_lock_happen() {
                 (1..PAGES).step_by(2).for_each(|page| write(&mut map, page, 1));
                 HOLDER.store(0, Ordering::SeqCst);
                 right &= (0..PAGES).all(|page| read(&map, page) == page % 2);
+                while ended.load(Ordering::SeqCst) < round {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert!(right);
+        assert!(!IN_VAIN.load(Ordering::SeqCst), "{mode:?}");
+    }
+}
+
+/// Pages are frozen meanwhile, and page tables given back: for a moment writes and touches wait for either.
+#[test]
+fn touches_of_who_holds_the_allocators_lock_wait_for_no_snapshot_and_no_page_tables() {
+    const PAGES: u64 = 2048;
+    const ROUNDS: u32 = 100;
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let local = file(PAGES * 4096);
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let object = vm.file(local.path()).unwrap();
+    for mode in modes(&vm, &object) {
+        let map = vm.map(&object, &MapOptions::private().mode(mode).every_fault()).unwrap();
+        let shown = vm.map(&object, &MapOptions::shared().mode(mode).every_fault()).unwrap();
+        let write = |page: u64| shared_word(&map, page * 4096).store(7, Ordering::SeqCst);
+        let (begun, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+        let mut right = true;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    while begun.load(Ordering::SeqCst) < round {
+                        std::hint::spin_loop();
+                    }
+                    drop(map.snapshot().unwrap());
+                    vm.prune_page_tables().unwrap();
+                    ended.store(round, Ordering::SeqCst);
+                }
+            });
+            for round in 1..=ROUNDS {
+                object.evict(object.pages()).unwrap();
+                let began = Instant::now();
+                begun.store(round, Ordering::SeqCst);
+                // It is interrupted anywhere. Pages that lie apart are many runs.
+                (0..PAGES)
+                    .step_by(8)
+                    .cycle()
+                    .take_while(|_| began.elapsed() < Duration::from_micros(u64::from(50 * round)))
+                    .for_each(write);
+                HOLDER.store(own_tid(), Ordering::SeqCst);
+                for page in (0..PAGES).step_by(32) {
+                    write(page);
+                    right &= touch(&shown, page + 3) == word((page + 3) * 4096);
+                }
+                HOLDER.store(0, Ordering::SeqCst);
                 while ended.load(Ordering::SeqCst) < round {
                     std::thread::yield_now();
                 }

@@ -350,6 +350,92 @@ fn a_source_that_works_by_completion_reads_whole_grains_from_any_thread() {
 }
 
 #[test]
+fn a_read_that_fails_is_not_asked_for_again_from_within_its_completion() {
+    type Kept = (Vec<thread::ThreadId>, Vec<Request>);
+    /// Keeps requests, and who asked.
+    struct Refuses(Arc<Mutex<Kept>>);
+    impl Source for Refuses {
+        fn len_bytes(&self) -> u64 {
+            64 * 4096
+        }
+        fn begin(&self, request: Request) {
+            let mut kept = self.0.lock().unwrap();
+            kept.0.push(thread::current().id());
+            kept.1.push(request);
+        }
+    }
+    let vm = Vm::new(VmOptions::default().fill_threads(1)).unwrap();
+    let kept = Arc::new(Mutex::new(Kept::default()));
+    let object = vm.source("refuses", Refuses(Arc::clone(&kept))).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    thread::scope(|scope| {
+        let populate = scope.spawn(|| map.populate(pages(0, 64)));
+        while !populate.is_finished() {
+            let requests = std::mem::take(&mut kept.lock().unwrap().1);
+            for mut request in requests {
+                let first = request.offset_bytes() / 4096;
+                // One page of them all is bad.
+                if (first..first + request.bytes().len() as u64 / 4096).contains(&40) {
+                    request.complete(Err(SourceError::Other("not this one".to_owned())));
+                } else {
+                    answer(request);
+                }
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let error = populate.join().unwrap().unwrap_err();
+        assert!(matches!(error, AccessError::Unavailable { page: PageIndex(40), .. }), "{error}");
+    });
+    let asked = &kept.lock().unwrap().0;
+    assert!(asked.len() > 6, "{asked:?}");
+    assert!(!asked.contains(&thread::current().id()), "by who completes: {asked:?}");
+    assert_eq!(object.resident_pages(), 63);
+}
+
+#[test]
+fn what_is_read_of_a_grain_does_not_span_a_page_that_failed() {
+    struct Bad(Arc<Mutex<Vec<(u64, usize)>>>);
+    impl Source for Bad {
+        fn len_bytes(&self) -> u64 {
+            64 * 4096
+        }
+        fn grain_bytes(&self) -> u64 {
+            16 * 4096
+        }
+        fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            let (first, count) = (offset_bytes / 4096, into.len() / 4096);
+            self.0.lock().unwrap().push((first, count));
+            match (first..first + count as u64).any(|page| [7, 23].contains(&page)) {
+                true => Err(SourceError::Other("bad".to_owned())),
+                false => Ok(()),
+            }
+        }
+    }
+    let vm = vm();
+    let reads = Arc::new(Mutex::new(Vec::new()));
+    let object = vm.source("bad", Bad(Arc::clone(&reads))).unwrap();
+    let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
+    let error = map.populate(pages(0, 16)).unwrap_err();
+    assert!(matches!(error, AccessError::Unavailable { page: PageIndex(7), .. }), "{error}");
+    object.evict(pages(0, 3)).unwrap();
+    object.evict(pages(5, 9)).unwrap();
+    object.evict(pages(12, 13)).unwrap();
+    let read = |page| {
+        reads.lock().unwrap().clear();
+        assert_eq!(touch(&map, page), 0);
+        reads.lock().unwrap().clone()
+    };
+    // What lies between is in memory, and stays as it is.
+    assert_eq!(read(8), [(8, 5)]);
+    assert_eq!(read(1), [(0, 7)]);
+    assert_eq!(object.resident_pages(), 15);
+    // Nor does one that is not known yet harm what is read with it.
+    assert_eq!(read(20), [(16, 16), (20, 1)]);
+    assert_eq!(read(22), [(16, 16), (21, 11), (22, 1)]);
+    assert_eq!(read(21), [(16, 16), (21, 1)]);
+}
+
+#[test]
 fn a_read_that_is_too_late_fails_and_what_comes_then_is_thrown_away() {
     let vm = Vm::new(VmOptions::default().read_deadline(Duration::from_millis(50))).unwrap();
     let waiting = Arc::new(Mutex::new(Vec::new()));

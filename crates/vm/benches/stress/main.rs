@@ -21,7 +21,8 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::forked::Forked;
 use prepage_sys::signals::Masked;
 use prepage_vm::{
-    Advice, Map, MapOptions, Mode, Object, Piece, Pool, PoolOptions, Source, SourceError, Vm, VmOptions,
+    AccessError, Advice, Map, MapOptions, Mode, Object, Piece, Pool, PoolOptions, Reason, Source,
+    SourceError, Vm, VmOptions,
 };
 use rustix::mm::{MlockAllFlags, mlockall, munlockall};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
@@ -79,9 +80,13 @@ impl Random {
 /// Gives the right bytes, late, not at once, after failing, or after writing nonsense into the buffer.
 struct Hostile {
     calls: AtomicU64,
-    /// Pages of which the number modulo 64 is this fail now and then.
-    bad: u64,
 }
+
+/// Pages of which the number modulo 64 is this fail now and then.
+const BAD: u64 = 11;
+const REFUSES: &str = "not today";
+/// Pages that could not be read, as should be.
+static FAILED: AtomicU64 = AtomicU64::new(0);
 
 impl Source for Hostile {
     fn len_bytes(&self) -> u64 {
@@ -91,7 +96,7 @@ impl Source for Hostile {
     fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let pages = PageRange::covering(offset_bytes, into.len() as u64);
-        let bad = pages.iter().any(|page| page.0 % 64 == self.bad);
+        let bad = pages.iter().any(|page| page.0 % 64 == BAD);
         match call % 97 {
             1 => thread::sleep(Duration::from_millis(2)),
             2 => {
@@ -100,7 +105,7 @@ impl Source for Hostile {
             }
             3 if bad => {
                 into.fill(0xdd);
-                return Err(SourceError::Other("not today".to_owned()));
+                return Err(SourceError::Other(REFUSES.to_owned()));
             }
             5 if bad => {
                 into.fill(0xcc);
@@ -215,6 +220,10 @@ fn fork_one(kind: u64, map: &Map, path: &std::path::Path) {
     // It ends with the thread that forked it: whoever watches that thread watches its child.
     let child = Forked::new(|| match kind {
         0 => {
+            // Without std's handler: if a thread of the parent was just starting, that spins in the child, and says so on stderr ("deadlock in
+            // SIGSEGV handler") before the child dies all the same.
+            // SAFETY: what handles a signal by default needs nothing of this program.
+            unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
             // The core, where the machine wants one, holds next to nothing.
             std::hint::black_box(std::hint::black_box(map.as_slice())[0]);
             4
@@ -243,6 +252,17 @@ fn fork_one(kind: u64, map: &Map, path: &std::path::Path) {
     }
 }
 
+/// No page fails but a bad one, for what its source said or did.
+fn assert_bad(error: &AccessError) {
+    let AccessError::Unavailable { page, reason, .. } = error else { panic!("{error}") };
+    let is_told = match reason {
+        Reason::Refused(said) => said.as_ref().is_none_or(|said| said == REFUSES),
+        reason => *reason == Reason::Panicked,
+    };
+    assert!(page.0 % 64 == BAD && is_told, "{error}");
+    FAILED.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Touches pages of `map`, all of whose bytes must be right. Pages that may fail are touched by copy.
 fn check(map: &Map, page: u64, by_copy: bool) {
     let at = page * PAGE_SIZE;
@@ -250,8 +270,8 @@ fn check(map: &Map, page: u64, by_copy: bool) {
     if by_copy {
         let mut bytes = [0; PAGE_SIZE as usize];
         // A failure is an answer too; wrong bytes are not.
-        if map.read_at(at, &mut bytes).is_err() {
-            return;
+        if let Err(error) = map.read_at(at, &mut bytes) {
+            return assert_bad(&error);
         }
         assert!(bytes.chunks(8).all(|chunk| chunk == expected), "wrong bytes in page {page}");
         return;
@@ -338,7 +358,10 @@ impl Stress {
             check(&map, page, false);
         }
         if random.below(8) == 0 {
-            let _ = map.populate(window);
+            match map.populate(window) {
+                Err(error) if hostile => assert_bad(&error),
+                populated => populated.expect("good pages"),
+            }
         }
     }
 
@@ -592,7 +615,7 @@ fn main() {
         cores: cores.clone(),
         nested: vm.source("nested", Nested(inner)).expect("a small object"),
         file: vm.file(&path).expect("just written"),
-        hostile: vm.source("hostile", Hostile { calls: AtomicU64::new(0), bad: 11 }).expect("a small object"),
+        hostile: vm.source("hostile", Hostile { calls: AtomicU64::new(0) }).expect("a small object"),
         vm,
         stop: AtomicBool::new(false),
         steps: (0..THREADS).map(|_| AtomicU64::new(0)).collect(),
@@ -673,6 +696,11 @@ fn main() {
     recorded += trace.faults.len() as u64 + trace.facts.lost;
     let statistics = vm.statistics();
     let counted = statistics.counted;
+    // A copy out of a map of handler mode is a touch, too.
+    for failure in vm.take_failures() {
+        assert!(failure.object == "hostile" && failure.page.0 % 64 == BAD, "{failure:?}");
+    }
+    let failed = FAILED.load(Ordering::Relaxed);
     let held = [statistics.objects, statistics.maps, statistics.backings];
     assert_eq!(held, [0; 3], "objects, maps, backings left");
     // What signals touch is of another VM with the same pool.
@@ -684,8 +712,8 @@ fn main() {
     [&path, &written_path].into_iter().for_each(|path| drop(std::fs::remove_file(path)));
     let _ = std::fs::remove_dir_all(&cores);
     println!(
-        "{faults} faults in {:.0} s, all recorded; nothing left, no thread stuck; {} signals; {turns} times taken from the \
-         kernel; {} cores; {} times locked; {counted:?}",
+        "{faults} faults in {:.0} s, all recorded; nothing left, no thread stuck; {failed} reads of bad pages failed, no other; {} signals; \
+         {turns} times taken from the kernel; {} cores; {} times locked; {counted:?}",
         ran.as_secs_f64(),
         SIGNALS.load(Ordering::Relaxed),
         CORES.load(Ordering::Relaxed),

@@ -45,6 +45,9 @@ pub struct Args {
         default_value = "kernel-random,kernel,vm,vm-clusters,vm-dont-need,vm-static,vm-unlimited"
     )]
     way: Vec<Way>,
+    /// Threads that touch, each every so many-th page; each number has a table of its own
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: Vec<u32>,
     /// Runs of each way, in turns
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -68,6 +71,7 @@ pub struct WorkerArgs {
     touches: u64,
     /// Bytes for frames
     pool_bytes: u64,
+    threads: u32,
 }
 
 /// All touches of a file of `pages` pages, and how many of them come before those that are timed: as many as the file has pages,
@@ -87,7 +91,7 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
         touches.retain(|&page| seen.len() < pages as usize / 4 && seen.insert(page));
         before = 0;
     }
-    hand_over(&serve(&args.file, args.way, args.pool_bytes, &touches, before)?)
+    hand_over(&serve(&args.file, args.way, args.pool_bytes, &touches, before, args.threads as usize)?)
 }
 
 /// Runs the command.
@@ -105,16 +109,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         format!("the limit of {} cannot be set\n  try: as root, or: make bench-pool", args.group.display())
     })?;
     let file = Subject::create(&args.directory, args.size)?;
-    let mut runs: Vec<Vec<Vec<Served>>> = vec![vec![Vec::new(); args.way.len()]; args.order.len()];
+    let cases = cases(args);
+    let mut runs: Vec<Vec<Vec<Served>>> = vec![vec![Vec::new(); args.way.len()]; cases.len()];
     for round in 0..args.rounds {
-        for (order, runs) in args.order.iter().zip(&mut runs) {
+        for (&(order, threads), runs) in cases.iter().zip(&mut runs) {
             // In turns, and every other round backwards, so that what drifts meets all alike.
             let mut turns: Vec<usize> = (0..args.way.len()).collect();
             if round % 2 == 1 {
                 turns.reverse();
             }
             for at in turns {
-                runs[at].push(one(args, &file, *order, args.way[at])?);
+                runs[at].push(one(args, &file, order, args.way[at], threads)?);
             }
         }
     }
@@ -122,16 +127,21 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     print(args, &runs)
 }
 
+/// What has a table of its own.
+fn cases(args: &Args) -> Vec<(Order, u32)> {
+    args.order.iter().flat_map(|&order| args.threads.iter().map(move |&threads| (order, threads))).collect()
+}
+
 /// What is left of the limit for frames.
 fn pool_bytes(args: &Args) -> u64 {
     args.size / 2 - overhead_bytes(args.size, args.touches)
 }
 
-fn one(args: &Args, file: &Subject, order: Order, way: Way) -> Result<Served> {
+fn one(args: &Args, file: &Subject, order: Order, way: Way, threads: u32) -> Result<Served> {
     file.prepare(prepage_bench::subject::Cache::Cold)?;
     let mut command = worker("pool-worker")?;
     command.args([&args.group, file.path()]).args([way.name(), order.name()]);
-    command.args([args.touches, pool_bytes(args)].map(|number| number.to_string()));
+    command.args([args.touches, pool_bytes(args), threads.into()].map(|number| number.to_string()));
     result_of(&mut command, &format!("{} of {}", way.name(), order.name()))
 }
 
@@ -144,8 +154,8 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
     let pages = args.size / PAGE_SIZE;
     let frames = pool_bytes(args) / PAGE_SIZE;
     let mut reports = Vec::new();
-    for (order, runs) in args.order.iter().zip(runs) {
-        let (touches, before) = touches(*order, pages, args.touches);
+    for ((order, threads), runs) in cases(args).into_iter().zip(runs) {
+        let (touches, before) = touches(order, pages, args.touches);
         let simulated = simulated(&touches, before, frames);
         if args.json {
             let rows: Vec<_> = args
@@ -156,7 +166,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
                 .collect();
             let simulated: serde_json::Map<_, _> =
                 simulated.iter().map(|(rule, misses)| ((*rule).to_owned(), json!(misses))).collect();
-            reports.push(json!({ "order": order.name(), "ways": rows, "simulated_misses": simulated }));
+            reports.push(json!({ "order": order.name(), "threads": threads, "ways": rows, "simulated_misses": simulated }));
             continue;
         }
         let names = ["way", "touches/s", "misses", "of touches %", "cpu s", "rewired", "waits", "p99 µs"];
@@ -176,7 +186,12 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
             ]);
         }
         let simulated = simulated.map(|(rule, misses)| format!("{rule} {misses}")).join(", ");
-        writeln!(out, "{}\n\n{}\n\nsimulated misses: {simulated}\n", order.name(), shown.trim_fmt())?;
+        writeln!(
+            out,
+            "{}, threads: {threads}\n\n{}\n\nsimulated misses: {simulated}\n",
+            order.name(),
+            shown.trim_fmt()
+        )?;
         let p99_us = |of_way: Way| {
             let at = args.way.iter().position(|way| *way == of_way)?;
             Some(of(&runs[at], |served| served.p99_us))
@@ -184,7 +199,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
         if let (Some(under), Some(without)) = (p99_us(Way::Vm), p99_us(Way::VmUnlimited)) {
             writeln!(
                 out,
-                "p99 of a fault under pressure, to that without: {:.2} (aim: 3)\n",
+                "p99 of a fault that reads: {under:.0} µs under pressure, {without:.0} µs without, {:.2} of that (aim: 3)\n",
                 under / without
             )?;
         }
