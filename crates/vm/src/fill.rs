@@ -159,15 +159,16 @@ fn commit_first(
 ) -> Waiters {
     let start = claim.range().start();
     let pool = object.vm.pool.core();
+    pool.frames.arrive(pages);
     object.came(frames, pages);
     pool.arrived(object.pool_key, PageRange::new(start, PageIndex(start.0 + pages)));
     account.tally.pages_read += pages;
-    // The words of the pages, the limit of frames, their count, and the buffer taken and given back.
-    account.tally.shared_atomics += pages + 4;
+    // The words of the pages, the limit of frames, their count, twice that of those which are not published, and the buffer taken and given back.
+    account.tally.shared_atomics += pages + 6;
     // Before others can see the pages: figures are never behind what a thread knows.
     object.vm.figures.settle(account);
     let waiters = claim.publish(pages, wanted.mark, wanted.needed);
-    pool.frames.published();
+    pool.frames.published(pages);
     waiters
 }
 

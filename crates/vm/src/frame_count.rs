@@ -62,6 +62,8 @@ pub(crate) struct FrameCount {
     waiting: AtomicU32,
     /// (a) How many frames these cannot do without, together.
     asked: AtomicU64,
+    /// (a) Frames that hold a page and are not published yet: these can be reclaimed soon.
+    arriving: AtomicU64,
     /// (f) Changes when frames were given back, or there are none to give.
     freed: AtomicU32,
     /// (a) How often the reclaimer found nothing.
@@ -106,6 +108,7 @@ impl FrameCount {
             pinned: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             asked: AtomicU64::new(0),
+            arriving: AtomicU64::new(0),
             freed: AtomicU32::new(0),
             found_nothing: AtomicU32::new(0),
             moved: AtomicU32::new(0),
@@ -224,6 +227,8 @@ impl FrameCount {
                 return Ok(got);
             }
             waited = true;
+            // First: frames that are published meanwhile have moved.
+            let under_way = self.reserved() > self.resident() || self.arriving.load(Ordering::SeqCst) > 0;
             let now = self.moved.load(Ordering::SeqCst);
             if now != moved {
                 (moved, since) = (now, Instant::now());
@@ -231,7 +236,6 @@ impl FrameCount {
             }
             // The second search that found nothing began after the last change.
             let nothing = self.found_nothing.load(Ordering::SeqCst).wrapping_sub(nothing_yet) >= 2;
-            let under_way = self.reserved() > self.resident();
             if nothing && (!under_way || since.elapsed() >= patience) {
                 // What was given back is taken again before anybody gets an error.
                 if self.grow(pages) {
@@ -274,13 +278,24 @@ impl FrameCount {
         }
     }
 
-    /// So many more frames hold a page: they can be reclaimed.
+    /// So many more frames hold a page.
     pub(crate) fn fill(&self, pages: u64) {
         self.held.fetch_add(pages * RESIDENT, Ordering::SeqCst);
     }
 
-    /// Frames that were filled are published: who waits for one may have these.
-    pub(crate) fn published(&self) {
+    /// So many are about to be filled, and then [published](Self::published).
+    pub(crate) fn arrive(&self, pages: u64) {
+        self.arriving.fetch_add(pages, Ordering::SeqCst);
+    }
+
+    /// So many frames that were filled are published: they can be reclaimed.
+    pub(crate) fn published(&self, pages: u64) {
+        self.may_go();
+        self.arriving.fetch_sub(pages, Ordering::SeqCst);
+    }
+
+    /// Frames that could not be reclaimed can be now: who waits for one may have these.
+    pub(crate) fn may_go(&self) {
         if self.is_waited_for() {
             self.moved.fetch_add(1, Ordering::SeqCst);
             self.call();
@@ -492,6 +507,30 @@ mod tests {
         assert_eq!(count.reserve_some(count.limit(), 1, 8), Some(8));
     }
 
+    /// The thread that fills frames may be interrupted before it publishes them.
+    #[test]
+    fn who_finds_no_frame_waits_for_those_that_are_filled_and_not_yet_published() {
+        let count = FrameCount::new(64);
+        assert_eq!(count.reserve(64), Reserve::Got);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| count.reserve_or_wait(1, 1, PATIENCE));
+            while !count.is_waited_for() {
+                std::thread::yield_now();
+            }
+            count.arrive(64);
+            count.fill(64);
+            // It looks after each of these.
+            for _ in 0..5 {
+                count.has_nothing();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            count.published(64);
+            count.empty(1);
+            count.release(1);
+            assert_eq!(waits.join().unwrap(), (Ok(1), true));
+        });
+    }
+
     #[test]
     fn who_needs_many_frames_waits_for_all_and_is_not_passed_by() {
         let count = FrameCount::new(4096);
@@ -555,7 +594,7 @@ mod tests {
                 let began = Instant::now();
                 while !is_over.load(Ordering::Relaxed) && began.elapsed() < PATIENCE {
                     // Reads of frames beyond the limit end.
-                    count.published();
+                    count.may_go();
                     std::thread::sleep(SILENCE / 50);
                 }
                 reads.store(false, Ordering::Relaxed);

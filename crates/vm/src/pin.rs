@@ -93,7 +93,7 @@ impl Drop for Pinned<'_> {
             object.unpin(object.frames().expect("they are pinned"), *run);
         }
         // Reads may wait for frames that can go now.
-        vm.pool.core().frames.published();
+        vm.pool.core().frames.may_go();
     }
 }
 
