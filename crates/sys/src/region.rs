@@ -412,12 +412,14 @@ impl Region {
         self.span.unmap_shared(offset, len)
     }
 
-    /// Takes poison away from a page, and nothing from a page with contents.
+    /// Takes poison away from a page, and nothing from a page that `table`, which is this process's, shows with contents. Allocates nothing.
     ///
     /// # Panics
     /// Where the page lies outside.
-    pub fn unpoison(&self, offset: u64) -> io::Result<()> {
-        if is_present(self.start() + offset)? {
+    pub fn unpoison(&self, table: &PageMap, offset: u64) -> io::Result<()> {
+        let mut entry = [PageEntry::default()];
+        table.entries(self.start() + offset, &mut entry)?;
+        if entry[0].is_present() {
             return Ok(());
         }
         self.advise(offset, PAGE_SIZE, libc::MADV_DONTNEED_LOCKED)

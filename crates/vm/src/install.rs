@@ -4,6 +4,7 @@
 //! order takes one call a fault.
 
 use std::io;
+use std::sync::Arc;
 
 use prepage_core::policy::Neighbours;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -344,15 +345,10 @@ impl MapCore {
     }
 
     /// Maps what is resident of `range` of `object`, wherever the map shows it.
-    pub(crate) fn show_pages_of(
-        &self,
-        object: &std::sync::Arc<ObjectCore>,
-        range: PageRange,
-        account: &mut Account,
-    ) {
+    pub(crate) fn show_pages_of(&self, object: &Arc<ObjectCore>, range: PageRange, account: &mut Account) {
         let shown = self.shown.current();
         for segment in &shown[..] {
-            if !std::sync::Arc::ptr_eq(&segment.object, object) {
+            if !Arc::ptr_eq(&segment.object, object) {
                 continue;
             }
             let range = clip(range, segment.of_object());
@@ -377,7 +373,7 @@ impl MapCore {
         range: PageRange,
         account: &mut Account,
         mut missing: impl FnMut(&Place<'_>, PageIndex, &mut Account) -> bool,
-    ) -> Result<(), (PageIndex, io::Error)> {
+    ) -> Result<(), (Arc<ObjectCore>, PageIndex, io::Error)> {
         let mut outcome = Ok(());
         for (first, count) in places(&self.shown.current(), range) {
             let Some(frames) = first.frames() else { continue };
@@ -394,7 +390,7 @@ impl MapCore {
                     Ok(Shown::Gone) => return outcome,
                     Ok(Shown::Away) => {}
                     Err(error) => {
-                        outcome = outcome.and(Err((place.page, error)));
+                        outcome = outcome.and(Err((Arc::clone(place.object), place.page, error)));
                         place.page.0 += 1;
                         continue;
                     }

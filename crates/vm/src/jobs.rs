@@ -22,6 +22,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
+use prepage_sys::fork;
 
 use crate::addresses::MapRef;
 use crate::crew::{Crew, Kind, Slept};
@@ -112,24 +113,35 @@ struct Stuck {
     since: Instant,
 }
 
-/// The numbers of all VMs' threads in this process, 0 where there is none. No thread-local word: in a library that is loaded
-/// late, the first use of one allocates.
-static WORKERS: [std::sync::atomic::AtomicU32; 1024] = [const { std::sync::atomic::AtomicU32::new(0) }; 1024];
+/// The numbers of all VMs' threads in this process, below the generation of the process; 0 where there is none. A child of fork(2) has those of
+/// its parent's threads too, which its own threads may get later. No thread-local word: in a library that is loaded late, the first use of
+/// one allocates.
+static WORKERS: [std::sync::atomic::AtomicU64; 1024] = [const { std::sync::atomic::AtomicU64::new(0) }; 1024];
+/// The generation stands above so many bits.
+const GENERATION: u32 = 32;
 
 /// Whether the calling thread is one of a VM's, so that it may not wait for another to be free.
 pub(crate) fn is_worker() -> bool {
-    let number = thread_number();
-    WORKERS.iter().any(|worker| worker.load(Ordering::Relaxed) == number)
+    is_at_work(thread_number())
+}
+
+fn is_at_work(number: u32) -> bool {
+    let wanted = fork::generation() << GENERATION | u64::from(number);
+    WORKERS.iter().any(|worker| worker.load(Ordering::Relaxed) == wanted)
 }
 
 /// While this lives, its thread is known as one of a VM's.
-struct AtWork(Option<&'static std::sync::atomic::AtomicU32>);
+struct AtWork(Option<&'static std::sync::atomic::AtomicU64>);
 
 impl AtWork {
     fn here() -> Self {
-        let number = thread_number();
-        let enter = |worker: &&std::sync::atomic::AtomicU32| {
-            worker.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let generation = fork::generation();
+        let this = generation << GENERATION | u64::from(thread_number());
+        let enter = |worker: &&std::sync::atomic::AtomicU64| {
+            let before = worker.load(Ordering::Relaxed);
+            // Those of a process that this one was forked from are not here.
+            before >> GENERATION != generation
+                && worker.compare_exchange(before, this, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
         Self(WORKERS.iter().find(enter))
     }
@@ -467,4 +479,20 @@ impl Stuck {
 
 fn lock<T>(lock: &Mutex<T>) -> crate::sync::MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use prepage_sys::forked::Forked;
+
+    use super::*;
+
+    #[test]
+    fn a_number_of_a_thread_of_the_parent_is_no_worker_of_the_child() {
+        let _at_work = AtWork::here();
+        let number = thread_number();
+        assert!(is_at_work(number) && is_worker());
+        let child = Forked::new(|| i32::from(is_at_work(number)));
+        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0));
+    }
 }

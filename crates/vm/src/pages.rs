@@ -265,9 +265,19 @@ impl Pages {
     /// The order of reclaim has an entry for `page` from now on; gives its stamp if it has one. `None` where there is an entry
     /// already, or no frame.
     pub(crate) fn queue(&self, page: PageIndex) -> Option<Option<Stamp>> {
+        self.queue_if(page, |_| true)
+    }
+
+    /// As [`Self::queue`], of a page that the order of reclaim knew until now; says whether there is an entry. There is none for a page that was taken
+    /// away and has come back: its stamp is for the entry that follows from that.
+    pub(crate) fn queue_again(&self, page: PageIndex) -> bool {
+        self.queue_if(page, |word| Stamp::of(word).is_none()).is_some()
+    }
+
+    fn queue_if(&self, page: PageIndex, may: impl Fn(u32) -> bool) -> Option<Option<Stamp>> {
         let word = self.word(page);
         let mut now = word.load(Ordering::Acquire);
-        while now & QUEUED == 0 && matches!(now & STATE, FILLING | RESIDENT) {
+        while now & QUEUED == 0 && matches!(now & STATE, FILLING | RESIDENT) && may(now) {
             match word.compare_exchange(now, now & !STAMP | QUEUED, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(before) => return Some(Stamp::of(before)),
                 Err(other) => now = other,
@@ -546,7 +556,10 @@ mod tests {
             assert_eq!(pages.claim(PAGE).unwrap().release(), Waiters::default());
             assert_eq!((pages.see(PAGE), pages.queue(PAGE)), (Seen::Absent, None));
             assert_eq!(pages.claim(PAGE).unwrap().publish(1, None, PAGE), Waiters::default());
+            assert!(!pages.queue_again(PAGE));
             assert_eq!(pages.queue(PAGE), Some(stamp));
+            pages.unqueue(PAGE);
+            assert!(pages.queue_again(PAGE));
             pages.unqueue(PAGE);
             assert_eq!(pages.queue(PAGE), Some(None));
             pages.unqueue(PAGE);

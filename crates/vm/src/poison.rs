@@ -49,15 +49,20 @@ impl Held<'_> {
 impl Map {
     /// Pages of `range` that raise SIGBUS do so no longer.
     pub(crate) fn forget_poison(&self, range: PageRange) -> Result<(), AccessError> {
-        if self.core.poison.is_nowhere() {
+        let core = &self.core;
+        if core.poison.is_nowhere() {
             return Ok(());
         }
-        let mut poisoned = self.core.poison.hold();
-        // Those that were mapped since are no longer in the list: nothing that was written is lost.
-        let here: Vec<PageIndex> =
-            poisoned.pages.iter().copied().filter(|&page| range.contains(page)).collect();
-        for page in here {
-            self.region.unpoison(self.core.offset_of(page)).map_err(AccessError::System)?;
+        let table = core.vm.page_map().map_err(AccessError::System)?;
+        // A page that is mapped over the poison before that is taken away would be lost, with what was written to it. A snapshot would change
+        // which objects are in use.
+        let _chain = core.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let objects = core.objects_in_use();
+        let _held = core.keep_pages_out(&objects);
+        let mut poisoned = core.poison.hold();
+        // Those that were mapped since are no longer in the list: nothing that was written is lost. As in `prune`, nothing is allocated now.
+        while let Some(page) = poisoned.pages.iter().copied().find(|&page| range.contains(page)) {
+            self.region.unpoison(table, core.offset_of(page)).map_err(AccessError::System)?;
             poisoned.forget(|other| other == page);
         }
         Ok(())
@@ -83,11 +88,69 @@ impl MapCore {
     /// The object's pages `run` were mapped at `place`: poison that lay there is gone, and what the program writes there from
     /// now on is to stay.
     pub(crate) fn forget_poisoned(&self, place: &Place<'_>, run: PageRange) {
-        if self.poison.is_nowhere() {
-            return;
-        }
         let start = self.page_at(self.span.start() + place.offset_of(run.start()));
-        let mapped = PageRange::new(start, PageIndex(start.0 + run.len()));
-        self.poison.hold().forget(|page| mapped.contains(page));
+        self.forget_poisoned_pages(PageRange::new(start, PageIndex(start.0 + run.len())));
+    }
+
+    /// The same of the map's pages `mapped`.
+    pub(crate) fn forget_poisoned_pages(&self, mapped: PageRange) {
+        if !self.poison.is_nowhere() {
+            self.poison.hold().forget(|page| mapped.contains(page));
+        }
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use prepage_sys::region::try_copy;
+    use prepage_testing::{Doctor, Need, unless_refused};
+
+    use super::*;
+    use crate::error::MapError;
+    use crate::{MapOptions, Mode, Source, SourceError, Vm, VmOptions};
+
+    /// A page of sevens, once it is well.
+    struct Heals(Arc<AtomicBool>);
+
+    impl Source for Heals {
+        fn len_bytes(&self) -> u64 {
+            PAGE_SIZE
+        }
+
+        fn read(&self, _: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            into.fill(7);
+            let is_well = self.0.load(Ordering::SeqCst);
+            if is_well { Ok(()) } else { Err(SourceError::Other("not yet".to_owned())) }
+        }
+    }
+
+    #[test]
+    fn no_poison_is_taken_away_while_a_page_is_being_mapped() {
+        let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
+        let well = Arc::new(AtomicBool::new(false));
+        let object = vm.source("heals", Heals(Arc::clone(&well))).unwrap();
+        let options = MapOptions::private().mode(Mode::Handler);
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
+        let Some(map) = unless_refused(vm.map(&object, &options), need, refused) else { return };
+        assert_eq!(try_copy(map.address(), &mut [0]).unwrap(), 0);
+        assert!(!map.core.poison.is_nowhere());
+        well.store(true, Ordering::SeqCst);
+        let frames = object.core.frames().unwrap();
+        std::thread::scope(|scope| {
+            // A fault that maps the page over the poison; the program may write to it at once.
+            let section = frames.sections.enter(0);
+            let populating = scope.spawn(|| map.populate(map.window()));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!populating.is_finished() && !map.core.poison.is_nowhere());
+            drop(section);
+            populating.join().unwrap().unwrap();
+        });
+        assert!(map.core.poison.is_nowhere());
+        assert_eq!(map.as_slice()[0], 7);
     }
 }

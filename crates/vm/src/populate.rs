@@ -96,9 +96,8 @@ impl Map {
         if range == self.core.window {
             let _ = whole::give(&self.core);
         }
-        let shown = shown.map_err(|(page, error)| {
-            (Arc::clone(&self.core.laid[0].object), page, reason::of_errno(error.raw_os_error()))
-        });
+        let shown =
+            shown.map_err(|(object, page, error)| (object, page, reason::of_errno(error.raw_os_error())));
         outcome.and(unread).and(shown)
     }
 
@@ -129,6 +128,10 @@ impl Map {
                     // A later page may be the one that failed.
                     self.populate(PageRange::new(page, PageIndex(page.0 + 1)))
                 })?;
+                // What is copied to may lie in a map as well. In inline mode a touch brings it in, and no system call does.
+                let room = &mut into[done..];
+                let brought = room.len().min((wanted * PAGE_SIZE) as usize);
+                room[..brought].iter_mut().step_by(PAGE_SIZE as usize).for_each(|byte| *byte = 0);
             }
         }
         Ok(())

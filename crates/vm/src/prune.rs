@@ -39,7 +39,7 @@ pub(crate) struct Mapping {
 }
 
 /// While this lives no page comes into the map.
-struct Held<'a>(&'a Mapping);
+pub(crate) struct Held<'a>(&'a Mapping);
 
 impl Mapping {
     /// Begins a section in which pages are mapped. Waits while that is held: for no read, and no other section.
@@ -151,11 +151,7 @@ impl MapCore {
         ranges: &mut Vec<(u64, u64)>,
     ) -> io::Result<()> {
         ranges.clear();
-        let _held = self.mapping.hold();
-        // Who maps a page now sees that it is held; who did not see it has ended when this is done.
-        for object in objects {
-            object.mapping_sections().wait();
-        }
+        let _held = self.keep_pages_out(objects);
         let _poison = self.poison.hold();
         each_empty_block(table, addresses, |empty| {
             debug_assert!(ranges.len() < ranges.capacity(), "nothing is allocated now");
@@ -166,8 +162,18 @@ impl MapCore {
         self.span.free_empty_tables(ranges)
     }
 
+    /// No page of `objects`, which are all that are in use, comes into the map while what this returns lives.
+    pub(crate) fn keep_pages_out(&self, objects: &[Arc<ObjectCore>]) -> Held<'_> {
+        let held = self.mapping.hold();
+        // Who maps a page now sees that it is held; who did not see it has ended when this is done.
+        for object in objects {
+            object.mapping_sections().wait();
+        }
+        held
+    }
+
     /// The objects whose pages a fault that began before may be mapping, each once.
-    fn objects_in_use(&self) -> Vec<Arc<ObjectCore>> {
+    pub(crate) fn objects_in_use(&self) -> Vec<Arc<ObjectCore>> {
         let mut seen = HashSet::new();
         let mut objects = Vec::new();
         for shown in self.shown.in_use() {

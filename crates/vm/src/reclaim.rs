@@ -387,9 +387,9 @@ impl Reclaim {
             object.vm.figures.add(Account::here().cpu, &tally);
             for victim in batch() {
                 let (queued, page) = (victim.queued, PageIndex(victim.queued.entry.page));
-                // Touched, pinned or written to meanwhile, or the kernel did not let it go; one that comes back meanwhile tells by itself.
+                // Touched, pinned or written to meanwhile, or the kernel did not let it go; one that came back meanwhile tells by itself.
                 let idleness = frames.pages.idleness(page);
-                if idleness != Idleness::Missing && frames.pages.queue(page).is_some() {
+                if idleness != Idleness::Missing && frames.pages.queue_again(page) {
                     let was_touched = queued.watched && idleness == Idleness::Wired;
                     self.orders[victim.class]
                         .arrive(if was_touched { queued.counted(now) } else { queued }, true);
@@ -459,6 +459,35 @@ fn unqueue(object: Option<&Arc<ObjectCore>>, entry: Entry) {
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
     use super::*;
+    use crate::{MapOptions, Pool, Vm, VmOptions};
+
+    #[test]
+    fn a_victim_that_came_back_keeps_its_stamp_for_its_arrival() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(16 * PAGE_SIZE).unwrap();
+        let pool = Pool::new(1 << 20).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        map.populate(map.window()).unwrap();
+        assert_eq!(pool.reclaim(1), 1);
+        let page = object.pages().iter().find(|&page| !object.is_resident(page)).unwrap();
+        map.populate(map.window()).unwrap();
+        let frames = object.core.frames().unwrap();
+        // It cannot be taken away once more, and its arrival was not looked at yet.
+        frames.pages.set_pinned(page, true);
+        let entry = Entry { object: object.core.pool_key, page: page.0 };
+        let victim = Victim { queued: Queued::coming(entry, None, 0), class: DATA };
+        let mut met = Met::default();
+        let mut reclaim = pool.core().reclaim.lock().unwrap();
+        assert_eq!(reclaim.take_away(pool.core(), &mut met, vec![victim], false), 0);
+        assert_eq!(vm.statistics().counted.pages_refaulted, 0);
+        reclaim.drain(pool.core(), &mut met);
+        assert_eq!(vm.statistics().counted.pages_refaulted, 1, "it came back soon");
+        drop(reclaim);
+        met.let_go();
+        frames.pages.set_pinned(page, false);
+    }
 
     #[test]
     fn a_stamp_tells_when_a_page_was_used() {

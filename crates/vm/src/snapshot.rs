@@ -11,6 +11,7 @@ use crate::error::{MakeError, SnapshotError};
 use crate::frame_count::Reserve;
 use crate::map::Map;
 use crate::object::{Bytes, Contents, Frames, Object, ObjectCore};
+use crate::pages::Seen;
 use crate::reclaim;
 use crate::segment::{Install, lookup, placed};
 use crate::statistics::{Account, Tally};
@@ -155,6 +156,7 @@ impl Map {
     /// another thing than they were made with.
     fn weed(&self) {
         let core = &self.core;
+        let cpu = Account::here().cpu;
         let shown = core.shown.current();
         let mut bytes = [[0; PAGE_SIZE as usize]; 2];
         core.weed(|index| {
@@ -163,10 +165,12 @@ impl Map {
             let was = match (place.install, place.frames()) {
                 (Install::Continue, _) => return false,
                 (Install::Copy, Some(frames)) => {
-                    if !matches!(frames.pages.see(place.page), crate::pages::Seen::Resident { .. }) {
+                    // The frame stays until the section ends. One that is taken away reads as zeros, and a page that the program filled with
+                    // zeros would count as not written to.
+                    let _section = frames.sections.enter(cpu);
+                    if !matches!(frames.pages.see(place.page), Seen::Resident { .. }) {
                         return false;
                     }
-                    // What is taken away meanwhile reads as zeros: then the page is other.
                     frames.memfd.read_at(theirs, place.page.offset_bytes())
                 }
                 _ => {

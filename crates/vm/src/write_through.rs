@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU8;
 use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::signals::Masked;
 use prepage_sys::userfaultfd::{Progress, Writes};
+use rustix::io::Errno;
 
 use crate::error::{AccessError, FlushError};
 use crate::fault::{Fault, FaultOutcome};
@@ -56,9 +57,19 @@ impl Map {
             let wanted = PageRange::covering(at, left.len() as u64);
             let wanted =
                 PageRange::new(wanted.start(), PageIndex(wanted.end().0.min(wanted.start().0 + WRITE_PAGES)));
+            touch(&left[..left.len().min(wanted.bytes() as usize)]);
             let written = {
                 let _masked = Masked::asynchronous();
-                object.write_resident(frames, wanted, at, left)?
+                object.write_resident(frames, wanted, at, left)
+            };
+            let written = match written {
+                // Reclaim took some of them away again.
+                Err(AccessError::System(error))
+                    if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) =>
+                {
+                    continue;
+                }
+                written => written?,
             };
             if written == 0 {
                 self.populate(PageRange::new(wanted.start(), PageIndex(wanted.start().0 + 1)))?;
@@ -77,6 +88,15 @@ impl Map {
         let core = std::sync::Arc::clone(&self.core.laid[0].object);
         Object { core, hold: None }.flush(clip(range, self.window()))
     }
+}
+
+/// Brings `bytes` in, which may lie in a map: in inline mode no system call does, and in handler mode the call would wait for them with the
+/// memfd locked.
+fn touch(bytes: &[u8]) {
+    let pages = bytes.iter().step_by(PAGE_SIZE as usize).chain(bytes.last());
+    pages.for_each(|byte| {
+        std::hint::black_box(*byte);
+    });
 }
 
 impl ObjectCore {

@@ -453,10 +453,11 @@ impl MapCore {
             }
             return Ok(None);
         }
+        // Before the first page is frozen: a thread that saw a page frozen by the last snapshot, and did not run since, may copy it at once.
+        writes.freeze.put(freeze);
         for index in frozen.iter().flat_map(|run| run.iter()) {
             let _ = writes.change(index.0, OPEN, FROZEN) || writes.change(index.0, KEPT, FROZEN);
         }
-        writes.freeze.put(freeze);
         drop(held);
         Ok(Some((frozen, crate::fault::now_ns() - began)))
     }

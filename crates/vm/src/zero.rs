@@ -170,6 +170,7 @@ fn make_range(
             Progress::Split | Progress::Gone if from == page => return Ok(false),
             Progress::Split | Progress::Gone => (0, 1),
         };
+        map.forget_poisoned_pages(PageRange::new(from, PageIndex(from.0 + made)));
         drop(section);
         tally.pages_zeroed += made;
         from.0 += made + passed;

@@ -286,6 +286,28 @@ fn system_calls_wait_in_handler_mode_and_need_populate_in_inline_mode() {
 }
 
 #[test]
+fn bytes_are_copied_from_one_map_to_another_though_neither_was_touched() {
+    const LEN: usize = 150 * 4096 + 100;
+    let file = file(200 * 4096);
+    let bytes = std::fs::read(file.path()).unwrap();
+    let vm = vm();
+    let object = vm.file(file.path()).unwrap();
+    let memory = vm.memory(200 * 4096).unwrap();
+    for mode in modes(&vm, &object) {
+        let from = vm.map(&object, &MapOptions::shared().mode(mode)).unwrap();
+        let mut to = vm.map(&object, &MapOptions::private().mode(mode)).unwrap();
+        from.read_at(7, &mut to.as_mut_slice()[4000..][..LEN]).unwrap();
+        assert!(to.as_slice()[4000..][..LEN] == bytes[7..][..LEN]);
+        let written = vm.map(&memory, &MapOptions::writable().mode(mode)).unwrap();
+        object.evict(object.pages()).unwrap();
+        written.write_at(9, &from.as_slice()[3000..][..LEN]).unwrap();
+        let mut back = vec![0; LEN];
+        written.read_at(9, &mut back).unwrap();
+        assert!(back == bytes[3000..][..LEN]);
+    }
+}
+
+#[test]
 fn advice_changes_the_policy_and_brings_pages() {
     let vm = vm();
     let source = Words { len_bytes: 1024 * 4096, ..Default::default() };
