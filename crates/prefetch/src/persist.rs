@@ -75,7 +75,8 @@ impl<'a> Persisting<'a> {
                 (_, stored) => (stored, None),
             };
             let observation = shown.observation.clone();
-            let own = with(before.clone(), key, shown, observation.as_ref().filter(|_| in_before != observation))?;
+            let own =
+                with(before.clone(), key, shown, observation.as_ref().filter(|_| in_before != observation))?;
             now = Some(Written { before, in_before, own: own.clone(), observation });
             Some(own)
         })?;

@@ -88,7 +88,8 @@ fn homes() -> Vec<String> {
 
 fn homes_of(usual: Vec<String>, passwd: &str) -> Vec<String> {
     // Files are known by paths without links, and /home may be one. Each person's own is not looked at: that may mount it.
-    let real = usual.iter().filter_map(|home| fs::canonicalize(home).ok()?.into_os_string().into_string().ok());
+    let real =
+        usual.iter().filter_map(|home| fs::canonicalize(home).ok()?.into_os_string().into_string().ok());
     let mut homes: Vec<String> = real.collect();
     homes.extend(usual);
     for line in passwd.lines() {
