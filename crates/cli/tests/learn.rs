@@ -138,9 +138,12 @@ fn what_cannot_be_executed_is_told_and_not_kept() {
     let script = sandbox.path().join("script");
     fs::write(&script, "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    let learned = sandbox.output(&["learn", "--", script.to_str().unwrap()]);
-    assert_eq!(learned.status.code(), Some(125));
-    assert!(text(&learned.stderr).contains("No such file"), "{}", text(&learned.stderr));
+    for command in [&["learn", "--"][..], &["measure", "--warm", "-n", "1", "--"]] {
+        let learned = sandbox.output(&[command, &[script.to_str().unwrap()]].concat());
+        // As of `run` and `record`.
+        assert_eq!(learned.status.code(), Some(127), "{command:?}");
+        assert!(text(&learned.stderr).contains("script: No such file"), "{}", text(&learned.stderr));
+    }
     assert!(sandbox.profiles().is_empty());
 }
 

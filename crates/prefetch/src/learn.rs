@@ -29,6 +29,14 @@ pub enum LearnError {
         /// Why.
         source: io::Error,
     },
+    /// The program cannot be executed: what runs its script is missing, say.
+    #[error("{program}")]
+    NotExecuted {
+        /// Its name.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
 }
 
 /// A program that was learned.
@@ -45,8 +53,10 @@ pub struct Learned {
 ///
 /// To be called while the process has one thread.
 pub fn learn(command: &[OsString]) -> Result<Learned, LearnError> {
-    let start = |source| LearnError::Start { program: command[0].to_string_lossy().into_owned(), source };
-    let waiting = spawn_waiting(command).map_err(start)?;
+    let name = || command[0].to_string_lossy().into_owned();
+    let start = |source| LearnError::Start { program: name(), source };
+    // A link would have prepage's own pages learned as the program's.
+    let waiting = spawn_waiting(&program::past_stand_ins(command)).map_err(start)?;
     let signals = Signals::take_over(&ENDING).map_err(start)?;
     let until = Until::ended_or(waiting.pid(), WINDOW).map_err(start)?;
     let options = ObserveOptions {
@@ -64,7 +74,7 @@ pub fn learn(command: &[OsString]) -> Result<Learned, LearnError> {
         observer.follow(&until)
     });
     match child.wait().map_err(start)?.how {
-        HowEnded::NotExecuted(source) => Err(start(source)),
+        HowEnded::NotExecuted(source) => Err(LearnError::NotExecuted { program: name(), source }),
         how => Ok(Learned { observation, how }),
     }
 }

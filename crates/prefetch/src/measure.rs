@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
+use prepage_core::profile::plan::{PlanOptions, Read as PlannedRead, plan};
+use prepage_core::profile::worth::worthwhile;
+use prepage_profiles::program::past_stand_ins;
 use prepage_sys::beside::adopt_orphans;
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::exec::give_inherited;
@@ -21,6 +24,7 @@ use prepage_sys::process_stat::ProcessStat;
 use serde::Serialize;
 
 use crate::cold::{Chill, resident_share};
+use crate::engine::device_of;
 use crate::statistics::{Estimate, median, median_ratio};
 
 /// How long to wait for what a start leaves running before the next one.
@@ -184,20 +188,21 @@ impl Bench<'_> {
         }
     }
 
-    /// Starts without and with prefetch and in the `others` ways, in turns.
+    /// Starts without and with prefetch and in the `others` ways, in turns. In the first nothing of prepage's serves the program.
     fn compare(
         &mut self,
         others: &[(String, Vec<OsString>)],
         prepare: impl Fn() -> Result<(), MeasureError>,
     ) -> Result<(Comparison, Vec<Starts>), MeasureError> {
-        let command: Vec<&OsString> = self.measurement.command.iter().collect();
+        let command = &self.measurement.command;
+        let plain = past_stand_ins(command);
         let (run, quiet, end) = ("run".into(), "--quiet".into(), "--".into());
         // What prefetching is worth is seen here by all starts.
         let no_hold_out = "--no-hold-out".into();
         let starter = self.measurement.starter.clone().into_os_string();
         let mut prefetching = vec![&starter, &run, &quiet, &no_hold_out, &end];
-        prefetching.extend(&command);
-        let mut ways = vec![command, prefetching];
+        prefetching.extend(command);
+        let mut ways: Vec<Vec<&OsString>> = vec![plain.iter().collect(), prefetching];
         ways.extend(others.iter().map(|(_, command)| command.iter().collect()));
         let mut counted = vec![Starts::default(); ways.len()];
         let mut thrown_away = counted.clone();
@@ -209,7 +214,7 @@ impl Bench<'_> {
                 prepare()?;
                 std::thread::sleep(SETTLING);
                 let way = (round + turn) % ways.len();
-                self.start(&ways[way], &mut into[way])?;
+                self.start(&ways[way], way == 0, &mut into[way])?;
             }
         }
         let others = counted.split_off(2);
@@ -217,13 +222,22 @@ impl Bench<'_> {
         Ok((Comparison { plain, prefetched }, others))
     }
 
-    fn start(&mut self, command: &[&OsString], into: &mut Starts) -> Result<(), MeasureError> {
+    fn start(
+        &mut self,
+        command: &[&OsString],
+        is_plain: bool,
+        into: &mut Starts,
+    ) -> Result<(), MeasureError> {
         let failed = |source| MeasureError::Run { program: command[0].to_string_lossy().into(), source };
         let [out, err] = [memory_file().map_err(failed)?, memory_file().map_err(failed)?];
         let stdio = |file: &File| file.try_clone().map(Stdio::from).map_err(failed);
         let (faults_before, read_before) = (children_disk_faults(), self.read_bytes());
         let mut process = Command::new(command[0]);
         process.args(&command[1..]).stdin(Stdio::null()).stdout(stdio(&out)?).stderr(stdio(&err)?);
+        if is_plain {
+            // Neither the service nor a link of `prepage enable` is to prefetch what it starts.
+            process.env("PREPAGE", "off");
+        }
         give_inherited(&mut process);
         let began = Instant::now();
         let status = process.spawn().and_then(|mut child| child.wait()).map_err(failed)?;
@@ -261,16 +275,25 @@ impl Bench<'_> {
     }
 }
 
-/// Bytes that a prefetch of `profile` brings in and a run that touched `touched` did not use.
-pub fn untouched_bytes(planned: &Profile, touched: &Profile) -> u64 {
-    let options = prepage_core::profile::plan::PlanOptions::default();
-    let plan = prepage_core::profile::plan::plan(planned, options);
-    let unused = |read: &prepage_core::profile::plan::Read| {
-        let path = &planned.files[read.file].path;
+/// The reads of a start that prefetches by `profile`: of what is worth them on its device.
+fn planned_reads(profile: &Profile) -> Vec<PlannedRead> {
+    let figures = device_of(profile);
+    plan(&worthwhile(profile, &figures), PlanOptions::for_device(&figures))
+}
+
+/// Bytes that a prefetch by `profile` brings in.
+pub fn planned_bytes(profile: &Profile) -> u64 {
+    planned_reads(profile).iter().map(|read| read.range.bytes()).sum()
+}
+
+/// The part of them that a run that touched `touched` did not use.
+pub fn untouched_bytes(profile: &Profile, touched: &Profile) -> u64 {
+    let unused = |read: &PlannedRead| {
+        let path = &profile.files[read.file].path;
         let file = touched.files.iter().find(|file| file.path == *path);
         read.range.iter().filter(|page| file.is_none_or(|file| !file.contains(*page))).count() as u64
     };
-    plan.iter().map(unused).sum::<u64>() * PAGE_SIZE
+    planned_reads(profile).iter().map(unused).sum::<u64>() * PAGE_SIZE
 }
 
 /// Medians of one kind of starts: wall milliseconds, disk faults, bytes read.
@@ -309,6 +332,7 @@ fn devices(profile: &Profile) -> BTreeSet<u64> {
 #[cfg(test)]
 mod tests {
     use prepage_core::PageIndex;
+    use prepage_core::profile::counts::Use;
     use prepage_core::profile::{FileIdentity, Fingerprint, ProfiledFile, Touches};
 
     use super::*;
@@ -327,6 +351,16 @@ mod tests {
             extents: touches.extents(),
         };
         Profile { files: vec![file], ..Default::default() }
+    }
+
+    #[test]
+    fn what_is_too_unlikely_to_be_prefetched_is_not_planned() {
+        let mut known = profile(&[0, 9]);
+        assert_eq!(planned_bytes(&known), 2 * PAGE_SIZE);
+        let unlikely = &mut known.files[0].extents[1].counts;
+        *unlikely = (0..6).fold(*unlikely, |counts, _| counts.after(Use::None));
+        assert_eq!(planned_bytes(&known), PAGE_SIZE);
+        assert_eq!(untouched_bytes(&known, &profile(&[0])), 0);
     }
 
     #[test]

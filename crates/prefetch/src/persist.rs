@@ -36,8 +36,20 @@ pub struct Persisting<'a> {
     stores: &'a Stores,
     key: &'a ProgramKey,
     layer: Layer,
-    /// The profile before this start, and as this start wrote it.
-    written: Option<(Option<Profile>, Profile)>,
+    written: Option<Written>,
+}
+
+/// What a start wrote last.
+#[derive(Debug)]
+struct Written {
+    /// The profile without it.
+    before: Option<Profile>,
+    /// The observation of this start that is in there all the same.
+    in_before: Option<Observation>,
+    /// The profile with it.
+    own: Profile,
+    /// The observation that is in there.
+    observation: Option<Observation>,
 }
 
 impl<'a> Persisting<'a> {
@@ -51,33 +63,45 @@ impl<'a> Persisting<'a> {
     /// # Errors
     /// When the store cannot be read or written; it stays as it was.
     pub fn persist(&mut self, shown: &Shown) -> Result<(), StoreError> {
-        let (key, written) = (self.key, &mut self.written);
+        let (key, written) = (self.key, self.written.as_ref());
+        let mut now = None;
         self.stores.update(key, self.layer, |stored| {
-            // Where another start wrote meanwhile, what this one showed before stays in what that one made of it.
-            let before = match written.take() {
-                Some((before, own)) if stored.as_ref().is_some_and(|stored| is_as_written(stored, &own)) => {
-                    before
+            let (before, in_before) = match (written, stored) {
+                (Some(written), Some(stored)) if is_as_written(&stored, &written.own) => {
+                    (written.before.clone(), written.in_before.clone())
                 }
-                _ => stored,
+                // Where another start wrote meanwhile, what this one showed before stays in what that one made of it.
+                (Some(written), Some(stored)) => (Some(stored), written.observation.clone()),
+                (_, stored) => (stored, None),
             };
-            let after = with(before.clone(), key, shown)?;
-            *written = Some((before, after.clone()));
-            Some(after)
-        })
+            let observation = shown.observation.clone();
+            let own =
+                with(before.clone(), key, shown, observation.as_ref().filter(|_| in_before != observation))?;
+            now = Some(Written { before, in_before, own: own.clone(), observation });
+            Some(own)
+        })?;
+        self.written = now.or(self.written.take());
+        Ok(())
     }
 }
 
 /// Whether `stored` is what was written as `own`: who learned it is added in writing.
 fn is_as_written(stored: &Profile, own: &Profile) -> bool {
-    let known = |profile: &Profile| (profile.files.clone(), profile.lookups.clone());
-    (stored.history, &stored.starts, known(stored)) == (own.history, &own.starts, known(own))
+    (stored.history, &stored.starts, &stored.files, &stored.lookups)
+        == (own.history, &own.starts, &own.files, &own.lookups)
 }
 
-fn with(before: Option<Profile>, key: &ProgramKey, shown: &Shown) -> Option<Profile> {
+/// The profile with what `shown` tells, of which the `observation` is counted.
+fn with(
+    before: Option<Profile>,
+    key: &ProgramKey,
+    shown: &Shown,
+    observation: Option<&Observation>,
+) -> Option<Profile> {
     // Without an observation there is nothing to begin with.
     let mut profile = match before {
         Some(profile) => profile,
-        None => shown.observation.is_some().then(|| Profile {
+        None => observation.is_some().then(|| Profile {
             program: key.program.clone(),
             role: key.role.clone(),
             ..Profile::default()
@@ -90,11 +114,60 @@ fn with(before: Option<Profile>, key: &ProgramKey, shown: &Shown) -> Option<Prof
         profile.files.retain(|file| !is_changed(&file.path, &file.fingerprint));
         profile.expect_changed_files();
     }
-    if let Some(observation) = &shown.observation {
+    if let Some(observation) = observation {
         profile.observe(observation);
     }
     if let Some(start) = shown.cold_start {
         profile.record(start);
     }
     Some(profile)
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::profile::observation::{Coverage, ObservedName};
+    use prepage_profiles::store::remove;
+
+    use super::*;
+
+    fn shown(name: &str) -> Shown {
+        let observation = Observation {
+            unix_s: 1,
+            files: Vec::new(),
+            names: vec![ObservedName { path: name.into(), list: false }],
+            coverage: Coverage::Exact,
+            reads_coverage: Coverage::Exact,
+            names_coverage: Coverage::Exact,
+            unseen: Vec::new(),
+        };
+        Shown { observation: Some(observation), ..Shown::default() }
+    }
+
+    /// How long a start took is known, and written, later than what it used.
+    #[test]
+    fn starts_that_write_in_turns_count_once_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let stores = Stores::at(dir.path().join("store"));
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let known = || stores.find(&key).unwrap().unwrap().profile;
+        let mut starts = ["/a", "/b"].map(|name| (Persisting::new(&stores, &key, Layer::User), shown(name)));
+        for (persisting, shown) in &mut starts {
+            persisting.persist(shown).unwrap();
+        }
+        let names = known().lookups;
+        for (unix_s, (persisting, shown)) in (5..).zip(&mut starts) {
+            shown.cold_start = Some(ColdStart { unix_s, ..ColdStart::default() });
+            persisting.persist(shown).unwrap();
+        }
+        let profile = known();
+        assert_eq!((profile.history.observations, profile.starts.len()), (2, 2));
+        assert_eq!(profile.lookups, names);
+        starts.iter_mut().for_each(|(persisting, shown)| persisting.persist(shown).unwrap());
+        assert_eq!(known().history.observations, 2);
+        // What was taken away meanwhile begins anew.
+        remove(&stores.path_of(&key, Layer::User).unwrap()).unwrap();
+        let (persisting, shown) = &mut starts[0];
+        persisting.persist(shown).unwrap();
+        assert_eq!((known().history.observations, known().starts.len()), (1, 1));
+    }
 }

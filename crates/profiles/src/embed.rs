@@ -1,7 +1,7 @@
 //! What is known of a file, into that file and beside it: a profile of it alone, one bit a page.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,8 @@ use prepage_core::profile::merge::merge;
 use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, ProfiledFile, file};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::extents::extents;
-use prepage_sys::new_file::write_at;
+use prepage_sys::new_file::NewFile;
+use rustix::fs::Mode;
 
 use crate::bytes::Bytes;
 use crate::carried::{self, CARRIED_BYTES_MAX, MapError, carried_in};
@@ -175,7 +176,12 @@ pub fn embed(path: &Path, profiles: &[Profile]) -> Result<Embedded, EmbedError> 
     let map = made.encode()?;
     let change = match note::room(&original, &original.elf).map_err(SectionError::from)? {
         Some(room) if room.size_bytes >= map.len() as u64 => fill(&original, room, &map)?,
-        _ => section::append(&original, &map)?,
+        // An older map that had room there would be found first.
+        Some(room) => {
+            let emptied = fill(&original, room, &[])?;
+            section::append(&original.beginning_with(emptied.head), &map)?
+        }
+        None => section::append(&original, &map)?,
     };
     let replaced = Some(file.replace(&change)?);
     let after = layout_at(&file.path)?;
@@ -189,10 +195,7 @@ pub fn embed(path: &Path, profiles: &[Profile]) -> Result<Embedded, EmbedError> 
 pub fn strip(path: &Path) -> Result<Embedded, EmbedError> {
     let file = replacement::Original::open(path)?;
     let before = Layout::of(&file.file);
-    let change = match section::take_out(&file.file) {
-        Err(SectionError::None) => empty(&file.file)?,
-        change => change?,
-    };
+    let change = without_map(&file.file)?;
     let replaced = Some(file.replace(&change)?);
     let after = layout_at(&file.path)?;
     Ok(Embedded { path: file.path, made: None, before, after, replaced })
@@ -214,14 +217,15 @@ fn fill<B: Bytes + ?Sized>(
     Ok(Change { head, keep_bytes: original.len_bytes, tail: Vec::new() })
 }
 
-/// What empties the room again.
-fn empty(file: &File) -> Result<Change, SectionError> {
+/// What takes the section out and empties the room.
+fn without_map(file: &File) -> Result<Change, SectionError> {
     let original = section::Original::of(file)?;
-    let Some(room) = note::room(&original, &original.elf)? else { return Err(SectionError::None) };
+    let Some(room) = note::room(&original, &original.elf)? else { return section::take_out(file) };
     let change = fill(&original, room, &[])?;
     let mut before = vec![0; change.head.len()];
     original.read_at(0, &mut before)?;
-    if before == change.head { Err(SectionError::None) } else { Ok(change) }
+    let has_none = before == change.head && original.len_bytes == file.len_bytes();
+    if has_none { Err(SectionError::None) } else { Ok(change) }
 }
 
 /// Writes the map that `profiles` make of the file at `path` below `directory`, under the name of its content. The file
@@ -254,7 +258,15 @@ pub fn write_beside(directory: &Path, path: &Path, profiles: &[Profile]) -> Resu
     let unchanged = present.is_some_and(|present| made.is_said_by(&present));
     if !unchanged {
         let name = Path::new(sidecar.file_name().unwrap_or_default());
-        write_at(opened.as_fd(), name, 0o644, &made.encode()?).map_err(io(&sidecar))?;
+        let bytes = made.encode()?;
+        // Under a name of its own until it is whole: whoever writes the same sidecar meanwhile does not wait.
+        let write = || {
+            let new = NewFile::create(opened.as_fd(), 0o600)?;
+            rustix::fs::fchmod(new.file(), Mode::from_raw_mode(0o644))?;
+            new.file().write_all(&bytes)?;
+            new.replace(name)
+        };
+        write().map_err(io(&sidecar))?;
     }
     Ok(Beside { path: file.path, sidecar, made, unchanged })
 }

@@ -3,17 +3,17 @@
 //! Device, inode and times of a file differ from machine to machine; what it holds decides. A file that holds something
 //! else here, or that is not here, is left out, and its pages with it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use prepage_core::profile::bounds::bound;
 use prepage_core::profile::merge::merge;
 use prepage_core::profile::{Profile, ProfiledFile};
-use prepage_sys::mounts::{Mount, mounts};
+use prepage_sys::mounts::{Mount, mount_among, mounts};
 
 use crate::identity::{Skipped, identity_of, open_if_same};
 use crate::key::ProgramKey;
 use crate::layer::Layer;
-use crate::public::public;
+use crate::public::{WHY_PRIVATE, public};
 use crate::store::Stores;
 use crate::store_error::StoreError;
 
@@ -96,7 +96,12 @@ pub fn import(
     let key = ProgramKey { program: imported.profile.program.clone(), role: imported.profile.role.clone() };
     let added = |before: Option<Profile>| {
         let both: Vec<&Profile> = before.iter().chain([&imported.profile]).collect();
-        let after = merge(&both);
+        let mut after = merge(&both);
+        if let Some(before) = &before {
+            // What it was worth on this machine's devices, and whether it is to be observed here, nobody else knows better.
+            after.starts.clone_from(&before.starts);
+            (after.history.due, after.history.rest) = (before.history.due, before.history.rest);
+        }
         let is_news = before.as_ref().is_none_or(|before| !before.knows_as(&after));
         is_news.then_some(after)
     };
@@ -121,8 +126,7 @@ fn for_all(imported: Imported) -> Imported {
     let paths: Vec<String> = profile.files.iter().map(|file| file.path.clone()).collect();
     let [program, role] = [&profile.program, &profile.role].map(String::clone);
     let Some(profile) = public(profile) else {
-        let reason = "the program stands in the call, or below a home directory".into();
-        left.push(Left { path: program.clone(), reason });
+        left.push(Left { path: program.clone(), reason: WHY_PRIVATE.into() });
         return Imported { profile: Profile { program, role, ..Profile::default() }, left, news };
     };
     let is_kept = |path: &String| profile.files.iter().any(|file| file.path == *path);
@@ -148,25 +152,20 @@ fn here(mut file: ProfiledFile) -> Result<ProfiledFile, Skipped> {
     Ok(file)
 }
 
-/// Places where a look has consequences: directories that an automounter watches.
+/// Places where a look has consequences: directories that an automounter watches, unless it has mounted something there already.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    watched: Vec<PathBuf>,
+    mounts: Vec<Mount>,
 }
 
 impl Places {
     /// Those of this machine.
     pub fn of_machine() -> Self {
-        Self::among(mounts().unwrap_or_default())
-    }
-
-    fn among(mounts: Vec<Mount>) -> Self {
-        let watched = mounts.into_iter().filter(|mount| mount.kind == "autofs");
-        Self { watched: watched.map(|mount| mount.point).collect() }
+        Self { mounts: mounts().unwrap_or_default() }
     }
 
     fn wait(&self, path: &str) -> bool {
-        self.watched.iter().any(|point| Path::new(path).starts_with(point))
+        mount_among(&self.mounts, Path::new(path)).is_some_and(|mount| mount.kind == "autofs")
     }
 }
 
@@ -175,7 +174,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use prepage_core::profile::{Counts, Extent, FileIdentity, Lookup};
+    use prepage_core::profile::{ColdStart, Counts, Extent, FileIdentity, History, Lookup};
     use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
     use prepage_sys::mounts::parse_mounts;
@@ -229,7 +228,8 @@ mod tests {
     fn what_fits_is_taken_and_the_rest_is_told() {
         let (dir, profile) = place();
         let root = dir.path().canonicalize().unwrap();
-        let places = Places { watched: vec!["/net".into()] };
+        let mounts = parse_mounts(b"30 1 0:33 / /net rw - autofs /etc/auto.net rw");
+        let places = Places { mounts };
         let fitted = fit(profile, &places);
         let paths: Vec<&str> = fitted.profile.files.iter().map(|file| file.path.as_str()).collect();
         let same = root.join("same");
@@ -261,6 +261,27 @@ mod tests {
         assert_eq!(stores.find(&key).unwrap().unwrap().profile, first);
     }
 
+    /// As what many machines learned comes back to one of them.
+    #[test]
+    fn what_a_profile_was_worth_here_stays_although_others_know_more() {
+        let (dir, profile) = place();
+        let stores = Stores::at(dir.path().join("store"));
+        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let own = Profile {
+            files: vec![ProfiledFile { extents: vec![], ..profile.files[0].clone() }],
+            starts: vec![ColdStart { unix_s: 3, took_us: 5, ..ColdStart::default() }],
+            history: History { observations: 4, due: 2, rest: 3, ..History::default() },
+            ..profile.clone()
+        };
+        stores.update(&key, Layer::User, |_| Some(own.clone())).unwrap();
+        let of_many = Profile { sources: vec![7, 8], ..profile };
+        assert!(import(&stores, Layer::User, of_many, &Places::default(), false).unwrap().news);
+        let known = stores.find(&key).unwrap().unwrap().profile;
+        assert_eq!((known.pages(), &known.sources[..]), (3, &[7, 8][..]));
+        assert_eq!(known.starts, own.starts);
+        assert_eq!((known.history.due, known.history.rest), (2, 3));
+    }
+
     #[test]
     fn what_is_private_is_left_out_of_layers_that_all_read_in_a_dry_run_as_well() {
         let (dir, profile) = place();
@@ -290,9 +311,13 @@ mod tests {
     #[test]
     fn automounted_places_are_known() {
         let mountinfo = b"22 1 0:5 / /proc rw - proc proc rw\n\
-            30 1 0:33 / /net rw,relatime shared:7 - autofs /etc/auto.net rw,fd=6\n";
-        let places = Places::among(parse_mounts(mountinfo));
+            30 1 0:33 / /net rw,relatime shared:7 - autofs /etc/auto.net rw,fd=6\n\
+            31 1 0:34 / /data rw - autofs systemd-1 rw,fd=7\n\
+            32 31 8:2 / /data rw - ext4 /dev/sda2 rw\n\
+            33 30 0:35 / /net/there rw - nfs host:/there rw\n";
+        let places = Places { mounts: parse_mounts(mountinfo) };
         assert!(places.wait("/net/host/x") && places.wait("/net"));
         assert!(!places.wait("/network") && !places.wait("/proc/1"));
+        assert!(!places.wait("/data/x") && !places.wait("/net/there/x"), "mounted already");
     }
 }

@@ -1,6 +1,6 @@
 //! Which executable a command means.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -52,6 +52,23 @@ pub fn is_stand_in(path: &Path) -> bool {
     let target = std::fs::read_link(path);
     target.is_ok_and(|target| target.file_name() == Some("prepage".as_ref()))
         && path.file_name() != Some("prepage".as_ref())
+}
+
+/// Whether PATH has a link called `name` that `prepage enable` made.
+pub fn has_stand_in(name: &OsStr) -> bool {
+    candidates(name).any(|path| is_stand_in(&path))
+}
+
+/// `command` as it is to be started where prepage itself is not to serve the start: if a link that `prepage enable` made stands for its
+/// program, the program is called by its path.
+pub fn past_stand_ins(command: &[OsString]) -> Vec<OsString> {
+    let mut command = command.to_vec();
+    if let Some(name) = command.first_mut().filter(|name| has_stand_in(name))
+        && let Ok(program) = find(name)
+    {
+        *name = program.into();
+    }
+    command
 }
 
 /// Where PATH says that `name` may be, always with a slash in it.

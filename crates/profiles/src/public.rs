@@ -6,11 +6,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use prepage_core::profile::Profile;
-use prepage_core::profile::role::is_private;
+use prepage_core::profile::role::{is_at, is_private};
+
+/// Why [`public`] leaves nothing of a profile.
+pub const WHY_PRIVATE: &str =
+    "the program stands in the call, below a home directory, or where not everybody may look";
 
 /// What of `profile` says nothing about its user: files that everybody may read, names outside of home directories, and
-/// nothing of what prefetching was worth on this machine's devices. `None` where the role itself is private: a program
-/// that stands in the call.
+/// nothing of what prefetching was worth on this machine's devices. `None` if others must not know of the program: it stands in the call,
+/// or it, or the file that it interprets, lies below a home directory or where others may not look.
 pub fn public(profile: Profile) -> Option<Profile> {
     public_besides(profile, &homes())
 }
@@ -19,13 +23,15 @@ fn public_besides(mut profile: Profile, homes: &[String]) -> Option<Profile> {
     if is_private(&profile.role) {
         return None;
     }
-    let is_at_home = |path: &str| is_below(Path::new(path), homes);
-    if is_at_home(&profile.program) {
+    // A name below a directory that others may not enter is for nobody else to know, whether there is such a file or not.
+    let is_known_to_all =
+        |path: &str| !is_below(Path::new(path), homes) && may_be_reached_by_all(Path::new(path));
+    let mut told_by_role = profile.files.iter().filter(|file| is_at(&profile.role, &file.path));
+    if !is_known_to_all(&profile.program) || told_by_role.any(|file| !is_known_to_all(&file.path)) {
         return None;
     }
-    // A name below a directory that others may not enter is for nobody else to know, whether there is such a file or not.
-    profile.lookups.retain(|name| !is_at_home(&name.path) && may_be_reached_by_all(Path::new(&name.path)));
-    profile.files.retain(|file| !is_at_home(&file.path) && may_be_read_by_all(Path::new(&file.path)));
+    profile.lookups.retain(|name| is_known_to_all(&name.path));
+    profile.files.retain(|file| is_known_to_all(&file.path) && allows(Path::new(&file.path), 0o004));
     profile.starts.clear();
     (profile.history.due, profile.history.rest) = (0, 0);
     Some(profile)
@@ -75,9 +81,18 @@ fn allows(path: &Path, bits: u32) -> bool {
 
 /// Home directories: those of people in /etc/passwd, the usual places of them, and this process's own.
 fn homes() -> Vec<String> {
-    let mut homes = vec!["/home".to_owned(), "/root".into(), "/run/user".into()];
-    homes.extend(std::env::var("HOME"));
-    for line in fs::read_to_string("/etc/passwd").unwrap_or_default().lines() {
+    let mut usual = vec!["/home".to_owned(), "/root".into(), "/run/user".into()];
+    usual.extend(std::env::var("HOME"));
+    homes_of(usual, &fs::read_to_string("/etc/passwd").unwrap_or_default())
+}
+
+fn homes_of(usual: Vec<String>, passwd: &str) -> Vec<String> {
+    // Files are known by paths without links, and /home may be one. Each person's own is not looked at: that may mount it.
+    let real =
+        usual.iter().filter_map(|home| fs::canonicalize(home).ok()?.into_os_string().into_string().ok());
+    let mut homes: Vec<String> = real.collect();
+    homes.extend(usual);
+    for line in passwd.lines() {
         let mut fields = line.split(':').skip(2);
         let person = fields.next().and_then(|uid| uid.parse::<u32>().ok()).is_some_and(|uid| uid >= 1000);
         homes.extend(fields.nth(2).filter(|_| person).map(str::to_owned));
@@ -90,6 +105,7 @@ fn homes() -> Vec<String> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use prepage_core::profile::role::role;
     use prepage_core::profile::{ColdStart, Counts, Lookup, ProfiledFile};
 
     use super::*;
@@ -133,6 +149,43 @@ mod tests {
         assert!(given.starts.is_empty());
         assert_eq!(public(Profile { role: "sh -c #0badcafe".into(), ..profile.clone() }), None);
         assert_eq!(public(Profile { program: "/home/ann/bin/x".into(), ..profile }), None);
+    }
+
+    /// Its name is in the role, and a checksum of its place, which can be tried against guesses.
+    #[test]
+    fn a_script_of_a_users_own_goes_nowhere_and_one_of_all_does() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let closed = dir.path().join("closed");
+        fs::create_dir(&closed).unwrap();
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+        let known = |program: &str, script: &str| Profile {
+            program: program.into(),
+            role: role(&["python3", "-O", "merger.py"], &|_| Some(script.into())),
+            files: vec![ProfiledFile { path: script.into(), ..ProfiledFile::default() }],
+            ..Profile::default()
+        };
+        assert!(public(known("/usr/bin/python3", "/usr/share/x/merger.py")).is_some());
+        for script in ["/home/ann/merger.py", &format!("{}/merger.py", closed.display())] {
+            assert_eq!(public(known("/usr/bin/python3", script)), None, "{script}");
+        }
+        let hidden = format!("{}/python3", closed.display());
+        assert_eq!(public(known(&hidden, "/usr/share/x/merger.py")), None);
+    }
+
+    #[test]
+    fn where_homes_are_behind_a_link_what_is_in_them_is_private() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(root.join("var/home/ann")).unwrap();
+        std::os::unix::fs::symlink("var/home", root.join("home")).unwrap();
+        let path = |name: &str| root.join(name).to_str().unwrap().to_owned();
+        let homes = homes_of(vec![path("home"), path("none")], "eve:x:1000:1000::/srv/eve:/bin/sh\n");
+        for home in ["home/ann/x", "var/home/ann/x", "none/x", "/srv/eve/x"] {
+            assert!(is_below(Path::new(&path(home)), &homes), "{home} of {homes:?}");
+        }
+        assert!(!is_below(Path::new(&path("var/x")), &homes));
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub struct Change {
 #[derive(Clone, Debug)]
 pub struct Original<'a, B: ?Sized> {
     bytes: &'a B,
-    /// Its file header.
+    /// What it begins with: its file header at least.
     head: Vec<u8>,
     /// Its length.
     pub len_bytes: u64,
@@ -128,6 +128,12 @@ impl<'a, B: Bytes + ?Sized> Original<'a, B> {
             return Err(SectionError::NotOurs);
         }
         Ok(original)
+    }
+
+    /// The same file if it began with `head`.
+    #[must_use]
+    pub fn beginning_with(self, head: Vec<u8>) -> Self {
+        Self { head, ..self }
     }
 }
 

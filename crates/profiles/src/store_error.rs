@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use prepage_core::profile::file::ProfileFileError;
 
+use crate::public::WHY_PRIVATE;
 use crate::trust::Refused;
 
 /// Why a store could not do what was asked.
@@ -34,7 +35,7 @@ pub enum StoreError {
         version: u32,
     },
     /// What is private to a user has no place where all may read it.
-    #[error("{role}: the program's text is part of the command line, and may be secret")]
+    #[error("{role}: {WHY_PRIVATE}")]
     Private {
         /// The role.
         role: String,
@@ -67,7 +68,7 @@ impl StoreError {
         match self {
             Self::Unreadable { .. } => "prepage learn -- CMD, which replaces it",
             Self::Newer { .. } => "prepage profile rm, or the newer prepage",
-            Self::Private { .. } => "a script in a file of its own, or without --layer",
+            Self::Private { .. } => "--layer user, or a program that is installed for all",
             Self::Busy { .. } => "end the prepage that holds the lock (fuser DIRECTORY/lock)",
             Self::Capped { .. } => "a larger store-max, or learn = no (prepage config says where it stands)",
             Self::Nowhere | Self::Refused(_) | Self::Io { .. } => {

@@ -154,28 +154,59 @@ fn static_programs_stripped_and_not_run_as_before() {
     }
 }
 
-#[test]
-fn room_that_the_linker_left_is_filled_and_nothing_grows() {
-    let dir = directory();
+/// A program whose linker left so much room for a map, and with so many bytes of data.
+fn with_room(directory: &Path, room_bytes: u32, data_bytes: u32) -> PathBuf {
     // The lines that the documentation gives.
-    let assembler = "
+    let assembler = format!(
+        "
         .section .note.prepage, \"a\", @note
         .balign 4
         .long 8, 1f - 0f, 1
         .asciz \"prepage\"
-    0:  .zero 1024
+    0:  .zero {room_bytes}
     1:
         .section .note.GNU-stack, \"\", @progbits
+        .data
+        .fill {data_bytes}, 1, 7
         .globl main
         .text
     main: xor %eax, %eax
         ret
-    ";
-    let (source, path) = (dir.path().join("main.s"), dir.path().join("program"));
+    "
+    );
+    let (source, path) = (directory.join("main.s"), directory.join("program"));
     fs::write(&source, assembler).unwrap();
     let linked = Command::new("gcc").args(["-Wl,--build-id", "-o"]).arg(&path).arg(&source).output();
     let linked = linked.unwrap();
     assert!(linked.status.success(), "{}", String::from_utf8_lossy(&linked.stderr));
+    path
+}
+
+#[test]
+fn a_map_that_outgrows_its_room_leaves_no_older_one_there() {
+    let dir = directory();
+    // Of a bit for each of 1600 pages, not enough.
+    let path = with_room(dir.path(), 160, 1640 * PAGE_SIZE as u32);
+    let original = fs::read(&path).unwrap();
+    embed(&path, &[profile(&path, &[0])]).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), original.len() as u64, "the first has room");
+    let larger = profile(&path, &(0..1600).step_by(2).collect::<Vec<_>>());
+    for is_written in [true, false] {
+        assert_eq!(embed(&path, std::slice::from_ref(&larger)).unwrap().replaced.is_some(), is_written);
+        assert!(fs::metadata(&path).unwrap().len() > original.len() as u64);
+        assert_eq!(read_embedded(&path).unwrap().1.unwrap().pages(), 800);
+        assert_eq!(Search::of_program(&path, Sidecars::none()).1.files[0].pages(), 800);
+        assert_eq!(output(&mut Command::new(&path)).0, Some(0));
+    }
+    strip(&path).unwrap();
+    assert!(fs::read(&path).unwrap() == original, "what the linker made");
+    assert!(matches!(strip(&path), Err(EmbedError::Section(SectionError::None))));
+}
+
+#[test]
+fn room_that_the_linker_left_is_filled_and_nothing_grows() {
+    let dir = directory();
+    let path = with_room(dir.path(), 1024, 0);
     let size = fs::metadata(&path).unwrap().len();
     runs_as_before(&path, || {
         assert_eq!(fs::metadata(&path).unwrap().len(), size);
@@ -286,6 +317,28 @@ fn a_file_that_not_everybody_may_read_gets_nothing_beside_it() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();
     let refused = write_beside(&dir.path().join("maps"), &path, &[profile(&path, &[1])]);
     assert!(matches!(refused, Err(EmbedError::Secret)));
+}
+
+#[test]
+fn two_that_write_the_same_sidecar_at_once_do_not_disturb_each_other() {
+    let dir = directory();
+    let path = copy(dir.path(), "/usr/bin/sleep").expect("sleep");
+    let maps = dir.path().join("maps");
+    std::thread::scope(|scope| {
+        for page in [0, 1] {
+            let (path, maps) = (&path, &maps);
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let known = profile(path, &[page, 2 + round % 2]);
+                    write_beside(maps, path, &[known]).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(prepage_profiles::verify::sidecars_below(&maps).unwrap().len(), 1);
+    let names = fs::read_dir(maps.join("build-id")).unwrap().flatten();
+    let files = names.flat_map(|name| fs::read_dir(name.path()).unwrap()).count();
+    assert_eq!(files, 1, "nothing is left behind");
 }
 
 #[test]

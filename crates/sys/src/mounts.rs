@@ -39,12 +39,14 @@ pub fn parse_mounts(mountinfo: &[u8]) -> Vec<Mount> {
 
 /// The mount that `path`, which has no links in it, lies on.
 pub fn mount_of(path: &Path) -> Option<Mount> {
+    mount_among(&mounts().ok()?, path).cloned()
+}
+
+/// The same of these `mounts`, in the order they were made.
+pub fn mount_among<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     // Of mounts at the same place, the last one hides the others.
-    mounts()
-        .ok()?
-        .into_iter()
-        .filter(|mount| path.starts_with(&mount.point))
-        .max_by_key(|mount| mount.point.as_os_str().len())
+    let holding = mounts.iter().filter(|mount| path.starts_with(&mount.point));
+    holding.max_by_key(|mount| mount.point.as_os_str().len())
 }
 
 /// One line: `36 35 98:0 /root /mount/point options … - type source options` (proc_pid_mountinfo(5)).

@@ -15,7 +15,7 @@ use prepage_prefetch::launch::{LaunchOptions, begin};
 use prepage_profiles::program::find_all;
 use prepage_sys::process_stat::ProcessStat;
 
-use crate::{NOT_FOUND, become_program, program, say};
+use crate::{NOT_FOUND, become_program, say};
 
 /// A process, the number of its arguments ([`number_of`]), and the executables that links led to before it became the last of
 /// these; separated as in PATH.
@@ -28,12 +28,6 @@ pub fn name(args: &[OsString]) -> Option<OsString> {
     let name = name.to_str().and_then(|name| name.strip_prefix('-')).map_or(name, OsStr::new);
     let own = name.as_encoded_bytes().starts_with(b"prepage");
     (!own && !name.is_empty()).then(|| name.to_owned())
-}
-
-/// Whether PATH has a link called `name` that leads here.
-pub fn is_in_path(name: &OsStr) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| program::is_stand_in(&directory.join(name)))
 }
 
 /// Has the program called by its path, as ccache calls compilers: gcc and python look for a bare name in PATH, to find their

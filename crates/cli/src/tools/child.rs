@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
+use prepage_prefetch::learn::LearnError;
 use prepage_sys::spawn::HowEnded;
 
 /// A failure of prepage itself.
@@ -34,7 +35,20 @@ fn code(number: Option<i32>) -> ExitCode {
     ExitCode::from(code.unwrap_or(OWN_FAILURE))
 }
 
-/// A command that could not be started. `main` turns it into its exit code.
+/// The exit code for an error of prepage's.
+pub fn code_of(error: &anyhow::Error) -> ExitCode {
+    let not_started = error.chain().find_map(|cause| match cause.downcast_ref::<LearnError>() {
+        Some(LearnError::NotExecuted { source, .. }) => Some(source),
+        _ => cause.downcast_ref::<NotStarted>().map(|not_started| &not_started.error),
+    });
+    ExitCode::from(match not_started.map(io::Error::kind) {
+        None => OWN_FAILURE,
+        Some(io::ErrorKind::NotFound) => NOT_FOUND,
+        Some(_) => CANNOT_EXECUTE,
+    })
+}
+
+/// A command that could not be started: [`code_of`] has an exit code of its own for it.
 #[derive(Debug)]
 pub struct NotStarted {
     program: String,
@@ -48,14 +62,6 @@ impl std::fmt::Display for NotStarted {
 }
 
 impl std::error::Error for NotStarted {}
-
-impl NotStarted {
-    /// 126 or 127.
-    pub fn exit_code(&self) -> ExitCode {
-        let missing = self.error.kind() == io::ErrorKind::NotFound;
-        ExitCode::from(if missing { NOT_FOUND } else { CANNOT_EXECUTE })
-    }
-}
 
 /// That `command` could not be started.
 pub fn not_started(command: &[OsString], error: io::Error) -> NotStarted {

@@ -94,7 +94,7 @@ fn rewritten(text: &str, name: &str, starter: &Path, original: &Path) -> Option<
             _ if line.starts_with("DBusActivatable=") => {}
             _ => copy += &format!("{line}\n"),
         }
-        if line == SECTION {
+        if line.trim_end() == SECTION {
             copy += &format!("{KEY}={}\n{PROGRAM_KEY}={name}\n", original.display());
         }
     }
@@ -178,6 +178,9 @@ mod tests {
             assert!(is_copy_for(copy, "sh") && !is_copy_for(copy, "bash"));
         }
         assert_eq!(rewritten(text, "bash", Path::new("/p"), Path::new("/o")), None);
+        let spaced = text.replace("Entry]\n", "Entry] \n");
+        let copy = rewritten(&spaced, "sh", Path::new("/p"), Path::new("/s/sh.desktop")).unwrap();
+        assert!(copy.contains("\nX-Prepage-Copy-Of="), "{copy}");
     }
 
     #[test]

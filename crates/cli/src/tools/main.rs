@@ -140,10 +140,7 @@ fn main() -> ExitCode {
         let (what, remedies) = remedy::apart(&error);
         say!("prepage: {what}");
         remedies.iter().for_each(|remedy| say!("  try: {remedy}"));
-        match error.downcast_ref::<child::NotStarted>() {
-            Some(not_started) => not_started.exit_code(),
-            None => child::OWN_FAILURE.into(),
-        }
+        child::code_of(&error)
     })
 }
 

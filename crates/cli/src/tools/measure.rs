@@ -4,15 +4,15 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use prepage_bench::modes::silently;
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::Coverage;
-use prepage_core::profile::plan::{PlanOptions, plan};
 use prepage_prefetch::cold::Chill;
+use prepage_prefetch::config::Config;
 use prepage_prefetch::learn::learn;
 use prepage_prefetch::measure::{
-    Comparison, Figures, Measurement, Starts, measure, medians, untouched_bytes,
+    Comparison, Figures, Measurement, Starts, measure, medians, planned_bytes, untouched_bytes,
 };
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_prefetch::statistics::{Estimate, median_ratio};
@@ -24,6 +24,7 @@ use serde::Serialize;
 use crate::child::not_started;
 use crate::output::print_json;
 use crate::starter::starter;
+use crate::stores::stores;
 use crate::table::{Table, table};
 
 /// Options of `prepage measure`.
@@ -52,7 +53,13 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let key = ProgramKey::of(&args.command).map_err(|error| not_started(&args.command, error))?;
-    let stores = Stores::of_user()?;
+    if !Config::load().wants(&args.command[0], key.program.as_ref()) {
+        bail!(
+            "{}: excluded or switched off by the configuration: nothing would be prefetched\n  try: prepage config",
+            key.role
+        );
+    }
+    let stores = stores()?;
     let profile = match stores.find(&key)? {
         Some(found) => found.profile,
         None => learn_first(args, &stores, &key)?,
@@ -82,9 +89,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     drop(set);
     let figures = figures?;
     // What was prefetched is what the store holds now; what was touched, one more observed run shows.
-    let planned = stores.find(&key)?.map_or(profile, |found| found.profile);
-    let untouched = if !args.warm { untouched(args, &planned) } else { None };
-    let bytes = (planned_bytes(&planned), untouched);
+    let profile = stores.find(&key)?.map_or(profile, |found| found.profile);
+    let untouched = if !args.warm { untouched(args, &profile) } else { None };
+    let bytes = (planned_bytes(&profile), untouched);
     let report = Report::new(args, &key, chill, read_ahead_kib, &figures, bytes, measurement.starts());
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -121,8 +128,9 @@ fn by_shell(shell: &str, command: &[OsString]) -> Vec<OsString> {
     argv
 }
 
-/// Bytes that `planned` has too much, by one more observed run, and what they are of the true number. A failure is no reason to lose the figures.
-fn untouched(args: &Args, planned: &Profile) -> Option<(u64, &'static str)> {
+/// Bytes that a prefetch by `known` brings in too much, by one more observed run, and what they are of the true number. A failure is no reason to
+/// lose the figures.
+fn untouched(args: &Args, known: &Profile) -> Option<(u64, &'static str)> {
     match silently(|| learn(&args.command)).ok()? {
         Ok(touched) => {
             let mut profile = Profile::default();
@@ -133,7 +141,7 @@ fn untouched(args: &Args, planned: &Profile) -> Option<(u64, &'static str)> {
                 Coverage::Superset => "at least",
                 Coverage::Partial => "at most",
             };
-            Some((untouched_bytes(planned, &profile), bound))
+            Some((untouched_bytes(known, &profile), bound))
         }
         Err(error) => {
             say!("prepage: what was never touched could not be found out: {error:#}");
@@ -149,10 +157,6 @@ fn learn_first(args: &Args, stores: &Stores, key: &ProgramKey) -> Result<Profile
     persist(stores, key, Layer::User, &shown)?;
     let found = stores.find(key)?.context("the command touched no file that could be prefetched")?;
     Ok(found.profile)
-}
-
-fn planned_bytes(profile: &Profile) -> u64 {
-    plan(profile, PlanOptions::default()).iter().map(|read| read.range.bytes()).sum()
 }
 
 #[derive(Serialize)]

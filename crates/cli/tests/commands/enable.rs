@@ -256,6 +256,35 @@ fn enable_makes_links_and_copies_for_menus_and_disable_takes_them_back() {
     assert!(!again.status.success() && text(&again.stderr).contains("is not enabled"));
 }
 
+/// The program notes how it is started.
+#[test]
+fn an_enabled_program_is_learned_alone_and_measured_against_starts_without_prefetch() {
+    let home = Home::new();
+    if !crate::support::can_learn(&home.sandbox) {
+        return;
+    }
+    home.link("tool");
+    let notes = home.sandbox.path().join("notes");
+    home.script(&home.programs, "tool", &format!("echo \"${{PREPAGE-on}}\" >> '{}'", notes.display()));
+    let prepage = env!("CARGO_BIN_EXE_prepage");
+    let learned = home.shell(&format!("{prepage} learn -q -- tool; {prepage} profile show --json -- tool"));
+    let shown = json(&learned);
+    let files = shown["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap());
+    let own: Vec<&str> = files.filter(|path| path.ends_with("/prepage")).collect();
+    assert!(own.is_empty(), "{own:?}");
+    fs::remove_file(&notes).unwrap();
+    let measure = format!("{prepage} measure --warm -n 1 -- tool");
+    let measured = home.shell(&measure);
+    assert!(measured.status.success(), "{}", text(&measured.stderr));
+    assert_eq!(fs::read_to_string(&notes).unwrap(), "off\non\non\noff\n", "without, with; with, without");
+    home.config("exclude = tool\n");
+    for (settings, line) in [("excluded", &measure), ("off", &format!("PREPAGE=off {measure}"))] {
+        let refused = home.shell(line);
+        assert_eq!(refused.status.code(), Some(125), "{settings}");
+        assert!(text(&refused.stderr).contains("try: prepage config"), "{}", text(&refused.stderr));
+    }
+}
+
 #[test]
 fn measure_finds_the_starter_where_distributions_put_it() {
     let home = Home::new();

@@ -66,6 +66,29 @@ fn steady_profiles_stay_within_the_cap_and_those_of_single_starts_make_room() {
     assert!(shown.contains("k of 64k in "), "{shown}");
 }
 
+/// What is measured is learned first, and written as by any other start.
+#[test]
+fn a_measurement_leaves_the_room_that_the_configuration_gives() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let config = sandbox.path().join("prepage");
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("config"), "store-max = 1G\n").unwrap();
+    assert!(sandbox.output(&["learn", "-q", "--", "true"]).status.success());
+    // More than there is room for where nothing is configured.
+    for at in 0..2 {
+        let large = fs::File::create(sandbox.store().join(format!("large{at}-0.profile"))).unwrap();
+        large.set_len(40 << 20).unwrap();
+    }
+    let mut measure = sandbox.prepage(&["measure", "--warm", "-n", "1", "--", "cat", "/etc/hostname"]);
+    let measured = measure.env("XDG_CONFIG_HOME", sandbox.path()).output().unwrap();
+    assert!(measured.status.success(), "{}", text(&measured.stderr));
+    wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+    assert_eq!(sandbox.profiles().len(), 4);
+}
+
 #[test]
 fn a_cap_without_room_for_a_profile_is_told() {
     let sandbox = Sandbox::new();

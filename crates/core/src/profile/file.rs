@@ -355,7 +355,9 @@ pub(super) mod names {
             room.as_mut().take::<Lookup>(1)?;
             room.as_mut().take::<u8>(shared.len() + rest.len())?;
             let path = format!("{shared}{rest}");
-            names.push(Lookup { path, list: d.bool()?, counts: d.decode()? });
+            let (list, counts) = (d.bool()?, d.decode::<Counts>()?);
+            let (used, observed) = counts.sixteenths();
+            names.push(Lookup { path, list, counts: Counts::from_sixteenths(used, observed) });
             (0..more).try_for_each(|_| d.skip())?;
         }
         Ok(names)

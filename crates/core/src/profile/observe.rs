@@ -68,7 +68,7 @@ impl Profile {
         if (&before.0, &before.1) != (&self.files, &self.lookups) {
             self.history.updated_unix_s = seen.unix_s;
         }
-        self.history.observations = (self.history.observations + 1).min(OBSERVATIONS_MAX);
+        self.history.observations = self.history.observations.saturating_add(1).min(OBSERVATIONS_MAX);
         self.history.due = self.history.due.saturating_sub(1);
         self.history.rest = self.history.rest.saturating_sub(1);
         if is_first {

@@ -142,6 +142,18 @@ pub fn is_private(role: &str) -> bool {
     role.split(' ').any(|word| word.starts_with('#'))
 }
 
+/// Whether a role tells its program by the place `path` ([`Locate`]).
+///
+/// ```
+/// use prepage_core::profile::role::{is_at, role};
+/// let role = role(&["sh", "build", "x"], &|name| Some(format!("/home/ann/{name}")));
+/// assert!(is_at(&role, "/home/ann/build") && !is_at(&role, "/home/ann/x"));
+/// ```
+pub fn is_at(role: &str, path: &str) -> bool {
+    let mark = format!("{:08x}", checksum(&[path.as_bytes()]));
+    role.split(' ').any(|word| word.rsplit_once('@').is_some_and(|(_name, of_place)| of_place == mark))
+}
+
 fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

@@ -11,7 +11,7 @@ use prepage_core::profile::Profile;
 use prepage_profiles::Stores;
 use prepage_profiles::bundle::{self, BUNDLE_BYTES_MAX};
 use prepage_profiles::import::{Imported, Places, import as import_one};
-use prepage_profiles::public::public;
+use prepage_profiles::public::{WHY_PRIVATE, public};
 use serde_json::json;
 
 use crate::output;
@@ -92,9 +92,7 @@ pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Resul
         let role = profile.role.clone();
         match public(profile) {
             Some(profile) => given.push(profile),
-            None => {
-                say!("prepage: {role}: left out: the program stands in the call, or below a home directory")
-            }
+            None => say!("prepage: {role}: left out: {WHY_PRIVATE}"),
         }
     }
     if given.is_empty() {

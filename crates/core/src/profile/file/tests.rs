@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
-use super::super::{ColdStart, FileIdentity, Fingerprint, History, ProfiledFile};
+use super::super::observation::{Coverage, Observation};
+use super::super::{ColdStart, FileIdentity, Fingerprint, History, OBSERVATIONS_MAX, ProfiledFile};
 use super::*;
 
 pub(in super::super) fn profiles() -> impl Strategy<Value = Profile> {
@@ -187,4 +188,26 @@ fn other_versions_are_named() {
     bytes[8] = FORMAT_VERSION as u8 + 1;
     assert_eq!(decode(&bytes), Err(ProfileFileError::Version(FORMAT_VERSION + 1)));
     assert_eq!(decode(b"#!/bin/sh\n"), Err(ProfileFileError::Foreign));
+}
+
+#[test]
+fn counters_that_no_starts_led_to_are_cut_down() {
+    let counts: Counts = minicbor::decode(&[0x82, 0x18, 0xff, 0x00]).unwrap();
+    let lying = Profile {
+        lookups: vec![Lookup { path: "/a".into(), list: false, counts }],
+        history: History { observations: u8::MAX, ..History::default() },
+        ..Profile::default()
+    };
+    let mut read = decode(&encode(&lying)).unwrap();
+    assert!(read.lookups[0].counts.probability() < 1.0, "{:?}", read.lookups);
+    read.observe(&Observation {
+        unix_s: 1,
+        files: vec![],
+        names: vec![],
+        coverage: Coverage::Exact,
+        reads_coverage: Coverage::Exact,
+        names_coverage: Coverage::Exact,
+        unseen: vec![],
+    });
+    assert_eq!(read.history.observations, OBSERVATIONS_MAX);
 }
