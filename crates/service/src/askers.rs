@@ -35,8 +35,9 @@ pub struct Asker(Mutex<At>);
 #[derive(Clone, Debug, Default)]
 struct At {
     path: PathBuf,
-    /// The mounts on the way to it that may not answer.
-    points: Vec<PathBuf>,
+    /// The last of the mounts on the way to it that may not answer. It is taken for the one that is waited for: mounts before it mostly let
+    /// through at once who goes on to another, as those of an automounter do.
+    point: Option<PathBuf>,
     /// Since when an answer is waited for; `None` while nothing is asked.
     since: Option<Instant>,
 }
@@ -89,9 +90,10 @@ impl Askers {
     /// As [`Self::ask`].
     pub fn ask_as(&self, asker: &Arc<Asker>, path: &Path) -> Result<(), Unanswered> {
         let points = self.on_the_way(path);
-        let at = |points| At { path: path.to_owned(), points, since: Some(Instant::now()) };
-        if points.is_empty() {
-            *lock(&asker.0) = at(points);
+        let point = points.iter().max_by_key(|point| point.as_os_str().len()).cloned();
+        let at = |point| At { path: path.to_owned(), point, since: Some(Instant::now()) };
+        if point.is_none() {
+            *lock(&asker.0) = at(None);
             return Ok(());
         }
         let until = Instant::now() + PATIENCE;
@@ -102,7 +104,7 @@ impl Askers {
             let Some(longest) = others.filter_map(|one| one.waits_for(&points)).min() else {
                 all.retain(|one| one.as_ptr() != Arc::as_ptr(asker));
                 all.push(Arc::downgrade(asker));
-                *lock(&asker.0) = at(points);
+                *lock(&asker.0) = at(point);
                 return Ok(());
             };
             drop(all);
@@ -131,10 +133,10 @@ impl Asker {
         Some((at.path.clone(), at.since?))
     }
 
-    /// Since when it waits for any of the mounts at `points`.
+    /// Since when it waits for one of the mounts at `points`.
     fn waits_for(&self, points: &[PathBuf]) -> Option<Instant> {
         let at = lock(&self.0);
-        at.since.filter(|_| at.points.iter().any(|point| points.contains(point)))
+        at.since.filter(|_| at.point.as_ref().is_some_and(|point| points.contains(point)))
     }
 }
 
@@ -144,7 +146,8 @@ impl Drop for Asking {
     }
 }
 
-fn is_remote(kind: &str) -> bool {
+/// Whether a server or a program answers for file systems of this kind.
+pub(crate) fn is_remote(kind: &str) -> bool {
     REMOTE.contains(&kind) || kind.starts_with(OF_PROGRAMS)
 }
 
@@ -153,10 +156,10 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn of(mounts: &[(&str, &str)]) -> Askers {
+    pub(crate) fn of(mounts: &[(&str, &str)]) -> Askers {
         let mount = |(kind, point): &(&str, &str)| Mount {
             id: 1,
             device: 1,
@@ -188,6 +191,19 @@ mod tests {
         assert!(ask("/net/local/file").is_ok());
         askers.know(&[]);
         let (_one, _two) = (ask("/net/a").unwrap(), ask("/net/a").unwrap());
+    }
+
+    #[test]
+    fn a_server_that_is_dead_keeps_nobody_from_others_that_are_mounted_beside_it() {
+        let askers = of(&[("autofs", "/net"), ("nfs", "/net/dead"), ("nfs", "/net/well")]);
+        let ask = |path: &str| askers.ask(Path::new(path));
+        let waits = ask("/net/dead/file").unwrap();
+        assert!(ask("/net/well/file").is_ok() && ask("/net/new").is_ok());
+        assert_eq!(ask("/net/dead/other").unwrap_err(), Unanswered);
+        drop(waits);
+        // Who waits for the automounter itself keeps others from all below it: they come by there.
+        let _waits = ask("/net/new").unwrap();
+        assert_eq!(ask("/net/well/file").unwrap_err(), Unanswered);
     }
 
     #[test]

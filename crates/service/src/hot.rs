@@ -48,12 +48,14 @@ impl Hot {
         is_passed_over
     }
 
-    /// Begins another period where it is time for one. Returns whether files were passed over that are to be so no more.
+    /// Begins another period where it is time for one. Returns whether it has: from then on no file is to be passed over, also where none was in
+    /// this period, for the kernel may have been asked late to pass over those of the one before.
     pub fn tick(&mut self, now: Instant) -> bool {
-        if now.saturating_duration_since(self.began) < PERIOD {
-            return false;
+        let is_over = now.saturating_duration_since(self.began) >= PERIOD;
+        if is_over {
+            *self = Self::new(now);
         }
-        std::mem::replace(self, Self::new(now)).passed_over > 0
+        is_over
     }
 }
 
@@ -76,8 +78,12 @@ mod tests {
         assert_eq!((times(2, true, TIMES_OF_LOADERS - 1), times(2, true, 1)), (0, 1));
         assert!(!hot.tick(began + PERIOD / 2));
         assert!(hot.tick(began + PERIOD));
-        assert!(!hot.tick(began + 2 * PERIOD), "nothing was passed over in this one");
         assert_eq!((0..TIMES).filter(|_| hot.see(&file(1), false)).count(), 1);
+        assert!(hot.tick(began + 2 * PERIOD) && !hot.tick(began + 2 * PERIOD));
+        assert!(
+            hot.tick(began + 3 * PERIOD),
+            "what the kernel was asked for late ends with a period without hot files"
+        );
     }
 
     #[test]

@@ -47,6 +47,11 @@ impl LastStarts {
         });
     }
 
+    /// Forgets those of user `uid`.
+    pub fn forget(&self, uid: u32) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|start| start.uid != uid);
+    }
+
     /// Those of user `uid`; of all users for root.
     pub fn of(&self, uid: u32) -> Vec<LastStart> {
         let starts = self.0.lock().unwrap_or_else(PoisonError::into_inner);

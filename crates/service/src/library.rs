@@ -239,7 +239,7 @@ impl Library {
         write: impl FnOnce(&Stores) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let rights = &process.rights;
-        let (stores, home) = self.stores_for(process).ok_or(StoreError::Nowhere)?;
+        let (stores, home) = self.stores_for(process).ok().flatten().ok_or(StoreError::Nowhere)?;
         let _asking = Askers::of_machine().ask(&home).map_err(|_| StoreError::Nowhere)?;
         let config = self.lock().machine.config.clone();
         let assumed = rights.assume().map_err(|_| StoreError::Nowhere)?;
@@ -265,15 +265,16 @@ impl Library {
 
     /// Where the own profiles of the user for whom `process` runs lie, and the user's home. Of a user who is not in /etc/passwd the process
     /// says where that is: whoever is asked else may be a server that does not answer.
-    fn stores_for(&self, process: &Process) -> Option<(Stores, PathBuf)> {
-        let rights = &process.rights;
-        let home = home(rights.uid).map(|(home, _)| home).or_else(|| {
-            let told = process.home.clone()?;
-            let _asking = Askers::of_machine().ask(&told).ok()?;
-            let _assumed = rights.assume().ok()?;
-            std::fs::metadata(&told).is_ok_and(|home| home.uid() == rights.uid).then_some(told)
-        })?;
-        stores_at(rights.uid, self.layers.clone(), home)
+    ///
+    /// # Errors
+    /// Where the file system of the home that the process names does not answer.
+    fn stores_for(&self, process: &Process) -> Result<Option<(Stores, PathBuf)>, Unanswered> {
+        let uid = process.rights.uid;
+        let home = match home(uid) {
+            Some((home, _)) => Some(home),
+            None => home_told_by(process)?,
+        };
+        Ok(home.and_then(|home| stores_at(uid, self.layers.clone(), home)))
     }
 
     /// What the own profiles and configuration of the user for whom `process` runs say for a start; `None` where there is nothing. Everything of
@@ -289,7 +290,7 @@ impl Library {
         {
             return Ok(held);
         }
-        let Some((stores, home)) = self.stores_for(process) else { return Ok(None) };
+        let Some((stores, home)) = self.stores_for(process)? else { return Ok(None) };
         let shelf = {
             let _asking = Askers::of_machine().ask(&home)?;
             let Ok(_assumed) = rights.assume() else { return Ok(None) };
@@ -440,6 +441,16 @@ fn stores_at(uid: u32, layers: Option<Vec<PathBuf>>, home: PathBuf) -> Option<(S
     let store = own.filter(|_| uid == rustix::process::geteuid().as_raw());
     let paths = StartContextPaths { store, home: Some(home.clone()), layers, ..StartContextPaths::default() };
     Some((Stores::for_uid(uid, &paths).ok()?, home))
+}
+
+/// The home directory that `process` names, if that is its user's. The ids that a user has in a user namespace beside the own one have no home: each
+/// would take the place of a user whose profiles are in memory.
+fn home_told_by(process: &Process) -> Result<Option<PathBuf>, Unanswered> {
+    let rights = &process.rights;
+    let Some(told) = process.home.clone().filter(|_| process.starter == rights.uid) else { return Ok(None) };
+    let _asking = Askers::of_machine().ask(&told)?;
+    let Ok(_assumed) = rights.assume() else { return Ok(None) };
+    Ok(std::fs::metadata(&told).is_ok_and(|home| home.uid() == rights.uid).then_some(told))
 }
 
 /// `config` with what the user whose home directory this is has said. To be called with the user's rights.

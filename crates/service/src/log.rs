@@ -132,13 +132,15 @@ mod tests {
             return;
         }
         let directory = tempfile::tempdir().unwrap();
-        let mut log = Log::read(directory.path().join("launches"));
+        let above = directory.path().join("prepage");
+        let mut log = Log::read(above.join("launches"));
         four_days(&mut log);
         log.launched(8, &what("c"), None, NOW + 4 * 86_400);
         log.users.pages(false).iter().for_each(|page| page.write(log.users.directory()).unwrap());
         assert!(log.users.pages(true).is_empty(), "nothing has changed");
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(log.users.directory()), mode(&log.users.directory().join("7"))), (0o700, 0o600));
+        assert_eq!(mode(&above), 0o755, "the machine's profiles lie there");
         let mut again = Log::read(log.users.directory().into());
         assert_eq!(again.size(), (2, 3));
         again.launched(7, &what("a"), Some(9), NOW + 5 * 86_400);

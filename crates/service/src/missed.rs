@@ -52,16 +52,18 @@ impl MissedReads {
         let cpus = online_cpus().map_err(other("listing the CPUs"))?;
         let cpus = cpus.into_iter().map(of_cpu).collect::<Result<_, PerfError>>()?;
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let known = format!("/sys/dev/block/{major}:{minor}");
+        std::fs::metadata(&known).map_err(other("finding the device"))?;
         // A partition's; other devices begin where they begin.
-        let start = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/start"));
+        let start = std::fs::read_to_string(format!("{known}/start"));
         let first_sector = start.ok().and_then(|start| start.trim().parse().ok()).unwrap_or(0);
         let device = u64::from(major) << 20 | u64::from(minor);
         Ok(Self { tracepoint, device, first_sector, cpus, pages: BTreeMap::new() })
     }
 
-    /// Notes what others than this process missed since the last look, when `noted_pages` pages of files were noted: what this process opens it opens
-    /// ahead of need.
-    pub fn look(&mut self, noted_pages: usize) {
+    /// Notes what processes missed since the last look that `counts` says yes of, when `noted_pages` pages of files were noted: what prepage itself
+    /// looks up, the service among others, it looks up ahead of need.
+    pub fn look(&mut self, noted_pages: usize, counts: &mut dyn FnMut(u32) -> bool) {
         let rank = u32::try_from(noted_pages).unwrap_or(u32::MAX);
         let own = std::process::id();
         for (ring, _) in &mut self.cpus {
@@ -69,14 +71,14 @@ impl MissedReads {
                 let Ok(Record { pid, kind: RecordKind::Sample(sample), .. }) = Record::decode(bytes) else {
                     return;
                 };
-                if pid == own {
-                    return;
-                }
                 let Some(read) = sample.raw().and_then(|raw| self.tracepoint.read(raw)) else { return };
                 let start = read.sector.checked_sub(self.first_sector).map(|sector| sector * 512);
                 let Some(start) = start.filter(|_| read.device == self.device && read.is_metadata) else {
                     return;
                 };
+                if pid == own || !counts(pid) {
+                    return;
+                }
                 for page in start / PAGE_SIZE..(start + read.bytes).div_ceil(PAGE_SIZE) {
                     if self.pages.len() < PAGES_MAX {
                         self.pages.entry(page).or_insert(rank);
@@ -135,19 +137,28 @@ mod tests {
             return;
         }
         let image = crate::blocks::tests::Image::new();
-        std::fs::create_dir(image.point().join("directory")).unwrap();
-        // Too many for the inode itself.
-        (0..200).for_each(|at| drop(std::fs::write(image.point().join(format!("directory/{at}")), "")));
+        let names = ["directory", "of-prepage"];
+        for name in names {
+            std::fs::create_dir(image.point().join(name)).unwrap();
+            // Too many for the inode itself.
+            (0..200).for_each(|at| drop(std::fs::write(image.point().join(format!("{name}/{at}")), "")));
+        }
         let image = image.mounted_again();
         let number = rustix::fs::stat(image.point()).unwrap().st_dev;
+        assert!(MissedReads::watch(0).is_err(), "of no device is known where it begins");
         let mut missed = MissedReads::watch(number).unwrap();
-        let none = image.point().join("directory/none");
-        let looks = std::process::Command::new("test").arg("-e").arg(&none).status().unwrap();
-        missed.look(5);
-        assert!(!looks.success() && !none.exists());
-        let directory = std::fs::File::open(image.point().join("directory")).unwrap();
-        let place =
-            prepage_sys::extents::extents(std::os::fd::AsFd::as_fd(&directory)).unwrap()[0].physical_bytes;
-        assert_eq!(missed.pages.get(&(place / PAGE_SIZE)), Some(&5), "{:?}", missed.pages);
+        let [_, own] = names.map(|name| {
+            let none = image.point().join(name).join("none");
+            let mut looks = std::process::Command::new("test").arg("-e").arg(&none).spawn().unwrap();
+            assert!(!looks.wait().unwrap().success() && !none.exists());
+            looks.id()
+        });
+        missed.look(5, &mut |pid| pid != own);
+        let rank = |name: &str| {
+            let directory = std::fs::File::open(image.point().join(name)).unwrap();
+            let extents = prepage_sys::extents::extents(std::os::fd::AsFd::as_fd(&directory)).unwrap();
+            missed.pages.get(&(extents[0].physical_bytes / PAGE_SIZE)).copied()
+        };
+        assert_eq!(names.map(rank), [Some(5), None], "{:?}", missed.pages);
     }
 }

@@ -72,7 +72,7 @@ pub struct Opened {
     others: usize,
     /// By file system: a directory on it.
     places: HashMap<u64, Option<File>>,
-    /// Whether what a process opens counts. One of another user may become one of the user who is meant.
+    /// Whether what a process opens counts, where that stays so.
     counts: HashMap<u32, bool>,
     is_lost: bool,
     /// When was last looked which pages are used.
@@ -198,7 +198,7 @@ impl Opened {
     }
 
     /// Whether a process is another's than prepage's own, and of the user or the start that is meant. One that is gone counts for all alone.
-    fn is_counted(&mut self, pid: u32) -> bool {
+    pub(crate) fn is_counted(&mut self, pid: u32) -> bool {
         if let Some(&counts) = self.counts.get(&pid) {
             return counts;
         }
@@ -212,8 +212,14 @@ impl Opened {
             program.file_name().is_some_and(|name| name == "prepaged" || name == "prepage-tools")
         };
         let counts = is_meant && !is_own();
-        // One of another user may become the user's.
-        if is_meant || !matches!(self.whose, Whose::User(_)) {
+        let stays = match self.whose {
+            // It may still execute prepage.
+            Whose::Everybody => !counts,
+            // One of another user may become the user's.
+            Whose::User(_) => is_meant,
+            Whose::Start(_) => true,
+        };
+        if stays {
             if self.counts.len() >= PROCESSES_MAX {
                 self.counts.clear();
             }
@@ -363,6 +369,30 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!((before, is_counted), (false, true));
+    }
+
+    /// The service is a child of the machine's manager before it is executed.
+    #[test]
+    fn a_process_that_becomes_one_of_prepage_counts_no_more() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("prepaged");
+        assert!(Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap().success());
+        let mut opened = Opened::watch(Whose::Everybody).unwrap();
+        let becomes = format!("read -r line; exec {} 60", program.display());
+        let mut child = Command::new("sh").args(["-c", &becomes]).stdin(Stdio::piped()).spawn().unwrap();
+        let before = opened.is_counted(child.id());
+        drop(child.stdin.take());
+        let until = Instant::now() + Duration::from_secs(60);
+        while opened.is_counted(child.id()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let is_counted = opened.is_counted(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((before, is_counted), (true, false));
     }
 
     /// A compiler's driver may have started it.

@@ -1,15 +1,14 @@
 //! What is kept of each user: in memory, and in a file for each, that root alone can read.
 
 use std::collections::HashMap;
-use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prepage_profiles::trust::{open_directory, read_below};
+use prepage_profiles::trust::{create_directory, open_directory, read_below};
 use prepage_sys::new_file::write_at;
 
 use crate::counters::Counter;
@@ -199,7 +198,9 @@ impl Page {
                 _ => Ok(()),
             };
         };
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        // All users read the machine's profiles, in the directory above.
+        directory.parent().map_or(Ok(()), |above| create_directory(above, 0o755))?;
+        create_directory(directory, 0o700)?;
         let opened = open_directory(directory, ROOT).map_err(io::Error::other)?;
         let opened = opened.ok_or(io::ErrorKind::NotFound)?;
         write_at(opened.as_fd(), Path::new(&name), 0o600, bytes)

@@ -187,7 +187,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         std::thread::sleep(LOOK_EVERY);
         if let Some(Ok(opened)) = &mut opened {
             opened.look(&mut sightings);
-            missed.iter_mut().for_each(|missed| missed.look(sightings.pages()));
+            let noted = sightings.pages();
+            missed.iter_mut().for_each(|missed| missed.look(noted, &mut |pid| opened.is_counted(pid)));
             if began.elapsed() >= pages_next {
                 pages_next *= 2;
                 // Who cannot look now cannot at the end, and it is said then.

@@ -297,6 +297,7 @@ impl Service {
         for uid in &gone {
             self.idle.iter().for_each(|idle| idle.forget(*uid));
             self.gains.forget(*uid);
+            self.last_starts.forget(*uid);
         }
         if !gone.is_empty() {
             self.idle.iter().for_each(|idle| idle.write());

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prepage_sys::user_namespace::maker_of;
+use rustix::io::Errno;
+use rustix::process::test_kill_process;
 
 use crate::fair_crew::FairCrew;
 use crate::service::Service;
@@ -42,7 +44,7 @@ impl Socket {
             fs::create_dir_all(directory)?;
         }
         if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
-            if UnixStream::connect(path).is_ok() {
+            if has_service(path) {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
             fs::remove_file(path)?;
@@ -69,6 +71,14 @@ impl Socket {
         std::thread::Builder::new().name("accept".into()).spawn(accept)?;
         Ok(Self { path: path.to_owned() })
     }
+}
+
+/// Whether a service listens at `path`. The kernel says which process began to listen: the socket of a service that was killed stays open as long
+/// as one of its observations goes on, for ever where a file system does not answer that.
+fn has_service(path: &Path) -> bool {
+    let Ok(stream) = UnixStream::connect(path) else { return false };
+    let Ok(who) = rustix::net::sockopt::socket_peercred(&stream) else { return true };
+    test_kill_process(who.pid) != Err(Errno::SRCH)
 }
 
 /// On whose account process `pid` of user `uid` asks: of the user who has made the user namespace that it is in. All that are gone, or cannot be
@@ -166,9 +176,22 @@ pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
 mod tests {
     use std::process::{Command, Stdio};
 
+    use prepage_sys::forked::Forked;
     use prepage_testing::{Need, has};
 
     use super::*;
+
+    #[test]
+    fn a_socket_that_is_open_though_its_service_is_gone_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        assert!(!has_service(&path));
+        let listener = UnixListener::bind(&path).unwrap();
+        assert!(has_service(&path));
+        let listens = Forked::new(|| i32::from(rustix::net::listen(&listener, 8).is_err()));
+        assert_eq!(listens.unwrap().wait().unwrap().exit_status(), Some(0));
+        assert!(!has_service(&path));
+    }
 
     #[test]
     fn who_asks_by_an_id_of_a_namespace_asks_on_the_account_of_its_maker() {

@@ -13,7 +13,7 @@ use prepage_sys::file_handle::FileHandle;
 use prepage_sys::mounts::{Mount, mounts};
 use rustix::fs::{Mode, OFlags};
 
-use crate::askers::Askers;
+use crate::askers::{Askers, is_remote};
 use crate::crew::{Crew, Priority};
 
 /// File systems whose programs are never cold, and those that a program of some user answers for.
@@ -43,12 +43,12 @@ const OTHERS: [&str; 24] = [
     "tmpfs",
     "tracefs",
 ];
-/// File systems of which a server answers for each name.
-const NETWORKS: [&str; 9] = ["9p", "afs", "ceph", "cifs", "coda", "nfs", "nfs4", "smb3", "virtiofs"];
 /// What begins so is answered for by programs too.
 const FUSE: &str = "fuse.";
 /// A network's file system that does not answer holds up one thread; so many may do so.
 const THREADS_MAX: usize = 4;
+/// One that somebody else waits for is asked again after this long.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Local file systems answer in microseconds.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// File systems of which opens are followed while a start is observed.
@@ -83,7 +83,7 @@ pub struct Watched {
 impl Watched {
     /// Whether it is watched, and nobody waits for a server there.
     fn is_local(&self) -> bool {
-        self.state == State::Watched && !NETWORKS.contains(&self.kind.as_str())
+        self.state == State::Watched && !is_remote(&self.kind)
     }
 }
 
@@ -222,22 +222,15 @@ impl Watch {
                 continue;
             }
             known.insert(device, Watched { id, point: point.clone(), kind, state: State::Asked });
-            let (execs, all) = (self.execs.clone(), self.file_systems.clone());
-            let is_asked = self.crew.lend(
-                Priority::Start,
-                Box::new(move || {
-                    let asking = Askers::of_machine().ask(&point);
-                    let added = asking.map_err(|_| io::ErrorKind::TimedOut.into());
-                    let state = match added.and_then(|_asking| execs.add(&point)) {
-                        Ok(()) => State::Watched,
-                        Err(error) => State::Refused(error.to_string()),
-                    };
-                    if let Some(watched) = lock(&all).get_mut(&device) {
-                        watched.state = state;
-                    }
-                }),
-            );
-            if !is_asked {
+            let question = Question {
+                askers: Askers::of_machine(),
+                execs: self.execs.clone(),
+                all: self.file_systems.clone(),
+                device,
+                id,
+                point,
+            };
+            if !question.put(Priority::Start, &self.crew) {
                 known.remove(&device);
             }
         }
@@ -252,6 +245,80 @@ impl Watch {
     }
 }
 
+/// A file system that is to be watched and has not answered yet.
+struct Question {
+    askers: &'static Askers,
+    execs: Arc<ExecWatch>,
+    all: Arc<Mutex<HashMap<u64, Watched>>>,
+    device: u64,
+    /// The mount.
+    id: u64,
+    point: PathBuf,
+}
+
+impl Question {
+    /// Returns whether the crew has room for it.
+    fn put(self, priority: Priority, crew: &Crew) -> bool {
+        let again = crew.clone();
+        crew.lend(priority, Box::new(move || self.ask(&again)))
+    }
+
+    /// While somebody else waits for the file system, others come first, and it is asked again later.
+    fn ask(self, crew: &Crew) {
+        let Ok(_asking) = self.askers.ask(&self.point) else {
+            std::thread::sleep(ASKED_AGAIN_AFTER);
+            let (all, device) = (self.all.clone(), self.device);
+            if self.is_mounted() && !self.put(Priority::Guess, crew) {
+                lock(&all).remove(&device);
+            }
+            return;
+        };
+        let state = match self.execs.add(&self.point) {
+            Ok(()) => State::Watched,
+            Err(error) => State::Refused(error.to_string()),
+        };
+        if let Some(watched) = lock(&self.all).get_mut(&self.device) {
+            watched.state = state;
+        }
+    }
+
+    fn is_mounted(&self) -> bool {
+        lock(&self.all).get(&self.device).is_some_and(|watched| watched.id == self.id)
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_testing::{Need, unless_refused};
+
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_somebody_waits_for_is_watched_once_it_answers() {
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let Some(execs) = unless_refused(ExecWatch::new(), Need::Root, refused) else { return };
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let point = directory.path().to_owned();
+        let askers: &'static Askers =
+            Box::leak(Box::new(crate::askers::tests::of(&[("nfs", point.to_str().unwrap())])));
+        let waits = askers.ask(&point).unwrap();
+        let watched = Watched { id: 1, point: point.clone(), kind: "nfs".into(), state: State::Asked };
+        let all = Arc::new(Mutex::new(HashMap::from([(7, watched)])));
+        let crew = Crew::new("test", 1, 1);
+        let question = Question { askers, execs: Arc::new(execs), all: all.clone(), device: 7, id: 1, point };
+        assert!(question.put(Priority::Start, &crew));
+        let state = || lock(&all)[&7].state.clone();
+        std::thread::sleep(ASKED_AGAIN_AFTER / 2);
+        assert_eq!(state(), State::Asked, "it may still answer");
+        drop(waits);
+        let until = Instant::now() + Duration::from_secs(60);
+        while state() == State::Asked && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(state(), State::Watched);
+    }
 }

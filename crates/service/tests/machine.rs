@@ -338,6 +338,14 @@ fn of_starts_by_subordinate_user_ids_nothing_is_remembered() {
     let Some(place) = Place::new() else { return };
     let program = place.program("known");
     place.profile(&program, &[&place.cold_file("file", 0o644)]);
+    // It may have a directory of its own that looks like a home.
+    let home = place.path("home");
+    let key = ProgramKey::of(&[(&program).into(), "60".into()]).unwrap();
+    let known = place.stores().path_of(&key, Layer::Machine).unwrap();
+    let own = Stores::at(home.join(".local/state/prepage")).path_of(&key, Layer::User).unwrap();
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    fs::copy(known, own).unwrap();
+    std::os::unix::fs::chown(&home, Some(SUBORDINATE + 5), None).unwrap();
     let mut service = Prepaged::start(&place, &["--no-learn"]);
     let mut maker = Command::new("unshare");
     maker.args(["--user", "sh", "-c", "echo; read line"]).uid(USER).gid(USER);
@@ -353,12 +361,13 @@ fn of_starts_by_subordinate_user_ids_nothing_is_remembered() {
     let start = |command: &mut Command| Running(command.arg(&program).arg("60").spawn().unwrap());
     let ids = ["--user", "--setuid", "5", "--setgid", "5", "--target", &pid];
     let _by_user = Running(Command::new(&program).arg("60").uid(USER).spawn().unwrap());
-    let _by_other = start(Command::new("nsenter").args(ids));
+    let _by_other = start(Command::new("nsenter").args(ids).env("HOME", &home));
     service.wait_until("both are told", || {
         let status = service.status();
         let starts = status["last_starts"].as_array().unwrap();
         [USER, SUBORDINATE + 5].iter().all(|uid| starts.iter().any(|start| start["uid"] == *uid))
     });
+    assert_eq!(service.status()["user_profiles"], 0, "it would take the place of those of users");
     service.signal(Signal::TERM);
     assert!(service.child.wait().unwrap().success());
     let logs = fs::read_dir(place.layer().join("launches")).unwrap();

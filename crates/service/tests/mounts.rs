@@ -414,6 +414,31 @@ fn what_a_user_who_is_not_in_etc_passwd_wants_is_read_where_the_process_says_tha
     service.wait_until("it is forgotten", || !log.exists());
 }
 
+/// What such a user wants is not known.
+#[test]
+fn of_a_user_who_is_not_in_etc_passwd_and_whose_home_does_not_answer_no_start_is_served() {
+    const USER: u32 = 54_321;
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let [first, known] = ["first", "known"].map(|name| place.program(name));
+    place.profile(&known, &[&place.cold_file("file", 0o644)]);
+    let point = place.path("point");
+    fs::create_dir(&point).unwrap();
+    let _hung = Hung::mount(&point);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let start = |program: &Path| {
+        Running(Command::new(program).arg("60").uid(USER).env("HOME", point.join("home")).spawn().unwrap())
+    };
+    // One of the two asks for it, and the other does without.
+    let _first = start(&first);
+    service.wait_until("the first is looked at", || service.count("starts") > 0);
+    let _known = start(&known);
+    service.wait_until("a start is left alone", || service.count("left_alone") > 0);
+    assert_eq!(service.count("fetched_bytes"), 0);
+}
+
 #[test]
 fn nothing_is_kept_of_an_account_that_is_removed() {
     if !has_own_mounts("nothing_is_kept_of_an_account_that_is_removed") {
@@ -436,9 +461,14 @@ fn nothing_is_kept_of_an_account_that_is_removed() {
     let service = Prepaged::start(&place, &[]);
     service.wait_until("the accounts are known", || place.layer().join("accounts").exists());
     assert!(all.iter().all(|file| file.exists()));
+    let _running = Running(Command::new(&program).arg("60").uid(54321).spawn().unwrap());
+    let is_told =
+        || service.status()["last_starts"].as_array().unwrap().iter().any(|one| one["uid"] == 54321);
+    service.wait_until("its start is told", is_told);
     fs::write(etc.join("new"), root).unwrap();
     fs::rename(etc.join("new"), etc.join("passwd")).unwrap();
     service.wait_until("it is removed", || !all.iter().any(|file| file.exists()));
+    service.wait_until("nobody is told of its starts", || !is_told());
     assert!(log.exists(), "that of root is kept");
 }
 
