@@ -265,7 +265,8 @@ fn an_enabled_program_is_learned_alone_and_measured_against_starts_without_prefe
     }
     home.link("tool");
     let notes = home.sandbox.path().join("notes");
-    home.script(&home.programs, "tool", &format!("echo \"${{PREPAGE-on}}\" >> '{}'", notes.display()));
+    let note = format!("if [ \"$PREPAGE\" = off ]; then echo off; else echo on; fi >> '{}'", notes.display());
+    home.script(&home.programs, "tool", &note);
     let prepage = env!("CARGO_BIN_EXE_prepage");
     let learned = home.shell(&format!("{prepage} learn -q -- tool; {prepage} profile show --json -- tool"));
     let shown = json(&learned);
