@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, getpid, getppid, pidfd_open};
 
 use crate::fork::fork_unannounced;
 use crate::reap::wait4;
@@ -44,6 +44,7 @@ pub fn run_beside_from<T>(
         return Err(io::Error::other("children of this process belong to another namespace of processes"));
     }
     let adopts = adopts_orphans();
+    let caller = getpid();
     // SAFETY: this process has one thread, as the caller makes sure. The copy calls fork and _exit; or it goes on in place of what fork
     // makes, where the number of the caller's thread, which libc goes on using for it, is nobody else's as long as the caller lives.
     match unsafe { fork_unannounced() }? {
@@ -56,7 +57,6 @@ pub fn run_beside_from<T>(
                     unsafe { libc::_exit(if inner < 0 { 1 } else { 0 }) };
                 }
             }
-            let parent = if adopts { getppid() } else { None };
             // A panic ends here: what lies further up the stack is the caller's.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 // Nobody waits for the end of a pipe because a file system does not answer `first`.
@@ -67,8 +67,8 @@ pub fn run_beside_from<T>(
                     }
                 }
             }));
-            if let Some(parent) = parent {
-                wait_for_end(parent);
+            if adopts {
+                wait_for_end_of_parent(caller);
             }
             // SAFETY: as above. The caller's atexit handlers and buffers are not this process's to run or flush.
             unsafe { libc::_exit(0) }
@@ -98,11 +98,14 @@ fn adopts_orphans() -> bool {
     is_subreaper != 0 || std::process::id() == 1
 }
 
-/// Sleeps until process `pid` has ended.
-fn wait_for_end(pid: Pid) {
-    let Ok(end) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    let mut ready = [PollFd::new(&end, PollFlags::IN)];
-    while poll(&mut ready, None) == Err(Errno::INTR) {}
+/// Sleeps until `parent`, which made this process, has ended. It may have by now.
+fn wait_for_end_of_parent(parent: Pid) {
+    let Ok(end) = pidfd_open(parent, PidfdFlags::empty()) else { return };
+    // Else the number is somebody else's.
+    if getppid() == Some(parent) {
+        let mut ready = [PollFd::new(&end, PollFlags::IN)];
+        while poll(&mut ready, None) == Err(Errno::INTR) {}
+    }
 }
 
 /// [`run_beside_with`] one file of the caller, or none.
