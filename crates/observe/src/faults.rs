@@ -151,7 +151,7 @@ impl Faults {
         }
     }
 
-    /// Notes the windows of faults that are `age_ns` old and of which nothing more exact was told.
+    /// Notes the windows of faults that are `age_ns` old and for which no mapping was reported as armed.
     fn settle(&mut self, sightings: &mut Sightings, age_ns: u64) {
         let now = now_ns();
         self.settle_ns = now + SETTLE_NS;

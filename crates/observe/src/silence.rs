@@ -16,7 +16,7 @@ const NOTED_NS: u64 = 100_000_000;
 /// How often it is looked at most what the threads do.
 const LOOK_NS: u64 = 50_000_000;
 
-/// Processor time is told in steps of so much (`USER_HZ`).
+/// The kernel reports processor time in steps of this length (`USER_HZ`).
 const TICK_NS: u64 = 10_000_000;
 
 /// The silence of a process and of what it has started.

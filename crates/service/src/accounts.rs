@@ -1,4 +1,4 @@
-//! The accounts of /etc/passwd: of one that was removed nothing is kept, and nothing is told to whoever gets its number next.
+//! The accounts of /etc/passwd. When an account is removed, the service removes what it kept of that user, so that whoever gets the number next learns nothing of it.
 //!
 //! They are remembered in a file, as accounts are removed also while no service runs. Users whom another source knows, a directory of the network,
 //! are not in /etc/passwd at any time, and so are never taken for removed.
@@ -27,13 +27,13 @@ type Names = HashMap<u32, String>;
 pub struct Accounts {
     directory: PathBuf,
     names: Names,
-    /// By which another list is told from the one that was looked at last.
+    /// Identifies the version of /etc/passwd that was read last.
     version: Option<(u64, u64, i64, i64)>,
     is_written: bool,
 }
 
 impl Accounts {
-    /// As the file in `directory` has them; none where there is none.
+    /// The accounts that the file in `directory` lists; no accounts if there is no such file.
     pub fn read(directory: PathBuf) -> Self {
         let read = || {
             let opened = open_directory(&directory, ROOT).ok()??;

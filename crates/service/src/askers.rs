@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const REMOTE: [&str; 12] =
     ["9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "nfs", "nfs4", "smb3", "virtiofs"];
 const OF_PROGRAMS: &str = "fuse.";
-/// Mounts of them that are told apart: whoever looks up a file goes through all.
+/// The most such mounts that are kept: each lookup of a file searches all of them.
 const POINTS_MAX: usize = 1024;
 
 /// The mounts that may not answer, and who asks them. Lock order: `all`, `points`; an asker's own is taken under `all`.
