@@ -34,8 +34,8 @@ impl Loading {
         let is_in = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|at| at == part);
         let is_told =
             environ.split(|&byte| byte == 0).any(|variable| variable.starts_with(b"PREPAGE_AGENT="));
-        // It takes its variable out of the environment once ld.so has mapped it.
-        match is_told || read("maps").is_ok_and(|maps| is_in(&maps, b"/libprepage-agent.so")) {
+        // It takes its variable out of the environment once it has mapped the log.
+        match is_told || read("maps").is_ok_and(|maps| is_in(&maps, b"/memfd:prepage-log")) {
             true => Self::WithAgent,
             false => Self::WithoutAgent,
         }
