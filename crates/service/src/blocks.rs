@@ -30,7 +30,7 @@ use crate::opened::pages_of;
 /// The file below the machine's profiles.
 const NAME: &str = "boot.blocks";
 const FILE_BYTES_MAX: u64 = 1 << 20;
-const SCHEMA_VERSION: u32 = 3;
+const SCHEMA_VERSION: u32 = 4;
 /// 64 MiB: more than the inodes and directories of any boot.
 const PAGES_MAX: u64 = 16 << 10;
 /// Pieces of files: more than the files of any boot are in.
@@ -63,11 +63,15 @@ pub struct Blocks {
     file_system: u64,
     /// Ascending and apart: half-open by number of page, and the rank in the profile of what is needed next.
     ranges: Vec<(u64, u64, u32)>,
-    /// Ascending: a file's inode, one of its pages, and the page of the device where it lies with those behind it.
-    places: Vec<(u64, u64, u64)>,
+    /// Ascending, each file once.
+    places: Vec<Placed>,
     /// Ascending: what no name leads to.
     missed: Vec<Missed>,
 }
+
+/// Where a file lies: its inode and when that last changed, for the number may belong to another file by the next boot, and on another file
+/// system it does; and, ascending, one of its pages and the page of the device where it lies with those behind it.
+type Placed = (u64, i64, Vec<(u64, u64)>);
 
 /// A name that was opened.
 #[derive(Clone, Copy, Debug)]
@@ -222,8 +226,9 @@ impl BlockDevice {
     }
 
     /// Where the files of `profile` lie, as far as it needs them.
-    fn places(&self, profile: &Profile) -> Vec<(u64, u64, u64)> {
-        let mut places = Vec::new();
+    fn places(&self, profile: &Profile) -> Vec<Placed> {
+        let mut placed = BTreeMap::<_, BTreeMap<_, _>>::new();
+        let mut left = PLACES_MAX;
         for file in &profile.files {
             let Ok(opened) = open_to_read(Path::new(&file.path)) else { continue };
             let Ok(identity) = identity_of(&opened) else { continue };
@@ -235,16 +240,18 @@ impl BlockDevice {
                 let Ok(Some(place)) = place_of(opened.as_fd(), page.offset_bytes()) else { continue };
                 let place = place / PAGE_SIZE;
                 let is_behind = |(at, there): (PageIndex, u64)| there + (page.0 - at.0) == place;
-                if !last.is_some_and(is_behind) {
-                    places.push((identity.inode, page.0, place));
+                if !last.is_some_and(is_behind) && left > 0 {
+                    // A file of two names has places by both.
+                    let places = placed.entry((identity.inode, identity.ctime_ns)).or_default();
+                    left -= usize::from(places.insert(page.0, place).is_none());
                 }
                 last = Some((page, place));
             }
         }
-        places.truncate(PLACES_MAX);
-        places.sort_unstable();
-        places.dedup_by_key(|&mut (inode, page, _)| (inode, page));
-        places
+        placed
+            .into_iter()
+            .map(|((inode, ctime_ns), places)| (inode, ctime_ns, places.into_iter().collect()))
+            .collect()
     }
 
     /// At which page of the device page `page` of a file begins that this device holds, or that it is; as far as `blocks` says.
@@ -252,10 +259,12 @@ impl BlockDevice {
         if Path::new(&file.path) == self.path {
             return Some(page.0);
         }
-        let inode = file.identity.inode;
-        let behind = blocks.places.partition_point(|&(other, first, _)| (other, first) <= (inode, page.0));
-        let &(found, first, place) = blocks.places[..behind].last()?;
-        (found == inode).then(|| place.saturating_add(page.0 - first)).filter(|&place| place < self.pages)
+        let key = (file.identity.inode, file.identity.ctime_ns);
+        let at = blocks.places.binary_search_by_key(&key, |&(inode, ctime_ns, _)| (inode, ctime_ns)).ok()?;
+        let places = &blocks.places[at].2;
+        let behind = places.partition_point(|&(first, _)| first <= page.0);
+        let &(first, place) = places[..behind].last()?;
+        Some(place.saturating_add(page.0 - first)).filter(|&place| place < self.pages)
     }
 
     /// What the files and directories of these names are found by on this device.
@@ -389,7 +398,9 @@ impl Blocks {
         let blocks: Self = serde_json::from_slice(bytes).ok()?;
         let are_apart = blocks.ranges.windows(2).all(|two| two[0].1 < two[1].0);
         let are_filled = blocks.ranges.iter().all(|&(start, end, _)| start < end);
-        let are_sorted = blocks.places.windows(2).all(|two| (two[0].0, two[0].1) < (two[1].0, two[1].1));
+        let key = |&(inode, ctime_ns, _): &Placed| (inode, ctime_ns);
+        let are_sorted = blocks.places.is_sorted_by(|one, other| key(one) < key(other))
+            && blocks.places.iter().all(|(.., places)| places.is_sorted_by_key(|place| place.0));
         let is_so = blocks.schema_version == SCHEMA_VERSION && are_apart && are_filled && are_sorted;
         (is_so && blocks.pages() <= PAGES_MAX).then_some(blocks)
     }
@@ -496,8 +507,9 @@ pub(crate) mod tests {
         let place_of = |file: &ProfiledFile, page| device.place_of(&blocks, file, PageIndex(page));
         assert_eq!([0, 3].map(|page| place_of(&profile.files[0], page)), [Some(place), Some(place + 3)]);
         assert_eq!(place_of(&device.profiled(&blocks), 7), Some(7), "the device itself");
-        let unknown = ProfiledFile { identity: FileIdentity::default(), ..profiled(&file, 0) };
-        assert_eq!(place_of(&unknown, 0), None);
+        // Its inode's number may be that of another file now, and of any file of another file system.
+        let gone = FileIdentity { ctime_ns: 1, ..profile.files[0].identity };
+        assert_eq!(place_of(&ProfiledFile { identity: gone, ..profiled(&file, 0) }, 0), None);
         assert!(blocks.pages() < 100, "{blocks:?}");
 
         blocks.write(&point).unwrap();
@@ -513,7 +525,7 @@ pub(crate) mod tests {
         let mut blocks = Blocks::of(7, pages.into_iter());
         assert_eq!((&blocks.ranges, blocks.pages()), (&vec![(3, 6, 11), (9, 10, 0), (20, 21, 13)], 5));
         assert_eq!([2, 3, 5, 6, 20].map(|page| blocks.holds(page)), [false, true, true, false, true]);
-        blocks.places = vec![(12, 0, 400), (12, 8, 500), (13, 0, 900)];
+        blocks.places = vec![(12, 5, vec![(0, 400), (8, 500)]), (13, -5, vec![(0, 900)])];
         let blocks = blocks.with_missed(vec![(6, 4, 0), (9, 4, 1), (21, 4, 8)]);
         assert_eq!(blocks.ranges, [(3, 6, 11), (9, 10, 0), (20, 22, 4)], "without what was missed once");
         let bytes = serde_json::to_vec(&blocks).unwrap();
