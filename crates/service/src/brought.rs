@@ -1,6 +1,6 @@
 //! What was brought into memory for a program that is expected: only pages that were missing, and sent out again where nobody came.
 //!
-//! Each brought program has a watch of its own on its files: what anybody but this process has opened or read since then is used,
+//! Each brought program has a watch of its own on its files: what anybody but prepage has opened or read since then is used,
 //! and stays. What is sent out leaves by POSIX_FADV_DONTNEED, which passes over pages that somebody has mapped or changed. Files
 //! are not kept open.
 
@@ -26,6 +26,7 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::courtesy::{Courtesy, Next, Use};
 use crate::device_use::DeviceUse;
+use crate::process::is_prepages;
 use crate::reading::memory_is_short;
 use crate::round::Round;
 
@@ -252,15 +253,18 @@ impl Brought {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Takes account of who has opened what.
-    fn look(&mut self) {
+    /// Takes account of who has opened what: a boot or a session that is followed opens all that the last ones needed. Whoever is gone by now counts
+    /// as anybody.
+    pub fn look(&mut self) {
         let own = std::process::id();
         let files = &mut self.files;
         let mut see = |seen: Seen| match seen {
-            Seen::Exec { pid, file } if pid != own => {
-                files.iter_mut().filter(|one| one.handle == file).for_each(|one| one.is_used = true);
+            Seen::Exec { pid, file } => {
+                let unused = files.iter_mut().find(|one| one.handle == file && !one.is_used);
+                if let Some(one) = unused.filter(|_| pid != own && !is_prepages(pid)) {
+                    one.is_used = true;
+                }
             }
-            Seen::Exec { .. } => {}
             // Anybody may have opened anything.
             Seen::Lost => files.iter_mut().for_each(|one| one.is_used = true),
         };

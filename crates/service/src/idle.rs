@@ -204,6 +204,8 @@ impl Idle {
             let mut state = lock(&self.state);
             let has_nothing = expected.is_empty() && state.brought.is_empty();
             state.nothing_since = has_nothing.then(Instant::now);
+            // While whoever has opened something is likely to be there still.
+            state.brought.iter_mut().for_each(|entry| entry.brought.look());
             state.sampler.look()
         };
         let is_short = reading.is_some_and(|reading| reading.is_short());

@@ -24,7 +24,7 @@ use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 
-use crate::process::parents;
+use crate::process::{is_prepages, parents};
 use crate::watch::{State, Watch};
 
 /// elf(5): a segment that is mapped, and one that is written to.
@@ -207,11 +207,7 @@ impl Opened {
             Whose::User(uid) => Rights::of_process(pid).is_ok_and(|rights| rights.uid == uid),
             Whose::Start(start) => self.belongs_to(start, pid),
         };
-        let is_own = || {
-            let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-            program.file_name().is_some_and(|name| name == "prepaged" || name == "prepage-tools")
-        };
-        let counts = is_meant && !is_own();
+        let counts = is_meant && !is_prepages(pid);
         let stays = match self.whose {
             // It may still execute prepage.
             Whose::Everybody => !counts,

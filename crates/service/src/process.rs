@@ -251,6 +251,12 @@ fn session(pid: u32) -> Option<u32> {
     text.trim().parse().ok().filter(|session| *session != u32::MAX)
 }
 
+/// Whether a process is one of prepage's own that read for others: what it opens, nobody has used. One that is gone is not known any more.
+pub fn is_prepages(pid: u32) -> bool {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    program.file_name().is_some_and(|name| name == "prepaged" || name == "prepage-tools")
+}
+
 /// The parent of process `pid`, the parent's parent and so on.
 pub fn parents(pid: u32) -> impl Iterator<Item = u32> {
     let parent = |pid: &u32| Some(ProcessStat::of(*pid).ok()?.parent).filter(|parent| *parent > 0);

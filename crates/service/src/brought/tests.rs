@@ -1,5 +1,6 @@
+use std::io::Read;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use prepage_core::PAGE_SIZE;
@@ -69,6 +70,26 @@ fn what_somebody_else_has_opened_is_used_and_the_rest_is_sent_out() {
     let expected =
         Settled { used_bytes: 4 * PAGE_SIZE, unused_bytes: 4 * PAGE_SIZE, sent_out_bytes: 4 * PAGE_SIZE };
     assert_eq!(brought.settle(false, &Round::default()), expected);
+}
+
+/// A session that begins opens all that the last ones needed, and looks again at what it has seen.
+#[test]
+fn what_prepage_itself_has_opened_is_not_used() {
+    let Some(place) = Place::new() else { return };
+    let [a, b] = ["a", "b"].map(|name| place.file(name));
+    let mut brought = bring(&profile(&[&a, &b]), u64::MAX).unwrap();
+    // A program of that name that opens a file and goes on.
+    let prepaged = place.0.path().join("prepaged");
+    std::fs::copy("/usr/bin/tail", &prepaged).unwrap();
+    let mut follows = Command::new(&prepaged).args(["-f", &a.path]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = [0];
+    follows.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    open_by_another(&b);
+    brought.look();
+    follows.kill().unwrap();
+    follows.wait().unwrap();
+    let settled = brought.settle(true, &Round::default());
+    assert_eq!((settled.used_bytes, settled.unused_bytes), (4 * PAGE_SIZE, 4 * PAGE_SIZE));
 }
 
 #[test]
