@@ -3,6 +3,11 @@
 //! This is the only crate with `unsafe`. What rustix offers safely is used from there directly; here stands the
 //! rest. Structures shared with the kernel are checked against its layout at compile time.
 //!
+//! A few safe calls are sound only where their caller keeps to a rule that no type shows, and each tells its rule: those that change what a
+//! [`region::Region`] lends as a slice ([`memfd::Memfd::write_at`], [`memfd::Memfd::write_from`], [`memfd::Memfd::punch`],
+//! [`region::Span::unmap_protected_ranges`], [`region::Span::free_empty_tables`]), and [`sigbus::install`], whose resolver runs in signal
+//! handlers. `prepage-vm`, which has no unsafe code, is their one caller but for tests and benches.
+//!
 //! | module        | facility                                                        | needs           |
 //! |---------------|-----------------------------------------------------------------|-----------------|
 //! | [`agent`]     | what a program uses, seen from inside it                        | glibc 2.35      |

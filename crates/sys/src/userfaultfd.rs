@@ -342,7 +342,8 @@ impl Userfaultfd {
     /// mapped there happens after this has returned.
     ///
     /// # Errors
-    /// ENOENT where part of the range is not registered so.
+    /// ENOENT where part of the range is not registered so; EAGAIN while the address space is being changed, by a userfaultfd with events
+    /// alone, until these are read.
     pub fn protect(&self, span: &Span, offset: u64, len: u64) -> io::Result<()> {
         self.write_protect(span, offset, len, PROTECT_ON)
     }
@@ -358,21 +359,11 @@ impl Userfaultfd {
     /// Whether the process is gone that has `span` mapped, no page of which was ever protected. Waits for nothing: while the process forks,
     /// which ends when the fork is read here, it is there.
     pub fn has_ended(&self, span: &Span) -> bool {
-        let tried = self.try_write_protect(span, 0, PAGE_SIZE, 0);
+        let tried = self.write_protect(span, 0, PAGE_SIZE, 0);
         tried.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
     }
 
     fn write_protect(&self, span: &Span, offset: u64, len: u64, mode: u64) -> io::Result<()> {
-        loop {
-            match self.try_write_protect(span, offset, len, mode) {
-                // The address space is being changed by another thread.
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => std::thread::yield_now(),
-                result => return result,
-            }
-        }
-    }
-
-    fn try_write_protect(&self, span: &Span, offset: u64, len: u64, mode: u64) -> io::Result<()> {
         let range = Range { start: span.at(offset, len) as u64, len };
         let mut protect = WriteProtect { range, mode };
         // SAFETY: the struct has the kernel's layout and lives through the call, as the span does; no contents change.

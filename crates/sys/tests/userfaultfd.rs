@@ -4,11 +4,13 @@
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use prepage_sys::region::{Contents, Region};
 use prepage_sys::sigbus::{self, BusFault, Verdict};
 use prepage_sys::userfaultfd::{Delivery, Event, OpenError, Progress, Served, Userfaultfd};
 use prepage_testing::{Doctor, Need};
+use rustix::event::{PollFd, PollFlags, poll};
 
 const CHILD: &str = "PREPAGE_TEST_CHILD";
 const UFFDIO_API: u32 = 0xc018_aa3f;
@@ -148,10 +150,19 @@ fn changes_of_memory_are_events() {
         region.discard(4096, 2 * 4096).unwrap();
         region
     });
-    let mut events = Vec::new();
-    while events.is_empty() {
-        uffd.read(&mut events).unwrap();
-    }
+    let (mut events, mut polled) = (Vec::new(), [PollFd::new(&uffd, PollFlags::IN)]);
+    assert_eq!(poll(&mut polled, None), Ok(1));
+    // Until then nothing is protected, and who asks for it does not wait.
+    let protected = std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (uffd, span) = (&uffd, &span);
+        scope.spawn(move || tell.send(uffd.protect(span, 0, 4096)));
+        let protected = told.recv_timeout(Duration::from_secs(20));
+        while events.is_empty() {
+            uffd.read(&mut events).unwrap();
+        }
+        protected
+    });
     let removed = matches!(events[..], [Event::Removed { start: from, end }] if from == start + 4096 && end == from + 8192);
     assert!(removed, "{events:?}");
     let region = thread.join().unwrap();
@@ -160,4 +171,6 @@ fn changes_of_memory_are_events() {
     assert!(region.as_slice().iter().all(|&byte| byte == 0));
     // Who unmaps would wait, too.
     drop((uffd, region));
+    let error = protected.expect("it waits for who reads").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
 }

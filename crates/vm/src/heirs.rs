@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Who forks waits, with the locks of the allocator held, until the event of the fork is read. So a reader does nothing but
-//! read: it allocates nothing, takes no lock, and keeps a descriptor in reserve, since the event is one. The server does the rest.
+//! read: it allocates nothing, takes no lock, waits for no room in the queue to put a fork there, and keeps a descriptor in reserve, since the
+//! event is one. The server does the rest.
 //!
 //! Which maps a child has is told by the order of the queue: those that were made, and not dropped, before its fork. A fork returns a moment before
 //! its event is in the queue: who makes or drops a map waits for that.
@@ -37,6 +38,9 @@ use crate::vm::VmCore;
 
 /// So many messages may wait for the server.
 const QUEUE: usize = 4096;
+/// And so many forks beyond them. A reader that waits for room reads no fork; who forks keeps the allocator's locks until it is read, and the
+/// server, which is to make room, may wait for these. Each takes a descriptor: more than a process may have open, as a rule.
+const FORKS: usize = 1024;
 /// How often a reader looks whether the process is still there whose faults it reads, where there are none.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
@@ -109,14 +113,7 @@ impl VmCore {
         let uffd = Userfaultfd::open_with_forks(Delivery::Message)?;
         fork::end_children_with_this().map_err(MapError::Prepare)?;
         let space = Space::new(uffd, Mode::Handler, Addresses::of_descriptor());
-        let shared = Arc::new(Shared {
-            queue: ArrayQueue::new(QUEUE),
-            bell: AtomicU32::new(0),
-            ready: AtomicU32::new(0),
-            reading: AtomicU32::new(0),
-            stop: AtomicU32::new(0),
-            table_bytes: AtomicU64::new(0),
-        });
+        let shared = Arc::new(Shared::new());
         let made = Heirs { space: Arc::clone(&space), shared: Arc::clone(&shared) };
         spawn("prepage-heirs", {
             let (space, shared) = (Arc::clone(&space), Arc::clone(&shared));
@@ -171,21 +168,33 @@ impl Drop for Heirs {
 }
 
 impl Shared {
+    fn new() -> Self {
+        Self {
+            queue: ArrayQueue::new(QUEUE + FORKS),
+            bell: AtomicU32::new(0),
+            ready: AtomicU32::new(0),
+            reading: AtomicU32::new(0),
+            stop: AtomicU32::new(0),
+            table_bytes: AtomicU64::new(0),
+        }
+    }
+
     /// Allocates nothing.
     fn tell(&self, mut message: ServerMessage) {
-        while let Err(back) = self.queue.push(message) {
-            message = match back {
+        loop {
+            let has_room = matches!(message, ServerMessage::Forked(..)) || self.queue.len() < QUEUE;
+            message = match if has_room { self.queue.push(message) } else { Err(message) } {
+                Ok(()) => return self.ring(),
                 // Whoever waits touches once more.
-                ServerMessage::Fault(space, message) => {
+                Err(ServerMessage::Fault(space, message)) => {
                     let _ = space.uffd.wake(message.address, PAGE_SIZE);
                     return;
                 }
-                other => other,
+                Err(other) => other,
             };
             self.ring();
             yield_now();
         }
-        self.ring();
     }
 
     fn ring(&self) {
@@ -324,5 +333,60 @@ impl Reader {
     fn start(&self, shared: &Arc<Shared>) -> std::io::Result<()> {
         let (space, first, shared) = (Arc::clone(&self.space), Arc::clone(&self.first), Arc::clone(shared));
         spawn("prepage-heir", move || read(&space, &shared, Some(&first))).map(drop)
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::process::Command;
+
+    use prepage_sys::forked::Forked;
+    use prepage_sys::region::{Contents, Region};
+    use prepage_sys::userfaultfd::{OpenError, Served};
+    use prepage_testing::{Need, unless_refused};
+
+    use super::*;
+
+    #[test]
+    fn forks_end_though_the_server_does_nothing() {
+        const CHILD: &str = "PREPAGE_TEST_CHILD";
+        if std::env::var_os(CHILD).is_none() {
+            // A fork that nobody reads waits for ever.
+            let test = "heirs::tests::forks_end_though_the_server_does_nothing";
+            let mut child = Command::new("timeout");
+            child.args(["60".as_ref(), std::env::current_exe().unwrap().as_os_str()]);
+            let child = child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").output().unwrap();
+            assert!(child.status.success(), "{:?} {}", child.status, String::from_utf8_lossy(&child.stderr));
+            return;
+        }
+        let uffd = Userfaultfd::open_with_forks(Delivery::Message);
+        let refused = |error: &OpenError| matches!(error, OpenError::NotPermitted);
+        let Some(uffd) = unless_refused(uffd, Need::Root, refused) else { return };
+        let space = Space::new(uffd, Mode::Handler, Addresses::of_descriptor());
+        let region = Region::map(PAGE_SIZE, Contents::Anonymous).unwrap();
+        region.let_inherit().unwrap();
+        space.uffd.register(region.span(), Served::Missing).unwrap();
+        let shared = Arc::new(Shared::new());
+        // Of as many as come where threads are interrupted in their faults, or maps come and go.
+        for _ in 0..=QUEUE {
+            shared.tell(ServerMessage::Fault(Arc::clone(&space), Message::default()));
+        }
+        let reader = {
+            let (space, shared) = (Arc::clone(&space), Arc::clone(&shared));
+            spawn("prepage-forks", move || read(&space, &shared, None)).unwrap()
+        };
+        // The server may wait for the allocator meanwhile, whose locks who forks has.
+        for _ in 0..8 {
+            assert_eq!(Forked::new(|| 0).unwrap().wait().unwrap().exit_status(), Some(0));
+        }
+        shared.stop.store(1, Ordering::SeqCst);
+        let forks = || {
+            let messages = std::iter::from_fn(|| shared.queue.pop());
+            messages.filter(|message| matches!(message, ServerMessage::Forked(..))).count()
+        };
+        let mut found = forks();
+        reader.join().unwrap();
+        found += forks();
+        assert_eq!(found, 8);
     }
 }

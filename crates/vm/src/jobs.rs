@@ -357,7 +357,12 @@ impl Jobs {
                 return None;
             }
             if crew.sleep(calls) == Slept::TooLong {
-                return self.pop(kind);
+                let last = self.pop(kind);
+                // Another may have found no place while this one held one to look; it does not look again by itself.
+                if last.is_none() && self.has_work(kind) {
+                    crew.call_one();
+                }
+                return last;
             }
         }
     }
@@ -372,16 +377,36 @@ impl Jobs {
             return None;
         }
         let job = match kind {
-            Kind::Prompt => lock(&self.wanted).pop_front().inspect(|_| {
+            Kind::Prompt => self.pop_wanted().inspect(|_| {
                 self.begun.fetch_add(1, Ordering::SeqCst);
             }),
-            Kind::Background if lock(&self.wanted).is_empty() => self.ahead.pop(),
+            Kind::Background if !self.has_work(Kind::Prompt) => self.ahead.pop(),
             Kind::Background => None,
         };
         if job.is_none() {
             self.leave_place(kind);
         }
         job.map(|job| (job, false))
+    }
+
+    fn has_work(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Prompt => !lock(&self.wanted).is_empty(),
+            Kind::Background => !self.ahead.is_empty(),
+        }
+    }
+
+    /// The next of what somebody waits for. Threads that were called for reads ahead and found some of it sleep again: with the last of it they
+    /// are called once more.
+    fn pop_wanted(&self) -> Option<Job> {
+        let mut wanted = lock(&self.wanted);
+        let job = wanted.pop_front()?;
+        let is_last = wanted.is_empty();
+        drop(wanted);
+        if is_last && self.has_work(Kind::Background) {
+            self.background.call_all();
+        }
+        Some(job)
     }
 
     fn pop_urgent(&self) -> Option<Job> {
@@ -413,10 +438,10 @@ impl Jobs {
     /// looks again.
     fn leave_place(&self, kind: Kind) {
         self.busy.fetch_sub(1, Ordering::SeqCst);
-        let is_wanted = !lock(&self.wanted).is_empty();
+        let is_wanted = self.has_work(Kind::Prompt);
         match kind {
             Kind::Background if is_wanted => self.prompt.call_one(),
-            Kind::Prompt if !is_wanted && !self.ahead.is_empty() => self.background.call_one(),
+            Kind::Prompt if !is_wanted && self.has_work(Kind::Background) => self.background.call_one(),
             _ => {}
         }
     }
@@ -440,12 +465,11 @@ impl Jobs {
             let begun = begun.wrapping_add(if has_place { popped } else { 0 });
             let late = pushed.late(popped, self.urgent.len(), now, deadline);
             (0..late).filter_map(|_| self.pop_pushed()).for_each(|job| self.expire(job));
-            for (queue, stuck, taken) in
-                [(&self.urgent_more, &mut more, popped), (&self.wanted, &mut wanted, begun)]
-            {
-                let late = stuck.late(taken, lock(queue).len(), now, deadline);
-                (0..late).filter_map(|_| lock(queue).pop_front()).for_each(|job| self.expire(job));
-            }
+            let late = more.late(popped, lock(&self.urgent_more).len(), now, deadline);
+            let next = |_| lock(&self.urgent_more).pop_front();
+            (0..late).filter_map(next).for_each(|job| self.expire(job));
+            let late = wanted.late(begun, lock(&self.wanted).len(), now, deadline);
+            (0..late).filter_map(|_| self.pop_wanted()).for_each(|job| self.expire(job));
             // Faults that were listed for pages which failed by now.
             if self.listed_due.swap(0, Ordering::SeqCst) != 0 {
                 serve_listed(self);
@@ -486,6 +510,22 @@ mod tests {
     use prepage_sys::forked::Forked;
 
     use super::*;
+
+    #[test]
+    fn reads_ahead_begin_with_the_last_work_that_somebody_waits_for() {
+        let jobs = Jobs::start(4, None).unwrap();
+        jobs.stop();
+        jobs.wait_for_threads();
+        lock(&jobs.wanted).push_back(Job::Listed);
+        assert!((0..2).all(|_| jobs.ahead.push(Job::Listed).is_ok()));
+        // A thread that was called for them leaves its place to what is waited for, and sleeps.
+        let calls = jobs.background.calls();
+        assert!(jobs.pop(Kind::Background).is_none());
+        assert_eq!(jobs.background.calls(), calls);
+        assert!(jobs.pop(Kind::Prompt).is_some());
+        assert_ne!(jobs.background.calls(), calls, "there are places for them, and nobody takes one");
+        assert!((0..2).all(|_| jobs.pop(Kind::Background).is_some()));
+    }
 
     #[test]
     fn a_number_of_a_thread_of_the_parent_is_no_worker_of_the_child() {

@@ -63,11 +63,11 @@ impl Keeper {
             if self.stop.load(Ordering::SeqCst) == 0 {
                 wait_for(&self.stop, 0, rest);
             }
+            // Before it looks: what is shadowed later calls again, and so does who tells it to end.
+            self.called.store(0, Ordering::SeqCst);
             if self.stop.load(Ordering::SeqCst) != 0 {
                 return;
             }
-            // Before it looks: what is shadowed later calls again.
-            self.called.store(0, Ordering::SeqCst);
             let Some(core) = vm.upgrade() else { return };
             let began = Instant::now();
             // What the kernel refuses to free is not shown by anybody, and goes with its snapshot.

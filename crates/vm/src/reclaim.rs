@@ -294,9 +294,10 @@ impl Reclaim {
     /// Unwires what goes next but one, up to `most`; fewer where somebody begins to wait for a frame.
     fn unwire_some(&mut self, pool: &PoolCore, met: &mut Met, class: usize, most: usize) {
         let mut asked: Vec<Unwiring> = Vec::new();
-        while asked.len() < most
-            && let Some(next) = self.orders[class].next_to_unwire()
-        {
+        while asked.len() < most {
+            let met_now = std::cell::RefCell::new(&mut *met);
+            let is_dirty = |entry: Entry| is_dirty(met_now.borrow_mut().object(pool, entry.object), entry);
+            let Some(next) = self.orders[class].next_to_unwire(is_dirty) else { break };
             asked.push(next);
         }
         let mut sorted: Vec<Entry> = asked.iter().map(Unwiring::entry).collect();

@@ -41,7 +41,8 @@ impl Object {
     ///
     /// If the directory has an earlier snapshot, only the changes since then are written. The new snapshot replaces the earlier one when it
     /// is whole and on the disk: if the machine stops, the directory has one or the other. A process that has the earlier one
-    /// open keeps it. Files that the snapshot began on are not copied: they have to be there, unchanged, when it is opened.
+    /// open keeps it. Files that the snapshot began on are not copied: they have to be there, unchanged, when it is opened. A directory that is
+    /// renamed meanwhile gets the snapshot under its new name.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -131,7 +132,7 @@ struct Saving<'a> {
     manifest: Manifest,
     /// The objects of the manifest's bases.
     bases: Vec<Arc<ObjectCore>>,
-    image: Option<NewImage>,
+    image: Option<NewImage<'a>>,
     /// The new image's number.
     number: u64,
     pages_written: u64,
@@ -144,7 +145,10 @@ impl<'a> Saving<'a> {
     fn new(directory: &'a Directory, before: Option<&'a Manifest>, len_bytes: u64) -> Self {
         let number = before.and_then(|before| before.images.last()).map_or(1, |last| last + 1);
         let kept = before.filter(|before| {
-            before.images.len() < IMAGES_MAX && before.pages() == len_bytes.div_ceil(PAGE_SIZE)
+            // Where an image is not as it was left, all pages are written anew.
+            before.images.len() < IMAGES_MAX
+                && before.pages() == len_bytes.div_ceil(PAGE_SIZE)
+                && directory.images_of(before).is_ok()
         });
         // Those of before stay known, so that their pages are, and go at the end where nothing of them is left.
         let mut images = kept.map_or_else(Vec::new, |kept| kept.images.clone());

@@ -1,6 +1,6 @@
 //! A directory with a saved snapshot: a manifest, and images that hold pages at their own offsets.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::new_file::NewFile;
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::{Access, AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, accessat, openat, unlinkat};
 
 use crate::error::SavedError;
 use crate::manifest::Manifest;
@@ -17,23 +17,25 @@ use crate::source::{self, Source, SourceError};
 const MANIFEST: &str = "manifest";
 /// Says that images are this directory's although it has no manifest yet: the first save is under way, or was cut short.
 const FIRST_SAVE: &str = "manifest.next";
-/// As far as the user's umask allows, as the images.
-const MANIFEST_MODE: u32 = 0o666;
+/// As far as the user's umask allows, also of images.
+const MODE: u32 = 0o666;
 const IMAGE: &str = ".image";
 
 /// The directory, which nobody else saves to while this lives.
 #[derive(Debug)]
 pub(crate) struct Directory {
+    /// What it was called when it was opened, for messages.
     path: PathBuf,
-    /// Holds the lock.
+    /// Holds the lock. All files are found from it: another directory may have the path by now.
     file: File,
 }
 
 /// An image that no manifest names yet. Dropped, it is removed.
 #[derive(Debug)]
-pub(crate) struct NewImage {
+pub(crate) struct NewImage<'a> {
+    directory: &'a Directory,
     file: File,
-    path: PathBuf,
+    name: String,
     keep: bool,
 }
 
@@ -41,7 +43,7 @@ impl Directory {
     /// Waits until nobody saves to `path`, nor, where this is to be `written`, reads its manifest.
     pub(crate) fn lock(path: &Path, written: bool) -> Result<Self, SavedError> {
         let failed = |source| SavedError::Read { path: path.to_owned(), source };
-        let file = source::open(path, File::options().read(true), OFlags::DIRECTORY).map_err(failed)?;
+        let file = source::open(CWD, path, OFlags::DIRECTORY).map_err(failed)?;
         let operation = if written { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
         loop {
             match rustix::fs::flock(&file, operation) {
@@ -56,14 +58,10 @@ impl Directory {
         &self.path
     }
 
-    fn image_path(&self, number: u64) -> PathBuf {
-        self.path.join(format!("{number}{IMAGE}"))
-    }
-
     /// What is saved there; `None` where nothing is.
     pub(crate) fn manifest(&self) -> Result<Option<Manifest>, SavedError> {
         let path = self.path.join(MANIFEST);
-        let read = open(&path).and_then(|mut file| {
+        let read = self.open(MANIFEST).and_then(|mut file| {
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes).map(|_| bytes)
         });
@@ -79,10 +77,20 @@ impl Directory {
 
     /// The pages that `manifest`, which was read here, says are saved.
     pub(crate) fn pages(&self, manifest: Manifest) -> Result<SavedPages, SavedError> {
+        let images = self.images_of(&manifest)?;
+        Ok(SavedPages { manifest, images })
+    }
+
+    /// The images that `manifest` names.
+    ///
+    /// # Errors
+    /// Where one is not there, or is not as long as it was made.
+    pub(crate) fn images_of(&self, manifest: &Manifest) -> Result<Vec<(PathBuf, File)>, SavedError> {
         let open = |number: &u64| {
-            let path = self.image_path(*number);
+            let name = image_name(*number);
+            let path = self.path.join(&name);
             let failed = |source| SavedError::Read { path: path.clone(), source };
-            let file = open(&path).map_err(failed)?;
+            let file = self.open(&name).map_err(failed)?;
             let found_bytes = file.metadata().map_err(failed)?.len();
             let len_bytes = manifest.pages() * PAGE_SIZE;
             if found_bytes != len_bytes {
@@ -90,8 +98,18 @@ impl Directory {
             }
             Ok((path, file))
         };
-        let images = manifest.images.iter().map(open).collect::<Result<_, _>>()?;
-        Ok(SavedPages { manifest, images })
+        manifest.images.iter().map(open).collect()
+    }
+
+    /// Opens a file to be read. Whatever has its name, nobody is waited for.
+    fn open(&self, name: &str) -> io::Result<File> {
+        let file = source::open(self.file.as_fd(), name.as_ref(), OFlags::empty())?;
+        source::check_regular(&file.metadata()?)?;
+        Ok(file)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(unlinkat(&self.file, name, AtFlags::empty())?)
     }
 
     /// What a save that was cut short left goes, and the next one may be: `manifest` is what is saved here.
@@ -99,37 +117,51 @@ impl Directory {
     /// # Errors
     /// Where nothing is saved or was about to be, and files have names of images: they are others'.
     pub(crate) fn begin(&self, manifest: Option<&Manifest>) -> Result<(), SavedError> {
-        let first = self.path.join(FIRST_SAVE);
-        if manifest.is_none() && !first.exists() {
-            if let Some(path) = self.images(None).next() {
-                return Err(SavedError::Foreign { path });
+        if manifest.is_none() {
+            self.sync_name().map_err(|error| unwritten(&self.path, error))?;
+            if accessat(&self.file, FIRST_SAVE, Access::EXISTS, AtFlags::empty()).is_err() {
+                if let Some(name) = self.images(None).next() {
+                    return Err(SavedError::Foreign { path: self.path.join(name) });
+                }
+                // From here on images are this directory's.
+                let placed = self.place(FIRST_SAVE, b"");
+                placed.map_err(|error| unwritten(&self.path.join(FIRST_SAVE), error))?;
             }
-            // From here on images are this directory's.
-            self.place(FIRST_SAVE, b"").map_err(|error| unwritten(&first, error))?;
         }
         self.sweep(manifest);
         Ok(())
     }
 
-    /// The save has failed, and its image has gone.
-    pub(crate) fn give_up(&self) {
-        let _ = fs::remove_file(self.path.join(FIRST_SAVE));
+    /// The directory may be new: that it is there is on the disk when this returns.
+    fn sync_name(&self) -> io::Result<()> {
+        let parent = source::open(self.file.as_fd(), "..".as_ref(), OFlags::DIRECTORY);
+        match parent.and_then(|parent| parent.sync_all()) {
+            Ok(()) => Ok(()),
+            // Not for this user to read, or on a file system that syncs no directory alone.
+            Err(_) => Ok(rustix::fs::syncfs(&self.file)?),
+        }
     }
 
-    pub(crate) fn new_image(&self, number: u64, len_bytes: u64) -> Result<NewImage, SavedError> {
-        let path = self.image_path(number);
-        let file = OpenOptions::new().write(true).create_new(true).open(&path);
-        let file = file.map_err(|error| unwritten(&path, error))?;
-        let image = NewImage { file, path, keep: false };
-        image.file.set_len(len_bytes).map_err(|error| unwritten(&image.path, error))?;
+    /// The save has failed, and its image has gone.
+    pub(crate) fn give_up(&self) {
+        let _ = self.remove(FIRST_SAVE);
+    }
+
+    pub(crate) fn new_image(&self, number: u64, len_bytes: u64) -> Result<NewImage<'_>, SavedError> {
+        let name = image_name(number);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(&self.file, &name, flags, Mode::from_raw_mode(MODE));
+        let file = file.map_err(|error| unwritten(&self.path.join(&name), error.into()))?.into();
+        let image = NewImage { directory: self, file, name, keep: false };
+        image.file.set_len(len_bytes).map_err(|error| image.unwritten(error))?;
         Ok(image)
     }
 
     /// `manifest` is what is saved from now on, and `image`, if there is a new one, is a part of it. Whenever the machine stops, the one or the other is there.
-    pub(crate) fn replace(&self, manifest: &Manifest, image: Option<NewImage>) -> Result<(), SavedError> {
+    pub(crate) fn replace(&self, manifest: &Manifest, image: Option<NewImage<'_>>) -> Result<(), SavedError> {
         let mut image = image;
-        if let Some(image) = &mut image {
-            image.file.sync_all().map_err(|error| unwritten(&image.path, error))?;
+        if let Some(image) = &image {
+            image.file.sync_all().map_err(|error| image.unwritten(error))?;
         }
         // The image's name before the manifest that names it.
         let replaced = self.file.sync_all().and_then(|()| self.place(MANIFEST, &manifest.encode()));
@@ -146,7 +178,7 @@ impl Directory {
     /// Nobody else writes here: this directory is locked.
     fn place(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let name = Path::new(name);
-        let new = NewFile::of_only_writer(self.file.as_fd(), name, MANIFEST_MODE)?;
+        let new = NewFile::of_only_writer(self.file.as_fd(), name, MODE)?;
         new.file().write_all_at(bytes, 0)?;
         new.place(name)
     }
@@ -154,40 +186,39 @@ impl Directory {
     /// Removes the images that `manifest` does not name: of a save that was cut short, or no more used. Who reads them has them open.
     pub(crate) fn sweep(&self, manifest: Option<&Manifest>) {
         // What cannot be removed now is the next save's to remove.
-        self.images(manifest).for_each(|path| drop(fs::remove_file(path)));
+        self.images(manifest).for_each(|name| drop(self.remove(&name)));
     }
 
     /// The files whose names are those of images, but for what `manifest` names.
-    fn images(&self, manifest: Option<&Manifest>) -> impl Iterator<Item = PathBuf> {
-        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        let is_other = move |path: &PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(IMAGE));
-            let number =
-                name.and_then(|name| name.parse::<u64>().ok().filter(|number| number.to_string() == name));
-            number.is_some_and(|number| !manifest.is_some_and(|manifest| manifest.images.contains(&number)))
-        };
-        entries.map(|entry| entry.path()).filter(is_other)
+    fn images(&self, manifest: Option<&Manifest>) -> impl Iterator<Item = String> {
+        let is_named = move |number| manifest.is_some_and(|manifest| manifest.images.contains(&number));
+        let entries = Dir::read_from(&self.file).into_iter().flatten().flatten();
+        entries.filter_map(move |entry| {
+            let number = entry.file_name().to_str().ok()?.strip_suffix(IMAGE)?.parse().ok()?;
+            let name = image_name(number);
+            (name.as_bytes() == entry.file_name().to_bytes() && !is_named(number)).then_some(name)
+        })
     }
 }
 
-/// Opens a file of a saved snapshot to be read. Whatever has its name, nobody is waited for.
-fn open(path: &Path) -> io::Result<File> {
-    let file = source::open(path, File::options().read(true), OFlags::empty())?;
-    source::check_regular(&file.metadata()?)?;
-    Ok(file)
+fn image_name(number: u64) -> String {
+    format!("{number}{IMAGE}")
 }
 
-impl NewImage {
+impl NewImage<'_> {
     pub(crate) fn write(&self, page: PageIndex, bytes: &[u8]) -> Result<(), SavedError> {
-        let written = self.file.write_all_at(bytes, page.offset_bytes());
-        written.map_err(|error| unwritten(&self.path, error))
+        self.file.write_all_at(bytes, page.offset_bytes()).map_err(|error| self.unwritten(error))
+    }
+
+    fn unwritten(&self, source: io::Error) -> SavedError {
+        unwritten(&self.directory.path.join(&self.name), source)
     }
 }
 
-impl Drop for NewImage {
+impl Drop for NewImage<'_> {
     fn drop(&mut self) {
         if !self.keep {
-            let _ = fs::remove_file(&self.path);
+            let _ = self.directory.remove(&self.name);
         }
     }
 }

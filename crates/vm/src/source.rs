@@ -1,16 +1,16 @@
 //! Where the bytes of an object come from.
 
 use std::any::Any;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::mapping::FileMapping;
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::request::Request;
 use crate::uncached::Uncached;
@@ -153,9 +153,10 @@ pub(crate) fn check_regular(facts: &Metadata) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
 }
 
-/// Opens `path`, and waits for nobody at the other end where it is a FIFO.
-pub(crate) fn open(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
-    let file = options.custom_flags((flags | OFlags::NONBLOCK).bits() as i32).open(path)?;
+/// Opens `path`, from the directory `at` on, and waits for nobody at the other end where it is a FIFO.
+pub(crate) fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<File> {
+    let first = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::io::retry_on_intr(|| rustix::fs::openat(at, path, first, Mode::empty()))?);
     // File systems may look at the flag in each read.
     rustix::fs::fcntl_setfl(&file, flags)?;
     Ok(file)
@@ -165,12 +166,12 @@ impl LocalFile {
     /// Opens `path`; with `direct`, past the page cache.
     pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Self> {
         let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
-        Self::of(open(path, File::options().read(true), flags)?, direct)
+        Self::of(open(CWD, path, flags)?, direct)
     }
 
     /// Opens `path` to be written to as well.
     pub(crate) fn open_writable(path: &Path) -> io::Result<Self> {
-        Self::of(open(path, File::options().read(true).write(true), OFlags::empty())?, false)
+        Self::of(open(CWD, path, OFlags::RDWR)?, false)
     }
 
     pub(crate) fn of(file: File, direct: bool) -> io::Result<Self> {

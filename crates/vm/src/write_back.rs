@@ -23,7 +23,7 @@ use crate::pages::Seen;
 use crate::reason;
 use crate::request::Priority;
 use crate::statistics::{Account, Tally};
-use crate::sync::MutexGuard;
+use crate::sync::{MutexGuard, TryLockError};
 
 /// Pages that are protected together.
 const BATCH_PAGES: usize = 1024;
@@ -217,8 +217,12 @@ impl ObjectCore {
     pub(crate) fn clean(&self, frames: &Frames, pages: &[PageIndex], is_waited_for: bool) {
         let is_clean = |dirty: &&Dirty| pages.iter().all(|&page| dirty.is_clean(&frames.pages, page));
         let Some(dirty) = frames.dirty.as_ref().filter(|dirty| !is_clean(dirty)) else { return };
-        let written = if is_waited_for { Some(lock(dirty)) } else { dirty.written.try_lock().ok() };
-        let Some(mut written) = written else { return };
+        let mut written = match dirty.written.try_lock() {
+            Ok(written) => written,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) if is_waited_for => lock(dirty),
+            Err(TryLockError::WouldBlock) => return,
+        };
         let batch: Vec<_> = pages.iter().copied().filter(|&page| dirty.begin(&frames.pages, page)).collect();
         if !batch.is_empty() {
             // Nobody can be told; the next flush tells.
@@ -475,6 +479,23 @@ mod tests {
             drop(written);
             assert_eq!((writing.join().unwrap(), reclaiming.join().unwrap()), (PAGES, PAGES));
         });
+    }
+
+    #[test]
+    fn a_pool_reclaims_though_a_thread_panicked_while_it_wrote() {
+        let (_file, _home, object, map) = failing();
+        map.write_at(3 * PAGE_SIZE, &[9]).unwrap();
+        let frames = object.core.frames().unwrap();
+        let dirty = frames.dirty.as_ref().unwrap();
+        std::thread::scope(|scope| {
+            let panics = scope.spawn(|| {
+                let _held = dirty.written.lock().unwrap();
+                panic!("in the middle");
+            });
+            assert!(panics.join().is_err());
+        });
+        object.core.clean(frames, &[PageIndex(3)], false);
+        assert_eq!(object.dirty_pages(), 0);
     }
 
     #[test]

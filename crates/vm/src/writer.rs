@@ -62,11 +62,11 @@ impl Writer {
             if self.stop.load(Ordering::SeqCst) == 0 {
                 wait_for(&self.stop, 0, after);
             }
+            // Before it looks: who marks a page later calls again, and so does who tells it to end.
+            self.called.store(0, Ordering::SeqCst);
             if self.stop.load(Ordering::SeqCst) != 0 {
                 return;
             }
-            // Before it looks: who marks a page later calls again.
-            self.called.store(0, Ordering::SeqCst);
             let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner).clone();
             for object in objects.iter().filter_map(Weak::upgrade) {
                 self.write(&object);
@@ -84,5 +84,25 @@ impl Writer {
             }
             self.call_for(object);
         }
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn model_the_thread_ends_whenever_it_is_told() {
+        let body = || {
+            let writer = Arc::new(Writer::default());
+            writer.called.store(1, Ordering::SeqCst);
+            let working = Arc::clone(&writer);
+            let thread = spawn("prepage-write", move || working.work(Duration::ZERO)).unwrap();
+            // As time does.
+            wake(&writer.stop, 1);
+            writer.stop();
+            thread.join().unwrap();
+        };
+        shuttle::check_random(body, 1000);
     }
 }

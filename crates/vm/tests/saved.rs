@@ -554,6 +554,105 @@ fn a_killed_process_leaves_a_whole_snapshot() {
 }
 
 #[test]
+fn a_directory_that_is_moved_meanwhile_gets_the_whole_save() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::create_dir(path("saved")).unwrap();
+    let held = std::fs::File::open(path("saved")).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let inode = format!(":{} ", held.metadata().unwrap().ino());
+    std::thread::scope(|scope| {
+        let saving = scope.spawn(|| {
+            let vm = vm();
+            let mut map = private(&vm, &vm.anonymous(4 * PAGE_SIZE).unwrap());
+            write(&mut map, 1, 1);
+            map.snapshot().unwrap().save(path("saved"))
+        });
+        // It has the directory open, and waits for the lock.
+        support::until(|| {
+            let locks = std::fs::read_to_string("/proc/locks").unwrap();
+            locks.lines().any(|line| line.contains("-> FLOCK") && line.contains(&inode))
+        });
+        std::fs::rename(path("saved"), path("moved")).unwrap();
+        std::fs::create_dir(path("saved")).unwrap();
+        rustix::fs::flock(&held, rustix::fs::FlockOperation::Unlock).unwrap();
+        assert_eq!(saving.join().unwrap().unwrap().pages, 1);
+    });
+    assert_eq!(names_in(&path("moved")), ["1.image", "manifest"]);
+    assert!(names_in(&path("saved")).is_empty(), "{:?}", names_in(&path("saved")));
+    let vm = vm();
+    assert_eq!(read(&private(&vm, &vm.open_snapshot(path("moved")).unwrap()), 1), 1);
+}
+
+#[test]
+fn an_image_that_was_deleted_or_cut_is_written_anew() {
+    let file = support::file(8 * PAGE_SIZE);
+    for is_deleted in [true, false] {
+        for is_opened in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let vm = vm();
+            let object = vm.file(file.path()).unwrap();
+            let mut map = private(&vm, &object);
+            write(&mut map, 2, 20);
+            write(&mut map, 5, 50);
+            map.snapshot().unwrap().save(directory.path()).unwrap();
+            if is_opened {
+                map = private(&vm, &vm.open_snapshot(directory.path()).unwrap());
+                assert_eq!([2, 5].map(|page| read(&map, page)), [20, 50]);
+            }
+            let image = directory.path().join("1.image");
+            if is_deleted {
+                std::fs::remove_file(image).unwrap();
+            } else {
+                std::fs::File::options().write(true).open(image).unwrap().set_len(PAGE_SIZE).unwrap();
+            }
+            write(&mut map, 3, 30);
+            let saved = map.snapshot().unwrap().save(directory.path());
+            // What was cut is damaged for who has it open.
+            if is_opened && !is_deleted {
+                assert!(matches!(saved, Err(SavedError::Unread { .. })), "{saved:?}");
+                continue;
+            }
+            assert_eq!(saved.unwrap().pages_written, 3);
+            let vm = support::vm();
+            let map = private(&vm, &vm.open_snapshot(directory.path()).unwrap());
+            let expected = [of_file(1), 20, 30, of_file(4), 50];
+            assert_eq!([1, 2, 3, 4, 5].map(|page| read(&map, page)), expected);
+        }
+    }
+}
+
+#[test]
+fn the_name_of_a_new_directory_is_on_the_disk_before_its_snapshot() {
+    const NAME: &str = "the_name_of_a_new_directory_is_on_the_disk_before_its_snapshot";
+    const DIRECTORY: &str = "PREPAGE_TEST_DIRECTORY";
+    if support::is_child(NAME) {
+        let vm = vm();
+        let mut map = private(&vm, &vm.anonymous(4 * PAGE_SIZE).unwrap());
+        write(&mut map, 1, 1);
+        map.snapshot().unwrap().save(std::env::var_os(DIRECTORY).unwrap()).unwrap();
+        return;
+    }
+    if !prepage_testing::has(prepage_testing::Need::Tool("strace".to_owned())) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (path, calls) = (directory.path().canonicalize().unwrap(), directory.path().join("calls"));
+    let words = ["-f", "-y", "-e", "trace=fsync,fdatasync,renameat,renameat2", "-o"];
+    let assigned = format!("{DIRECTORY}={}", path.join("new").display());
+    let mut before = vec!["env", &assigned, "strace"];
+    before.extend(words);
+    before.push(calls.to_str().unwrap());
+    let child = support::child(NAME, &before);
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+    let calls = std::fs::read_to_string(calls).unwrap();
+    let place = |what: &str| calls.find(what);
+    let synced = place(&format!("<{}>)", path.display()));
+    let placed = place(", \"manifest\")");
+    assert!(placed.is_some() && synced.is_some_and(|synced| Some(synced) < placed), "{calls}");
+}
+
+#[test]
 fn several_save_to_one_directory_at_once() {
     let directory = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
