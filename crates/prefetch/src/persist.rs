@@ -75,8 +75,7 @@ impl<'a> Persisting<'a> {
                 (_, stored) => (stored, None),
             };
             let observation = shown.observation.clone();
-            let own =
-                with(before.clone(), key, shown, observation.as_ref().filter(|_| in_before != observation))?;
+            let own = with(before.clone(), key, shown, in_before.as_ref())?;
             now = Some(Written { before, in_before, own: own.clone(), observation });
             Some(own)
         })?;
@@ -91,13 +90,14 @@ fn is_as_written(stored: &Profile, own: &Profile) -> bool {
         == (own.history, &own.starts, &own.files, &own.lookups)
 }
 
-/// The profile with what `shown` tells, of which the `observation` is counted.
+/// The profile with what `shown` tells, of whose observation that part is counted already that is `in_before`.
 fn with(
     before: Option<Profile>,
     key: &ProgramKey,
     shown: &Shown,
-    observation: Option<&Observation>,
+    in_before: Option<&Observation>,
 ) -> Option<Profile> {
+    let observation = shown.observation.as_ref();
     // Without an observation there is nothing to begin with.
     let mut profile = match before {
         Some(profile) => profile,
@@ -114,8 +114,12 @@ fn with(
         profile.files.retain(|file| !is_changed(&file.path, &file.fingerprint));
         profile.expect_changed_files();
     }
-    if let Some(observation) = observation {
-        profile.observe(observation);
+    match (observation, in_before) {
+        (Some(observation), Some(earlier)) if observation != earlier => {
+            profile.observe_further(observation, earlier);
+        }
+        (Some(observation), None) => profile.observe(observation),
+        _ => {}
     }
     if let Some(start) = shown.cold_start {
         profile.record(start);
@@ -129,6 +133,39 @@ mod tests {
     use prepage_profiles::store::remove;
 
     use super::*;
+
+    /// In containers what a start has shown so far is written again and again.
+    #[test]
+    fn starts_that_grow_in_turns_count_once_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let stores = Stores::at(dir.path().join("store"));
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let known = || stores.find(&key).unwrap().unwrap().profile;
+        let counts = |profile: &Profile, name: &str| {
+            profile.lookups.iter().find(|lookup| lookup.path == name).map(|lookup| lookup.counts)
+        };
+        for name in ["/early", "/early"] {
+            persist(&stores, &key, Layer::User, &shown(name)).unwrap();
+        }
+        let twice = counts(&known(), "/early");
+        remove(&stores.path_of(&key, Layer::User).unwrap()).unwrap();
+        let mut starts = [(); 2].map(|()| Persisting::new(&stores, &key, Layer::User));
+        let mut seen = shown("/early");
+        for name in ["/late", "/later", "/last"] {
+            let observation = seen.observation.take().unwrap().cut_short();
+            seen.observation = Some(observation);
+            starts.iter_mut().for_each(|start| start.persist(&seen).unwrap());
+            let observation = seen.observation.as_mut().unwrap();
+            observation.names.push(ObservedName { path: name.into(), list: false });
+            (observation.coverage, observation.names_coverage) = (Coverage::Exact, Coverage::Exact);
+        }
+        starts.iter_mut().for_each(|start| start.persist(&seen).unwrap());
+        let profile = known();
+        assert_eq!(profile.history.observations, 2);
+        for name in ["/early", "/late", "/later", "/last"] {
+            assert_eq!(counts(&profile, name), twice, "{name}");
+        }
+    }
 
     fn shown(name: &str) -> Shown {
         let observation = Observation {
