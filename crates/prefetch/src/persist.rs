@@ -121,6 +121,10 @@ fn with(
         (Some(observation), None) => profile.observe(observation),
         _ => {}
     }
+    // What one host had learned is this one's from here on: it may have come with an image, or from another machine.
+    if observation.is_some() && profile.sources.len() == 1 {
+        profile.sources.clear();
+    }
     if let Some(start) = shown.cold_start {
         profile.record(start);
     }
@@ -129,6 +133,7 @@ fn with(
 
 #[cfg(test)]
 mod tests {
+    use prepage_core::profile::merge::merge;
     use prepage_core::profile::observation::{Coverage, ObservedName};
     use prepage_profiles::store::remove;
 
@@ -165,6 +170,30 @@ mod tests {
         for name in ["/early", "/late", "/later", "/last"] {
             assert_eq!(counts(&profile, name), twice, "{name}");
         }
+    }
+
+    #[test]
+    fn clones_of_a_store_that_go_on_learning_are_hosts_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let stores = ["image", "one", "two"].map(|name| Stores::at(dir.path().join(name)));
+        let known = |at: usize| stores[at].find(&key).unwrap().unwrap().profile;
+        persist(&stores[0], &key, Layer::User, &shown("/early")).unwrap();
+        let image = known(0);
+        for clone in &stores[1..] {
+            clone.update(&key, Layer::User, |_| Some(image.clone())).unwrap();
+        }
+        assert_eq!((known(1), known(2)), (image.clone(), image.clone()), "nothing was learned there");
+        for (clone, name) in stores[1..].iter().zip(["/one", "/two"]) {
+            persist(clone, &key, Layer::User, &shown(name)).unwrap();
+            persist(clone, &key, Layer::User, &shown(name)).unwrap();
+        }
+        let merged = merge(&[&known(1), &known(2)]);
+        // A machine without an id cannot tell that it is another one.
+        let has_id = std::fs::read_to_string("/etc/machine-id").is_ok_and(|id| id.trim().len() == 32);
+        assert_eq!(merged.sources.len(), if has_id { 2 } else { 1 });
+        let learned = ["/one", "/two"].map(|name| merged.lookups.iter().any(|lookup| lookup.path == name));
+        assert!(!has_id || learned == [true, true], "{:?}", merged.lookups);
     }
 
     fn shown(name: &str) -> Shown {
