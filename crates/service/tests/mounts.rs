@@ -544,6 +544,51 @@ fn is_served_or_said_not_to_be_watched(features: &str) {
     assert!(pages_in_memory(&file) >= 3);
 }
 
+/// Has the machine's configuration exclude the program `name`.
+fn excluding(place: &Place, name: &str) -> Mounted<'static> {
+    let etc = place.path("etc");
+    fs::create_dir(&etc).unwrap();
+    fs::copy("/etc/passwd", etc.join("passwd")).unwrap();
+    fs::write(etc.join("prepage.conf"), format!("exclude = {name}\n")).unwrap();
+    rustix::mount::mount_bind(&etc, "/etc").unwrap();
+    Mounted(Path::new("/etc"))
+}
+
+#[test]
+fn what_an_excluded_program_starts_is_not_remembered_as_started_by_its_user() {
+    if !has_own_mounts("what_an_excluded_program_starts_is_not_remembered_as_started_by_its_user") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let _mounted = excluding(&place, "shell");
+    let shell = place.path("shell");
+    quiet(Command::new("cp").arg(fs::canonicalize("/bin/sh").unwrap()).arg(&shell));
+    let [program, other] = ["known", "other"].map(|name| place.program(name));
+    let file = place.cold_file("file", 0o644);
+    [&program, &other].iter().for_each(|program| place.profile(program, &[&file]));
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let remembered = || service.status()["idle"]["remembered_programs"].as_u64().unwrap();
+    service.wait_until("its file is known", || service.count("name_rounds") > 0);
+    let mut command = Command::new(&shell);
+    command.args(["-c", "sleep 0.5; \"$0\" 60 & wait"]).arg(&program).process_group(0);
+    let in_group = Group(command.spawn().unwrap());
+    service.wait_until("it is fetched", || service.count("fetched") > 0);
+    assert_eq!(remembered(), 0, "{}", service.status());
+    drop(in_group);
+    let _running = Running::start(&other);
+    service.wait_until("it is remembered", || remembered() == 1);
+}
+
+/// A process and what it has started, killed on every way out.
+struct Group(std::process::Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process_group(rustix::process::Pid::from_child(&self.0), Signal::KILL);
+        let _ = self.0.wait();
+    }
+}
+
 /// Its pages are on their way before it is executed, and so before it is seen how it is called.
 #[test]
 fn a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone() {
@@ -551,12 +596,7 @@ fn a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone() {
         return;
     }
     let Some(place) = Place::new() else { return };
-    let etc = place.path("etc");
-    fs::create_dir(&etc).unwrap();
-    fs::copy("/etc/passwd", etc.join("passwd")).unwrap();
-    fs::write(etc.join("prepage.conf"), "exclude = called\n").unwrap();
-    rustix::mount::mount_bind(&etc, "/etc").unwrap();
-    let _mounted = Mounted(Path::new("/etc"));
+    let _mounted = excluding(&place, "called");
     let [program, other] = ["known", "other"].map(|name| place.program(name));
     let file = place.cold_file("file", 0o644);
     place.profile(&program, &[&file]);
