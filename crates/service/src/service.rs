@@ -299,12 +299,16 @@ impl Service {
             self.gains.forget(*uid);
             self.last_starts.forget(*uid);
         }
-        if !gone.is_empty() {
+        let is_forgetting =
+            || self.gains.is_forgetting() || self.idle.iter().any(|idle| idle.is_forgetting());
+        if is_forgetting() {
             self.idle.iter().for_each(|idle| idle.write());
             self.gains.write(true);
         }
-        // It is tried again with the next look.
-        let _ = accounts.write();
+        // Both are tried again with the next look; until nothing is left, the next service has to notice too.
+        if !is_forgetting() {
+            let _ = accounts.write();
+        }
     }
 
     /// A file was opened to be executed. Returns whether it loads programs, where the same need not be seen for a while.

@@ -579,6 +579,36 @@ fn what_an_excluded_program_starts_is_not_remembered_as_started_by_its_user() {
     service.wait_until("it is remembered", || remembered() == 1);
 }
 
+/// A user whose account is removed leaves nothing behind, also where that takes more than one try, or another service.
+#[test]
+fn an_account_counts_as_removed_once_nothing_is_kept_of_its_user() {
+    if !has_own_mounts("an_account_counts_as_removed_once_nothing_is_kept_of_its_user") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let _mounted = excluding(&place, "nothing");
+    let (passwd, without) = (place.path("etc/passwd"), place.path("etc/without"));
+    fs::copy(&passwd, &without).unwrap();
+    let with = format!("{}gone:x:54321:54321::/nonexistent:/bin/sh\n", fs::read_to_string(&passwd).unwrap());
+    fs::write(&passwd, with).unwrap();
+    let log = place.expect(&place.program("known"), unix_s()).with_file_name("54321");
+    fs::copy(log.with_file_name("0"), &log).unwrap();
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let is_known = || {
+        let accounts = fs::read_to_string(place.layer().join("accounts")).unwrap_or_default();
+        accounts.lines().any(|line| line == "54321:gone")
+    };
+    service.wait_until("the account is known", is_known);
+    // What something is mounted at cannot be removed.
+    rustix::mount::mount_bind(&log, &log).unwrap();
+    let pinned = Mounted(&log);
+    fs::rename(&without, &passwd).unwrap();
+    service.wait_until("its log cannot be removed", || service.count("log_not_written") > 1);
+    assert!(is_known(), "{}", service.status());
+    drop(pinned);
+    service.wait_until("nothing is left", || !log.exists() && !is_known());
+}
+
 /// A process and what it has started, killed on every way out.
 struct Group(std::process::Child);
 
