@@ -183,7 +183,7 @@ mod tests {
         for clone in &stores[1..] {
             clone.update(&key, Layer::User, |_| Some(image.clone())).unwrap();
         }
-        assert_eq!((known(1), known(2)), (image.clone(), image.clone()), "nothing was learned there");
+        assert_eq!((known(1), known(2)), (image.clone(), image), "nothing was learned there");
         for (clone, name) in stores[1..].iter().zip(["/one", "/two"]) {
             persist(clone, &key, Layer::User, &shown(name)).unwrap();
             persist(clone, &key, Layer::User, &shown(name)).unwrap();
