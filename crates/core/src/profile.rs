@@ -187,7 +187,7 @@ pub struct Profile {
     /// The last cold starts, oldest first: what the profile was worth.
     #[cbor(n(5), with = "file::list", default)]
     pub starts: Vec<ColdStart>,
-    /// Who learned it: a random number a host and profile; several where it was merged. See [`merge`].
+    /// Who learned it: a number a host and profile; several where it was merged. See [`merge`].
     #[cbor(n(6), with = "file::list", default)]
     pub sources: Vec<u64>,
 }

@@ -35,8 +35,8 @@ pub(crate) const PAUSE: Duration = Duration::from_micros(50);
 /// A child that has executed nothing for so long will go on with its parent's program. Most execute another within it.
 const FORKED_WAIT: Duration = Duration::from_millis(2);
 
-/// For so long after that a child is tried that cannot be disturbed.
-const FORKED_MAX: Duration = Duration::from_millis(100);
+/// For so long a process is tried again that cannot be disturbed. It may wait for input, or have been about to go on.
+const BUSY_MAX: Duration = Duration::from_millis(100);
 
 /// A child that has not executed a program yet.
 #[derive(Debug)]
@@ -238,7 +238,9 @@ impl Armer {
                     self.ranges.now().executed(child.pid, child.time_ns);
                     self.visits.push(visit);
                 }
-                Err(VisitError::Busy) if child.since.elapsed() < FORKED_MAX => self.forked.push(child),
+                Err(VisitError::Busy) if child.since.elapsed() < FORKED_WAIT + BUSY_MAX => {
+                    self.forked.push(child)
+                }
                 Err(_) => {}
             }
         }
@@ -263,7 +265,7 @@ impl Armer {
                         self.expected.insert(pid, since);
                     }
                 }
-                None => self.visit(pid),
+                None => self.visit(pid, since),
             }
         }
     }
@@ -363,16 +365,18 @@ impl Armer {
         }
     }
 
+    /// Visits process `pid`, which is known `since` then to have executed its program.
     #[cfg(target_arch = "x86_64")]
-    fn visit(&mut self, pid: u32) {
+    fn visit(&mut self, pid: u32, since: Instant) {
         match Visit::begin(pid) {
             Ok(visit) => self.visits.push(visit),
+            Err(VisitError::Busy) if since.elapsed() < BUSY_MAX => self.loading.push((pid, since)),
             Err(error) => self.refused(&error),
         }
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn visit(&mut self, _: u32) {
+    fn visit(&mut self, _: u32, _: Instant) {
         self.ranges.now().refused("not on this architecture".into());
     }
 

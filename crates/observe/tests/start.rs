@@ -7,8 +7,8 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
+use prepage_core::{PageIndex, PageRange};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
@@ -128,7 +128,7 @@ fn pages_touched_are_told_from_their_neighbours_in_memory() {
         let mut command = vec!["/usr/bin/python3", "-c", MAP_AND_TOUCH, data.to_str().unwrap()];
         command.extend(touched);
         let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{options:?}");
+        assert_eq!(code, 0, "{options:?}: {:?}", observation.unseen);
         let mut used: Vec<_> = file(&observation, &data).pages.clone();
         assert!(used.iter().all(|used| used.is_sure && !used.by_read), "{options:?}: {used:?}");
         let ranges = |used: &[UsedPages]| -> Vec<_> {
@@ -225,6 +225,59 @@ fn what_is_loaded_later_is_told_as_surely() {
             surely += u32::from(used.iter().all(|used| used.is_sure) && (4..16).contains(&pages));
         }
         assert!(surely >= 3, "{options:?}: {surely} of 5");
+    }
+}
+
+/// Waits for a byte before all else, in a call that would fail if it were disturbed. Then maps its argument, waits until that is armed,
+/// and touches a page.
+const READ_AND_TOUCH: &str = r#"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+static long call(long number, long a, long b, long c, long d, long e)
+{
+    long result;
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = 0;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+void begin(char **stack)
+{
+    char byte;
+    call(SYS_read, 0, (long)&byte, 1, 0, 0);
+    long file = call(SYS_open, (long)stack[2], O_RDONLY, 0, 0, 0);
+    const volatile char *pages = (void *)call(SYS_mmap, 0, 64 * 4096, PROT_READ, MAP_PRIVATE, file);
+    struct timespec moment = {0, 300000000};
+    call(SYS_nanosleep, (long)&moment, 0, 0, 0, 0);
+    (void)pages[40 * 4096];
+    call(SYS_nanosleep, (long)&moment, 0, 0, 0, 0);
+    call(SYS_exit_group, 0, 0, 0, 0, 0);
+}
+__asm__(".globl _start\n_start: mov %rsp, %rdi\nand $-16, %rsp\ncall begin");
+"#;
+
+/// Nothing tells of the moment in which it can be visited.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_program_that_cannot_be_disturbed_when_it_begins_is_armed_later() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let options = ["-static", "-nostdlib", "-fno-stack-protector"];
+    let program = compile(dir.path(), "program", READ_AND_TOUCH, &options);
+    let data = data(dir.path(), 64);
+    let script = "{ sleep 0.03; echo; } | \"$0\" \"$1\"";
+    let command = ["/bin/sh", "-c", script, program.to_str().unwrap(), data.to_str().unwrap()];
+    let [_, perf, _, page_tables] = ways("/bin/sh");
+    for options in [perf, page_tables] {
+        let (observation, code) = observe(&command, &options);
+        assert_eq!(code, 0, "{options:?}");
+        let used: Vec<_> =
+            file(&observation, &data).pages.iter().map(|used| (used.range, used.is_sure)).collect();
+        let page = PageRange::new(PageIndex(40), PageIndex(41));
+        assert_eq!(used, [(page, true)], "{options:?}: {:?}", observation.unseen);
     }
 }
 

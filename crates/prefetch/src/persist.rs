@@ -75,8 +75,7 @@ impl<'a> Persisting<'a> {
                 (_, stored) => (stored, None),
             };
             let observation = shown.observation.clone();
-            let own =
-                with(before.clone(), key, shown, observation.as_ref().filter(|_| in_before != observation))?;
+            let own = with(before.clone(), key, shown, in_before.as_ref())?;
             now = Some(Written { before, in_before, own: own.clone(), observation });
             Some(own)
         })?;
@@ -91,13 +90,14 @@ fn is_as_written(stored: &Profile, own: &Profile) -> bool {
         == (own.history, &own.starts, &own.files, &own.lookups)
 }
 
-/// The profile with what `shown` tells, of which the `observation` is counted.
+/// The profile with what `shown` tells, of whose observation that part is counted already that is `in_before`.
 fn with(
     before: Option<Profile>,
     key: &ProgramKey,
     shown: &Shown,
-    observation: Option<&Observation>,
+    in_before: Option<&Observation>,
 ) -> Option<Profile> {
+    let observation = shown.observation.as_ref();
     // Without an observation there is nothing to begin with.
     let mut profile = match before {
         Some(profile) => profile,
@@ -114,8 +114,16 @@ fn with(
         profile.files.retain(|file| !is_changed(&file.path, &file.fingerprint));
         profile.expect_changed_files();
     }
-    if let Some(observation) = observation {
-        profile.observe(observation);
+    match (observation, in_before) {
+        (Some(observation), Some(earlier)) if observation != earlier => {
+            profile.observe_further(observation, earlier);
+        }
+        (Some(observation), None) => profile.observe(observation),
+        _ => {}
+    }
+    // What one host had learned is this one's from here on: it may have come with an image, or from another machine.
+    if observation.is_some() && profile.sources.len() == 1 {
+        profile.sources.clear();
     }
     if let Some(start) = shown.cold_start {
         profile.record(start);
@@ -125,10 +133,68 @@ fn with(
 
 #[cfg(test)]
 mod tests {
+    use prepage_core::profile::merge::merge;
     use prepage_core::profile::observation::{Coverage, ObservedName};
     use prepage_profiles::store::remove;
 
     use super::*;
+
+    /// In containers what a start has shown so far is written again and again.
+    #[test]
+    fn starts_that_grow_in_turns_count_once_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let stores = Stores::at(dir.path().join("store"));
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let known = || stores.find(&key).unwrap().unwrap().profile;
+        let counts = |profile: &Profile, name: &str| {
+            profile.lookups.iter().find(|lookup| lookup.path == name).map(|lookup| lookup.counts)
+        };
+        for name in ["/early", "/early"] {
+            persist(&stores, &key, Layer::User, &shown(name)).unwrap();
+        }
+        let twice = counts(&known(), "/early");
+        remove(&stores.path_of(&key, Layer::User).unwrap()).unwrap();
+        let mut starts = [(); 2].map(|()| Persisting::new(&stores, &key, Layer::User));
+        let mut seen = shown("/early");
+        for name in ["/late", "/later", "/last"] {
+            let observation = seen.observation.take().unwrap().cut_short();
+            seen.observation = Some(observation);
+            starts.iter_mut().for_each(|start| start.persist(&seen).unwrap());
+            let observation = seen.observation.as_mut().unwrap();
+            observation.names.push(ObservedName { path: name.into(), list: false });
+            (observation.coverage, observation.names_coverage) = (Coverage::Exact, Coverage::Exact);
+        }
+        starts.iter_mut().for_each(|start| start.persist(&seen).unwrap());
+        let profile = known();
+        assert_eq!(profile.history.observations, 2);
+        for name in ["/early", "/late", "/later", "/last"] {
+            assert_eq!(counts(&profile, name), twice, "{name}");
+        }
+    }
+
+    #[test]
+    fn clones_of_a_store_that_go_on_learning_are_hosts_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let stores = ["image", "one", "two"].map(|name| Stores::at(dir.path().join(name)));
+        let known = |at: usize| stores[at].find(&key).unwrap().unwrap().profile;
+        persist(&stores[0], &key, Layer::User, &shown("/early")).unwrap();
+        let image = known(0);
+        for clone in &stores[1..] {
+            clone.update(&key, Layer::User, |_| Some(image.clone())).unwrap();
+        }
+        assert_eq!((known(1), known(2)), (image.clone(), image), "nothing was learned there");
+        for (clone, name) in stores[1..].iter().zip(["/one", "/two"]) {
+            persist(clone, &key, Layer::User, &shown(name)).unwrap();
+            persist(clone, &key, Layer::User, &shown(name)).unwrap();
+        }
+        let merged = merge(&[&known(1), &known(2)]);
+        // A machine without an id cannot tell that it is another one.
+        let has_id = std::fs::read_to_string("/etc/machine-id").is_ok_and(|id| id.trim().len() == 32);
+        assert_eq!(merged.sources.len(), if has_id { 2 } else { 1 });
+        let learned = ["/one", "/two"].map(|name| merged.lookups.iter().any(|lookup| lookup.path == name));
+        assert!(!has_id || learned == [true, true], "{:?}", merged.lookups);
+    }
 
     fn shown(name: &str) -> Shown {
         let observation = Observation {

@@ -17,6 +17,7 @@
 //! | [`key`]         | which profile a command means                                       |
 //! | [`program`]     | which executable a command means                                    |
 //! | [`identity`]    | whether a file is still the one that was learned                    |
+//! | [`mod@source`]  | the number by which a profile names its host                        |
 //! | [`trust`]       | whose word is followed                                              |
 //! | [`public`]      | what of a profile is for others to have                             |
 //! | [`carried`], [`libraries`] | what came with a program's files                         |
@@ -55,6 +56,7 @@ pub mod replacement;
 pub mod room;
 pub mod section;
 pub mod sidecar;
+pub mod source;
 pub mod store;
 pub mod store_error;
 pub mod stored;

@@ -18,7 +18,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::file::{self, FORMAT_VERSION, HEADER_BYTES, PAYLOAD_BYTES_MAX, ProfileFileError};
@@ -32,6 +32,7 @@ use crate::public::public;
 use crate::room::{
     BYTES_MAX, FILES_MAX, StoreFile, files_named, files_of, is_named_like, make_room, mark_as_used,
 };
+use crate::source::source;
 use crate::store_error::StoreError;
 use crate::stored::{FoundProfile, Listed, Stored};
 use crate::trust;
@@ -215,7 +216,8 @@ impl Stores {
         let unchanged = before.clone();
         let Some(mut after) = change(before) else { return Ok(()) };
         if after.sources.is_empty() {
-            after.sources.push(random());
+            let known = unchanged.as_ref().map_or(&[][..], |before| &before.sources);
+            after.sources.push(source(self.directory(layer)?, key, known));
         }
         let mode = if layer == Layer::User { 0o600 } else { 0o644 };
         if layer != Layer::User {
@@ -402,15 +404,6 @@ impl Stores {
             return Err(io(Errno::NOSPC));
         }
         Ok(())
-    }
-}
-
-fn random() -> u64 {
-    let mut bytes = [0; 8];
-    // Without random numbers (early in a boot), the clock is as good: it only tells hosts apart.
-    match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::NONBLOCK) {
-        Ok(8) => u64::from_ne_bytes(bytes),
-        _ => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64),
     }
 }
 

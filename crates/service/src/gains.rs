@@ -183,6 +183,11 @@ impl Gains {
         self.lock().users.forget(uid);
     }
 
+    /// Whether what is kept of somebody is still to be removed.
+    pub fn is_forgetting(&self) -> bool {
+        self.lock().users.is_forgetting()
+    }
+
     /// Writes what has changed: `all` of it, or what was not written for a while.
     pub fn write(&self, all: bool) {
         write_changed(&self.writing, &self.state, all, &self.counters.gains_not_written);

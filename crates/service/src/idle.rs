@@ -24,7 +24,7 @@ use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::library::Library;
 use crate::log::Log;
-use crate::pages::write_changed;
+use crate::pages::{HasUsers, write_changed};
 use crate::process::Process;
 use crate::reading::Sampler;
 use crate::round::{HANGING_MAX, Next, Round, Rounds};
@@ -155,6 +155,11 @@ impl Idle {
     pub fn forget(&self, uid: u32) {
         lock(&self.log).forget(uid);
         self.searches.forget(uid);
+    }
+
+    /// Whether the log of somebody is still to be removed.
+    pub fn is_forgetting(&self) -> bool {
+        lock(&self.log).users().is_forgetting()
     }
 
     /// Notes a start.

@@ -105,6 +105,11 @@ impl<T: Keep> Users<T> {
         }
     }
 
+    /// Whether a file of somebody is still to be removed.
+    pub fn is_forgetting(&self) -> bool {
+        !self.forgotten.is_empty()
+    }
+
     /// What is to be written: all that has changed where `all` says so, else what was not written for a while.
     pub fn pages(&mut self, all: bool) -> Vec<Page> {
         let is_due =

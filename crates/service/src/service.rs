@@ -299,12 +299,16 @@ impl Service {
             self.gains.forget(*uid);
             self.last_starts.forget(*uid);
         }
-        if !gone.is_empty() {
+        let is_forgetting =
+            || self.gains.is_forgetting() || self.idle.iter().any(|idle| idle.is_forgetting());
+        if is_forgetting() {
             self.idle.iter().for_each(|idle| idle.write());
             self.gains.write(true);
         }
-        // It is tried again with the next look.
-        let _ = accounts.write();
+        // Both are tried again with the next look; until nothing is left, the next service has to notice too.
+        if !is_forgetting() {
+            let _ = accounts.write();
+        }
     }
 
     /// A file was opened to be executed. Returns whether it loads programs, where the same need not be seen for a while.
@@ -479,8 +483,9 @@ impl Service {
         let (key, uid) = (&process.context.key, process.context.uid);
         let name = key.role.split(' ').next().unwrap_or_default();
         let part_of = self.tree.of(pid, &process.parents);
+        let is_served = self.below.as_ref().is_none_or(|below| process.program().starts_with(below));
         let is_wanted = part_of != Some(Kind::ByPrefix)
-            && self.below.as_ref().is_none_or(|below| process.program().starts_with(below))
+            && is_served
             && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
         let found = if is_wanted { self.library.find(&process).ok() } else { None };
         // What the user wants is known from here on.
@@ -494,6 +499,10 @@ impl Service {
         let Some(found) = found else {
             self.fetches.cancel(pid, seen_at.unwrap_or(now));
             self.counters.left_alone.count();
+            // What it starts is part of its start, as it is where nothing is left alone.
+            if is_served && part_of.is_none() {
+                self.tree.begin(pid, Kind::Covered, START_WINDOW);
+            }
             return None;
         };
         // What a user starts by ids without number says nothing of a user, and would leave no room for others.

@@ -544,6 +544,81 @@ fn is_served_or_said_not_to_be_watched(features: &str) {
     assert!(pages_in_memory(&file) >= 3);
 }
 
+/// Has the machine's configuration exclude the program `name`.
+fn excluding(place: &Place, name: &str) -> Mounted<'static> {
+    let etc = place.path("etc");
+    fs::create_dir(&etc).unwrap();
+    fs::copy("/etc/passwd", etc.join("passwd")).unwrap();
+    fs::write(etc.join("prepage.conf"), format!("exclude = {name}\n")).unwrap();
+    rustix::mount::mount_bind(&etc, "/etc").unwrap();
+    Mounted(Path::new("/etc"))
+}
+
+#[test]
+fn what_an_excluded_program_starts_is_not_remembered_as_started_by_its_user() {
+    if !has_own_mounts("what_an_excluded_program_starts_is_not_remembered_as_started_by_its_user") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let _mounted = excluding(&place, "shell");
+    let shell = place.path("shell");
+    quiet(Command::new("cp").arg(fs::canonicalize("/bin/sh").unwrap()).arg(&shell));
+    let [program, other] = ["known", "other"].map(|name| place.program(name));
+    let file = place.cold_file("file", 0o644);
+    [&program, &other].iter().for_each(|program| place.profile(program, &[&file]));
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let remembered = || service.status()["idle"]["remembered_programs"].as_u64().unwrap();
+    service.wait_until("its file is known", || service.count("name_rounds") > 0);
+    let mut command = Command::new(&shell);
+    command.args(["-c", "sleep 0.5; \"$0\" 60 & wait"]).arg(&program).process_group(0);
+    let in_group = Group(command.spawn().unwrap());
+    service.wait_until("it is fetched", || service.count("fetched") > 0);
+    assert_eq!(remembered(), 0, "{}", service.status());
+    drop(in_group);
+    let _running = Running::start(&other);
+    service.wait_until("it is remembered", || remembered() == 1);
+}
+
+/// A user whose account is removed leaves nothing behind, also where that takes more than one try, or another service.
+#[test]
+fn an_account_counts_as_removed_once_nothing_is_kept_of_its_user() {
+    if !has_own_mounts("an_account_counts_as_removed_once_nothing_is_kept_of_its_user") {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let _mounted = excluding(&place, "nothing");
+    let (passwd, without) = (place.path("etc/passwd"), place.path("etc/without"));
+    fs::copy(&passwd, &without).unwrap();
+    let with = format!("{}gone:x:54321:54321::/nonexistent:/bin/sh\n", fs::read_to_string(&passwd).unwrap());
+    fs::write(&passwd, with).unwrap();
+    let log = place.expect(&place.program("known"), unix_s()).with_file_name("54321");
+    fs::copy(log.with_file_name("0"), &log).unwrap();
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let is_known = || {
+        let accounts = fs::read_to_string(place.layer().join("accounts")).unwrap_or_default();
+        accounts.lines().any(|line| line == "54321:gone")
+    };
+    service.wait_until("the account is known", is_known);
+    // What something is mounted at cannot be removed.
+    rustix::mount::mount_bind(&log, &log).unwrap();
+    let pinned = Mounted(&log);
+    fs::rename(&without, &passwd).unwrap();
+    service.wait_until("its log cannot be removed", || service.count("log_not_written") > 1);
+    assert!(is_known(), "{}", service.status());
+    drop(pinned);
+    service.wait_until("nothing is left", || !log.exists() && !is_known());
+}
+
+/// A process and what it has started, killed on every way out.
+struct Group(std::process::Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process_group(rustix::process::Pid::from_child(&self.0), Signal::KILL);
+        let _ = self.0.wait();
+    }
+}
+
 /// Its pages are on their way before it is executed, and so before it is seen how it is called.
 #[test]
 fn a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone() {
@@ -551,12 +626,7 @@ fn a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone() {
         return;
     }
     let Some(place) = Place::new() else { return };
-    let etc = place.path("etc");
-    fs::create_dir(&etc).unwrap();
-    fs::copy("/etc/passwd", etc.join("passwd")).unwrap();
-    fs::write(etc.join("prepage.conf"), "exclude = called\n").unwrap();
-    rustix::mount::mount_bind(&etc, "/etc").unwrap();
-    let _mounted = Mounted(Path::new("/etc"));
+    let _mounted = excluding(&place, "called");
     let [program, other] = ["known", "other"].map(|name| place.program(name));
     let file = place.cold_file("file", 0o644);
     place.profile(&program, &[&file]);

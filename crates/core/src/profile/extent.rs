@@ -38,14 +38,14 @@ impl From<&UsedPages> for Extent {
     }
 }
 
-/// Goes through both lists at once, each sorted and without overlaps, and makes an extent of each stretch that nothing
+/// Goes through both lists at once, each sorted and without overlaps, and makes something of each stretch that nothing
 /// changes in: `make` gets what each list has there.
-pub(crate) fn overlay<A: Copy, B: Copy>(
+pub(crate) fn overlay<A: Copy, B: Copy, C>(
     one: &[A],
     other: &[B],
     range_of: &(impl Fn(&A) -> PageRange, impl Fn(&B) -> PageRange),
-    mut make: impl FnMut(PageRange, Option<A>, Option<B>) -> Option<Extent>,
-) -> Vec<Extent> {
+    mut make: impl FnMut(PageRange, Option<A>, Option<B>) -> Option<C>,
+) -> Vec<C> {
     let mut made = Vec::with_capacity(one.len().max(other.len()));
     let (mut a, mut b) = (0, 0);
     let mut cursor = PageIndex(0);
@@ -177,7 +177,7 @@ mod tests {
         let identity = |range: &PageRange| *range;
         overlay(&one, &other, &(identity, identity), |piece, a, b| {
             seen.push((piece.start().0, piece.end().0, a.is_some(), b.is_some()));
-            None
+            None::<Extent>
         });
         let expected = [
             (0, 4, true, false),

@@ -78,6 +78,15 @@ impl Profile {
         }
     }
 
+    /// Learns what `seen` shows of a start beyond `earlier`, which was seen of the same start before and is counted already.
+    pub fn observe_further(&mut self, seen: &Observation, earlier: &Observation) {
+        let counted = self.history;
+        self.observe(&seen.beyond(earlier));
+        self.history.observations = counted.observations;
+        self.history.due = self.history.due.max(counted.due);
+        self.history.rest = self.history.rest.max(counted.rest);
+    }
+
     /// Remembers a cold start. If an unobserved one waited for more pages than others do, the next few are observed: the
     /// program has changed, or the machine was busy.
     pub fn record(&mut self, mut start: ColdStart) {

@@ -233,6 +233,26 @@ fn a_file_that_was_read_is_not_unused_where_reads_were_not_seen() {
 }
 
 #[test]
+fn what_a_start_shows_later_counts_once() {
+    let of_file = |pages: &[u64]| vec![file("/lib/x", 1, Coverage::Exact, &pages.iter().copied().collect())];
+    let early = seen(Coverage::Exact, of_file(&[1, 2]), &["/n"]).cut_short();
+    let whole = seen(Coverage::Exact, of_file(&[1, 2, 3, 9]), &["/n", "/m"]);
+    let mut in_parts = Profile::default();
+    in_parts.observe(&early);
+    in_parts.observe_further(&whole, &early);
+    let mut at_once = Profile::default();
+    at_once.observe(&whole);
+    let counts = |profile: &Profile| {
+        let extents = profile.files.iter().flat_map(|file| &file.extents);
+        let pages = extents.flat_map(|extent| extent.range.iter().map(|page| (page, extent.counts)));
+        let names = profile.lookups.iter().map(|lookup| (lookup.path.clone(), lookup.counts));
+        (pages.collect::<Vec<_>>(), names.collect::<Vec<_>>(), profile.history)
+    };
+    assert_eq!(counts(&in_parts), counts(&at_once));
+    assert!(whole.beyond(&whole).files.is_empty());
+}
+
+#[test]
 fn another_content_of_a_path_takes_the_place_of_the_one_known() {
     let mut profile = Profile::default();
     let one = |path, content, page| file(path, content, Coverage::Partial, &Pages::from([page]));

@@ -1,0 +1,58 @@
+//! The number by which a profile names the host that learned it.
+//!
+//! It follows from the machine's id (machine-id(5)), the store and the program: two machines that were cloned from one image, with the
+//! profiles in it, are two hosts as soon as each of them learns. Nobody finds the machine's id by it.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use prepage_core::random::SplitMix;
+
+use crate::key::ProgramKey;
+
+/// Where systemd and D-Bus keep the machine's id.
+const MACHINE_ID: &str = "/etc/machine-id";
+/// Digits of an id. What is not set yet is empty, or a word.
+const DIGITS: usize = 32;
+
+/// The number for what is learned of `key` in the store in `directory`. Where the machine has no id, that is the one `known`, else random.
+pub fn source(directory: &Path, key: &ProgramKey, known: &[u64]) -> u64 {
+    let id = std::fs::read_to_string(MACHINE_ID).unwrap_or_default();
+    match (id.trim(), known) {
+        (id, _) if id.len() == DIGITS => of_machine(id, directory, key),
+        (_, [known]) => *known,
+        _ => random(),
+    }
+}
+
+fn of_machine(id: &str, directory: &Path, key: &ProgramKey) -> u64 {
+    let names = [directory.as_os_str().as_encoded_bytes(), key.program.as_bytes(), key.role.as_bytes()];
+    let mixed = |number: u64, byte: &u8| SplitMix::new(number ^ u64::from(*byte)).next();
+    let parts = std::iter::once(id.as_bytes()).chain(names);
+    parts.fold(0, |number, part| part.iter().chain(&[0]).fold(number, mixed))
+}
+
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // Without random numbers (early in a boot), the clock is as good: it only tells hosts apart.
+    match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::NONBLOCK) {
+        Ok(8) => u64::from_ne_bytes(bytes),
+        _ => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_stores_and_programs_have_numbers_of_their_own() {
+        let key = |role: &str| ProgramKey { program: "/usr/bin/x".into(), role: role.into() };
+        let ids = ["3d1219c7c4c5404aaa1f6d2a48adfda4", "3d1219c7c4c5404aaa1f6d2a48adfda5"];
+        let of =
+            |id: usize, directory: &str, role: &str| of_machine(ids[id], Path::new(directory), &key(role));
+        let all = [of(0, "/a", "x"), of(1, "/a", "x"), of(0, "/b", "x"), of(0, "/a", "x y")];
+        assert_eq!(all.iter().collect::<std::collections::HashSet<_>>().len(), 4, "{all:?}");
+        assert_eq!(of(0, "/a", "x"), all[0]);
+    }
+}
