@@ -15,6 +15,12 @@ pub enum Missing {
         /// The rule: `one event in 20`.
         rule: String,
     },
+    /// The tool that recorded was told to leave out a time, or what runs outside of a control group.
+    #[error("faults are missing that perf was told to leave out: {}", options.join(" "))]
+    Limited {
+        /// The options that say so, as the command line had them.
+        options: Vec<String>,
+    },
     /// Filters excluded faults.
     #[error("{faults} faults left out by {}", filters.join(" "))]
     Filtered {
@@ -123,7 +129,7 @@ impl Missing {
         match (self, other) {
             (Self::CutShort | Self::Lost { .. } | Self::Overwritten | Self::Unsaved { .. }, _) => false,
             (Self::Filtered { filters, .. }, Self::Filtered { filters: others, .. }) => filters == others,
-            (Self::Sampled { .. } | Self::Processors { .. }, other) => self == other,
+            (Self::Sampled { .. } | Self::Limited { .. } | Self::Processors { .. }, other) => self == other,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
@@ -132,6 +138,7 @@ impl Missing {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Sampled { .. }
+            | Self::Limited { .. }
             | Self::Overwritten
             | Self::OutsideSystemCalls
             | Self::Descendants
@@ -176,6 +183,9 @@ impl TraceFacts {
         let forgotten = forgotten.fold(0, u64::saturating_add);
         [
             imported.and_then(|from| from.sampled.clone()).map(|rule| Missing::Sampled { rule }),
+            imported
+                .filter(|from| !from.limits.is_empty())
+                .map(|from| Missing::Limited { options: from.limits.clone() }),
             some(
                 self.filtered_out,
                 Missing::Filtered { filters: self.filters.clone(), faults: self.filtered_out },
@@ -255,6 +265,7 @@ mod tests {
             imported(ImportFacts { descendants_hidden: true, ..ImportFacts::default() }),
             imported(ImportFacts { costs_unknown: true, ..ImportFacts::default() }),
             imported(ImportFacts { overwritten: true, ..ImportFacts::default() }),
+            imported(ImportFacts { limits: vec!["-D 100".into()], ..ImportFacts::default() }),
             TraceFacts { unwatched_cpus: 1, ..TraceFacts::default() },
             TraceFacts { filters: vec!["--comm a".into()], filtered_out: 1, ..TraceFacts::default() },
             TraceFacts { cut_short: true, ..TraceFacts::default() },

@@ -147,6 +147,8 @@ pub struct ImportFacts {
     pub costs_unknown: bool,
     /// Whether only the latest records were kept, in a ring that was written over.
     pub overwritten: bool,
+    /// Options of the tool's that limited what it recorded, to a time or to a control group: `-D 100`.
+    pub limits: Vec<String>,
     /// Which faults were recorded, where it was not every one.
     pub sampled: Option<String>,
 }

@@ -87,9 +87,9 @@ mod tests {
     }
 
     #[test]
-    fn of_a_million_files_few_are_counted_and_passed_over() {
+    fn of_any_number_of_files_few_are_counted_and_passed_over() {
         let mut hot = Hot::new(Instant::now());
-        let all = (0..1_000_000).flat_map(|number| std::iter::repeat_n(number, TIMES as usize));
+        let all = (0..16 * COUNTED_MAX as u32).flat_map(|number| std::iter::repeat_n(number, TIMES as usize));
         assert_eq!(all.filter(|number| hot.see(&file(*number), false)).count(), PASSED_OVER_MAX);
         assert!(hot.counts.len() <= COUNTED_MAX);
     }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -56,11 +57,16 @@ fn an_observation_goes_on_to_its_end_while_the_service_is_stopped_and_when_it_is
             stat.rsplit(')').next()?.trim_start().chars().next()
         };
         assert!(is_so_in_time(|| matches!(state(&observer), None | Some('Z'))), "{signal:?}");
-        assert_eq!(state(Path::new(&format!("/proc/{}", running.0.id()))), Some('S'), "{signal:?}");
+        let program = PathBuf::from(format!("/proc/{}", running.0.id()));
+        // On a busy machine it may not be asleep yet.
+        assert!(is_so_in_time(|| state(&program) == Some('S')), "{signal:?}: {:?}", state(&program));
         if signal == Signal::STOP {
             let files = fs::read_dir(place.layer()).unwrap().flatten();
-            let kinds: Vec<_> = files.filter_map(|file| Some(file.path().extension()?.to_owned())).collect();
-            assert_eq!(kinds, ["profile"], "what was seen is written");
+            let names: Vec<_> = files.map(|file| file.file_name()).collect();
+            // The service may have been stopped while it wrote another file.
+            let is_profile =
+                |name: &OsString| Path::new(name).extension().is_some_and(|kind| kind == "profile");
+            assert!(names.iter().any(is_profile), "what was seen is not written: {names:?}");
         }
     }
 }
@@ -142,14 +148,15 @@ fn in_a_storm_of_execs_the_service_says_that_it_lives_and_serves_others() {
         Running(storm.spawn().unwrap())
     };
     let _storms = [storm(), storm()];
-    let until = Instant::now() + 3 * WATCHDOG;
+    let began = Instant::now();
     let mut running = None;
-    while Instant::now() < until {
+    // Until it is a storm, which takes a busy machine longer.
+    while began.elapsed() < 3 * WATCHDOG || service.count("execs") <= SCRIPTS as u64 {
         // A read that takes as long as systemd waits is an error.
         systemd.recv(&mut [0; 64]).expect("the service says nothing for longer than systemd waits");
         running.get_or_insert_with(|| Running::start(&program));
+        assert!(began.elapsed() < 2 * PATIENCE, "no storm: {}", service.status());
     }
-    assert!(service.count("execs") > SCRIPTS as u64, "no storm: {}", service.status());
     service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
     assert!(pages_in_memory(&file) >= 3);
 }

@@ -13,6 +13,7 @@ use crate::device::DeviceModel;
 use crate::input::{Input, InputError};
 use crate::layout::ObjectLayout;
 use crate::outcome::Outcome;
+use crate::pages::MOST_AT_ONCE;
 use crate::replay::{Progress, Replay, Touch};
 use crate::timeline::Timeline;
 
@@ -92,12 +93,19 @@ pub fn rows<'a>(names: &'a [String], devices: &'a [DeviceModel], results: &'a [S
 /// Replays the touches of `input` under each of `contenders`, on all CPUs.
 ///
 /// # Errors
-/// When the touches cannot be read.
+/// When the touches cannot be read, or a policy reads more at once than can be simulated.
 pub fn compare(
     input: &Input,
     contenders: &[Contender],
     options: &Options,
 ) -> Result<Vec<Simulated>, InputError> {
+    for contender in contenders {
+        if let Some((object, pages)) = input.layout.most_at_once(&contender.policy)
+            && pages > MOST_AT_ONCE
+        {
+            return Err(InputError::TooMany { object: object.to_owned(), pages });
+        }
+    }
     let threads = thread::available_parallelism().map_or(1, usize::from).min(contenders.len()).max(1);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)

@@ -12,7 +12,7 @@ use prepage_trace::parquet::{TraceFile, TraceFileError};
 
 use crate::layout::{EntryLayout, Layout, ObjectLayout};
 use crate::model::Model;
-use crate::pages::MOST_PAGES;
+use crate::pages::{MOST_AT_ONCE, MOST_PAGES};
 use crate::replay::{EntryIndex, Touch};
 use crate::touch_text::{Names, TextError, read_touches};
 use crate::trace_touches::{each_touch, survey};
@@ -96,6 +96,16 @@ pub enum InputError {
         /// The page.
         page: u64,
         /// Pages of the entry.
+        pages: u64,
+    },
+    /// So many pages of an object would be in memory at once, which takes time and memory page by page.
+    #[error(
+        "{object}: {pages} pages in memory at once are more than can be simulated ({MOST_AT_ONCE} pages)"
+    )]
+    TooMany {
+        /// The object's name.
+        object: String,
+        /// The pages.
         pages: u64,
     },
     /// The trace cannot be read.

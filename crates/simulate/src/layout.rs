@@ -67,6 +67,25 @@ impl Layout {
         entries.map(|entry| entry.advised = Some(policy.clone())).count()
     }
 
+    /// The object, and how many pages of it, with most pages in memory at once: resident at the start, or read by `policy` or
+    /// by advice as soon as one is touched.
+    pub fn most_at_once(&self, policy: &Policy) -> Option<(&str, u64)> {
+        let read = self
+            .entries
+            .iter()
+            .filter(|entry| matches!(entry.advised.as_ref().unwrap_or(policy), Policy::Slurp));
+        let read = read.map(|entry| {
+            let object = &self.objects[entry.object];
+            (object, object.pages.saturating_sub(entry.offset).min(entry.pages))
+        });
+        let resident = self.resident.iter().map(|(object, range)| {
+            let object = &self.objects[*object];
+            (object, range.end().0.min(object.pages).saturating_sub(range.start().0))
+        });
+        let most = read.chain(resident).max_by_key(|(_, pages)| *pages);
+        most.map(|(object, pages)| (object.name.as_str(), pages))
+    }
+
     /// Adds these objects and entries to `replay`. An entry without advice is served by the policy that `policy` gives
     /// for its object.
     pub fn build(&self, mut replay: Replay, policy: impl Fn(&ObjectLayout) -> Policy) -> Replay {

@@ -11,6 +11,10 @@ const CHUNK_GROUPS: usize = 512;
 /// Pages of the largest object: what a process can map with 48-bit addresses.
 pub const MOST_PAGES: u64 = 1 << 36;
 
+/// Pages of an object that a policy may read at once, or that may be resident at the start: 1 TiB. More takes tens of
+/// gigabytes and minutes.
+pub const MOST_AT_ONCE: u64 = 1 << 28;
+
 /// Groups of 64 pages, found by page. Chunks exist once something in them was written, so an object costs memory for the
 /// parts that are used.
 #[derive(Clone, Debug)]

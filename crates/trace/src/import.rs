@@ -10,6 +10,7 @@
 //! ([`TraceFacts::missing`]).
 
 mod error;
+mod limits;
 mod record;
 mod samples;
 mod whole;
@@ -300,7 +301,7 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
     let watched = watched.map(|(event, _)| event.event_ids.len() as u64).filter(|ids| *ids > 0).min();
     let online = file.nr_cpus().ok().flatten().map(|cpus| u64::from(cpus.nr_cpus_online));
     TraceFacts {
-        command: command.into_iter().map(str::to_owned).collect(),
+        command: command.iter().copied().map(str::to_owned).collect(),
         kernel: text(file.os_release()),
         // As `:u` has it, and as perf does it for users who may not see more.
         system_calls_hidden: any_has(AttrFlags::EXCLUDE_KERNEL),
@@ -318,6 +319,7 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
             // As `:k` has it.
             program_hidden: any_has(AttrFlags::EXCLUDE_USER),
             descendants_hidden: of_command(file) && !any_has(AttrFlags::INHERIT),
+            limits: limits::limits(&command),
         }),
         ..TraceFacts::default()
     }

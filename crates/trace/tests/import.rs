@@ -159,6 +159,24 @@ fn faults_that_perf_was_told_to_leave_out_are_missing() {
     assert_eq!(import(&path).unwrap().1.facts.missing(), [Missing::Descendants]);
 }
 
+/// Nothing in the file but the command line says so.
+#[test]
+fn a_time_or_what_ran_outside_a_group_that_perf_left_out_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let late = [&["-D", "10"][..], &ALL].concat();
+    let command = ["sh", "-c", "sleep 1; ls /"];
+    let Some(path) = record(dir.path(), &late, &command) else { return };
+    let missing = import(&path).unwrap().1.facts.missing();
+    assert_eq!(missing, [Missing::Limited { options: vec!["-D 10".into()] }]);
+    if !has(Need::Root) {
+        return;
+    }
+    let group = [&["-a"][..], &ALL, &["-G", "/,/,/"]].concat();
+    let Some(path) = record(dir.path(), &group, &["ls", "/"]) else { return };
+    let limited = Missing::Limited { options: vec!["-G /,/,/".into()] };
+    assert!(import(&path).unwrap().1.facts.missing().contains(&limited));
+}
+
 /// A ring that is written over keeps the last records, and no record says what was there before.
 #[test]
 fn records_that_perf_wrote_over_are_missing() {
@@ -276,7 +294,7 @@ sum(mapped[at] for at in range(0, len(mapped), 4096))
 #[test]
 fn what_ran_before_may_run_on() {
     let dir = tempfile::tempdir().unwrap();
-    let command = ["sh", "-c", "sleep 2 >/dev/null 2>&1 </dev/null & ls /"];
+    let command = ["sh", "-c", "sleep 20 >/dev/null 2>&1 </dev/null & ls /"];
     let Some(path) = record(dir.path(), &ALL, &command) else { return };
     assert!(import(&path).unwrap().1.facts.survivors >= 1);
     if !has(Need::Root) {

@@ -195,7 +195,7 @@ fn zeros_come_in_aligned_clusters() {
         let mut map = vm.map(&object, &MapOptions::private().mode(mode).zero_cluster(64)).unwrap();
         map.as_mut_slice().chunks_mut(4096).for_each(|page| page[0] = 7);
         let faults = || vm.statistics().counted.zero - before.zero;
-        (0..1000).take_while(|_| faults() < 16).for_each(|_| thread::sleep(Duration::from_millis(1)));
+        until(|| faults() >= 16);
         assert_eq!(faults(), 16, "1000 pages in clusters of 64");
         map.discard(pages(3, 4)).unwrap();
         assert_eq!(touch(&map, 3), 0, "zeros again, not what was there");
@@ -234,9 +234,7 @@ fn huge_pages_are_made_by_the_kernel_once_they_are_given() {
         });
         assert!(map.as_slice().chunks(4096).all(|page| page[..3] == [0, 9, 0]));
         // A handler thread counts after it let the thread go on.
-        (0..1000)
-            .take_while(|_| counted() != (WHOLE, 3))
-            .for_each(|_| thread::sleep(Duration::from_millis(1)));
+        until(|| counted() >= (WHOLE, 3));
         assert_eq!(counted(), (WHOLE, 3), "all whole blocks, and the rest in small pages");
         map.discard(pages(512, 1024)).unwrap();
         let slice = map.as_slice();
@@ -321,12 +319,7 @@ fn advice_changes_the_policy_and_brings_pages() {
     touch(&map, 80);
     assert_eq!(object.resident_pages(), 17);
     map.advise(Advice::WillNeed(pages(512, 1024))).unwrap();
-    for _ in 0..2000 {
-        if object.resident_pages() == 17 + 512 {
-            break;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+    until(|| object.resident_pages() >= 17 + 512);
     assert_eq!(object.resident_pages(), 17 + 512);
     assert_eq!(reads.load(Ordering::Relaxed), 2 + 2);
 

@@ -113,7 +113,7 @@ fn figures_are_exact_at_every_quiet_moment() {
             _ => "nothing",
         };
         if after == "will need" {
-            quiet = Instant::now() + Duration::from_secs(2);
+            quiet = Instant::now() + Duration::from_secs(60);
         }
         compare(&vm, &objects, &maps, quiet, after);
     }

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
-use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Permissions, Thread, ThreadIndex, Trace};
-use prepage_simulate::{EntryIndex, Input, InputError, Touch};
+use prepage_core::{
+    Fault, FaultClass, Object, ObjectId, PageIndex, PageRange, Permissions, Thread, ThreadIndex, Trace,
+};
+use prepage_simulate::pages::MOST_PAGES;
+use prepage_simulate::{Contender, EntryIndex, Input, InputError, Layout, Options, Touch, compare};
 use prepage_trace::parquet::write_trace;
 
 /// Faults on one file: page, class, cost, thread.
@@ -91,4 +94,37 @@ fn a_trace_without_touches_of_files_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = written(&dir, &trace(&[]));
     assert!(matches!(Input::read_trace(&path), Err(InputError::Empty(..))));
+}
+
+/// It would take tens of gigabytes; other policies read as little of a far page's object as of any other.
+#[test]
+fn more_pages_in_memory_at_once_than_can_be_simulated_are_an_error() {
+    let far = MOST_PAGES - 1;
+    let input =
+        || Input::from_touches(Layout::of_one("far", MOST_PAGES), vec![Touch::new(EntryIndex(0), far)]);
+    let outcome = |input: &Input, policy: &str| {
+        let contenders = [Contender::new(policy).expect("a policy")];
+        compare(input, &contenders, &Options::default()).map(|mut simulated| simulated.remove(0).outcome)
+    };
+    assert_eq!(outcome(&input(), "aligned:16").expect("simulated").read, 16);
+    let is_too_many = |input: &Input, policy: &str| {
+        let error = outcome(input, policy).unwrap_err();
+        assert!(
+            matches!(&error, InputError::TooMany { object, pages: MOST_PAGES } if object == "far"),
+            "{error}"
+        );
+    };
+    is_too_many(&input(), "slurp");
+    let mut advised = input();
+    assert_eq!(advised.layout.advise("far", &"slurp".parse().expect("a policy")), 1);
+    is_too_many(&advised, "none");
+    let mut resident = input();
+    resident.layout.resident.push((0, PageRange::new(PageIndex(0), PageIndex(u64::MAX))));
+    is_too_many(&resident, "none");
+    // An entry may show little of a large object.
+    let mut entry = input();
+    entry.layout.entries[0].offset = MOST_PAGES - 100;
+    let touches = vec![Touch::new(EntryIndex(0), 99)];
+    let entry = Input::from_touches(entry.layout, touches);
+    assert_eq!(outcome(&entry, "slurp").expect("simulated").read, 100);
 }

@@ -60,6 +60,7 @@ fn trace(faults: u64) -> Trace {
             disk_unknown: true,
             costs_unknown: true,
             program_hidden: true,
+            limits: vec!["-D 100".into()],
             descendants_hidden: true,
             overwritten: true,
             sampled: Some("one fault in 3".into()),

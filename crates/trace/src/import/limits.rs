@@ -1,0 +1,105 @@
+//! What perf was told to leave out, where its command line alone says so.
+
+/// Options of `perf record` that keep faults out of a file without a trace in it.
+const LIMITS: [(char, &str); 2] = [('D', "delay"), ('G', "cgroup")];
+
+/// Its other options that are followed by a value (builtin-record.c).
+const SHORT_WITH_VALUE: &str = "eptrCcoFmujk";
+const LONG_WITH_VALUE: [&str; 25] = [
+    "event",
+    "filter",
+    "pid",
+    "tid",
+    "realtime",
+    "cpu",
+    "count",
+    "output",
+    "freq",
+    "mmap-pages",
+    "uid",
+    "branch-filter",
+    "clockid",
+    "call-graph",
+    "max-size",
+    "proc-map-timeout",
+    "switch-output-event",
+    "switch-max-files",
+    "clang-path",
+    "clang-opt",
+    "vmlinux",
+    "affinity",
+    "num-thread-synthesize",
+    "control",
+    "synth",
+];
+
+/// The options of a command line of perf's that limited what was recorded, as it would be written: `-D 100`.
+pub(super) fn limits(command: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    // perf itself and its subcommand.
+    let mut words = command.iter().copied().skip(2);
+    // What is no option begins the command.
+    while let Some(option) =
+        words.next().filter(|word| word.len() > 1 && word.starts_with('-') && *word != "--")
+    {
+        let (short, value) = match option.strip_prefix("--") {
+            Some(long) => {
+                let (name, value) =
+                    long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+                let limit = LIMITS.iter().find(|(_, limit)| *limit == name);
+                match limit {
+                    Some((short, _)) => (Some(*short), value),
+                    None if LONG_WITH_VALUE.contains(&name) => (None, value),
+                    None => continue,
+                }
+            }
+            None => {
+                // Letters, up to the first with a value.
+                let is_limit = |letter| LIMITS.iter().any(|(short, _)| *short == letter);
+                let with_value = |letter| is_limit(letter) || SHORT_WITH_VALUE.contains(letter);
+                let Some((at, letter)) =
+                    option.char_indices().skip(1).find(|(_, letter)| with_value(*letter))
+                else {
+                    continue;
+                };
+                let attached = &option[at + 1..];
+                (Some(letter).filter(|letter| is_limit(*letter)), (!attached.is_empty()).then_some(attached))
+            }
+        };
+        let value = value.or_else(|| words.next()).unwrap_or_default();
+        // A delay of nothing is none.
+        if let Some(short) = short.filter(|short| (*short, value) != ('D', "0")) {
+            found.push(format!("-{short} {value}"));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_perf_are_told_from_those_of_its_command() {
+        let limits = |options: &str| {
+            let words: Vec<&str> = ["perf", "record"].into_iter().chain(options.split(' ')).collect();
+            limits(&words)
+        };
+        for (options, found) in [
+            ("-D 100 -- ls", &["-D 100"][..]),
+            ("-qD100 ls", &["-D 100"]),
+            ("--delay=-1 ls", &["-D -1"]),
+            ("-c 1 --delay 10-20 -d ls", &["-D 10-20"]),
+            ("-e page-faults -a -G a,b --call-graph fp --cgroup c", &["-G a,b", "-G c"]),
+            ("-g -c 1 -eD -o -D ls", &[]),
+            ("--event -D ls", &[]),
+            ("-D 0 ls", &[]),
+            ("-d ls -D 100 -G x", &[]),
+            ("-- ls -D 100", &[]),
+            ("-g - -D 100", &[]),
+            ("-D", &["-D "]),
+        ] {
+            assert_eq!(limits(options), found, "{options}");
+        }
+    }
+}
