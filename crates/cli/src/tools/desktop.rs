@@ -12,8 +12,8 @@ use prepage_profiles::program::find_all;
 use crate::output;
 
 const KEY: &str = "X-Prepage-Copy-Of";
-/// For which program.
-const PROGRAM_KEY: &str = "X-Prepage-Program";
+/// For which programs, with `;` between them.
+const PROGRAMS_KEY: &str = "X-Prepage-Programs";
 const SECTION: &str = "[Desktop Entry]";
 
 /// Makes copies of the .desktop files that start the program `name`.
@@ -23,9 +23,15 @@ pub fn enable(name: &str, starter: &Path) -> Result<()> {
     for original in originals(&own) {
         let Some(file) = original.file_name() else { continue };
         let Ok(text) = fs::read_to_string(&original) else { continue };
-        let Some(text) = rewritten(&text, name, starter, &original) else { continue };
         let copy = own.join(file);
-        if copy.exists() && !is_copy(&copy) {
+        let old = fs::read_to_string(&copy).unwrap_or_default();
+        let mut names = programs(&old);
+        names.extend((!names.contains(&name)).then_some(name));
+        let Some(text) = rewritten(&text, &names, starter, &original).filter(|text| is_for(text, name))
+        else {
+            continue;
+        };
+        if copy.exists() && !is_copy(&old) {
             say!("prepage: {} is your own, and stays as it is", copy.display());
             continue;
         }
@@ -40,11 +46,14 @@ pub fn enable(name: &str, starter: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes the copies for the program `name`. Returns whether there were any.
+/// Removes the copies for the program `name`; those that others need as well let it start by itself. Returns whether there were any.
 pub fn disable(name: &str) -> Result<bool> {
     let copies = copies(name);
-    for copy in &copies {
-        fs::remove_file(copy).with_context(|| copy.display().to_string())?;
+    for (copy, text) in &copies {
+        match without(text, name) {
+            Some(text) => output::replace(copy, |out| out.write_all(text.as_bytes()))?,
+            None => fs::remove_file(copy).with_context(|| copy.display().to_string())?,
+        }
     }
     Ok(!copies.is_empty())
 }
@@ -54,40 +63,54 @@ pub fn is_enabled(name: &str) -> bool {
     !copies(name).is_empty()
 }
 
-fn copies(name: &str) -> Vec<PathBuf> {
+/// With their text.
+fn copies(name: &str) -> Vec<(PathBuf, String)> {
     let Ok(own) = own_directory() else { return Vec::new() };
-    let starts_it = |path: &PathBuf| {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        text.lines().any(|line| line.starts_with(KEY)) && is_copy_for(&text, name)
+    let files = files_in(&own).into_iter();
+    let texts = files.filter_map(|path| fs::read_to_string(&path).ok().map(|text| (path, text)));
+    texts.filter(|(_, text)| is_copy(text) && is_for(text, name)).collect()
+}
+
+fn is_copy(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with(KEY))
+}
+
+/// Whether a copy is for the program `name`, which may be gone by now.
+fn is_for(text: &str, name: &str) -> bool {
+    programs(text).contains(&name)
+}
+
+/// The programs that a copy is for.
+fn programs(text: &str) -> Vec<&str> {
+    let value = text.lines().find_map(|line| line.strip_prefix(PROGRAMS_KEY)?.strip_prefix('='));
+    value.map_or_else(Vec::new, |names| names.split(';').collect())
+}
+
+/// A copy whose program `name` starts by itself; `None` where it is for no other.
+fn without(text: &str, name: &str) -> Option<String> {
+    let mut names = programs(text);
+    names.retain(|other| *other != name);
+    let of_its_own = |line: &str| {
+        let (_, exec) = line.strip_prefix("Exec=")?.split_once(" run -- ")?;
+        starts(exec, name).then(|| format!("Exec={exec}"))
     };
-    files_in(&own).into_iter().filter(starts_it).collect()
-}
-
-/// Whether a copy is for the program `name`, which may be gone by now. Older copies do not say so.
-fn is_copy_for(text: &str, name: &str) -> bool {
-    let value = |line: &str| line.strip_prefix(PROGRAM_KEY)?.strip_prefix('=').map(|value| value == name);
-    text.lines().find_map(value).unwrap_or_else(|| text.lines().any(|line| is_exec_of_copy(line, name)))
-}
-
-fn is_exec_of_copy(line: &str, name: &str) -> bool {
-    let Some(words) = line.strip_prefix("Exec=").and_then(|exec| exec.split_once(" run -- ")) else {
-        return false;
+    let line = |line: &str| match line.starts_with(PROGRAMS_KEY) {
+        true => format!("{PROGRAMS_KEY}={}\n", names.join(";")),
+        false => of_its_own(line).unwrap_or_else(|| line.to_owned()) + "\n",
     };
-    starts(words.1, name)
+    (!names.is_empty()).then(|| text.lines().map(line).collect())
 }
 
-fn is_copy(path: &Path) -> bool {
-    fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line.starts_with(KEY)))
-}
-
-/// The text with all Exec lines of the program going through prepage; `None` where it has no such line.
-fn rewritten(text: &str, name: &str, starter: &Path, original: &Path) -> Option<String> {
-    let mut changed = false;
+/// The text with all Exec lines of the programs `names` going through prepage; `None` where it has no such line.
+fn rewritten(text: &str, names: &[&str], starter: &Path, original: &Path) -> Option<String> {
+    let is_started = |name: &&str| {
+        text.lines().filter_map(|line| line.strip_prefix("Exec=")).any(|exec| starts(exec, name))
+    };
+    let names: Vec<&str> = names.iter().copied().filter(is_started).collect();
     let mut copy = String::new();
     for line in text.lines() {
         match line.strip_prefix("Exec=") {
-            Some(exec) if starts(exec, name) => {
-                changed = true;
+            Some(exec) if names.iter().any(|name| starts(exec, name)) => {
                 copy += &format!("Exec={} run -- {exec}\n", quoted(&starter.to_string_lossy()));
             }
             // Of a program that is started over D-Bus, Exec would not be looked at.
@@ -95,10 +118,10 @@ fn rewritten(text: &str, name: &str, starter: &Path, original: &Path) -> Option<
             _ => copy += &format!("{line}\n"),
         }
         if line.trim_end() == SECTION {
-            copy += &format!("{KEY}={}\n{PROGRAM_KEY}={name}\n", original.display());
+            copy += &format!("{KEY}={}\n{PROGRAMS_KEY}={}\n", original.display(), names.join(";"));
         }
     }
-    changed.then_some(copy)
+    (!names.is_empty()).then_some(copy)
 }
 
 /// Whether an Exec value starts the program `name`: as its first word, by name or by its path in PATH.
@@ -163,30 +186,33 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
+    const TEXT: &str = "[Desktop Entry]\nName=Shell\nExec=sh -c %u\nTryExec=sh\nDBusActivatable=true\n\n\
+                        [Desktop Action new]\nExec=\"sh\" --new\n[Desktop Action other]\nExec=env A=1 sh\n";
+
     #[test]
     fn exec_lines_of_the_program_go_through_prepage_and_nothing_else_changes() {
-        let text = "[Desktop Entry]\nName=Shell\nExec=sh -c %u\nTryExec=sh\nDBusActivatable=true\n\n\
-                    [Desktop Action new]\nExec=\"sh\" --new\n[Desktop Action other]\nExec=env A=1 sh\n";
-        let copy = rewritten(text, "sh", Path::new("/opt/a b/prepage"), Path::new("/s/sh.desktop")).unwrap();
-        let expected = "[Desktop Entry]\nX-Prepage-Copy-Of=/s/sh.desktop\nX-Prepage-Program=sh\nName=Shell\n\
+        let copy =
+            rewritten(TEXT, &["sh"], Path::new("/opt/a b/prepage"), Path::new("/s/sh.desktop")).unwrap();
+        let expected = "[Desktop Entry]\nX-Prepage-Copy-Of=/s/sh.desktop\nX-Prepage-Programs=sh\nName=Shell\n\
                         Exec=\"/opt/a b/prepage\" run -- sh -c %u\nTryExec=sh\n\n\
                         [Desktop Action new]\nExec=\"/opt/a b/prepage\" run -- \"sh\" --new\n\
                         [Desktop Action other]\nExec=env A=1 sh\n";
         assert_eq!(copy, expected);
-        let old = copy.replace("X-Prepage-Program=sh\n", "");
-        for copy in [&copy, &old] {
-            assert!(is_copy_for(copy, "sh") && !is_copy_for(copy, "bash"));
-        }
-        assert_eq!(rewritten(text, "bash", Path::new("/p"), Path::new("/o")), None);
-        let spaced = text.replace("Entry]\n", "Entry] \n");
-        let copy = rewritten(&spaced, "sh", Path::new("/p"), Path::new("/s/sh.desktop")).unwrap();
+        assert!(is_copy(&copy) && is_for(&copy, "sh") && !is_for(&copy, "bash"));
+        assert_eq!(rewritten(TEXT, &["bash"], Path::new("/p"), Path::new("/o")), None);
+        let spaced = TEXT.replace("Entry]\n", "Entry] \n");
+        let copy = rewritten(&spaced, &["sh"], Path::new("/p"), Path::new("/s/sh.desktop")).unwrap();
         assert!(copy.contains("\nX-Prepage-Copy-Of="), "{copy}");
     }
 
     #[test]
-    fn a_copy_is_known_after_its_program_is_gone() {
-        let text = "[Desktop Entry]\nX-Prepage-Copy-Of=/s/tool.desktop\nX-Prepage-Program=tool\n\
-                    Exec=/usr/bin/prepage run -- /no/longer/there/tool %u\n";
-        assert!(is_copy_for(text, "tool") && !is_copy_for(text, "there"));
+    fn one_file_may_start_several_programs() {
+        let rewritten = |names: &[&str]| rewritten(TEXT, names, Path::new("/p"), Path::new("/o")).unwrap();
+        let both = rewritten(&["sh", "bash", "env"]);
+        assert_eq!(programs(&both), ["sh", "env"]);
+        assert_eq!(both.matches("=/p run -- ").count(), 3);
+        let one = without(&both, "sh").unwrap();
+        assert_eq!(one, rewritten(&["env"]));
+        assert_eq!(without(&one, "env"), None);
     }
 }

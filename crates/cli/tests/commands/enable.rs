@@ -228,6 +228,14 @@ fn enable_makes_links_and_copies_for_menus_and_disable_takes_them_back() {
     assert!(menu.contains(" run -- tool %f\n") && menu.contains("\nExec=other\n"), "{menu}");
     let started = as_user(&home, "PATH=$HOME/.local/lib/prepage/bin:$PATH tool");
     assert_eq!(text(&started.stdout), "ran\n", "{}", text(&started.stderr));
+    // The same file starts another program, which comes and goes.
+    let other = home.programs.join("other");
+    fs::copy(home.programs.join("tool"), &other).unwrap();
+    assert!(as_user(&home, &format!("{enable} --desktop other")).status.success());
+    let both = fs::read_to_string(&copy).unwrap();
+    assert!(both.contains(" run -- tool %f\n") && both.contains(" run -- other\n"), "{both}");
+    assert!(as_user(&home, &format!("{prepage} disable other")).status.success());
+    assert_eq!(fs::read_to_string(&copy).unwrap(), menu);
     let listed = as_user(&home, &format!("{prepage} enable --list"));
     assert!(
         text(&listed.stdout).contains(home.programs.join("tool").to_str().unwrap()),
