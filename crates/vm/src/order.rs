@@ -38,8 +38,8 @@ pub enum Replacement {
     /// New frames are kept apart at first. A new frame that is used more often than a kept one takes its place. Data goes before code.
     #[default]
     TwoQueues,
-    /// As FreeBSD's `vm_page_dontneed` does with pages of idle buffers: the oldest frames are unwired and queued, 28 of 32 to be
-    /// reclaimed next, 3 last, and 1 is left alone. Those that have to be written first go last as well. Code and data are the same.
+    /// As FreeBSD's `vm_page_dontneed` does with pages of idle buffers: the oldest frames of files are unwired and queued, 28 of 32 to be
+    /// reclaimed next, 3 last, and 1 is left alone. Code, memory of processes and what has to be written first go last; there are no classes.
     DontNeed,
     /// A pool of frames that stay wired until another page takes their place: the oldest first, touched or not.
     Static,
@@ -295,9 +295,9 @@ impl Order {
         self.replacement != Replacement::Static && lacking > self.len() / LACK_PART
     }
 
-    /// A frame that is to be unwired, until enough are; [`Order::unwired`] takes it back. `is_dirty` tells whether one has to be written
-    /// before it goes.
-    pub(crate) fn next_to_unwire(&mut self, is_dirty: impl Fn(Entry) -> bool) -> Option<Unwiring> {
+    /// A frame that is to be unwired, until enough are; [`Order::unwired`] takes it back. `is_of_buffer` tells of a frame whether FreeBSD would
+    /// have it in an idle buffer, with nothing to write.
+    pub(crate) fn next_to_unwire(&mut self, is_of_buffer: impl Fn(Entry) -> bool) -> Option<Unwiring> {
         if self.replacement == Replacement::Static {
             return None;
         }
@@ -308,7 +308,7 @@ impl Order {
             if self.replacement != Replacement::DontNeed {
                 return Some(Unwiring { queued, stage: Stage::New });
             }
-            match self.dont_need(is_dirty(queued.entry)) {
+            match self.dont_need(is_of_buffer(queued.entry)) {
                 Some(stage) => return Some(Unwiring { queued, stage }),
                 None => self.new.wired.push_back(queued),
             }
@@ -338,12 +338,15 @@ impl Order {
     }
 
     /// FreeBSD's rule with its counter (`dnweight`), in runs of 16 pages: of 512 pages 16 are left alone, 48 go to the tail and
-    /// 448 to the head, or to the tail as well where they have to be written first.
-    fn dont_need(&mut self, is_dirty: bool) -> Option<Stage> {
+    /// 448 to the head. Pages that are in no buffer are not its business; they are queued at the tail, as by a page daemon.
+    fn dont_need(&mut self, is_of_buffer: bool) -> Option<Stage> {
+        if !is_of_buffer {
+            return Some(Stage::New);
+        }
         self.turn = self.turn.wrapping_add(1);
         match self.turn {
             turn if turn & 0x1f0 == 0 => None,
-            turn if is_dirty || turn & 0x70 == 0 => Some(Stage::New),
+            turn if turn & 0x70 == 0 => Some(Stage::New),
             _ => Some(Stage::NewHead),
         }
     }
@@ -420,7 +423,7 @@ mod tests {
 
         fn unwire(&mut self) {
             for _ in 0..UNWIRE_MOST {
-                let Some(frame) = self.order.next_to_unwire(|_| false) else { break };
+                let Some(frame) = self.order.next_to_unwire(|_| true) else { break };
                 self.resident[&frame.entry().page].set(true);
                 self.order.unwired(frame, true, self.now());
             }
@@ -581,7 +584,7 @@ mod tests {
         let coming = |page| Queued::coming(Entry { object: 0, page }, None, 0);
         (0..10_000).for_each(|page| order.arrive(coming(page), true));
         (10_000..11_000).for_each(|page| order.arrive(coming(page).counted(0), false));
-        while let Some(frame) = order.next_to_unwire(|_| false) {
+        while let Some(frame) = order.next_to_unwire(|_| true) {
             order.unwired(frame, true, 0);
         }
         let look = |entry: Entry, _: bool| if entry.page < 10_000 { Look::Touched } else { Look::Idle };
@@ -601,36 +604,36 @@ mod tests {
         let coming = |page| Queued::coming(Entry { object: 0, page }, None, 0);
         (0..990).for_each(|page| order.arrive(coming(page), true));
         (990..1000).for_each(|page| order.arrive(coming(page), false));
-        assert!(order.next_to_unwire(|_| false).unwrap().entry().page < 990);
+        assert!(order.next_to_unwire(|_| true).unwrap().entry().page < 990);
         (1000..1100).for_each(|page| order.arrive(coming(page), false));
-        assert!(order.next_to_unwire(|_| false).unwrap().entry().page >= 990);
+        assert!(order.next_to_unwire(|_| true).unwrap().entry().page >= 990);
     }
 
     #[test]
     fn the_sources_rule_sends_28_of_32_to_the_head() {
         let mut order = Order::new(Replacement::DontNeed);
-        let stages: Vec<_> = (0..5120).map(|_| order.dont_need(false)).collect();
+        let stages: Vec<_> = (0..5120).map(|_| order.dont_need(true)).collect();
         let count = |stage| stages.iter().filter(|&&of| of == stage).count();
         let counts = [count(Some(Stage::NewHead)), count(Some(Stage::New)), count(None)];
         assert_eq!(counts, [28, 3, 1].map(|part| part * 5120 / 32));
     }
 
     #[test]
-    fn by_the_sources_rule_what_has_to_be_written_goes_last() {
+    fn by_the_sources_rule_what_is_in_no_buffer_goes_last() {
         let mut order = Order::new(Replacement::DontNeed);
-        let is_dirty = |entry: Entry| entry.page.is_multiple_of(2);
+        let is_of_buffer = |entry: Entry| !entry.page.is_multiple_of(2);
         for page in 0..1024 {
             order.arrive(Queued::coming(Entry { object: 0, page }, None, 0), false);
         }
-        while let Some(frame) = order.next_to_unwire(is_dirty) {
+        while let Some(frame) = order.next_to_unwire(is_of_buffer) {
             order.unwired(frame, true, 0);
         }
         let next = std::iter::from_fn(|| match order.next(false, 0, |_, _| Look::Idle) {
             Next::Reclaim(queued) => Some(queued.entry),
             _ => None,
         });
-        // A half is idle, of which a half is to be written.
-        assert_eq!(next.take(200).filter(|entry| is_dirty(*entry)).count(), 0);
+        // A half is idle, of which a half is of buffers.
+        assert!(next.take(200).all(is_of_buffer));
     }
 
     #[test]
@@ -644,7 +647,7 @@ mod tests {
             // Touched whenever it is looked at: it goes where nothing else can.
             let forced = |entry: Entry, _: bool| if entry.page == 63 { Look::Idle } else { Look::Held };
             for _ in 0..4 {
-                while let Some(frame) = order.next_to_unwire(|_| false) {
+                while let Some(frame) = order.next_to_unwire(|_| true) {
                     order.unwired(frame, true, 0);
                 }
                 assert!(!matches!(order.next(false, 0, look), Next::Reclaim(_) | Next::Forget(_)));

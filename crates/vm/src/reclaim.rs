@@ -230,12 +230,7 @@ impl Reclaim {
     }
 
     fn class_of(&self, object: &ObjectCore) -> usize {
-        match object.dirty() {
-            _ if !self.has_classes => DATA,
-            _ if object.is_code.load(Ordering::Relaxed) != 0 => CODE,
-            Some(dirty) if dirty.home.is_swap() => MEMORY,
-            _ => DATA,
-        }
+        if self.has_classes { kind_of(object) } else { DATA }
     }
 
     /// The time of stamps.
@@ -296,8 +291,12 @@ impl Reclaim {
         let mut asked: Vec<Unwiring> = Vec::new();
         while asked.len() < most {
             let met_now = std::cell::RefCell::new(&mut *met);
-            let is_dirty = |entry: Entry| is_dirty(met_now.borrow_mut().object(pool, entry.object), entry);
-            let Some(next) = self.orders[class].next_to_unwire(is_dirty) else { break };
+            let is_of_buffer = |entry: Entry| {
+                let mut met = met_now.borrow_mut();
+                let object = met.object(pool, entry.object);
+                object.is_some_and(|object| kind_of(object) == DATA) && !is_dirty(object, entry)
+            };
+            let Some(next) = self.orders[class].next_to_unwire(is_of_buffer) else { break };
             asked.push(next);
         }
         let mut sorted: Vec<Entry> = asked.iter().map(Unwiring::entry).collect();
@@ -445,6 +444,15 @@ fn first_batch(victims: &[(bool, Victim)]) -> usize {
 }
 
 /// Whether a frame has to be written before it goes.
+/// The class of an object's frames.
+fn kind_of(object: &ObjectCore) -> usize {
+    match object.dirty() {
+        _ if object.is_code.load(Ordering::Relaxed) != 0 => CODE,
+        Some(dirty) if dirty.home.is_swap() => MEMORY,
+        _ => DATA,
+    }
+}
+
 fn is_dirty(object: Option<&Arc<ObjectCore>>, entry: Entry) -> bool {
     object.and_then(|object| object.frames()).is_some_and(|frames| {
         frames.dirty.as_ref().is_some_and(|dirty| !dirty.is_clean(&frames.pages, PageIndex(entry.page)))
