@@ -101,6 +101,7 @@ impl<'a> Claimed<'a> {
     /// Also these, wired; those that follow each other are added one after the other.
     pub(crate) fn add(&mut self, claim: Claim, stamp: Option<Stamp>) {
         debug_assert!(self.claims.len() < self.claims.capacity(), "nothing is allocated now");
+        self.object.vm.pool.core().frames.claim(claim.range().len());
         self.claims.push((claim, stamp));
     }
 
@@ -133,6 +134,7 @@ impl<'a> Claimed<'a> {
                 };
                 listed |= told.listed;
             }
+            object.vm.pool.core().frames.let_go(run.len());
             if listed {
                 object.vm.jobs.serve_listed_soon();
             }
@@ -171,7 +173,7 @@ fn remember(frames: &Frames, run: PageRange, sums: &Sums, buffer: &mut Buffer) -
 mod tests {
     use super::*;
     use crate::pages::Seen;
-    use crate::{MapOptions, Vm, VmOptions};
+    use crate::{MapOptions, Pool, Vm, VmOptions};
 
     #[test]
     fn who_touches_pages_behind_a_batch_does_not_wait_for_it() {
@@ -196,6 +198,37 @@ mod tests {
             assert_eq!(behind.count(), 0, "pages are claimed long before they are taken");
             drop(section);
             assert_eq!(evicting.join().unwrap(), pages);
+        });
+    }
+
+    #[test]
+    fn who_needs_a_frame_waits_for_those_that_are_being_taken_away() {
+        let pool = Pool::new(16 * prepage_core::PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(32 * prepage_core::PAGE_SIZE).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
+        let page = |at| PageRange::new(PageIndex(at), PageIndex(at + 1));
+        (0..16).for_each(|at| map.populate(page(at)).unwrap());
+        let frames = object.core.frames().unwrap();
+        std::thread::scope(|scope| {
+            let section = frames.sections.enter(0);
+            let evicting = scope.spawn(|| object.evict(object.pages()).unwrap());
+            let is_there = |at| matches!(frames.pages.see(PageIndex(at)), Seen::Resident { .. });
+            while (0..16).any(is_there) {
+                std::thread::yield_now();
+            }
+            let needing = scope.spawn(|| map.populate(page(31)));
+            let count = &pool.core().frames;
+            // It looks again after each of these.
+            for _ in 0..5 {
+                count.has_nothing();
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            drop(section);
+            evicting.join().unwrap();
+            needing.join().unwrap().unwrap();
         });
     }
 }

@@ -159,7 +159,7 @@ fn commit_first(
 ) -> Waiters {
     let start = claim.range().start();
     let pool = object.vm.pool.core();
-    pool.frames.arrive(pages);
+    pool.frames.claim(pages);
     object.came(frames, pages);
     pool.arrived(object.pool_key, PageRange::new(start, PageIndex(start.0 + pages)));
     account.tally.pages_read += pages;
@@ -168,7 +168,7 @@ fn commit_first(
     // Before others can see the pages: figures are never behind what a thread knows.
     object.vm.figures.settle(account);
     let waiters = claim.publish(pages, wanted.mark, wanted.needed);
-    pool.frames.published(pages);
+    pool.frames.let_go(pages);
     waiters
 }
 

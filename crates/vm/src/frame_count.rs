@@ -62,8 +62,8 @@ pub(crate) struct FrameCount {
     waiting: AtomicU32,
     /// (a) How many frames these cannot do without, together.
     asked: AtomicU64,
-    /// (a) Frames that hold a page and are not published yet: these can be reclaimed soon.
-    arriving: AtomicU64,
+    /// (a) Frames that hold a page and are claimed, to be published or taken away: these can be had soon.
+    claimed: AtomicU64,
     /// (f) Changes when frames were given back, or there are none to give.
     freed: AtomicU32,
     /// (a) How often the reclaimer found nothing.
@@ -108,7 +108,7 @@ impl FrameCount {
             pinned: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             asked: AtomicU64::new(0),
-            arriving: AtomicU64::new(0),
+            claimed: AtomicU64::new(0),
             freed: AtomicU32::new(0),
             found_nothing: AtomicU32::new(0),
             moved: AtomicU32::new(0),
@@ -228,7 +228,7 @@ impl FrameCount {
             }
             waited = true;
             // First: frames that are published meanwhile have moved.
-            let under_way = self.reserved() > self.resident() || self.arriving.load(Ordering::SeqCst) > 0;
+            let under_way = self.reserved() > self.resident() || self.claimed.load(Ordering::SeqCst) > 0;
             let now = self.moved.load(Ordering::SeqCst);
             if now != moved {
                 (moved, since) = (now, Instant::now());
@@ -283,15 +283,15 @@ impl FrameCount {
         self.held.fetch_add(pages * RESIDENT, Ordering::SeqCst);
     }
 
-    /// So many are about to be filled, and then [published](Self::published).
-    pub(crate) fn arrive(&self, pages: u64) {
-        self.arriving.fetch_add(pages, Ordering::SeqCst);
+    /// So many that hold a page, or are about to, are claimed by somebody who lets [go](Self::let_go) of them soon.
+    pub(crate) fn claim(&self, pages: u64) {
+        self.claimed.fetch_add(pages, Ordering::SeqCst);
     }
 
-    /// So many frames that were filled are published: they can be reclaimed.
-    pub(crate) fn published(&self, pages: u64) {
+    /// So many of these are published, and can be reclaimed, or are taken away.
+    pub(crate) fn let_go(&self, pages: u64) {
         self.may_go();
-        self.arriving.fetch_sub(pages, Ordering::SeqCst);
+        self.claimed.fetch_sub(pages, Ordering::SeqCst);
     }
 
     /// Frames that could not be reclaimed can be now: who waits for one may have these.
@@ -517,14 +517,14 @@ mod tests {
             while !count.is_waited_for() {
                 std::thread::yield_now();
             }
-            count.arrive(64);
+            count.claim(64);
             count.fill(64);
             // It looks after each of these.
             for _ in 0..5 {
                 count.has_nothing();
                 std::thread::sleep(Duration::from_millis(10));
             }
-            count.published(64);
+            count.let_go(64);
             count.empty(1);
             count.release(1);
             assert_eq!(waits.join().unwrap(), (Ok(1), true));

@@ -443,7 +443,6 @@ fn first_batch(victims: &[(bool, Victim)]) -> usize {
     of_batch.count()
 }
 
-/// Whether a frame has to be written before it goes.
 /// The class of an object's frames.
 fn kind_of(object: &ObjectCore) -> usize {
     match object.dirty() {
@@ -453,6 +452,7 @@ fn kind_of(object: &ObjectCore) -> usize {
     }
 }
 
+/// Whether a frame has to be written before it goes.
 fn is_dirty(object: Option<&Arc<ObjectCore>>, entry: Entry) -> bool {
     object.and_then(|object| object.frames()).is_some_and(|frames| {
         frames.dirty.as_ref().is_some_and(|dirty| !dirty.is_clean(&frames.pages, PageIndex(entry.page)))
