@@ -143,6 +143,10 @@ pub(crate) fn keep(start: usize, len: usize) {
 }
 
 /// Does `work` with all signals that come from outside blocked; a thread that calls fork(3) meanwhile waits.
+#[cfg_attr(
+    any(feature = "shuttle", feature = "loom"),
+    allow(dead_code, reason = "models begin threads of their own")
+)]
 pub(crate) fn while_nobody_forks<T>(work: impl FnOnce() -> T) -> T {
     word();
     KEPT.locked(work)
