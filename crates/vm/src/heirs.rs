@@ -375,6 +375,10 @@ mod tests {
             let (space, shared) = (Arc::clone(&space), Arc::clone(&shared));
             spawn("prepage-forks", move || read(&space, &shared, None)).unwrap()
         };
+        // As whoever makes it does: it allocates as it begins.
+        while shared.ready.load(Ordering::SeqCst) == 0 {
+            wait(&shared.ready, 0);
+        }
         // The server may wait for the allocator meanwhile, whose locks who forks has.
         for _ in 0..8 {
             assert_eq!(Forked::new(|| 0).unwrap().wait().unwrap().exit_status(), Some(0));
