@@ -168,6 +168,7 @@ fn commit_first(
     // Before others can see the pages: figures are never behind what a thread knows.
     object.vm.figures.settle(account);
     let waiters = claim.publish(pages, wanted.mark, wanted.needed);
+    pool.frames.may_go();
     pool.frames.let_go(pages);
     waiters
 }

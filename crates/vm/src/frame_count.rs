@@ -288,9 +288,9 @@ impl FrameCount {
         self.claimed.fetch_add(pages, Ordering::SeqCst);
     }
 
-    /// So many of these are published, and can be reclaimed, or are taken away.
+    /// So many of these are published, or were taken away, or stay because the kernel does not free them. Where that helps who waits, it was
+    /// [said](Self::may_go) before.
     pub(crate) fn let_go(&self, pages: u64) {
-        self.may_go();
         self.claimed.fetch_sub(pages, Ordering::SeqCst);
     }
 
@@ -524,6 +524,7 @@ mod tests {
                 count.has_nothing();
                 std::thread::sleep(Duration::from_millis(10));
             }
+            count.may_go();
             count.let_go(64);
             count.empty(1);
             count.release(1);
