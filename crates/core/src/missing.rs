@@ -15,7 +15,7 @@ pub enum Missing {
         /// The rule: `one event in 20`.
         rule: String,
     },
-    /// The tool that recorded was told to leave out a time, or what runs outside of a control group.
+    /// perf was told to begin later (`-D`), or to record one control group only (`-G`).
     #[error("faults are missing that perf was told to leave out: {}", options.join(" "))]
     Limited {
         /// The options that say so, as the command line had them.

@@ -1,4 +1,4 @@
-//! What perf was told to leave out, where its command line alone says so.
+//! Options of `perf record` that leave faults out. A file shows them only in the command line that it keeps.
 
 /// Options of `perf record` that keep faults out of a file without a trace in it.
 const LIMITS: [(char, &str); 2] = [('D', "delay"), ('G', "cgroup")];
@@ -67,7 +67,7 @@ pub(super) fn limits(command: &[&str]) -> Vec<String> {
             }
         };
         let value = value.or_else(|| words.next()).unwrap_or_default();
-        // A delay of nothing is none.
+        // A delay of 0 leaves nothing out.
         if let Some(short) = short.filter(|short| (*short, value) != ('D', "0")) {
             found.push(format!("-{short} {value}"));
         }
