@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -14,7 +14,7 @@ use prepage_sys::region::{Contents, Region};
 use prepage_sys::sigbus::{self, BusFault, Verdict};
 use prepage_sys::userfaultfd::{Delivery, Progress, Served, Userfaultfd, Writes};
 
-use rustix::io::ReadWriteFlags;
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::cold::{at_random, walk};
 use crate::resident::{MAPS, touch_pieces};
@@ -45,7 +45,9 @@ pub fn bare_reads(path: &Path) -> f64 {
 
 fn run(words: &[&str]) -> f64 {
     let itself = std::env::current_exe().expect("this program");
-    let output = Command::new(itself).arg(CHILD).args(words).output().expect("it runs");
+    let output =
+        Command::new(itself).arg(CHILD).args(words).stderr(Stdio::inherit()).output().expect("it runs");
+    assert!(output.status.success(), "the child that makes bare calls: {}", output.status);
     String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
 }
 
@@ -90,7 +92,9 @@ fn resolve_by_reading(fault: &BusFault) -> Verdict {
     let offset = (fault.address - region.start()) & !4095;
     let mut bytes = buffer.lock().expect("one thread");
     let into = &mut [std::io::IoSliceMut::new(&mut *bytes)];
-    if rustix::io::preadv2(file, into, offset, ReadWriteFlags::NOWAIT) != Ok(4096) {
+    // A page that is in memory, but at which the kernel would read ahead, is refused where nothing may be waited for.
+    let read = preadv2(file, into, offset, ReadWriteFlags::NOWAIT);
+    if read.or_else(|_| preadv2(file, into, offset, ReadWriteFlags::empty())) != Ok(4096) {
         return Verdict::Failed;
     }
     match uffd.copy(region.span(), offset, &*bytes, Writes::Free) {
