@@ -16,7 +16,7 @@
 //! | [`missing`], [`tally`] | what a trace lacks; counts and costs of faults              |
 //! | [`profile`] | which pages and names a program needs at its start, with their probabilities |
 //! | [`device_figures`] | what a device can do: latency, bandwidth, reads a second         |
-//! | [`quantity`] | sizes and times as people write them                                     |
+//! | [`quantity`] | sizes, times and numbers of things as people write them                  |
 //! | [`random`] | numbers that look random and are the same in every run                  |
 //! | [`launches`] | which programs a user starts when, and which to expect next               |
 //! | [`idle`]  | when to read expected programs ahead, and whether that was worth it         |

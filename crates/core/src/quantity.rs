@@ -1,4 +1,4 @@
-//! Sizes and times as people write them on command lines and in configuration files.
+//! Sizes, times and numbers of things as people write them.
 
 /// Times from here on are refused: 36 years, so that sums of times stay in range.
 const TIME_NS_MAX: u64 = 1 << 60;
@@ -45,6 +45,17 @@ pub fn parse_ns(text: &str, unit: &str) -> Option<u64> {
         _ => return None,
     };
     scaled(number, unit_ns).filter(|&ns| ns < TIME_NS_MAX)
+}
+
+/// So many things.
+///
+/// ```
+/// use prepage_core::quantity::counted;
+/// assert_eq!(counted(1, "file"), "1 file");
+/// assert_eq!(counted(2, "file"), "2 files");
+/// ```
+pub fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A number, and the unit behind it.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prepage_core::profile::Profile;
 use prepage_core::profile::bounds::LeftOut;
 use prepage_core::profile::observation::Observation;
+use prepage_core::quantity::counted;
 
 use crate::engine::Prefetched;
 use prepage_profiles::identity::Skipped;
@@ -69,18 +70,18 @@ pub fn account(profile: &Profile, outcome: &Prefetched, left: &[(String, String)
     let megabytes = outcome.requested_bytes as f64 / 1e6;
     let files = profile.files.len() - outcome.skipped.len().min(profile.files.len());
     let short = if outcome.memory_was_short { "; ended early, for memory got short" } else { "" };
-    with_left_out(&format!("prefetched {megabytes:.1} MB of {files} files{short}"), left)
+    with_left_out(&format!("prefetched {megabytes:.1} MB of {}{short}", counted(files, "file")), left)
 }
 
 /// One line: what an observed start was seen to use, and what could not be seen.
 pub fn observed(observation: &Observation) -> String {
     let pages: u64 = observation.files.iter().flat_map(|file| &file.pages).map(|used| used.range.len()).sum();
-    let (files, names) = (observation.files.len(), observation.names.len());
+    let (files, names) = (counted(observation.files.len(), "file"), counted(observation.names.len(), "name"));
     let unseen = match &observation.unseen[..] {
         [] => String::new(),
         unseen => format!("; not seen: {}", unseen.join("; ")),
     };
-    format!("observed {pages} pages of {files} files, {names} names{unseen}")
+    format!("observed {} of {files}, {names}{unseen}", counted(pages as usize, "page"))
 }
 
 /// `text`, and what was left out and why.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use prepage_core::PAGE_SIZE;
+use prepage_core::quantity::counted;
 use prepage_residency::evict::{EvictedFile, Stay};
 use prepage_residency::{Evicted, User, evict};
 use serde_json::{Value, json};
@@ -57,20 +58,21 @@ fn print(evicted: &Evicted, out: &mut impl Write) -> Result<()> {
     let sum = |of: fn(&EvictedFile) -> Option<u64>| known.iter().filter_map(|file| of(file)).sum::<u64>();
     let (before, after) = (sum(|file| file.before), sum(|file| file.after));
     if before == 0 && !known.is_empty() {
-        writeln!(out, "nothing of these {} files was in memory", known.len())?;
+        writeln!(out, "nothing of {} was in memory", counted(known.len(), "file"))?;
     } else if !known.is_empty() || unknown == 0 {
         writeln!(
             out,
-            "{} in memory, {} before: {after} of {before} pages of {} files stay",
+            "{} in memory, {} before: {after} of {before} pages of {} stay",
             pages_as_size(after),
             pages_as_size(before),
-            known.len(),
+            counted(known.len(), "file"),
         )?;
     }
     if unknown > 0 {
         writeln!(
             out,
-            "{unknown} files dropped as far as nobody uses them; what stays is shown only to those who may write them"
+            "{} dropped as far as nobody uses them; what stays is shown only to those who may write them",
+            counted(unknown, "file"),
         )?;
     }
     let mut stayed: Vec<(&EvictedFile, &Stay)> =

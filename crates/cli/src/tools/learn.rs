@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_core::quantity::counted;
 use prepage_prefetch::learn::learn;
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{Layer, ProgramKey};
@@ -75,10 +76,11 @@ fn tell(role: &str, observation: &Observation) {
         Coverage::Partial => "; others may have been used too",
     };
     say!(
-        "prepage: learned {role}: {pages} pages ({:.1} MB) of {} files, {} names looked up{doubt}",
+        "prepage: learned {role}: {} ({:.1} MB) of {}, {} looked up{doubt}",
+        counted(pages as usize, "page"),
         pages as f64 * PAGE_SIZE as f64 / 1e6,
-        observation.files.len(),
-        observation.names.len(),
+        counted(observation.files.len(), "file"),
+        counted(observation.names.len(), "name"),
     );
     for line in &observation.unseen {
         say!("prepage: {line}");

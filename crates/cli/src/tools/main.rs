@@ -120,7 +120,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Measure(args) => measure::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
+        Command::Simulate(args) => simulate::run(args),
         Command::Residency(args) => residency::run(&args),
         Command::Warm(args) => warm::run(&args),
         Command::Evict(args) => evict::run(&args),

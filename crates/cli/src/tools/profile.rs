@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
+use prepage_core::quantity::counted;
 use prepage_profiles::room::taken_in;
 use prepage_profiles::store::remove;
 use prepage_profiles::stored::Listed as StoreEntry;
@@ -186,8 +187,12 @@ impl Taken {
         };
         let most = self.bytes_max.map_or(String::new(), |most| format!(" of {}", size(most)));
         let Self { layer, directory, profiles, bytes, .. } = self;
-        let noun = if *profiles == 1 { "profile" } else { "profiles" };
-        Ok(writeln!(out, "{layer}: {profiles} {noun}, {}{most} in {directory}", size(*bytes))?)
+        Ok(writeln!(
+            out,
+            "{layer}: {}, {}{most} in {directory}",
+            counted(*profiles, "profile"),
+            size(*bytes)
+        )?)
     }
 }
 
@@ -202,7 +207,11 @@ fn list(stores: &Stores, json: bool, out: &mut impl Write) -> Result<()> {
         )?);
     }
     if listed.is_empty() {
-        return Ok(writeln!(out, "no profiles in {}", places(stores))?);
+        return Ok(writeln!(
+            out,
+            "no profiles in {}\n  a start is written down about a second after it ends",
+            places(stores)
+        )?);
     }
     let mut table = table(&["role", "files", "MB", "names", "observed", "layer", "profile"], &[1, 2, 3, 4]);
     for one in &listed {
@@ -318,7 +327,10 @@ pub fn find(stores: &Stores, name: &str) -> Result<Vec<StoreEntry>> {
     };
     let found: Vec<StoreEntry> = all(stores)?.into_iter().filter(means).collect();
     if found.is_empty() {
-        bail!("no profile {name} in {}\n  try: prepage profile list", places(stores));
+        bail!(
+            "no profile {name} in {}\n  try: prepage profile list; a start is written down about a second after it ends",
+            places(stores)
+        );
     }
     Ok(found)
 }

@@ -24,6 +24,8 @@ use prepage_simulate::pages::MOST_PAGES;
 use prepage_simulate::{Contender, CostModel, Input, Options, compare, rows, sweep, tables};
 use prepage_simulate::{DeviceModel, device as devices};
 
+use crate::newest;
+
 /// Policies compared unless others are named; first, for all others are compared with it, what Linux does today.
 const USUAL: [&str; 8] =
     ["linux", "none", "obl", "sequential", "around:8:7", "aligned:16", "adaptive", "context"];
@@ -54,8 +56,8 @@ const NOT_OF_FORKS: [&str; 18] = [
 #[derive(Debug, clap::Args)]
 #[command(after_help = help())]
 pub struct Args {
-    /// A trace of `prepage record`; each fault on a file's page counts as a touch of it
-    #[arg(value_name = "TRACE", required_unless_present_any = ["touches", "model", "forks"], conflicts_with_all = ["touches", "model"])]
+    /// A trace of `prepage record`; each fault on a file's page counts as a touch of it [default: the newest in this directory]
+    #[arg(value_name = "TRACE", conflicts_with_all = ["touches", "model"])]
     trace: Option<PathBuf>,
     /// Touches as text: one page index a line, or `object,page`
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
@@ -147,10 +149,14 @@ fn help() -> String {
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(mut args: Args) -> Result<ExitCode> {
     if let Some(script) = &args.forks {
         return forks::run(script, args.json).map(|()| ExitCode::SUCCESS);
     }
+    if args.trace.is_none() && args.touches.is_none() && args.model.is_none() {
+        args.trace = Some(newest::open(None)?.path().to_owned());
+    }
+    let args = &args;
     let names = policies(args)?;
     let devices = args.device.iter().map(|text| device(text)).collect::<Result<Vec<_>>>()?;
     let mut input = input(args)?;
@@ -250,11 +256,10 @@ fn device(text: &str) -> Result<DeviceModel> {
 }
 
 fn input(args: &Args) -> Result<Input> {
-    let input = match (&args.trace, &args.touches, args.model) {
-        (Some(trace), _, _) => Input::read_trace(trace)?,
-        (_, Some(touches), _) => Input::read_text(touches, &text_options(args))?,
-        (_, _, Some(model)) => Input::model(model),
-        _ => bail!("no touches: name a trace, --touches or --model"),
+    let input = match (&args.touches, args.model) {
+        (Some(touches), _) => Input::read_text(touches, &text_options(args))?,
+        (_, Some(model)) => Input::model(model),
+        _ => Input::read_trace(args.trace.as_deref().expect("the newest, where nothing is named"))?,
     };
     Ok(if args.header_read { input.with_headers_read() } else { input })
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use prepage_core::PAGE_SIZE;
+use prepage_core::quantity::counted;
 use prepage_residency::warm::WarmedFile;
 use prepage_residency::{Stopped, Warmed, warm};
 use serde_json::{Value, json};
@@ -60,23 +61,23 @@ fn print(warmed: &Warmed<'_>, out: &mut impl Write) -> Result<()> {
     if !known.is_empty() || unknown.is_empty() {
         writeln!(
             out,
-            "{} of {} in memory ({:.1} %), {} before: {} of {} pages of {} files",
+            "{} of {} in memory ({:.1} %), {} before: {} of {} pages of {}",
             pages_as_size(after),
             pages_as_size(pages),
             percent(after, pages),
             pages_as_size(before),
             after,
             pages,
-            known.len(),
+            counted(known.len(), "file"),
         )?;
     }
     if !unknown.is_empty() {
         let asked = unknown.iter().map(|file| file.pages).sum();
         writeln!(
             out,
-            "{} of {} files read; whether it stays in memory is shown only to those who may write them",
+            "{} of {} read; whether it stays in memory is shown only to those who may write them",
             pages_as_size(asked),
-            unknown.len(),
+            counted(unknown.len(), "file"),
         )?;
     }
     for file in known.iter().filter(|file| file.error.is_none() && !is_in(file)) {

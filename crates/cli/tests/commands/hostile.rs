@@ -299,7 +299,7 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
     for processes in 1..=8 {
         let started = |told: &str| !told.contains("cannot start a process");
         let of_known = told(true, processes);
-        assert_eq!(of_known.contains("prefetched 0.3 MB of 1 files"), started(&of_known), "{of_known}");
+        assert_eq!(of_known.contains("prefetched 0.3 MB of 1 file"), started(&of_known), "{of_known}");
         assert!(
             (processes > 1 || !started(&of_known)) && (processes < 8 || started(&of_known)),
             "{of_known}"
@@ -371,7 +371,7 @@ fn a_clock_that_jumps_changes_ages_only() {
         })
         .unwrap();
     let told = run(&sandbox);
-    assert!(told.contains("of 1 files") && !told.contains("left out"), "{told}");
+    assert!(told.contains("of 1 file") && !told.contains("left out"), "{told}");
     let shown = sandbox.output(&["profile", "show", "sh"]);
     assert!(shown.status.success(), "{}", text(&shown.stderr));
     assert!(sandbox.output(&["profile", "verify", "sh"]).status.success());

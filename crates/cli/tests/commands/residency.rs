@@ -22,7 +22,7 @@ fn a_range_is_warmed_shown_and_evicted() {
     let evicted = json(&tools(&["evict", "--json", path]));
     assert_eq!(evicted["files"][0]["resident_pages_after"], 0, "{evicted}");
     let warmed = tools(&["warm", &format!("{path}:1M-2M")]);
-    assert_eq!(text(&warmed.stdout), "1M of 1M in memory (100.0 %), 0 before: 256 of 256 pages of 1 files\n");
+    assert_eq!(text(&warmed.stdout), "1M of 1M in memory (100.0 %), 0 before: 256 of 256 pages of 1 file\n");
     assert!(warmed.status.success());
     let shown = tools(&["residency", path]);
     assert!(text(&shown.stdout).contains("256/1024  25.0"), "{}", text(&shown.stdout));
@@ -79,7 +79,7 @@ fn pages_of_other_peoples_files_are_not_guessed_at() {
     assert_eq!(json(&shown)["not_allowed"], serde_json::json!(["/etc/passwd"]));
     assert!(json(&shown)["files"].as_array().unwrap().is_empty());
     assert!(text(&shown.stderr).contains("try: as root"), "{}", text(&shown.stderr));
-    assert!(text(&warmed.stdout).contains("4k of 1 files read"), "{}", text(&warmed.stdout));
+    assert!(text(&warmed.stdout).contains("4k of 1 file read"), "{}", text(&warmed.stdout));
 }
 
 #[test]

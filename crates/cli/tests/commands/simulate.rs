@@ -28,6 +28,15 @@ fn trace(name: &str) -> String {
 }
 
 #[test]
+fn the_newest_trace_is_replayed_where_none_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let said = text(&simulate(dir.path(), &[]).stderr);
+    assert!(said.contains("try: prepage record"), "{said}");
+    fs::copy(trace("gcc-huf_decompress"), dir.path().join("prepage.parquet")).expect("copied");
+    assert_eq!(json(dir.path(), &[]), json(dir.path(), &["prepage.parquet"]));
+}
+
+#[test]
 fn every_vector_comes_out_of_the_command_line() {
     let dir = tempfile::tempdir().expect("a directory");
     let vectors: Value = serde_json::from_str(VECTORS).expect("JSON");

@@ -60,7 +60,7 @@ fn a_first_start_follows_the_map_in_the_file_and_the_one_beside_it() {
     let beside = sandbox.output(&["profile", "embed", "--sidecar", as_text(&maps), as_text(&program)]);
     assert!(beside.status.success(), "{}", text(&beside.stderr));
     let followed = evicted(&|| fresh(&sandbox, &maps, &run));
-    assert!(followed.contains("page maps: prefetched") && followed.contains(" of 1 files"), "{followed}");
+    assert!(followed.contains("page maps: prefetched") && followed.contains(" of 1 file"), "{followed}");
 
     fs::remove_dir_all(&maps).unwrap();
     let embedded = sandbox.output(&["profile", "embed", "--json", as_text(&program)]);

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
+use prepage_core::quantity::counted;
 use prepage_profiles::Stores;
 use prepage_profiles::bundle::{self, BUNDLE_BYTES_MAX};
 use prepage_profiles::import::{Imported, Places, import as import_one};
@@ -153,10 +154,10 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
         let megabytes = (profile.pages() * PAGE_SIZE) as f64 / 1e6;
         writeln!(
             out,
-            "{}: {verdict}: {} files, {megabytes:.1} MB, {} names",
+            "{}: {verdict}: {}, {megabytes:.1} MB, {}",
             profile.role.escape_debug(),
-            profile.files.len(),
-            profile.lookups.len()
+            counted(profile.files.len(), "file"),
+            counted(profile.lookups.len(), "name"),
         )?;
         for left in &one.left {
             writeln!(out, "  left out: {}: {}", left.path.escape_debug(), left.reason)?;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
+use prepage_core::quantity::counted;
 use prepage_profiles::elf::Elf;
 use prepage_profiles::embed::{self, Beside, EmbedError, Embedded, Layout};
 use prepage_profiles::identity::open_to_read;
@@ -134,11 +135,10 @@ impl Results {
                 format!("has this map already ({} pages)", made.file.pages())
             }
             (Some(made), Some(_)) => format!(
-                "{} of {} pages, from {} {}",
+                "{} of {} pages, from {}",
                 made.file.pages(),
                 before.size_bytes.min(made.file.identity.size_bytes).div_ceil(PAGE_SIZE),
-                made.profiles,
-                if made.profiles == 1 { "profile" } else { "profiles" }
+                counted(made.profiles, "profile"),
             ),
             (None, _) => "map taken out".into(),
         };

@@ -8,6 +8,7 @@ use prepage_core::profile::gain::{Gain, STARTS_MIN};
 use prepage_core::profile::start::observe_every;
 use prepage_core::profile::worth::{expected_waste, threshold, worthwhile};
 use prepage_core::profile::{ColdStart, Extent, OBSERVATIONS_MAX, Profile, ProfiledFile};
+use prepage_core::quantity::counted;
 use prepage_display::terminal::printable;
 use prepage_prefetch::engine::device_of;
 use prepage_profiles::Stores;
@@ -54,18 +55,18 @@ pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl
         "learned  from {} of {}; last changed {} ago",
         match profile.history.observations {
             OBSERVATIONS_MAX => format!("{OBSERVATIONS_MAX} or more starts"),
-            fewer => so_many(fewer.into(), "start"),
+            fewer => counted(fewer.into(), "start"),
         },
-        so_many(profile.sources.len().max(1), "host"),
+        counted(profile.sources.len().max(1), "host"),
         age(profile.history.updated_unix_s)
     )?;
     writeln!(
         out,
-        "needs    {} pages ({:.1} MB) of {} files, {} names",
-        profile.pages(),
+        "needs    {} ({:.1} MB) of {}, {}",
+        counted(profile.pages() as usize, "page"),
         (profile.pages() * PAGE_SIZE) as f64 / 1e6,
-        profile.files.len(),
-        profile.lookups.len()
+        counted(profile.files.len(), "file"),
+        counted(profile.lookups.len(), "name"),
     )?;
     worth.write(out)?;
     match profile.history.due {
@@ -73,7 +74,7 @@ pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl
         due => writeln!(
             out,
             "observed the next {}: few are known, or the program seems to have changed",
-            so_many(due.into(), "start")
+            counted(due.into(), "start")
         )?,
     }
     let headings = ["pages", "of", "read", "left", "likely", "state", "file"];
@@ -86,10 +87,6 @@ pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl
         table.add_row(row);
     }
     Ok(writeln!(out, "{}", table.trim_fmt())?)
-}
-
-fn so_many(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// What a profile was and is expected to be worth.
