@@ -86,7 +86,7 @@ fn start(run: &Run) -> ExitCode {
     // What is no program gets its message from the exec that fails.
     let program = program::find(&run.command[0]).unwrap_or_else(|_| PathBuf::from(&run.command[0]));
     let mut argv = run.command.clone();
-    if program::has_stand_in(&argv[0]) {
+    if program::has_stand_in(&argv[0], &program) {
         stand_in::name_by_path(&mut argv, &program);
     }
     become_program(&program, &run.command[0], &argv, launched, &[])
