@@ -100,7 +100,7 @@ fn become_program(
     launched: Launched,
     variables: &[(OsString, OsString)],
 ) -> ExitCode {
-    let prepared = launched.wait();
+    let prepared = launched.wait(program);
     // Configure scripts compare standard error, and an extra line breaks them: there are messages with `-v` alone.
     prepared.messages.iter().for_each(|message| say(message));
     let own = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value.as_os_str())));
