@@ -22,6 +22,7 @@ use std::time::Duration;
 use prepage_profiles::room::BYTES_MAX;
 use prepage_profiles::{Layer, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
+use prepage_sys::own_pages;
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -191,6 +192,7 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     let keep = std::iter::once(to_caller).chain(listener).collect();
     // All depend on the working directory.
     let look = || {
+        own_pages::ask_for_rest();
         let stores = Stores::of_user();
         let is_unconfigured = ahead::look_up(stores.as_ref().ok());
         let called = program::find(&command[0]).and_then(std::path::absolute);
