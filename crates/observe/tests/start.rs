@@ -879,3 +879,22 @@ fn the_start_is_over_when_no_file_is_touched_any_more() {
     child.signal(9).unwrap();
     child.wait().unwrap();
 }
+
+/// The program comes first, unless it waits for the observer.
+#[test]
+fn who_follows_gives_way_where_that_is_wanted() {
+    const BATCH: &str = "3";
+    let policy = || {
+        let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+        stat.rsplit(')').next().unwrap().split_ascii_whitespace().nth(38).unwrap().to_owned()
+    };
+    let before = policy();
+    for gives_way in [false, true] {
+        let after = std::thread::spawn(move || {
+            observe(&["/bin/true"], &ObserveOptions { gives_way, ..ObserveOptions::default() });
+            policy()
+        });
+        let expected = if gives_way { BATCH } else { &before };
+        assert_eq!(after.join().unwrap(), expected);
+    }
+}
