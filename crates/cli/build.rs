@@ -1,8 +1,12 @@
 //! The starter reads its own file before anything else: `prepage_sys::own_pages`.
 
+const LAYOUT: &str = "src/starter/layout.ld";
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed={LAYOUT}");
     if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
-        println!("cargo::rustc-link-arg-bin=prepage=-Wl,--entry=prepage_entry");
+        let layout = std::path::absolute(LAYOUT).expect("cargo says where this package is");
+        println!("cargo::rustc-link-arg-bin=prepage=-Wl,--entry=prepage_entry,-T,{}", layout.display());
     }
 }

@@ -47,6 +47,17 @@ struct Forked {
     since: Instant,
 }
 
+/// Why a process is visited.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug)]
+enum Visited {
+    /// It is about to execute a program.
+    AtExec,
+    /// It was known then to have executed one.
+    Executed(Instant),
+    Forked(Forked),
+}
+
 /// What was armed in a process when its agent sent word.
 #[derive(Debug)]
 struct Unjudged {
@@ -67,7 +78,7 @@ pub struct Armer {
     /// Why no program is armed, by a visit or an agent; `None` where programs are.
     no_arming: Option<String>,
     #[cfg(target_arch = "x86_64")]
-    visits: Vec<Visit>,
+    visits: Vec<(Visit, Visited)>,
     spaces: HashMap<u32, Vec<FirstTouches>>,
     /// Processes that wait at their end to be looked at.
     endings: Vec<Ending>,
@@ -173,7 +184,7 @@ impl Armer {
     pub fn visit_at_exec(&mut self, pid: u32) {
         if self.no_arming.is_none() {
             // Where it may not be, it is visited afterwards.
-            self.visits.extend(Visit::at_exec(pid));
+            self.visits.extend(Visit::at_exec(pid).map(|visit| (visit, Visited::AtExec)));
         }
     }
 
@@ -184,7 +195,7 @@ impl Armer {
     /// Process `pid` executed a program at `time_ns`: whatever was armed in it is gone.
     pub fn executed(&mut self, pid: u32, time_ns: u64) {
         #[cfg(target_arch = "x86_64")]
-        let is_visited = self.visits.iter().any(|visit| visit.pid() == pid);
+        let is_visited = self.visits.iter().any(|(visit, _)| visit.pid() == pid);
         #[cfg(not(target_arch = "x86_64"))]
         let is_visited = false;
         // It was entered at this exec, before perf's report was read.
@@ -197,7 +208,7 @@ impl Armer {
         }
         self.ranges.now().executed(pid, time_ns);
         #[cfg(target_arch = "x86_64")]
-        if let Some(visit) = self.visits.iter().find(|visit| visit.pid() == pid) {
+        if let Some((visit, _)) = self.visits.iter().find(|(visit, _)| visit.pid() == pid) {
             if visit.is_at_exec() {
                 self.half_entered.insert(pid);
             }
@@ -219,8 +230,7 @@ impl Armer {
         }
     }
 
-    /// Visits children that go on with their parent's program, in memory of their own. Where that is refused, their faults tell
-    /// windows of pages, as until then.
+    /// Visits children that go on with their parent's program, in memory of their own.
     #[cfg(target_arch = "x86_64")]
     fn look_at_forked(&mut self) {
         let (due, young) = std::mem::take(&mut self.forked)
@@ -234,16 +244,26 @@ impl Armer {
                 Visit::begin(child.pid)
             };
             match visit {
-                Ok(visit) => {
-                    self.ranges.now().executed(child.pid, child.time_ns);
-                    self.visits.push(visit);
-                }
-                Err(VisitError::Busy) if child.since.elapsed() < FORKED_WAIT + BUSY_MAX => {
-                    self.forked.push(child)
-                }
-                Err(_) => {}
+                Ok(visit) => self.visits.push((visit, Visited::Forked(child))),
+                // Where that is refused, its faults tell windows of pages, as until then.
+                Err(error) => drop(self.visit_again(child.pid, error, Visited::Forked(child))),
             }
         }
+    }
+
+    /// Has process `pid` visited once more, where it could not be disturbed and may be otherwise soon.
+    #[cfg(target_arch = "x86_64")]
+    fn visit_again(&mut self, pid: u32, error: VisitError, why: Visited) -> Result<(), VisitError> {
+        match (error, why) {
+            (VisitError::Busy, Visited::Forked(child)) if child.since.elapsed() < FORKED_WAIT + BUSY_MAX => {
+                self.forked.push(child);
+            }
+            (VisitError::Busy, Visited::Executed(since)) if since.elapsed() < BUSY_MAX => {
+                self.loading.push((pid, since));
+            }
+            (error, _) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Does nothing: this architecture has no visits.
@@ -368,11 +388,15 @@ impl Armer {
     /// Visits process `pid`, which is known `since` then to have executed its program.
     #[cfg(target_arch = "x86_64")]
     fn visit(&mut self, pid: u32, since: Instant) {
-        match Visit::begin(pid) {
-            Ok(visit) => self.visits.push(visit),
-            Err(VisitError::Busy) if since.elapsed() < BUSY_MAX => self.loading.push((pid, since)),
-            Err(error) => self.refused(&error),
-        }
+        let why = Visited::Executed(since);
+        let begun = match Visit::begin(pid) {
+            Ok(visit) => {
+                self.visits.push((visit, why));
+                Ok(())
+            }
+            Err(error) => self.visit_again(pid, error, why),
+        };
+        begun.unwrap_or_else(|error| self.refused(&error));
     }
 
     #[cfg(not(target_arch = "x86_64"))]
@@ -383,15 +407,18 @@ impl Armer {
     /// Ends the visits to processes that have stopped by now.
     #[cfg(target_arch = "x86_64")]
     pub fn end_visits(&mut self) {
-        for mut visit in std::mem::take(&mut self.visits) {
+        for (mut visit, why) in std::mem::take(&mut self.visits) {
             let pid = visit.pid();
-            let at_exec = visit.is_at_exec();
             let ended = visit.end(|touches| {
-                if at_exec {
-                    if !self.half_entered.remove(&pid) {
-                        self.half_entered.insert(pid);
+                match &why {
+                    Visited::AtExec => {
+                        if !self.half_entered.remove(&pid) {
+                            self.half_entered.insert(pid);
+                        }
+                        self.ranges.now().executed(pid, now_ns());
                     }
-                    self.ranges.now().executed(pid, now_ns());
+                    Visited::Forked(child) => self.ranges.now().executed(pid, child.time_ns),
+                    Visited::Executed(_) => {}
                 }
                 self.spaces.entry(pid).or_default().push(touches);
                 let mapped = self.arm_all(pid);
@@ -403,9 +430,11 @@ impl Armer {
                 }
             });
             match ended {
-                None => self.visits.push(visit),
+                None => self.visits.push((visit, why)),
                 Some(Ok(())) => {}
-                Some(Err(error)) => self.refused(&error),
+                Some(Err(error)) => {
+                    self.visit_again(pid, error, why).unwrap_or_else(|error| self.refused(&error));
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What agents tell from inside the programs: names looked up, and bytes read.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,9 +22,9 @@ const LOG_BYTES: u64 = 32 << 20;
 
 /// How a program that has not been executed yet is entered; `with_agent`: there is an [`Inside`] for it.
 pub fn entry(options: &ObserveOptions, with_agent: bool) -> Entry {
-    let carrying = options.program.as_deref().map(|program| would_load(program, program));
-    match carrying {
-        Some(Carrying::NotDynamic) if !with_agent => Entry::AtExec,
+    let is_static = |program: &PathBuf| would_load(program, program) == Carrying::NotDynamic;
+    match options.program.as_ref().filter(|_| !with_agent) {
+        Some(program) if is_static(program) => Entry::AtExec,
         _ => Entry::AfterExec,
     }
 }
@@ -49,6 +50,10 @@ impl Inside {
         let program = options.program.as_deref().ok_or("the program is not known beforehand")?;
         let library =
             options.agent.clone().or_else(find_library).ok_or("libprepage-agent.so is not installed")?;
+        // The program's ld.so would wait for its pages one after the other.
+        if let Ok(file) = File::open(&library) {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed);
+        }
         match would_load(program, &library) {
             Carrying::Carried => {}
             Carrying::NotDynamic => return Err("a static program".into()),

@@ -8,6 +8,7 @@ use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_sys::perf::PerfError;
 use prepage_sys::rights::Rights;
+use prepage_sys::scheduling;
 use prepage_trace::now_ns;
 
 use crate::armer::Armer;
@@ -50,6 +51,8 @@ pub struct ObserveOptions {
     /// Whether the program may wait until perf is ready, up to 20 ms: then also what a program touches last that ends before
     /// is seen, and the order of all pages.
     pub is_patient: bool,
+    /// Whether the thread that follows leaves the processors to the program where both want them.
+    pub gives_way: bool,
     /// The rights with which the files and names that were seen are opened again; without them, those of the calling thread. A
     /// service that runs as root gives the rights of the process: a user could put a link in a file's place.
     pub rights: Option<Rights>,
@@ -119,6 +122,8 @@ pub struct Observer {
     silence: Silence,
     unseen: Vec<String>,
     rights: Option<Rights>,
+    gives_way: bool,
+    has_given_way: bool,
 }
 
 /// Where pages in use are seen.
@@ -172,8 +177,19 @@ impl Observer {
         let stalls = if with_stalls { Stalls::attach(pid).ok() } else { None };
         let sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
         let (last_touch_ns, rights) = (now_ns(), options.rights.clone());
-        let silence = Silence::of(pid);
-        Ok(Self { pid, pages, stalls, inside, sightings, last_touch_ns, silence, unseen, rights })
+        Ok(Self {
+            pid,
+            pages,
+            stalls,
+            inside,
+            sightings,
+            last_touch_ns,
+            silence: Silence::of(pid),
+            unseen,
+            rights,
+            gives_way: options.gives_way,
+            has_given_way: false,
+        })
     }
 
     /// Environment variables to be set for the program when it is executed, last and in this order
@@ -193,6 +209,7 @@ impl Observer {
         let began_ns = now_ns();
         let mut next_early_ns = is_in_a_container().then_some(FIRST_EARLY_NS);
         loop {
+            self.give_way();
             let is_followed = follower.wants_pages();
             self.sightings.keep_new(is_followed);
             let ended = self.wait(until, is_followed);
@@ -213,6 +230,16 @@ impl Observer {
                 follower.so_far(&observation(&self.sightings, self.rights.as_ref()).cut_short());
                 next_early_ns = Some(2 * next_ns);
             }
+        }
+    }
+
+    /// Leaves the processors to the program, unless it stands still until this thread lets it go on: on a busy machine that would take its time.
+    fn give_way(&mut self) {
+        let gives_way = self.gives_way && !self.is_visiting();
+        if gives_way != self.has_given_way {
+            self.has_given_way = gives_way;
+            // Where that is refused, they share the processors.
+            let _ = if gives_way { scheduling::give_way() } else { scheduling::as_others() };
         }
     }
 
@@ -270,7 +297,7 @@ impl Observer {
         }
     }
 
-    /// Whether a program may stand still until the next wait: no time to write a file.
+    /// Whether a program may stand still until the next wait: no time to write a file, or to wait for a processor.
     fn is_visiting(&self) -> bool {
         matches!(&self.pages, Pages::Tables(tables, _) if tables.is_visiting())
     }

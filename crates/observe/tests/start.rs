@@ -281,6 +281,40 @@ fn a_program_that_cannot_be_disturbed_when_it_begins_is_armed_later() {
     }
 }
 
+/// Executes a program in children, each of which is stopped for a moment as it begins.
+const EXECUTE_AND_STOP: &str = r"
+import os, signal, sys, time
+children = []
+for _ in range(8):
+    read, write = os.pipe()
+    child = os.fork() or os.execv(sys.argv[1], sys.argv[1:])
+    os.close(write)
+    os.read(read, 1)
+    os.kill(child, signal.SIGSTOP)
+    time.sleep(0.03)
+    os.kill(child, signal.SIGCONT)
+    children.append(child)
+sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+";
+
+/// Whom a signal has stopped before the visit is let go as it was.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_program_that_a_signal_stops_as_it_is_visited_is_armed_later() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64);
+    let python = "/usr/bin/python3";
+    let command =
+        [python, "-c", EXECUTE_AND_STOP, python, "-c", MAP_AND_TOUCH, data.to_str().unwrap(), "3", "40"];
+    let [_, perf, _, page_tables] = ways(python);
+    for options in [perf, page_tables] {
+        let (observation, code) = observe(&command, &options);
+        assert_eq!(code, 0, "{options:?}: {:?}", observation.unseen);
+        let used: Vec<_> = file(&observation, &data).pages.iter().map(|used| used.range.start().0).collect();
+        assert_eq!(used, [3, 40], "{options:?}");
+    }
+}
+
 /// What a fault mapped along before the agent came is used without another.
 #[test]
 fn pages_that_ld_so_has_used_before_the_agent_came_are_told() {
@@ -878,4 +912,23 @@ fn the_start_is_over_when_no_file_is_touched_any_more() {
     assert!(status.contains("TracerPid:\t0"), "{status}");
     child.signal(9).unwrap();
     child.wait().unwrap();
+}
+
+/// The program comes first, unless it waits for the observer.
+#[test]
+fn who_follows_gives_way_where_that_is_wanted() {
+    const BATCH: &str = "3";
+    let policy = || {
+        let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+        stat.rsplit(')').next().unwrap().split_ascii_whitespace().nth(38).unwrap().to_owned()
+    };
+    let before = policy();
+    for gives_way in [false, true] {
+        let after = std::thread::spawn(move || {
+            observe(&["/bin/true"], &ObserveOptions { gives_way, ..ObserveOptions::default() });
+            policy()
+        });
+        let expected = if gives_way { BATCH } else { &before };
+        assert_eq!(after.join().unwrap(), expected);
+    }
 }

@@ -26,9 +26,10 @@ pub(crate) fn look_up(stores: Option<&Stores>) -> bool {
         }
         !is_nothing(error)
     };
-    let configured = Config::paths().into_iter().map(is_there).filter(|is_there| *is_there).count();
+    // The user's layer first: it lies deepest, and is waited for longest.
     let layers = stores.into_iter().flat_map(Stores::directories);
     layers.for_each(|(_, directory)| _ = is_there(directory.to_owned()));
+    let configured = Config::paths().into_iter().map(is_there).filter(|is_there| *is_there).count();
     configured == 0
 }
 

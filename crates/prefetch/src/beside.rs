@@ -17,8 +17,8 @@ use prepage_observe::sightings::{FileIndex, Seen};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_profiles::identity::Skipped;
 use prepage_profiles::{Layer, Stores, chain};
+use prepage_sys::open_files;
 use prepage_sys::signals::{ENDING, Signals};
-use prepage_sys::{open_files, scheduling};
 
 use crate::account::{Listener, account, left_out, observed, with_left_out};
 use crate::calibrate::cache::Cache;
@@ -181,6 +181,7 @@ impl Beside<'_> {
         let options = ObserveOptions {
             program: self.context.executable.clone(),
             own_audit: std::env::var_os("LD_AUDIT"),
+            gives_way: true,
             ..ObserveOptions::default()
         };
         match Observer::attach(self.context.pid, &options) {
@@ -191,8 +192,6 @@ impl Beside<'_> {
                 let dense = goes_by_density.then(|| DenseReads::begin(program, Cache::of_user().as_ref()));
                 let mut following =
                     Following { beside: self, persisting, fetch, dense: dense.flatten(), dense_bytes: 0 };
-                // The program comes first. Where that is refused, they share the processors.
-                let _ = scheduling::give_way();
                 let observation = observer.follow_with(until, &mut following);
                 following.end_dense();
                 let bytes = following.dense_bytes;

@@ -1,7 +1,7 @@
 //! Starting a program with its pages already on their way.
 //!
 //! ```text
-//!  prepage run ─ finds the program ─────────────────── waits for word ─ becomes the program (exec)
+//!  prepage run ─ finds the program ─ its first pages ─ waits for word ─ becomes the program (exec)
 //!   └─ beside it: configuration, layers of profiles ─► word: go, observed or not ─► fetch ─ observe ─ persist
 //! ```
 //! The process that was started *is* the program from the exec on: same process id, same parent, streams, signals
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::Builder;
 use std::time::Duration;
@@ -22,6 +22,7 @@ use std::time::Duration;
 use prepage_profiles::room::BYTES_MAX;
 use prepage_profiles::{Layer, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
+use prepage_sys::own_pages;
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -31,6 +32,7 @@ use crate::account::Listener;
 use crate::ahead;
 use crate::beside::Beside;
 use crate::config::{self, Config};
+use crate::first_pages;
 use crate::start::StartContext;
 use prepage_core::random::SplitMix;
 
@@ -158,6 +160,7 @@ pub struct Prepared {
 #[derive(Debug)]
 pub struct Launched {
     word: Option<OwnedFd>,
+    is_prefetched: bool,
     is_verbose: bool,
     messages: Vec<String>,
 }
@@ -167,8 +170,12 @@ pub struct Launched {
 ///
 /// To be called while the process has one thread.
 pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Launched {
-    let mut launched =
-        Launched { word: None, is_verbose: options.verbose && !options.quiet, messages: Vec::new() };
+    let mut launched = Launched {
+        word: None,
+        is_prefetched: options.prefetch,
+        is_verbose: options.verbose && !options.quiet,
+        messages: Vec::new(),
+    };
     if config::is_switched_off() {
         launched.say("switched off by the configuration");
         return launched;
@@ -185,6 +192,7 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     let keep = std::iter::once(to_caller).chain(listener).collect();
     // All depend on the working directory.
     let look = || {
+        own_pages::ask_for_rest();
         let stores = Stores::of_user();
         let is_unconfigured = ahead::look_up(stores.as_ref().ok());
         let called = program::find(&command[0]).and_then(std::path::absolute);
@@ -221,9 +229,12 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
 }
 
 impl Launched {
-    /// Waits for word, at most half a second.
-    pub fn wait(mut self) -> Prepared {
+    /// Waits for word, at most half a second, and has meanwhile brought in what `program` needs first.
+    pub fn wait(mut self, program: &Path) -> Prepared {
         let Some(from) = self.word.take() else { return self.prepared(Variables::new()) };
+        if self.is_prefetched {
+            first_pages::ask_for(program);
+        }
         let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: WORD_WAIT.subsec_nanos().into() };
         let mut ready = [PollFd::new(&from, PollFlags::IN)];
         let readable = poll(&mut ready, Some(&timeout)).is_ok_and(|count| count > 0);

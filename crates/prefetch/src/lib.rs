@@ -14,6 +14,7 @@
 //! |-----------------------------------|-------------------------------------------------------------------|
 //! | [`start`]                         | a start, as every step knows it                                   |
 //! | [`launch`], `ahead`, `beside`     | `prepage run`: before the exec, and beside the program            |
+//! | `first_pages`                     | what every program needs first                                    |
 //! | [`choose`]                        | what one start does with the profile it has                       |
 //! | [`engine`], [`first_start`]       | a prefetch under way: of a profile, of page maps in files         |
 //! | `dense`                           | of an unknown start on a slow device, by what it uses             |
@@ -51,6 +52,7 @@ pub mod config;
 mod dense;
 pub mod doctor;
 pub mod engine;
+mod first_pages;
 pub mod first_start;
 pub mod launch;
 pub mod learn;

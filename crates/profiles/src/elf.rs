@@ -261,6 +261,16 @@ impl Elf {
         Ok(headers.iter().map(section).collect())
     }
 
+    /// Reads the name of the program that loads it; `None` of a static program, and of most libraries.
+    ///
+    /// # Errors
+    /// When it lies past the end of the file, or cannot be read.
+    pub fn interpreter<B: Bytes + ?Sized>(&self, bytes: &B) -> Result<Option<String>, ElfError> {
+        let Some(segment) = self.segment(PT_INTERP.0) else { return Ok(None) };
+        let path = read_part(bytes, segment.offset_bytes, segment.file_bytes.min(PAGE_SIZE))?;
+        Ok(string_at(&path, 0))
+    }
+
     /// Reads what the file is linked to. The loader reads the same pages.
     ///
     /// # Errors
@@ -278,11 +288,7 @@ impl Elf {
         H: FileHeader<Endian = Endianness>,
         B: Bytes + ?Sized,
     {
-        let mut links = Links::default();
-        if let Some(segment) = self.segment(PT_INTERP.0) {
-            let path = read_part(bytes, segment.offset_bytes, segment.file_bytes.min(PAGE_SIZE))?;
-            links.interpreter = string_at(&path, 0);
-        }
+        let mut links = Links { interpreter: self.interpreter(bytes)?, ..Links::default() };
         let Some(dynamic) = self.segment(PT_DYNAMIC.0) else { return Ok(links) };
         if dynamic.file_bytes > TABLE_BYTES_MAX {
             return Err(ElfError::Malformed("dynamic table of more than 1 MiB"));

@@ -54,17 +54,22 @@ pub fn is_stand_in(path: &Path) -> bool {
         && path.file_name() != Some("prepage".as_ref())
 }
 
-/// Whether PATH has a link called `name` that `prepage enable` made.
-pub fn has_stand_in(name: &OsStr) -> bool {
-    candidates(name).any(|path| is_stand_in(&path))
+/// Whether a link that `prepage enable` made stands in front of `program`, which [`find`] has found for `name`. What comes behind the program
+/// in PATH is not looked at: without prepage nobody would, and it may not answer.
+pub fn has_stand_in(name: &OsStr, program: &Path) -> bool {
+    match name.as_bytes().contains(&b'/') {
+        true => is_stand_in(name.as_ref()),
+        false => candidates(name).take_while(|path| path != program).any(|path| is_stand_in(&path)),
+    }
 }
 
 /// `command` as it is to be started where prepage itself is not to serve the start: if a link that `prepage enable` made stands for its
 /// program, the program is called by its path.
 pub fn past_stand_ins(command: &[OsString]) -> Vec<OsString> {
     let mut command = command.to_vec();
-    if let Some(name) = command.first_mut().filter(|name| has_stand_in(name))
+    if let Some(name) = command.first_mut()
         && let Ok(program) = find(name)
+        && has_stand_in(name, &program)
     {
         *name = program.into();
     }

@@ -1,44 +1,84 @@
-//! Reading a small program's own file in one go, before it begins.
+//! Reading a small program's own file before it begins, what it needs first in one go.
 //!
 //! From a cold disk, a static binary of a megabyte starts with a dozen page faults one after the other, each a read of
-//! its own. Asked for as a whole by its first instructions, the file arrives in one transfer, and the faults only wait
-//! for their part of it.
+//! its own. Asked for by its first instructions, what they lead to arrives in one transfer, and the faults only wait for that. The rest of the
+//! file, which the program's linker has put together (`crates/cli/src/starter/layout.ld`), is asked for when there is time ([`ask_for_rest`]).
 
-// Where a program that is linked with `--entry=prepage_entry` begins: asks for the first 2 MiB of its own file, which is
-// more than it has, and goes on as usual. Each call asks for what one is sure to load, 128 KiB. Should one fail,
-// nothing was asked for.
+use std::fs::File;
+
+use rustix::fs::Advice;
+use rustix::io::{ReadWriteFlags, preadv2};
+
+// Where a program that is linked with `--entry=prepage_entry` begins: asks for its own file from `prepage_first` to `prepage_first_end` and for its
+// last pages, with the data, and goes on as usual. One call asks for the whole, which a device takes in one request, or in few; others for what
+// a call is sure to load, 128 KiB. Of what is on its way already the kernel reads nothing more. Where the first page is in memory, so is
+// the rest, mostly. Should a call fail, nothing was asked for.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .text.prepage_entry, \"ax\", @progbits",
     ".globl prepage_entry",
+    ".weak prepage_first, prepage_first_end",
     "prepage_entry:",
     // What `_start` expects in rdx stays there; of the rest it uses only the stack.
     "mov r12, rdx",
     "mov eax, 2", // open(path, O_RDONLY | O_CLOEXEC)
-    "lea rdi, [rip + 3f]",
+    "lea rdi, [rip + 4f]",
     "mov esi, 0x80000",
     "syscall",
     "test eax, eax",
-    "js 2f",
+    "js 3f",
     "mov r13d, eax",
-    "xor r14d, r14d",
+    "lea rax, [rip + __executable_start]",
+    "lea r14, [rip + prepage_first]",
+    "sub r14, rax",
+    "lea r15, [rip + prepage_first_end]",
+    "sub r15, rax",
+    // preadv2(file, {byte, 1}, 1, first, 0, RWF_NOWAIT)
+    "sub rsp, 24",
+    "lea rsi, [rsp]",
+    "lea rax, [rsp + 16]",
+    "mov [rsp], rax",
+    "mov qword ptr [rsp + 8], 1",
+    "mov eax, 327",
+    "mov edi, r13d",
+    "mov edx, 1",
+    "mov r10, r14",
+    "xor r8d, r8d",
+    "mov r9d, 8",
+    "syscall",
+    "add rsp, 24",
+    "cmp rax, 1",
+    "je 2f",
+    "mov rdx, r15",
+    "sub rdx, r14",
     "1:",
     "mov eax, 221", // fadvise64(file, offset, length, POSIX_FADV_WILLNEED)
     "mov edi, r13d",
-    "mov esi, r14d",
-    "mov edx, 0x20000",
+    "mov rsi, r14",
     "mov r10d, 3",
     "syscall",
-    "add r14d, 0x20000",
-    "cmp r14d, 0x200000",
-    "jb 1b",
+    "mov edx, 0x20000",
+    "add r14, rdx",
+    "cmp r14, r15",
+    "jl 1b",
+    "mov eax, 8", // lseek(file, -16384, SEEK_END)
+    "mov edi, r13d",
+    "mov rsi, -0x4000",
+    "mov edx, 2",
+    "syscall",
+    "mov rsi, rax",
+    "mov eax, 221", // to the end
+    "mov edi, r13d",
+    "xor edx, edx",
+    "syscall",
+    "2:",
     "mov eax, 3", // close(file)
     "mov edi, r13d",
     "syscall",
-    "2:",
+    "3:",
     "mov rdx, r12",
     "jmp _start",
-    "3:",
+    "4:",
     ".asciz \"/proc/self/exe\"",
     ".popsection",
 );
@@ -52,4 +92,23 @@ unsafe extern "C" {
 pub fn are_read_at_start() {
     #[cfg(target_arch = "x86_64")]
     std::hint::black_box(prepage_entry as *const ());
+}
+
+/// Asks for all of this program's file, unless it seems to be in memory.
+pub fn ask_for_rest() {
+    /// What is not needed first begins behind the file's head.
+    const PROBED_AT: u64 = 16 << 10;
+    /// What one call is sure to load.
+    const BYTES: u64 = 128 << 10;
+    let Ok(file) = File::open("/proc/self/exe") else { return };
+    let mut byte = [0];
+    let mut into = [std::io::IoSliceMut::new(&mut byte)];
+    if preadv2(&file, &mut into, PROBED_AT, ReadWriteFlags::NOWAIT).is_ok() {
+        return;
+    }
+    let _ = rustix::fs::fadvise(&file, 0, None, Advice::WillNeed);
+    let len = file.metadata().map_or(0, |metadata| metadata.len());
+    for at in (0..len).step_by(BYTES as usize) {
+        let _ = rustix::fs::fadvise(&file, at, std::num::NonZeroU64::new(BYTES), Advice::WillNeed);
+    }
 }

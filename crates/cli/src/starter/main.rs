@@ -86,7 +86,7 @@ fn start(run: &Run) -> ExitCode {
     // What is no program gets its message from the exec that fails.
     let program = program::find(&run.command[0]).unwrap_or_else(|_| PathBuf::from(&run.command[0]));
     let mut argv = run.command.clone();
-    if program::has_stand_in(&argv[0]) {
+    if program::has_stand_in(&argv[0], &program) {
         stand_in::name_by_path(&mut argv, &program);
     }
     become_program(&program, &run.command[0], &argv, launched, &[])
@@ -100,7 +100,7 @@ fn become_program(
     launched: Launched,
     variables: &[(OsString, OsString)],
 ) -> ExitCode {
-    let prepared = launched.wait();
+    let prepared = launched.wait(program);
     // Configure scripts compare standard error, and an extra line breaks them: there are messages with `-v` alone.
     prepared.messages.iter().for_each(|message| say(message));
     let own = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value.as_os_str())));

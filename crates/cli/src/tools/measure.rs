@@ -39,7 +39,8 @@ pub struct Args {
     /// Read-ahead of all disks, in KiB, during the measurement; restored afterwards (root)
     #[arg(long, value_name = "KIB")]
     read_ahead: Option<u64>,
-    /// Also measure cold starts in another way: by a shell command in which "$@" stands for the command; repeatable
+    /// Also measure cold starts in another way: by a shell command in which "$@" stands for the command, in the environment as it is
+    /// (PREPAGE=off in it keeps prepage from serving them); repeatable
     #[arg(long, value_name = "NAME=SHELL", value_parser = other_way, conflicts_with = "warm")]
     also: Vec<(String, String)>,
     /// Print JSON

@@ -88,6 +88,17 @@ fn a_compiler_finds_what_lies_beside_it_and_not_beside_the_link() {
 }
 
 #[test]
+fn a_link_behind_the_program_changes_nothing() {
+    let home = Home::new();
+    home.link("bash");
+    let run = format!("{} run bash -c 'echo $0'", env!("CARGO_BIN_EXE_prepage"));
+    for (path, name) in [("/usr/bin:/bin:$PATH", "bash\n"), ("$PATH", "/usr/bin/bash\n")] {
+        let output = home.shell(&format!("PATH={path}; {run}"));
+        assert_eq!(text(&output.stdout), name, "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn a_link_whose_program_is_gone_says_what_to_do() {
     let home = Home::new();
     home.link("gone");

@@ -8,9 +8,6 @@
 //! An observation says nothing about prefetching: a page is in it because the program touched it, whether somebody had
 //! brought it in before or not.
 
-use std::collections::HashSet;
-
-use super::extent::overlay;
 use super::{FileIdentity, Fingerprint};
 use crate::page::PageRange;
 
@@ -93,23 +90,5 @@ impl Observation {
         self.names_coverage = Coverage::Partial;
         self.files.iter_mut().for_each(|file| file.coverage = Coverage::Partial);
         self
-    }
-
-    /// What is in this one and not in `earlier`, which was seen of the same start before: absence says nothing.
-    #[must_use]
-    pub fn beyond(&self, earlier: &Self) -> Self {
-        let mut rest = self.clone().cut_short();
-        for file in &mut rest.files {
-            let is_it = |one: &&ObservedFile| (&one.path, &one.content) == (&file.path, &file.content);
-            let known = earlier.files.iter().find(is_it).map_or(&[][..], |one| &one.pages);
-            let ranges = |used: &UsedPages| used.range;
-            file.pages = overlay(&file.pages, known, &(ranges, ranges), |range, used, known| {
-                used.filter(|_| known.is_none()).map(|used| UsedPages { range, ..used })
-            });
-        }
-        rest.files.retain(|file| !file.pages.is_empty());
-        let known: HashSet<&str> = earlier.names.iter().map(|name| name.path.as_str()).collect();
-        rest.names.retain(|name| !known.contains(name.path.as_str()));
-        rest
     }
 }

@@ -3,7 +3,7 @@
 //! What was seen is counted as used. What was not seen is counted as unused where its absence means something: a page of
 //! a file whose use was seen whole, a file of a start that was seen whole. All else stays as it is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::bounds::bound;
 use super::counts::{Counts, Use};
@@ -35,6 +35,10 @@ pub const OBSERVATIONS_MAX: u8 = 8;
 impl Profile {
     /// Learns from one start.
     pub fn observe(&mut self, seen: &Observation) {
+        self.observe_beyond(seen, &Counted::default());
+    }
+
+    fn observe_beyond(&mut self, seen: &Observation, counted: &Counted<'_>) {
         let is_first = self.history.observations == 0;
         let before = (self.files.clone(), self.lookups.clone());
         let known_pages = self.pages();
@@ -44,14 +48,16 @@ impl Profile {
         let mut learned: HashMap<&str, bool> = HashMap::new();
         for file in &mut self.files {
             let Some(&observed) = by_path.get(file.path.as_str()) else {
-                file.absent(seen, &mut surprise);
+                if counted.pages_of(file).is_empty() {
+                    file.absent(seen, &mut surprise);
+                }
                 continue;
             };
             // Another content of the path is not there any more.
             let is_it = file.fingerprint == observed.content;
             *learned.entry(&observed.path).or_default() |= is_it;
             if is_it {
-                file.observe(observed, seen.unix_s, &mut surprise);
+                file.observe(observed, counted.pages_of(file), seen.unix_s, &mut surprise);
             } else {
                 file.extents.clear();
             }
@@ -63,7 +69,7 @@ impl Profile {
             surprise.new += self.files.last().map_or(0, ProfiledFile::pages);
         }
         self.files.retain(|file| !file.extents.is_empty());
-        self.observe_names(&seen.names, seen.names_coverage);
+        self.observe_names(&seen.names, seen.names_coverage, counted);
         bound(self);
         if (&before.0, &before.1) != (&self.files, &self.lookups) {
             self.history.updated_unix_s = seen.unix_s;
@@ -78,13 +84,14 @@ impl Profile {
         }
     }
 
-    /// Learns what `seen` shows of a start beyond `earlier`, which was seen of the same start before and is counted already.
+    /// Learns what `seen` shows of a start beyond `earlier`, which was seen of the same start before, [cut short](Observation::cut_short), and
+    /// is counted already.
     pub fn observe_further(&mut self, seen: &Observation, earlier: &Observation) {
-        let counted = self.history;
-        self.observe(&seen.beyond(earlier));
-        self.history.observations = counted.observations;
-        self.history.due = self.history.due.max(counted.due);
-        self.history.rest = self.history.rest.max(counted.rest);
+        let before = self.history;
+        self.observe_beyond(seen, &Counted::in_(earlier));
+        self.history.observations = before.observations;
+        self.history.due = self.history.due.max(before.due);
+        self.history.rest = self.history.rest.max(before.rest);
     }
 
     /// Remembers a cold start. If an unobserved one waited for more pages than others do, the next few are observed: the
@@ -135,15 +142,15 @@ impl Profile {
         }
     }
 
-    fn observe_names(&mut self, seen: &[ObservedName], coverage: Coverage) {
+    fn observe_names(&mut self, seen: &[ObservedName], coverage: Coverage, counted: &Counted<'_>) {
         let mut unknown: HashMap<&str, bool> =
             seen.iter().map(|name| (name.path.as_str(), name.list)).collect();
         for name in &mut self.lookups {
-            match unknown.remove(name.path.as_str()) {
-                Some(list) => {
-                    name.list |= list;
-                    name.counts = name.counts.after(Use::Sure);
-                }
+            let used = unknown.remove(name.path.as_str());
+            name.list |= used == Some(true);
+            match used {
+                _ if counted.names.contains(name.path.as_str()) => {}
+                Some(_) => name.counts = name.counts.after(Use::Sure),
                 None if coverage != Coverage::Partial => name.counts = name.counts.after(Use::None),
                 None => {}
             }
@@ -160,6 +167,28 @@ impl Profile {
 /// Whether so many pages of those known are a sign of change.
 fn is_change(surprise: u64, known_pages: u64) -> bool {
     surprise >= CHANGE_PAGES_MIN.max(known_pages / CHANGE_SHARE)
+}
+
+/// What of a start is counted as used already.
+#[derive(Debug, Default)]
+struct Counted<'a> {
+    files: HashMap<&'a str, &'a ObservedFile>,
+    names: HashSet<&'a str>,
+}
+
+impl<'a> Counted<'a> {
+    fn in_(earlier: &'a Observation) -> Self {
+        Self {
+            files: earlier.files.iter().map(|file| (file.path.as_str(), file)).collect(),
+            names: earlier.names.iter().map(|name| name.path.as_str()).collect(),
+        }
+    }
+
+    fn pages_of(&self, file: &ProfiledFile) -> &'a [UsedPages] {
+        let counted =
+            self.files.get(file.path.as_str()).filter(|counted| counted.content == file.fingerprint);
+        counted.map_or(&[], |counted| &counted.pages)
+    }
 }
 
 /// How far a start was other than was to be expected, in pages.
@@ -196,11 +225,17 @@ impl ProfiledFile {
         }
     }
 
-    /// Counts a start that used `seen` of the file.
-    fn observe(&mut self, seen: &ObservedFile, unix_s: u64, surprise: &mut Surprise) {
+    /// Counts a start that used `seen` of the file, of which these pages are `counted`.
+    fn observe(&mut self, seen: &ObservedFile, counted: &[UsedPages], unix_s: u64, surprise: &mut Surprise) {
         let ranges = (|extent: &Extent| extent.range, |used: &UsedPages| used.range);
-        let extents =
-            overlay(&self.extents, &seen.pages, &ranges, |range, known, used| match (known, used) {
+        let known = overlay(&self.extents, counted, &ranges, |range, known, counted| {
+            known.map(|known| (Extent { range, ..known }, counted.is_some()))
+        });
+        let ranges = (|(extent, _): &(Extent, bool)| extent.range, |used: &UsedPages| used.range);
+        let extents = overlay(&known, &seen.pages, &ranges, |range, known, used| {
+            let (known, is_counted) = known.unzip();
+            match (known, used) {
+                (Some(known), _) if is_counted == Some(true) => Some(Extent { range, ..known }),
                 (Some(known), Some(used)) => {
                     let how = if used.is_sure { Use::Sure } else { Use::Half };
                     let by_read = known.by_read || used.by_read;
@@ -215,7 +250,8 @@ impl ProfiledFile {
                     known.map(|known| Extent { range, ..known })
                 }
                 (known, None) => known.and_then(|known| unused(Extent { range, ..known }, surprise)),
-            });
+            }
+        });
         let extents = simplified(&extents);
         if extents != self.extents || self.identity != seen.identity {
             self.learned_unix_s = unix_s;
