@@ -648,3 +648,26 @@ fn a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone() {
     }
     assert_eq!((service.count("fetched"), pages_in_memory(&file)), (0, 0));
 }
+
+/// As in a container: of a file system that is mounted nowhere else.
+#[test]
+fn a_file_system_of_which_one_file_is_mounted_is_watched() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::LoopDevice) {
+        return;
+    }
+    let (image, point) = file_system(&place);
+    quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
+    let mounted = Mounted(&point);
+    let (inside, alone) = (place.program("mounted/known"), place.path("alone"));
+    File::create(&alone).unwrap();
+    rustix::mount::mount_bind(&inside, &alone).unwrap();
+    let _alone = Mounted(&alone);
+    let file = place.cold_file("file", 0o644);
+    place.profile(&alone, &[&file]);
+    drop(mounted);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    assert!(is_watched(&service, &alone), "{}", service.status());
+    let _running = Running::start(&alone);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+}

@@ -97,14 +97,13 @@ impl ExecWatch {
         Group::new(libc::FAN_UNLIMITED_QUEUE).map(|group| Self { group, mask })
     }
 
-    /// Adds the file system that is mounted at `point`. May wait for a server where that is a network's.
+    /// Adds the file system that is mounted at `point`, a directory, or a file as in containers. May wait for a server where that is a network's.
     ///
     /// # Errors
     /// EOPNOTSUPP, ENODEV, EXDEV where a file system has no numbers that tell its files.
     pub fn add(&self, point: &Path) -> io::Result<()> {
         let path = CString::new(point.as_os_str().as_bytes())?;
-        let flags = libc::FAN_MARK_FILESYSTEM | libc::FAN_MARK_ONLYDIR;
-        self.group.mark(flags, self.mask, libc::AT_FDCWD, Some(&path))
+        self.group.mark(libc::FAN_MARK_FILESYSTEM, self.mask, libc::AT_FDCWD, Some(&path))
     }
 
     /// Passes over the file that `file` is open on (O_PATH does), until [`Self::pass_over_none`] or until somebody writes to it: the kernel makes no
