@@ -321,16 +321,14 @@ impl Service {
             return (!awaited.hurry(pid)).then_some(true);
         }
         let is_known = self.library.is_known(file);
-        if is_known {
-            // One that is gone needs nothing any more.
-            let uid = user_of(pid)?;
-            if let Some(Often(is_often)) = self.files.is_at_rest(file, uid) {
-                if self.tree.of(pid, &[]).is_none() {
-                    self.tree.begin(pid, Kind::Covered, START_WINDOW);
-                }
-                self.counters.passed.count();
-                return is_often.then_some(false);
+        // One that is gone needs nothing any more.
+        let Some(uid) = user_of(pid) else { return (!is_known).then_some(false) };
+        if let Some(Often(is_often)) = self.files.is_at_rest(file, uid) {
+            if self.tree.of(pid, &[]).is_none() {
+                self.tree.begin(pid, Kind::Covered, START_WINDOW);
             }
+            self.counters.passed.count();
+            return is_often.then_some(false);
         }
         if !is_known && self.files.is_stranger(file) {
             if !self.may_observe() {
@@ -466,7 +464,14 @@ impl Service {
             Err(why) => {
                 match why {
                     LeftAlone::Prepage => self.tree.begin(pid, Kind::ByPrefix, PREFIX_WINDOW),
-                    LeftAlone::Elsewhere => self.counters.elsewhere.count(),
+                    LeftAlone::Elsewhere => {
+                        self.counters.elsewhere.count();
+                        // Nor will the next start there need anything, as that of a program without a profile needs nothing anywhere.
+                        let file = file.filter(|file| !self.library.is_known(file));
+                        if let (Some(file), Some(uid)) = (file, user_of(pid)) {
+                            self.files.begin_rest(file, uid, true);
+                        }
+                    }
                     LeftAlone::SwitchedOff => {
                         self.fetches.cancel(pid, seen_at.unwrap_or(now));
                         self.counters.left_alone.count();

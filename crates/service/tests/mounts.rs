@@ -671,3 +671,21 @@ fn a_file_system_of_which_one_file_is_mounted_is_watched() {
     let _running = Running::start(&alone);
     service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
 }
+
+/// A container that builds executes the same few programs all the time, too.
+#[test]
+fn a_program_that_is_started_again_and_again_elsewhere_is_not_looked_at_each_time() {
+    const TIMES: u64 = 100;
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Mounts) {
+        return;
+    }
+    let program = place.program("unknown");
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    // They live until they are looked at.
+    let script = format!("for at in $(seq {TIMES}); do \"$0\" 0.02; done");
+    let mut inside = Command::new("unshare");
+    quiet(inside.args(["--mount", "sh", "-c", &script]).arg(&program));
+    let elsewhere = service.count("elsewhere");
+    assert!((1..TIMES / 4).contains(&elsewhere), "{elsewhere}");
+}
