@@ -638,3 +638,22 @@ fn programs_that_are_executed_all_the_time_and_need_nothing_cost_no_events_and_a
         service.count("fetched_bytes") > 0
     });
 }
+
+/// What nobody knew a moment ago may have been learned meanwhile, by `prepage learn` for one.
+#[test]
+fn a_profile_that_a_user_gets_is_used_though_the_program_was_unknown_before() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.wait_until("it is unknown", || {
+        let _running = Running::start(&program);
+        service.count("unknown") > 1
+    });
+    let file = place.cold_file("file", 0o644);
+    place.profile_in(&place.path("own-store"), &program, &[&file]);
+    service.wait_until("it is fetched", || {
+        let _running = Running::start(&program);
+        std::thread::sleep(Duration::from_millis(100));
+        service.count("fetched_bytes") > 0
+    });
+}
