@@ -262,7 +262,12 @@ impl Service {
 
     /// What is looked at now and then. Whatever may wait for a disk is done elsewhere.
     fn tick(self: &Arc<Self>) {
-        let is_quiet = self.fetches.look();
+        let (is_quiet, users) = self.fetches.look();
+        // Where a user's files cannot be closed, none of the user's starts are looked at.
+        for uid in users {
+            let service = self.clone();
+            self.looks.lend(uid, Box::new(move |_look| service.fetches.close(uid)));
+        }
         self.counters.crowded.add(self.looks.drop_late() as u64);
         // Where the last look still waits, another would only take the place of starts.
         if self.is_looking.swap(true, Ordering::Relaxed) {
