@@ -76,6 +76,12 @@ impl Observed {
         self.all.values().filter(move |(_, began)| hangs(*began)).map(|(uid, _)| *uid)
     }
 
+    /// Those under way for longer than `most` that do not hang.
+    fn long(&self, most: Duration, now: Instant) -> usize {
+        let all = self.all.values().filter(|(_, began)| now.saturating_duration_since(*began) > most);
+        all.count() - self.hanging(now).count()
+    }
+
     fn has_room(&self, now: Instant) -> bool {
         let hanging = self.hanging(now).count();
         hanging < HANGING_MAX && self.all.len() - hanging < OBSERVED_MAX
@@ -145,6 +151,11 @@ impl Learner {
 
     fn observed(&self) -> MutexGuard<'_, Observed> {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many observations are under way for longer than `most` and do not hang.
+    pub fn long(&self, most: Duration) -> usize {
+        self.observed().long(most, Instant::now())
     }
 
     /// Whether anybody observes.
@@ -269,6 +280,16 @@ fn processor_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_observation_that_takes_long_goes_on_until_it_takes_longer_than_it_may() {
+        let mut observed = Observed::default();
+        let began = Instant::now();
+        observed.take(7, began).unwrap();
+        let long = |after: Duration| observed.long(Duration::from_secs(20), began + after);
+        assert_eq!([10, 25, 55].map(|seconds| long(Duration::from_secs(seconds))), [0, 1, 1]);
+        assert_eq!(long(WINDOW + 2 * HANGS_AFTER), 0, "it hangs");
+    }
 
     #[test]
     fn observations_that_hang_leave_their_places_to_those_of_other_users() {

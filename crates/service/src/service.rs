@@ -24,7 +24,7 @@ use crate::accounts::Accounts;
 use crate::awaited::{Awaited, Begun};
 use crate::confined::Confined;
 use crate::counters::Counters;
-use crate::crew::{Crew, Priority};
+use crate::crew::{Crew, HANGS_AFTER, Priority};
 use crate::fair_crew::FairCrew;
 use crate::fetches::{Done, Fetches};
 use crate::files::{Files, Often};
@@ -597,6 +597,8 @@ impl Service {
     /// Threads that launch and that read, and how many of all of them hang.
     pub(crate) fn threads(&self) -> (usize, usize, usize) {
         let (launching, hanging) = self.looks.threads();
+        // A start may be observed for longer than anything else takes.
+        let hanging = hanging.saturating_sub(self.learner.long(HANGS_AFTER));
         let (reading, hang) = self.fetches.threads();
         (launching, reading, hanging + hang)
     }
