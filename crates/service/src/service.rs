@@ -184,8 +184,10 @@ impl Service {
         loop {
             let pause = awaited.pause().unwrap_or(watchdog).min(watchdog.saturating_sub(ticked.elapsed()));
             let pause = mounts.pause(Instant::now()).unwrap_or(pause).min(pause);
+            let [execs, others] = self.watch.execs();
             let mut ready = [
-                PollFd::from_borrowed_fd(self.watch.execs(), PollFlags::IN),
+                PollFd::from_borrowed_fd(execs, PollFlags::IN),
+                PollFd::from_borrowed_fd(others, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.watch.mounts(), PollFlags::PRI),
                 PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             ];
@@ -193,8 +195,8 @@ impl Service {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
             }
-            let [has_execs, has_mounts, has_signals] = ready.map(|fd| !fd.revents().is_empty());
-            if has_execs {
+            let [has_execs, has_others, has_mounts, has_signals] = ready.map(|fd| !fd.revents().is_empty());
+            if has_execs || has_others {
                 // Anything that is executed from now on is in the queue.
                 let now = boot_ticks();
                 let (mut lost, mut hot_ones) = (false, Vec::new());
