@@ -551,7 +551,7 @@ impl Service {
         let is_due = match &found {
             Some(_) if done == Done::HeldOut => false,
             Some(known) => known.has_changed() || known.past.observation_due(self.sample(known)),
-            None => true,
+            None => self.learner.may_come_again(uid, key),
         };
         if let (Some(_), Some(file), false) = (&found, file, is_due)
             && self.library.only_role(&file, process.rights.uid).is_some()

@@ -658,6 +658,29 @@ fn a_profile_that_a_user_gets_is_used_though_the_program_was_unknown_before() {
     });
 }
 
+/// A build calls the shell with another text for each file, and none of them ever again.
+#[test]
+fn a_text_that_stands_in_the_call_is_learned_when_it_is_started_again() {
+    let Some(place) = Place::new() else { return };
+    let shell = place.path("sh");
+    assert!(
+        Command::new("cp").arg(fs::canonicalize("/bin/sh").unwrap()).arg(&shell).status().unwrap().success()
+    );
+    let service = Prepaged::start(&place, &[]);
+    let execute = |text: &str| {
+        let before = service.count("unknown");
+        let _running = Running(Command::new(&shell).args(["-c", text]).spawn().unwrap());
+        service.wait_until("it is unknown", || service.count("unknown") > before);
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    (0..10).for_each(|at| execute(&format!("sleep 1; : {at}")));
+    // What is learned is what an observation at its end has counted.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(service.count("observed"), 0);
+    execute("sleep 1; : 3");
+    service.wait_until("it is observed", || service.count("observed") > 0);
+}
+
 /// A profile that takes about so many bytes in memory, of a program that nobody starts.
 fn large(name: &str, bytes: usize) -> Profile {
     let path = |at: usize| format!("/no/such/name/{at:0>86}");
