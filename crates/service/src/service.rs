@@ -41,10 +41,10 @@ use crate::options::{Options, ServiceError};
 use crate::pace::Pace;
 use crate::pages::remove_all;
 use crate::process::{
-    LeftAlone, Process, boot_ticks, is_switched_off, parents, started_since, starter_of, user_of,
+    LeftAlone, Process, boot_ticks, is_switched_off, recent_parents, started_since, starter_of, user_of,
 };
 use crate::socket::Socket;
-use crate::tree::{Kind, Tree};
+use crate::tree::{Kind, Tree, WINDOW_MAX};
 use crate::watch::Watch;
 
 /// The signals that end it, and the one that has it read profiles and configuration again.
@@ -64,7 +64,7 @@ const UPKEEP_WAITING_MAX: usize = 8;
 /// What a program starts within this time is part of its start.
 const START_WINDOW: Duration = Duration::from_secs(3);
 /// What `prepage run` has started is its own for as long as it serves a start.
-const PREFIX_WINDOW: Duration = Duration::from_secs(30);
+const PREFIX_WINDOW: Duration = WINDOW_MAX;
 /// Processes that are looked at after execs were missed.
 const RESCANNED_MAX: usize = 512;
 /// Where the launch log lies below the machine's profiles.
@@ -228,7 +228,7 @@ impl Service {
                     self.upkeep.lend(Priority::Guess, Box::new(pass_over));
                 }
             }
-            awaited.look(&mut |pid, file, seen_at| self.launch(pid, Some((file, seen_at))));
+            awaited.look(&mut |pid, uid, file, seen_at| self.launch(pid, uid, Some((file, seen_at))));
             if has_mounts {
                 mounts.want();
             }
@@ -364,7 +364,11 @@ impl Service {
         let seen_at = Instant::now();
         let begun = awaited.begin(pid, || starter_of(pid), file.clone());
         match begun {
-            Begun::Done => self.launch(pid, Some((file.clone(), seen_at))),
+            Begun::Done => {
+                if let Some(uid) = starter_of(pid) {
+                    self.launch(pid, uid, Some((file.clone(), seen_at)));
+                }
+            }
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
             Begun::Awaited if is_known && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) => {
                 if let Some(uid) = starter_of(pid) {
@@ -393,14 +397,13 @@ impl Service {
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
             let may_follow = self.may_follow(&known, uid, starter);
-            let part_of = || self.tree.of(pid, &parents(pid).collect::<Vec<_>>());
+            let part_of = || self.tree.of(pid, &recent_parents(ProcessStat::of(pid).as_ref().ok()));
             self.fetch_known(&known, uid, pid, seen_at, may_follow, &part_of);
         }
     }
 
-    /// Process `pid` runs a program: that in `file`, where that is said, and when it was seen to be executed.
-    fn launch(self: &Arc<Self>, pid: u32, file: Option<(FileHandle, Instant)>) {
-        let Some(uid) = starter_of(pid) else { return };
+    /// Process `pid`, on the account of user `uid`, runs a program: that in `file`, where that is said, and when it was seen to be executed.
+    fn launch(self: &Arc<Self>, pid: u32, uid: u32, file: Option<(FileHandle, Instant)>) {
         self.idle.iter().for_each(|idle| idle.give_way());
         let service = self.clone();
         let start = move |look| {
@@ -592,7 +595,9 @@ impl Service {
     fn rescan(self: &Arc<Self>, since_ticks: u64) {
         for pid in started_since(since_ticks).into_iter().take(RESCANNED_MAX) {
             self.counters.rescanned.count();
-            self.launch(pid, None);
+            if let Some(uid) = starter_of(pid) {
+                self.launch(pid, uid, None);
+            }
         }
     }
 
