@@ -370,7 +370,7 @@ impl Library {
         let known = {
             let _asking = Askers::of_machine().ask(&home).ok()?;
             let _assumed = rights.assume().ok()?;
-            read(stores.only(&OF_USER), &process.context.key, rights, OF_A_USER_READ.bytes)?
+            read(&stores.only(&OF_USER), &process.context.key, rights, OF_A_USER_READ.bytes)?
         };
         let mut state = self.lock();
         if let Some(shelf) = state.users.get_mut(&rights.uid) {
@@ -385,7 +385,7 @@ impl Library {
             return None;
         }
         let stores = self.machine_stores().only(&OF_ALL);
-        let known = read(stores, key, &Rights::of_everybody(), ReadMax::ALL.bytes)?;
+        let known = read(&stores, key, &Rights::of_everybody(), ReadMax::ALL.bytes)?;
         let mut state = self.lock();
         state.machine = Arc::new(state.machine.with(known.clone(), BYTES_MAX));
         Some(known)
@@ -477,7 +477,7 @@ impl Library {
 }
 
 /// The profile of `key` in `stores`, where it takes at most `bytes_max` in memory.
-fn read(stores: Stores, key: &ProgramKey, rights: &Rights, bytes_max: u64) -> Option<Arc<Known>> {
+fn read(stores: &Stores, key: &ProgramKey, rights: &Rights, bytes_max: u64) -> Option<Arc<Known>> {
     let profile =
         stores.read(key).ok()??.decode_within(bytes_max).ok().filter(|profile| key.is_of(profile))?;
     Some(Arc::new(Known::new(&profile, rights.clone())))

@@ -145,7 +145,7 @@ impl Place {
         };
         let mut profile = Profile {
             program: key.program.clone(),
-            role: key.role.clone(),
+            role: key.role,
             files: files.iter().map(file).collect(),
             lookups: vec![Lookup { path: "/no/such/name".into(), list: false, counts: Default::default() }],
             ..Profile::default()
