@@ -295,7 +295,7 @@ impl Fetches {
             one.at = Instant::now();
         }
         Some(match one.done {
-            Some(done) if one.pid == pid || done == Done::Warm => done,
+            Some(done) if one.pid == pid || [Done::Warm, Done::Unknown].contains(&done) => done,
             // Nothing was fetched.
             Some(Done::HeldOut | Done::Off | Done::LeftAlone) => Done::LeftAlone,
             _ => Done::Recent,
@@ -310,25 +310,33 @@ impl Fetches {
         self.is_done.notify_all();
     }
 
-    /// The same of what the roles of `program` have in common.
+    /// The same of what the roles of `program` have in common: `guess` is asked for that where nothing was done a moment ago.
     pub fn fetch_guess(
         &self,
         program: &str,
-        guess: Option<Profile>,
+        guess: impl FnOnce() -> Option<Profile>,
         uid: u32,
         pid: u32,
         seen_at: Instant,
     ) -> Done {
-        let Some(mut guess) = guess else { return Done::Unknown };
-        guess.program = program.to_owned();
-        let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
-        match self.fetch(&known, Priority::Guess, uid, pid, seen_at, Turn::Prefetch) {
-            Done::Fetched => {
-                self.counters.guessed.count();
-                Done::Guessed
-            }
-            done => done,
+        let name = (uid, program.to_owned(), String::new());
+        if let Some(done) = self.recent(&name, pid) {
+            return done;
         }
+        let fetch = |mut guess: Profile| {
+            guess.program = program.to_owned();
+            let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
+            match self.fetch_now(&known, Priority::Guess, pid, seen_at, Turn::Prefetch) {
+                Done::Fetched => {
+                    self.counters.guessed.count();
+                    Done::Guessed
+                }
+                done => done,
+            }
+        };
+        let done = guess().map_or(Done::Unknown, fetch);
+        self.note(&name, pid, done);
+        done
     }
 
     fn readers_of(&self, device: u64) -> Crew {
@@ -526,6 +534,25 @@ mod tests {
         assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
         (0..3 * RECENT_MAX as u32).for_each(|uid| _ = fetches.recent(&name(uid), uid));
         assert!(lock(&fetches.recent).len() <= RECENT_MAX, "more at once than fit");
+    }
+
+    /// A build calls the shell in another role for each file, and to put a guess together takes long.
+    #[test]
+    fn what_the_roles_of_a_program_have_in_common_is_asked_for_once_a_second() {
+        let fetches = Fetches::new(Arc::default());
+        let asked = std::cell::Cell::new(0);
+        let fetch = |guess: Option<Profile>, uid, pid| {
+            let ask = || {
+                asked.set(asked.get() + 1);
+                guess
+            };
+            fetches.fetch_guess("/bin/program", ask, uid, pid, Instant::now())
+        };
+        assert_eq!([fetch(None, 7, 1), fetch(None, 7, 2)], [Done::Unknown; 2]);
+        assert_eq!(asked.get(), 1);
+        let warm = || Some(Profile::default());
+        assert_eq!([fetch(warm(), 8, 3), fetch(warm(), 8, 4)], [Done::Warm; 2]);
+        assert_eq!(asked.get(), 2);
     }
 
     /// A program is executed while files of it are looked at.

@@ -544,7 +544,8 @@ impl Service {
                 self.counters.unknown.count();
                 file.iter().for_each(|file| self.files.note_stranger(file.clone()));
                 if part_of.is_none() {
-                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program), uid, pid, now)
+                    let guess = || self.library.guess(&key.program);
+                    self.fetches.fetch_guess(&key.program, guess, uid, pid, now)
                 } else {
                     Done::Unknown
                 }
