@@ -520,9 +520,10 @@ impl Service {
             }
             return None;
         };
-        // What a user starts by ids without number says nothing of a user, and would leave no room for others.
+        // What a user starts by ids without number says nothing of a user, and would leave no room for others; nor would what never comes again.
         let is_of_user = process.starter == uid;
-        if part_of.is_none() && predicts && is_of_user {
+        let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
+        if part_of.is_none() && predicts && is_of_user && may_come_again {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
         let mut may_follow = false;
@@ -555,7 +556,7 @@ impl Service {
         let is_due = match &found {
             Some(_) if done == Done::HeldOut => false,
             Some(known) => known.has_changed() || known.past.observation_due(self.sample(known)),
-            None => self.learner.may_come_again(uid, key),
+            None => may_come_again,
         };
         if let (Some(_), Some(file), false) = (&found, file, is_due)
             && self.library.only_role(&file, process.rights.uid).is_some()

@@ -660,7 +660,7 @@ fn a_profile_that_a_user_gets_is_used_though_the_program_was_unknown_before() {
 
 /// A build calls the shell with another text for each file, and none of them ever again.
 #[test]
-fn a_text_that_stands_in_the_call_is_learned_when_it_is_started_again() {
+fn a_text_that_stands_in_the_call_is_learned_and_remembered_when_it_is_started_again() {
     let Some(place) = Place::new() else { return };
     let shell = place.path("sh");
     assert!(
@@ -676,9 +676,11 @@ fn a_text_that_stands_in_the_call_is_learned_when_it_is_started_again() {
     (0..10).for_each(|at| execute(&format!("sleep 1; : {at}")));
     // What is learned is what an observation at its end has counted.
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(service.count("observed"), 0);
+    let remembered = || service.status()["idle"]["remembered_programs"].as_u64().unwrap();
+    assert_eq!((service.count("observed"), remembered()), (0, 0));
     execute("sleep 1; : 3");
     service.wait_until("it is observed", || service.count("observed") > 0);
+    assert_eq!(remembered(), 1);
 }
 
 /// A profile that takes about so many bytes in memory, of a program that nobody starts.
