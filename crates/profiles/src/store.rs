@@ -105,6 +105,13 @@ impl Stores {
         Self { bytes_max, ..self }
     }
 
+    /// These `layers` of them.
+    #[must_use]
+    pub fn only(mut self, layers: &[Layer]) -> Self {
+        self.layers.retain(|(layer, _)| layers.contains(layer));
+        self
+    }
+
     /// What the profiles of a layer may take; `None` where nothing limits them.
     pub fn bytes_max(&self, layer: Layer) -> Option<u64> {
         (layer != Layer::Vendor).then_some(self.bytes_max)

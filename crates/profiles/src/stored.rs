@@ -44,7 +44,10 @@ impl Stored {
     }
 
     /// The same, where it takes at most `bytes_max` in memory.
-    pub(crate) fn decode_within(&self, bytes_max: u64) -> Result<Profile, StoreError> {
+    ///
+    /// # Errors
+    /// When it takes more, or the bytes make no sense.
+    pub fn decode_within(&self, bytes_max: u64) -> Result<Profile, StoreError> {
         let mut room = Room::of(bytes_max.min(PAYLOAD_BYTES_MAX) as usize);
         Ok(self.bounded(file::decode_in(&self.bytes, &mut room))?.0)
     }

@@ -152,8 +152,8 @@ impl Awaited {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// Hands the processes that have executed their program by now to `done`, and when each exec was seen.
-    pub fn look(&mut self, done: &mut dyn FnMut(u32, FileHandle, Instant)) {
+    /// Hands the processes that have executed their program by now to `done`, whose each is, and when its exec was seen.
+    pub fn look(&mut self, done: &mut dyn FnMut(u32, u32, FileHandle, Instant)) {
         let now = Instant::now();
         let mut found = Vec::new();
         self.all.retain_mut(|one| {
@@ -162,7 +162,7 @@ impl Awaited {
             }
             match one.state(self.done.get(&one.pid)) {
                 State::Done(image) => {
-                    found.push((one.pid, one.number, one.file.clone(), one.seen_at, image));
+                    found.push((one.pid, one.uid, one.number, one.file.clone(), one.seen_at, image));
                     false
                 }
                 State::Other => false,
@@ -173,9 +173,9 @@ impl Awaited {
                 }
             }
         });
-        for (pid, number, file, seen_at, image) in found {
+        for (pid, uid, number, file, seen_at, image) in found {
             self.settle(pid, number, image);
-            done(pid, file, seen_at);
+            done(pid, uid, file, seen_at);
         }
     }
 }

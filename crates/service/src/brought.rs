@@ -121,11 +121,11 @@ impl Reader {
         Self { is_courteous, round, ..Self::default() }
     }
 
-    /// Stops at the read that it is at, and reads nothing more.
+    /// Stops at the read that it is at, and reads nothing more. Closes no file: that may wait for a program that answers for its file system.
     pub fn stop(&self) {
-        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_stopped.store(true, Ordering::Relaxed);
-        engine.take().inspect(Engine::cancel);
+        engine.iter().for_each(Engine::cancel);
     }
 
     /// Whether somebody had it stop, or it has left the device to others.
@@ -180,6 +180,8 @@ impl Reader {
         if let Ok(_assumed) = rights.assume() {
             all.into_iter().for_each(|work| work());
         }
+        // Its file is closed by this thread.
+        *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = None;
         engine.outcome().requested_bytes
     }
 }

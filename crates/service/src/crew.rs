@@ -11,7 +11,7 @@ use prepage_sys::landlock;
 const IDLE_MAX: Duration = Duration::from_secs(300);
 /// A thread that is at one piece of work for this long hangs, and another may be started in its place. Reads of a start take a
 /// second or two on the slowest volumes.
-const HANGS_AFTER: Duration = Duration::from_secs(20);
+pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(20);
 /// Enough for a listing's buffer, an observation and their frames.
 const STACK_BYTES: usize = 256 << 10;
 

@@ -72,6 +72,8 @@ pub struct Fetches {
     counters: Arc<Counters>,
     readers: Mutex<HashMap<u64, Crew>>,
     prefetches: Mutex<Prefetches>,
+    /// Prefetches that have ended, by the user whose rights they had: they hold files open.
+    over: Mutex<HashMap<u32, Vec<Engine>>>,
     /// What was done last for each user, program and role: no user is told what was done for another.
     recent: Mutex<HashMap<(u32, String, String), Recent>>,
     /// What is done for a program has come to be known, in `recent`.
@@ -130,8 +132,8 @@ impl Fetches {
     /// None yet.
     pub fn new(counters: Arc<Counters>) -> Self {
         let (readers, prefetches, recent) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (budget, groups) = (Mutex::default(), Mutex::default());
-        Self { counters, readers, prefetches, recent, is_done: Condvar::new(), budget, groups }
+        let (over, budget, groups) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { counters, readers, prefetches, over, recent, is_done: Condvar::new(), budget, groups }
     }
 
     /// Makes the budget of the next prefetch, where there is none or an old one: it is there at once then.
@@ -293,7 +295,7 @@ impl Fetches {
             one.at = Instant::now();
         }
         Some(match one.done {
-            Some(done) if one.pid == pid || done == Done::Warm => done,
+            Some(done) if one.pid == pid || [Done::Warm, Done::Unknown].contains(&done) => done,
             // Nothing was fetched.
             Some(Done::HeldOut | Done::Off | Done::LeftAlone) => Done::LeftAlone,
             _ => Done::Recent,
@@ -308,25 +310,33 @@ impl Fetches {
         self.is_done.notify_all();
     }
 
-    /// The same of what the roles of `program` have in common.
+    /// The same of what the roles of `program` have in common: `guess` is asked for that where nothing was done a moment ago.
     pub fn fetch_guess(
         &self,
         program: &str,
-        guess: Option<Profile>,
+        guess: impl FnOnce() -> Option<Profile>,
         uid: u32,
         pid: u32,
         seen_at: Instant,
     ) -> Done {
-        let Some(mut guess) = guess else { return Done::Unknown };
-        guess.program = program.to_owned();
-        let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
-        match self.fetch(&known, Priority::Guess, uid, pid, seen_at, Turn::Prefetch) {
-            Done::Fetched => {
-                self.counters.guessed.count();
-                Done::Guessed
-            }
-            done => done,
+        let name = (uid, program.to_owned(), String::new());
+        if let Some(done) = self.recent(&name, pid) {
+            return done;
         }
+        let fetch = |mut guess: Profile| {
+            guess.program = program.to_owned();
+            let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
+            match self.fetch_now(&known, Priority::Guess, pid, seen_at, Turn::Prefetch) {
+                Done::Fetched => {
+                    self.counters.guessed.count();
+                    Done::Guessed
+                }
+                done => done,
+            }
+        };
+        let done = guess().map_or(Done::Unknown, fetch);
+        self.note(&name, pid, done);
+        done
     }
 
     fn readers_of(&self, device: u64) -> Crew {
@@ -335,28 +345,41 @@ impl Fetches {
         readers.entry(device).or_insert_with(|| Crew::of_readers("read", READERS, READS_WAITING_MAX)).clone()
     }
 
-    /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left.
-    pub fn look(&self) -> bool {
-        let under_way = &mut lock(&self.prefetches).under_way;
-        under_way.retain(|UnderWay { engine, known, began, .. }| {
-            if !engine.wait_for(Duration::ZERO) {
-                if began.elapsed() < FETCH_MAX {
-                    return true;
-                }
-                engine.cancel();
-                if began.elapsed() < FETCH_MAX + HANGS_AFTER {
-                    return true;
-                }
+    /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left, and the users by whose
+    /// rights files are to be [closed](Self::close).
+    pub fn look(&self) -> (bool, Vec<u32>) {
+        let has_ended = |UnderWay { engine, began, .. }: &mut UnderWay| {
+            if engine.wait_for(Duration::ZERO) {
+                return true;
             }
+            if began.elapsed() >= FETCH_MAX {
+                engine.cancel();
+            }
+            began.elapsed() >= FETCH_MAX + HANGS_AFTER
+        };
+        let (ended, is_quiet) = {
+            let under_way = &mut lock(&self.prefetches).under_way;
+            let ended: Vec<UnderWay> = under_way.extract_if(.., has_ended).collect();
+            (ended, under_way.is_empty())
+        };
+        let mut over = lock(&self.over);
+        for UnderWay { engine, known, .. } in ended {
             self.counters.fetched_bytes.add(engine.amounts().requested_bytes());
-            mark_if_changed(known, engine);
+            mark_if_changed(&known, &engine);
             if engine.is_at_work() {
                 known.leave_alone(LEFT_ALONE);
                 self.counters.hung.count();
             }
-            false
-        });
-        under_way.is_empty()
+            over.entry(known.rights.uid).or_default().push(engine);
+        }
+        (is_quiet, over.keys().copied().collect())
+    }
+
+    /// Closes the files of prefetches by user `uid`'s rights that have ended. May wait for ever: a program that answers for a file system
+    /// is asked at each.
+    pub fn close(&self, uid: u32) {
+        let ended = lock(&self.over).remove(&uid);
+        drop(ended);
     }
 
     /// How many threads read, and how many of them hang.
@@ -452,6 +475,48 @@ mod tests {
         assert!(known.has_changed());
     }
 
+    /// A program that answers for a file system may never answer whoever closes a file there.
+    #[test]
+    fn files_of_a_prefetch_that_has_ended_stay_open_for_somebody_who_may_wait() {
+        let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        if !has(Need::Eviction(directory.clone())) {
+            return;
+        }
+        let directory = tempfile::tempdir_in(directory).unwrap();
+        let path = directory.path().canonicalize().unwrap().join("file");
+        let profile = profile_of(&path);
+        evict(open_to_read(&path).unwrap().as_fd(), Duration::from_secs(60)).unwrap();
+        let rights = Rights::of_process(std::process::id()).unwrap();
+        let known = Arc::new(Known::new(&profile, rights.clone()));
+        let fetches = Fetches::new(Arc::default());
+        let done = fetches.fetch(&known, Priority::Start, 7, 1, Instant::now(), Turn::Prefetch);
+        assert_eq!(done, Done::Fetched);
+        let is_open = || {
+            let mut open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            open.any(|one| std::fs::read_link(one.path()).is_ok_and(|at| at == path))
+        };
+        let until = Instant::now() + Duration::from_secs(60);
+        let users = loop {
+            match fetches.look() {
+                (true, users) => break users,
+                _ => assert!(Instant::now() < until, "it never ends"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert!(is_open());
+        assert_eq!(
+            (&users, fetches.look().1),
+            (&vec![rights.uid], vec![rights.uid]),
+            "until somebody has closed them"
+        );
+        fetches.close(rights.uid);
+        // A thread that has read something may be about to end.
+        while is_open() {
+            assert!(Instant::now() < until, "it stays open");
+        }
+        assert!(fetches.look().1.is_empty());
+    }
+
     #[test]
     fn no_user_is_told_what_was_done_for_another() {
         let fetches = Fetches::new(Arc::default());
@@ -469,6 +534,25 @@ mod tests {
         assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
         (0..3 * RECENT_MAX as u32).for_each(|uid| _ = fetches.recent(&name(uid), uid));
         assert!(lock(&fetches.recent).len() <= RECENT_MAX, "more at once than fit");
+    }
+
+    /// A build calls the shell in another role for each file, and to put a guess together takes long.
+    #[test]
+    fn what_the_roles_of_a_program_have_in_common_is_asked_for_once_a_second() {
+        let fetches = Fetches::new(Arc::default());
+        let asked = std::cell::Cell::new(0);
+        let fetch = |guess: Option<Profile>, uid, pid| {
+            let ask = || {
+                asked.set(asked.get() + 1);
+                guess
+            };
+            fetches.fetch_guess("/bin/program", ask, uid, pid, Instant::now())
+        };
+        assert_eq!([fetch(None, 7, 1), fetch(None, 7, 2)], [Done::Unknown; 2]);
+        assert_eq!(asked.get(), 1);
+        let warm = || Some(Profile::default());
+        assert_eq!([fetch(warm(), 8, 3), fetch(warm(), 8, 4)], [Done::Warm; 2]);
+        assert_eq!(asked.get(), 2);
     }
 
     /// A program is executed while files of it are looked at.

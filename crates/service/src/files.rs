@@ -25,8 +25,9 @@ const LOADERS: [&str; 6] = [
 const REST_MAX: Duration = Duration::from_secs(8);
 /// Programs that rest at once.
 const RESTS_MAX: usize = 1024;
-/// Files without a profile that are remembered.
+/// Files without a profile that are remembered, and for how long: their programs may be learned meanwhile.
 const STRANGERS_MAX: usize = 4096;
+const STRANGER: Duration = REST_MAX;
 
 /// Executed files. Lock order: none, there is one lock.
 #[derive(Debug, Default)]
@@ -36,7 +37,8 @@ pub struct Files(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     loaders: HashSet<FileHandle>,
-    strangers: HashSet<FileHandle>,
+    /// Until when each is taken for one.
+    strangers: HashMap<FileHandle, Instant>,
     /// By file and user.
     rests: HashMap<(FileHandle, u32), Rest>,
 }
@@ -79,12 +81,12 @@ impl Files {
         if strangers.len() >= STRANGERS_MAX {
             strangers.clear();
         }
-        strangers.insert(file);
+        strangers.insert(file, Instant::now() + STRANGER);
     }
 
-    /// Whether there was no profile of the program in `file`.
+    /// Whether there was no profile of the program in `file` a moment ago.
     pub fn is_stranger(&self, file: &FileHandle) -> bool {
-        self.lock().strangers.contains(file)
+        self.lock().strangers.get(file).is_some_and(|until| *until > Instant::now())
     }
 
     /// The starts of user `uid` of the program in `file` need nothing for a while: longer, where it was found in memory.

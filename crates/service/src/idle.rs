@@ -168,7 +168,7 @@ impl Idle {
         let what = Launched { program: key.program.clone(), role: key.role.clone() };
         let uid = process.context.uid;
         self.searches.note(&process.rights, &process.search);
-        lock(&self.log).launched(uid, &what, process.session, unix_s());
+        lock(&self.log).launched(uid, &what, process.session(), unix_s());
         let mut state = lock(&self.state);
         state.nothing_since = None;
         let expected = state.brought.iter_mut().find(|entry| entry.is_of(uid, &what));

@@ -1,6 +1,6 @@
 //! A profile in memory: what a start needs at once of it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use prepage_prefetch::choose::Choice;
 use prepage_prefetch::launch::LaunchOptions;
 use prepage_profiles::ProgramKey;
 use prepage_sys::rights::Rights;
+use prepage_trace::now_ns;
 
 /// A profile in memory, shared by the threads that fetch.
 ///
@@ -38,6 +39,8 @@ pub struct Known {
     looked_at: Mutex<Option<Instant>>,
     /// Atomic; set once.
     has_changed: AtomicBool,
+    /// Atomic: when it was last looked for, on the clock of [`now_ns`].
+    used_ns: AtomicU64,
 }
 
 impl Known {
@@ -51,7 +54,7 @@ impl Known {
         let planned = Profile { starts: Vec::new(), sources: Vec::new(), ..planned };
         let bytes = bytes_of(&planned) + bytes_of(&past);
         let planned = Arc::new(planned);
-        let has_changed = AtomicBool::new(false);
+        let (has_changed, used_ns) = (AtomicBool::new(false), AtomicU64::new(0));
         Self {
             key,
             rights,
@@ -63,7 +66,18 @@ impl Known {
             left_alone_until: Mutex::default(),
             looked_at: Mutex::default(),
             has_changed,
+            used_ns,
         }
+    }
+
+    /// It is looked for now.
+    pub fn mark_as_used(&self) {
+        self.used_ns.store(now_ns(), Ordering::Relaxed);
+    }
+
+    /// When it was last looked for: comparable with that of others, 0 where it never was.
+    pub fn used_ns(&self) -> u64 {
+        self.used_ns.load(Ordering::Relaxed)
     }
 
     /// What is done for its next cold start, after those of its own and the `seen` ones: gains belong to a user and a device, and the profile

@@ -1,6 +1,7 @@
 //! Observe and persist: what programs use that nobody has learned yet, within a share of the processor.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +14,7 @@ use prepage_core::profile::observation::Observation;
 use prepage_core::profile::role::is_private;
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
-use prepage_profiles::{Layer, public};
+use prepage_profiles::{Layer, ProgramKey, public};
 use prepage_sys::apart::run_apart;
 use prepage_trace::{FaultEvents, Probe, Stream};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -32,6 +33,8 @@ const WINDOW: Duration = Duration::from_secs(30);
 const OBSERVED_MAX: usize = 2;
 /// An observation that takes this much longer than it may waits for somebody who may never answer.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
+/// Calls with a text in them that are remembered.
+const TEXTS_MAX: usize = 1 << 14;
 /// Observations that hang. Others take their places; where as many hang, nothing is learned any more.
 const HANGING_MAX: usize = 4;
 
@@ -47,6 +50,8 @@ pub struct Learner {
     /// What observations took of it, which are not of this process ([`run_apart`]).
     observed_ns: AtomicU64,
     observed: Mutex<Observed>,
+    /// Checksums of calls that a program's text stands in, and of whose they were.
+    texts: Mutex<HashSet<u64>>,
     /// Readable, by who ends the service, once all observations are to end.
     stop: OwnedFd,
     /// Readable once this process has ended: observations outlive it where it is killed.
@@ -74,6 +79,12 @@ impl Observed {
     fn hanging(&self, now: Instant) -> impl Iterator<Item = u32> {
         let hangs = move |began: Instant| now.saturating_duration_since(began) > WINDOW + HANGS_AFTER;
         self.all.values().filter(move |(_, began)| hangs(*began)).map(|(uid, _)| *uid)
+    }
+
+    /// Those under way for longer than `most` that do not hang.
+    fn long(&self, most: Duration, now: Instant) -> usize {
+        let all = self.all.values().filter(|(_, began)| now.saturating_duration_since(*began) > most);
+        all.count() - self.hanging(now).count()
     }
 
     fn has_room(&self, now: Instant) -> bool {
@@ -109,6 +120,7 @@ impl Learner {
             spent_ns: AtomicU64::new(0),
             observed_ns: AtomicU64::new(0),
             observed: Mutex::default(),
+            texts: Mutex::default(),
             stop,
             service,
             ready: Mutex::new(None),
@@ -147,6 +159,11 @@ impl Learner {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many observations are under way for longer than `most` and do not hang.
+    pub fn long(&self, most: Duration) -> usize {
+        self.observed().long(most, Instant::now())
+    }
+
     /// Whether anybody observes.
     pub fn is_at_work(&self) -> bool {
         !self.observed().all.is_empty()
@@ -168,6 +185,21 @@ impl Learner {
     /// What observations took of it, nanoseconds: the kernel counts it for other processes than this.
     pub fn observed_ns(&self) -> u64 {
         self.observed_ns.load(Ordering::Relaxed)
+    }
+
+    /// Whether a start of user `uid` that nobody has learned may be one that comes again: a text that stands in the call, such as that of a build's
+    /// `sh -c`, mostly does not. The second time it does.
+    pub fn may_come_again(&self, uid: u32, key: &ProgramKey) -> bool {
+        if !is_private(&key.role) {
+            return true;
+        }
+        let mut hasher = DefaultHasher::new();
+        (uid, &key.program, &key.role).hash(&mut hasher);
+        let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        if texts.len() >= TEXTS_MAX {
+            texts.clear();
+        }
+        !texts.insert(hasher.finish())
     }
 
     /// Leave to observe a start of user `uid`, if not too many are observed.
@@ -269,6 +301,16 @@ fn processor_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_observation_that_takes_long_goes_on_until_it_takes_longer_than_it_may() {
+        let mut observed = Observed::default();
+        let began = Instant::now();
+        observed.take(7, began).unwrap();
+        let long = |after: Duration| observed.long(Duration::from_secs(20), began + after);
+        assert_eq!([10, 25, 55].map(|seconds| long(Duration::from_secs(seconds))), [0, 1, 1]);
+        assert_eq!(long(WINDOW + 2 * HANGS_AFTER), 0, "it hangs");
+    }
 
     #[test]
     fn observations_that_hang_leave_their_places_to_those_of_other_users() {

@@ -35,10 +35,13 @@ const USERS_MAX: usize = 4;
 const USER_AGE_MAX: Duration = Duration::from_secs(10);
 /// Known executables: handles are small, and hostile users have many files.
 const HANDLES_MAX: usize = 8192;
+/// The layers that all users' starts are served from, in this order.
+const OF_ALL: [Layer; 2] = [Layer::Machine, Layer::Vendor];
+const OF_USER: [Layer; 1] = [Layer::User];
 /// Roles of one program that a guess is made of.
 const RELATIVES_MAX: usize = 8;
 
-/// The profiles of one layer, for one user or for all.
+/// The profiles for one user, or for all.
 #[derive(Clone, Debug, Default)]
 struct Shelf {
     by_key: HashMap<(String, String), Arc<Known>>,
@@ -46,65 +49,71 @@ struct Shelf {
     bytes: u64,
     /// Whether there are more in the store.
     is_cut: bool,
-    /// The directory's identity and time of change, by which another is told.
-    version: Option<Version>,
+    /// What the directories' versions were.
+    version: Version,
     looked: Option<Instant>,
     config: Config,
 }
 
 impl Shelf {
-    /// The profiles of `layer`, as far as they take at most `bytes_max` in memory.
-    fn load(stores: &Stores, layer: Layer, rights: &Rights, bytes_max: u64, max: ReadMax) -> Self {
-        let mut shelf = Self { version: version(stores, layer), ..Self::default() };
+    /// The profiles of `layers`, of each key the first, as far as they take at most `bytes_max` in memory.
+    fn load(stores: &Stores, layers: &[Layer], rights: &Rights, bytes_max: u64, max: ReadMax) -> Self {
+        let mut shelf = Self { version: version(stores, layers), ..Self::default() };
         let mut see = |(_, profile): (PathBuf, Result<Profile, _>)| {
             let Ok(profile) = profile else { return true };
-            if is_of_subject(&profile) {
+            let known = Known::new(&profile, rights.clone());
+            if is_of_subject(&profile) || shelf.find(&known.key).is_some() {
                 return true;
             }
-            let known = Known::new(&profile, rights.clone());
             let fits = shelf.bytes + known.bytes <= bytes_max;
             if fits {
                 shelf.bytes += known.bytes;
-                shelf.put(known);
+                shelf.put(Arc::new(known));
             }
             fits
         };
-        // A directory that cannot be followed has no profiles.
-        let all = stores.each(layer, max, &mut see).unwrap_or(true);
+        // A directory that cannot be followed has no profiles. Behind one that does not fit, none of another layer takes its place.
+        let all = layers.iter().all(|layer| stores.each(*layer, max, &mut see).unwrap_or(true));
         shelf.is_cut = !all;
         shelf.looked = Some(Instant::now());
         shelf
     }
 
-    fn put(&mut self, known: Known) {
-        let known = Arc::new(known);
-        let roles = self.by_program.entry(known.key.program.clone()).or_default();
-        roles.retain(|other| other.key.role != known.key.role);
-        roles.push(known.clone());
+    fn put(&mut self, known: Arc<Known>) {
+        self.by_program.entry(known.key.program.clone()).or_default().push(known.clone());
         self.by_key.insert((known.key.program.clone(), known.key.role.clone()), known);
     }
 
-    /// The same with `known` in place of what there was of its key, as far as it fits: it was written when the directory was changed from
-    /// version `before` to `after`.
-    fn with(&self, known: Known, bytes_max: u64, before: Option<Version>, after: Option<Version>) -> Self {
+    fn remove(&mut self, key: &ProgramKey) {
+        let Some(known) = self.by_key.remove(&(key.program.clone(), key.role.clone())) else { return };
+        self.by_program.entry(key.program.clone()).or_default().retain(|other| other.key != *key);
+        self.bytes -= known.bytes;
+    }
+
+    /// The same with `known` in place of what there was of its key. Those that were used longest ago make room, unless it does not fit
+    /// by itself.
+    fn with(&self, known: Arc<Known>, bytes_max: u64) -> Self {
         let mut shelf = self.clone();
-        let key = known.key.clone();
-        let replaced = shelf.find(&key).map_or(0, |known| known.bytes);
-        let bytes = shelf.bytes - replaced + known.bytes;
-        if bytes > bytes_max {
-            shelf.is_cut = true;
-            shelf.by_program.entry(key.program.clone()).or_default().retain(|known| known.key != key);
-            shelf.by_key.remove(&(key.program, key.role));
-            shelf.bytes -= replaced;
-        } else {
-            shelf.bytes = bytes;
-            shelf.put(known);
+        shelf.remove(&known.key);
+        shelf.is_cut |= shelf.bytes + known.bytes > bytes_max;
+        if known.bytes > bytes_max {
+            return shelf;
         }
-        // What others changed meanwhile is still to be read.
-        if shelf.version == before {
-            shelf.version = after;
+        while shelf.bytes + known.bytes > bytes_max
+            && let Some(oldest) = shelf.by_key.values().min_by_key(|known| known.used_ns()).cloned()
+        {
+            shelf.remove(&oldest.key);
         }
+        shelf.bytes += known.bytes;
+        shelf.put(known);
         shelf
+    }
+
+    /// The same after a change of the directories from version `before` to `after` that is in it. What others changed meanwhile is still to be
+    /// read.
+    fn changed(self, before: &Version, after: Version) -> Self {
+        let version = if self.version == *before { after } else { self.version };
+        Self { version, ..self }
     }
 
     fn find(&self, key: &ProgramKey) -> Option<Arc<Known>> {
@@ -112,13 +121,17 @@ impl Shelf {
     }
 }
 
-/// Device, inode and time of change of a directory.
-type Version = (u64, u64, i64, i64);
+/// Device, inode and time of change of each directory that is there.
+type Version = Vec<Option<(u64, u64, i64, i64)>>;
 
-/// What changes when a profile in the layer's directory is replaced.
-fn version(stores: &Stores, layer: Layer) -> Option<Version> {
-    let metadata = std::fs::metadata(stores.directory(layer).ok()?).ok()?;
-    Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+/// What changes when a profile in a directory of `layers` is replaced.
+fn version(stores: &Stores, layers: &[Layer]) -> Version {
+    let of_directory = |directory: &Path| {
+        let metadata = std::fs::metadata(directory).ok()?;
+        Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+    };
+    let directories = stores.directories().filter(|(layer, _)| layers.contains(layer));
+    directories.map(|(_, directory)| of_directory(directory)).collect()
 }
 
 /// All of it. Lock order: none, there is one lock, never held over a system call.
@@ -136,6 +149,21 @@ struct State {
     machine: Arc<Shelf>,
     users: HashMap<u32, Arc<Shelf>>,
     handles: HashMap<FileHandle, String>,
+}
+
+impl State {
+    /// Forgets a user's profiles where there are others of as many users as may be beside user `uid`: first of those who have none, as users
+    /// that only run a service.
+    fn make_room(&mut self, uid: u32) {
+        if self.users.len() >= USERS_MAX && !self.users.contains_key(&uid) {
+            let oldest = self
+                .users
+                .iter()
+                .min_by_key(|(_, shelf)| (!shelf.by_key.is_empty(), shelf.looked))
+                .map(|(uid, _)| *uid);
+            oldest.map(|uid| self.users.remove(&uid));
+        }
+    }
 }
 
 impl Library {
@@ -167,7 +195,7 @@ impl Library {
     pub fn reload(&self) {
         let (everybody, config) = (Rights::of_everybody(), Config::of_machine());
         let stores = self.machine_stores().keeping(config.store_bytes_max);
-        let mut shelf = Shelf::load(&stores, Layer::Machine, &everybody, BYTES_MAX, ReadMax::ALL);
+        let mut shelf = Shelf::load(&stores, &OF_ALL, &everybody, BYTES_MAX, ReadMax::ALL);
         shelf.config = config;
         let mut state = self.lock();
         (state.machine, state.machine_stores) = (Arc::new(shelf), stores);
@@ -175,8 +203,8 @@ impl Library {
 
     /// Reads the machine's profiles again where they have changed. Returns whether they had.
     pub fn refresh(&self) -> bool {
-        let before = self.lock().machine.version;
-        let has_changed = version(&self.machine_stores(), Layer::Machine) != before;
+        let before = self.lock().machine.version.clone();
+        let has_changed = version(&self.machine_stores(), &OF_ALL) != before;
         if has_changed {
             self.reload();
         }
@@ -186,15 +214,16 @@ impl Library {
     /// Has `write` change the machine's profile of `key` in the store, and reads that one again.
     pub fn update<E>(&self, key: &ProgramKey, write: impl FnOnce(&Stores) -> Result<(), E>) -> Result<(), E> {
         let stores = self.machine_stores();
-        let before = version(&stores, Layer::Machine);
+        let before = version(&stores, &OF_ALL);
         write(&stores)?;
         let path = stores.path_of(key, Layer::Machine);
         let Ok(Some(profile)) = path.and_then(|path| stores.at_path(Layer::Machine, &path)) else {
             return Ok(());
         };
-        let (known, after) = (Known::new(&profile, Rights::of_everybody()), version(&stores, Layer::Machine));
+        let known = Arc::new(Known::new(&profile, Rights::of_everybody()));
+        let after = version(&stores, &OF_ALL);
         let mut state = self.lock();
-        state.machine = Arc::new(state.machine.with(known, BYTES_MAX, before, after));
+        state.machine = Arc::new(state.machine.with(known, BYTES_MAX).changed(&before, after));
         Ok(())
     }
 
@@ -244,18 +273,18 @@ impl Library {
         let config = self.lock().machine.config.clone();
         let assumed = rights.assume().map_err(|_| StoreError::Nowhere)?;
         let stores = stores.keeping(of_user(config, &home).store_bytes_max);
-        let before = version(&stores, Layer::User);
+        let before = version(&stores, &OF_USER);
         write(&stores)?;
         let path = stores.path_of(&process.context.key, Layer::User);
         let written = path.and_then(|path| stores.at_path(Layer::User, &path));
-        let after = version(&stores, Layer::User);
+        let after = version(&stores, &OF_USER);
         let known = written.ok().flatten().map(|profile| Known::new(&profile, rights.clone()));
         drop(assumed);
         // That one alone is new: others need not be read again.
         let mut state = self.lock();
         if let Some(shelf) = state.users.get(&rights.uid) {
             let shelf = match known {
-                Some(known) => shelf.with(known, OF_A_USER_BYTES_MAX, before, after),
+                Some(known) => shelf.with(Arc::new(known), OF_A_USER_BYTES_MAX).changed(&before, after),
                 None => Shelf { looked: None, ..(**shelf).clone() },
             };
             state.users.insert(rights.uid, Arc::new(shelf));
@@ -294,19 +323,16 @@ impl Library {
         let shelf = {
             let _asking = Askers::of_machine().ask(&home)?;
             let Ok(_assumed) = rights.assume() else { return Ok(None) };
-            let is_same = held.as_ref().is_some_and(|held| held.version == version(&stores, Layer::User));
+            let is_same = held.as_ref().is_some_and(|held| held.version == version(&stores, &OF_USER));
             let mut shelf = match held {
                 Some(held) if is_same => Shelf { looked: Some(Instant::now()), ..(*held).clone() },
-                _ => Shelf::load(&stores, Layer::User, rights, OF_A_USER_BYTES_MAX, OF_A_USER_READ),
+                _ => Shelf::load(&stores, &OF_USER, rights, OF_A_USER_BYTES_MAX, OF_A_USER_READ),
             };
             shelf.config = of_user(Config::default(), &home);
             Arc::new(shelf)
         };
         let mut state = self.lock();
-        if state.users.len() >= USERS_MAX && !state.users.contains_key(&rights.uid) {
-            let oldest = state.users.iter().min_by_key(|(_, shelf)| shelf.looked).map(|(uid, _)| *uid);
-            oldest.map(|uid| state.users.remove(&uid));
-        }
+        state.make_room(rights.uid);
         state.users.insert(rights.uid, shelf.clone());
         Ok(Some(shelf))
     }
@@ -324,21 +350,45 @@ impl Library {
             if !config.wants(name.as_ref(), Path::new(&key.program)) || !config.wants_groups_of(pid) {
                 return Err(Unwanted);
             }
-            if let Some(known) = own.find(key) {
+            if let Some(known) = own.find(key).or_else(|| self.fetch_of_user(process, &own)) {
+                known.mark_as_used();
                 return Ok(Some(known));
             }
         }
         let machine = self.lock().machine.clone();
-        if let Some(known) = machine.find(key) {
-            return Ok(Some(known));
+        let known = machine.find(key).or_else(|| self.fetch_of_all(key, &machine));
+        Ok(known.inspect(|known| known.mark_as_used()))
+    }
+
+    /// A profile of the user's that did not fit into `own`, and is there from now on.
+    fn fetch_of_user(&self, process: &Process, own: &Shelf) -> Option<Arc<Known>> {
+        if !own.is_cut {
+            return None;
         }
+        let rights = &process.rights;
+        let (stores, home) = self.stores_for(process).ok().flatten()?;
+        let known = {
+            let _asking = Askers::of_machine().ask(&home).ok()?;
+            let _assumed = rights.assume().ok()?;
+            read(&stores.only(&OF_USER), &process.context.key, rights, OF_A_USER_READ.bytes)?
+        };
+        let mut state = self.lock();
+        if let Some(shelf) = state.users.get_mut(&rights.uid) {
+            *shelf = Arc::new(shelf.with(known.clone(), OF_A_USER_BYTES_MAX));
+        }
+        Some(known)
+    }
+
+    /// The same of one for all users that did not fit into `machine`.
+    fn fetch_of_all(&self, key: &ProgramKey, machine: &Shelf) -> Option<Arc<Known>> {
         if !machine.is_cut {
-            return Ok(None);
+            return None;
         }
-        // It did not fit. It is read for this start.
-        let read =
-            self.machine_stores().find(key).ok().flatten().filter(|found| found.layer == Layer::Machine);
-        Ok(read.map(|found| Arc::new(Known::new(&found.profile, Rights::of_everybody()))))
+        let stores = self.machine_stores().only(&OF_ALL);
+        let known = read(&stores, key, &Rights::of_everybody(), ReadMax::ALL.bytes)?;
+        let mut state = self.lock();
+        state.machine = Arc::new(state.machine.with(known.clone(), BYTES_MAX));
+        Some(known)
     }
 
     /// What the roles of `program` that the machine knows have in common; nothing where it knows none.
@@ -426,6 +476,13 @@ impl Library {
     }
 }
 
+/// The profile of `key` in `stores`, where it takes at most `bytes_max` in memory.
+fn read(stores: &Stores, key: &ProgramKey, rights: &Rights, bytes_max: u64) -> Option<Arc<Known>> {
+    let profile =
+        stores.read(key).ok()??.decode_within(bytes_max).ok().filter(|profile| key.is_of(profile))?;
+    Some(Arc::new(Known::new(&profile, rights.clone())))
+}
+
 /// The user wants nothing done for a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwanted;
@@ -492,21 +549,42 @@ mod tests {
                 counts: Default::default(),
             };
             let profile = Profile { role: role.into(), lookups: vec![lookup; 8], ..Profile::default() };
-            Known::new(&profile, Rights::of_everybody())
+            Arc::new(Known::new(&profile, Rights::of_everybody()))
         };
         let key = |role: &str| ProgramKey { program: String::new(), role: role.into() };
-        let [before, after, other] = [1, 2, 3].map(|version| Some((0, 0, version, 0)));
-        let shelf = Shelf { version: before, ..Shelf::default() };
-        let shelf = shelf.with(known("a", 10), 10_000, before, after);
+        let [before, after, other] = [1, 2, 3].map(|version| vec![Some((0, 0, version, 0))]);
+        let shelf = Shelf { version: before.clone(), ..Shelf::default() };
+        let shelf = shelf.with(known("a", 10), 10_000).changed(&before, after.clone());
         assert!(shelf.version == after && shelf.find(&key("a")).is_some() && !shelf.is_cut);
         let bytes = shelf.bytes;
-        let shelf = shelf.with(known("a", 10), 10_000, before, other);
-        assert_eq!((shelf.bytes, shelf.version), (bytes, after), "somebody else wrote between");
-        let shelf =
-            shelf.with(known("b", 10), 10_000, after, other).with(known("a", 10_000), 10_000, other, other);
+        let shelf = shelf.with(known("a", 10), 10_000).changed(&before, other);
+        assert_eq!((shelf.bytes, &shelf.version), (bytes, &after), "somebody else wrote between");
+        let shelf = shelf.with(known("b", 10), 10_000).with(known("a", 10_000), 10_000);
         assert!(shelf.is_cut && shelf.find(&key("a")).is_none() && shelf.find(&key("b")).is_some());
         assert_eq!(shelf.by_program[""].len(), 1);
         assert_eq!(shelf.bytes, bytes);
+        let shelf = shelf.with(known("a", 10), 2 * bytes);
+        ["b", "a"].iter().for_each(|role| shelf.find(&key(role)).unwrap().mark_as_used());
+        let shelf = shelf.with(known("c", 10), 2 * bytes);
+        let are_there = ["a", "b", "c"].map(|role| shelf.find(&key(role)).is_some());
+        assert_eq!((are_there, shelf.bytes), ([true, false, true], 2 * bytes), "that used last stays");
+    }
+
+    /// A machine has more users that only run a service than may be kept.
+    #[test]
+    fn a_user_without_profiles_makes_room_for_others_before_those_who_have_some() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = Library::open(Some(vec![directory.path().into()])).unwrap();
+        let mut state = library.lock();
+        for uid in 0..2 * USERS_MAX as u32 {
+            let mut shelf = Shelf { looked: Some(Instant::now()), ..Shelf::default() };
+            if uid == 0 {
+                shelf.put(Arc::new(Known::new(&Profile::default(), Rights::of_everybody())));
+            }
+            state.make_room(uid);
+            state.users.insert(uid, Arc::new(shelf));
+        }
+        assert!(state.users.len() == USERS_MAX && state.users.contains_key(&0), "{:?}", state.users.keys());
     }
 
     #[test]
@@ -516,7 +594,7 @@ mod tests {
         let all = |machine: bool, user: bool| {
             let shelf = |enabled| {
                 let mut shelf = Shelf { config: Config { enabled, ..Config::default() }, ..Shelf::default() };
-                shelf.put(Known::new(&Profile::default(), Rights::of_everybody()));
+                shelf.put(Arc::new(Known::new(&Profile::default(), Rights::of_everybody())));
                 Arc::new(shelf)
             };
             let mut state = library.lock();

@@ -211,6 +211,28 @@ mod tests {
         assert_eq!(expected, [(7, what("b"))]);
     }
 
+    /// As one of a later version, or of more users than are remembered.
+    #[test]
+    fn nothing_is_left_of_who_is_forgotten_whose_file_was_not_read() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("7");
+        std::fs::write(&file, "of another version").unwrap();
+        let mut log = Log::read(directory.path().into());
+        let write = |log: &mut Log| {
+            log.users.pages(true).iter().for_each(|page| page.write(log.users.directory()).unwrap())
+        };
+        write(&mut log);
+        assert!(file.exists());
+        log.forget(7);
+        assert!(log.users.is_forgetting());
+        write(&mut log);
+        log.forget(7);
+        assert!(!file.exists() && !log.users.is_forgetting());
+    }
+
     #[test]
     fn a_log_that_cannot_be_written_is_kept_in_memory() {
         if !has(Need::Root) {

@@ -1,7 +1,7 @@
 //! Metadata in memory: what the kernel knows of the files and names of known programs, so that a start waits for data only.
 //!
 //! Nothing is held: names are looked up again where the kernel was told to forget them, when profiles have changed, and now and then. One
-//! thread does it, one profile after the other, with the rights with which it is fetched, and leaves the disk to others meanwhile. Where a file
+//! thread does it, one name after the other, with the rights with which each profile is fetched: whoever needs the disk waits for one read. Where a file
 //! system does not answer, another thread begins anew without it ([`crate::round`]).
 
 use std::path::Path;
@@ -140,7 +140,7 @@ fn look_up_all(library: &Library, all: &[Arc<Known>], round: &Round) {
     }
 }
 
-/// How often the kernel was told to forget names, or had to for want of memory. `None` where it does not count.
+/// How often the kernel was told to forget names: what it forgets for want of memory it does not count there. `None` where it does not count.
 fn forgotten() -> Option<u64> {
     let vmstat = proc_file::read_text("/proc/vmstat").ok()?;
     let line = vmstat.lines().find_map(|line| line.strip_prefix("drop_slab "))?;

@@ -98,7 +98,8 @@ impl Opened {
     /// # Errors
     /// As [`Self::watch`].
     pub fn of_start(pid: u32, watch: &Watch) -> io::Result<Self> {
-        Ok(Self::of(watch.of_opens()?, Whose::Start(pid)))
+        let (watch, is_whole) = watch.of_opens()?;
+        Ok(Self { is_lost: !is_whole, ..Self::of(watch, Whose::Start(pid)) })
     }
 
     /// The same of what `opens` has watched since before.

@@ -1,6 +1,6 @@
 //! What is kept of each user: in memory, and in a file for each, that root alone can read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -36,6 +36,8 @@ pub trait Keep: Default {
 pub struct Users<T> {
     directory: PathBuf,
     users: HashMap<u32, User<T>>,
+    /// Others who have files: they were not understood, or there are too many.
+    others: HashSet<u32>,
     /// Users whose files are to be removed.
     forgotten: Vec<u32>,
 }
@@ -57,8 +59,10 @@ impl<T: Keep> Users<T> {
             let (kept, last_unix_s) = (decode(&file)?, file.last_unix_s);
             Some((file.uid, User { kept, last_unix_s, ..User::default() }))
         };
-        let users = all_in(&directory, USERS_MAX).into_iter().filter_map(user).collect();
-        Self { directory, users, forgotten: Vec::new() }
+        let users: HashMap<_, _> = all_in(&directory, USERS_MAX).into_iter().filter_map(user).collect();
+        let others =
+            uids_in(&directory).into_iter().map(|(uid, _)| uid).filter(|uid| !users.contains_key(uid));
+        Self { others: others.collect(), directory, users, forgotten: Vec::new() }
     }
 
     /// What is kept of each.
@@ -88,6 +92,7 @@ impl<T: Keep> Users<T> {
             self.forget(self.away(now_unix_s)?);
         }
         self.forgotten.retain(|forgotten| *forgotten != uid);
+        self.others.remove(&uid);
         let user = self.users.entry(uid).or_default();
         (user.last_unix_s, user.has_changed) = (now_unix_s, true);
         Some(&mut user.kept)
@@ -100,7 +105,7 @@ impl<T: Keep> Users<T> {
 
     /// Forgets user `uid`.
     pub fn forget(&mut self, uid: u32) {
-        if self.users.remove(&uid).is_some() {
+        if self.users.remove(&uid).is_some() || self.others.remove(&uid) {
             self.forgotten.push(uid);
         }
     }

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use prepage_core::profile::role::{called, role};
 use prepage_observe::elsewhere::is_elsewhere;
@@ -23,6 +24,7 @@ use prepage_trace::now_ns;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::askers::Askers;
+use crate::tree::WINDOW_MAX;
 
 /// Of longer command lines the beginning is read. A role holds 400 bytes.
 const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
@@ -48,9 +50,7 @@ pub struct Process {
     pub search: Vec<PathBuf>,
     /// The home directory that its environment names: its user's, or whatever the user says.
     pub home: Option<PathBuf>,
-    /// The login that it belongs to, where it belongs to one (audit's session).
-    pub session: Option<u32>,
-    /// Its parent, the parent's parent and so on.
+    /// Its parent, the parent's parent and so on ([`recent_parents`]).
     pub parents: Vec<u32>,
 }
 
@@ -78,14 +78,16 @@ impl Process {
     /// # Errors
     /// Why it is left alone. Gone where it executes something else meanwhile: that is told by an event of its own.
     pub fn of(pid: u32, file: Option<&FileHandle>) -> Result<Self, LeftAlone> {
-        let gone = |_: io::Error| LeftAlone::Gone;
-        let image = image(pid).map_err(gone)?;
-        let process = Self::now(pid, file)?;
+        let stat = || ProcessStat::of(pid).map_err(|_| LeftAlone::Gone);
+        // What changes when it executes a program, or another process has its number.
+        let image = |stat: &ProcessStat| (stat.started_ticks, stat.arguments_at);
+        let before = stat()?;
+        let process = Self::now(pid, &before, file)?;
         // What was read is of one program only where it is still the same.
-        if self::image(pid).map_err(gone)? == image { Ok(process) } else { Err(LeftAlone::Gone) }
+        if image(&stat()?) == image(&before) { Ok(process) } else { Err(LeftAlone::Gone) }
     }
 
-    fn now(pid: u32, file: Option<&FileHandle>) -> Result<Self, LeftAlone> {
+    fn now(pid: u32, stat: &ProcessStat, file: Option<&FileHandle>) -> Result<Self, LeftAlone> {
         let gone = |_: io::Error| LeftAlone::Gone;
         if let Some(file) = file
             && !file.is_numbered_like(Path::new(&format!("/proc/{pid}/exe"))).map_err(gone)?
@@ -121,9 +123,8 @@ impl Process {
         let rights = Rights::of_process(pid).map_err(gone)?;
         let starter = starter(pid, || Some(rights.uid)).ok_or(LeftAlone::Gone)?;
         let (places, is_unanswered) = (std::cell::RefCell::new(Vec::new()), std::cell::Cell::new(false));
-        let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
         let place = |name: &str| {
-            let path = directory.join(name);
+            let path = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default().join(name);
             let asking = Askers::of_machine().ask(&path);
             is_unanswered.set(is_unanswered.get() || asking.is_err());
             let (_asking, _assumed) = (asking.ok()?, rights.assume().ok()?);
@@ -145,9 +146,14 @@ impl Process {
             places: places.into_inner(),
             search: search(&environment),
             home: home(&environment),
-            session: session(pid),
-            parents: parents(pid).collect(),
+            parents: recent_parents(Some(stat)),
         })
+    }
+
+    /// The login that it belongs to, where it belongs to one (audit's session).
+    pub fn session(&self) -> Option<u32> {
+        let text = proc_file::read_text(format!("/proc/{}/sessionid", self.context.pid)).ok()?;
+        text.trim().parse().ok().filter(|session| *session != u32::MAX)
     }
 
     /// The program's file.
@@ -226,8 +232,11 @@ fn starter(pid: u32, own: impl FnOnce() -> Option<u32>) -> Option<u32> {
 /// Clock ticks since the machine was started, as processes' starts are counted.
 pub fn boot_ticks() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
-    let ns = now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128;
-    (ns * u128::from(rustix::param::clock_ticks_per_second()) / 1_000_000_000) as u64
+    ticks(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
+}
+
+fn ticks(time: Duration) -> u64 {
+    (time.as_nanos() * u128::from(rustix::param::clock_ticks_per_second()) / 1_000_000_000) as u64
 }
 
 /// The processes that were started at `since_ticks` or later and have executed something, but for this one.
@@ -241,16 +250,6 @@ pub fn started_since(since_ticks: u64) -> Vec<u32> {
     pids.filter(|pid| *pid != std::process::id()).filter(is_new).collect()
 }
 
-/// What changes when process `pid` executes a program, or another process has its number.
-fn image(pid: u32) -> io::Result<(u64, u64)> {
-    ProcessStat::of(pid).map(|stat| (stat.started_ticks, stat.arguments_at))
-}
-
-fn session(pid: u32) -> Option<u32> {
-    let text = proc_file::read_text(format!("/proc/{pid}/sessionid")).ok()?;
-    text.trim().parse().ok().filter(|session| *session != u32::MAX)
-}
-
 /// Whether a process is one of prepage's own that read for others: what it opens, nobody has used. One that is gone is not known any more.
 pub fn is_prepages(pid: u32) -> bool {
     let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
@@ -261,6 +260,16 @@ pub fn is_prepages(pid: u32) -> bool {
 pub fn parents(pid: u32) -> impl Iterator<Item = u32> {
     let parent = |pid: &u32| Some(ProcessStat::of(*pid).ok()?.parent).filter(|parent| *parent > 0);
     std::iter::successors(parent(&pid), parent).take(PARENTS_MAX)
+}
+
+/// The parent of the process of `stat`, the parent's parent and so on, as far as each child is so young that it may be part of a start that is
+/// under way: to ask for all of them takes longer than all else that is asked for a start.
+pub fn recent_parents(stat: Option<&ProcessStat>) -> Vec<u32> {
+    let since_ticks = boot_ticks().saturating_sub(ticks(WINDOW_MAX));
+    let parent =
+        |stat: &ProcessStat| (stat.started_ticks >= since_ticks && stat.parent > 0).then_some(stat.parent);
+    let next = |pid: &u32| parent(&ProcessStat::of(*pid).ok()?);
+    std::iter::successors(stat.and_then(parent), next).take(PARENTS_MAX).collect()
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use crate::accounts::Accounts;
 use crate::awaited::{Awaited, Begun};
 use crate::confined::Confined;
 use crate::counters::Counters;
-use crate::crew::{Crew, Priority};
+use crate::crew::{Crew, HANGS_AFTER, Priority};
 use crate::fair_crew::FairCrew;
 use crate::fetches::{Done, Fetches};
 use crate::files::{Files, Often};
@@ -41,10 +41,10 @@ use crate::options::{Options, ServiceError};
 use crate::pace::Pace;
 use crate::pages::remove_all;
 use crate::process::{
-    LeftAlone, Process, boot_ticks, is_switched_off, parents, started_since, starter_of, user_of,
+    LeftAlone, Process, boot_ticks, is_switched_off, recent_parents, started_since, starter_of, user_of,
 };
 use crate::socket::Socket;
-use crate::tree::{Kind, Tree};
+use crate::tree::{Kind, Tree, WINDOW_MAX};
 use crate::watch::Watch;
 
 /// The signals that end it, and the one that has it read profiles and configuration again.
@@ -64,7 +64,7 @@ const UPKEEP_WAITING_MAX: usize = 8;
 /// What a program starts within this time is part of its start.
 const START_WINDOW: Duration = Duration::from_secs(3);
 /// What `prepage run` has started is its own for as long as it serves a start.
-const PREFIX_WINDOW: Duration = Duration::from_secs(30);
+const PREFIX_WINDOW: Duration = WINDOW_MAX;
 /// Processes that are looked at after execs were missed.
 const RESCANNED_MAX: usize = 512;
 /// Where the launch log lies below the machine's profiles.
@@ -184,8 +184,10 @@ impl Service {
         loop {
             let pause = awaited.pause().unwrap_or(watchdog).min(watchdog.saturating_sub(ticked.elapsed()));
             let pause = mounts.pause(Instant::now()).unwrap_or(pause).min(pause);
+            let [execs, others] = self.watch.execs();
             let mut ready = [
-                PollFd::from_borrowed_fd(self.watch.execs(), PollFlags::IN),
+                PollFd::from_borrowed_fd(execs, PollFlags::IN),
+                PollFd::from_borrowed_fd(others, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.watch.mounts(), PollFlags::PRI),
                 PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             ];
@@ -193,8 +195,8 @@ impl Service {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
             }
-            let [has_execs, has_mounts, has_signals] = ready.map(|fd| !fd.revents().is_empty());
-            if has_execs {
+            let [has_execs, has_others, has_mounts, has_signals] = ready.map(|fd| !fd.revents().is_empty());
+            if has_execs || has_others {
                 // Anything that is executed from now on is in the queue.
                 let now = boot_ticks();
                 let (mut lost, mut hot_ones) = (false, Vec::new());
@@ -226,7 +228,7 @@ impl Service {
                     self.upkeep.lend(Priority::Guess, Box::new(pass_over));
                 }
             }
-            awaited.look(&mut |pid, file, seen_at| self.launch(pid, Some((file, seen_at))));
+            awaited.look(&mut |pid, uid, file, seen_at| self.launch(pid, uid, Some((file, seen_at))));
             if has_mounts {
                 mounts.want();
             }
@@ -262,7 +264,12 @@ impl Service {
 
     /// What is looked at now and then. Whatever may wait for a disk is done elsewhere.
     fn tick(self: &Arc<Self>) {
-        let is_quiet = self.fetches.look();
+        let (is_quiet, users) = self.fetches.look();
+        // Where a user's files cannot be closed, none of the user's starts are looked at.
+        for uid in users {
+            let service = self.clone();
+            self.looks.lend(uid, Box::new(move |_look| service.fetches.close(uid)));
+        }
         self.counters.crowded.add(self.looks.drop_late() as u64);
         // Where the last look still waits, another would only take the place of starts.
         if self.is_looking.swap(true, Ordering::Relaxed) {
@@ -321,16 +328,14 @@ impl Service {
             return (!awaited.hurry(pid)).then_some(true);
         }
         let is_known = self.library.is_known(file);
-        if is_known {
-            // One that is gone needs nothing any more.
-            let uid = user_of(pid)?;
-            if let Some(Often(is_often)) = self.files.is_at_rest(file, uid) {
-                if self.tree.of(pid, &[]).is_none() {
-                    self.tree.begin(pid, Kind::Covered, START_WINDOW);
-                }
-                self.counters.passed.count();
-                return is_often.then_some(false);
+        // One that is gone needs nothing any more.
+        let Some(uid) = user_of(pid) else { return (!is_known).then_some(false) };
+        if let Some(Often(is_often)) = self.files.is_at_rest(file, uid) {
+            if self.tree.of(pid, &[]).is_none() {
+                self.tree.begin(pid, Kind::Covered, START_WINDOW);
             }
+            self.counters.passed.count();
+            return is_often.then_some(false);
         }
         if !is_known && self.files.is_stranger(file) {
             if !self.may_observe() {
@@ -359,7 +364,11 @@ impl Service {
         let seen_at = Instant::now();
         let begun = awaited.begin(pid, || starter_of(pid), file.clone());
         match begun {
-            Begun::Done => self.launch(pid, Some((file.clone(), seen_at))),
+            Begun::Done => {
+                if let Some(uid) = starter_of(pid) {
+                    self.launch(pid, uid, Some((file.clone(), seen_at)));
+                }
+            }
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
             Begun::Awaited if is_known && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) => {
                 if let Some(uid) = starter_of(pid) {
@@ -388,14 +397,13 @@ impl Service {
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
             let may_follow = self.may_follow(&known, uid, starter);
-            let part_of = || self.tree.of(pid, &parents(pid).collect::<Vec<_>>());
+            let part_of = || self.tree.of(pid, &recent_parents(ProcessStat::of(pid).as_ref().ok()));
             self.fetch_known(&known, uid, pid, seen_at, may_follow, &part_of);
         }
     }
 
-    /// Process `pid` runs a program: that in `file`, where that is said, and when it was seen to be executed.
-    fn launch(self: &Arc<Self>, pid: u32, file: Option<(FileHandle, Instant)>) {
-        let Some(uid) = starter_of(pid) else { return };
+    /// Process `pid`, on the account of user `uid`, runs a program: that in `file`, where that is said, and when it was seen to be executed.
+    fn launch(self: &Arc<Self>, pid: u32, uid: u32, file: Option<(FileHandle, Instant)>) {
         self.idle.iter().for_each(|idle| idle.give_way());
         let service = self.clone();
         let start = move |look| {
@@ -466,7 +474,14 @@ impl Service {
             Err(why) => {
                 match why {
                     LeftAlone::Prepage => self.tree.begin(pid, Kind::ByPrefix, PREFIX_WINDOW),
-                    LeftAlone::Elsewhere => self.counters.elsewhere.count(),
+                    LeftAlone::Elsewhere => {
+                        self.counters.elsewhere.count();
+                        // Nor will the next start there need anything, as that of a program without a profile needs nothing anywhere.
+                        let file = file.filter(|file| !self.library.is_known(file));
+                        if let (Some(file), Some(uid)) = (file, user_of(pid)) {
+                            self.files.begin_rest(file, uid, true);
+                        }
+                    }
                     LeftAlone::SwitchedOff => {
                         self.fetches.cancel(pid, seen_at.unwrap_or(now));
                         self.counters.left_alone.count();
@@ -505,9 +520,10 @@ impl Service {
             }
             return None;
         };
-        // What a user starts by ids without number says nothing of a user, and would leave no room for others.
+        // What a user starts by ids without number says nothing of a user, and would leave no room for others; nor would what never comes again.
         let is_of_user = process.starter == uid;
-        if part_of.is_none() && predicts && is_of_user {
+        let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
+        if part_of.is_none() && predicts && is_of_user && may_come_again {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
         let mut may_follow = false;
@@ -529,7 +545,8 @@ impl Service {
                 self.counters.unknown.count();
                 file.iter().for_each(|file| self.files.note_stranger(file.clone()));
                 if part_of.is_none() {
-                    self.fetches.fetch_guess(&key.program, self.library.guess(&key.program), uid, pid, now)
+                    let guess = || self.library.guess(&key.program);
+                    self.fetches.fetch_guess(&key.program, guess, uid, pid, now)
                 } else {
                     Done::Unknown
                 }
@@ -539,7 +556,7 @@ impl Service {
         let is_due = match &found {
             Some(_) if done == Done::HeldOut => false,
             Some(known) => known.has_changed() || known.past.observation_due(self.sample(known)),
-            None => true,
+            None => may_come_again,
         };
         if let (Some(_), Some(file), false) = (&found, file, is_due)
             && self.library.only_role(&file, process.rights.uid).is_some()
@@ -580,13 +597,17 @@ impl Service {
     fn rescan(self: &Arc<Self>, since_ticks: u64) {
         for pid in started_since(since_ticks).into_iter().take(RESCANNED_MAX) {
             self.counters.rescanned.count();
-            self.launch(pid, None);
+            if let Some(uid) = starter_of(pid) {
+                self.launch(pid, uid, None);
+            }
         }
     }
 
     /// Threads that launch and that read, and how many of all of them hang.
     pub(crate) fn threads(&self) -> (usize, usize, usize) {
         let (launching, hanging) = self.looks.threads();
+        // A start may be observed for longer than anything else takes.
+        let hanging = hanging.saturating_sub(self.learner.long(HANGS_AFTER));
         let (reading, hang) = self.fetches.threads();
         (launching, reading, hanging + hang)
     }

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 /// More processes than start in any window; where there are more, the oldest are forgotten.
 const STARTS_MAX: usize = 4096;
 
+/// No start is under way for longer. What a process started before has no part in its start.
+pub const WINDOW_MAX: Duration = Duration::from_secs(30);
+
 /// The starts under way. Lock order: none, there is one lock.
 #[derive(Debug, Default)]
 pub struct Tree {

@@ -126,31 +126,35 @@ impl Watch {
         Ok(watch)
     }
 
-    /// What is opened from now on, on local file systems that have answered; not on those that are mounted later. Nobody waits for a server.
+    /// What is opened from now on, on local file systems that have answered, and whether that is all of them; not on those that are mounted
+    /// later. Nobody waits for a server.
     ///
     /// # Errors
     /// EPERM without the right to watch.
-    pub fn of_opens(&self) -> io::Result<Self> {
+    pub fn of_opens(&self) -> io::Result<(Self, bool)> {
         let opens = ExecWatch::of_opens()?;
         let mut all = lock(&self.file_systems).clone();
         all.retain(|_, one| one.is_local());
+        let local = all.len();
         // Where most lies has short names.
         let mut by_length: Vec<_> =
             all.iter().map(|(device, one)| (one.point.as_os_str().len(), *device)).collect();
         by_length.sort_unstable();
         by_length.iter().skip(OPENS_MAX).for_each(|(_, device)| drop(all.remove(device)));
         all.retain(|_, one| opens.add(&one.point).is_ok());
-        Ok(Self {
+        let is_whole = all.len() == local;
+        let watch = Self {
             execs: Arc::new(opens),
             mountinfo: self.mountinfo.try_clone()?,
             crew: self.crew.clone(),
             file_systems: Arc::new(Mutex::new(all)),
-        })
+        };
+        Ok((watch, is_whole))
     }
 
-    /// Readable when something was executed.
-    pub fn execs(&self) -> BorrowedFd<'_> {
-        self.execs.as_fd()
+    /// One of them is readable when something was executed.
+    pub fn execs(&self) -> [BorrowedFd<'_>; 2] {
+        self.execs.fds()
     }
 
     /// Has an error condition (POLLERR, POLLPRI) when something was mounted or unmounted.

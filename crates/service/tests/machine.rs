@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_core::launches::Launches;
-use prepage_core::profile::{Profile, file as profile_file};
+use prepage_core::profile::{Lookup, Profile, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_testing::{Need, has, unless_caches_dropped};
@@ -637,4 +637,92 @@ fn programs_that_are_executed_all_the_time_and_need_nothing_cost_no_events_and_a
         std::thread::sleep(Duration::from_millis(20));
         service.count("fetched_bytes") > 0
     });
+}
+
+/// What nobody knew a moment ago may have been learned meanwhile, by `prepage learn` for one.
+#[test]
+fn a_profile_that_a_user_gets_is_used_though_the_program_was_unknown_before() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.wait_until("it is unknown", || {
+        let _running = Running::start(&program);
+        service.count("unknown") > 1
+    });
+    let file = place.cold_file("file", 0o644);
+    place.profile_in(&place.path("own-store"), &program, &[&file]);
+    service.wait_until("it is fetched", || {
+        let _running = Running::start(&program);
+        std::thread::sleep(Duration::from_millis(100));
+        service.count("fetched_bytes") > 0
+    });
+}
+
+/// A build calls the shell with another text for each file, and none of them ever again.
+#[test]
+fn a_text_that_stands_in_the_call_is_learned_and_remembered_when_it_is_started_again() {
+    let Some(place) = Place::new() else { return };
+    let shell = place.path("sh");
+    assert!(
+        Command::new("cp").arg(fs::canonicalize("/bin/sh").unwrap()).arg(&shell).status().unwrap().success()
+    );
+    let service = Prepaged::start(&place, &[]);
+    let execute = |text: &str| {
+        let before = service.count("unknown");
+        let _running = Running(Command::new(&shell).args(["-c", text]).spawn().unwrap());
+        service.wait_until("it is unknown", || service.count("unknown") > before);
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    (0..10).for_each(|at| execute(&format!("sleep 1; : {at}")));
+    // What is learned is what an observation at its end has counted.
+    std::thread::sleep(Duration::from_secs(2));
+    let remembered = || service.status()["idle"]["remembered_programs"].as_u64().unwrap();
+    assert_eq!((service.count("observed"), remembered()), (0, 0));
+    execute("sleep 1; : 3");
+    service.wait_until("it is observed", || service.count("observed") > 0);
+    assert_eq!(remembered(), 1);
+}
+
+/// A profile that takes about so many bytes in memory, of a program that nobody starts.
+fn large(name: &str, bytes: usize) -> Profile {
+    let path = |at: usize| format!("/no/such/name/{at:0>86}");
+    let lookups =
+        (0..bytes / 164).map(|at| Lookup { path: path(at), list: false, counts: Default::default() });
+    Profile {
+        program: format!("/no/such/{name}"),
+        role: name.into(),
+        lookups: lookups.collect(),
+        ..Profile::default()
+    }
+}
+
+#[test]
+fn of_a_user_who_has_more_profiles_than_fit_those_that_do_not_fit_are_used_too() {
+    let Some(place) = Place::new() else { return };
+    let (program, own) = (place.program("known"), place.path("own-store"));
+    let file = place.cold_file("file", 0o644);
+    place.profile_in(&own, &program, &[&file]);
+    ["one", "other"].iter().for_each(|name| write_profile(&own, &large(name, 1200 << 10)));
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let _running = Running::start(&program);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    let bytes = service.status()["profile_bytes"].as_u64().unwrap();
+    assert!((1 << 20..2 << 20).contains(&bytes), "{bytes}");
+}
+
+#[test]
+fn profiles_of_packages_are_used_and_those_of_the_machine_before_them() {
+    let Some(place) = Place::new() else { return };
+    let [shipped, learned] = ["shipped", "learned"].map(|name| place.program(name));
+    let [a, b, c] = ["a", "b", "c"].map(|name| place.cold_file(name, 0o644));
+    let vendor = place.path("vendor");
+    place.profile_in(&vendor, &shipped, &[&a]);
+    place.profile_in(&vendor, &learned, &[&b]);
+    place.profile(&learned, &[&c]);
+    let layers = format!("{}:{}", place.layer().display(), vendor.display());
+    let service =
+        Prepaged::start_with(&place, &["--no-learn"], |command| _ = command.env("PREPAGE_LAYERS", layers));
+    let _running = [&shipped, &learned].map(|program| Running::start(program));
+    service.wait_until("both are fetched", || service.count("fetched_bytes") >= 6 * PAGE_SIZE);
+    assert!([&a, &c].iter().all(|file| pages_in_memory(file) >= 3) && pages_in_memory(&b) == 0);
 }

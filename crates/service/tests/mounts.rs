@@ -648,3 +648,81 @@ fn a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone() {
     }
     assert_eq!((service.count("fetched"), pages_in_memory(&file)), (0, 0));
 }
+
+/// As in a container: of a file system that is mounted nowhere else.
+#[test]
+fn a_file_system_of_which_one_file_is_mounted_is_watched() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::LoopDevice) {
+        return;
+    }
+    let (image, point) = file_system(&place);
+    quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
+    let mounted = Mounted(&point);
+    let (inside, alone) = (place.program("mounted/known"), place.path("alone"));
+    File::create(&alone).unwrap();
+    rustix::mount::mount_bind(&inside, &alone).unwrap();
+    let _alone = Mounted(&alone);
+    let file = place.cold_file("file", 0o644);
+    place.profile(&alone, &[&file]);
+    drop(mounted);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    assert!(is_watched(&service, &alone), "{}", service.status());
+    let _running = Running::start(&alone);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+}
+
+/// As the root of some distributions is. The kernel gives no names of its files.
+#[test]
+fn a_program_on_a_btrfs_subvolume_is_served() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::LoopDevice) || !has(Need::Tool("mkfs.btrfs".into())) {
+        return;
+    }
+    let [image, top, point] = ["image", "top", "mounted"].map(|name| place.path(name));
+    File::create(&image).unwrap().set_len(128 << 20).unwrap();
+    [&top, &point].iter().for_each(|point| fs::create_dir(point).unwrap());
+    quiet(Command::new("mkfs.btrfs").arg("-q").arg(&image));
+    quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &top]));
+    let mounted = Mounted(&top);
+    quiet(Command::new("btrfs").args(["subvolume", "create"]).arg(top.join("@")));
+    let source = prepage_sys::mounts::mount_of(&top).unwrap().source;
+    quiet(Command::new("mount").args(["-o", "subvol=@", &source]).arg(&point));
+    drop(mounted);
+    let mounted = Mounted(&point);
+    let (program, file) = (place.program("mounted/known"), place.cold_file("file", 0o644));
+    place.profile(&program, &[&file]);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    assert!(is_watched(&service, &point), "{}", service.status());
+    let running = Running::start(&program);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    assert!(pages_in_memory(&file) >= 3);
+    // It is passed over like any other.
+    drop(running);
+    let execute = || quiet(Command::new(&program).arg("0"));
+    service.wait_until("it is passed over", || {
+        let before = service.count("execs");
+        (0..300).for_each(|_| execute());
+        service.count("execs") < before + 300
+    });
+    service.wait_until("nobody keeps it mounted", || rustix::mount::unmount(&point, NO_FLAGS).is_ok());
+    drop(mounted);
+}
+
+/// A container that builds executes the same few programs all the time, too.
+#[test]
+fn a_program_that_is_started_again_and_again_elsewhere_is_not_looked_at_each_time() {
+    const TIMES: u64 = 100;
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Mounts) {
+        return;
+    }
+    let program = place.program("unknown");
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    // They live until they are looked at.
+    let script = format!("for at in $(seq {TIMES}); do \"$0\" 0.02; done");
+    let mut inside = Command::new("unshare");
+    quiet(inside.args(["--mount", "sh", "-c", &script]).arg(&program));
+    let elsewhere = service.count("elsewhere");
+    assert!((1..TIMES / 4).contains(&elsewhere), "{elsewhere}");
+}

@@ -2,7 +2,8 @@
 //! FAN_OPEN_EXEC, Linux 5.1; CAP_SYS_ADMIN).
 //!
 //! Events name the file and the process and hold nothing: neither a file nor a mount stays in use because of one that is
-//! not read yet. No program waits for them. What does not fit the kernel's queue of 16,384 is told as [`Seen::Lost`].
+//! not read yet. Of Btrfs subvolumes the kernel gives no such names (EXDEV): events of executions there have the file open until they
+//! are read. No program waits for them. What does not fit the kernel's queue of 16,384 is told as [`Seen::Lost`].
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -10,6 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use crate::file_handle::FileHandle;
 
@@ -43,6 +45,8 @@ pub enum Seen {
 #[derive(Debug)]
 pub struct ExecWatch {
     group: Group,
+    /// Of execs on file systems that the kernel gives no names of files for.
+    by_descriptor: OnceLock<Group>,
     mask: u64,
 }
 
@@ -58,7 +62,7 @@ impl OpenWatch {
     /// # Errors
     /// EPERM without the right to watch, EMFILE where a user has too many (128).
     pub fn new() -> io::Result<Self> {
-        Group::new(0).map(|group| Self { group })
+        Group::new(libc::FAN_REPORT_FID).map(|group| Self { group })
     }
 
     /// Adds a file. Its inode stays in the kernel's memory meanwhile; its file system can be unmounted.
@@ -85,7 +89,7 @@ impl ExecWatch {
     /// EPERM without the right to watch.
     pub fn new() -> io::Result<Self> {
         // Since Linux 5.13 everybody may have a group that file systems cannot be added to. One without a limit needs the right to add them.
-        Group::new(libc::FAN_UNLIMITED_MARKS).map(|group| Self { group, mask: libc::FAN_OPEN_EXEC })
+        Self::of(libc::FAN_UNLIMITED_MARKS, libc::FAN_OPEN_EXEC)
     }
 
     /// Of all that is opened on no file system yet. The kernel keeps what was not read, however much that is.
@@ -93,18 +97,40 @@ impl ExecWatch {
     /// # Errors
     /// EPERM without the right to watch.
     pub fn of_opens() -> io::Result<Self> {
-        let mask = libc::FAN_OPEN | libc::FAN_ONDIR;
-        Group::new(libc::FAN_UNLIMITED_QUEUE).map(|group| Self { group, mask })
+        Self::of(libc::FAN_UNLIMITED_QUEUE, libc::FAN_OPEN | libc::FAN_ONDIR)
     }
 
-    /// Adds the file system that is mounted at `point`. May wait for a server where that is a network's.
+    fn of(flags: u32, mask: u64) -> io::Result<Self> {
+        let group = Group::new(flags | libc::FAN_REPORT_FID)?;
+        Ok(Self { group, by_descriptor: OnceLock::new(), mask })
+    }
+
+    fn groups(&self) -> impl Iterator<Item = &Group> {
+        std::iter::once(&self.group).chain(self.by_descriptor.get())
+    }
+
+    /// One of them is readable when something was seen. The second may be another after [`Self::add`].
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [&self.group, self.by_descriptor.get().unwrap_or(&self.group)].map(|group| group.fd.as_fd())
+    }
+
+    /// Adds the file system that is mounted at `point`, a directory, or a file as in containers. May wait for a server where that is a network's.
     ///
     /// # Errors
-    /// EOPNOTSUPP, ENODEV, EXDEV where a file system has no numbers that tell its files.
+    /// EOPNOTSUPP, ENODEV where a file system has no numbers that tell its files; EXDEV where opens are watched, and the kernel does not
+    /// report them.
     pub fn add(&self, point: &Path) -> io::Result<()> {
         let path = CString::new(point.as_os_str().as_bytes())?;
-        let flags = libc::FAN_MARK_FILESYSTEM | libc::FAN_MARK_ONLYDIR;
-        self.group.mark(flags, self.mask, libc::AT_FDCWD, Some(&path))
+        let mark =
+            |group: &Group| group.mark(libc::FAN_MARK_FILESYSTEM, self.mask, libc::AT_FDCWD, Some(&path));
+        match mark(&self.group) {
+            // To open whatever else is opened there, pipes among them, would show.
+            Err(error) if error.raw_os_error() == Some(libc::EXDEV) && self.mask == libc::FAN_OPEN_EXEC => {
+                let other = Group::new(libc::FAN_UNLIMITED_MARKS)?;
+                mark(self.by_descriptor.get_or_init(|| other))
+            }
+            marked => marked,
+        }
     }
 
     /// Passes over the file that `file` is open on (O_PATH does), until [`Self::pass_over_none`] or until somebody writes to it: the kernel makes no
@@ -114,7 +140,10 @@ impl ExecWatch {
     /// ENOSPC where there is no room.
     pub fn pass_over(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-        self.group.mark(libc::FAN_MARK_IGNORED_MASK, self.mask, libc::AT_FDCWD, Some(&path))
+        let mark =
+            |group: &Group| group.mark(libc::FAN_MARK_IGNORED_MASK, self.mask, libc::AT_FDCWD, Some(&path));
+        // The one that watches its file system takes it.
+        self.groups().map(mark).reduce(Result::or).unwrap_or(Ok(()))
     }
 
     /// Passes over no file any more.
@@ -123,7 +152,7 @@ impl ExecWatch {
     /// None are known.
     pub fn pass_over_none(&self) -> io::Result<()> {
         // All marks of files: those of file systems are others.
-        self.group.change(libc::FAN_MARK_FLUSH, 0, libc::AT_FDCWD, None)
+        self.groups().try_for_each(|group| group.change(libc::FAN_MARK_FLUSH, 0, libc::AT_FDCWD, None))
     }
 
     /// Hands what was seen since the last call to `see`, without waiting, at most one buffer full. Returns whether there may be
@@ -132,7 +161,7 @@ impl ExecWatch {
     /// # Errors
     /// As read(2).
     pub fn read(&self, see: &mut dyn FnMut(Seen)) -> io::Result<bool> {
-        self.group.read(see)
+        self.groups().try_fold(false, |has_more, group| Ok(group.read(see)? || has_more))
     }
 }
 
@@ -143,11 +172,11 @@ struct Group {
 }
 
 impl Group {
+    /// Without FAN_REPORT_FID its events have files open.
     fn new(more: u32) -> io::Result<Self> {
-        let flags =
-            more | libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
+        let flags = more | libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
         // SAFETY: the call takes numbers only.
-        let fd = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) };
+        let fd = unsafe { libc::fanotify_init(flags, (libc::O_RDONLY | libc::O_CLOEXEC) as u32) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -182,13 +211,7 @@ impl Group {
     }
 }
 
-impl AsFd for ExecWatch {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.group.fd.as_fd()
-    }
-}
-
-/// Events as the kernel writes them. What is not understood is passed over.
+/// Events as the kernel has just written them: the descriptors in them are nobody's yet. What is not understood is passed over.
 fn parse(mut events: &[u8], see: &mut dyn FnMut(Seen)) {
     while let Some(event_len) = u32_at(events, 0) {
         let Some(event) = events.get(..event_len as usize).filter(|event| event.len() >= METADATA_BYTES)
@@ -198,10 +221,15 @@ fn parse(mut events: &[u8], see: &mut dyn FnMut(Seen)) {
         events = &events[event.len()..];
         let metadata_len = usize::from(u16::from_ne_bytes([event[6], event[7]]));
         let mask = u64::from_ne_bytes(event[8..16].try_into().expect("eight bytes"));
-        let pid = u32_at(event, 20).unwrap_or(0);
+        let (fd, pid) = (u32_at(event, 16).unwrap_or(u32::MAX) as i32, u32_at(event, 20).unwrap_or(0));
+        // SAFETY: the kernel has opened it for whoever reads this event, and nobody else has it.
+        let opened = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
         if mask & libc::FAN_Q_OVERFLOW != 0 {
             see(Seen::Lost);
-        } else if let Some(file) = event.get(metadata_len..).and_then(file_of) {
+        } else if let Some(file) = match opened {
+            Some(opened) => FileHandle::of(format!("/proc/self/fd/{}", opened.as_raw_fd()).as_ref()).ok(),
+            None => event.get(metadata_len..).and_then(file_of),
+        } {
             see(Seen::Exec { pid, file });
         }
     }

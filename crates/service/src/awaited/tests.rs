@@ -59,7 +59,7 @@ fn all_found(awaited: &mut Awaited) -> Vec<(u32, FileHandle)> {
     let mut found = Vec::new();
     while let Some(pause) = awaited.pause() {
         std::thread::sleep(pause);
-        awaited.look(&mut |pid, file, _| found.push((pid, file)));
+        awaited.look(&mut |pid, _, file, _| found.push((pid, file)));
     }
     found
 }
@@ -107,7 +107,7 @@ fn a_process_that_executes_two_programs_in_a_row_is_told_with_both() {
     let mut found = None;
     while found.is_none() {
         std::thread::sleep(awaited.pause().expect("both are awaited"));
-        awaited.look(&mut |pid, file, _| found = Some((pid, file)));
+        awaited.look(&mut |pid, _, file, _| found = Some((pid, file)));
     }
     assert_eq!(found, Some((child.id(), first)));
     child.let_go();

@@ -175,6 +175,16 @@ fn what_was_replaced_meanwhile_is_not_touched() {
     assert!(bring(&profile(&[&changed]), u64::MAX).is_none());
 }
 
+/// Who stops a reader waits for nothing, and whoever closes a file may wait for a program that answers for its file system.
+#[test]
+fn a_reader_that_has_read_holds_no_file() {
+    let Some(place) = Place::new() else { return };
+    let (file, reader) = (place.file("file"), Reader::default());
+    let rights = Rights::of_process(std::process::id()).unwrap();
+    assert!(Brought::bring(&profile(&[&file]), &rights, u64::MAX, &reader).unwrap().is_some());
+    assert!(reader.engine.lock().unwrap().is_none());
+}
+
 /// Else the round would count as under way until something is started.
 #[test]
 fn a_round_ends_with_its_reader_though_nobody_stopped_it() {

@@ -13,7 +13,7 @@ use prepage_core::launches::{Launched, Launches};
 use prepage_core::profile::{ColdStart, Lookup, Profile, ProfiledFile, Touches, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
-use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
+use prepage_profiles::{ProgramKey, StartContextPaths, Stores};
 use prepage_service::socket::ask;
 use prepage_sys::cachestat::{cached_pages, evict};
 use prepage_testing::{Need, has};
@@ -125,6 +125,11 @@ impl Place {
 
     /// Puts a profile into the machine's layer, whatever is in it: pages 8, 9 and 200 of each of the files.
     pub fn profile(&self, program: &Path, files: &[&Path]) {
+        self.profile_in(&self.layer(), program, files);
+    }
+
+    /// The same into `directory`.
+    pub fn profile_in(&self, directory: &Path, program: &Path, files: &[&Path]) {
         let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
         let file = |path: &&Path| {
             let file = open_to_read(path).unwrap();
@@ -140,7 +145,7 @@ impl Place {
         };
         let mut profile = Profile {
             program: key.program.clone(),
-            role: key.role.clone(),
+            role: key.role,
             files: files.iter().map(file).collect(),
             lookups: vec![Lookup { path: "/no/such/name".into(), list: false, counts: Default::default() }],
             ..Profile::default()
@@ -148,12 +153,20 @@ impl Place {
         // Learned often, nothing is due, and no sample is drawn of what was learned from in this minute: the programs use none of the files.
         profile.history.observations = 8;
         profile.history.updated_unix_s = unix_s() + 55;
-        let path = self.stores().path_of(&key, Layer::Machine).unwrap();
-        fs::write(&path, profile_file::encode(&profile)).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        write_profile(directory, &profile);
         // What tells the contents has been read.
         files.iter().for_each(|path| evict(File::open(path).unwrap().as_fd(), PATIENCE).unwrap());
     }
+}
+
+/// Writes a profile into `directory`, which others may not write to.
+pub fn write_profile(directory: &Path, profile: &Profile) {
+    fs::create_dir_all(directory).unwrap();
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+    let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+    let path = directory.join(key.file_name());
+    fs::write(&path, profile_file::encode(profile)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
 }
 
 pub fn unix_s() -> u64 {
