@@ -163,6 +163,7 @@ impl Fault<'_> {
             Ok(Progress::Hole) => FaultOutcome::Failed(reason::NO_MEMORY),
             Err(ref error) => FaultOutcome::Failed(reason::of_errno(error.raw_os_error())),
         };
+        self.account.tally.soft += u64::from(matches!(outcome, FaultOutcome::Mapped(..)));
         self.account.tally.pages_mapped += match let_through {
             Ok(Progress::Done) => run.len(),
             Ok(Progress::Part(bytes)) => bytes / PAGE_SIZE,
