@@ -158,6 +158,14 @@ fn pages_ahead_of_what_is_written_in_order_take_no_fault_and_go_to_the_file_only
     store(&maps[0], 101 * PAGE, 7);
     assert_eq!(object.write_back(object.pages()).unwrap(), 1);
     assert_eq!(in_file(&file, 101 * PAGE), 7);
+    // Once more, where sums are known from when pages were written back.
+    for page in 0..100 {
+        store(&maps[1], page * PAGE, page as u64 + 2000);
+    }
+    std::os::unix::fs::FileExt::write_all_at(file.as_file(), &7_u64.to_ne_bytes(), 104 * PAGE_SIZE).unwrap();
+    object.flush(object.pages()).unwrap();
+    assert!((0..100).all(|page| in_file(&file, page * PAGE) == page as u64 + 2000));
+    assert_eq!([101, 102, 103, 104, 106].map(|page| in_file(&file, page * PAGE)), [7, 102, 103, 7, 106]);
 }
 
 #[test]
