@@ -95,9 +95,13 @@ impl Dirty {
         marked.is_ok()
     }
 
-    /// Whether nobody is known to have written to `page`, whose mark the caller took: its sum tells. Asked once it is protected.
-    pub(crate) fn is_ahead(&self, pages: &Pages, page: PageIndex) -> bool {
-        pages.word(page).load(Ordering::SeqCst) & AHEAD != 0
+    /// Whether nobody has written to `page`, whose mark the caller took: it was opened ahead, and holds what it did then if it `is_same`. Asked once it is
+    /// protected. If it is not, it counts as written to until it is written back, whatever its sum is by then.
+    pub(crate) fn stays_ahead(&self, pages: &Pages, page: PageIndex, is_same: bool) -> bool {
+        let word = pages.word(page);
+        let before =
+            if is_same { word.load(Ordering::SeqCst) } else { word.fetch_and(!AHEAD, Ordering::SeqCst) };
+        is_same && before & AHEAD != 0
     }
 
     /// Whether `page` holds nothing that its home has not.

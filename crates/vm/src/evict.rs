@@ -78,12 +78,14 @@ pub(crate) struct Claimed<'a> {
     frames: &'a Frames,
     /// Each with a stamp to leave.
     claims: Vec<(Claim, Option<Stamp>)>,
+    /// As many pages count as claimed from before the first is: who claims may be interrupted before it can say so.
+    counted: u64,
     /// To keep in mind what the pages hold. What was frozen is not read again.
     memory: Option<(&'a Sums, Buffer)>,
 }
 
 impl<'a> Claimed<'a> {
-    /// None yet, with room for `most` claims.
+    /// None yet, with room for `most` claims of a page, or fewer of more.
     ///
     /// # Errors
     /// When there is no memory.
@@ -95,13 +97,15 @@ impl<'a> Claimed<'a> {
                 Some((sums, object.vm.request_buffers.take_or_make(1)?))
             }
         };
-        Ok(Self { object, frames, claims: Vec::with_capacity(most), memory })
+        let claims = Vec::with_capacity(most);
+        let counted = most as u64;
+        object.vm.pool.core().frames.claim(counted);
+        Ok(Self { object, frames, claims, counted, memory })
     }
 
     /// Also these, wired; those that follow each other are added one after the other.
     pub(crate) fn add(&mut self, claim: Claim, stamp: Option<Stamp>) {
         debug_assert!(self.claims.len() < self.claims.capacity(), "nothing is allocated now");
-        self.object.vm.pool.core().frames.claim(claim.range().len());
         self.claims.push((claim, stamp));
     }
 
@@ -134,7 +138,6 @@ impl<'a> Claimed<'a> {
                 };
                 listed |= told.listed;
             }
-            object.vm.pool.core().frames.let_go(run.len());
             if listed {
                 object.vm.jobs.serve_listed_soon();
             }
@@ -146,6 +149,7 @@ impl<'a> Claimed<'a> {
 
 impl Drop for Claimed<'_> {
     fn drop(&mut self) {
+        self.object.vm.pool.core().frames.let_go(self.counted);
         if let Some((_, buffer)) = self.memory.take() {
             self.object.vm.request_buffers.give(buffer);
         }
@@ -199,6 +203,50 @@ mod tests {
             drop(section);
             assert_eq!(evicting.join().unwrap(), pages);
         });
+    }
+
+    /// The thread that takes them may be interrupted as soon as it has claimed them.
+    #[test]
+    fn who_needs_a_frame_waits_for_those_that_are_claimed_to_be_taken_away() {
+        let pool = Pool::new(16 * prepage_core::PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(32 * prepage_core::PAGE_SIZE).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
+        let page = |at| PageRange::new(PageIndex(at), PageIndex(at + 1));
+        (0..16).for_each(|at| map.populate(page(at)).unwrap());
+        let frames = object.core.frames().unwrap();
+        let mut claimed = Claimed::room_for(&object.core, frames, 16).unwrap();
+        let all: Vec<_> = object
+            .pages()
+            .iter()
+            .filter_map(|at| frames.pages.claim_resident(at, PageIndex(at.0 + 1)))
+            .collect();
+        let count = &pool.core().frames;
+        // What reclaim took away before is another's by now.
+        let free = count.limit() - count.reserved();
+        assert_eq!(count.reserve(free), crate::frame_count::Reserve::Got);
+        count.fill(free);
+        std::thread::scope(|scope| {
+            let needing = scope.spawn(|| map.populate(page(31)));
+            while !count.is_waited_for() && !needing.is_finished() {
+                std::thread::yield_now();
+            }
+            // It looks again after each of these.
+            for _ in 0..5 {
+                count.has_nothing();
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            for (claim, unwired) in all {
+                object.core.rewires(frames, unwired);
+                claimed.add(claim, None);
+            }
+            claimed.take().1.unwrap();
+            needing.join().unwrap().unwrap();
+        });
+        count.empty(free);
+        count.release(free);
     }
 
     #[test]

@@ -109,12 +109,11 @@ impl Fault<'_> {
         let mut waited = false;
         loop {
             match frames.pages.see(page) {
-                Seen::Resident { marked } => {
-                    let read_on = marked && frames.pages.take_mark(page);
+                Seen::Resident { .. } => {
                     match self.map.show_soft(place, frames, &mut self.account) {
                         Ok(Shown::Pages(pages)) => {
                             self.account.tally.soft += 1;
-                            if read_on {
+                            if frames.pages.take_mark(page) {
                                 self.ask_to_read_on(place, frames);
                             }
                             return FaultOutcome::Mapped(FaultClass::Cached, pages);

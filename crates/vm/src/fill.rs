@@ -74,6 +74,11 @@ impl Wanted {
         PageRange::new(PageIndex(start), PageIndex((start + pages).min(range.end().0)))
     }
 
+    /// Whether a page of `range` is to be marked: its touch has to be a fault, so the call that makes its frame may not map it.
+    fn marks_in(&self, range: PageRange) -> bool {
+        self.mark.is_some_and(|mark| range.contains(mark))
+    }
+
     /// The page without which a fill of `range` has failed.
     pub(crate) fn needed_in(&self, range: PageRange) -> PageIndex {
         if range.contains(self.needed) { self.needed } else { range.start() }
@@ -305,9 +310,7 @@ fn read_part(
     // The rest of the last page, in which an earlier fill may have left its bytes.
     bytes[valid_bytes(object, part)..].fill(0);
     frames.verify(part.start(), bytes)?;
-    // The touch of a marked page has to be a fault.
-    let is_marked = wanted.mark.is_some_and(|mark| part.contains(mark));
-    let map = wanted.ahead_of.filter(|_| !is_marked).and_then(|map| map.enter(account.cpu));
+    let map = wanted.ahead_of.filter(|_| !wanted.marks_in(part)).and_then(|map| map.enter(account.cpu));
     match map {
         Some(map) if map.make_and_show_ahead(object, frames, part, bytes, account) => Ok(()),
         _ => frames.write(part, bytes),
@@ -382,7 +385,7 @@ fn read(
     bytes[valid..].fill(0);
     debug_assert!((bytes.len() as u64).is_multiple_of(PAGE_SIZE));
     frames.verify(range.start(), bytes)?;
-    if let Some(by) = by {
+    if let Some(by) = by.filter(|_| !wanted.marks_in(range)) {
         by.shows = by.map.make_and_show(by.place, frames, range, bytes);
         if by.shows {
             return Ok(());

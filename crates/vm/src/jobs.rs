@@ -320,7 +320,10 @@ impl Jobs {
             }
             // Claims fail when a panic drops them; the thread lives on. Whoever drops an object last drops its source, which
             // may panic too.
-            let _ = catch_unwind(AssertUnwindSafe(|| self.run(job)));
+            if catch_unwind(AssertUnwindSafe(|| self.run(job))).is_err() {
+                // A claim that is dropped tells nobody of faults that are listed for its pages.
+                self.serve_listed_soon();
+            }
             if !is_urgent {
                 self.leave_place(kind);
             }

@@ -476,6 +476,10 @@ impl Drop for ObjectCore {
     fn drop(&mut self) {
         if let Some(frames) = self.frames() {
             self.write_back_last(frames);
+            // They take memory until they are freed, and count until then. In a child of fork(2) they are the parent's.
+            if self.vm.check_process().is_ok() {
+                let _ = frames.punch(self.pages());
+            }
             let (resident, unwired) = frames.held();
             self.rewires(frames, unwired);
             self.went(frames, resident);

@@ -10,9 +10,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::reason;
 
-/// A sum of 64 bits for each page that was ever evicted, or let be written to ahead.
+/// A sum of 64 bits for each page that was ever evicted, written back or let be written to ahead. While a page is clean, its sum is that of its bytes.
 ///
-/// Lock legend: (c) constant; a page's words are written and read by who holds its claim, or has marked it as ahead, or took that mark.
+/// Lock legend: (c) constant; a page's words are written and read by who holds its claim, has marked it as ahead, or writes it back.
 #[derive(Debug)]
 pub(crate) struct Sums {
     /// Two words a page: 0 where it has no sum. They take memory where they are used.
@@ -34,6 +34,13 @@ impl Sums {
             self.words[2 * page].store(sum as u32, Ordering::Relaxed);
             self.words[2 * page + 1].store((sum >> 32) as u32, Ordering::Relaxed);
         }
+    }
+
+    /// Keeps the sum of `bytes`, which `page` holds; true where it is the one that was kept before.
+    pub(crate) fn replace(&self, page: PageIndex, bytes: &[u8]) -> bool {
+        let before = self.of(page.0 as usize);
+        self.keep(page, bytes);
+        before == self.of(page.0 as usize)
     }
 
     /// Whether a page of `range` has a sum.

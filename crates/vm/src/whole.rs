@@ -112,13 +112,9 @@ pub(crate) fn give(map: &Arc<MapCore>) -> io::Result<()> {
     // is missing, and those that are unmapped are shown as they are.
     map.space.uffd.unregister(&map.span)?;
     map.protects.store(0, Ordering::SeqCst);
-    if let Err(error) = map.register(Served::Missing) {
-        // Else nobody would serve it.
-        map.register(Served::MissingAndUnmapped)?;
-        return Err(error);
-    }
+    // Whether it can be registered or not: who takes pages away has it served in full first, or takes none.
     given.keep(object, map);
-    Ok(())
+    map.register(Served::Missing)
 }
 
 /// Has a map whose writes are to be told from here on served in full, for good.

@@ -13,6 +13,7 @@ use crate::fault::{Fault, FaultOutcome};
 use crate::map::Map;
 use crate::object::{Frames, Object, ObjectCore, clip};
 use crate::reason;
+use crate::refill::Sums;
 use crate::segment::Place;
 use crate::statistics::Account;
 
@@ -163,6 +164,7 @@ impl Fault<'_> {
             Ok(Progress::Hole) => FaultOutcome::Failed(reason::NO_MEMORY),
             Err(ref error) => FaultOutcome::Failed(reason::of_errno(error.raw_os_error())),
         };
+        self.account.tally.soft += u64::from(matches!(outcome, FaultOutcome::Mapped(..)));
         self.account.tally.pages_mapped += match let_through {
             Ok(Progress::Done) => run.len(),
             Ok(Progress::Part(bytes)) => bytes / PAGE_SIZE,
@@ -196,23 +198,31 @@ impl Fault<'_> {
         let (page, next) = (place.page, PageIndex(place.page.0 + 1));
         let dirty = frames.dirty.as_ref().expect("it takes writes");
         let count = dirty.before(&frames.pages, page, AHEAD_MOST);
-        let buffer = if count < AHEAD_FROM { None } else { self.map.vm.buffers.pop() };
-        let wanted = if buffer.is_some() { count } else { 0 };
+        let wanted = if count < AHEAD_FROM { 0 } else { count };
         let wanted = clip(PageRange::new(next, PageIndex(next.0 + wanted)), place.window);
         let marked = wanted.iter().take_while(|&page| dirty.mark_ahead(&frames.pages, page)).count() as u64;
         let ahead = PageRange::new(next, PageIndex(next.0 + marked));
-        if let Some(mut buffer) = buffer {
-            let bytes = buffer.pages(marked);
-            match (frames.memfd.read_at(bytes, ahead.start().offset_bytes()), frames.sums()) {
-                (Ok(()), Some(sums)) => sums.keep(ahead.start(), bytes),
-                // Without a sum they pass for written to.
-                _ => ahead.iter().for_each(|page| {
-                    let _ = dirty.mark(&frames.pages, page);
-                }),
-            }
-            self.map.vm.buffers.give(buffer);
-            self.account.tally.pages_dirtied += marked;
+        let sums = frames.sums().expect("made with what takes writes");
+        if !sums.know_all(ahead) && !self.keep_sums(frames, sums, ahead) {
+            // Without a sum they pass for written to.
+            ahead.iter().for_each(|page| {
+                let _ = dirty.mark(&frames.pages, page);
+            });
         }
+        self.account.tally.pages_dirtied += marked;
         PageRange::new(page, ahead.end())
+    }
+
+    /// Keeps the sums of `range`; false where that cannot be done now.
+    fn keep_sums(&self, frames: &Frames, sums: &Sums, range: PageRange) -> bool {
+        let buffers = &self.map.vm.buffers;
+        let Some(mut buffer) = buffers.pop() else { return false };
+        let bytes = buffer.pages(range.len());
+        let read = frames.memfd.read_at(bytes, range.start().offset_bytes());
+        if read.is_ok() {
+            sums.keep(range.start(), bytes);
+        }
+        buffers.give(buffer);
+        read.is_ok()
     }
 }

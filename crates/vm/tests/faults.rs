@@ -367,6 +367,23 @@ fn what_is_read_ahead_of_touches_in_order_is_mapped_before_them() {
     }
 }
 
+/// Also where the call that makes the frames of a read maps them.
+#[test]
+fn the_touch_of_a_marked_page_reads_on() {
+    let file = file(256 * 4096);
+    let vm = vm();
+    for mode in modes(&vm, &vm.file(file.path()).unwrap()) {
+        let object = vm.file(file.path()).unwrap();
+        let options = MapOptions::shared().mode(mode).policy("linux-data".parse().unwrap());
+        let map = vm.map(&object, &options).unwrap();
+        assert_eq!(touch(&map, 64), word(64 * 4096));
+        // Pages 48 to 80, and page 72 is marked.
+        until(|| object.resident_pages() == 32);
+        assert_eq!(touch(&map, 72), word(72 * 4096));
+        until(|| object.is_resident(PageIndex(80)));
+    }
+}
+
 #[test]
 fn faults_are_recorded_like_those_of_the_kernel() {
     let file = file(64 * 4096);
