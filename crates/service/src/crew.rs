@@ -67,7 +67,7 @@ impl std::fmt::Debug for State {
 }
 
 impl Crew {
-    /// At most `threads_max` threads, and as many again in place of those that hang; at most `waiting_max` pieces of work wait.
+    /// At most `threads_max` threads, and as many again in place of those that hang; at most `waiting_max` pieces of work of each priority wait.
     pub fn new(name: &'static str, threads_max: usize, waiting_max: usize) -> Self {
         Self(Arc::new(Shared::new(name, threads_max, waiting_max, false)))
     }
@@ -77,7 +77,7 @@ impl Crew {
         Self(Arc::new(Shared::new(name, threads_max, waiting_max, true)))
     }
 
-    /// Has `work` done as soon as a thread can. Returns whether it will be: it is dropped where too much waits already.
+    /// Has `work` done as soon as a thread can. Returns whether it will be: it is dropped where too much of that priority waits already.
     pub fn lend(&self, priority: Priority, work: Work) -> bool {
         let mut state = self.0.lock();
         // An idle thread that was woken for other work is idle until it runs.
@@ -95,10 +95,12 @@ impl Crew {
                 state.at_work.remove(&number);
             }
         }
-        if state.waiting() >= self.0.waiting_max || state.idle + state.at_work.len() == 0 {
+        let has_thread = state.idle + state.at_work.len() > 0;
+        let waiting = &mut state.waiting[priority as usize];
+        if waiting.len() >= self.0.waiting_max || !has_thread {
             return false;
         }
-        state.waiting[priority as usize].push_back(work);
+        waiting.push_back(work);
         drop(state);
         self.0.wanted.notify_one();
         true
@@ -166,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_matters_more_comes_first_and_what_is_too_much_is_refused() {
-        let crew = Crew::new("test", 1, 3);
+        let crew = Crew::new("test", 1, 2);
         let (done, results) = channel();
         let (go, gate) = channel::<()>();
         let (at_gate, began) = channel::<()>();
@@ -183,12 +185,14 @@ mod tests {
             Box::new(move || done.send(text).unwrap())
         };
         assert!(crew.lend(Priority::Guess, say("guess")));
-        assert!(crew.lend(Priority::Start, say("start")));
+        assert!(crew.lend(Priority::Guess, say("another")));
+        assert!(!crew.lend(Priority::Guess, say("too much")));
+        assert!(crew.lend(Priority::Start, say("start")), "guesses take no room from it");
         assert!(crew.lend(Priority::Start, Box::new(|| panic!("and the thread goes on"))));
         assert!(!crew.lend(Priority::Start, say("too much")));
         assert_eq!(crew.threads(), (1, 0));
         go.send(()).unwrap();
-        assert_eq!([results.recv().unwrap(), results.recv().unwrap()], ["start", "guess"]);
+        assert_eq!([(); 3].map(|()| results.recv().unwrap()), ["start", "guess", "another"]);
     }
 
     #[test]

@@ -39,8 +39,8 @@ struct State {
     loaders: HashSet<FileHandle>,
     /// Until when each is taken for one.
     strangers: HashMap<FileHandle, Instant>,
-    /// By file and user.
-    rests: HashMap<(FileHandle, u32), Rest>,
+    /// By file and user, and whether of starts elsewhere.
+    rests: HashMap<(FileHandle, u32, bool), Rest>,
 }
 
 /// The starts of a program need nothing for a while.
@@ -91,11 +91,17 @@ impl Files {
 
     /// The starts of user `uid` of the program in `file` need nothing for a while: longer, where it was found in memory.
     pub fn begin_rest(&self, file: FileHandle, uid: u32, is_in_memory: bool) {
-        self.begin_rest_at(file, uid, is_in_memory, Instant::now());
+        self.begin_rest_at((file, uid, false), is_in_memory, Instant::now());
     }
 
-    fn begin_rest_at(&self, file: FileHandle, uid: u32, is_in_memory: bool, now: Instant) {
-        let (rests, whose) = (&mut self.lock().rests, (file, uid));
+    /// Nor do those elsewhere, in another mount namespace or below another root. A program that is served here (`is_known`) is never one that is
+    /// started all the time: the kernel would pass over all of its starts.
+    pub fn begin_rest_elsewhere(&self, file: FileHandle, uid: u32, is_known: bool) {
+        self.begin_rest_at((file, uid, true), !is_known, Instant::now());
+    }
+
+    fn begin_rest_at(&self, whose: (FileHandle, u32, bool), is_in_memory: bool, now: Instant) {
+        let rests = &mut self.lock().rests;
         let rest = Rest::after(rests.get(&whose), is_in_memory, now);
         if rests.len() >= RESTS_MAX {
             rests.retain(|_, rest| rest.until > now);
@@ -105,11 +111,20 @@ impl Files {
         }
     }
 
-    /// Whether a start of user `uid` of the program in `file` needs nothing; and if so, whether it is one that is started all the time.
-    pub fn is_at_rest(&self, file: &FileHandle, uid: u32) -> Option<Often> {
-        let state = self.lock();
-        let rest = state.rests.get(&(file.clone(), uid)).filter(|rest| rest.until > Instant::now())?;
-        Some(Often(rest.length == REST_MAX))
+    /// Whether a start of user `uid` of the program in `file` needs nothing; and if so, whether it is one that is started all the time. Where those
+    /// elsewhere need nothing, `is_elsewhere` says whether it is one of them.
+    pub fn is_at_rest(
+        &self,
+        file: &FileHandle,
+        uid: u32,
+        is_elsewhere: impl FnOnce() -> bool,
+    ) -> Option<Often> {
+        let often = |is_elsewhere| {
+            let state = self.lock();
+            let rest = state.rests.get(&(file.clone(), uid, is_elsewhere));
+            Some(Often(rest.filter(|rest| rest.until > Instant::now())?.length == REST_MAX))
+        };
+        often(false).or_else(|| often(true).filter(|_| is_elsewhere()))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -125,11 +140,15 @@ mod tests {
     fn a_rest_is_of_one_user_and_ends() {
         let [sh, other] = ["/bin/sh", "/bin/true"].map(|path| FileHandle::of(Path::new(path)).unwrap());
         let files = Files::default();
-        files.begin_rest_at(sh.clone(), 7, true, Instant::now() + Duration::from_secs(3600));
-        assert_eq!(files.is_at_rest(&sh, 7), Some(Often(false)));
-        assert!(files.is_at_rest(&sh, 8).is_none() && files.is_at_rest(&other, 7).is_none());
-        files.begin_rest_at(sh.clone(), 7, false, Instant::now() - APART);
-        assert!(files.is_at_rest(&sh, 7).is_none());
+        let later = Instant::now() + Duration::from_secs(3600);
+        files.begin_rest_at((sh.clone(), 7, false), true, later);
+        let is_at_rest = |file, uid| files.is_at_rest(file, uid, || panic!("nothing rests elsewhere"));
+        assert_eq!(is_at_rest(&sh, 7), Some(Often(false)));
+        assert!(is_at_rest(&sh, 8).is_none() && is_at_rest(&other, 7).is_none());
+        files.begin_rest_at((sh.clone(), 7, false), false, Instant::now() - APART);
+        assert!(is_at_rest(&sh, 7).is_none());
+        files.begin_rest_at((sh.clone(), 7, true), true, later);
+        assert!([true, false].map(|it_is| files.is_at_rest(&sh, 7, || it_is).is_some()) == [true, false]);
     }
 
     #[test]
@@ -154,7 +173,8 @@ mod tests {
         let files = Files::default();
         (0..2 * RESTS_MAX as u32).for_each(|uid| files.begin_rest(sh.clone(), uid, true));
         assert_eq!(files.lock().rests.len(), RESTS_MAX);
-        assert!(files.is_at_rest(&sh, 0).is_some() && files.is_at_rest(&sh, RESTS_MAX as u32).is_none());
+        let is_at_rest = |uid| files.is_at_rest(&sh, uid, || false).is_some();
+        assert!(is_at_rest(0) && !is_at_rest(RESTS_MAX as u32));
         for number in 0..16 * STRANGERS_MAX as u32 {
             let file = FileHandle { bytes: number.to_ne_bytes().into(), ..sh.clone() };
             files.note_stranger(file.clone());

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use prepage_observe::elsewhere::is_elsewhere;
 use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::launch::random;
 use prepage_profiles::Layer;
@@ -330,7 +331,8 @@ impl Service {
         let is_known = self.library.is_known(file);
         // One that is gone needs nothing any more.
         let Some(uid) = user_of(pid) else { return (!is_known).then_some(false) };
-        if let Some(Often(is_often)) = self.files.is_at_rest(file, uid) {
+        let is_elsewhere = || is_elsewhere(pid) == Some(true);
+        if let Some(Often(is_often)) = self.files.is_at_rest(file, uid, is_elsewhere) {
             if self.tree.of(pid, &[]).is_none() {
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
             }
@@ -476,10 +478,9 @@ impl Service {
                     LeftAlone::Prepage => self.tree.begin(pid, Kind::ByPrefix, PREFIX_WINDOW),
                     LeftAlone::Elsewhere => {
                         self.counters.elsewhere.count();
-                        // Nor will the next start there need anything, as that of a program without a profile needs nothing anywhere.
-                        let file = file.filter(|file| !self.library.is_known(file));
                         if let (Some(file), Some(uid)) = (file, user_of(pid)) {
-                            self.files.begin_rest(file, uid, true);
+                            let is_known = self.library.is_known(&file);
+                            self.files.begin_rest_elsewhere(file, uid, is_known);
                         }
                     }
                     LeftAlone::SwitchedOff => {
