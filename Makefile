@@ -319,7 +319,7 @@ setup-fuzz:
 .PHONY: setup-test
 setup-test:
 	@bench/packages procps util-linux python3 coreutils
-	@bench/packages --optional musl-tools chromium default-jdk-headless
+	@bench/packages --optional musl-tools btrfs-progs chromium default-jdk-headless
 	@bench/python
 
 setup-demo:
