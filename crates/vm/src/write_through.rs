@@ -12,6 +12,7 @@ use crate::error::{AccessError, FlushError};
 use crate::fault::{Fault, FaultOutcome};
 use crate::map::Map;
 use crate::object::{Frames, Object, ObjectCore, clip};
+use crate::options::Mode;
 use crate::reason;
 use crate::refill::Sums;
 use crate::segment::Place;
@@ -181,7 +182,7 @@ impl Fault<'_> {
     fn let_through(&self, place: &Place<'_>, run: PageRange) -> std::io::Result<Progress> {
         let (map, at) = (self.map, place.offset_of(run.start()));
         // A page that was there, and has gone meanwhile, is mapped by the next touch.
-        let progress = if self.touch.protected {
+        let progress = if self.touch.protected && !self.takes_out(place, run) {
             Progress::Mapped
         } else {
             map.space.uffd.map_resident(&map.span, at, run.bytes(), Writes::Free)?
@@ -191,6 +192,18 @@ impl Fault<'_> {
             map.space.uffd.unprotect(&map.span, at, run.bytes())?;
         }
         Ok(progress)
+    }
+
+    /// Takes pages `run` out of the map, if they are many, to be mapped anew: then they can be written to at once. The kernel (6.18) leaves a page of a memfd
+    /// that is unprotected read-only in the page table, and its first write is another fault. False where a system call would get EFAULT meanwhile.
+    fn takes_out(&self, place: &Place<'_>, run: PageRange) -> bool {
+        let map = self.map;
+        let calls_wait = map.space.mode == Mode::Handler && !map.vm.options.user_mode_only;
+        let is_pinned = |page| place.frames().is_some_and(|frames| frames.pages.is_pinned(page));
+        run.len() > 1
+            && calls_wait
+            && !run.iter().any(is_pinned)
+            && map.span.unmap_shared(place.offset_of(run.start()), run.bytes()).is_ok()
     }
 
     /// The page of `place`, which is marked, and those behind it that are let be written to with it, which are marked as ahead. In a section.
