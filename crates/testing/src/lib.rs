@@ -20,6 +20,7 @@
 mod caches;
 mod hung;
 mod need;
+mod program;
 mod skipped;
 mod unsteady;
 
@@ -30,6 +31,7 @@ use std::panic::Location;
 pub use caches::unless_caches_dropped;
 pub use hung::Hung;
 pub use need::{Doctor, Need, python, task_groups};
+pub use program::Program;
 pub use skipped::{Skipped, log_path};
 pub use unsteady::{Failed, Failures};
 

@@ -1,4 +1,8 @@
-//! `suite`: runs `cargo test` with its own arguments, and a test that failed some times more, alone.
+//! `suite`: compiles all tests as `cargo test` does with its own arguments and runs their programs, some beside others; and a test that
+//! failed some times more, alone.
+//!
+//! Many tests wait more than they work. So programs whose tests keep to themselves ([`Program::is_to_itself`]), and the examples in
+//! documentation, run beside those whose tests look at the machine. Of these none runs beside another.
 //!
 //! Most tests here ask the real kernel and share the machine with others that run meanwhile. A test that fails among
 //! others and passes alone each time is *unsteady*: it is listed at the end, to be mended, and does not fail the run. What fails the run is
@@ -7,11 +11,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, PipeReader, Write};
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use prepage_testing::{Failed, Failures};
+use prepage_testing::{Failed, Failures, Program};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// More than these failed for one reason.
@@ -22,6 +28,8 @@ const RUNS_ALONE: u32 = 8;
 const ALONE_MAX: Duration = Duration::from_secs(120);
 /// Longer than any compilation or test says nothing. `PREPAGE_SUITE_SILENCE_S` is another time, in seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
+/// How often it is looked whether a program has ended whose pipe others hold: what its tests have left behind.
+const LOOK: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -35,16 +43,59 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[String]) -> io::Result<ExitCode> {
-    let mut failures = Failures::default();
-    let status = cargo_test(&[arguments, &["--no-fail-fast".into()]].concat(), |line| failures.line(line))?;
-    if status.success() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let Some(failed) = failures.all() else {
+    let Some(programs) = compile(arguments)? else { return Ok(ExitCode::FAILURE) };
+    let (beside, mut machine): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.is_to_itself());
+    machine.sort_by_key(|program| program.turn());
+    let tests = Tests::default();
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| {
+            let examples = documentation(arguments)?;
+            tests.run_all(&beside)?;
+            Ok::<_, io::Error>(examples)
+        });
+        (tests.run_all(&machine), second.join().expect("it does not panic"))
+    });
+    first?;
+    let (Some(examples), Some(tests)) = (second?, tests.failed()) else {
         println!("\nnot all that failed is known by its tests: nothing is run once more");
         return Ok(ExitCode::FAILURE);
     };
+    alone(&[tests, examples].concat())
+}
+
+/// Compiles all tests; their programs. `None` where something cannot be compiled.
+fn compile(arguments: &[String]) -> io::Result<Option<Vec<Program>>> {
+    let mut cargo = cargo_test(arguments);
+    cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
+    let mut programs = Vec::new();
+    let status = watch(cargo, Streams::Out, |line| {
+        programs.extend(Program::from_message(&String::from_utf8_lossy(line)));
+    })?;
+    if status.success() && programs.is_empty() {
+        return Err(io::Error::other("cargo names no program of tests"));
+    }
+    Ok(status.success().then_some(programs))
+}
+
+/// Runs the examples in documentation. Those that failed; `None` where something failed of which no example is known.
+fn documentation(arguments: &[String]) -> io::Result<Option<Vec<Failed>>> {
+    let mut cargo = cargo_test(arguments);
+    cargo.args(["--doc", "--no-fail-fast"]);
+    let (mut failures, mut lines) = (Failures::default(), Vec::new());
+    let status = watch(cargo, Streams::Both, |line| {
+        failures.line(&String::from_utf8_lossy(line));
+        lines.push(line.to_owned());
+    })?;
+    print(&lines);
+    Ok(if status.success() { Some(Vec::new()) } else { failures.all().map(<[Failed]>::to_vec) })
+}
+
+/// Runs what failed some times more, alone, and lists it if it passes each time.
+fn alone(failed: &[Failed]) -> io::Result<ExitCode> {
     let count: usize = failed.iter().map(|failed| failed.tests.len()).sum();
+    if count == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
     if count > UNSTEADY_MAX {
         return Ok(ExitCode::FAILURE);
     }
@@ -68,14 +119,15 @@ fn run(arguments: &[String]) -> io::Result<ExitCode> {
 }
 
 fn passes_alone(failed: &Failed) -> io::Result<bool> {
-    let alone = ["--".into(), "--test-threads=1".into(), "--exact".into()];
     // Of the workspace, where `-p` would choose other features of its dependencies and compile them anew.
-    let target = failed.target.iter().skip_while(|argument| *argument != "-p").skip(2).cloned().collect();
-    let workspace = vec!["--locked".into(), "--workspace".into()];
-    let arguments = [workspace, target, alone.into(), failed.tests.clone()].concat();
+    let mut cargo = cargo_test(&["--locked".into(), "--workspace".into()]);
+    cargo.args(failed.target.iter().skip_while(|argument| *argument != "-p").skip(2));
+    cargo.args(["--", "--test-threads=1", "--exact"]).args(&failed.tests);
     // A name that no longer fits runs no test, and proves nothing.
     let mut passed = 0;
-    let status = cargo_test(&arguments, |line| {
+    let status = watch(cargo, Streams::Both, |line| {
+        print(&[line.to_owned()]);
+        let line = String::from_utf8_lossy(line);
         let count =
             line.strip_prefix("test result: ok. ").and_then(|rest| rest.split(' ').next()?.parse().ok());
         passed += count.unwrap_or(0);
@@ -83,36 +135,118 @@ fn passes_alone(failed: &Failed) -> io::Result<bool> {
     Ok(status.success() && passed >= failed.tests.len())
 }
 
-/// Runs `cargo test`. What it prints is passed on, line by line, and shown to `see`.
+fn cargo_test(arguments: &[String]) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.arg("test").args(arguments);
+    cargo
+}
+
+/// Programs of tests that have run.
+#[derive(Default)]
+struct Tests {
+    failures: Mutex<Failures>,
+    /// Programs that failed.
+    failed: AtomicUsize,
+    /// A program hangs: nothing more is begun.
+    is_over: AtomicBool,
+}
+
+impl Tests {
+    fn run_all(&self, programs: &[&Program]) -> io::Result<()> {
+        for program in programs {
+            if self.is_over.load(Ordering::Relaxed) {
+                break;
+            }
+            self.run(program).inspect_err(|_| self.is_over.store(true, Ordering::Relaxed))?;
+        }
+        Ok(())
+    }
+
+    /// What the program prints is printed when it has ended, so that lines of two do not mix.
+    fn run(&self, program: &Program) -> io::Result<()> {
+        let mut command = Command::new(&program.path);
+        command.current_dir(&program.directory).env("CARGO_MANIFEST_DIR", &program.directory);
+        let mut lines = vec![program.heading().into_bytes()];
+        let status = watch(command, Streams::Both, |line| lines.push(line.to_owned()));
+        let status = status.inspect_err(|_| print(&lines))?;
+        if !status.success() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            let target = program.target.join(" ");
+            lines.push(format!("error: test failed, to rerun pass `{target}`").into_bytes());
+            // It ends with 101 when it has said which tests failed.
+            if status.code() != Some(101) {
+                let path = program.path.display();
+                lines.push(format!("  process didn't exit successfully: `{path}` ({status})").into_bytes());
+            }
+        }
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().for_each(|line| failures.line(&String::from_utf8_lossy(line)));
+        print(&lines);
+        Ok(())
+    }
+
+    /// All that failed; `None` where something failed of which no test is known.
+    fn failed(self) -> Option<Vec<Failed>> {
+        let mut failures = self.failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let failed = self.failed.into_inner();
+        // As cargo ends.
+        failures.line(&format!("error: {failed} targets failed:"));
+        failures.all().map(<[Failed]>::to_vec)
+    }
+}
+
+fn print(lines: &[Vec<u8>]) {
+    let mut all = lines.join(&b'\n');
+    all.push(b'\n');
+    // Where nobody reads it the exit code tells.
+    let _ = io::stdout().lock().write_all(&all);
+}
+
+/// Which of a program's streams are looked at; the others are this program's own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Streams {
+    Out,
+    Both,
+}
+
+/// Runs `command` to its end, and shows each line that it prints to `see`.
 ///
 /// # Errors
 /// TimedOut where nothing was printed for too long; all is ended then.
-fn cargo_test(arguments: &[String], mut see: impl FnMut(&str)) -> io::Result<ExitStatus> {
+fn watch(mut command: Command, streams: Streams, mut see: impl FnMut(&[u8])) -> io::Result<ExitStatus> {
     let silence_max = std::env::var("PREPAGE_SUITE_SILENCE_S").ok().and_then(|text| text.parse().ok());
     let silence_max = silence_max.map_or(SILENCE_MAX, Duration::from_secs);
     let (printed, writer): (PipeReader, _) = io::pipe()?;
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.arg("test").args(arguments).stdout(writer.try_clone()?).stderr(writer);
-    let mut child = cargo.spawn()?;
+    if streams == Streams::Both {
+        command.stderr(writer.try_clone()?);
+    }
+    let mut child = command.stdin(Stdio::null()).stdout(writer).spawn()?;
     // Holds the pipe's other end.
-    drop(cargo);
+    drop(command);
     let (tell, lines) = mpsc::channel();
     std::thread::spawn(move || BufReader::new(printed).split(b'\n').try_for_each(|line| tell.send(line)));
-    let mut out = io::stdout();
+    let (mut heard, mut ended) = (Instant::now(), None);
     loop {
-        match lines.recv_timeout(silence_max) {
+        match lines.recv_timeout(LOOK.min(silence_max)) {
             Ok(line) => {
-                let line = line?;
-                out.write_all(&line)?;
-                out.write_all(b"\n")?;
-                see(&String::from_utf8_lossy(&line));
+                see(&line?);
+                heard = Instant::now();
             }
-            Err(RecvTimeoutError::Disconnected) => return child.wait(),
+            Err(RecvTimeoutError::Disconnected) => return ended.map_or_else(|| child.wait(), Ok),
             Err(RecvTimeoutError::Timeout) => {
-                let ended = end(&mut child)?;
-                let text =
-                    format!("nothing was said for {} s; ended: {}", silence_max.as_secs(), ended.join(", "));
-                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+                if let Some(status) = ended {
+                    return Ok(status);
+                }
+                ended = child.try_wait()?;
+                if ended.is_none() && heard.elapsed() >= silence_max {
+                    let ended = end(&mut child)?;
+                    let text = format!(
+                        "nothing was said for {} s; ended: {}",
+                        silence_max.as_secs(),
+                        ended.join(", ")
+                    );
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+                }
             }
         }
     }
