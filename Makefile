@@ -11,10 +11,12 @@ BUILD := target/$(TARGET)
 STARTER := $(subst -gnu,-musl,$(TARGET))
 PREFIX ?= /usr/local
 
+# Where cargo puts what it compiles for tests.
+TESTED := $${CARGO_TARGET_DIR:-target}/debug
 # Lists the tests that skipped, and fails if this machine allows one of them.
-SKIPS := cargo run --locked --quiet -p prepage-testing --bin skips --
-# cargo test; what fails among others is run once more, alone, and listed.
-SUITE := cargo run --locked --quiet -p prepage-testing --bin suite --
+SKIPS := $(TESTED)/skips
+# cargo test, some programs of tests beside others; what fails among others is run once more, alone, and listed.
+SUITE := $(TESTED)/suite
 
 export PREPAGE := $(CURDIR)/build/prepage
 
@@ -44,6 +46,8 @@ demo: build setup-demo
 
 ## test: all tests, and the VM's fault path under schedulers that try its interleavings; lists skipped tests at its end
 test: setup-build setup-test
+	@# Of the workspace, where `-p` or `cargo run` would choose other features of what they use: compiled once, not twice.
+	cargo build --locked --workspace --bin skips --bin suite
 	@$(SKIPS) --clear
 	$(SUITE) --locked --workspace || { $(SKIPS); exit 1; }
 	cargo test --locked -p prepage-vm --lib --features shuttle model
