@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use prepage_core::random::SplitMix;
 use prepage_core::{
     Fault, FaultClass, ImportFacts, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts,
 };
@@ -120,8 +122,13 @@ fn a_filtered_recording() {
 #[test]
 fn a_recording_cut_short() {
     let dir = tempfile::tempdir().expect("a directory");
-    let trace = trace(1 << 18, TraceFacts::default());
+    let mut trace = trace(4000, TraceFacts::default());
+    // Costs that cannot be compressed: only after some KiB of faults is a footer put into the file.
+    let mut random = SplitMix::new(1);
+    trace.faults.iter_mut().for_each(|fault| fault.cost_ns = Some(random.below(1 << 20)));
     let mut writer = TraceWriter::create(&dir.path().join("cut.parquet")).expect("created");
+    // After so long a row group is put into the file however short it is.
+    std::thread::sleep(Duration::from_secs(5));
     writer.write(Tables::from(&trace), &trace.faults, || trace.facts.clone()).expect("written");
     let left: PathBuf = writer.left_behind().expect("a row group is complete").to_owned();
     // What a recorder that is killed leaves.
