@@ -17,13 +17,6 @@ const TO_THEMSELVES: [&str; 9] = [
     "prepage-trace",
     "prepage-vm",
 ];
-<<<<<<< HEAD
-/// Programs of tests in these packages that are of the other kind: they record at full speed, wait until memory is short, or want a
-/// file in memory.
-const NOT_TO_THEMSELVES: [&str; 5] = ["recorder", "stream", "give_back", "cold_file", "visits"];
-/// Programs of tests that run last, when nothing else does: they count what is lost at full speed, or how late something is.
-const LAST: [&str; 4] = ["give_back", "disturbances", "stream", "recorder"];
-=======
 /// A program of tests of another package that is like these.
 const ALSO_TO_ITSELF: &str = "-p prepage --test bench_patterns";
 /// Programs of tests in these packages that are of the other kind: they set what the whole machine goes by, record at full speed, wait
@@ -43,7 +36,6 @@ const LAST: [&str; 4] = [
     "-p prepage-trace --test stream",
     "-p prepage-trace --test recorder",
 ];
->>>>>>> w-tests
 
 /// A program of tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,30 +88,18 @@ impl Program {
 
     /// Whether its tests look at nothing that tests of other programs change.
     pub fn is_to_itself(&self) -> bool {
-<<<<<<< HEAD
-        TO_THEMSELVES.contains(&self.target[1].as_str()) && !NOT_TO_THEMSELVES.contains(&self.name())
-=======
         let arguments = self.arguments();
         let is_of_these = TO_THEMSELVES.contains(&self.target[1].as_str());
         arguments == ALSO_TO_ITSELF || is_of_these && !NOT_TO_THEMSELVES.contains(&arguments.as_str())
->>>>>>> w-tests
     }
 
     /// Its place among all: what runs last has the highest.
     pub fn turn(&self) -> usize {
-<<<<<<< HEAD
-        LAST.iter().position(|name| *name == self.name()).map_or(0, |place| place + 1)
-    }
-
-    fn name(&self) -> &str {
-        self.target.last().map_or("", String::as_str)
-=======
         LAST.iter().position(|last| *last == self.arguments()).map_or(0, |place| place + 1)
     }
 
     fn arguments(&self) -> String {
         self.target.join(" ")
->>>>>>> w-tests
     }
 
     /// What cargo says when it runs the program.
@@ -178,10 +158,7 @@ mod tests {
     #[test]
     fn what_looks_at_the_machine_runs_with_nothing_of_its_kind_beside_it() {
         let of = |package: &str, name| program(&format!("path+file:///w#{package}@0.1.0"), "test", name);
-<<<<<<< HEAD
-=======
         assert!(of("prepage", "bench_patterns").is_to_itself());
->>>>>>> w-tests
         assert!(of("prepage-vm", "pool").is_to_itself() && of("prepage-core", "all").is_to_itself());
         assert!(!of("prepage-vm", "give_back").is_to_itself() && !of("prepage", "commands").is_to_itself());
         assert!(of("prepage-trace", "recorder").turn() > of("prepage-service", "disturbances").turn());
