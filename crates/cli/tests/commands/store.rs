@@ -55,6 +55,8 @@ fn steady_profiles_stay_within_the_cap_and_those_of_single_starts_make_room() {
             files.iter().any(|file| file.starts_with(&format!("tried{at}-"))).then_some(())
         });
     }
+    // Room is made when a profile is there.
+    wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
     let listed = listed();
     let layer = &listed["layers"][0];
     assert_eq!((&layer["layer"], &layer["bytes_max"]), (&"user".into(), &(64 << 10).into()), "{layer}");
