@@ -140,7 +140,7 @@ fn look_up_all(library: &Library, all: &[Arc<Known>], round: &Round) {
     }
 }
 
-/// How often the kernel was told to forget names: what it forgets for want of memory it does not count there. `None` where it does not count.
+/// How often somebody had the kernel drop names: those it drops for want of memory it does not count there. `None` where it does not count.
 fn forgotten() -> Option<u64> {
     let vmstat = proc_file::read_text("/proc/vmstat").ok()?;
     let line = vmstat.lines().find_map(|line| line.strip_prefix("drop_slab "))?;

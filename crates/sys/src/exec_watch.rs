@@ -3,7 +3,7 @@
 //!
 //! Events name the file and the process and hold nothing: neither a file nor a mount stays in use because of one that is
 //! not read yet. Of Btrfs subvolumes the kernel gives no such names (EXDEV): events of executions there have the file open until they
-//! are read. No program waits for them. What does not fit the kernel's queue of 16,384 is told as [`Seen::Lost`].
+//! are read. No program waits for them. Events that the kernel's queue of 16,384 has no room for are lost, and [`Seen::Lost`] says so.
 
 use std::ffi::{CStr, CString};
 use std::io;

@@ -177,7 +177,7 @@ fn remember(frames: &Frames, run: PageRange, sums: &Sums, buffer: &mut Buffer) -
 mod tests {
     use super::*;
     use crate::pages::Seen;
-    use crate::{MapOptions, Pool, Vm, VmOptions};
+    use crate::{Map, MapOptions, Object, Pool, Vm, VmOptions};
 
     #[test]
     fn who_touches_pages_behind_a_batch_does_not_wait_for_it() {
@@ -205,17 +205,26 @@ mod tests {
         });
     }
 
-    /// The thread that takes them may be interrupted as soon as it has claimed them.
-    #[test]
-    fn who_needs_a_frame_waits_for_those_that_are_claimed_to_be_taken_away() {
+    /// A pool of 16 frames, all of them taken by the first pages of a file.
+    fn full() -> (Pool, Object, Map) {
         let pool = Pool::new(16 * prepage_core::PAGE_SIZE).unwrap();
         let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(32 * prepage_core::PAGE_SIZE).unwrap();
         let object = vm.file(file.path()).unwrap();
         let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
-        let page = |at| PageRange::new(PageIndex(at), PageIndex(at + 1));
         (0..16).for_each(|at| map.populate(page(at)).unwrap());
+        (pool, object, map)
+    }
+
+    fn page(at: u64) -> PageRange {
+        PageRange::new(PageIndex(at), PageIndex(at + 1))
+    }
+
+    /// The thread that takes them may be interrupted as soon as it has claimed them.
+    #[test]
+    fn who_needs_a_frame_waits_for_those_that_are_claimed_to_be_taken_away() {
+        let (pool, object, map) = full();
         let frames = object.core.frames().unwrap();
         let mut claimed = Claimed::room_for(&object.core, frames, 16).unwrap();
         let all: Vec<_> = object
@@ -251,14 +260,7 @@ mod tests {
 
     #[test]
     fn who_needs_a_frame_waits_for_those_that_are_being_taken_away() {
-        let pool = Pool::new(16 * prepage_core::PAGE_SIZE).unwrap();
-        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(32 * prepage_core::PAGE_SIZE).unwrap();
-        let object = vm.file(file.path()).unwrap();
-        let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
-        let page = |at| PageRange::new(PageIndex(at), PageIndex(at + 1));
-        (0..16).for_each(|at| map.populate(page(at)).unwrap());
+        let (pool, object, map) = full();
         let frames = object.core.frames().unwrap();
         std::thread::scope(|scope| {
             let section = frames.sections.enter(0);
