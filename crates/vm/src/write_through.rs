@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicU8;
 use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::signals::Masked;
 use prepage_sys::userfaultfd::{Progress, Writes};
-use rustix::io::Errno;
 
 use crate::error::{AccessError, FlushError};
 use crate::fault::{Fault, FaultOutcome};
@@ -18,7 +17,7 @@ use crate::refill::Sums;
 use crate::segment::Place;
 use crate::statistics::Account;
 
-/// Pages that [`Map::write_at`] writes at once.
+/// Pages of bytes that [`Map::write_at`] copies and writes at once: a processor's cache holds them in between.
 const WRITE_PAGES: u64 = 64;
 /// Pages written to in order from which on others are let be written to with the next: as many as were, up to the most. At the end of what is written so no
 /// more are looked at in vain than were written to.
@@ -53,30 +52,41 @@ impl Map {
         }
         let object = &core.laid[0].object;
         let frames = object.frames().expect("what takes writes has frames");
-        let mut left = bytes;
+        let mut buffer = core.vm.request_buffers.take_or_make(WRITE_PAGES).map_err(AccessError::System)?;
         let mut at = core.window.start().offset_bytes() + offset_bytes;
-        while !left.is_empty() {
-            let wanted = PageRange::covering(at, left.len() as u64);
-            let wanted =
-                PageRange::new(wanted.start(), PageIndex(wanted.end().0.min(wanted.start().0 + WRITE_PAGES)));
-            touch(&left[..left.len().min(wanted.bytes() as usize)]);
+        let mut written = Ok(());
+        for bytes in bytes.chunks((WRITE_PAGES * PAGE_SIZE) as usize) {
+            // Copied before anything is held: where they lie in a map, to read them may wait for a device, or for a frame that comes once no section lasts.
+            let copied = &mut buffer.pages(bytes.len().div_ceil(PAGE_SIZE as usize) as u64)[..bytes.len()];
+            copied.copy_from_slice(bytes);
+            written = self.write_copied(object, frames, at, copied);
+            if written.is_err() {
+                break;
+            }
+            at += bytes.len() as u64;
+        }
+        core.vm.request_buffers.give(buffer);
+        written
+    }
+
+    /// Writes `bytes`, which are the VM's own, at byte `at` of the map's object.
+    fn write_copied(
+        &self,
+        object: &ObjectCore,
+        frames: &Frames,
+        mut at: u64,
+        mut bytes: &[u8],
+    ) -> Result<(), AccessError> {
+        while !bytes.is_empty() {
             let written = {
                 let _masked = Masked::asynchronous();
-                object.write_resident(frames, wanted, at, left)
-            };
-            let written = match written {
-                // Reclaim took some of them away again.
-                Err(AccessError::System(error))
-                    if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) =>
-                {
-                    continue;
-                }
-                written => written?,
+                object.write_resident(frames, at, bytes)?
             };
             if written == 0 {
-                self.populate(PageRange::new(wanted.start(), PageIndex(wanted.start().0 + 1)))?;
+                let page = PageIndex(at / PAGE_SIZE);
+                self.populate(PageRange::new(page, PageIndex(page.0 + 1)))?;
             }
-            left = &left[written..];
+            bytes = &bytes[written..];
             at += written as u64;
         }
         Ok(())
@@ -92,25 +102,10 @@ impl Map {
     }
 }
 
-/// Brings `bytes` in, which may lie in a map: in inline mode no system call does, and in handler mode the call would wait for them with the
-/// memfd locked.
-fn touch(bytes: &[u8]) {
-    let pages = bytes.iter().step_by(PAGE_SIZE as usize).chain(bytes.last());
-    pages.for_each(|byte| {
-        std::hint::black_box(*byte);
-    });
-}
-
 impl ObjectCore {
-    /// Writes to those of the pages `wanted` that are in memory, up to the first that is not, what of `bytes`, which begin at byte
-    /// `at` of the object, lies there; returns how much.
-    fn write_resident(
-        &self,
-        frames: &Frames,
-        wanted: PageRange,
-        at: u64,
-        bytes: &[u8],
-    ) -> Result<usize, AccessError> {
+    /// Writes `bytes`, which begin at byte `at` of the object, up to the first page that is not in memory; returns how much.
+    fn write_resident(&self, frames: &Frames, at: u64, bytes: &[u8]) -> Result<usize, AccessError> {
+        let wanted = PageRange::covering(at, bytes.len() as u64);
         let mut account = Account::here();
         // Who writes back reads the pages after this has ended, or finds them marked again.
         let section = account.enter(&frames.sections);
@@ -237,5 +232,76 @@ impl Fault<'_> {
         }
         buffers.give(buffer);
         read.is_ok()
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use prepage_testing::{Doctor, Need, unless_refused};
+
+    use super::*;
+    use crate::error::MapError;
+    use crate::{MapOptions, Source, SourceError, Vm, VmOptions};
+
+    /// Two pages of zeros, and whether a section of another object lasted as long as one of their reads.
+    struct Watching {
+        other: Arc<ObjectCore>,
+        lasted: Arc<AtomicBool>,
+    }
+
+    impl Source for Watching {
+        fn len_bytes(&self) -> u64 {
+            2 * PAGE_SIZE
+        }
+
+        fn read(&self, _: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            into.fill(0);
+            let sections = &self.other.frames().expect("it takes writes").sections;
+            let (began, mut ended) = (Instant::now(), 0);
+            while ended != sections.counters() {
+                if began.elapsed() > Duration::from_millis(100) {
+                    self.lasted.store(true, Ordering::SeqCst);
+                    break;
+                }
+                ended |= sections.ended();
+                std::thread::yield_now();
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn bytes_that_lie_in_a_map_are_read_before_anything_is_held() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(2 * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file_writable(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::writable()).unwrap();
+        map.populate(map.window()).unwrap();
+        let lasted = Arc::new(AtomicBool::new(false));
+        let source = Watching { other: Arc::clone(&object.core), lasted: Arc::clone(&lasted) };
+        let watching = vm.source("watching", source).unwrap();
+        let options = MapOptions::shared().mode(Mode::Handler).policy("none".parse().unwrap());
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
+        let Some(bytes) = unless_refused(vm.map(&watching, &options), need, refused) else { return };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // As reclaim may at any time.
+            scope.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    watching.evict(watching.pages()).unwrap();
+                }
+            });
+            for _ in 0..200 {
+                map.write_at(0, bytes.as_slice()).unwrap();
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
+        assert!(!lasted.load(Ordering::SeqCst), "a write waits for a read with a section open");
     }
 }
