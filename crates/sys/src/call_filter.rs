@@ -31,6 +31,8 @@ pub enum When {
     Bits(u8, u32),
     /// Where the argument (0 to 5) is anything else.
     Not(u8, u32),
+    /// Where the lower half of the argument (0 to 5) is this.
+    Is(u8, u32),
 }
 
 /// From now on the system calls `refused` fail with EPERM, in this thread and in the threads and processes that it starts: to be
@@ -40,13 +42,18 @@ pub enum When {
 /// EINVAL, ENOSYS where the kernel has no filters; EACCES, EPERM where a filter forbids them; EINVAL for more calls than a filter has room
 /// for (some 800) and for arguments beyond the sixth.
 pub fn refuse(refused: &[(i64, When)]) -> io::Result<()> {
-    begin(refused)?;
+    fail(libc::EPERM, refused)?;
     OWN.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
-fn begin(refused: &[(i64, When)]) -> io::Result<()> {
-    install(&program(refused))
+/// From now on the system calls `failing` fail with `errno` in this thread and in those that it starts: for tests of what follows an error of
+/// the kernel's. Sets no_new_privs in the thread.
+///
+/// # Errors
+/// As [`refuse`].
+pub fn fail(errno: i32, failing: &[(i64, When)]) -> io::Result<()> {
+    install(&program(errno, failing))
 }
 
 pub(crate) fn install(program: &[sock_filter]) -> io::Result<()> {
@@ -73,10 +80,10 @@ pub(crate) fn filters_of(pid: &str) -> Option<u32> {
 }
 
 /// One comparison a call, which jumps to what refuses it or to its own test; what is left is allowed.
-fn program(refused: &[(i64, When)]) -> Vec<sock_filter> {
+fn program(errno: i32, refused: &[(i64, When)]) -> Vec<sock_filter> {
     let load = |offset: usize| statement(BPF_LD | BPF_W | BPF_ABS, offset as u32);
     let give = |what: u32| statement(BPF_RET | BPF_K, what);
-    let (allow, refuse) = (give(SECCOMP_RET_ALLOW), give(SECCOMP_RET_ERRNO | libc::EPERM as u32));
+    let (allow, refuse) = (give(SECCOMP_RET_ALLOW), give(SECCOMP_RET_ERRNO | errno as u32));
     let mut program = vec![
         load(offset_of!(libc::seccomp_data, arch)),
         jump(BPF_JEQ, ARCHITECTURE, 1, 0),
@@ -94,6 +101,7 @@ fn program(refused: &[(i64, When)]) -> Vec<sock_filter> {
             When::Always => vec![refuse],
             When::Bits(at, bits) => vec![argument(at), jump(BPF_JSET, bits, 0, 1), refuse, allow],
             When::Not(at, value) => vec![argument(at), jump(BPF_JEQ, value, 1, 0), refuse, allow],
+            When::Is(at, value) => vec![argument(at), jump(BPF_JEQ, value, 0, 1), refuse, allow],
         };
         program.push(jump(BPF_JEQ, *number as u32, 0, case.len() as u8));
         program.extend(case);
@@ -126,7 +134,7 @@ mod tests {
             (libc::SYS_mprotect, When::Bits(2, libc::PROT_EXEC as u32)),
         ];
         std::thread::spawn(move || {
-            let filter = begin(&refused);
+            let filter = fail(libc::EPERM, &refused);
             let has_none = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
             if unless_refused(filter, Need::Path("/proc/sys/kernel/seccomp".into()), has_none).is_none() {
                 return;
