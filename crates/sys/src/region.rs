@@ -92,6 +92,23 @@ impl Span {
         self.unmap(offset, len)
     }
 
+    /// Does what the kernel would at the first write to each page of `[offset, offset + len)` of a shared span, up to the first page whose touch a
+    /// userfaultfd would have to be told of. Where the userfaultfd is told of touches in user code alone, that is an error here, and nobody is waited for. The
+    /// pages hold what they did.
+    ///
+    /// # Errors
+    /// EFAULT where that ended before the last page; EINVAL where the span is read-only.
+    ///
+    /// # Panics
+    /// Where the span is not shared: its pages would become copies.
+    pub fn make_writable(&self, offset: u64, len: u64) -> io::Result<()> {
+        assert!(self.shared, "pages of a private region would become copies");
+        let start = self.at(offset, len);
+        // SAFETY: the range lies in the span, and the call changes no byte of it.
+        let result = unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_WRITE) };
+        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
     fn unmap(&self, offset: u64, len: u64) -> io::Result<()> {
         let start = self.at(offset, len);
         // SAFETY: the range lies in the span and shows nothing but a memfd's pages, as callers make sure: the next touch shows the same.

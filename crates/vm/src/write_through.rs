@@ -185,6 +185,10 @@ impl Fault<'_> {
         if matches!(progress, Progress::Mapped | Progress::Part(_)) {
             // Wakes who waits for it, too.
             map.space.uffd.unprotect(&map.span, at, run.bytes())?;
+            if run.len() > 1 && map.space.mode == Mode::Inline {
+                // For the reason that `takes_out` has: one call takes less than a fault for each page. What it does not reach is left to faults.
+                let _ = map.span.make_writable(at, run.bytes());
+            }
         }
         Ok(progress)
     }

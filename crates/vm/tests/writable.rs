@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use prepage_core::{FaultClass, PAGE_SIZE};
-use prepage_vm::{AccessError, FlushError, Map, MapError, MapOptions, Object, Pool, Vm, VmOptions};
+use prepage_sys::process_stat::ProcessStat;
+use prepage_sys::region::is_present;
+use prepage_vm::{AccessError, FlushError, Map, MapError, MapOptions, Mode, Object, Pool, Vm, VmOptions};
 use support::{file, is_child, left_in, modes, page_bytes, pages, until, word};
 
 const PAGE: usize = PAGE_SIZE as usize;
@@ -166,6 +168,72 @@ fn pages_ahead_of_what_is_written_in_order_take_no_fault_and_go_to_the_file_only
     object.flush(object.pages()).unwrap();
     assert!((0..100).all(|page| in_file(&file, page * PAGE) == page as u64 + 2000));
     assert_eq!([101, 102, 103, 104, 106].map(|page| in_file(&file, page * PAGE)), [7, 102, 103, 7, 106]);
+}
+
+/// Writes to the first five pages of a map in order, so that four more are opened with the fifth; gives how many faults of this thread the kernel counts
+/// while it writes to those four.
+fn faults_of_opened(map: &Map) -> u64 {
+    (0..5).for_each(|page| store(map, page * PAGE, 1));
+    let faults = || {
+        let stat = ProcessStat::of_this_thread().unwrap();
+        stat.minor_faults + stat.major_faults
+    };
+    // What it touches itself is there by the second time.
+    faults();
+    let before = faults();
+    (5..9).for_each(|page| store(map, page * PAGE, 1));
+    faults() - before
+}
+
+#[test]
+fn a_page_that_was_opened_ahead_can_be_written_to_at_once() {
+    let file = file(16 * PAGE_SIZE);
+    let vm = Vm::new(by_hand()).unwrap();
+    let object = vm.file_writable(file.path()).unwrap();
+    let mut took = Vec::new();
+    for mode in modes(&vm, &object) {
+        let map = vm.map(&object, &MapOptions::writable().mode(mode)).unwrap();
+        map.populate(map.window()).unwrap();
+        // Once without sums of the pages, and once with those of what was written back.
+        for _ in 0..2 {
+            took.push((mode, faults_of_opened(&map)));
+            object.flush(object.pages()).unwrap();
+        }
+    }
+    // One may be of something else.
+    assert!(took.iter().all(|(_, faults)| *faults <= 1), "faults of 4 pages: {took:?}");
+}
+
+#[test]
+fn a_pinned_page_that_is_opened_ahead_stays_in_its_map() {
+    let file = file(16 * PAGE_SIZE);
+    let vm = Vm::new(by_hand()).unwrap();
+    let object = vm.file_writable(file.path()).unwrap();
+    if !modes(&vm, &object).contains(&Mode::Handler) {
+        return;
+    }
+    let map = vm.map(&object, &MapOptions::writable().mode(Mode::Handler)).unwrap();
+    map.populate(map.window()).unwrap();
+    let pinned = map.pin(pages(6, 7)).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let gone = scope.spawn(|| {
+            let address = map.address() + 6 * PAGE_SIZE;
+            let is_gone = || !is_present(address).unwrap();
+            let mut gone = false;
+            while !stop.load(Ordering::Relaxed) {
+                gone |= is_gone();
+            }
+            gone
+        });
+        for _ in 0..2000 {
+            (0..5).for_each(|page| store(&map, page * PAGE, 1));
+            object.write_back(object.pages()).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(!gone.join().unwrap(), "a system call would wait for it");
+    });
+    drop(pinned);
 }
 
 #[test]
