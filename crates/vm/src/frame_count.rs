@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::order::NEW_PART;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, wait, wait_for, wake};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, wait, wait_for, wake, yield_now};
 
 /// How long a read waits for a frame while nothing at all moves in the pool: longer than reads take that are under way. Shorter
 /// where [`VmOptions::read_deadline`](crate::VmOptions::read_deadline) is.
@@ -74,6 +74,8 @@ pub(crate) struct FrameCount {
     calls: AtomicU32,
     /// (a) Whether the reclaimer sleeps on `calls`.
     asleep: AtomicU32,
+    /// (f) 1 while the reclaimer rests. Set back by who waits for a frame.
+    resting: AtomicU32,
 }
 
 /// What came of asking for frames.
@@ -114,6 +116,7 @@ impl FrameCount {
             moved: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
+            resting: AtomicU32::new(0),
         }
     }
 
@@ -190,6 +193,7 @@ impl FrameCount {
         let others = self.asked.fetch_add(least, Ordering::SeqCst);
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.waited.store(1, Ordering::SeqCst);
+        self.end_rest();
         let outcome = self.wait_counted(least, pages, others, patience);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         self.asked.fetch_sub(least, Ordering::SeqCst);
@@ -433,6 +437,27 @@ impl FrameCount {
         self.calls.load(Ordering::SeqCst)
     }
 
+    /// Leaves the processor to others for so long, in the middle of reclaim: not while a read waits for a frame, or few are free.
+    pub(crate) fn rest(&self, limit: Duration) {
+        let free = self.limit().saturating_sub(self.reserved());
+        if free < self.low().div_ceil(2) {
+            return;
+        }
+        // Who waits counts itself before it looks for who rests.
+        self.resting.store(1, Ordering::SeqCst);
+        if !self.is_waited_for() {
+            pause(&self.resting, limit);
+        }
+        self.resting.store(0, Ordering::SeqCst);
+    }
+
+    fn end_rest(&self) {
+        if self.resting.load(Ordering::SeqCst) != 0 {
+            self.resting.store(0, Ordering::SeqCst);
+            wake(&self.resting, 1);
+        }
+    }
+
     /// Sleeps until somebody calls, unless that happened since `calls` was taken.
     pub(crate) fn sleep(&self, calls: u32) {
         self.asleep.store(1, Ordering::SeqCst);
@@ -449,6 +474,16 @@ impl FrameCount {
     fn wake_waiters(&self, most: u64) {
         self.freed.fetch_add(1, Ordering::SeqCst);
         wake(&self.freed, most.min(u64::from(u32::MAX >> 1)) as u32);
+    }
+}
+
+/// Sleeps while `resting` is 1, for `limit` at most.
+fn pause(resting: &AtomicU32, limit: Duration) {
+    if cfg!(any(feature = "shuttle", feature = "loom")) {
+        // Time does not pass in a model.
+        yield_now();
+    } else {
+        wait_for(resting, 1, limit);
     }
 }
 
@@ -494,6 +529,30 @@ mod tests {
         }
         // And large: then rounds are few.
         assert_eq!(FrameCount::new(1 << 20).watermarks(), (LEAST_LOW, LEAST_LOW + SPARE));
+    }
+
+    #[test]
+    fn the_reclaimer_rests_only_while_nobody_waits_and_frames_are_free() {
+        const LONG: Duration = Duration::from_secs(600);
+        let count = FrameCount::new(64 * 256);
+        // Two ways to end it: it never begins, or who waits ends it.
+        let began = Instant::now();
+        assert_eq!(count.reserve(count.limit() - LEAST_LOW / 2 + 1), Reserve::Got);
+        count.rest(LONG);
+        count.release(LEAST_LOW);
+        std::thread::scope(|scope| {
+            let rests = scope.spawn(|| count.rest(LONG));
+            while count.resting.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let waits = scope.spawn(|| count.reserve_or_wait(LEAST_LOW * 2, LEAST_LOW * 2, PATIENCE));
+            rests.join().unwrap();
+            count.rest(LONG);
+            count.release(LEAST_LOW * 2);
+            assert_eq!(waits.join().unwrap(), (Ok(LEAST_LOW * 2), true));
+        });
+        assert!(began.elapsed() < LONG);
+        count.rest(Duration::from_millis(1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
@@ -24,6 +25,9 @@ const CLAIM_RUNS: usize = 64;
 pub(crate) const UNWIRE_MOST: usize = 1024;
 /// By one call: a read that waits for a frame waits for no more.
 const UNWIRE_BATCH: usize = 128;
+/// After each batch the pool's thread rests for as long as that took, up to this: a fault that needs its processor waits for one batch, not for the
+/// milliseconds that all of them take.
+const MOST_REST: Duration = Duration::from_millis(1);
 /// Entries of frames that are gone are passed by in their turn until there are as many as of others, and so many more.
 const MOST_GONE: usize = 1024;
 /// A class goes before the next ones while it holds more than one in so many of their frames and its own.
@@ -56,9 +60,14 @@ struct Victim {
     class: usize,
 }
 
-/// The objects that a search met: each is looked up once.
+/// One search for frames to take away.
 #[derive(Debug, Default)]
-struct Met(HashMap<u32, Option<Arc<ObjectCore>>>);
+struct Search {
+    /// The objects that it met: each is looked up once.
+    objects: HashMap<u32, Option<Arc<ObjectCore>>>,
+    /// When its last batch began, if it rests between batches: the one that somebody waits for does not.
+    began: Option<Instant>,
+}
 
 /// The reclaimer.
 pub(crate) fn work(pool: &PoolCore) {
@@ -70,7 +79,8 @@ pub(crate) fn work(pool: &PoolCore) {
         }
         let wanted = pool.frames.wanted();
         // A source that panics when it is dropped does not end the thread.
-        let taken = catch_unwind(AssertUnwindSafe(|| take(pool, wanted))).unwrap_or(1);
+        let search = Search { began: Some(Instant::now()), ..Search::default() };
+        let taken = catch_unwind(AssertUnwindSafe(|| search.take(pool, wanted))).unwrap_or(1);
         if wanted > 0 {
             pool.frames.fit_low(taken);
         }
@@ -85,31 +95,42 @@ pub(crate) fn work(pool: &PoolCore) {
 
 /// Takes up to `wanted` frames away, and unwires some ahead; gives how many went. 0 where every frame is pinned or being filled.
 pub(crate) fn take(pool: &PoolCore, wanted: u64) -> u64 {
-    let mut met = Met::default();
-    let taken = {
-        let mut reclaim = pool.reclaim.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = reclaim.take(pool, wanted, &mut met);
-        if pool.frames.fills_up() {
-            let class = first_class(reclaim.orders.each_ref().map(Order::len));
-            // Not while somebody waits.
-            if reclaim.orders[class].lacks_idle() && !pool.frames.is_waited_for() {
-                reclaim.unwire_some(pool, &mut met, class, UNWIRE_MOST);
-            }
-        }
-        taken
-    };
-    met.let_go();
-    taken
+    Search::default().take(pool, wanted)
 }
 
-impl Met {
+impl Search {
+    fn take(mut self, pool: &PoolCore, wanted: u64) -> u64 {
+        let taken = {
+            let mut reclaim = pool.reclaim.lock().unwrap_or_else(PoisonError::into_inner);
+            let taken = reclaim.take(pool, wanted, &mut self);
+            if pool.frames.fills_up() {
+                let class = first_class(reclaim.orders.each_ref().map(Order::len));
+                // Not while somebody waits.
+                if reclaim.orders[class].lacks_idle() && !pool.frames.is_waited_for() {
+                    reclaim.unwire_some(pool, &mut self, class, UNWIRE_MOST);
+                }
+            }
+            taken
+        };
+        self.let_go();
+        taken
+    }
+
+    /// A batch is done, and nothing is held that a fault waits for.
+    fn rest(&mut self, pool: &PoolCore) {
+        if let Some(began) = &mut self.began {
+            pool.frames.rest(began.elapsed().min(MOST_REST));
+            *began = Instant::now();
+        }
+    }
+
     fn object(&mut self, pool: &PoolCore, key: u32) -> Option<&Arc<ObjectCore>> {
-        self.0.entry(key).or_insert_with(|| pool.object(key)).as_ref()
+        self.objects.entry(key).or_insert_with(|| pool.object(key)).as_ref()
     }
 
     /// Nobody else may hold an object by now.
     fn let_go(self) {
-        self.0.into_values().flatten().for_each(ObjectCore::let_go);
+        self.objects.into_values().flatten().for_each(ObjectCore::let_go);
     }
 }
 
@@ -122,7 +143,7 @@ impl Reclaim {
         }
     }
 
-    fn take(&mut self, pool: &PoolCore, wanted: u64, met: &mut Met) -> u64 {
+    fn take(&mut self, pool: &PoolCore, wanted: u64, search: &mut Search) -> u64 {
         let mut taken = 0;
         // What comes meanwhile is not asked for.
         let wanted = wanted.min(pool.frames.reserved());
@@ -130,21 +151,21 @@ impl Reclaim {
         let mut began = self.looks();
         let mut forced = false;
         loop {
-            self.drain(pool, met);
-            self.forget_gone(pool, met);
+            self.drain(pool, search);
+            self.forget_gone(pool, search);
             if taken >= wanted {
                 return taken;
             }
             let before = self.looks();
             let most = if pool.frames.is_waited_for() { BATCH } else { LONG_BATCH };
-            let victims = self.choose(pool, met, (wanted - taken).min(most), forced);
-            let got = self.take_away(pool, met, victims, forced);
+            let victims = self.choose(pool, search, (wanted - taken).min(most), forced);
+            let got = self.take_away(pool, search, victims, forced);
             taken += got;
             let is_round = self.looks() - began > self.len() || self.looks() == before;
             match (got, is_round) {
                 (0, true) if forced => return taken,
                 (0, true) => {
-                    self.find_lost(pool, met);
+                    self.find_lost(pool, search);
                     (began, forced) = (self.looks(), true);
                 }
                 (0, false) => {}
@@ -163,9 +184,9 @@ impl Reclaim {
     }
 
     /// Queues what came.
-    fn drain(&mut self, pool: &PoolCore, met: &mut Met) {
+    fn drain(&mut self, pool: &PoolCore, search: &mut Search) {
         while let Some(arrival) = pool.next_arrival() {
-            if let Some(object) = met.object(pool, arrival.object) {
+            if let Some(object) = search.object(pool, arrival.object) {
                 let object = Arc::clone(object);
                 self.queue(&object, arrival.range);
             }
@@ -173,13 +194,13 @@ impl Reclaim {
     }
 
     /// Forgets frames that went with their objects, where these are many.
-    fn forget_gone(&mut self, pool: &PoolCore, met: &mut Met) {
+    fn forget_gone(&mut self, pool: &PoolCore, search: &mut Search) {
         if self.len() <= 2 * pool.frames.held().0 as usize + MOST_GONE {
             return;
         }
         for order in &mut self.orders {
             order.retain(|entry| {
-                let object = met.object(pool, entry.object);
+                let object = search.object(pool, entry.object);
                 let is_gone = look(object.map(|object| &**object), entry, false) == Look::Gone;
                 if is_gone {
                     unqueue(object, entry);
@@ -210,7 +231,7 @@ impl Reclaim {
     }
 
     /// Looks through the frames of all objects for what came and did not fit into the list of arrivals.
-    fn find_lost(&mut self, pool: &PoolCore, met: &mut Met) {
+    fn find_lost(&mut self, pool: &PoolCore, search: &mut Search) {
         // Where there is no list all did not fit.
         if pool.lost.swap(0, Ordering::SeqCst) == 0 && pool.reclaims() {
             return;
@@ -225,7 +246,7 @@ impl Reclaim {
                 self.queue(&object, found);
                 at = end;
             }
-            met.0.insert(object.pool_key, Some(object));
+            search.objects.insert(object.pool_key, Some(object));
         }
     }
 
@@ -239,20 +260,20 @@ impl Reclaim {
     }
 
     /// Which frames go next, up to `most`; where `forced` also those that were touched.
-    fn choose(&mut self, pool: &PoolCore, met: &mut Met, most: u64, forced: bool) -> Vec<Victim> {
+    fn choose(&mut self, pool: &PoolCore, search: &mut Search, most: u64, forced: bool) -> Vec<Victim> {
         let mut victims = Vec::new();
         let first = first_class(self.orders.each_ref().map(Order::len));
         let others = [DATA, MEMORY, CODE].into_iter().filter(|&class| class != first);
         for class in [first].into_iter().chain(others) {
             // Once more where nothing that was unwired is idle.
             for last in [false, true] {
-                self.choose_of(pool, met, class, most, forced, &mut victims);
+                self.choose_of(pool, search, class, most, forced, &mut victims);
                 if !victims.is_empty() {
                     return victims;
                 }
                 if !last {
                     let most = if pool.frames.is_waited_for() { UNWIRE_BATCH } else { UNWIRE_MOST };
-                    self.unwire_some(pool, met, class, most);
+                    self.unwire_some(pool, search, class, most);
                 }
             }
         }
@@ -262,7 +283,7 @@ impl Reclaim {
     fn choose_of(
         &mut self,
         pool: &PoolCore,
-        met: &mut Met,
+        search: &mut Search,
         class: usize,
         most: u64,
         forced: bool,
@@ -270,30 +291,30 @@ impl Reclaim {
     ) {
         let now = self.now();
         while (victims.len() as u64) < most {
-            let met_now = std::cell::RefCell::new(&mut *met);
+            let search_now = std::cell::RefCell::new(&mut *search);
             let next = self.orders[class].next(forced, now, |entry, watched| {
-                let mut met = met_now.borrow_mut();
-                look(met.object(pool, entry.object).map(|object| &**object), entry, watched && !forced)
+                let mut search = search_now.borrow_mut();
+                look(search.object(pool, entry.object).map(|object| &**object), entry, watched && !forced)
             });
             match next {
                 Next::Reclaim(queued) => {
-                    unqueue(met.object(pool, queued.entry.object), queued.entry);
+                    unqueue(search.object(pool, queued.entry.object), queued.entry);
                     victims.push(Victim { queued, class });
                 }
-                Next::Forget(entry) => unqueue(met.object(pool, entry.object), entry),
+                Next::Forget(entry) => unqueue(search.object(pool, entry.object), entry),
                 Next::Unwire | Next::Nothing => return,
             }
         }
     }
 
     /// Unwires what goes next but one, up to `most`; fewer where somebody begins to wait for a frame.
-    fn unwire_some(&mut self, pool: &PoolCore, met: &mut Met, class: usize, most: usize) {
+    fn unwire_some(&mut self, pool: &PoolCore, search: &mut Search, class: usize, most: usize) {
         let mut asked: Vec<Unwiring> = Vec::new();
         while asked.len() < most {
-            let met_now = std::cell::RefCell::new(&mut *met);
+            let search_now = std::cell::RefCell::new(&mut *search);
             let is_of_buffer = |entry: Entry| {
-                let mut met = met_now.borrow_mut();
-                let object = met.object(pool, entry.object);
+                let mut search = search_now.borrow_mut();
+                let object = search.object(pool, entry.object);
                 object.is_some_and(|object| kind_of(object) == DATA) && !is_dirty(object, entry)
             };
             let Some(next) = self.orders[class].next_to_unwire(is_of_buffer) else { break };
@@ -309,7 +330,7 @@ impl Reclaim {
             }
             done += batch.len();
             for of_object in batch.chunk_by(|entry, next| entry.object == next.object) {
-                let Some(object) = met.object(pool, of_object[0].object) else { continue };
+                let Some(object) = search.object(pool, of_object[0].object) else { continue };
                 let Some(frames) = object.frames() else { continue };
                 let pages: Vec<PageIndex> = of_object.iter().map(|entry| PageIndex(entry.page)).collect();
                 match object.unwire(frames, &pages) {
@@ -323,6 +344,7 @@ impl Reclaim {
                     Err(_) => unwatched.extend(of_object),
                 }
             }
+            search.rest(pool);
         }
         let now = self.now();
         let (order, left) = (&mut self.orders[class], &sorted[done..]);
@@ -336,12 +358,12 @@ impl Reclaim {
     }
 
     /// Takes the frames of `victims` away; those that cannot go are queued again.
-    fn take_away(&mut self, pool: &PoolCore, met: &mut Met, victims: Vec<Victim>, forced: bool) -> u64 {
+    fn take_away(&mut self, pool: &PoolCore, search: &mut Search, victims: Vec<Victim>, forced: bool) -> u64 {
         // Those that are to be written first go last: others may wait for one.
         let mut victims: Vec<(bool, Victim)> = victims
             .into_iter()
             .map(|victim| {
-                (is_dirty(met.object(pool, victim.queued.entry.object), victim.queued.entry), victim)
+                (is_dirty(search.object(pool, victim.queued.entry.object), victim.queued.entry), victim)
             })
             .collect();
         victims.sort_unstable_by_key(|(is_dirty, victim)| (*is_dirty, victim.queued.entry));
@@ -353,7 +375,7 @@ impl Reclaim {
             (batch, rest) = rest.split_at(first_batch(rest));
             let is_dirty = batch[0].0;
             let batch = || batch.iter().map(|(_, victim)| victim);
-            let Some(object) = met.object(pool, batch().next().expect("one").queued.entry.object) else {
+            let Some(object) = search.object(pool, batch().next().expect("one").queued.entry.object) else {
                 continue;
             };
             let Some(frames) = object.frames() else { continue };
@@ -396,6 +418,7 @@ impl Reclaim {
                 }
             }
             all += taken;
+            search.rest(pool);
         }
         // The pool may hold less than it was made for: its limit changes, or is so high that it is never reached.
         self.time += all * u64::from(MEMORY_PARTS) * TICK / (pool.frames.reserved() + all).max(1);
@@ -487,14 +510,14 @@ mod tests {
         frames.pages.set_pinned(page, true);
         let entry = Entry { object: object.core.pool_key, page: page.0 };
         let victim = Victim { queued: Queued::coming(entry, None, 0), class: DATA };
-        let mut met = Met::default();
+        let mut search = Search::default();
         let mut reclaim = pool.core().reclaim.lock().unwrap();
-        assert_eq!(reclaim.take_away(pool.core(), &mut met, vec![victim], false), 0);
+        assert_eq!(reclaim.take_away(pool.core(), &mut search, vec![victim], false), 0);
         assert_eq!(vm.statistics().counted.pages_refaulted, 0);
-        reclaim.drain(pool.core(), &mut met);
+        reclaim.drain(pool.core(), &mut search);
         assert_eq!(vm.statistics().counted.pages_refaulted, 1, "it came back soon");
         drop(reclaim);
-        met.let_go();
+        search.let_go();
         frames.pages.set_pinned(page, false);
     }
 

@@ -12,7 +12,7 @@ use prepage_vm::{
     AccessError, Advice, Map, MapOptions, Mode, Pool, Priority, Reason, Request, Source, SourceError, Vm,
     VmOptions,
 };
-use support::{Words, modes, pages, touch, until, vm, word};
+use support::{Words, child, is_child, modes, pages, touch, until, vm, word};
 
 /// Longer than any of this takes; shorter than for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -606,4 +606,44 @@ fn pages_that_come_back_different_fail_and_are_not_shown() {
         "{error}"
     );
     assert_eq!(object.resident_pages(), 63);
+}
+
+/// Threads that fault get the processor in between.
+#[test]
+fn the_pools_thread_rests_between_batches() {
+    let out = child("child_fills_a_pool", &[]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// In a process of its own, where no other pool has such a thread.
+#[test]
+fn child_fills_a_pool() {
+    const PAGES: u64 = 16 << 10;
+    if !is_child("child_fills_a_pool") {
+        return;
+    }
+    const BATCHES: u64 = 8;
+    let pool = Pool::new(PAGES * 4096).unwrap();
+    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    let object = vm.source("words", Words { len_bytes: PAGES * 4096, ..Default::default() }).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    // Once three quarters are full frames are unwired, BATCHES times 128 for one call.
+    map.populate(pages(0, PAGES * 3 / 4 - 128)).unwrap();
+    until(|| sleeps_of_reclaim() > 0);
+    let before = sleeps_of_reclaim();
+    map.populate(pages(PAGES * 3 / 4 - 128, PAGES * 3 / 4 + 256)).unwrap();
+    until(|| pool.figures().unwired_pages >= BATCHES * 128);
+    let sleeps = sleeps_of_reclaim() - before;
+    assert!(sleeps >= BATCHES - 1, "{sleeps} sleeps in {BATCHES} batches");
+}
+
+/// How often the thread of this process's only pool went to sleep.
+fn sleeps_of_reclaim() -> u64 {
+    let status = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status"));
+        status.unwrap_or_default()
+    });
+    let reclaim = status.into_iter().find(|status| status.starts_with("Name:\tprepage-reclaim")).unwrap();
+    let sleeps = reclaim.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    sleeps.trim().parse().unwrap()
 }
