@@ -83,8 +83,11 @@ impl Map {
                 object.write_resident(frames, at, bytes)?
             };
             if written == 0 {
-                let page = PageIndex(at / PAGE_SIZE);
-                self.populate(PageRange::new(page, PageIndex(page.0 + 1)))?;
+                let missing = PageRange::covering(at, bytes.len() as u64);
+                let some = |pages: u64| PageRange::new(missing.start(), PageIndex(missing.start().0 + pages));
+                let most = self.core.vm.pool.core().frames.most_at_once();
+                // A later page may be the one that fails.
+                self.populate(some(missing.len().min(most))).or_else(|_| self.populate(some(1)))?;
             }
             bytes = &bytes[written..];
             at += written as u64;

@@ -170,6 +170,20 @@ fn pages_ahead_of_what_is_written_in_order_take_no_fault_and_go_to_the_file_only
     assert_eq!([101, 102, 103, 104, 106].map(|page| in_file(&file, page * PAGE)), [7, 102, 103, 7, 106]);
 }
 
+#[test]
+fn what_is_missing_of_a_long_write_is_read_together() {
+    let file = file(64 * PAGE_SIZE);
+    let vm = Vm::new(by_hand()).unwrap();
+    let object = vm.file_writable(file.path()).unwrap();
+    let map = vm.map(&object, &MapOptions::writable()).unwrap();
+    map.write_at(100, &[7; 60 * PAGE]).unwrap();
+    assert_eq!(vm.statistics().counted.background_reads, 1);
+    object.flush(object.pages()).unwrap();
+    let bytes = std::fs::read(file.path()).unwrap();
+    assert!(bytes[100..][..60 * PAGE].iter().all(|&byte| byte == 7));
+    assert!(bytes[..100] == page_bytes(0)[..100] && bytes[63 * PAGE..] == page_bytes(63));
+}
+
 /// Writes to the first five pages of a map in order, so that four more are opened with the fifth; gives how many faults of this thread the kernel counts
 /// while it writes to those four.
 fn faults_of_opened(map: &Map) -> u64 {
