@@ -70,7 +70,8 @@ impl DirectFill {
         self.advise(offset, len, libc::MADV_DONTNEED_LOCKED)
     }
 
-    /// Reads up to `len` bytes of `file` at `file_offset` to `offset`.
+    /// Reads up to `len` bytes of `file` at `file_offset` to `offset`. As with [`Memfd::write_at`], the caller owns the pages: no region lends them as
+    /// a slice.
     ///
     /// # Errors
     /// Those of pread(2).

@@ -386,7 +386,8 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.span.start.as_ptr(), self.span.len) }
     }
 
-    /// Its contents, which other threads and regions may read and change meanwhile.
+    /// Its contents, which other threads and regions may read and change meanwhile. Who stores to them makes sure that no region that shows the same memfd
+    /// lends these bytes as a slice: in `prepage-vm` no object that takes writes has slices.
     ///
     /// # Panics
     /// Where what is written to it is not written to a memfd: then its bytes can be borrowed as they are.
@@ -429,7 +430,9 @@ impl Region {
         self.span.unmap_shared(offset, len)
     }
 
-    /// Takes poison away from a page, and nothing from a page that `table`, which is this process's, shows with contents. Allocates nothing.
+    /// Takes poison away from a page, and nothing from a page that `table`, which is this process's, shows with contents. The caller has made sure that
+    /// the page was not mapped since it was poisoned, and is not meanwhile: a private copy on a swap device looks as poison does, and would be lost.
+    /// Allocates nothing.
     ///
     /// # Panics
     /// Where the page lies outside.
