@@ -35,7 +35,7 @@ pub enum Missing {
     #[error("the recorder was killed: what it had saved by then is all there is")]
     CutShort,
     /// The kernel dropped records because a ring was full.
-    #[error("{} lost by the kernel: some faults or their costs are missing", counted(*records as usize, "record"))]
+    #[error("{} lost by the kernel: some faults or their costs are missing, or their files are wrong", counted(*records as usize, "record"))]
     Lost {
         /// How many.
         records: u64,
