@@ -23,7 +23,7 @@ pub struct Facts {
     pub pages: u64,
     /// Bytes read of it, each once.
     pub accesses: u64,
-    /// The read-ahead of the mounted disks, each value once.
+    /// The read-ahead of the file's disk; where that is not known, of all mounted disks, each value once.
     pub read_ahead_kib: Vec<u64>,
     /// Whether it was set for the experiments, and not found so.
     pub read_ahead_set: bool,

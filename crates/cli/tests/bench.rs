@@ -86,6 +86,39 @@ fn cold_and_warm_runs() {
     assert_eq!(std::fs::read_dir(&svg).unwrap().count(), 8);
 }
 
+/// What other disks are set to is nothing to the file.
+#[test]
+fn the_read_ahead_is_that_of_the_files_own_disk() {
+    let has_volume = has(Need::LoopDevice) && has(Need::Mounts) && has(Need::Tool("mkfs.ext4".into()));
+    if !has_volume || !is_permitted() {
+        return;
+    }
+    let dir = directory();
+    let script =
+        "truncate -s 16M image && mkfs.ext4 -q image && mkdir volume && mount -o loop image volume || exit 99
+        disk=/sys/dev/block/$(stat -c %Hd:%Ld volume)/queue/read_ahead_kb
+        found=$(cat $disk); echo 68 > $disk
+        \"$0\" bench file --json --rounds 1 --size 400k --cache warm -p sequential -d \"$1\"
+        code=$?; echo $found > $disk; umount volume; exit $code";
+    let of_file_in = |place: &str| {
+        let output = Command::new("unshare")
+            .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_prepage-tools"), place])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        for left in ["image", "volume"] {
+            let path = dir.path().join(left);
+            let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
+        }
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["read_ahead_kib"].as_array().unwrap().clone()
+    };
+    assert_eq!(of_file_in("volume"), [68]);
+    let beside = of_file_in(".");
+    assert!(beside.len() == 1 && beside[0] != 68, "{beside:?}");
+}
+
 #[test]
 fn the_tables_stand_beside_the_published_ones() {
     if !is_permitted() {

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::quantity::counted;
 use crate::trace::TraceFacts;
 
 /// One reason why a trace does not show the whole of its run.
@@ -15,14 +16,15 @@ pub enum Missing {
         /// The rule: `one event in 20`.
         rule: String,
     },
-    /// perf was told to begin later (`-D`), or to record one control group only (`-G`).
+    /// perf was told to begin later (`-D`), to record one control group only (`-G`), to end at a size (`--max-size`), to leave the
+    /// rest to other files (`--switch-output`), to be switched on and off (`--control`), or to filter (`--filter`).
     #[error("faults are missing that perf was told to leave out: {}", options.join(" "))]
     Limited {
         /// The options that say so, as the command line had them.
         options: Vec<String>,
     },
     /// Filters excluded faults.
-    #[error("{faults} faults left out by {}", filters.join(" "))]
+    #[error("{} left out by {}", counted(*faults as usize, "fault"), filters.join(" "))]
     Filtered {
         /// The filters, as the command line had them.
         filters: Vec<String>,
@@ -33,7 +35,7 @@ pub enum Missing {
     #[error("the recorder was killed: what it had saved by then is all there is")]
     CutShort,
     /// The kernel dropped records because a ring was full.
-    #[error("{records} records lost by the kernel: some faults or their costs are missing")]
+    #[error("{} lost by the kernel: some faults or their costs are missing, or their files are wrong", counted(*records as usize, "record"))]
     Lost {
         /// How many.
         records: u64,
@@ -42,13 +44,13 @@ pub enum Missing {
     #[error("older records were overwritten: perf record --overwrite")]
     Overwritten,
     /// Faults on some processors were not recorded: perf was told to leave them out, or they came online later.
-    #[error("faults on {unwatched} processors are missing, which were not watched")]
+    #[error("faults on {} are missing, which were not watched", counted(*unwatched as usize, "processor"))]
     Processors {
         /// How many processors.
         unwatched: u64,
     },
     /// The disk was full.
-    #[error("{faults} faults not saved because the disk was full")]
+    #[error("{} not saved because the disk was full", counted(*faults as usize, "fault"))]
     Unsaved {
         /// How many faults the file had no room for.
         faults: u64,
@@ -72,13 +74,13 @@ pub enum Missing {
     #[error("faults of threads and processes that the command started are missing: perf record -i")]
     Descendants,
     /// Processes of the command ran on after the recording had ended.
-    #[error("{processes} processes ran on after the recording had ended")]
+    #[error("processes that ran on after the recording had ended: {processes}")]
     StillRunning {
         /// How many.
         processes: u64,
     },
     /// The recorder ran in a container, and left out what ran outside.
-    #[error("{faults} faults left out of processes outside this container, which have no number in it")]
+    #[error("{} left out of processes outside this container, which have no number in it", counted(*faults as usize, "fault"))]
     Outside {
         /// How many faults.
         faults: u64,
@@ -129,6 +131,14 @@ impl Missing {
         match (self, other) {
             (Self::CutShort | Self::Lost { .. } | Self::Overwritten | Self::Unsaved { .. }, _) => false,
             (Self::Filtered { filters, .. }, Self::Filtered { filters: others, .. }) => filters == others,
+            // Where a size is reached, or when somebody switches events off, is chance.
+            (Self::Limited { options }, _)
+                if ["--max-size", "--switch-output", "--control"]
+                    .iter()
+                    .any(|limit| options.iter().any(|option| option.starts_with(limit))) =>
+            {
+                false
+            }
             (Self::Sampled { .. } | Self::Limited { .. } | Self::Processors { .. }, other) => self == other,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
@@ -327,5 +337,30 @@ mod tests {
         let unwatched = |unwatched_cpus| TraceFacts { unwatched_cpus, ..TraceFacts::default() };
         assert_eq!(unwatched(1).unequal_gaps(&unwatched(3)).len(), 2);
         assert_eq!(filtered("--comm a", 0).missing(), [], "a filter that left out nothing");
+        let limited = |option: &str| TraceFacts {
+            imported: Some(ImportFacts { limits: vec![option.into()], ..ImportFacts::default() }),
+            ..TraceFacts::default()
+        };
+        for (option, gaps) in
+            [("-D 100", 0), ("--filter ip>4", 0), ("--max-size 1M", 2), ("--control fifo:a", 2)]
+        {
+            assert_eq!(limited(option).unequal_gaps(&limited(option)).len(), gaps, "{option}");
+        }
+    }
+
+    #[test]
+    fn one_of_a_kind_is_not_told_as_many() {
+        for (gap, text) in [
+            (Missing::Lost { records: 1 }, "1 record lost by"),
+            (Missing::Lost { records: 2 }, "2 records lost by"),
+            (Missing::Unsaved { faults: 1 }, "1 fault not saved"),
+            (Missing::Processors { unwatched: 1 }, "faults on 1 processor are"),
+            (
+                Missing::StillRunning { processes: 1 },
+                "processes that ran on after the recording had ended: 1",
+            ),
+        ] {
+            assert!(gap.to_string().starts_with(text), "{gap}");
+        }
     }
 }

@@ -17,18 +17,30 @@ pub fn shell_words(arguments: &[String]) -> String {
     arguments.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
+/// What was recorded: the command, the processes, or the whole machine; `None` where the trace does not say.
+pub fn subject(facts: &TraceFacts) -> Option<String> {
+    match facts.pids.as_slice() {
+        _ if !facts.command.is_empty() => Some(shell_words(&facts.command)),
+        [pid] => Some(format!("process {pid}")),
+        [_, ..] => {
+            let pids: Vec<String> = facts.pids.iter().map(u32::to_string).collect();
+            Some(format!("processes {}", pids.join(", ")))
+        }
+        [] => facts.system_wide.then(|| "every process of the machine".to_owned()),
+    }
+}
+
 /// When the run began, in UTC; `None` where the trace does not say.
 pub fn started(facts: &TraceFacts) -> Option<String> {
     let since = Duration::from_nanos(facts.started_unix_ns);
     (facts.started_unix_ns > 0).then(|| humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string())
 }
 
-/// What the footer of a page says of the run: the command, the kernel, the page size, what the trace lacks.
+/// What the footer of a page says of the run: what was recorded, the kernel, the page size, what the trace lacks.
 pub fn footer(facts: &TraceFacts) -> Vec<String> {
     let kernel = if facts.kernel.is_empty() { "unknown" } else { &facts.kernel };
-    let mut parts =
-        vec![shell_words(&facts.command), format!("Linux {kernel}"), format!("pages of {PAGE_SIZE} bytes")];
-    parts.retain(|part| !part.is_empty());
+    let mut parts: Vec<String> = subject(facts).into_iter().collect();
+    parts.extend([format!("Linux {kernel}"), format!("pages of {PAGE_SIZE} bytes")]);
     parts.extend(started(facts).map(|started| format!("recorded {started}")));
     parts.extend(facts.probe_cost_ns.map(|ns| format!("cost of observing, taken off each fault: {ns} ns")));
     parts.push(facts.completeness());

@@ -141,6 +141,9 @@ impl Grouped {
     }
 }
 
+/// What the faults of a process cost, in nanoseconds, by whether its first thread took them or another, and by that thread's name.
+type ThreadNames<'a> = BTreeMap<(bool, &'a str), u64>;
+
 impl Report {
     /// The faults grouped `by`, at most `top` rows of them (classes and slices: all).
     ///
@@ -232,17 +235,20 @@ impl Report {
         rows.into_iter().map(|(labels, costs)| Row { labels, costs }).collect()
     }
 
-    /// A process goes by all names its threads had, the slowest first: it may have become another program.
+    /// A process goes by the names that its first thread had, the slowest first: it may have become another program. Where that
+    /// thread took no fault, by the names of the others.
     fn by_process(&self) -> Vec<Row> {
-        let mut processes: BTreeMap<u32, (Costs, BTreeMap<&str, u64>)> = BTreeMap::new();
+        let mut processes: BTreeMap<u32, (Costs, ThreadNames<'_>)> = BTreeMap::new();
         for (index, costs) in &self.threads {
             let thread = &self.thread_table[index.0 as usize];
             let (sum, names) = processes.entry(thread.pid).or_default();
             sum.merge(costs);
-            *names.entry(&thread.comm).or_default() += costs.tally.cost_ns;
+            *names.entry((thread.tid != thread.pid, &thread.comm)).or_default() += costs.tally.cost_ns;
         }
-        let row = |(pid, (costs, names)): (u32, (Costs, BTreeMap<&str, u64>))| {
-            let mut names: Vec<_> = names.into_iter().collect();
+        let row = |(pid, (costs, names)): (u32, (Costs, ThreadNames<'_>))| {
+            let of_others = names.keys().all(|(of_other, _)| *of_other);
+            let names = names.into_iter().filter(|((of_other, _), _)| *of_other == of_others);
+            let mut names: Vec<(&str, u64)> = names.map(|((_, name), cost_ns)| (name, cost_ns)).collect();
             names.sort_by_key(|&(name, cost_ns)| (Reverse(cost_ns), name));
             let mut text = names.iter().take(3).map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
             if names.len() > 3 {

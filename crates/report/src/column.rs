@@ -118,3 +118,20 @@ impl Column {
 fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| 100.0 * part as f64 / whole as f64)
 }
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::{Fault, FaultClass, ThreadIndex};
+
+    use super::*;
+
+    #[test]
+    fn cycles_are_the_mean_cost_by_the_clock_of_the_recording() {
+        let mut costs = Costs::default();
+        for cost_ns in [Some(1000), Some(2000), None] {
+            costs.add(&Fault { cost_ns, ..Fault::new(0, ThreadIndex(0), 0, FaultClass::Cached) });
+        }
+        assert_eq!(Column::Cycles.text(&costs, &costs, Some(2_400_000_000)), "3600");
+        assert_eq!(Column::Cycles.text(&costs, &costs, None), "-");
+    }
+}

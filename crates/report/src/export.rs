@@ -4,6 +4,7 @@ mod csv;
 mod firefox;
 mod folded;
 mod perfetto;
+mod process_names;
 mod protobuf;
 
 use std::io::{self, Write};

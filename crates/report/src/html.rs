@@ -50,13 +50,11 @@ pub fn options(filter: crate::Filter) -> Options {
 /// Writes `report`, read with [`options`], as a page in which `points` are drawn.
 pub fn write(report: &Report, points: &Points, out: &mut dyn Write) -> io::Result<()> {
     let facts = &report.facts;
-    let title = match facts.command.as_slice() {
-        [] => "page faults".to_owned(),
-        command => run::shell_words(command),
-    };
+    let subject = run::subject(facts);
+    let title_lines = usize::from(subject.is_some());
+    let title = subject.unwrap_or_else(|| "page faults".to_owned());
     let mut document = Document::begin(out, &title, "")?;
     let lines = text::facts_lines(report);
-    let title_lines = usize::from(!facts.command.is_empty());
     document.header("prepage · page faults", &title, &lines[title_lines..])?;
     tables::classes(report, &mut document)?;
     document.raw(PLOTS)?;

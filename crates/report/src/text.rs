@@ -156,10 +156,7 @@ pub fn changes<'a>(heading: &str, changes: impl Iterator<Item = &'a Change>) -> 
 /// The run, in a few lines: what, when, where, and what is missing.
 pub fn facts_lines(report: &Report) -> Vec<String> {
     let facts = &report.facts;
-    let mut lines = Vec::new();
-    if !facts.command.is_empty() {
-        lines.push(run::shell_words(&facts.command));
-    }
+    let mut lines: Vec<String> = run::subject(facts).into_iter().collect();
     let total = report.total().tally;
     let of = if report.filter.is_empty() {
         String::new()

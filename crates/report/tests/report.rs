@@ -295,6 +295,63 @@ fn firefox_profiles_have_a_marker_and_a_sample_for_each_fault() {
     }
 }
 
+/// Of two processes: one with a thread of another name, which takes the last fault, and one that a shell began.
+fn named_processes() -> Trace {
+    let thread = |pid, tid, comm: &str| Thread { pid, tid, comm: comm.into() };
+    let threads =
+        vec![thread(7, 7, "java"), thread(7, 8, "GC Thread#0"), thread(9, 9, "sh"), thread(9, 9, "ls")];
+    let fault = |at: u64| Fault {
+        cost_ns: Some(1000 * (1 + at)),
+        ..Fault::new(at * 1000, ThreadIndex(at as u32), at * 4096, FaultClass::ZeroFill)
+    };
+    let facts = TraceFacts { duration_ns: 10_000, ..TraceFacts::default() };
+    Trace { facts, threads, faults: [0, 2, 1, 3].map(fault).into(), ..Trace::default() }
+}
+
+#[test]
+fn a_process_has_the_name_of_its_first_thread() {
+    let (_dir, file) = written(&named_processes());
+    let processes = read(&file, &[By::Process], Filter::default()).grouped(By::Process, 9);
+    let names: Vec<String> = processes.rows.iter().map(|row| row.labels[0].to_string()).collect();
+    assert_eq!(names, ["ls, sh", "java"]);
+    let exported = |format| {
+        let mut out = Vec::new();
+        export(&file, &Filter::default(), format, Weight::Count, &mut out).expect("exported");
+        out
+    };
+    let profile: Value = serde_json::from_slice(&exported(Format::Firefox)).expect("JSON");
+    let of_threads = profile["threads"].as_array().expect("threads").iter();
+    let mut names: Vec<&str> =
+        of_threads.map(|thread| thread["processName"].as_str().expect("a name")).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["java", "java", "ls"]);
+    // Field 6 of a process: the name, after its length.
+    let perfetto = exported(Format::Perfetto);
+    let has = |name: &[u8]| perfetto.windows(name.len()).any(|window| window == name);
+    assert!(has(b"\x32\x04java") && has(b"\x32\x02ls") && !has(b"\x32\x02sh"));
+}
+
+#[test]
+fn what_was_recorded_without_a_command_is_named() {
+    let of = |facts: TraceFacts| {
+        let (_dir, file) = written(&Trace { facts, ..trace(100) });
+        let report = read(&file, &[], Filter::default());
+        let mut out = Vec::new();
+        text::overview(&report, &mut out).expect("printed");
+        (String::from_utf8(out).expect("text"), page(&file))
+    };
+    for (facts, subject) in [
+        (TraceFacts { pids: vec![12], ..TraceFacts::default() }, "process 12"),
+        (TraceFacts { pids: vec![12, 34], ..TraceFacts::default() }, "processes 12, 34"),
+        (TraceFacts { system_wide: true, ..TraceFacts::default() }, "every process of the machine"),
+    ] {
+        let (overview, page) = of(facts);
+        assert!(overview.starts_with(&format!("{subject}\n100 page faults")), "{overview}");
+        assert!(page.contains(&format!("<h1>{subject}</h1>")), "{subject}");
+        assert!(page.contains(&format!("<footer>{subject} · ")), "{subject}");
+    }
+}
+
 #[test]
 fn a_difference_is_told_by_class_and_file() {
     let (_dir, before) = written(&trace(6000));

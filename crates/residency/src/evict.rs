@@ -42,7 +42,7 @@ pub struct EvictedFile {
 pub struct Stay {
     /// The file system keeps its files in memory and nowhere else.
     pub in_memory_file_system: bool,
-    /// Pages by state; `None` before Linux 6.5.
+    /// Pages by state; `None` where they are not known.
     pub states: Option<CacheCounts>,
     /// Whether the user may write the file, and so have its dirty pages written back here.
     pub may_write: bool,

@@ -12,6 +12,9 @@ use crate::target::Opened;
 
 /// Pages looked at in one go: 1 GiB of file, a mincore vector of 256 KiB.
 const WINDOW_PAGES: u64 = 1 << 18;
+/// overlayfs (linux/magic.h). A file of an overlay has no pages of its own, and those are all that cachestat(2) counts (Linux 6.18,
+/// mm/filemap.c, `f_mapping`). A mapping is one of the file below, whose pages mincore(2) sees.
+const IN_LAYERS: u32 = 0x794c_7630;
 
 /// Why it is not known.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +35,7 @@ pub struct Residency {
     pub asked: Vec<PageRange>,
     /// The runs of those that are in memory, sorted.
     pub resident: Vec<PageRange>,
-    /// Their states; `None` before Linux 6.5.
+    /// Their states; `None` before Linux 6.5, and in an overlay (overlayfs).
     pub states: Option<CacheCounts>,
 }
 
@@ -46,10 +49,12 @@ impl Residency {
         if !may_know_residency(fd).map_err(ResidencyError::Io)? {
             return Err(ResidencyError::NotAllowed);
         }
-        let mut residency =
-            Self { asked: opened.ranges.clone(), states: Some(CacheCounts::default()), ..Self::default() };
+        let in_layers = rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type as u32 == IN_LAYERS);
+        let states = (!in_layers).then(CacheCounts::default);
+        let mut residency = Self { asked: opened.ranges.clone(), states, ..Self::default() };
         for window in opened.ranges.iter().flat_map(|range| windows(*range)) {
             match cachestat::counts(fd, window) {
+                _ if in_layers => {}
                 Ok(counts) => {
                     if let Some(states) = &mut residency.states {
                         add(states, &counts);

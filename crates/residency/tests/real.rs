@@ -141,6 +141,50 @@ fn an_empty_file_and_a_range_behind_the_end_are_no_pages() {
     }
 }
 
+/// Where a copy of this program finds the layers that it is to look at.
+const LAYERS: &str = "PREPAGE_TEST_LAYERS";
+
+/// The pages of a file in an overlay are those of the file below: counted, dropped and written back there.
+#[test]
+fn pages_of_a_file_in_layers_are_those_of_its_layer() {
+    let dir = directory();
+    if !has(Need::Mounts) || !has(Need::Eviction(dir.path().into())) {
+        return;
+    }
+    fs::create_dir(dir.path().join("lower")).unwrap();
+    write(&dir.path().join("lower/a"), 50);
+    let script = "mkdir upper work merged &&
+        mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work overlay merged &&
+        exec \"$0\" --exact inside_layers";
+    let inside = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .current_dir(dir.path())
+        .env(LAYERS, dir.path())
+        .output()
+        .unwrap();
+    assert!(inside.status.success(), "{inside:?}");
+}
+
+/// No test by itself: the program that [`pages_of_a_file_in_layers_are_those_of_its_layer`] starts.
+#[test]
+fn inside_layers() {
+    let Some(dir) = std::env::var_os(LAYERS) else { return };
+    let at = |name: &str| Path::new(&dir).join(name);
+    // Dirty until it is evicted.
+    fs::write(at("merged/b"), vec![7; 50 * PAGE_SIZE as usize]).unwrap();
+    for (layer, in_overlay) in [("lower/a", "merged/a"), ("upper/b", "merged/b")] {
+        assert_eq!(resident(&at(in_overlay)), [range(0, 50)], "{in_overlay}");
+        let evicted = &evict(&[Spot::file(at(in_overlay))]).files[0];
+        assert_eq!((evicted.before, evicted.after), (Some(50), Some(0)), "{in_overlay}");
+        assert_eq!(resident(&at(layer)), [], "{layer}");
+        let asked = spots(&at(in_overlay), "40k-");
+        let warmed = &warm(&asked, None).files[0];
+        assert_eq!((warmed.before, warmed.after), (Some(0), Some(40)), "{in_overlay}");
+        assert_eq!(resident(&at(layer)), [range(10, 50)], "{layer}");
+    }
+}
+
 /// A sparse file far larger than memory is looked at in moments.
 #[test]
 fn holes_cost_nothing() {

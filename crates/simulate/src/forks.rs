@@ -74,8 +74,8 @@ pub enum Problem {
     #[error("`{0}` is not a number of pages from 1 to {PAGES_MAX}")]
     Size(String),
     /// Reading failed.
-    #[error("reading failed")]
-    Read(#[source] io::Error),
+    #[error("reading failed: {0}")]
+    Read(io::Error),
 }
 
 /// Follows a script.

@@ -11,6 +11,9 @@ use crate::pages::MOST_PAGES;
 /// Longer lines are no touches: names of objects are paths at most.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
+/// What is shown of text that is no page index: a binary file's first line may be long.
+const SHOWN_BYTES_MAX: usize = 60;
+
 /// A line that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -122,7 +125,10 @@ fn read_line(content: &[u8], line: u64, names: &mut Names) -> Result<Option<(u32
 }
 
 fn page(digits: &[u8], line: u64) -> Result<u64, TextError> {
-    let text = || String::from_utf8_lossy(digits).into_owned();
+    let text = || match digits.get(..SHOWN_BYTES_MAX) {
+        Some(first) => format!("{}…", String::from_utf8_lossy(first)),
+        None => String::from_utf8_lossy(digits).into_owned(),
+    };
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(TextError::NotAPage(line, text()));
     }
@@ -173,6 +179,7 @@ mod tests {
         let error = |text: &str| touches(text).unwrap_err().to_string();
         assert_eq!(error("1\nx\n"), "line 2: `x` is not a page index");
         assert_eq!(error("-1\n"), "line 1: `-1` is not a page index");
+        assert_eq!(error(&"x".repeat(999)), format!("line 1: `{}…` is not a page index", "x".repeat(60)));
         assert!(
             error("1\n99999999999999999999999\n")
                 .starts_with("line 2: page 99999999999999999999999 is beyond")

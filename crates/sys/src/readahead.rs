@@ -46,13 +46,22 @@ pub fn in_force() -> Vec<u64> {
     values.into_iter().collect()
 }
 
+/// The read-ahead of the device under `mount`, in KiB; `None` where it is of no device with such a setting.
+pub fn of_mount(mount: &Mount) -> Option<u64> {
+    fs::read_to_string(setting_below(mount)?).ok()?.trim().parse().ok()
+}
+
 /// The files that hold the read-ahead of the devices below mounted file systems, each once.
 fn settings() -> io::Result<Vec<PathBuf>> {
-    let setting = |mount: Mount| setting_of((mount.device >> 20) as u32, mount.device as u32 & 0xf_ffff);
-    let mut files: Vec<PathBuf> = mounts()?.into_iter().filter_map(setting).collect();
+    let mut files: Vec<PathBuf> = mounts()?.iter().filter_map(setting_below).collect();
     files.sort();
     files.dedup();
     Ok(files)
+}
+
+/// The setting of the device under `mount`.
+fn setting_below(mount: &Mount) -> Option<PathBuf> {
+    setting_of((mount.device >> 20) as u32, mount.device as u32 & 0xf_ffff)
 }
 
 /// The setting of a device; a partition's is that of its disk.

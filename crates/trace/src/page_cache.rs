@@ -52,12 +52,20 @@ pub(crate) struct PageCacheWatch {
 struct Doing {
     /// Its place in `readers`, under its present name.
     number: Option<u32>,
-    fault_since_ns: Option<u64>,
+    fault: Option<Begun>,
     slept: bool,
     /// What it added to the page cache last.
     added: Option<(Inode, PageRange)>,
     /// What was left of its last read().
     reading: Option<(Inode, PageRange)>,
+}
+
+/// A fault that has begun. One that ends in a signal is never seen to end.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    address: u64,
+    ip: u64,
+    time_ns: u64,
 }
 
 impl PageCacheWatch {
@@ -81,14 +89,18 @@ impl PageCacheWatch {
             self.threads.clear();
         }
         match event.kind {
-            EventKind::FaultBegin { .. } => {
+            EventKind::FaultBegin { address, ip, .. } => {
                 let doing = self.threads.entry(tid).or_default();
-                doing.fault_since_ns.get_or_insert(event.time_ns);
+                // A fault that a signal interrupts begins again.
+                if doing.fault.is_none_or(|begun| (begun.address, begun.ip) != (address, ip)) {
+                    doing.fault = Some(Begun { address, ip, time_ns: event.time_ns });
+                }
                 doing.slept = false;
             }
             EventKind::FaultEnd { address, disk, .. } => {
                 let doing = self.threads.entry(tid).or_default();
-                let (begun_ns, slept) = (doing.fault_since_ns.take(), doing.slept);
+                let begun = doing.fault.take().filter(|begun| begun.address == address);
+                let (begun_ns, slept) = (begun.map(|begun| begun.time_ns), doing.slept);
                 let place = pairing.spaces().resolve(event.pid, address);
                 if let Some((inode, page)) = place.and_then(|place| place.object.inode.zip(place.page)) {
                     self.faulted(event, pairing, (inode, page), begun_ns.filter(|_| disk || slept));
@@ -238,7 +250,7 @@ impl PageCacheWatch {
 
     /// A page that is dirty as soon as it is added, and not by a fault, was made by write() and not read.
     fn dirtied(&mut self, tid: u32, inode: u64, page: PageIndex) {
-        let Some(doing) = self.threads.get_mut(&tid).filter(|doing| doing.fault_since_ns.is_none()) else {
+        let Some(doing) = self.threads.get_mut(&tid).filter(|doing| doing.fault.is_none()) else {
             return;
         };
         let Some((of, pages)) = doing.added.take() else { return };

@@ -143,6 +143,14 @@ pub enum RecordError {
     /// No process could be started for the command.
     #[error("no process could be started")]
     Start(#[source] io::Error),
+    /// A thread was named that is not the first of its process.
+    #[error("{tid} is a thread of process {pid}")]
+    Thread {
+        /// What was named.
+        tid: u32,
+        /// The process.
+        pid: u32,
+    },
     /// This process could not be waited for.
     #[error("process {0} cannot be watched")]
     Watch(u32, #[source] io::Error),
@@ -164,6 +172,7 @@ impl RecordError {
         match self {
             Self::Perf(error) => error.remedy(),
             Self::Frames => Some("run as root"),
+            Self::Thread { .. } => Some("-p with the process, all threads of which are recorded"),
             #[cfg(feature = "parquet")]
             Self::File(error) => Some(error.remedy()),
             Self::Start(_) | Self::Watch(..) | Self::Wait(_) => None,

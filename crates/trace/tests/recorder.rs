@@ -550,6 +550,25 @@ fn a_process_that_ends_meanwhile_ends_its_recording() {
 }
 
 #[test]
+fn a_thread_is_told_from_a_process() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (stay, stayed) = std::sync::mpsc::channel::<()>();
+    let other = thread::spawn(move || {
+        tell.send(rustix::thread::gettid().as_raw_pid() as u32).expect("awaited");
+        let _ = stayed.recv();
+    });
+    let tid = told.recv().expect("told");
+    let Err(error) = start(&Scope::Processes(vec![tid])) else { panic!("a thread is recorded") };
+    drop(stay);
+    other.join().expect("an end");
+    if is_recording_refused(&error) {
+        return skip(FAULTS, error);
+    }
+    assert_eq!(error.to_string(), format!("{tid} is a thread of process {}", std::process::id()));
+    assert!(error.remedy().is_some_and(|remedy| remedy.contains("-p")), "{error:?}");
+}
+
+#[test]
 fn a_command_outlives_a_recording_of_limited_duration() {
     let command = ["sh", "-c", "sleep 2; exit 7"].map(Into::into).to_vec();
     let options = RecordOptions { duration: Some(Duration::from_millis(200)), ..RecordOptions::default() };

@@ -1,10 +1,10 @@
 //! `prepage export`: a trace in the formats of other tools.
 
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use prepage_report::Filter;
 use prepage_report::export::{Format, Weight, export};
 
@@ -46,6 +46,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             crate::output::tell(path);
         }
         None => {
+            if args.format == Format::Perfetto && std::io::stdout().is_terminal() {
+                bail!("a Perfetto trace is no text, and standard output is a terminal\n  try: -o FILE");
+            }
             let mut out = BufWriter::new(std::io::stdout().lock());
             write(&mut out)?;
             out.flush()?;

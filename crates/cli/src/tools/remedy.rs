@@ -5,6 +5,8 @@ use prepage_prefetch::calibrate::CalibrateError;
 use prepage_prefetch::learn::LearnError;
 use prepage_prefetch::measure::MeasureError;
 use prepage_profiles::StoreError;
+use prepage_report::export::ExportError;
+use prepage_simulate::InputError;
 use prepage_trace::PerfError;
 use prepage_trace::RecordError;
 use prepage_trace::import::ImportError;
@@ -54,6 +56,13 @@ fn fixed_remedy(cause: &(dyn std::error::Error + 'static)) -> Option<&'static st
         return Some(error.remedy());
     }
     if let Some(error) = cause.downcast_ref::<TraceFileError>() {
+        return Some(error.remedy());
+    }
+    // These say what the trace's own error says, which so is no cause of theirs.
+    if let Some(InputError::Trace(error)) = cause.downcast_ref::<InputError>() {
+        return Some(error.remedy());
+    }
+    if let Some(ExportError::Trace(error)) = cause.downcast_ref::<ExportError>() {
         return Some(error.remedy());
     }
     if let Some(LearnError::Observe(error)) = cause.downcast_ref::<LearnError>() {

@@ -1,7 +1,7 @@
 //! `prepage report`, `export` and `diff` as their users meet them; and the trace in the hands of other tools.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use prepage_core::{
     ExactFacts, Fault, FaultClass, FilePages, Object, ObjectId, PageCacheFacts, PageIndex, ReadWait, Thread,
@@ -322,6 +322,28 @@ assert slices[1] == (10000, 5000, 'io', 'zero-fill', '[heap]'), slices[1]
 ";
     let output = python.args(["-c", script]).arg(&export).output().expect("python runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_terminal_gets_no_binary_trace() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(10, 5000));
+    if !has(Need::Tool("script".into())) {
+        return;
+    }
+    let on_terminal = |format: &str| {
+        let command =
+            format!("{} export -f {format} {}", env!("CARGO_BIN_EXE_prepage-tools"), path.display());
+        let script =
+            Command::new("script").args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).output();
+        let output = script.expect("script runs");
+        (output.status.code(), text(&output.stdout))
+    };
+    let (code, said) = on_terminal("perfetto");
+    assert_eq!(code, Some(125), "{said}");
+    assert!(said.contains("is a terminal") && said.contains("try: -o FILE"), "{said}");
+    let (code, said) = on_terminal("csv");
+    assert_eq!((code, said.lines().count()), (Some(0), 11), "{said}");
 }
 
 #[test]

@@ -143,8 +143,12 @@ fn a_damaged_trace_and_one_of_another_version_are_refused() {
         fs::write(dir.path().join("bad"), bytes).expect("written");
         let output = simulate(dir.path(), &["bad"]);
         let said = text(&output.stderr);
-        assert!(!output.status.success() && said.contains(expected), "{said}");
+        assert!(!output.status.success() && said.contains(expected) && said.contains("  try: "), "{said}");
+        let learned = simulate(dir.path(), &["--policy", "predicted", "--train", "bad", &trace("python")]);
+        assert!(text(&learned.stderr).contains("  try: "), "{}", text(&learned.stderr));
     }
+    let forks = simulate(dir.path(), &["--forks", "."]);
+    assert!(text(&forks.stderr).contains("reading failed: Is a directory"), "{}", text(&forks.stderr));
 }
 
 #[test]

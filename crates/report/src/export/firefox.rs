@@ -8,12 +8,13 @@ use fxprof_processed_profile::{
     MarkerFieldFormat, MarkerLocations, MarkerTiming, ProcessHandle, Profile, ReferenceTimestamp,
     SamplingInterval, StaticSchemaMarker, StaticSchemaMarkerField, StringHandle, ThreadHandle, Timestamp,
 };
-use prepage_core::{Fault, FaultClass};
-use prepage_display::run::shell_words;
+use prepage_core::{Fault, FaultClass, ThreadIndex};
+use prepage_display::run::subject;
 use prepage_trace::parquet::{TraceFile, Wanted};
 use rustc_hash::FxHashMap;
 
 use super::ExportError;
+use super::process_names::ProcessNames;
 use crate::choice::Choice;
 use crate::filter::{Filter, Sieve};
 use crate::report::{Options, Report, UNKNOWN, place_path};
@@ -44,7 +45,7 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<V
     let started =
         ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(facts.started_unix_ns));
     // Nothing is sampled by time; the least interval keeps the profiler from widening the samples.
-    let mut product = vec![shell_words(&facts.command)];
+    let mut product: Vec<String> = subject(facts).into_iter().collect();
     product.extend(facts.missing().iter().map(|gap| format!("incomplete: {gap}")));
     product.extend(choice.left_out());
     let mut profile = Profile::new(&product.join("; "), started, SamplingInterval::from_nanos(1000));
@@ -54,6 +55,11 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<V
         name: profile.intern_string(class.name()),
         category: profile.add_category(class.name(), colour(class)),
     });
+    let mut last_ns: FxHashMap<ThreadIndex, u64> = FxHashMap::default();
+    // In the order of their starts.
+    last_ns.extend(faults.iter().map(|fault| (fault.thread, fault.start_ns)));
+    let mut process_names = ProcessNames::default();
+    last_ns.iter().for_each(|(index, last_ns)| process_names.note(&threads[index.0 as usize], *last_ns));
     let mut processes: FxHashMap<u32, ProcessHandle> = FxHashMap::default();
     let mut tracks: FxHashMap<(u32, u32), ThreadHandle> = FxHashMap::default();
     for fault in &faults {
@@ -61,7 +67,7 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<V
         let start = Timestamp::from_nanos_since_reference(fault.start_ns);
         let process = *processes
             .entry(thread.pid)
-            .or_insert_with(|| profile.add_process(&thread.comm, thread.pid, start));
+            .or_insert_with(|| profile.add_process(process_names.of(thread.pid), thread.pid, start));
         let track = *tracks.entry((thread.pid, thread.tid)).or_insert_with(|| {
             let track = profile.add_thread(process, thread.tid, start, thread.pid == thread.tid);
             profile.set_thread_show_markers_in_timeline(track, true);
@@ -69,7 +75,6 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<V
         });
         // The name it had last is the name of what it became.
         profile.set_thread_name(track, &thread.comm);
-        profile.set_process_name(process, &thread.comm);
         let class = &classes[fault.class as usize];
         let place = fault.code_place();
         let leaf_first = fault.stack.map_or_else(|| vec![place], |id| stacks[id.index()].places.clone());

@@ -6,9 +6,11 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use prepage_core::{Fault, FaultClass, Thread, ThreadIndex, TraceFacts};
-use prepage_trace::parquet::{TraceFile, Wanted};
+use prepage_trace::parquet::{TraceFile, TraceFileError, Wanted};
+use rustc_hash::FxHashMap;
 
 use super::ExportError;
+use super::process_names::ProcessNames;
 use super::protobuf::Message;
 use crate::filter::{Filter, Sieve};
 use crate::report::UNKNOWN;
@@ -36,6 +38,7 @@ const ADDRESS: u64 = 3;
 pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut trace = Packets {
         out,
+        process_names: process_names(file, filter)?,
         tracks: HashMap::new(),
         threads: HashMap::new(),
         processes: HashSet::new(),
@@ -64,8 +67,27 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<(
     Ok(())
 }
 
+/// What the processes of the faults that `filter` lets pass are called. Perfetto keeps the first name it meets of a process: it is
+/// the last that has to stand there.
+fn process_names(file: &TraceFile, filter: &Filter) -> Result<ProcessNames, TraceFileError> {
+    let wanted = filter.wanted() | Wanted::START | Wanted::THREAD;
+    let new = || (Sieve::new(filter), FxHashMap::<ThreadIndex, u64>::default());
+    let (parts, names) = file.fold(wanted, new, |(sieve, last_ns), batch| {
+        for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, batch.names)) {
+            let last_ns = last_ns.entry(fault.thread).or_default();
+            *last_ns = fault.start_ns.max(*last_ns);
+        }
+    })?;
+    let mut process_names = ProcessNames::default();
+    for (index, last_ns) in parts.iter().flat_map(|(_, last_ns)| last_ns) {
+        process_names.note(&names.threads.get(index.0), *last_ns);
+    }
+    Ok(process_names)
+}
+
 struct Packets<'a> {
     out: &'a mut dyn Write,
+    process_names: ProcessNames,
     /// The track of each thread met so far.
     tracks: HashMap<ThreadIndex, u64>,
     /// The same by process and thread id: a thread id that is used again may be another process's.
@@ -109,7 +131,8 @@ impl Packets<'_> {
     /// A thread under another name is the same track: the name it had last stays.
     fn thread(&mut self, index: ThreadIndex, thread: &Thread) -> io::Result<u64> {
         if self.processes.insert(thread.pid) {
-            let process = Message::default().number(1, thread.pid.into()).bytes(6, thread.comm.as_bytes());
+            let name = self.process_names.of(thread.pid).as_bytes();
+            let process = Message::default().number(1, thread.pid.into()).bytes(6, name);
             let track = Message::default().number(1, process_track(thread)).message(3, &process);
             self.packet(Message::default().message(60, &track))?;
         }
@@ -175,6 +198,7 @@ mod tests {
         let mut out = Vec::new();
         let mut packets = Packets {
             out: &mut out,
+            process_names: ProcessNames::default(),
             tracks: HashMap::new(),
             threads: HashMap::new(),
             processes: HashSet::new(),

@@ -1,13 +1,24 @@
 //! Options of `perf record` that leave faults out. A file shows them only in the command line that it keeps.
 
-/// Options of `perf record` that keep faults out of a file without a trace in it.
-const LIMITS: [(char, &str); 2] = [('D', "delay"), ('G', "cgroup")];
+/// Options of `perf record` that keep faults out of a file without a trace in it: as they are written here, and their long names.
+/// Of those without a letter, chance has it what is left out: what came after a size, went to other files, or happened while the
+/// events were switched off.
+const LIMITS: [(&str, &str); 6] = [
+    ("-D", "delay"),
+    ("-G", "cgroup"),
+    ("--max-size", "max-size"),
+    ("--switch-output", SWITCH_OUTPUT),
+    ("--control", "control"),
+    ("--filter", "filter"),
+];
+
+/// The one whose value follows `=` or is missing, and is no word of its own.
+const SWITCH_OUTPUT: &str = "switch-output";
 
 /// Its other options that are followed by a value (builtin-record.c).
 const SHORT_WITH_VALUE: &str = "eptrCcoFmujk";
-const LONG_WITH_VALUE: [&str; 25] = [
+const LONG_WITH_VALUE: [&str; 22] = [
     "event",
-    "filter",
     "pid",
     "tid",
     "realtime",
@@ -20,7 +31,6 @@ const LONG_WITH_VALUE: [&str; 25] = [
     "branch-filter",
     "clockid",
     "call-graph",
-    "max-size",
     "proc-map-timeout",
     "switch-output-event",
     "switch-max-files",
@@ -29,7 +39,6 @@ const LONG_WITH_VALUE: [&str; 25] = [
     "vmlinux",
     "affinity",
     "num-thread-synthesize",
-    "control",
     "synth",
 ];
 
@@ -42,34 +51,36 @@ pub(super) fn limits(command: &[&str]) -> Vec<String> {
     while let Some(option) =
         words.next().filter(|word| word.len() > 1 && word.starts_with('-') && *word != "--")
     {
-        let (short, value) = match option.strip_prefix("--") {
+        let (limit, value) = match option.strip_prefix("--") {
             Some(long) => {
                 let (name, value) =
                     long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
-                let limit = LIMITS.iter().find(|(_, limit)| *limit == name);
-                match limit {
-                    Some((short, _)) => (Some(*short), value),
-                    None if LONG_WITH_VALUE.contains(&name) => (None, value),
-                    None => continue,
+                let limit = LIMITS.iter().find(|(_, long)| *long == name).map(|(written, _)| *written);
+                if limit.is_none() && !LONG_WITH_VALUE.contains(&name) {
+                    continue;
                 }
+                (limit, value.or((name == SWITCH_OUTPUT).then_some("")))
             }
             None => {
                 // Letters, up to the first with a value.
-                let is_limit = |letter| LIMITS.iter().any(|(short, _)| *short == letter);
-                let with_value = |letter| is_limit(letter) || SHORT_WITH_VALUE.contains(letter);
+                let limit = |letter| {
+                    let written = LIMITS.iter().map(|(written, _)| *written);
+                    written.into_iter().find(|written| written.len() == 2 && written.ends_with(letter))
+                };
+                let with_value = |letter| limit(letter).is_some() || SHORT_WITH_VALUE.contains(letter);
                 let Some((at, letter)) =
                     option.char_indices().skip(1).find(|(_, letter)| with_value(*letter))
                 else {
                     continue;
                 };
                 let attached = &option[at + 1..];
-                (Some(letter).filter(|letter| is_limit(*letter)), (!attached.is_empty()).then_some(attached))
+                (limit(letter), (!attached.is_empty()).then_some(attached))
             }
         };
         let value = value.or_else(|| words.next()).unwrap_or_default();
         // A delay of 0 leaves nothing out.
-        if let Some(short) = short.filter(|short| (*short, value) != ('D', "0")) {
-            found.push(format!("-{short} {value}"));
+        if let Some(limit) = limit.filter(|limit| (*limit, value) != ("-D", "0")) {
+            found.push(format!("{limit} {value}").trim_end().to_owned());
         }
     }
     found
@@ -97,7 +108,13 @@ mod tests {
             ("-d ls -D 100 -G x", &[]),
             ("-- ls -D 100", &[]),
             ("-g - -D 100", &[]),
-            ("-D", &["-D "]),
+            ("-D", &["-D"]),
+            ("-a --max-size=1M ls", &["--max-size 1M"]),
+            ("--max-size 1M -a", &["--max-size 1M"]),
+            ("--switch-output -D 5 ls", &["--switch-output", "-D 5"]),
+            ("--switch-output=2s --switch-output-event -D ls", &["--switch-output 2s"]),
+            ("--control fifo:a,b -c 1 ls", &["--control fifo:a,b"]),
+            ("-e page-faults --filter ip>4 ls", &["--filter ip>4"]),
         ] {
             assert_eq!(limits(options), found, "{options}");
         }

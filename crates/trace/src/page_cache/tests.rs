@@ -86,6 +86,23 @@ fn who_sleeps_on_a_page_that_another_reads_waits_for_it() {
     assert_eq!((facts.files[0].read_waits, facts.files[0].read_wait_ns), (1, 40));
 }
 
+/// A fault that ended in a signal has no end.
+#[test]
+fn a_wait_begins_with_its_own_fault() {
+    let facts = facts(vec![
+        (100, 1, begin(30)),
+        (200, 2, added(0, 8)),
+        (300, 1, begin(1)),
+        (310, 1, asleep()),
+        (400, 1, end(1, false)),
+        (500, 1, begin(40)),
+        (600, 1, begin(2)),
+        (610, 1, asleep()),
+        (700, 1, end(2, false)),
+    ]);
+    assert_eq!((facts.files[0].read_waits, facts.files[0].read_wait_ns), (2, 200));
+}
+
 #[test]
 fn a_day_of_reading_is_watched_in_bounded_memory() {
     let (pairing, mut watch) = (Pairing::new(0), PageCacheWatch::new(0));

@@ -229,9 +229,18 @@ impl Process {
         match pidfd_open(raw, PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Self { pid, pidfd, ended: false }),
             Err(rustix::io::Errno::SRCH) => Err(gone()),
-            Err(error) => Err(RecordError::Watch(pid, error.into())),
+            Err(error) => Err(match process_of(pid) {
+                Some(process) if process != pid => RecordError::Thread { tid: pid, pid: process },
+                _ => RecordError::Watch(pid, error.into()),
+            }),
         }
     }
+}
+
+/// The process of thread `tid`, as /proc tells.
+fn process_of(tid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
 fn is_gone(error: &io::Error) -> bool {

@@ -9,7 +9,7 @@ use prepage_bench::experiment::spread;
 use prepage_bench::page::{self, Facts, Shown};
 use prepage_bench::{Cache, Experiment, Pattern, STUDY_PAGES, Subject, figure, mapped_pages};
 use prepage_core::PAGE_SIZE;
-use prepage_sys::mounts::mount_of;
+use prepage_sys::mounts::{Mount, mount_of};
 use prepage_sys::readahead;
 
 use super::{report, set_read_ahead};
@@ -68,7 +68,9 @@ enum Caches {
 pub fn run(args: &Args) -> Result<ExitCode> {
     // Before the first thread is started, and in force until all is done.
     let _read_ahead = args.read_ahead.map(|bytes| set_read_ahead(bytes / 1024)).transpose()?;
-    let read_ahead_kib = readahead::in_force();
+    let mount = mount_under(args.file.as_deref().unwrap_or(&args.directory));
+    let read_ahead_kib = mount.as_ref().and_then(readahead::of_mount);
+    let read_ahead_kib = read_ahead_kib.map_or_else(readahead::in_force, |kib| vec![kib]);
     let subject = match &args.file {
         Some(path) => Subject::open(path),
         None => Subject::create(&args.directory, args.size.unwrap_or(STUDY_PAGES * PAGE_SIZE)),
@@ -102,7 +104,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         accesses: subject.size_bytes(),
         read_ahead_kib,
         read_ahead_set: args.read_ahead.is_some(),
-        file_system: file_system(args.file.as_deref().unwrap_or(&args.directory)),
+        file_system: mount.map_or_else(String::new, |mount| format!("{} on {}", mount.kind, mount.source)),
         probe_cost_ns: shown.first().and_then(|one| one.run.facts.probe_cost_ns),
     };
     if let Some(path) = &args.html {
@@ -136,8 +138,7 @@ fn experiments(args: &Args) -> Vec<Experiment> {
     patterns.into_iter().flat_map(of).collect()
 }
 
-/// Type and device of the file system of `path`.
-fn file_system(path: &Path) -> String {
-    let mount = path.canonicalize().ok().and_then(|path| mount_of(&path));
-    mount.map_or_else(String::new, |mount| format!("{} on {}", mount.kind, mount.source))
+/// The mount that `path` lies on.
+fn mount_under(path: &Path) -> Option<Mount> {
+    mount_of(&path.canonicalize().ok()?)
 }

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use anyhow::Result;
 use prepage_core::TraceFacts;
 use prepage_core::policy::cluster::ClusterCount;
+use prepage_core::quantity::counted;
 use prepage_simulate::input::Unseen;
 use prepage_simulate::memory::MemoryFaults;
 use prepage_simulate::{Input, Row, tables};
@@ -77,9 +78,9 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
         _ => String::new(),
     };
     format!(
-        "{} touches of {touched} pages, {} objects of {} pages{sweeps}{runs}{shared}{unseen}{lacking}{threads}",
+        "{} touches of {touched} pages, {} of {} pages{sweeps}{runs}{shared}{unseen}{lacking}{threads}",
         input.count,
-        input.layout.objects.len(),
+        counted(input.layout.objects.len(), "object"),
         input.layout.objects.iter().map(|object| object.pages).sum::<u64>()
     )
 }
