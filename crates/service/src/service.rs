@@ -177,13 +177,15 @@ impl Service {
     /// The one thread that waits for the kernel.
     fn watch_until_told(self: &Arc<Self>, signals: &Signals) -> Result<(), ServiceError> {
         let mut awaited = Awaited::default();
-        let watchdog = notify::watchdog().unwrap_or(TICK).min(TICK);
+        let watchdog = notify::watchdog();
+        let every = watchdog.unwrap_or(TICK).min(TICK);
         let (mut ticked, mut drained) = (Instant::now(), boot_ticks());
+        let mut told = ticked;
         let (mut mounts, mut hot) = (Pace::new(ticked), Hot::new(ticked));
         // Until loaders are known, each looks like a program that is to be looked at.
         self.tick();
         loop {
-            let pause = awaited.pause().unwrap_or(watchdog).min(watchdog.saturating_sub(ticked.elapsed()));
+            let pause = awaited.pause().unwrap_or(every).min(every.saturating_sub(ticked.elapsed()));
             let pause = mounts.pause(Instant::now()).unwrap_or(pause).min(pause);
             let [execs, others] = self.watch.execs();
             let mut ready = [
@@ -252,9 +254,13 @@ impl Service {
                     self.upkeep.lend(Priority::Start, Box::new(reload));
                 }
             }
-            if ticked.elapsed() >= watchdog {
+            if ticked.elapsed() >= every {
                 ticked = Instant::now();
-                notify::say("WATCHDOG=1");
+                // Each time that systemd is told, it wakes up and looks who has told it.
+                if watchdog.is_some_and(|watchdog| told.elapsed() + every > watchdog) {
+                    told = ticked;
+                    notify::say("WATCHDOG=1");
+                }
                 if hot.tick(ticked) {
                     self.watch.pass_over_none()?;
                 }
