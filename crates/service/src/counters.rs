@@ -42,7 +42,7 @@ counters! {
     left_alone,
     /// Starts in another mount namespace or below another root.
     elsewhere,
-    /// Starts passed over because too many came at once.
+    /// Starts passed over because too many came at once, or because prefetches hold too many files open.
     crowded,
     /// Bytes asked for.
     fetched_bytes,

@@ -27,6 +27,7 @@
 //! | [`process`]   | a process that has executed a program                                    |
 //! | [`library`], [`known`] | the profiles held in memory, and one of them                    |
 //! | [`fetches`]   | the prefetches under way                                                 |
+//! | [`holdings`]  | what they hold until they have ended                                     |
 //! | [`last_starts`] | what was done for the last starts                                      |
 //! | [`crew`]      | threads that wait for work, bounded, replaced where they hang            |
 //! | [`fair_crew`] | the same of which no user takes all                                      |
@@ -83,6 +84,7 @@ pub mod fair_crew;
 pub mod fetches;
 pub mod files;
 pub mod gains;
+pub mod holdings;
 pub mod hot;
 pub mod idle;
 pub mod image;
