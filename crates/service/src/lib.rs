@@ -24,6 +24,7 @@
 //! | [`pace`]      | how often the mounts are looked at                                       |
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
 //! | [`files`]     | what is known of an executed file without a look at its process          |
+//! | [`streaks`]   | programs that need nothing again and again, however they are called      |
 //! | [`process`]   | a process that has executed a program                                    |
 //! | [`library`], [`known`] | the profiles held in memory, and one of them                    |
 //! | [`fetches`]   | the prefetches under way                                                 |
@@ -111,6 +112,7 @@ pub mod service;
 pub mod socket;
 pub mod start_opens;
 pub mod status;
+pub mod streaks;
 pub mod subject;
 pub mod tree;
 pub mod turn;
