@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::process_stat::ProcessStat;
 
-/// The first look comes this long after the exec was told, the next ones at twice the time each.
-const PAUSE_MIN: Duration = Duration::from_micros(100);
+/// The first look comes this long after the exec was told, the next ones at twice the time each. A warm program takes about as long, and needs nothing;
+/// a cold one takes longer.
+const PAUSE_MIN: Duration = Duration::from_micros(400);
+/// The first look after the kernel has come to the loader.
+const HURRIED: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// An exec that takes longer than this waits for a device or a server that gives nobody a chance.
 const WAIT_MAX: Duration = Duration::from_secs(3);
@@ -140,7 +143,7 @@ impl Awaited {
         let now = Instant::now();
         let mut is_awaited = false;
         for one in self.all.iter_mut().filter(|one| one.pid == pid) {
-            (one.pause, one.next) = (PAUSE_MIN / 2, now + PAUSE_MIN / 2);
+            (one.pause, one.next) = (HURRIED, now + HURRIED);
             is_awaited = true;
         }
         is_awaited

@@ -34,7 +34,7 @@ counters! {
     guessed,
     /// Starts with a profile whose pages were in memory already.
     warm,
-    /// Starts that were seen and not looked at: the program was seen to a second before, or is part of another start.
+    /// Starts that were seen and not looked at: the program was seen to a moment before, or is part of another start.
     passed,
     /// Starts without a profile.
     unknown,
@@ -42,7 +42,7 @@ counters! {
     left_alone,
     /// Starts in another mount namespace or below another root.
     elsewhere,
-    /// Starts passed over because too many came at once.
+    /// Starts passed over because too many came at once, or because prefetches hold too many files open.
     crowded,
     /// Bytes asked for.
     fetched_bytes,

@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use crate::askers::{Askers, Unanswered};
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
+use crate::holdings::{Holding, Holdings};
 use crate::known::Known;
 
 /// Threads of a device, those of one prefetch and half of another's, and the work that waits for them.
@@ -58,7 +59,7 @@ pub enum Done {
     /// Fetching gains nothing on this device.
     Off,
     /// It is part of a start that is held out, or comes a moment after one for which nothing was fetched; fetching gains nothing, and some of it
-    /// is in memory; it was cancelled; or a file system does not answer.
+    /// is in memory; it was cancelled; prefetches hold too much already; or a file system does not answer.
     LeftAlone,
     /// What its other roles have in common was fetched.
     Guessed,
@@ -73,7 +74,9 @@ pub struct Fetches {
     readers: Mutex<HashMap<u64, Crew>>,
     prefetches: Mutex<Prefetches>,
     /// Prefetches that have ended, by the user whose rights they had: they hold files open.
-    over: Mutex<HashMap<u32, Vec<Engine>>>,
+    over: Mutex<HashMap<u32, Vec<(Engine, Holding)>>>,
+    /// What those under way and those that have ended hold.
+    holdings: Arc<Holdings>,
     /// What was done last for each user, program and role: no user is told what was done for another.
     recent: Mutex<HashMap<(u32, String, String), Recent>>,
     /// What is done for a program has come to be known, in `recent`.
@@ -121,6 +124,7 @@ impl Prefetches {
 #[derive(Debug)]
 struct UnderWay {
     engine: Engine,
+    holding: Holding,
     known: Arc<Known>,
     /// For this process.
     pid: u32,
@@ -133,7 +137,8 @@ impl Fetches {
     pub fn new(counters: Arc<Counters>) -> Self {
         let (readers, prefetches, recent) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (over, budget, groups) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { counters, readers, prefetches, over, recent, is_done: Condvar::new(), budget, groups }
+        let (holdings, is_done) = (Arc::new(Holdings::of_process()), Condvar::new());
+        Self { counters, readers, prefetches, over, holdings, recent, is_done, budget, groups }
     }
 
     /// Makes the budget of the next prefetch, where there is none or an old one: it is there at once then.
@@ -168,7 +173,7 @@ impl Fetches {
         if let Some(done) = self.recent(&name, pid) {
             return done;
         }
-        let done = self.fetch_now(known, priority, pid, seen_at, turn);
+        let done = self.fetch_now(known, priority, uid, pid, seen_at, turn);
         self.note(&name, pid, done);
         done
     }
@@ -196,6 +201,7 @@ impl Fetches {
         &self,
         known: &Arc<Known>,
         priority: Priority,
+        uid: u32,
         pid: u32,
         seen_at: Instant,
         turn: Turn,
@@ -243,6 +249,10 @@ impl Fetches {
                 return Done::LeftAlone;
             }
         }
+        let Some(holding) = self.holdings.take(uid, known.planned.files.len(), known.bytes) else {
+            self.counters.crowded.count();
+            return Done::LeftAlone;
+        };
         // To look took a while.
         if lock(&self.prefetches).is_cancelled(pid, seen_at) {
             return Done::LeftAlone;
@@ -261,7 +271,8 @@ impl Fetches {
             )
         });
         self.counters.fetched.count();
-        let under_way = UnderWay { engine, known: known.clone(), pid, seen_at, began: Instant::now() };
+        let under_way =
+            UnderWay { engine, holding, known: known.clone(), pid, seen_at, began: Instant::now() };
         let mut prefetches = lock(&self.prefetches);
         if prefetches.is_cancelled(pid, seen_at) {
             under_way.engine.cancel();
@@ -326,7 +337,7 @@ impl Fetches {
         let fetch = |mut guess: Profile| {
             guess.program = program.to_owned();
             let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
-            match self.fetch_now(&known, Priority::Guess, pid, seen_at, Turn::Prefetch) {
+            match self.fetch_now(&known, Priority::Guess, uid, pid, seen_at, Turn::Prefetch) {
                 Done::Fetched => {
                     self.counters.guessed.count();
                     Done::Guessed
@@ -363,14 +374,14 @@ impl Fetches {
             (ended, under_way.is_empty())
         };
         let mut over = lock(&self.over);
-        for UnderWay { engine, known, .. } in ended {
+        for UnderWay { engine, holding, known, .. } in ended {
             self.counters.fetched_bytes.add(engine.amounts().requested_bytes());
             mark_if_changed(&known, &engine);
             if engine.is_at_work() {
                 known.leave_alone(LEFT_ALONE);
                 self.counters.hung.count();
             }
-            over.entry(known.rights.uid).or_default().push(engine);
+            over.entry(known.rights.uid).or_default().push((engine, holding));
         }
         (is_quiet, over.keys().copied().collect())
     }
@@ -442,6 +453,9 @@ mod tests {
     use prepage_testing::{Need, has};
 
     use super::*;
+
+    /// Longer than anything takes here, on the slowest machine.
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Of a new file at `path`.
     fn profile_of(path: &std::path::Path) -> Profile {
@@ -515,6 +529,37 @@ mod tests {
             assert!(Instant::now() < until, "it stays open");
         }
         assert!(fetches.look().1.is_empty());
+    }
+
+    /// A user's profile may name any number of files, and each is open until the prefetch has ended.
+    #[test]
+    fn what_has_more_files_than_may_be_open_is_left_alone() {
+        let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        if !has(Need::Eviction(directory.clone())) {
+            return;
+        }
+        let directory = tempfile::tempdir_in(directory).unwrap();
+        let profile = profile_of(&directory.path().canonicalize().unwrap().join("file"));
+        let files = |count| {
+            let files = std::iter::repeat_n(profile.files[0].clone(), count).collect();
+            let profile = Profile { files, ..profile.clone() };
+            Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()))
+        };
+        let counters = Arc::new(Counters::default());
+        let fetches = Fetches { holdings: Arc::new(Holdings::new(5)), ..Fetches::new(counters.clone()) };
+        let fetch = |known: &Arc<Known>, uid| {
+            evict(open_to_read(known.planned.files[0].path.as_ref()).unwrap().as_fd(), PATIENCE).unwrap();
+            fetches.fetch(known, Priority::Start, uid, uid, Instant::now(), Turn::Prefetch)
+        };
+        assert_eq!([fetch(&files(6), 7), fetch(&files(5), 8)], [Done::LeftAlone, Done::Fetched]);
+        assert_eq!((fetch(&files(1), 9), counters.crowded.get()), (Done::LeftAlone, 2));
+        let until = Instant::now() + PATIENCE;
+        while !fetches.look().0 {
+            assert!(Instant::now() < until, "it never ends");
+        }
+        assert_eq!(fetch(&files(1), 10), Done::LeftAlone, "its files are still open");
+        fetches.close(rustix::process::geteuid().as_raw());
+        assert_eq!(fetch(&files(1), 11), Done::Fetched);
     }
 
     #[test]

@@ -127,6 +127,11 @@ impl Files {
         often(false).or_else(|| often(true).filter(|_| is_elsewhere()))
     }
 
+    /// No program rests any more: what is wanted has changed.
+    pub fn end_rests(&self) {
+        self.lock().rests.clear();
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,6 +180,8 @@ mod tests {
         assert_eq!(files.lock().rests.len(), RESTS_MAX);
         let is_at_rest = |uid| files.is_at_rest(&sh, uid, || false).is_some();
         assert!(is_at_rest(0) && !is_at_rest(RESTS_MAX as u32));
+        files.end_rests();
+        assert!(!is_at_rest(0));
         for number in 0..16 * STRANGERS_MAX as u32 {
             let file = FileHandle { bytes: number.to_ne_bytes().into(), ..sh.clone() };
             files.note_stranger(file.clone());

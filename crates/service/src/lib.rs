@@ -24,9 +24,11 @@
 //! | [`pace`]      | how often the mounts are looked at                                       |
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
 //! | [`files`]     | what is known of an executed file without a look at its process          |
+//! | [`streaks`]   | programs that need nothing again and again, however they are called      |
 //! | [`process`]   | a process that has executed a program                                    |
 //! | [`library`], [`known`] | the profiles held in memory, and one of them                    |
 //! | [`fetches`]   | the prefetches under way                                                 |
+//! | [`holdings`]  | what they hold until they have ended                                     |
 //! | [`last_starts`] | what was done for the last starts                                      |
 //! | [`crew`]      | threads that wait for work, bounded, replaced where they hang            |
 //! | [`fair_crew`] | the same of which no user takes all                                      |
@@ -83,6 +85,7 @@ pub mod fair_crew;
 pub mod fetches;
 pub mod files;
 pub mod gains;
+pub mod holdings;
 pub mod hot;
 pub mod idle;
 pub mod image;
@@ -109,6 +112,7 @@ pub mod service;
 pub mod socket;
 pub mod start_opens;
 pub mod status;
+pub mod streaks;
 pub mod subject;
 pub mod tree;
 pub mod turn;

@@ -422,6 +422,18 @@ impl Library {
         }
     }
 
+    /// Whether [`Self::only_role`] may have an answer for some user.
+    pub fn may_have_one_role(&self, file: &FileHandle) -> bool {
+        let state = self.lock();
+        let roles = |program| state.machine.by_program.get(program).map_or(0, Vec::len);
+        state.handles.get(file).is_some_and(|program| roles(program) <= 1)
+    }
+
+    /// Whether the administrator wants no start of any program served.
+    pub fn serves_nobody(&self) -> bool {
+        !self.lock().machine.config.enabled
+    }
+
     /// Whether `file` is a program of which there are profiles.
     pub fn is_known(&self, file: &FileHandle) -> bool {
         self.lock().handles.contains_key(file)
@@ -603,6 +615,28 @@ mod tests {
             library.all().len()
         };
         assert_eq!([all(true, true), all(true, false), all(false, true)], [2, 1, 0]);
+    }
+
+    /// To look for it takes a thread.
+    #[test]
+    fn of_a_program_of_several_roles_none_is_looked_for_before_its_arguments_are_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = Library::open(Some(vec![directory.path().into()])).unwrap();
+        let file = FileHandle { file_system: 1, kind: 1, bytes: [1].into() };
+        let with = |roles: &[&str]| {
+            let mut shelf = Shelf::default();
+            for role in roles {
+                let profile =
+                    Profile { program: "/bin/x".into(), role: (*role).into(), ..Profile::default() };
+                shelf.put(Arc::new(Known::new(&profile, Rights::of_everybody())));
+            }
+            library.lock().machine = Arc::new(shelf);
+            (library.may_have_one_role(&file), library.only_role(&file, 7).is_some())
+        };
+        assert_eq!(with(&["x"]), (false, false), "nobody has said what is in the file");
+        library.note(file.clone(), "/bin/x");
+        assert_eq!([with(&[]), with(&["x"])], [(true, false), (true, true)], "a user may have one");
+        assert_eq!(with(&["x", "x -a"]), (false, false));
     }
 
     #[test]

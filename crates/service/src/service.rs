@@ -1,5 +1,6 @@
 //! The service, running: one thread waits for the kernel and hands on what it says, and never waits for anything else.
 
+use std::cell::LazyCell;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,7 @@ use crate::process::{
     LeftAlone, Process, boot_ticks, is_switched_off, recent_parents, started_since, starter_of, user_of,
 };
 use crate::socket::Socket;
+use crate::streaks::{Caller, Need, Streaks};
 use crate::tree::{Kind, Tree, WINDOW_MAX};
 use crate::watch::Watch;
 
@@ -103,6 +105,18 @@ pub struct Service {
     ticks: AtomicU64,
     pub(crate) last_starts: LastStarts,
     files: Files,
+    streaks: Streaks,
+}
+
+/// What is left to do for a start once its pages are on their way.
+#[derive(Debug)]
+enum Next {
+    /// It is to be observed.
+    Observe(Process),
+    /// It is followed, to see what fetching gains.
+    Follow(Process, Followed),
+    /// Nothing. What it has needed.
+    Done(Need),
 }
 
 impl Service {
@@ -151,6 +165,7 @@ impl Service {
             ticks: AtomicU64::new(0),
             last_starts: LastStarts::default(),
             files: Files::default(),
+            streaks: Streaks::default(),
         });
         let _socket = match &options.socket {
             Some(path) => {
@@ -177,13 +192,15 @@ impl Service {
     /// The one thread that waits for the kernel.
     fn watch_until_told(self: &Arc<Self>, signals: &Signals) -> Result<(), ServiceError> {
         let mut awaited = Awaited::default();
-        let watchdog = notify::watchdog().unwrap_or(TICK).min(TICK);
+        let watchdog = notify::watchdog();
+        let every = watchdog.unwrap_or(TICK).min(TICK);
         let (mut ticked, mut drained) = (Instant::now(), boot_ticks());
+        let mut told = ticked;
         let (mut mounts, mut hot) = (Pace::new(ticked), Hot::new(ticked));
         // Until loaders are known, each looks like a program that is to be looked at.
         self.tick();
         loop {
-            let pause = awaited.pause().unwrap_or(watchdog).min(watchdog.saturating_sub(ticked.elapsed()));
+            let pause = awaited.pause().unwrap_or(every).min(every.saturating_sub(ticked.elapsed()));
             let pause = mounts.pause(Instant::now()).unwrap_or(pause).min(pause);
             let [execs, others] = self.watch.execs();
             let mut ready = [
@@ -247,14 +264,20 @@ impl Service {
                     let service = self.clone();
                     let reload = move || {
                         service.library.reload();
+                        service.files.end_rests();
+                        service.streaks.forget();
                         service.names.want();
                     };
                     self.upkeep.lend(Priority::Start, Box::new(reload));
                 }
             }
-            if ticked.elapsed() >= watchdog {
+            if ticked.elapsed() >= every {
                 ticked = Instant::now();
-                notify::say("WATCHDOG=1");
+                // Each time that systemd is told, it wakes up and looks who has told it.
+                if watchdog.is_some_and(|watchdog| told.elapsed() + every > watchdog) {
+                    told = ticked;
+                    notify::say("WATCHDOG=1");
+                }
                 if hot.tick(ticked) {
                     self.watch.pass_over_none()?;
                 }
@@ -339,11 +362,22 @@ impl Service {
             self.counters.passed.count();
             return is_often.then_some(false);
         }
-        if !is_known && self.files.is_stranger(file) {
-            if !self.may_observe() {
-                self.counters.unknown.count();
-                return Some(false);
+        let is_stranger = !is_known && self.files.is_stranger(file);
+        if is_stranger && !self.may_observe() {
+            self.counters.unknown.count();
+            return Some(false);
+        }
+        // Another caller's starts of the same file may need something: the kernel is not to pass over it.
+        if let Some(covers) =
+            Caller::of_user(uid, pid).and_then(|caller| self.streaks.passes_over(file, caller))
+        {
+            if covers && self.tree.of(pid, &[]).is_none() {
+                self.tree.begin(pid, Kind::Covered, START_WINDOW);
             }
+            self.counters.passed.count();
+            return None;
+        }
+        if is_stranger {
             let parent = ProcessStat::of(pid).map_or(0, |stat| stat.parent);
             if self.tree.of(pid, &[parent]).is_some() {
                 self.counters.passed.count();
@@ -364,16 +398,21 @@ impl Service {
         awaited: &mut Awaited,
     ) -> Begun {
         let seen_at = Instant::now();
-        let begun = awaited.begin(pid, || starter_of(pid), file.clone());
+        let starter = LazyCell::new(|| starter_of(pid));
+        let begun = awaited.begin(pid, || *starter, file.clone());
         match begun {
             Begun::Done => {
-                if let Some(uid) = starter_of(pid) {
+                if let Some(uid) = *starter {
                     self.launch(pid, uid, Some((file.clone(), seen_at)));
                 }
             }
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
-            Begun::Awaited if is_known && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) => {
-                if let Some(uid) = starter_of(pid) {
+            Begun::Awaited
+                if is_known
+                    && self.library.may_have_one_role(file)
+                    && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) =>
+            {
+                if let Some(uid) = *starter {
                     let (service, file) = (self.clone(), file.clone());
                     self.looks
                         .lend(uid, Box::new(move |_look| service.start_early(pid, uid, &file, seen_at)));
@@ -408,13 +447,21 @@ impl Service {
     fn launch(self: &Arc<Self>, pid: u32, uid: u32, file: Option<(FileHandle, Instant)>) {
         self.idle.iter().for_each(|idle| idle.give_way());
         let service = self.clone();
+        // A process that is over by the time that it is looked at has needed nothing either.
+        let whose = file.as_ref().and_then(|(file, _)| Some((file.clone(), Caller::of(pid)?)));
         let start = move |look| {
-            let fetched = service.fetch_for(pid, file);
+            let next = service.fetch_for(pid, file);
             drop(look);
-            match fetched {
-                Some((process, Some(start))) => service.learner.spend(service.gains.follow(&process, &start)),
-                Some((process, None)) => service.observe(&process),
-                None => {}
+            if let Some((file, caller)) = whose {
+                let need = if let Next::Done(need) = &next { *need } else { Need::Something };
+                service.streaks.note(file, caller, need);
+            }
+            match next {
+                Next::Follow(process, start) => {
+                    service.learner.spend(service.gains.follow(&process, &start));
+                }
+                Next::Observe(process) => service.observe(&process),
+                Next::Done(_) => {}
             }
         };
         if !self.looks.lend(uid, Box::new(start)) {
@@ -462,18 +509,15 @@ impl Service {
         self.fetches.fetch(known, Priority::Start, uid, pid, seen_at, turn)
     }
 
-    /// Chooses and fetches for a start that was seen when the time beside `file` says. Returns it where it is to be observed, or followed.
-    fn fetch_for(
-        &self,
-        pid: u32,
-        file: Option<(FileHandle, Instant)>,
-    ) -> Option<(Process, Option<Followed>)> {
+    /// Chooses and fetches for a start that was seen when the time beside `file` says.
+    fn fetch_for(&self, pid: u32, file: Option<(FileHandle, Instant)>) -> Next {
         self.counters.starts.count();
         let now = Instant::now();
         let (file, seen_at) = file.unzip();
         let mut process = match Process::of(pid, file.as_ref()) {
             Ok(process) => process,
             Err(why) => {
+                let mut need = Need::Something;
                 match why {
                     LeftAlone::Prepage => self.tree.begin(pid, Kind::ByPrefix, PREFIX_WINDOW),
                     LeftAlone::Elsewhere => {
@@ -486,11 +530,13 @@ impl Service {
                     LeftAlone::SwitchedOff => {
                         self.fetches.cancel(pid, seen_at.unwrap_or(now));
                         self.counters.left_alone.count();
+                        need = Need::Nothing { covers: false };
                     }
                     LeftAlone::Unanswered => self.counters.hung.count(),
-                    LeftAlone::Gone | LeftAlone::Wrapper => {}
+                    LeftAlone::Gone => need = Need::Nothing { covers: false },
+                    LeftAlone::Wrapper => {}
                 }
-                return None;
+                return Next::Done(need);
             }
         };
         if let Some(seen_at) = seen_at {
@@ -516,10 +562,14 @@ impl Service {
             self.fetches.cancel(pid, seen_at.unwrap_or(now));
             self.counters.left_alone.count();
             // What it starts is part of its start, as it is where nothing is left alone.
-            if is_served && part_of.is_none() {
+            let covers = is_served && part_of.is_none();
+            if covers {
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
             }
-            return None;
+            if let Some(file) = file.filter(|_| self.library.serves_nobody()) {
+                self.files.begin_rest(file, uid, true);
+            }
+            return Next::Done(Need::Nothing { covers });
         };
         // What a user starts by ids without number says nothing of a user, and would leave no room for others; nor would what never comes again.
         let is_of_user = process.starter == uid;
@@ -566,15 +616,20 @@ impl Service {
         }
         let learns = || self.may_observe() && self.library.learns_of(uid);
         if part_of.is_none() && is_due && learns() {
-            return Some((process, None));
+            return Next::Observe(process);
         }
         let fetched = match done {
-            Done::Fetched => Some(Some(self.fetches.amounts_of(pid)?)),
+            Done::Fetched => self.fetches.amounts_of(pid).map(Some),
             Done::HeldOut | Done::Off => Some(None),
-            _ => None,
+            Done::Warm | Done::Recent | Done::Unknown => {
+                return Next::Done(Need::Nothing { covers: found.is_some() });
+            }
+            Done::LeftAlone | Done::Guessed => None,
         };
-        let known = found?;
-        fetched.filter(|_| may_follow).map(|fetched| (process, Some(Followed { known, fetched })))
+        match (found, fetched.filter(|_| may_follow)) {
+            (Some(known), Some(fetched)) => Next::Follow(process, Followed { known, fetched }),
+            _ => Next::Done(Need::Something),
+        }
     }
 
     /// A number to draw whether a known start is observed; none where it was learned from a moment ago.

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prepage_sys::user_namespace::maker_of;
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::test_kill_process;
 
 use crate::fair_crew::FairCrew;
@@ -55,7 +57,7 @@ impl Socket {
         let accept = move || {
             for stream in listener.incoming() {
                 let asks = stream.and_then(|stream| {
-                    let who = rustix::net::sockopt::socket_peercred(&stream)?;
+                    let who = socket_peercred(&stream)?;
                     let uid = who.uid.as_raw();
                     Ok((stream, uid, account_of(who.pid.as_raw_pid() as u32, uid)))
                 });
@@ -74,11 +76,25 @@ impl Socket {
 }
 
 /// Whether a service listens at `path`. The kernel says which process began to listen: the socket of a service that was killed stays open as long
-/// as one of its observations goes on, for ever where a file system does not answer that.
+/// as one of its observations goes on, for ever where a file system does not answer that. Whoever calls there until nobody else can does not keep
+/// another service from taking its place.
 fn has_service(path: &Path) -> bool {
-    let Ok(stream) = UnixStream::connect(path) else { return false };
-    let Ok(who) = rustix::net::sockopt::socket_peercred(&stream) else { return true };
+    let Ok(stream) = connect(path, PATIENCE) else { return false };
+    let Ok(who) = socket_peercred(&stream) else { return true };
     test_kill_process(who.pid) != Err(Errno::SRCH)
+}
+
+/// Connects to `path`. The kernel keeps so many callers that nobody has answered yet, and lets the next one wait: for `patience` here, and for ever
+/// by itself.
+fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&stream, Timeout::Send, Some(patience))?;
+    let address = SocketAddrUnix::new(path)?;
+    match retry_on_intr(|| rustix::net::connect(&stream, &address)) {
+        Ok(()) => Ok(stream.into()),
+        Err(Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// On whose account process `pid` of user `uid` asks: of the user who has made the user namespace that it is in. All that are gone, or cannot be
@@ -160,7 +176,7 @@ fn answer(stream: &UnixStream, uid: u32, service: &Service) -> io::Result<()> {
 /// # Errors
 /// NotFound or ConnectionRefused where none runs; TimedOut where it takes too long.
 pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
-    let stream = UnixStream::connect(path)?;
+    let stream = connect(path, 10 * PATIENCE)?;
     let mut stream = Until::now_and(10 * PATIENCE, &stream);
     stream.write_all(b"status\n")?;
     let mut answer = Vec::new();
@@ -191,6 +207,19 @@ mod tests {
         let listens = Forked::new(|| i32::from(rustix::net::listen(&listener, 8).is_err()));
         assert_eq!(listens.unwrap().wait().unwrap().exit_status(), Some(0));
         assert!(!has_service(&path));
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_where_more_call_than_are_answered() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _caller = UnixStream::connect(&path).unwrap();
+        let (done, answers) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send((has_service(&path), ask(&path).map_err(|error| error.kind()))));
+        let answer = answers.recv_timeout(60 * PATIENCE).expect("an end");
+        assert_eq!(answer, (false, Err(io::ErrorKind::TimedOut)));
     }
 
     #[test]

@@ -117,6 +117,23 @@ fn a_clock_that_was_set_between_two_runs_keeps_no_start_from_being_served_and_re
     }
 }
 
+/// Each time systemd wakes up, and looks who has told it.
+#[test]
+fn systemd_is_told_that_the_service_lives_as_often_as_it_wants_to_hear_it_and_no_more() {
+    const WATCHDOG: Duration = Duration::from_secs(60);
+    let Some(place) = Place::new() else { return };
+    let systemd = UnixDatagram::bind(place.path("notify")).unwrap();
+    systemd.set_read_timeout(Some(WATCHDOG / 12)).unwrap();
+    let _service = Prepaged::start_with(&place, &["--no-learn"], |command| {
+        let usec = WATCHDOG.as_micros().to_string();
+        command.env("NOTIFY_SOCKET", place.path("notify")).env("WATCHDOG_USEC", usec);
+    });
+    let mut told = [0; 64];
+    let bytes = systemd.recv(&mut told).unwrap();
+    assert_eq!(&told[..bytes], b"READY=1");
+    assert!(systemd.recv(&mut told).is_err(), "{:?}", String::from_utf8_lossy(&told));
+}
+
 const STORM: &str = "PREPAGE_TEST_STORM_IN";
 
 /// The storm is this test in processes of their own, which execute what cannot be executed, again and again.

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use prepage_core::profile::file as profile_file;
 use prepage_profiles::{Layer, ProgramKey};
@@ -546,12 +547,37 @@ fn is_served_or_said_not_to_be_watched(features: &str) {
 
 /// Has the machine's configuration exclude the program `name`.
 fn excluding(place: &Place, name: &str) -> Mounted<'static> {
+    configured(place, &format!("exclude = {name}\n"))
+}
+
+/// The machine's configuration says this, as long as the answer is kept.
+fn configured(place: &Place, text: &str) -> Mounted<'static> {
     let etc = place.path("etc");
     fs::create_dir(&etc).unwrap();
     fs::copy("/etc/passwd", etc.join("passwd")).unwrap();
-    fs::write(etc.join("prepage.conf"), format!("exclude = {name}\n")).unwrap();
+    fs::write(etc.join("prepage.conf"), text).unwrap();
     rustix::mount::mount_bind(&etc, "/etc").unwrap();
     Mounted(Path::new("/etc"))
+}
+
+/// They would cost what others cost otherwise.
+#[test]
+fn where_nothing_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time() {
+    if !has_own_mounts(
+        "where_nothing_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time",
+    ) {
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let _mounted = configured(&place, "enabled = no\n");
+    let program = place.program("program");
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.wait_until("it is passed over", || {
+        // It lives until a busy machine has come to look at it.
+        let _running = Running::start(&program);
+        std::thread::sleep(Duration::from_millis(60));
+        service.is_passed_over(&program)
+    });
 }
 
 #[test]
@@ -641,7 +667,8 @@ fn a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone() {
         let _running = Running::start(&other);
         service.count("unknown") > 0
     });
-    for _ in 0..20 {
+    // Fewer than are passed over afterwards.
+    for _ in 0..15 {
         let before = service.count("left_alone");
         let _running = Running(Command::new(&program).arg0("called").arg("60").spawn().unwrap());
         service.wait_until("it is left alone", || service.count("left_alone") > before);

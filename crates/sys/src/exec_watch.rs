@@ -36,7 +36,7 @@ pub enum Seen {
         /// The file.
         file: FileHandle,
     },
-    /// Execs were missed: there were more than the kernel keeps.
+    /// Execs were missed: there were more than the kernel keeps, or their files could not be opened for whoever reads of them.
     Lost,
 }
 
@@ -169,6 +169,8 @@ impl ExecWatch {
 #[derive(Debug)]
 struct Group {
     fd: OwnedFd,
+    /// Whether the kernel opens the files of its events.
+    opens: bool,
 }
 
 impl Group {
@@ -181,7 +183,8 @@ impl Group {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor is new and nobody else's.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd, opens: more & libc::FAN_REPORT_FID == 0 })
     }
 
     /// Adds what `path`, or the descriptor itself, stands for.
@@ -206,6 +209,11 @@ impl Group {
                 Ok(events.len() + EVENT_BYTES_MAX > BUFFER_BYTES)
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
+            // The kernel has dropped the event whose file it could not open (EMFILE, or what the file system says), and goes on with the next one.
+            Err(_) if self.opens => {
+                see(Seen::Lost);
+                Ok(true)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -327,6 +335,41 @@ mod tests {
                 .success()
         );
         assert_eq!(seen(), both);
+    }
+
+    #[test]
+    fn an_event_whose_file_cannot_be_opened_is_lost_and_the_next_one_is_told() {
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let Some(group) = unless_refused(Group::new(0), Need::Root, refused) else { return };
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let programs = ["one", "other"].map(|name| directory.path().join(name));
+        let path = CString::new(directory.path().as_os_str().as_bytes()).unwrap();
+        let children = libc::FAN_OPEN_EXEC | libc::FAN_EVENT_ON_CHILD;
+        for program in &programs {
+            assert!(Command::new("cp").arg("/bin/true").arg(program).status().unwrap().success());
+        }
+        group.mark(0, children, libc::AT_FDCWD, Some(&path)).unwrap();
+        let execute = |at: usize| assert!(Command::new(&programs[at]).status().unwrap().success());
+        let read = || {
+            let mut seen = Vec::new();
+            while group.read(&mut |one| seen.push(one)).unwrap() {}
+            seen
+        };
+        // In a process of its own, which has a limit of its own.
+        execute(0);
+        let child = crate::forked::Forked::new(|| {
+            use rustix::process::{Resource, getrlimit, setrlimit};
+            let before = getrlimit(Resource::Nofile);
+            setrlimit(Resource::Nofile, rustix::process::Rlimit { current: Some(0), ..before }).unwrap();
+            let lost = read();
+            setrlimit(Resource::Nofile, before).unwrap();
+            i32::from(lost != [Seen::Lost])
+        });
+        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0));
+        execute(1);
+        assert!(
+            matches!(&read()[..], [Seen::Exec { file, .. }] if *file == FileHandle::of(&programs[1]).unwrap())
+        );
     }
 
     #[test]

@@ -116,6 +116,7 @@ pub mod region;
 pub mod rights;
 pub mod scheduling;
 pub mod sections;
+pub mod session_id;
 pub mod sigbus;
 pub mod signals;
 pub mod slot;

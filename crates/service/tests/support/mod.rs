@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -248,6 +248,17 @@ impl Prepaged {
 
     pub fn count(&self, name: &str) -> u64 {
         self.status()["counts"][name].as_u64().unwrap()
+    }
+
+    /// Whether the kernel tells the service of no executions of the file at `path` (proc_pid_fdinfo(5)).
+    pub fn is_passed_over(&self, path: &Path) -> bool {
+        let inode = format!(" ino:{:x} ", fs::metadata(path).unwrap().ino());
+        let is_meant = |line: &str| {
+            line.starts_with("fanotify ") && line.contains(&inode) && !line.contains(" ignored_mask:0 ")
+        };
+        // The service closes others meanwhile.
+        let open = fs::read_dir(format!("/proc/{}/fdinfo", self.child.id())).unwrap().flatten();
+        open.filter_map(|one| fs::read_to_string(one.path()).ok()).any(|text| text.lines().any(is_meant))
     }
 
     /// Waits until `is` is so; says what the service says of itself where it never is.
