@@ -313,7 +313,10 @@ impl Follower for Following<'_, '_> {
 
     fn so_far(&mut self, seen: &Observation) {
         let shown = Shown { observation: Some(seen.clone()), ..Shown::default() };
-        self.beside.persist(self.persisting, &shown);
+        if self.beside.options.learn {
+            // As in [`Beside::persist`]; and the end of the start is still to come.
+            let _ = self.persisting.persist_so_far(&shown);
+        }
     }
 
     fn ended(&mut self) {
