@@ -16,7 +16,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::thread::Builder;
 use std::time::Duration;
 
 use prepage_profiles::room::BYTES_MAX;
@@ -345,7 +344,7 @@ fn serve(
 fn config_for(listener: &mut Option<OwnedFd>) -> Config {
     let (read, config) = mpsc::channel();
     let load = move || drop(read.send(Config::load()));
-    if Builder::new().stack_size(CONFIG_STACK_BYTES).spawn(load).is_err() {
+    if ahead::aside(CONFIG_STACK_BYTES, load).is_err() {
         listener.take();
         return Config::load();
     }
