@@ -20,7 +20,6 @@ use prepage_sys::open_files;
 use prepage_sys::signals::{ENDING, Signals};
 
 use crate::account::{Listener, account, left_out, observed, with_left_out};
-use crate::calibrate::cache::Cache;
 use crate::choose::Choice;
 use crate::dense::DenseReads;
 use crate::engine::{Engine, Prefetched, Residency};
@@ -132,24 +131,32 @@ impl Beside<'_> {
     pub(crate) fn unknown(&self, word: Option<Word>) {
         let Some(until) = &self.until() else { return };
         open_files::allow_many();
-        let mut fetch = Fetch::default();
-        if self.options.prefetch {
-            // Where the start is observed, what was seen is told as well.
-            let listener = if word.is_some() { self.listener.kept() } else { self.listener.clone() };
-            fetch.guessing = Some(Guessing::begin(self.stores, &self.context.key, &listener));
-        }
+        let mut fetch = Fetch { is_to_guess: self.options.prefetch, ..Fetch::default() };
         let mut persisting = self.persisting();
         match word.and_then(|word| self.observe(word, until, &mut persisting, &mut fetch)) {
             Some(observation) => {
                 let shown = Shown { observation: Some(observation), ..Shown::default() };
                 self.persist(&mut persisting, &shown);
             }
-            None => until.wait(),
+            None => {
+                self.guess(&mut fetch, false);
+                until.wait();
+            }
         }
         fetch.take_guess();
         fetch.let_go_after(until);
         if let Some(guess) = fetch.guess.take() {
             self.finish(&mut fetch, until, &guess, &[]);
+        }
+    }
+
+    /// Begins to guess what the program is likely to use, where that is wanted.
+    fn guess(&self, fetch: &mut Fetch, is_observed: bool) {
+        if std::mem::take(&mut fetch.is_to_guess) {
+            // Where the start is observed, what was seen is told as well.
+            let listener = if is_observed { self.listener.kept() } else { self.listener.clone() };
+            let key = &self.context.key;
+            fetch.guessing = Some(Guessing::begin(self.stores, key, &listener, is_observed));
         }
     }
 
@@ -171,14 +178,10 @@ impl Beside<'_> {
             Ok(observer) => {
                 let variables = observer.program_arguments();
                 word.observed(&variables);
-                let mut following = Following {
-                    beside: self,
-                    persisting,
-                    fetch,
-                    early: Vec::new(),
-                    dense: None,
-                    dense_bytes: 0,
-                };
+                // Not before: on a busy machine, threads that begin keep this one from its processor.
+                self.guess(fetch, true);
+                let mut following =
+                    Following { beside: self, persisting, fetch, early: Vec::new(), dense_bytes: 0 };
                 let observation = observer.follow_with(until, &mut following);
                 following.end_dense();
                 let bytes = following.dense_bytes;
@@ -240,12 +243,16 @@ impl Beside<'_> {
 /// What is read for a start, until it is let go: when the program has ended, the file systems that it used can be unmounted.
 #[derive(Default)]
 struct Fetch {
+    /// Whether it is still to be guessed what the program is likely to use.
+    is_to_guess: bool,
     /// As long as it is under way.
     guessing: Option<Guessing>,
     /// What was guessed by the executable's other roles.
     guess: Option<Profile>,
     engine: Option<Engine>,
     maps: Option<FirstStart>,
+    /// Where nothing is known of the program, what it is likely to use next is read by what it has used.
+    dense: Option<DenseReads>,
     /// What the engine did that was let go.
     outcome: Prefetched,
 }
@@ -256,15 +263,14 @@ impl Fetch {
         self.engine.as_ref().map_or_else(|| self.outcome.clone(), Engine::outcome)
     }
 
-    /// Takes what was guessed, once it is there. Returns whether that is no more than page maps.
-    fn take_guess(&mut self) -> bool {
-        let Some(guess) = self.guessing.as_ref().and_then(Guessing::take) else { return false };
+    /// Takes what was guessed, once it is there.
+    fn take_guess(&mut self) {
+        let Some(guess) = self.guessing.as_ref().and_then(Guessing::take) else { return };
         self.guessing = None;
         match guess {
             Guess::Roles(profile, engine) => (self.guess, self.engine) = (Some(profile), Some(engine)),
-            Guess::Maps(maps) => self.maps = Some(maps),
+            Guess::Maps(maps, dense) => (self.maps, self.dense) = (Some(maps), dense),
         }
-        self.maps.is_some()
     }
 
     /// Ends it if the program has ended, or its start was cut short.
@@ -276,7 +282,7 @@ impl Fetch {
 
     /// Ends it. Its files are closed as soon as each of its threads is done with the read that it is at.
     fn let_go(&mut self) {
-        (self.guessing, self.maps) = (None, None);
+        (self.guessing, self.maps, self.dense) = (None, None, None);
         if let Some(engine) = self.engine.take() {
             engine.cancel();
             self.outcome = engine.outcome();
@@ -291,15 +297,13 @@ struct Following<'a, 'b> {
     fetch: &'a mut Fetch,
     /// Pages used while it was not known yet whether others are read by their density.
     early: Vec<(FileIndex, Seen, PageIndex)>,
-    /// Where nothing is known of the program, what it is likely to use next is read by what it has used.
-    dense: Option<DenseReads>,
-    /// What `dense` asked for, once it has ended.
+    /// What was asked for by density, once that has ended.
     dense_bytes: u64,
 }
 
 impl Following<'_, '_> {
     fn end_dense(&mut self) {
-        if let Some(dense) = self.dense.take() {
+        if let Some(dense) = self.fetch.dense.take() {
             self.dense_bytes = dense.bytes();
         }
     }
@@ -307,23 +311,20 @@ impl Following<'_, '_> {
 
 impl Follower for Following<'_, '_> {
     fn wants_pages(&self) -> bool {
-        self.fetch.guessing.is_some() || self.dense.as_ref().is_some_and(|dense| !dense.is_over())
+        self.fetch.guessing.is_some() || self.fetch.dense.as_ref().is_some_and(|dense| !dense.is_over())
     }
 
     fn used(&mut self, place: FileIndex, file: &Seen, page: PageIndex) {
-        if let Some(dense) = &mut self.dense {
+        if let Some(dense) = &mut self.fetch.dense {
             dense.used(place, file, page);
         } else if self.fetch.guessing.is_some() {
             self.early.push((place, file.clone(), page));
         }
     }
 
-    fn look(&mut self, last: bool, _: &mut Sightings) {
+    fn look(&mut self, _last: bool, _: &mut Sightings) {
         let is_guessing = self.fetch.guessing.is_some();
-        if self.fetch.take_guess() && !last {
-            let program = self.beside.context.key.program.as_ref();
-            self.dense = DenseReads::begin(program, Cache::of_user().as_ref());
-        }
+        self.fetch.take_guess();
         if is_guessing && self.fetch.guessing.is_none() {
             for (place, file, page) in std::mem::take(&mut self.early) {
                 self.used(place, &file, page);
@@ -340,8 +341,8 @@ impl Follower for Following<'_, '_> {
     }
 
     fn ended(&mut self) {
-        self.fetch.let_go();
         self.end_dense();
+        self.fetch.let_go();
     }
 }
 
