@@ -191,9 +191,10 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     let keep = std::iter::once(to_caller).chain(listener).collect();
     // All depend on the working directory.
     let look = || {
-        own_pages::ask_for_rest();
         let stores = Stores::of_user();
         let is_unconfigured = ahead::look_up(stores.as_ref().ok());
+        // Behind what the program waits for.
+        own_pages::ask_for_rest();
         let called = program::find(&command[0]).and_then(std::path::absolute);
         let context = called.and_then(|called| Ok((StartContext::of(pid, &called, command)?, called)));
         // What is no program gets its message from the exec that fails.
