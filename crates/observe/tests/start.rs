@@ -827,7 +827,7 @@ fn files_in_another_mount_namespace_are_not_taken_for_those_of_the_same_name_her
     let command = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", &script, &touch];
     for options in ways("/usr/bin/unshare") {
         let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{options:?}");
+        assert_eq!(code, 0, "{options:?} {:?}", observation.unseen);
         let here = |path: &str| Path::new(path).starts_with(&host);
         assert!(!observation.files.iter().any(|file| here(&file.path)), "{options:?} {observation:#?}");
         assert!(!observation.names.iter().any(|name| here(&name.path)), "{options:?} {observation:#?}");

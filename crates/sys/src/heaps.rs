@@ -175,7 +175,7 @@ mod tests {
             // SAFETY: the size is not zero; the block is as long as it was asked for.
             unsafe {
                 let block = if at % 3 == 0 { Heaps.alloc_zeroed(layout) } else { Heaps.alloc(layout) };
-                assert!(!block.is_null() && block as usize % layout.align() == 0);
+                assert!(!block.is_null() && (block as usize).is_multiple_of(layout.align()));
                 assert!(at % 3 != 0 || holds(block, layout.size(), 0));
                 fill(block, layout.size(), at as u8);
                 block as usize
@@ -185,7 +185,7 @@ mod tests {
             // SAFETY: the block was made with this layout.
             unsafe {
                 let block = Heaps.realloc(block, layout, layout.size() * 3);
-                assert!(!block.is_null() && block as usize % layout.align() == 0);
+                assert!(!block.is_null() && (block as usize).is_multiple_of(layout.align()));
                 assert!(holds(block, layout.size(), at as u8), "{at}");
                 block as usize
             }
