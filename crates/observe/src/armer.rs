@@ -208,9 +208,13 @@ impl Armer {
         }
         self.ranges.now().executed(pid, time_ns);
         #[cfg(target_arch = "x86_64")]
-        if let Some((visit, _)) = self.visits.iter().find(|(visit, _)| visit.pid() == pid) {
+        if let Some((visit, why)) = self.visits.iter_mut().find(|(visit, _)| visit.pid() == pid) {
             if visit.is_at_exec() {
                 self.half_entered.insert(pid);
+            } else {
+                // It is this program's now, and so is another where it fails.
+                *why = Visited::Executed(Instant::now());
+                self.spaces.remove(&pid);
             }
             return;
         }
@@ -548,4 +552,42 @@ fn used_before(pid: u32) -> Vec<u64> {
 fn is_name_of_a_file(path: &str) -> bool {
     const OTHERS: [&str; 5] = ["/dev/", "/memfd:", "/SYSV", "/proc/", "/sys/"];
     path.starts_with('/') && !OTHERS.iter().any(|other| path.starts_with(other))
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::process::Command;
+
+    use prepage_sys::process_stat::ProcessStat;
+    use rustix::process::{Pid, Signal, kill_process};
+
+    use super::*;
+
+    /// A child that was to be visited since it executed nothing executes a program, and cannot be disturbed at that moment.
+    #[test]
+    fn a_visit_that_fails_in_the_next_program_is_made_again_for_that() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let (pid, until) = (child.id(), Instant::now() + Duration::from_secs(60));
+        kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+        while ProcessStat::of(pid).unwrap().state != b'T' {
+            assert!(Instant::now() < until, "it does not stop");
+            std::thread::sleep(PAUSE);
+        }
+        let visit = Visit::begin(pid).unwrap();
+        let since = Instant::now().checked_sub(2 * BUSY_MAX).unwrap();
+        let forked = Forked { pid, parent: 0, time_ns: 1, since };
+        let mut armer = Armer::new(None);
+        armer.no_arming = None;
+        armer.visits.push((visit, Visited::Forked(forked)));
+        armer.executed(pid, now_ns());
+        while armer.is_visiting() {
+            assert!(Instant::now() < until, "the visit does not end");
+            std::thread::sleep(PAUSE);
+            armer.end_visits();
+        }
+        let is_waiting = armer.loading.iter().any(|(loading, _)| *loading == pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_waiting, "it is given up: {:?}", armer.ranges.now().refusals());
+    }
 }

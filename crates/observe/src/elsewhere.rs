@@ -39,6 +39,8 @@ pub struct Elsewhere {
     known: HashMap<u32, bool>,
     /// The numbers that those elsewhere have for themselves: in a namespace of process ids they are others.
     own_numbers: HashSet<u32>,
+    /// Those asked for that were gone, and had not been seen before.
+    gone: HashSet<u32>,
 }
 
 impl Elsewhere {
@@ -52,13 +54,23 @@ impl Elsewhere {
     }
 
     /// Whether the process with the number `own_number` for itself is elsewhere. One that is gone and was never seen is, where
-    /// any other of its tree is: a child of it, most likely.
-    pub fn contains(&mut self, own_number: u32) -> bool {
+    /// any other of its tree is: a child of it, most likely. `None` where none is by now: it may be told of those a moment later than
+    /// of what their children do.
+    pub fn contains(&mut self, own_number: u32) -> Option<bool> {
         if self.own_numbers.contains(&own_number) {
-            return true;
+            return Some(true);
         }
-        let any = self.known.values().any(|is| *is);
-        *self.known.entry(own_number).or_insert_with(|| is_elsewhere(own_number).unwrap_or(any))
+        if let Some(&is) = self.known.get(&own_number) {
+            return Some(is);
+        }
+        if !self.gone.contains(&own_number) {
+            if let Some(is) = is_elsewhere(own_number) {
+                self.known.insert(own_number, is);
+                return Some(is);
+            }
+            self.gone.insert(own_number);
+        }
+        self.known.values().any(|is| *is).then_some(true)
     }
 }
 
@@ -99,9 +111,14 @@ mod tests {
             let pid = children.trim().parse().unwrap_or(child.id());
             let mut elsewhere = Elsewhere::default();
             elsewhere.executed(pid);
-            assert_eq!(elsewhere.contains(pid), expected, "{command:?}");
-            assert_eq!(elsewhere.contains(*numbers(pid).last().unwrap()), expected, "{command:?}");
-            assert_eq!(elsewhere.contains(u32::MAX), expected, "gone before it was seen");
+            assert_eq!(elsewhere.contains(pid), Some(expected), "{command:?}");
+            assert_eq!(elsewhere.contains(*numbers(pid).last().unwrap()), Some(expected), "{command:?}");
+            assert_eq!(elsewhere.contains(u32::MAX), expected.then_some(true), "gone before it was seen");
+            // What its parent does is told a moment later than what it did.
+            let mut elsewhere = Elsewhere::default();
+            assert_eq!(elsewhere.contains(u32::MAX), None);
+            elsewhere.executed(pid);
+            assert_eq!(elsewhere.contains(u32::MAX), expected.then_some(true));
             child.kill().unwrap();
             child.wait().unwrap();
         }

@@ -20,6 +20,10 @@ use crate::sightings::Sightings;
 /// Room for some 300,000 records; memory is used as they come.
 const LOG_BYTES: u64 = 32 << 20;
 
+/// How long it is waited at most until it is known whether a process that is gone was elsewhere. It is told of execs every four milliseconds,
+/// and later where others have the processors.
+const UNDECIDED_NS: u64 = 100_000_000;
+
 /// How a program that has not been executed yet is entered; `with_agent`: there is an [`Inside`] for it.
 pub fn entry(options: &ObserveOptions, with_agent: bool) -> Entry {
     let is_static = |program: &PathBuf| would_load(program, program) == Carrying::NotDynamic;
@@ -42,6 +46,8 @@ pub struct Inside {
     approximate: u32,
     /// Names left out, for they mean other files here.
     elsewhere: u32,
+    /// Names of processes of which it is not known yet whether these mean other files here.
+    undecided: Vec<Record>,
 }
 
 impl Inside {
@@ -66,7 +72,8 @@ impl Inside {
         let variable = log.variable(may_arm().is_ok());
         let variables = variables(&library, &variable, options.own_audit.as_deref());
         let library = library.canonicalize().map_err(said)?;
-        Ok((Self { log, library, variables, without: 0, approximate: 0, elsewhere: 0 }, receiver))
+        let (without, approximate, elsewhere, undecided) = (0, 0, 0, Vec::new());
+        Ok((Self { log, library, variables, without, approximate, elsewhere, undecided }, receiver))
     }
 
     /// The agent.
@@ -83,13 +90,18 @@ impl Inside {
     /// not read before were read last, if any were.
     pub fn look(&mut self, last: bool, elsewhere: &mut Elsewhere, sightings: &mut Sightings) -> Option<u64> {
         let records = if last { self.log.read_last() } else { self.log.read() };
+        let mut all = std::mem::take(&mut self.undecided);
+        all.extend(records.unwrap_or_default());
+        let now = now_ns();
         let mut last_read_ns = None;
-        for record in records.unwrap_or_default() {
+        for record in all {
             let is_name = !matches!(record.event, Event::Read { .. });
-            if is_name && elsewhere.contains(record.pid) {
-                self.elsewhere += 1;
-            } else if let Some(read_ns) = self.see(&record, sightings) {
-                last_read_ns = last_read_ns.max(Some(read_ns));
+            let is_elsewhere = if is_name { elsewhere.contains(record.pid) } else { Some(false) };
+            let is_decided = last || now.saturating_sub(record.time_ns) > UNDECIDED_NS;
+            match is_elsewhere {
+                Some(true) => self.elsewhere += 1,
+                None if !is_decided => self.undecided.push(record),
+                _ => last_read_ns = self.see(&record, sightings).max(last_read_ns),
             }
         }
         last_read_ns

@@ -124,6 +124,8 @@ pub struct Observer {
     rights: Option<Rights>,
     gives_way: bool,
     has_given_way: bool,
+    /// Whether perf is still to be asked for: the program need not wait for the thread that does.
+    is_to_be_primed: bool,
 }
 
 /// Where pages in use are seen.
@@ -155,12 +157,14 @@ impl Observer {
         let receiver = std::cell::Cell::new(receiver);
         let entry = if executed { Entry::Executed } else { entry(options, inside.is_some()) };
         let tables = || Box::new(PageTables::attach(pid, entry, Armer::new(receiver.take())));
+        // The program is armed from its beginning: what it touches meanwhile shows in its page tables, and so does what one
+        // that runs already has touched before.
+        let is_armed = inside.is_some() || entry != Entry::AfterExec;
+        let is_to_be_primed = !options.without_perf && !options.is_patient && is_armed;
         let pages = if options.without_perf {
             Err(PerfError::Unavailable { filtered: false })
-        } else if !options.is_patient && (inside.is_some() || entry != Entry::AfterExec) {
-            // The program is armed from its beginning: what it touches meanwhile shows in its page tables, and so does what one
-            // that runs already has touched before.
-            Primer::begin().map(|primer| Pages::Tables(tables(), Some(primer)))
+        } else if is_to_be_primed {
+            Ok(Pages::Tables(tables(), None))
         } else {
             Faults::attach(pid, entry, || Armer::new(receiver.take()))
                 .map(|faults| Pages::Faults(Box::new(faults)))
@@ -189,6 +193,7 @@ impl Observer {
             rights,
             gives_way: options.gives_way,
             has_given_way: false,
+            is_to_be_primed,
         })
     }
 
@@ -206,6 +211,7 @@ impl Observer {
 
     /// The same, telling `follower` what it wants to know.
     pub fn follow_with(mut self, until: &Until, follower: &mut impl Follower) -> Observation {
+        self.prime();
         let began_ns = now_ns();
         let mut next_early_ns = is_in_a_container().then_some(FIRST_EARLY_NS);
         loop {
@@ -233,9 +239,22 @@ impl Observer {
         }
     }
 
-    /// Leaves the processors to the program, unless it stands still until this thread lets it go on: on a busy machine that would take its time.
+    /// Begins to wait for perf.
+    fn prime(&mut self) {
+        let Pages::Tables(_, primer) = &mut self.pages else { return };
+        if !std::mem::take(&mut self.is_to_be_primed) {
+            return;
+        }
+        match Primer::begin() {
+            Ok(begun) => *primer = Some(begun),
+            Err(error) => self.unseen.push(without_perf(&error)),
+        }
+    }
+
+    /// Leaves the processors to the program, unless it stands still until this thread lets it go on, in a visit or at the end of a process: on a
+    /// busy machine that would take its time.
     fn give_way(&mut self) {
-        let gives_way = self.gives_way && !self.is_visiting();
+        let gives_way = self.gives_way && !self.is_waited_for();
         if gives_way != self.has_given_way {
             self.has_given_way = gives_way;
             // Where that is refused, they share the processors.
@@ -295,6 +314,12 @@ impl Observer {
             };
             *last_touch_ns = read_ns.unwrap_or(0).max(*last_touch_ns);
         }
+    }
+
+    /// Whether processes wait for this thread to look at them.
+    fn is_waited_for(&self) -> bool {
+        let waits_at_ends = self.inside.is_some() && matches!(self.pages, Pages::Tables(..));
+        waits_at_ends || self.is_visiting()
     }
 
     /// Whether a program may stand still until the next wait: no time to write a file, or to wait for a processor.

@@ -110,6 +110,8 @@ impl PageTables {
         loop {
             self.sent.extend(self.armer.receive());
             let sent = std::mem::take(&mut self.sent);
+            // Whoever sends has executed a program, and has to be known for that before it is armed.
+            sent.iter().for_each(|sent| self.tree.belongs(sent.pid()));
             let tree = self.tree.look().to_vec();
             let tree: Vec<u32> = tree
                 .into_iter()
@@ -119,16 +121,22 @@ impl PageTables {
             self.armer.go_on(sent);
             self.armer.judge();
             let endings = self.armer.take_endings();
-            let is_ending = |pid| endings.iter().any(|ending| ending.pid() == pid);
-            for pid in tree.into_iter().filter(|&pid| is_due || is_ending(pid)) {
+            let (ending, others): (Vec<u32>, Vec<u32>) =
+                tree.into_iter().partition(|&pid| endings.iter().any(|ending| ending.pid() == pid));
+            // These wait for it.
+            for pid in ending {
                 self.look_at(pid, sightings, last_touch_ns);
             }
-            for ending in &endings {
+            let has_waited = !endings.is_empty();
+            for ending in endings {
                 // One that lives still was looked at while it waited.
                 match self.processes.get_mut(&ending.pid()).filter(|process| process.map.is_alive()) {
                     Some(process) => process.was_seen_last = true,
                     None => self.has_ended = true,
                 }
+            }
+            for pid in others.into_iter().filter(|_| is_due) {
+                self.look_at(pid, sightings, last_touch_ns);
             }
             self.processes.retain(|&pid, process| {
                 let lives = process.map.is_alive();
@@ -139,7 +147,7 @@ impl PageTables {
                 lives
             });
             // Others may have waited meanwhile.
-            if endings.is_empty() {
+            if !has_waited {
                 return;
             }
             is_due = false;
@@ -226,8 +234,8 @@ impl PageTables {
     }
 
     /// The process and its descendants, itself first.
-    pub fn pids(&self) -> Vec<u32> {
-        Tree::of(self.root).look().iter().map(|(pid, _)| *pid).collect()
+    pub fn pids(&mut self) -> Vec<u32> {
+        self.tree.look_anew().iter().map(|(pid, _)| *pid).collect()
     }
 
     /// Whether some program is not armed yet that will be.

@@ -770,6 +770,28 @@ fn libraries_are_told_in_the_order_in_which_they_are_loaded() {
     }
 }
 
+/// As daemons and what shells leave in the background do: its parent ends, and it is no descendant of the program any more.
+#[test]
+fn a_process_whose_parent_has_ended_is_seen_by_what_its_agent_says() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let (data, code) = (data(dir.path(), 64), dir.path().join("code"));
+    let script = format!(
+        "( (/usr/bin/python3 -c \"$0\" '{}' 3 40; echo $? >'{code}') &) & wait; until [ -s '{code}' ]; do sleep 0.1; done",
+        data.display(),
+        code = code.display(),
+    );
+    for options in ways("/bin/sh").into_iter().filter(|options| options.program.is_some()) {
+        let (observation, _) = observe(&["/bin/sh", "-c", &script, MAP_AND_TOUCH], &options);
+        assert_eq!(fs::read_to_string(&code).unwrap(), "0\n", "{options:?}");
+        let used = &file(&observation, &data).pages;
+        assert!(
+            [3, 40].iter().all(|&page| used.iter().any(|used| used.range.contains(PageIndex(page)))),
+            "{options:?}: {used:?}"
+        );
+        fs::remove_file(&code).unwrap();
+    }
+}
+
 /// As flatpak, bwrap and containers do: another directory in the place of one of the host's.
 #[test]
 fn files_in_another_mount_namespace_are_not_taken_for_those_of_the_same_name_here() {
@@ -805,7 +827,7 @@ fn files_in_another_mount_namespace_are_not_taken_for_those_of_the_same_name_her
     let command = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", &script, &touch];
     for options in ways("/usr/bin/unshare") {
         let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{options:?}");
+        assert_eq!(code, 0, "{options:?} {:?}", observation.unseen);
         let here = |path: &str| Path::new(path).starts_with(&host);
         assert!(!observation.files.iter().any(|file| here(&file.path)), "{options:?} {observation:#?}");
         assert!(!observation.names.iter().any(|name| here(&name.path)), "{options:?} {observation:#?}");

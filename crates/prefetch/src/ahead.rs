@@ -3,10 +3,12 @@
 //! Whoever asks for the configuration and for each layer of profiles in turn waits for a cold disk a dozen times, one after the other.
 //! Asked for by a thread each, they are waited for together, while the program itself is looked for.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::Builder;
 
 use prepage_profiles::Stores;
+use prepage_sys::signals::Masked;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
 use rustix::io::Errno;
 
@@ -38,7 +40,15 @@ fn look_up_one(path: PathBuf) {
         let _ = rustix::fs::statx(CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE);
     };
     // One that cannot be started is a path looked up later.
-    let _ = Builder::new().stack_size(STACK_BYTES).spawn(look);
+    let _ = aside(STACK_BYTES, look);
+}
+
+/// Has a thread of its own do `work` that may wait for a file system for long. It takes no signal: one that asks this process to end would
+/// end it there, when what was seen of the start is still to be written.
+pub(crate) fn aside(stack_bytes: usize, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // Threads begin with the mask of the one that starts them.
+    let _masked = Masked::asynchronous();
+    Builder::new().stack_size(stack_bytes).spawn(work).map(drop)
 }
 
 /// Whether the kernel knows, without asking a file system, that nothing is at `path`.
@@ -53,4 +63,27 @@ fn is_nothing(error: Option<Errno>) -> bool {
 fn error_from_memory(path: &Path) -> Option<Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED).err()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use prepage_sys::process_status::ProcessStatus;
+    use prepage_sys::signals::ENDING;
+
+    use super::*;
+
+    /// A look-up may last as long as the start, or longer.
+    #[test]
+    fn no_signal_ends_the_process_in_a_thread_that_waits_for_a_file_system() {
+        let blocked = || ProcessStatus::of("thread-self").unwrap().field("SigBlk").map(str::to_owned);
+        let (before, (tell, told)) = (blocked(), mpsc::channel());
+        aside(64 << 10, move || tell.send(blocked()).unwrap()).unwrap();
+        let told = told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        let told = u64::from_str_radix(&told, 16).unwrap();
+        assert!(ENDING.iter().all(|signal| told & 1 << (signal - 1) != 0), "{told:#x}");
+        assert_eq!(blocked(), before, "the thread that starts it is as it was");
+    }
 }

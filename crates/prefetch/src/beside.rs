@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 use prepage_core::PageIndex;
 use prepage_core::profile::bounds::LeftOut;
 use prepage_core::profile::gain::Turn;
-use prepage_core::profile::merge::shared;
 use prepage_core::profile::observation::Observation;
 use prepage_core::profile::{ColdStart, Fingerprint, Profile};
-use prepage_observe::sightings::{FileIndex, Seen};
+use prepage_observe::sightings::{FileIndex, Seen, Sightings};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_profiles::identity::Skipped;
 use prepage_profiles::{Layer, Stores, chain};
@@ -21,11 +20,11 @@ use prepage_sys::open_files;
 use prepage_sys::signals::{ENDING, Signals};
 
 use crate::account::{Listener, account, left_out, observed, with_left_out};
-use crate::calibrate::cache::Cache;
 use crate::choose::Choice;
 use crate::dense::DenseReads;
-use crate::engine::{Engine, Prefetched, Residency, device_of};
-use crate::first_start::{self, FirstStart};
+use crate::engine::{Engine, Prefetched, Residency};
+use crate::first_start::FirstStart;
+use crate::guess::{Guess, Guessing};
 use crate::launch::{LaunchOptions, Word};
 use crate::memory::Budget;
 use crate::persist::{Persisting, Shown};
@@ -44,10 +43,6 @@ const FETCH_LOOK: Duration = Duration::from_millis(10);
 
 /// Disk faults after which a cache that looked warm is taken for a cold one.
 const WARM_DISK_FAULTS_MAX: u64 = 4;
-
-/// The profiles of the same executable in other roles that a start without a profile goes by: those written last, enough to
-/// show what most have in common, and soon read.
-const RELATIVES_MAX: usize = 8;
 
 /// A start, and how it is to be served.
 pub(crate) struct Beside<'a> {
@@ -102,7 +97,7 @@ impl Beside<'_> {
             begin(&mut engine);
         }
         let mut fetch = Fetch { engine: Some(engine), ..Fetch::default() };
-        let observation = word.and_then(|word| self.observe(word, until, &mut persisting, &mut fetch, false));
+        let observation = word.and_then(|word| self.observe(word, until, &mut persisting, &mut fetch));
         if observation.is_none() {
             progress.follow(u64::MAX);
         }
@@ -136,47 +131,42 @@ impl Beside<'_> {
     pub(crate) fn unknown(&self, word: Option<Word>) {
         let Some(until) = &self.until() else { return };
         open_files::allow_many();
-        let guess = if self.options.prefetch { self.guess() } else { Profile::default() };
-        let mut fetch = Fetch::default();
-        if !guess.files.is_empty() {
-            let mut engine = Engine::new(guess.clone(), &device_of(&guess));
-            engine.keep_within(Budget::of_process());
-            engine.start();
-            fetch.engine = Some(engine);
-        } else if self.options.prefetch {
-            // Where the start is observed, what was seen is told as well.
-            let listener = if word.is_some() { self.listener.kept() } else { self.listener.clone() };
-            fetch.maps = Some(first_start::begin(&self.context.key.program, self.stores, &listener));
-        }
-        let (is_guessed, goes_by_density) = (fetch.engine.is_some(), fetch.maps.is_some());
+        let mut fetch = Fetch { is_to_guess: self.options.prefetch, ..Fetch::default() };
         let mut persisting = self.persisting();
-        match word.and_then(|word| self.observe(word, until, &mut persisting, &mut fetch, goes_by_density)) {
+        match word.and_then(|word| self.observe(word, until, &mut persisting, &mut fetch)) {
             Some(observation) => {
                 let shown = Shown { observation: Some(observation), ..Shown::default() };
                 self.persist(&mut persisting, &shown);
             }
-            None => until.wait(),
+            None => {
+                self.guess(&mut fetch, false);
+                until.wait();
+            }
         }
+        fetch.take_guess();
         fetch.let_go_after(until);
-        if is_guessed {
+        if let Some(guess) = fetch.guess.take() {
             self.finish(&mut fetch, until, &guess, &[]);
         }
     }
 
-    /// What the executable's other roles have in common.
-    fn guess(&self) -> Profile {
-        shared(&self.stores.relatives(&self.context.key, RELATIVES_MAX))
+    /// Begins to guess what the program is likely to use, where that is wanted.
+    fn guess(&self, fetch: &mut Fetch, is_observed: bool) {
+        if std::mem::take(&mut fetch.is_to_guess) {
+            // Where the start is observed, what was seen is told as well.
+            let listener = if is_observed { self.listener.kept() } else { self.listener.clone() };
+            let key = &self.context.key;
+            fetch.guessing = Some(Guessing::begin(self.stores, key, &listener, is_observed));
+        }
     }
 
-    /// Lets the program go, observed, and observes it to the end of its start; `None` where that is refused. What it is likely to use
-    /// next is read meanwhile where the start `goes_by_density`.
+    /// Lets the program go, observed, and observes it to the end of its start; `None` where that is refused.
     fn observe(
         &self,
         word: Word,
         until: &Until,
         persisting: &mut Persisting<'_>,
         fetch: &mut Fetch,
-        goes_by_density: bool,
     ) -> Option<Observation> {
         let options = ObserveOptions {
             program: self.context.executable.clone(),
@@ -188,10 +178,10 @@ impl Beside<'_> {
             Ok(observer) => {
                 let variables = observer.program_arguments();
                 word.observed(&variables);
-                let program = self.context.key.program.as_ref();
-                let dense = goes_by_density.then(|| DenseReads::begin(program, Cache::of_user().as_ref()));
+                // Not before: on a busy machine, threads that begin keep this one from its processor.
+                self.guess(fetch, true);
                 let mut following =
-                    Following { beside: self, persisting, fetch, dense: dense.flatten(), dense_bytes: 0 };
+                    Following { beside: self, persisting, fetch, early: Vec::new(), dense_bytes: 0 };
                 let observation = observer.follow_with(until, &mut following);
                 following.end_dense();
                 let bytes = following.dense_bytes;
@@ -253,8 +243,16 @@ impl Beside<'_> {
 /// What is read for a start, until it is let go: when the program has ended, the file systems that it used can be unmounted.
 #[derive(Default)]
 struct Fetch {
+    /// Whether it is still to be guessed what the program is likely to use.
+    is_to_guess: bool,
+    /// As long as it is under way.
+    guessing: Option<Guessing>,
+    /// What was guessed by the executable's other roles.
+    guess: Option<Profile>,
     engine: Option<Engine>,
     maps: Option<FirstStart>,
+    /// Where nothing is known of the program, what it is likely to use next is read by what it has used.
+    dense: Option<DenseReads>,
     /// What the engine did that was let go.
     outcome: Prefetched,
 }
@@ -263,6 +261,16 @@ impl Fetch {
     /// What the engine has done so far.
     fn outcome(&self) -> Prefetched {
         self.engine.as_ref().map_or_else(|| self.outcome.clone(), Engine::outcome)
+    }
+
+    /// Takes what was guessed, once it is there.
+    fn take_guess(&mut self) {
+        let Some(guess) = self.guessing.as_ref().and_then(Guessing::take) else { return };
+        self.guessing = None;
+        match guess {
+            Guess::Roles(profile, engine) => (self.guess, self.engine) = (Some(profile), Some(engine)),
+            Guess::Maps(maps, dense) => (self.maps, self.dense) = (Some(maps), dense),
+        }
     }
 
     /// Ends it if the program has ended, or its start was cut short.
@@ -274,7 +282,7 @@ impl Fetch {
 
     /// Ends it. Its files are closed as soon as each of its threads is done with the read that it is at.
     fn let_go(&mut self) {
-        self.maps = None;
+        (self.guessing, self.maps, self.dense) = (None, None, None);
         if let Some(engine) = self.engine.take() {
             engine.cancel();
             self.outcome = engine.outcome();
@@ -287,14 +295,15 @@ struct Following<'a, 'b> {
     beside: &'a Beside<'a>,
     persisting: &'a mut Persisting<'b>,
     fetch: &'a mut Fetch,
-    dense: Option<DenseReads>,
-    /// What `dense` asked for, once it has ended.
+    /// Pages used while it was not known yet whether others are read by their density.
+    early: Vec<(FileIndex, Seen, PageIndex)>,
+    /// What was asked for by density, once that has ended.
     dense_bytes: u64,
 }
 
 impl Following<'_, '_> {
     fn end_dense(&mut self) {
-        if let Some(dense) = self.dense.take() {
+        if let Some(dense) = self.fetch.dense.take() {
             self.dense_bytes = dense.bytes();
         }
     }
@@ -302,23 +311,38 @@ impl Following<'_, '_> {
 
 impl Follower for Following<'_, '_> {
     fn wants_pages(&self) -> bool {
-        self.dense.as_ref().is_some_and(|dense| !dense.is_over())
+        self.fetch.guessing.is_some() || self.fetch.dense.as_ref().is_some_and(|dense| !dense.is_over())
     }
 
     fn used(&mut self, place: FileIndex, file: &Seen, page: PageIndex) {
-        if let Some(dense) = &mut self.dense {
+        if let Some(dense) = &mut self.fetch.dense {
             dense.used(place, file, page);
+        } else if self.fetch.guessing.is_some() {
+            self.early.push((place, file.clone(), page));
+        }
+    }
+
+    fn look(&mut self, _last: bool, _: &mut Sightings) {
+        let is_guessing = self.fetch.guessing.is_some();
+        self.fetch.take_guess();
+        if is_guessing && self.fetch.guessing.is_none() {
+            for (place, file, page) in std::mem::take(&mut self.early) {
+                self.used(place, &file, page);
+            }
         }
     }
 
     fn so_far(&mut self, seen: &Observation) {
         let shown = Shown { observation: Some(seen.clone()), ..Shown::default() };
-        self.beside.persist(self.persisting, &shown);
+        if self.beside.options.learn {
+            // As in [`Beside::persist`]; and the end of the start is still to come.
+            let _ = self.persisting.persist_so_far(&shown);
+        }
     }
 
     fn ended(&mut self) {
-        self.fetch.let_go();
         self.end_dense();
+        self.fetch.let_go();
     }
 }
 

@@ -145,8 +145,12 @@ impl Queue {
     }
 
     fn ask(&self, file: &Arc<File>, chunks: impl Iterator<Item = PageRange>) {
-        self.chunks().extend(chunks.map(|chunk| (file.clone(), chunk)));
-        self.more.notify_all();
+        let mut chunks = chunks.peekable();
+        // Most pages say nothing of others, and to wake nobody is a system call.
+        if chunks.peek().is_some() {
+            self.chunks().extend(chunks.map(|chunk| (file.clone(), chunk)));
+            self.more.notify_all();
+        }
     }
 
     fn end(&self) {

@@ -3,11 +3,16 @@
 //! From a cold disk that takes a millisecond or two, for profiles are looked up meanwhile. The kernel then reads the program's head, the loader that
 //! it names and what the loader begins with, one after the other.
 
+use std::ffi::OsString;
+use std::fs::File;
 use std::num::NonZeroU64;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use prepage_core::PageIndex;
 use prepage_profiles::elf::Elf;
+use prepage_profiles::program::find;
 use prepage_trace::build_id::open_regular;
 use rustix::fs::Advice;
 
@@ -19,15 +24,37 @@ const BYTES: NonZeroU64 = NonZeroU64::new(128 << 10).expect("it is not 0");
 /// Where glibc's loader finds libraries.
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
 
-/// Asks for the head of `program`, and where that names a loader, for the loader and its cache. Waits for nothing that the start of the
-/// program would not wait for. Where the head is in memory, so is the rest, mostly.
+/// As deep as the kernel goes (fs/exec.c).
+const SCRIPTS_DEEP: u32 = 4;
+
+/// As much of a script as the kernel looks at (BINPRM_BUF_SIZE).
+const SCRIPT_HEAD_BYTES: usize = 256;
+
+/// Asks for the head of `program`, and where that names a loader, for the loader and its cache; of a script, for those of its interpreter,
+/// and of the program that env(1) is to look for. Waits for nothing that the start of the program would not wait for. Where the head is in memory,
+/// so is the rest, mostly.
 pub(crate) fn ask_for(program: &Path) {
+    ask_for_at(program, 0);
+}
+
+fn ask_for_at(program: &Path, depth: u32) {
     let Ok((file, _)) = open_regular(program) else { return };
-    if is_resident(&file, PageIndex(0)) {
+    let is_there = is_resident(&file, PageIndex(0));
+    let ask = |file: &File| _ = rustix::fs::fadvise(file, 0, Some(BYTES), Advice::WillNeed);
+    if !is_there {
+        ask(&file);
+    }
+    if let Some((interpreter, argument)) = interpreter(&file).filter(|_| depth < SCRIPTS_DEEP) {
+        ask_for_at(Path::new(&interpreter), depth + 1);
+        let is_env = Path::new(&interpreter).file_name() == Some("env".as_ref());
+        if let Some(found) = argument.filter(|_| is_env).and_then(|name| find(&name).ok()) {
+            ask_for_at(&found, depth + 1);
+        }
         return;
     }
-    let ask = |file: &std::fs::File| _ = rustix::fs::fadvise(file, 0, Some(BYTES), Advice::WillNeed);
-    ask(&file);
+    if is_there {
+        return;
+    }
     let loader = Elf::parse(&file).and_then(|elf| elf.interpreter(&file));
     let Ok(Some(loader)) = loader else { return };
     for path in [&loader, LOADER_CACHE] {
@@ -37,9 +64,18 @@ pub(crate) fn ask_for(program: &Path) {
     }
 }
 
+/// The interpreter that a script names, and the argument that it gets, if any.
+fn interpreter(file: &File) -> Option<(OsString, Option<OsString>)> {
+    let mut head = [0; SCRIPT_HEAD_BYTES];
+    let got = file.read_at(&mut head, 0).ok()?;
+    let line = head[..got].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?.trim_ascii();
+    let mut words = line.splitn(2, |byte| matches!(byte, b' ' | b'\t'));
+    let word = |bytes: &[u8]| OsString::from_vec(bytes.trim_ascii().to_vec());
+    Some((word(words.next()?), words.next().map(word)))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::os::fd::AsFd;
     use std::process::Command;
     use std::time::{Duration, Instant};
@@ -68,20 +104,34 @@ mod tests {
             let pages = PageRange::covering(0, file.metadata().unwrap().len());
             pages.len() - cached_pages(file.as_fd(), pages).unwrap()
         };
-        for file in &files {
-            file.sync_all().unwrap();
-            evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+        // Scripts, which may be in memory themselves.
+        let script = |name: &str, text: String| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let direct = script("direct", format!("#! {} -x\n", program.display()));
+        let through = script("through", format!("#!/usr/bin/env {}\n", program.display()));
+        let nested = script("nested", format!("#!{}", through.display()));
+        let itself = script("itself", format!("#!{}\n", dir.path().join("itself").display()));
+        for asked in [&program, &direct, &through, &nested] {
+            for file in &files {
+                file.sync_all().unwrap();
+                evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+            }
+            ask_for(asked);
+            let since = Instant::now();
+            while files.iter().any(|file| missing(file) > 0) {
+                assert!(
+                    since.elapsed() < Duration::from_secs(10),
+                    "{}: {:?} pages missing",
+                    asked.display(),
+                    files.each_ref().map(missing)
+                );
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
-        ask_for(&program);
-        let since = Instant::now();
-        while files.iter().any(|file| missing(file) > 0) {
-            assert!(
-                since.elapsed() < Duration::from_secs(10),
-                "{:?} pages missing",
-                files.each_ref().map(missing)
-            );
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        ask_for(&itself);
         // A warm start asks for nothing.
         evict(files[1].as_fd(), Duration::from_secs(1)).unwrap();
         ask_for(&program);

@@ -16,7 +16,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::thread::Builder;
 use std::time::Duration;
 
 use prepage_profiles::room::BYTES_MAX;
@@ -192,9 +191,10 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     let keep = std::iter::once(to_caller).chain(listener).collect();
     // All depend on the working directory.
     let look = || {
-        own_pages::ask_for_rest();
         let stores = Stores::of_user();
         let is_unconfigured = ahead::look_up(stores.as_ref().ok());
+        // Behind what the program waits for.
+        own_pages::ask_for_rest();
         let called = program::find(&command[0]).and_then(std::path::absolute);
         let context = called.and_then(|called| Ok((StartContext::of(pid, &called, command)?, called)));
         // What is no program gets its message from the exec that fails.
@@ -345,7 +345,7 @@ fn serve(
 fn config_for(listener: &mut Option<OwnedFd>) -> Config {
     let (read, config) = mpsc::channel();
     let load = move || drop(read.send(Config::load()));
-    if Builder::new().stack_size(CONFIG_STACK_BYTES).spawn(load).is_err() {
+    if ahead::aside(CONFIG_STACK_BYTES, load).is_err() {
         listener.take();
         return Config::load();
     }

@@ -17,6 +17,7 @@
 //! | `first_pages`                     | what every program needs first                                    |
 //! | [`choose`]                        | what one start does with the profile it has                       |
 //! | [`engine`], [`first_start`]       | a prefetch under way: of a profile, of page maps in files         |
+//! | `guess`                           | what an unknown program is likely to use                          |
 //! | `dense`                           | of an unknown start on a slow device, by what it uses             |
 //! | [`progress`]                      | how a start fares that nobody observes                            |
 //! | [`persist`]                       | what a start showed goes into the store                           |
@@ -54,6 +55,7 @@ pub mod doctor;
 pub mod engine;
 mod first_pages;
 pub mod first_start;
+mod guess;
 pub mod launch;
 pub mod learn;
 pub mod measure;

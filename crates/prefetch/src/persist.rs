@@ -63,9 +63,21 @@ impl<'a> Persisting<'a> {
     /// # Errors
     /// When the store cannot be read or written; it stays as it was.
     pub fn persist(&mut self, shown: &Shown) -> Result<(), StoreError> {
+        self.write(shown, true)
+    }
+
+    /// The same while the start goes on: whoever observes it, and has programs wait for a moment, does not wait for the disk.
+    ///
+    /// # Errors
+    /// As [`Self::persist`].
+    pub fn persist_so_far(&mut self, shown: &Shown) -> Result<(), StoreError> {
+        self.write(shown, false)
+    }
+
+    fn write(&mut self, shown: &Shown, is_synced: bool) -> Result<(), StoreError> {
         let (key, written) = (self.key, self.written.as_ref());
         let mut now = None;
-        self.stores.update(key, self.layer, |stored| {
+        let change = |stored| {
             let (before, in_before) = match (written, stored) {
                 (Some(written), Some(stored)) if is_as_written(&stored, &written.own) => {
                     (written.before.clone(), written.in_before.clone())
@@ -78,7 +90,11 @@ impl<'a> Persisting<'a> {
             let own = with(before.clone(), key, shown, in_before.as_ref())?;
             now = Some(Written { before, in_before, own: own.clone(), observation });
             Some(own)
-        })?;
+        };
+        match is_synced {
+            true => self.stores.update(key, self.layer, change)?,
+            false => self.stores.update_unsynced(key, self.layer, change)?,
+        }
         self.written = now.or(self.written.take());
         Ok(())
     }
@@ -136,6 +152,9 @@ mod tests {
     use prepage_core::profile::merge::merge;
     use prepage_core::profile::observation::{Coverage, ObservedName};
     use prepage_profiles::store::remove;
+    use prepage_sys::call_filter::{When, refuse};
+    use prepage_sys::forked::Forked;
+    use prepage_testing::Need;
 
     use super::*;
 
@@ -170,6 +189,28 @@ mod tests {
         for name in ["/early", "/late", "/later", "/last"] {
             assert_eq!(counts(&profile, name), twice, "{name}");
         }
+    }
+
+    /// The observer may have a program wait until it has looked at it.
+    #[test]
+    fn what_is_written_while_a_start_goes_on_waits_for_no_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let stores = Stores::at(dir.path().join("store"));
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let child = Forked::new(|| {
+            let syncs = [libc::SYS_fsync, libc::SYS_fdatasync];
+            if refuse(&syncs.map(|call| (call, When::Always))).is_err() {
+                return 2;
+            }
+            let mut start = Persisting::new(&stores, &key, Layer::User);
+            let so_far = start.persist_so_far(&shown("/early")).is_ok();
+            i32::from(!so_far || start.persist(&shown("/late")).is_ok())
+        });
+        match child.unwrap().wait().unwrap().exit_status() {
+            Some(2) => prepage_testing::skip(Need::Path("/proc/sys/kernel/seccomp".into()), "no filters"),
+            status => assert_eq!(status, Some(0)),
+        }
+        assert_eq!(stores.find(&key).unwrap().unwrap().profile.lookups[0].path, "/early");
     }
 
     #[test]

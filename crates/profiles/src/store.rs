@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::file::{self, FORMAT_VERSION, HEADER_BYTES, PAYLOAD_BYTES_MAX, ProfileFileError};
-use prepage_sys::new_file::write_at;
+use prepage_sys::new_file::{write_at, write_unsynced_at};
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -39,6 +39,9 @@ use crate::trust;
 
 /// How long a writer waits for others: longer than any write takes, and not for ever where one of them hangs.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
+
+/// Replaces a file of a directory by one with these permissions and bytes.
+type Write = fn(BorrowedFd<'_>, &Path, u32, &[u8]) -> io::Result<()>;
 
 /// What is read of a layer at most: what lies there may be anything, and more than there is memory for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,6 +209,30 @@ impl Stores {
         layer: Layer,
         change: impl FnOnce(Option<Profile>) -> Option<Profile>,
     ) -> Result<(), StoreError> {
+        self.update_by(write_at, key, layer, change)
+    }
+
+    /// The same without waiting for the disk: for what is soon written again. Whoever stops the machine meanwhile may leave a profile that cannot
+    /// be read, and is learned anew.
+    ///
+    /// # Errors
+    /// As [`Self::update`].
+    pub fn update_unsynced(
+        &self,
+        key: &ProgramKey,
+        layer: Layer,
+        change: impl FnOnce(Option<Profile>) -> Option<Profile>,
+    ) -> Result<(), StoreError> {
+        self.update_by(write_unsynced_at, key, layer, change)
+    }
+
+    fn update_by(
+        &self,
+        write: Write,
+        key: &ProgramKey,
+        layer: Layer,
+        change: impl FnOnce(Option<Profile>) -> Option<Profile>,
+    ) -> Result<(), StoreError> {
         let directory = self.create(layer)?;
         let path = self.path_of(key, layer)?;
         let _lock = self.lock(directory.as_fd(), layer)?;
@@ -235,7 +262,7 @@ impl Stores {
         }
         let name = key.file_name();
         let io = |source| StoreError::Io { path: path.clone(), source };
-        write_at(directory.as_fd(), Path::new(&name), mode, &file::encode(&after)).map_err(io)?;
+        write(directory.as_fd(), Path::new(&name), mode, &file::encode(&after)).map_err(io)?;
         if let Some(bytes_max) = self.bytes_max(layer) {
             make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max);
         }

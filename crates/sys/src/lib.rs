@@ -26,6 +26,7 @@
 //! | [`forked`]    | a child that goes on in this program, for tests                  |                 |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
 //! | [`heap`]      | one heap for many short threads                                 | glibc           |
+//! | [`heaps`]     | an allocator of several heaps, for threads that wait for each other |             |
 //! | [`huge_blocks`] | memory left to the kernel's huge pages piece by piece           | Linux 5.7       |
 //! | [`adjoining`] | pages of several files asked for in one call                     |                 |
 //! | [`fault_around`] | fault-around of the whole machine off for a while            | root, debugfs   |
@@ -91,6 +92,7 @@ pub mod forked;
 pub mod fresh_pages;
 pub mod guarded;
 pub mod heap;
+pub mod heaps;
 pub mod huge_blocks;
 pub mod inode;
 pub mod landlock;

@@ -81,8 +81,12 @@ impl<'a> NewFile<'a> {
     ///
     /// # Errors
     /// As `replace`.
-    pub fn place(mut self, name: &Path) -> io::Result<()> {
+    pub fn place(self, name: &Path) -> io::Result<()> {
         self.file.sync_data()?;
+        self.take_name(name)
+    }
+
+    fn take_name(mut self, name: &Path) -> io::Result<()> {
         renameat(self.directory, &self.name, self.directory, name)?;
         self.is_placed = true;
         Ok(())
@@ -103,10 +107,23 @@ impl Drop for NewFile<'_> {
 /// # Errors
 /// As the file system says; the file is as it was then.
 pub fn write_at(directory: BorrowedFd<'_>, name: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
+    written(directory, name, mode, bytes)?.replace(name)
+}
+
+/// The same without waiting for the disk. If the machine stops before the kernel has written the file in its own time, that may be empty or damaged
+/// under its new name: for what is checked when it is read, and soon written again.
+///
+/// # Errors
+/// As the file system says; the file is as it was then.
+pub fn write_unsynced_at(directory: BorrowedFd<'_>, name: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
+    written(directory, name, mode, bytes)?.take_name(name)
+}
+
+fn written<'a>(directory: BorrowedFd<'a>, name: &Path, mode: u32, bytes: &[u8]) -> io::Result<NewFile<'a>> {
     let mut new = NewFile::of_only_writer(directory, name, mode)?;
     fchmod(&new.file, Mode::from_raw_mode(mode))?;
     new.file.write_all(bytes)?;
-    new.replace(name)
+    Ok(new)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Reading a small program's own file before it begins, what it needs first in one go.
 //!
 //! From a cold disk, a static binary of a megabyte starts with a dozen page faults one after the other, each a read of
-//! its own. Asked for by its first instructions, what they lead to arrives in one transfer, and the faults only wait for that. The rest of the
-//! file, which the program's linker has put together (`crates/cli/src/starter/layout.ld`), is asked for when there is time ([`ask_for_rest`]).
+//! its own. Asked for by its first instructions, what they lead to arrives in one transfer, and the faults only wait for that. What
+//! is needed later, which the program's linker has put together (`crates/cli/src/starter/layout.ld`), is asked for when there is time ([`ask_for_rest`]).
 
 use std::fs::File;
 
@@ -94,21 +94,61 @@ pub fn are_read_at_start() {
     std::hint::black_box(prepage_entry as *const ());
 }
 
-/// Asks for all of this program's file, unless it seems to be in memory.
+// Addresses: of the file's first byte, and from where to where it holds what is needed later; 0 where it was not laid out.
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .data.rel.ro.prepage_rest, \"aw\", @progbits",
+    ".balign 8",
+    ".globl prepage_rest",
+    ".weak prepage_later, prepage_first",
+    "prepage_rest:",
+    ".quad __executable_start",
+    ".quad prepage_later",
+    ".quad prepage_first",
+    ".popsection",
+);
+
+/// Where in this program's file lies what is needed later. Of one that was not laid out, all.
+#[cfg(target_arch = "x86_64")]
+fn rest(file: &File) -> std::ops::Range<u64> {
+    unsafe extern "C" {
+        static prepage_rest: [usize; 3];
+    }
+    // SAFETY: three words, defined above, which nobody writes to once the program is linked.
+    let [start, later, first] = unsafe { prepage_rest };
+    match later {
+        0 => whole(file),
+        _ => (later - start) as u64..(first - start) as u64,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn rest(file: &File) -> std::ops::Range<u64> {
+    whole(file)
+}
+
+fn whole(file: &File) -> std::ops::Range<u64> {
+    0..file.metadata().map_or(0, |metadata| metadata.len())
+}
+
+/// Asks for what of this program's file is needed later, unless it seems to be in memory. What panics print is read where one does.
 pub fn ask_for_rest() {
-    /// What is not needed first begins behind the file's head.
-    const PROBED_AT: u64 = 16 << 10;
     /// What one call is sure to load.
     const BYTES: u64 = 128 << 10;
     let Ok(file) = File::open("/proc/self/exe") else { return };
+    let rest = rest(&file);
     let mut byte = [0];
     let mut into = [std::io::IoSliceMut::new(&mut byte)];
-    if preadv2(&file, &mut into, PROBED_AT, ReadWriteFlags::NOWAIT).is_ok() {
+    // In its midst: the kernel reads on behind what was asked for, and before what a page fault meets.
+    let probed_at = rest.start + (rest.end - rest.start) / 2;
+    if preadv2(&file, &mut into, probed_at, ReadWriteFlags::NOWAIT).is_ok() {
         return;
     }
-    let _ = rustix::fs::fadvise(&file, 0, None, Advice::WillNeed);
-    let len = file.metadata().map_or(0, |metadata| metadata.len());
-    for at in (0..len).step_by(BYTES as usize) {
-        let _ = rustix::fs::fadvise(&file, at, std::num::NonZeroU64::new(BYTES), Advice::WillNeed);
+    let ask = |at: u64, bytes: u64| {
+        let _ = rustix::fs::fadvise(&file, at, std::num::NonZeroU64::new(bytes), Advice::WillNeed);
+    };
+    ask(rest.start, rest.end - rest.start);
+    for at in rest.clone().step_by(BYTES as usize) {
+        ask(at, BYTES.min(rest.end - at));
     }
 }

@@ -18,10 +18,11 @@ use lexopt::{Arg, ValueExt};
 use prepage_prefetch::launch::{LaunchOptions, Launched, begin};
 use prepage_profiles::program;
 use prepage_sys::exec::{exec, exec_with};
+use prepage_sys::heaps::Heaps;
 
 // musl's own takes a lock and a system call too many.
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: Heaps = Heaps;
 
 /// A failure of our own, as env(1), nohup(1) and timeout(1) report it.
 const OWN_FAILURE: u8 = 125;

@@ -8,12 +8,14 @@
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{OsStr, OsString};
 use std::hash::{Hash, Hasher};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use prepage_prefetch::launch::{LaunchOptions, begin};
-use prepage_profiles::program::find_all;
+use prepage_profiles::program::{find_all, is_stand_in};
 use prepage_sys::process_stat::ProcessStat;
+use rustix::param::linux_execfn;
 
 use crate::{NOT_FOUND, become_program, say};
 
@@ -23,11 +25,28 @@ const PASSED: &str = "PREPAGE_PASSED";
 
 /// The name of the program to stand in for; `None` where this was called by its own name.
 pub fn name(args: &[OsString]) -> Option<OsString> {
-    let name = Path::new(args.first()?).file_name()?;
+    let called = Path::new(args.first()?).file_name()?;
     // Login shells are called with a dash in front.
-    let name = name.to_str().and_then(|name| name.strip_prefix('-')).map_or(name, OsStr::new);
-    let own = name.as_encoded_bytes().starts_with(b"prepage");
-    (!own && !name.is_empty()).then(|| name.to_owned())
+    let called = called.to_str().and_then(|name| name.strip_prefix('-')).map_or(called, OsStr::new);
+    if called.is_empty() || is_own(called) {
+        return None;
+    }
+    // Callers may give any name (`exec -a`): which link was executed is the kernel's word.
+    let executed = Path::new(OsStr::from_bytes(linux_execfn().to_bytes()));
+    match executed.file_name() {
+        Some(file) if is_own(file) => None,
+        Some(file) if is_stand_in(executed) && !is_descriptor(executed) => Some(file.to_owned()),
+        _ => Some(called.to_owned()),
+    }
+}
+
+fn is_own(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"prepage")
+}
+
+/// As execveat(2) and fexecve(3) name what is executed.
+fn is_descriptor(path: &Path) -> bool {
+    path.starts_with("/dev/fd") || path.starts_with("/proc")
 }
 
 /// Has the program called by its path, as ccache calls compilers: gcc and python look for a bare name in PATH, to find their
@@ -50,7 +69,10 @@ pub fn start(name: &OsStr, args: &[OsString]) -> ExitCode {
         return NOT_FOUND.into();
     };
     let mut argv = args.to_vec();
-    name_by_path(&mut argv, program);
+    // Another name that a caller gave stays.
+    if Path::new(&argv[0]).file_name() == Some(name) {
+        name_by_path(&mut argv, program);
+    }
     let mut command = argv.clone();
     command[0] = program.clone().into_os_string();
     let launched = begin(&command, name, &LaunchOptions::default());

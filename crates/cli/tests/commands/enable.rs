@@ -75,6 +75,27 @@ fn a_link_starts_the_program_behind_it_with_its_name_arguments_and_exit_code() {
     assert_eq!(text(&output.stdout), "/usr/bin/bash\n");
 }
 
+/// Wrappers give the program their own name (`exec -a "$0" node …`), by which the link would find the wrapper.
+#[test]
+fn a_caller_may_give_a_program_another_name_than_its_own() {
+    let home = Home::new();
+    home.link("bash");
+    let wrapper = home.script(&home.programs, "wrapper", "exit 9");
+    let path = format!("{}:{}:/usr/bin:/bin", home.links.display(), home.programs.display());
+    let started = |file: &Path, name: &Path, args: &[&str]| {
+        let mut command = Command::new(file);
+        command.arg0(name).args(args).env("PATH", &path).env("PREPAGE_STORE", home.sandbox.store());
+        let output = command.output().unwrap();
+        (text(&output.stdout), text(&output.stderr), output.status.code())
+    };
+    for name in [&wrapper, Path::new("no-such-program")] {
+        let expected = (format!("{}\n", name.display()), String::new(), Some(7));
+        assert_eq!(started(&home.links.join("bash"), name, &["-c", "echo $0; exit 7"]), expected);
+        let own = started(env!("CARGO_BIN_EXE_prepage").as_ref(), name, &["run", "--", "sh", "-c", "exit 7"]);
+        assert_eq!(own, (String::new(), String::new(), Some(7)), "prepage is prepage, whatever it is called");
+    }
+}
+
 #[test]
 fn a_compiler_finds_what_lies_beside_it_and_not_beside_the_link() {
     let home = Home::new();

@@ -97,6 +97,23 @@ fn an_observed_start_has_all_of_the_environment_and_as_many_arguments() {
     assert_eq!((text(&output.stdout), text(&output.stderr)), ("3\n".into(), String::new()));
 }
 
+/// What they have in common is looked up beside its start.
+#[test]
+fn a_program_without_a_profile_waits_for_none_of_its_other_roles() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.store()).unwrap();
+    fs::set_permissions(sandbox.store(), fs::Permissions::from_mode(0o700)).unwrap();
+    // Of as many bytes as a profile may have, and no profiles: all of them are looked at.
+    let named = |number: u32| sandbox.store().join(format!("sh-{number:016x}.profile"));
+    let damaged = fs::File::create(named(0)).unwrap();
+    damaged.set_len(60 << 20).unwrap();
+    damaged.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+    (1..200).for_each(|number| fs::hard_link(named(0), named(number)).unwrap());
+    let output = sandbox.output(&run(&["-v"], &["sh", "-c", "exit 7"]));
+    let told = text(&output.stderr);
+    assert!(output.status.code() == Some(7) && !told.contains("does not wait"), "{told}");
+}
+
 #[test]
 fn what_is_learned_is_complete_and_its_owners_whatever_the_program_is_limited_by() {
     let sandbox = Sandbox::new();

@@ -1,10 +1,13 @@
 //! A process and all that it has started, directly or not.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use prepage_sys::proc_file;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// How long a tree is believed to have no new process although the machine has: where /proc/loadavg is not the kernel's own
 /// (lxcfs), it may come late.
@@ -20,14 +23,16 @@ pub(crate) struct Tree {
     started: Option<File>,
     last_started: Vec<u8>,
     walked: Instant,
+    /// Processes known to belong to it that no walk has found, and what tells of their end.
+    others: Vec<(u32, OwnedFd)>,
 }
 
 impl Tree {
     /// That of `root`, as it is now.
     pub(crate) fn of(root: u32) -> Self {
         let started = File::open("/proc/loadavg").ok();
-        let mut tree =
-            Self { root, members: Vec::new(), started, last_started: Vec::new(), walked: Instant::now() };
+        let (members, last_started, others) = (Vec::new(), Vec::new(), Vec::new());
+        let mut tree = Self { root, members, started, last_started, walked: Instant::now(), others };
         tree.last_started = tree.last_started();
         tree.walk();
         tree
@@ -43,6 +48,32 @@ impl Tree {
         &self.members
     }
 
+    /// The same, whatever shows that no process was started.
+    pub(crate) fn look_anew(&mut self) -> &[(u32, u32)] {
+        self.last_started = self.last_started();
+        self.walk();
+        &self.members
+    }
+
+    /// Process `pid` is known to belong to it. That may not show: the kernel counts a process as started a moment before it is its parent's child,
+    /// leaves out one whose sibling ends meanwhile (proc_pid_task_children(5)), and gives away those whose parent has ended.
+    pub(crate) fn belongs(&mut self, pid: u32) {
+        if self.has(pid) {
+            return;
+        }
+        self.walk();
+        if !self.has(pid)
+            && let Some(Ok(end)) = Pid::from_raw(pid as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty()))
+        {
+            self.others.push((pid, end));
+            self.walk();
+        }
+    }
+
+    fn has(&self, pid: u32) -> bool {
+        self.members.iter().any(|(member, _)| *member == pid)
+    }
+
     /// To list the threads of each process and the children of each thread takes ten calls and more a thread; to see that none was
     /// started takes one. Empty where that is not to be seen.
     fn last_started(&self) -> Vec<u8> {
@@ -56,17 +87,37 @@ impl Tree {
         self.walked = Instant::now();
         self.members.clear();
         self.members.push((self.root, 0));
-        let mut at = 0;
+        self.add_descendants(0);
+        self.others.retain(|(_, end)| !has_ended(end));
+        for at in 0..self.others.len() {
+            let (pid, from) = (self.others[at].0, self.members.len());
+            if !self.has(pid) {
+                self.members.push((pid, 0));
+                self.add_descendants(from);
+            }
+        }
+    }
+
+    /// Of the members from the one at `at` on.
+    fn add_descendants(&mut self, mut at: usize) {
         while let Some(&(pid, _)) = self.members.get(at) {
             at += 1;
             for thread in threads(pid) {
                 let children = format!("/proc/{pid}/task/{thread}/children");
                 let children = proc_file::read_text(&children).unwrap_or_default();
-                let children = children.split_ascii_whitespace().filter_map(|child| child.parse().ok());
-                self.members.extend(children.map(|child: u32| (child, pid)));
+                for child in children.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
+                    if !self.has(child) {
+                        self.members.push((child, pid));
+                    }
+                }
             }
         }
     }
+}
+
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
 /// The threads of process `pid`.
@@ -103,5 +154,28 @@ mod tests {
         child.wait().unwrap();
         std::thread::sleep(2 * BELIEVED);
         assert!(!tree.look().iter().any(|(pid, _)| *pid == grandchild));
+    }
+
+    /// As one that was given away when its parent ended, or that the kernel leaves out.
+    #[test]
+    fn a_process_that_is_known_to_belong_to_a_tree_is_found_there_until_it_ends() {
+        let sleep = || Command::new("sleep").arg("100").spawn().unwrap();
+        let (mut root, mut other) = (sleep(), sleep());
+        let mut tree = Tree::of(root.id());
+        let pids = |tree: &mut Tree| tree.look().iter().map(|(pid, _)| *pid).collect::<Vec<_>>();
+        assert_eq!(pids(&mut tree), [root.id()]);
+        for _ in 0..2 {
+            tree.belongs(other.id());
+            tree.belongs(root.id());
+            assert_eq!(pids(&mut tree), [root.id(), other.id()]);
+        }
+        std::thread::sleep(2 * BELIEVED);
+        assert_eq!(pids(&mut tree), [root.id(), other.id()]);
+        for child in [&mut other, &mut root] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        std::thread::sleep(2 * BELIEVED);
+        assert_eq!(pids(&mut tree), [root.id()], "itself is always there");
     }
 }

@@ -44,6 +44,16 @@ pub enum Sent {
     Ending(Ending),
 }
 
+impl Sent {
+    /// By which process.
+    pub fn pid(&self) -> u32 {
+        match self {
+            Self::FirstTouches(touches) => touches.pid(),
+            Self::Ending(ending) => ending.pid(),
+        }
+    }
+}
+
 /// A process that is about to end. It waits until this is dropped, 20 ms at most.
 #[derive(Debug)]
 pub struct Ending {

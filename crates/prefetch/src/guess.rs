@@ -1,0 +1,112 @@
+//! What a program without a profile is likely to use: looked up beside its start, which waits for none of it.
+//!
+//! To read what is known of the executable's other roles takes a cold disk several milliseconds.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+
+use prepage_core::profile::Profile;
+use prepage_core::profile::merge::shared;
+use prepage_profiles::{ProgramKey, Stores};
+
+use crate::account::Listener;
+use crate::calibrate::cache::Cache;
+use crate::dense::DenseReads;
+use crate::engine::{Engine, device_of};
+use crate::first_start::{self, FirstStart};
+use crate::memory::Budget;
+
+/// The profiles of the same executable in other roles that a start without a profile goes by: those written last, enough to
+/// show what most have in common, and soon read.
+const RELATIVES_MAX: usize = 8;
+
+/// A guess, which is on its way into memory.
+#[derive(Debug)]
+pub(crate) enum Guess {
+    /// What the executable's other roles have in common.
+    Roles(Profile, Engine),
+    /// The page maps that came with the program's files, if any did, and what is likely by what the start has used.
+    Maps(FirstStart, Option<DenseReads>),
+}
+
+/// A guess that is being made by a thread of its own. Dropped before it was [taken](Self::take), it comes to nothing.
+#[derive(Debug)]
+pub(crate) struct Guessing(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+enum State {
+    UnderWay,
+    Made(Guess),
+    /// Taken, or not wanted any more.
+    Over,
+}
+
+impl Guessing {
+    /// Begins to look up what the program of `key` is likely to use. Page maps are told to `listener`. What it uses is known where it
+    /// `is_observed`.
+    pub(crate) fn begin(stores: &Stores, key: &ProgramKey, listener: &Listener, is_observed: bool) -> Self {
+        let state = Arc::new(Mutex::new(State::UnderWay));
+        let work = {
+            let (state, stores, key, listener) =
+                (state.clone(), stores.clone(), key.clone(), listener.clone());
+            move || make(&state, &stores, &key, &listener, is_observed)
+        };
+        // A user without a thread to spare waits.
+        if Builder::new().spawn(work).is_err() {
+            make(&state, stores, key, listener, is_observed);
+        }
+        Self(state)
+    }
+
+    /// The guess, once, when it is made.
+    pub(crate) fn take(&self) -> Option<Guess> {
+        let mut state = locked(&self.0);
+        match mem::replace(&mut *state, State::Over) {
+            State::Made(guess) => Some(guess),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Guessing {
+    fn drop(&mut self) {
+        if let State::Made(Guess::Roles(_, engine)) = mem::replace(&mut *locked(&self.0), State::Over) {
+            engine.cancel();
+        }
+    }
+}
+
+fn make(state: &Mutex<State>, stores: &Stores, key: &ProgramKey, listener: &Listener, is_observed: bool) {
+    let profile = shared(&stores.relatives(key, RELATIVES_MAX));
+    if profile.files.is_empty() {
+        let begin_dense = || DenseReads::begin(key.program.as_ref(), Cache::of_user().as_ref());
+        let maps = first_start::begin(&key.program, stores, listener);
+        let dense = is_observed.then(begin_dense).flatten();
+        made(state, || Guess::Maps(maps, dense));
+        return;
+    }
+    let mut engine = Engine::new(profile.clone(), &device_of(&profile));
+    engine.keep_within(Budget::of_process());
+    // Nobody who asks for it waits for its reads, where there are no threads for these.
+    if made(state, || Guess::Roles(profile, engine.clone())) {
+        engine.start();
+    }
+}
+
+/// Returns whether the guess is still wanted.
+fn made(state: &Mutex<State>, guess: impl FnOnce() -> Guess) -> bool {
+    let mut state = locked(state);
+    let is_wanted = matches!(*state, State::UnderWay);
+    if is_wanted {
+        *state = State::Made(guess());
+    }
+    is_wanted
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
