@@ -568,11 +568,16 @@ mod tests {
     fn a_visit_that_fails_in_the_next_program_is_made_again_for_that() {
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let (pid, until) = (child.id(), Instant::now() + Duration::from_secs(60));
+        let reaches = |state| {
+            while ProcessStat::of(pid).unwrap().state != state {
+                assert!(Instant::now() < until, "it does not stop");
+                std::thread::sleep(PAUSE);
+            }
+        };
+        // While it is loaded no visit begins.
+        reaches(b'S');
         kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
-        while ProcessStat::of(pid).unwrap().state != b'T' {
-            assert!(Instant::now() < until, "it does not stop");
-            std::thread::sleep(PAUSE);
-        }
+        reaches(b'T');
         let visit = Visit::begin(pid).unwrap();
         let since = Instant::now().checked_sub(2 * BUSY_MAX).unwrap();
         let forked = Forked { pid, parent: 0, time_ns: 1, since };
