@@ -21,13 +21,18 @@ pub(crate) enum Loading {
     WithoutAgent,
 }
 
+/// Whether `auxv`, the auxiliary vector of a process, has more than its end: the kernel fills it in a moment after the exec shows.
+pub(crate) fn has_vector(auxv: &[u8]) -> bool {
+    auxv.len() > 16
+}
+
 impl Loading {
     /// That of process `pid`, of which perf reports an exec `since` before.
     pub(crate) fn of(pid: u32, since: Duration) -> Self {
         let read = |file| proc_file::read(format!("/proc/{pid}/{file}"));
         // The environment comes last, and may be empty.
         let (Ok(auxv), Ok(environ)) = (read("auxv"), read("environ")) else { return Self::WithoutAgent };
-        let is_set_up = auxv.len() > 16 && (!environ.is_empty() || since > EMPTY_ENVIRONMENT_WAIT);
+        let is_set_up = has_vector(&auxv) && (!environ.is_empty() || since > EMPTY_ENVIRONMENT_WAIT);
         if !is_set_up && since <= LOADING_MAX {
             return Self::UnderWay;
         }

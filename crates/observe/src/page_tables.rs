@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::armed::SharedRanges;
 use crate::armer::{Armer, PAUSE};
 use crate::arming::Entry;
+use crate::loading::has_vector;
 use crate::runs::{joined, within, without};
 use crate::sightings::Sightings;
 use crate::until::Until;
@@ -157,10 +158,15 @@ impl PageTables {
     /// Whether `pid` is a process to look at; one that executes another program than before is known by it afterwards.
     fn notice(&mut self, pid: u32, parent: u32, last_touch_ns: &mut u64) -> bool {
         // A child of vfork(2) has its parent's address space, which lives on when it executes another program.
-        let known = self.processes.get(&pid);
-        if known.is_some_and(|known| !known.is_fork && known.map.is_alive()) {
+        let known = self.processes.get_mut(&pid).filter(|known| !known.is_fork && known.map.is_alive());
+        if let Some(known) = known {
+            if !has_vector(&known.program) {
+                // The kernel was still setting it up. Forks of it are known by having the same vector.
+                known.program = proc_file::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+            }
             return true;
         }
+        let known = self.processes.get(&pid);
         let Ok(program) = proc_file::read(format!("/proc/{pid}/auxv")) else { return false };
         if program.is_empty() {
             return false;

@@ -155,7 +155,7 @@ fn a_child_that_executes_nothing_is_seen_page_by_page() {
     for options in ways("/usr/bin/python3") {
         let command = ["/usr/bin/python3", "-c", MAP_AND_TOUCH, data.to_str().unwrap(), "fork", "3", "40"];
         let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{options:?}");
+        assert_eq!(code, 0, "{options:?}: {:?}", observation.unseen);
         let used = &file(&observation, &data).pages;
         let seen: Vec<_> =
             used.iter().map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect();
