@@ -54,8 +54,8 @@ impl Elsewhere {
     }
 
     /// Whether the process with the number `own_number` for itself is elsewhere. One that is gone and was never seen is, where
-    /// any other of its tree is: a child of it, most likely. `None` where none is by now: it may be told of those a moment later than
-    /// of what their children do.
+    /// any other of its tree is: a child of it, most likely. `None` where no other is elsewhere yet: news of a parent's exec may come
+    /// after the names that its child looked up.
     pub fn contains(&mut self, own_number: u32) -> Option<bool> {
         if self.own_numbers.contains(&own_number) {
             return Some(true);
@@ -114,7 +114,7 @@ mod tests {
             assert_eq!(elsewhere.contains(pid), Some(expected), "{command:?}");
             assert_eq!(elsewhere.contains(*numbers(pid).last().unwrap()), Some(expected), "{command:?}");
             assert_eq!(elsewhere.contains(u32::MAX), expected.then_some(true), "gone before it was seen");
-            // What its parent does is told a moment later than what it did.
+            // The names of the child came before the exec of its parent.
             let mut elsewhere = Elsewhere::default();
             assert_eq!(elsewhere.contains(u32::MAX), None);
             elsewhere.executed(pid);

@@ -20,8 +20,8 @@ use crate::sightings::Sightings;
 /// Room for some 300,000 records; memory is used as they come.
 const LOG_BYTES: u64 = 32 << 20;
 
-/// How long it is waited at most until it is known whether a process that is gone was elsewhere. It is told of execs every four milliseconds,
-/// and later where others have the processors.
+/// The names of a process that is gone wait at most this long until it is known whether the process was elsewhere. News of execs comes every
+/// four milliseconds, and later on a busy machine.
 const UNDECIDED_NS: u64 = 100_000_000;
 
 /// How a program that has not been executed yet is entered; `with_agent`: there is an [`Inside`] for it.

@@ -58,6 +58,7 @@
 //! | [`open_files`] | how many files this process may have open                     |
 //! | [`own_pages`] | a small program's own file read in one go when it starts        |                 |
 //! | [`ptrace`]    | stopping a process tree at its system calls                     | ptrace allowed  |
+//! | [`session_id`] | the session of processes that one belongs to                   |                 |
 //! | [`signals`]   | receiving signals as data, and keeping them away for a while    |                 |
 //! | [`sync`]      | what threads share, real or modelled                            |                 |
 //! | [`start_ways`] | programs started by fork, vfork and posix_spawn                |                 |

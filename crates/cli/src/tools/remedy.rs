@@ -58,7 +58,7 @@ fn fixed_remedy(cause: &(dyn std::error::Error + 'static)) -> Option<&'static st
     if let Some(error) = cause.downcast_ref::<TraceFileError>() {
         return Some(error.remedy());
     }
-    // These say what the trace's own error says, which so is no cause of theirs.
+    // These errors print as the trace's own, and so do not name it as their cause.
     if let Some(InputError::Trace(error)) = cause.downcast_ref::<InputError>() {
         return Some(error.remedy());
     }
