@@ -59,7 +59,7 @@ struct Streak {
 }
 
 impl Caller {
-    /// That of process `pid`; `None` where it is gone, or its session is not to be seen from here.
+    /// That of process `pid`; `None` where it is gone.
     pub fn of(pid: u32) -> Option<Self> {
         Self::of_user(user_of(pid)?, pid)
     }

@@ -1,11 +1,10 @@
 //! The session of processes that one belongs to (getsid(2)): all that was started from one terminal, or by one service.
 
-/// The session of process `pid`; `None` where the process is gone, or where the session was begun outside of this process's namespace of process
-/// numbers, which the kernel tells as 0.
+/// The session of process `pid`: for all that were begun outside of this process's namespace of process numbers, 0. `None` where the process is gone.
 pub fn session_id(pid: u32) -> Option<u32> {
     // SAFETY: the call takes and returns numbers.
     let id = unsafe { libc::getsid(libc::pid_t::try_from(pid).ok()?) };
-    u32::try_from(id).ok().filter(|id| *id > 0)
+    u32::try_from(id).ok()
 }
 
 #[cfg(test)]
