@@ -3,13 +3,14 @@
 //! ```text
 //! observation ROUNDS COMMAND…      one line of JSON; as root
 //! ```
-//! AGENT: the agent's library. WITHOUT_PERF=1, WITHOUT_AGENT=1: as where these are not to be had.
+//! AGENT: the agent's library. MISSES: a file for what was not seen. WITHOUT_PERF=1, WITHOUT_AGENT=1: as where these are not to be had.
 
 use std::collections::HashSet;
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::AsFd;
+use std::path::{self, Path};
 use std::time::{Duration, Instant};
 
 use prepage_bench::yardstick::observe_exactly;
@@ -58,7 +59,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let observation = last.ok_or("no rounds")?;
     let (sure, near) = (pages(&observation, true, false), pages(&observation, false, false));
     let seen_read = pages(&observation, true, true);
-    let seen_names: HashSet<&str> = observation.names.iter().map(|name| name.path.as_str()).collect();
+    // A file whose pages are fetched is looked up, and so is each directory on the way.
+    let looked_up = observation.names.iter().map(|name| &name.path);
+    let seen_names: HashSet<&str> = looked_up
+        .chain(observation.files.iter().map(|file| &file.path))
+        .flat_map(|path| Path::new(path).ancestors().filter_map(Path::to_str))
+        .collect();
     let beyond =
         sure.iter().filter(|page| !mapped.contains(page) && !read.contains(page) && !held.contains(&page.0));
     let share = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
@@ -103,7 +109,8 @@ fn start(command: &[OsString], observed: bool) -> Result<(f64, Option<Observatio
     let set = |name| std::env::var_os(name).is_some();
     let options = ObserveOptions {
         program: (!set("WITHOUT_AGENT")).then(|| command[0].clone().into()),
-        agent: std::env::var_os("AGENT").map(Into::into),
+        // Children may be executed in other directories.
+        agent: std::env::var_os("AGENT").map(path::absolute).transpose()?,
         without_perf: set("WITHOUT_PERF"),
         ..ObserveOptions::default()
     };
