@@ -278,7 +278,8 @@ fn wrong_arguments_are_refused_before_anything_is_started() {
     ] {
         let output = output(dir.path(), arguments);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(expected), "{arguments:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
     }
     assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
 }
@@ -381,6 +382,9 @@ fn a_recording_without_a_command_ends_and_fails_when_its_file_takes_no_more() {
     assert_eq!(of_a_command.status.code(), Some(7), "{said}");
     assert!(said.contains("the disk is full") && !said.contains("runs on"), "{said}");
     assert!(!said.contains("written to"), "{said}");
+    // A command that succeeds has no code of its own to tell.
+    let of_success = output(dir.path(), &["-o", "/dev/full", "--", "true"]);
+    assert_eq!(of_success.status.code(), Some(125), "{}", String::from_utf8_lossy(&of_success.stderr));
     let mut child = Command::new("sh").args(["-c", "while :; do /bin/true; done"]).spawn().expect("started");
     let arguments = ["-o", "/dev/full", "--duration", "60", "-p", &child.id().to_string()];
     let of_a_process = output(dir.path(), &arguments);
