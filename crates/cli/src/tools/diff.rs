@@ -97,7 +97,7 @@ fn check_filter((path, report): (&PathBuf, &Report)) -> Result<()> {
 }
 
 fn print(args: &Args, diff: &Diff, worse: bool) -> Result<()> {
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(crate::output::stdout());
     if args.json {
         print_json(&mut out, &diff.json(args.of, args.threshold))?;
     } else {

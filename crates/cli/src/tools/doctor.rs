@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         user: rustix::process::geteuid().as_raw(),
         checks: &checks,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     let printed = if args.json { print_json(&mut out, &report) } else { print(&report, &mut out) };
     if let Err(error) = printed
         && error.kind() != std::io::ErrorKind::BrokenPipe

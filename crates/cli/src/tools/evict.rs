@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             say!("prepage: {}: {error}", file.path.display());
         }
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         print_json(&mut out, &as_json(&evicted, &passed))?;
     } else {

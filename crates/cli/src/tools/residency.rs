@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for (path, reason) in &report.failed {
         say!("prepage: {path}: {reason}");
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         print_json(&mut out, &report.json(&passed))?;
     } else {

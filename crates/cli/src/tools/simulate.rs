@@ -171,6 +171,10 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         args.trace = Some(newest::open(None)?.path().to_owned());
     }
     let args = &args;
+    let read = [&args.trace, &args.touches].into_iter().flatten().chain(&args.train);
+    if let Some(page) = &args.html {
+        read.into_iter().try_for_each(|path| crate::output::keep_input(page, path))?;
+    }
     let names = policies(args);
     let devices = args.device.iter().map(Device::model).collect::<Result<Vec<_>>>()?;
     let mut input = input(args)?;

@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             say!("prepage: {}: not read to the end: {error}", file.spot.path.display());
         }
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         print_json(&mut out, &as_json(&warmed, found.spots.len(), &passed))?;
     } else {

@@ -10,6 +10,7 @@ use prepage_core::{
 use prepage_testing::{Need, has};
 use prepage_trace::parquet::write_trace;
 
+
 fn trace(faults: u64, cost_ns: u64) -> Trace {
     let facts =
         TraceFacts { command: vec!["cat".into()], duration_ns: faults * 10_000, ..TraceFacts::default() };
@@ -117,6 +118,51 @@ fn a_page_that_cannot_be_written_leaves_the_old_one() {
     assert!(prepage(&["report", "--html", html], &path).status.success());
     assert!(text(&std::fs::read(&old).expect("read")).starts_with("<!doctype html>"));
     assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 2);
+}
+
+#[test]
+fn what_is_read_is_not_written_over() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    let before = std::fs::read(&path).expect("read");
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).expect("linked");
+    for output in [&path, &link].map(|output| output.to_str().expect("text")) {
+        for command in [
+            &["export", "-f", "csv", "-o", output][..],
+            &["report", "--html", output],
+            &["simulate", "--html", output],
+        ] {
+            let refused = prepage(command, &path);
+            let said = text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(125), "{command:?}: {said}");
+            assert!(said.contains("not written: it is the file that is read"), "{said}");
+            assert!(std::fs::read(&path).expect("read") == before, "{command:?}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    for (command, name) in [
+        (&["report"][..], "standard output"),
+        (&["report", "--json"], "standard output"),
+        (&["report", "--html", "-"], "standard output"),
+        (&["export", "-f", "csv"], "standard output"),
+        (&["residency"], "standard output"),
+        (&["simulate"], "standard output"),
+        (&["report", "--html", "/dev/full"], "/dev/full"),
+        (&["export", "-f", "csv", "-o", "/dev/full"], "/dev/full"),
+    ] {
+        let mut tools = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("there");
+        let output = tools.args(command).arg(&path).stdout(full).output().expect("prepage-tools runs");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{command:?}: {said}");
+        assert!(said.contains(&format!("{name}: cannot be written: No space left")), "{command:?}: {said}");
+    }
 }
 
 #[test]
