@@ -239,6 +239,27 @@ fn diff_fails_when_it_is_worse_than_allowed() {
 }
 
 #[test]
+fn diff_says_where_the_traces_are_not_of_the_same_command() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut other = trace(1000, 5000);
+    other.facts.command = vec!["dd".into(), "if=a b".into()];
+    let before = written(dir.path(), "a.parquet", &trace(1000, 5000));
+    let after = written(dir.path(), "b.parquet", &other);
+    let diff = |more: &[&str], after: &Path| {
+        let output = prepage(&[&["diff"], more, &[before.to_str().expect("text")]].concat(), after);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    assert_eq!(diff(&[], &before).1, "");
+    let mut by_perf = trace(1000, 5000);
+    by_perf.facts.command = ["perf", "record", "--", "cat"].map(Into::into).to_vec();
+    assert_eq!(diff(&[], &written(dir.path(), "c.parquet", &by_perf)).1, "");
+    assert!(diff(&[], &after).1.contains("not of the same: before: cat; after: dd 'if=a b'"));
+    let json: serde_json::Value = serde_json::from_str(&diff(&["--json"], &after).0).expect("JSON");
+    assert_eq!(json["subjects"], serde_json::json!({ "before": "cat", "after": "dd 'if=a b'" }));
+}
+
+#[test]
 fn a_threshold_needs_faults_to_compare() {
     let dir = tempfile::tempdir().expect("a directory");
     let before = written(dir.path(), "a.parquet", &trace(1000, 5000));
