@@ -59,7 +59,7 @@ fn print(evicted: &Evicted, out: &mut impl Write) -> Result<()> {
     let (before, after) = (sum(|file| file.before), sum(|file| file.after));
     if before == 0 && !known.is_empty() {
         writeln!(out, "nothing of {} was in memory", counted(known.len(), "file"))?;
-    } else if !known.is_empty() || unknown == 0 {
+    } else if !known.is_empty() {
         writeln!(
             out,
             "{} in memory, {} before: {after} of {before} pages of {} stay",
