@@ -187,7 +187,10 @@ impl Links {
         };
         if names.iter().any(is_behind) {
             say!("prepage: the links are not in front of the programs in PATH");
-            say!("  try: echo 'export PATH=\"{}:$PATH\"' >> ~/.profile", self.0.display());
+            // Root's links are everybody's.
+            let is_root = rustix::process::geteuid().is_root();
+            let profile = if is_root { "/etc/profile.d/prepage.sh" } else { "~/.profile" };
+            say!("  try: echo 'export PATH=\"{}:$PATH\"' >> {profile}", self.0.display());
         }
     }
 }
