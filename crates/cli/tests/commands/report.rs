@@ -10,6 +10,7 @@ use prepage_core::{
 use prepage_testing::{Need, has};
 use prepage_trace::parquet::write_trace;
 
+use crate::support::text;
 
 fn trace(faults: u64, cost_ns: u64) -> Trace {
     let facts =
@@ -43,10 +44,6 @@ fn prepage(arguments: &[&str], path: &Path) -> Output {
         .arg(path)
         .output()
         .expect("prepage-tools runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// The Python that has the packages, by `make setup-test` or the system's; `None`, counted as a skip, where none has.

@@ -6,16 +6,13 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::support::text;
 
 const VECTORS: &str = include_str!("../../../simulate/tests/vectors/clustering.json");
 
 fn simulate(dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
     command.current_dir(dir).arg("simulate").args(arguments).output().expect("prepage-tools runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn json(dir: &Path, arguments: &[&str]) -> Value {
