@@ -204,7 +204,8 @@ fn the_newest_trace_is_reported_and_shown_in_the_browser() {
 #[test]
 fn a_reader_that_leaves_is_no_error() {
     let dir = tempfile::tempdir().expect("a directory");
-    let path = written(dir.path(), "t.parquet", &trace(200_000, 5000));
+    // 2 MB of text, of which a pipe holds 64 KiB.
+    let path = written(dir.path(), "t.parquet", &trace(20_000, 5000));
     let script = "\"$0\" export -f csv \"$1\" | head -n 1; exit ${PIPESTATUS[0]}";
     let output = Command::new("bash")
         .args(["-c", script, env!("CARGO_BIN_EXE_prepage-tools")])
