@@ -149,6 +149,12 @@ bench-disk-cost: build setup-bench
 bench-file: build setup-bench
 	bench/file
 
+## bench-memory: faults of ls, gdb and emacs by address, as pictures for docs
+bench-memory: build
+	@bench/packages chromium gdb emacs-nox
+	bench/memory
+.PHONY: bench-memory
+
 ## bench-read-pieces: how fast the disk is read into memory in one piece and in many (root)
 bench-read-pieces: setup-bench
 	bench/read-pieces

@@ -8,14 +8,10 @@ use serde_json::Value;
 
 mod support;
 
-use support::may;
+use support::{may, text};
 
 fn bench(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_prepage-tools")).arg("bench").args(args).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// On a disk: the system's temporary directory may be in memory.

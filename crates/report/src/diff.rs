@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use prepage_core::{Missing, Tally};
+use prepage_core::{Missing, Tally, TraceFacts};
+use prepage_display::run::subject;
 use serde_json::{Value, json};
 
 use crate::by::{By, Label};
@@ -80,6 +81,10 @@ impl Change {
 /// Two traces compared.
 #[derive(Clone, Debug)]
 pub struct Diff {
+    /// What was recorded in the first trace, and in the second; `None` where the trace does not say.
+    pub subjects: [Option<String>; 2],
+    /// Whether both are of the same command, one perhaps with more in front of it (`perf record … --`), or of the same processes.
+    pub is_of_the_same: bool,
     /// All faults.
     pub all: Change,
     /// Those of each class that either trace has.
@@ -102,6 +107,8 @@ impl Diff {
         });
         let all = Change { name: "all".to_owned(), before: before.total().tally, after: after.total().tally };
         Self {
+            subjects: [subject(&before.facts), subject(&after.facts)],
+            is_of_the_same: is_of_the_same(&before.facts, &after.facts),
             all,
             classes: changes(before, after, By::Class),
             files,
@@ -165,6 +172,7 @@ impl Diff {
         let percent = self.percent(measure);
         json!({
             "schema_version": SCHEMA_VERSION,
+            "subjects": { "before": self.subjects[0], "after": self.subjects[1] },
             "missing": { "before": missing(&self.missing[0]), "after": missing(&self.missing[1]) },
             "comparable": self.unequal.is_empty(),
             "all": change(&self.all),
@@ -177,6 +185,12 @@ impl Diff {
             "worse": threshold_percent.and_then(|threshold| Some(percent? > threshold)),
         })
     }
+}
+
+fn is_of_the_same(before: &TraceFacts, after: &TraceFacts) -> bool {
+    let (one, other) = (&before.command, &after.command);
+    let is_in_front_of = |all: &[String], of: &[String]| !of.is_empty() && all.ends_with(of);
+    is_in_front_of(one, other) || is_in_front_of(other, one) || subject(before) == subject(after)
 }
 
 fn changes(before: &Report, after: &Report, by: By) -> Vec<Change> {

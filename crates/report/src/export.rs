@@ -48,7 +48,7 @@ pub enum ExportError {
     #[error(transparent)]
     Trace(#[from] TraceFileError),
     /// The output cannot be written.
-    #[error("the export cannot be written")]
+    #[error("not exported")]
     Output(#[from] io::Error),
 }
 

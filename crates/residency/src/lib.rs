@@ -9,7 +9,8 @@
 //! | module        | noun                                                     |
 //! |---------------|----------------------------------------------------------|
 //! | [`range`]     | sizes and byte ranges as people write them               |
-//! | [`target`]    | the files a path, directory or profile stands for        |
+//! | [`walk`]      | the files that paths, directories and profiles stand for |
+//! | [`target`]    | a file and the pages of it that are meant                |
 //! | [`residency`] | which pages of a file are in memory                      |
 //! | [`mod@warm`]  | bringing pages in                                        |
 //! | [`mod@evict`] | sending pages out                                        |
@@ -30,11 +31,13 @@ pub mod range;
 pub mod residency;
 pub mod target;
 pub mod users;
+pub mod walk;
 pub mod warm;
 
 pub use evict::{Evicted, evict};
 pub use range::{ByteRange, RangeError, parse_size};
 pub use residency::{Residency, ResidencyError};
-pub use target::{Opened, Passed, Spot, TargetError, Walk};
+pub use target::{Opened, Passed, Spot, TargetError};
 pub use users::{User, Users};
+pub use walk::Walk;
 pub use warm::{Stopped, Warmed, warm};

@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         _ => measure(&path, &device, cache.as_ref())?,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         json(&path, &device, &calibration, &mut out)
     } else {

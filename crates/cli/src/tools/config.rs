@@ -22,7 +22,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load();
     let paths = Config::paths();
     let origin = |at: usize| config.origins[at].as_ref().map_or("default".into(), ToString::to_string);
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         let values: serde_json::Map<String, serde_json::Value> = KEYS
             .iter()

@@ -47,6 +47,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let read = |path| read(path, Filter::from(&args.filter));
     let (before, after) = (read(&args.before)?, read(&args.after)?);
     let diff = Diff::of(&before, &after);
+    if !diff.is_of_the_same {
+        let [before, after] =
+            diff.subjects.each_ref().map(|subject| subject.as_deref().unwrap_or("it is not known of what"));
+        say!("prepage: the traces are not of the same: before: {before}; after: {after}");
+    }
     for (path, gaps) in [&args.before, &args.after].into_iter().zip(&diff.missing) {
         crate::missing::tell(gaps, path);
     }
@@ -97,7 +102,7 @@ fn check_filter((path, report): (&PathBuf, &Report)) -> Result<()> {
 }
 
 fn print(args: &Args, diff: &Diff, worse: bool) -> Result<()> {
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(crate::output::stdout());
     if args.json {
         print_json(&mut out, &diff.json(args.of, args.threshold))?;
     } else {

@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         user: rustix::process::geteuid().as_raw(),
         checks: &checks,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     let printed = if args.json { print_json(&mut out, &report) } else { print(&report, &mut out) };
     if let Err(error) = printed
         && error.kind() != std::io::ErrorKind::BrokenPipe
@@ -48,15 +48,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn print(report: &Report<'_>, out: &mut impl Write) -> std::io::Result<()> {
     let user = if report.user == 0 { "root".into() } else { format!("user {}", report.user) };
     writeln!(out, "Linux {}, {user}", report.kernel)?;
+    let longest = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     for check in report.checks {
         let state = match check.state {
             State::Ok => "ok",
             State::Limited => "limited",
             State::Missing => "missing",
         };
-        writeln!(out, "{state:8} {:31} {}", check.name, check.found)?;
+        writeln!(out, "{state:8} {:longest$} {}", check.name, check.found)?;
         if let Some(remedy) = &check.remedy {
-            writeln!(out, "{:40} try: {remedy}", "")?;
+            writeln!(out, "{:8} {:longest$} try: {remedy}", "", "")?;
         }
     }
     Ok(())

@@ -157,7 +157,7 @@ impl Links {
     fn list(&self) -> Result<ExitCode> {
         let names = self.names()?;
         if names.is_empty() {
-            writeln!(io::stdout(), "no program is enabled in {}", self.0.display())?;
+            writeln!(crate::output::stdout(), "no program is enabled in {}", self.0.display())?;
             return Ok(ExitCode::SUCCESS);
         }
         let mut table = table(&["program", "starts", "menus"], &[]);
@@ -169,7 +169,7 @@ impl Links {
             let menus = if desktop::is_enabled(name) { "yes" } else { "" };
             table.add_row([name, &starts, menus]);
         }
-        writeln!(io::stdout(), "{}", table.trim_fmt())?;
+        writeln!(crate::output::stdout(), "{}", table.trim_fmt())?;
         self.tell_path(&names);
         Ok(ExitCode::SUCCESS)
     }
@@ -187,7 +187,10 @@ impl Links {
         };
         if names.iter().any(is_behind) {
             say!("prepage: the links are not in front of the programs in PATH");
-            say!("  try: echo 'export PATH=\"{}:$PATH\"' >> ~/.profile", self.0.display());
+            // Root's links are everybody's.
+            let is_root = rustix::process::geteuid().is_root();
+            let profile = if is_root { "/etc/profile.d/prepage.sh" } else { "~/.profile" };
+            say!("  try: echo 'export PATH=\"{}:$PATH\"' >> {profile}", self.0.display());
         }
     }
 }

@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             say!("prepage: {}: {error}", file.path.display());
         }
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         print_json(&mut out, &as_json(&evicted, &passed))?;
     } else {
@@ -59,7 +59,7 @@ fn print(evicted: &Evicted, out: &mut impl Write) -> Result<()> {
     let (before, after) = (sum(|file| file.before), sum(|file| file.after));
     if before == 0 && !known.is_empty() {
         writeln!(out, "nothing of {} was in memory", counted(known.len(), "file"))?;
-    } else if !known.is_empty() || unknown == 0 {
+    } else if !known.is_empty() {
         writeln!(
             out,
             "{} in memory, {} before: {after} of {before} pages of {} stay",

@@ -42,6 +42,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     match &args.output {
         Some(path) => {
+            crate::output::keep_input(path, file.path())?;
             crate::output::replace(path, write)?;
             crate::output::tell(path);
         }
@@ -49,7 +50,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             if args.format == Format::Perfetto && std::io::stdout().is_terminal() {
                 bail!("a Perfetto trace is no text, and standard output is a terminal\n  try: -o FILE");
             }
-            let mut out = BufWriter::new(std::io::stdout().lock());
+            let mut out = BufWriter::new(crate::output::stdout());
             write(&mut out)?;
             out.flush()?;
         }

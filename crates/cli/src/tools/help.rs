@@ -27,7 +27,10 @@ pub const EXIT_CODES: [(&str, &str); 6] = [
         "diff: the threshold is exceeded; doctor: something essential is missing; config: a file has mistakes; profile verify: something is stale or damaged; others: not all was done",
     ),
     ("2", "The command line is wrong"),
-    ("125", "prepage failed, or the command line of `run` is wrong"),
+    (
+        "125",
+        "prepage failed, or the command line of `run` is wrong; record: the program succeeded, but not all of the recording could be written",
+    ),
     ("126, 127", "run, record, measure, learn, bench: the program cannot be executed, or is not found"),
     (
         "other",

@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let untouched = if !args.warm { untouched(args, &profile) } else { None };
     let bytes = (planned_bytes(&profile), untouched);
     let report = Report::new(args, &key, chill, read_ahead_kib, &figures, bytes, measurement.starts());
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         print_json(&mut out, &report)?;
     } else {

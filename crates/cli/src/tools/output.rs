@@ -1,11 +1,12 @@
-//! Files that commands write.
+//! Files that commands write, and standard output. Errors of writing name what could not be written.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use prepage_sys::new_file::NewFile;
 use rustix::fs::{Mode, OFlags};
@@ -17,18 +18,19 @@ pub fn replace<E>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<(), 
 where
     E: Into<anyhow::Error>,
 {
-    let context = || format!("{}: cannot be written", path.display());
+    let name = path.display().to_string();
+    let context = || cannot_be_written(&name);
     let fill = |file: &mut dyn Write| -> Result<()> {
         let mut out = BufWriter::new(file);
         write(&mut out).map_err(Into::into)?;
-        out.flush().with_context(context)
+        Ok(out.flush()?)
     };
     if is_stdout(path) {
-        return fill(&mut std::io::stdout().lock());
+        return fill(&mut stdout());
     }
     // Pipes and devices are written to as they are.
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-        return fill(&mut File::create(path).with_context(context)?);
+        return fill(&mut Named { file: File::create(path).with_context(context)?, name: &name });
     }
     // What a link points to is replaced, not the link.
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -39,8 +41,54 @@ where
     let directory = directory.with_context(context)?;
     // As any new file: as far as the user's umask allows.
     let new = NewFile::create(directory.as_fd(), 0o666).with_context(context)?;
-    fill(&mut new.file())?;
+    fill(&mut Named { file: new.file(), name: &name })?;
     new.replace(Path::new(path.file_name().unwrap_or_default())).with_context(context)
+}
+
+/// Refuses to write `output` where that is the file `input` itself, by whatever name: `input` would be lost.
+///
+/// # Errors
+/// Where both are one regular file.
+pub fn keep_input(output: &Path, input: &Path) -> Result<()> {
+    let inode = |path: &Path| {
+        let metadata = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some((metadata.dev(), metadata.ino()))
+    };
+    if !is_stdout(output) && inode(output).is_some_and(|output| inode(input) == Some(output)) {
+        bail!("{}: not written: it is the file that is read\n  try: another name", output.display());
+    }
+    Ok(())
+}
+
+/// Standard output. Its errors say that it could not be written.
+pub fn stdout() -> impl Write {
+    Named { file: std::io::stdout().lock(), name: "standard output" }
+}
+
+/// A file whose errors of writing have its name.
+struct Named<'a, W> {
+    file: W,
+    name: &'a str,
+}
+
+impl<W> Named<'_, W> {
+    fn named(&self, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{}: {error}", cannot_be_written(self.name)))
+    }
+}
+
+impl<W: Write> Write for Named<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).map_err(|error| self.named(&error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush().map_err(|error| self.named(&error))
+    }
+}
+
+fn cannot_be_written(name: &str) -> String {
+    format!("{name}: cannot be written")
 }
 
 /// Writes `value` as JSON for people and programs.

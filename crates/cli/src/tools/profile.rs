@@ -97,7 +97,7 @@ impl From<LayerName> for Layer {
 /// Runs the command.
 pub fn run(command: &Command) -> Result<ExitCode> {
     let stores = stores()?;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     match command {
         Command::List { json } => list(&stores, *json, &mut out)?,
         Command::Show { profile: Some(name), json, .. } => {

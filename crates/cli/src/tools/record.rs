@@ -17,7 +17,7 @@ use prepage_observe::Exact;
 use prepage_profiles::program;
 use prepage_report::{UNKNOWN, page_cache};
 use prepage_trace::parquet::{Notice, Recording, record};
-use prepage_trace::{Filters, RecordOptions, Scope, Summary};
+use prepage_trace::{Filters, NotARange, RecordOptions, Scope, Summary};
 
 use crate::child::{OWN_FAILURE, exit_code_of};
 use crate::table::{Table, classes, table};
@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     file: Vec<PathBuf>,
     /// Keep faults at these addresses only, hexadecimal, the end not included; repeatable
-    #[arg(long, value_name = "A-B")]
+    #[arg(long, value_name = "A-B", value_parser = address)]
     address: Vec<String>,
     /// Keep faults of threads of this name only; repeatable
     #[arg(long, value_name = "NAME")]
@@ -115,13 +115,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let kept = if saved { "; what was recorded until then is saved" } else { "" };
         return Err(anyhow::Error::new(failure).context(format!("the recording ended early{kept}")));
     }
-    match (how_ended, recorded.left_running) {
-        (Some(code), _) => Ok(code),
-        (None, Some(command)) => Ok(exit_code_of(&args.command, command.wait()?)?),
-        (None, None) if saved && recorded.facts.unsaved == 0 => Ok(ExitCode::SUCCESS),
-        // What could not be written, and why, was said.
-        (None, None) => Ok(OWN_FAILURE.into()),
-    }
+    let code = match (how_ended, recorded.left_running) {
+        (Some(code), _) => code,
+        (None, Some(command)) => exit_code_of(&args.command, command.wait()?)?,
+        (None, None) => ExitCode::SUCCESS,
+    };
+    // What could not be written, and why, was said. Who goes on with the trace is to know; a command's own failure says more.
+    let is_whole = saved && recorded.facts.unsaved == 0;
+    Ok(if code == ExitCode::SUCCESS && !is_whole { OWN_FAILURE.into() } else { code })
 }
 
 fn options(args: &Args) -> Result<RecordOptions> {
@@ -131,6 +132,11 @@ fn options(args: &Args) -> Result<RecordOptions> {
     args.comm.iter().for_each(|name| filters.comm(name));
     let Args { stacks, frames, page_cache, duration, .. } = *args;
     Ok(RecordOptions { stacks, frames, page_cache, filters, duration, exact: None, prepare: None })
+}
+
+/// A range of addresses, as it is written.
+fn address(text: &str) -> Result<String, NotARange> {
+    Filters::default().address(text).map(|()| text.to_owned())
 }
 
 /// Seconds, or a number with its unit.

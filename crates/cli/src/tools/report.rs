@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let report = Report::read(&newest::open(args.trace.as_deref())?, &options)?;
     tell_replaced(&report);
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(crate::output::stdout());
     if args.json {
         let by = if by.is_empty() { vec![By::Class, By::File] } else { by };
         print_json(&mut out, &json::json(&report, &by, top, columns))?;
@@ -150,6 +150,7 @@ fn page(args: &Args) -> Result<ExitCode> {
         let trace = file.path().file_stem().unwrap_or_default().to_string_lossy();
         std::env::temp_dir().join(format!("prepage-{trace}-{}.html", std::process::id()))
     });
+    crate::output::keep_input(&path, file.path())?;
     let report = Report::read(&file, &html::options(Filter::from(&args.filter)))?;
     let points = html::Points::read(&file, &report, args.points)?;
     crate::output::replace(&path, |out| html::write(&report, &points, out))?;

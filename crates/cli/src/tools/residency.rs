@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use prepage_core::PAGE_SIZE;
+use prepage_core::quantity::counted;
 use prepage_residency::{Opened, Passed, Residency, ResidencyError};
 use serde_json::{Value, json};
 
@@ -58,7 +59,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for (path, reason) in &report.failed {
         say!("prepage: {path}: {reason}");
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         print_json(&mut out, &report.json(&passed))?;
     } else {
@@ -133,7 +134,8 @@ impl Report {
             writeln!(out, "{}", table.trim_fmt())?;
         }
         if hidden > 0 {
-            writeln!(out, "{hidden} files with less or nothing in memory are not shown (--all)")?;
+            let hidden = counted(hidden, "file");
+            writeln!(out, "not shown (--all): {hidden} with less or nothing in memory")?;
         }
         let dirty: u64 = self.rows.iter().filter_map(|row| Some(row.residency.states?.dirty)).sum();
         if dirty > 0 {

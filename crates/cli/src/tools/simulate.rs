@@ -22,7 +22,7 @@ use prepage_simulate::model::Model;
 use prepage_simulate::page::Page;
 use prepage_simulate::pages::MOST_PAGES;
 use prepage_simulate::{Contender, CostModel, Input, Options, compare, rows, sweep, tables};
-use prepage_simulate::{DeviceModel, device as devices};
+use prepage_simulate::{DescriptionError, DeviceModel, device as devices};
 
 use crate::newest;
 
@@ -88,17 +88,17 @@ pub struct Args {
     #[arg(long)]
     header_read: bool,
     /// Policies to compare, separated by commas; see below
-    #[arg(short, long, value_name = "POLICIES")]
-    policy: Vec<String>,
+    #[arg(short, long, value_name = "POLICIES", value_parser = arguments::known_policies)]
+    policy: Vec<Names>,
     /// A policy with sizes that double: `aligned:4..512`
-    #[arg(long, value_name = "SWEEP")]
-    sweep: Vec<String>,
+    #[arg(long, value_name = "SWEEP", value_parser = |text: &str| sweep(text))]
+    sweep: Vec<Names>,
     /// What `predicted` has learned from: another trace, a profile, or, with --touches, touches as text
     #[arg(long, value_name = "FILE")]
     train: Vec<PathBuf>,
     /// Estimate times on these devices, separated by semicolons; see below
-    #[arg(short, long, value_name = "DEVICES", value_delimiter = ';')]
-    device: Vec<String>,
+    #[arg(short, long, value_name = "DEVICES", value_delimiter = ';', value_parser = device)]
+    device: Vec<Device>,
     /// Cost of a fault that reads nothing [default: the trace's median, else 700ns]
     #[arg(long, value_name = "TIME", value_parser = arguments::time)]
     soft_fault: Option<u64>,
@@ -110,8 +110,8 @@ pub struct Args {
     runs: u32,
     /// Serve the map entries of the file NAME by POLICY under every policy compared, as madvise(2) would:
     /// `libc.so.6=sequential`, `/usr/lib/big.so=none`
-    #[arg(long, value_name = "NAME=POLICY")]
-    advise: Vec<String>,
+    #[arg(long, value_name = "NAME=POLICY", value_parser = arguments::advice)]
+    advise: Vec<(String, String)>,
     /// Add a column with the sum of these costs: of each hard fault, each read and each page read, as in
     /// `fault=2us,io=100us,page=4us`
     #[arg(long, value_name = "COST")]
@@ -136,6 +136,20 @@ pub struct Args {
     html: Option<PathBuf>,
 }
 
+/// Policies of one list.
+type Names = Vec<String>;
+
+/// A device as it is named.
+#[derive(Clone, Debug)]
+enum Device {
+    Known(DeviceModel),
+    /// What is measured of the disk of `path`, by its whole name.
+    Calibrated {
+        name: String,
+        path: PathBuf,
+    },
+}
+
 fn help() -> String {
     let devices: Vec<String> =
         devices::NAMES.iter().map(|(name, meaning)| format!("  {name:<10}  {meaning}")).collect();
@@ -157,8 +171,12 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         args.trace = Some(newest::open(None)?.path().to_owned());
     }
     let args = &args;
-    let names = policies(args)?;
-    let devices = args.device.iter().map(|text| device(text)).collect::<Result<Vec<_>>>()?;
+    let read = [&args.trace, &args.touches].into_iter().flatten().chain(&args.train);
+    if let Some(page) = &args.html {
+        read.into_iter().try_for_each(|path| crate::output::keep_input(page, path))?;
+    }
+    let names = policies(args);
+    let devices = args.device.iter().map(Device::model).collect::<Result<Vec<_>>>()?;
     let mut input = input(args)?;
     advise(&mut input, &args.advise, args.max_readahead)?;
     let contenders = contenders(&names, &devices, args.max_readahead)?;
@@ -230,29 +248,37 @@ fn contenders(names: &[String], devices: &[DeviceModel], most_ahead: Option<u32>
     Ok(contenders)
 }
 
-fn policies(args: &Args) -> Result<Vec<String>> {
-    let mut names: Vec<String> = args.policy.iter().flat_map(|list| arguments::policies(list)).collect();
-    for text in &args.sweep {
-        names.extend(sweep(text)?);
-    }
-    if names.is_empty() {
-        names = USUAL.map(str::to_owned).to_vec();
-    }
-    Ok(names)
+fn policies(args: &Args) -> Vec<String> {
+    let names = [args.policy.as_slice(), &args.sweep].concat().concat();
+    if names.is_empty() { USUAL.map(str::to_owned).to_vec() } else { names }
 }
 
-fn device(text: &str) -> Result<DeviceModel> {
+fn device(text: &str) -> Result<Device, DescriptionError> {
     let path = match text.strip_prefix("calibrated") {
         Some("") => "/usr",
         Some(path) if path.starts_with(':') => &path[1..],
-        _ => return Ok(text.parse()?),
+        _ => return text.parse().map(Device::Known),
     };
-    let under = calibrate::device::Device::under(Path::new(path)).with_context(|| path.to_owned())?;
-    let known = Cache::of_user().and_then(|cache| cache.load(&under));
-    let known = known.with_context(|| {
-        format!("no measurement of this device yet: {}\n  try: prepage calibrate {path}", under.identity)
-    })?;
-    Ok(DeviceModel::measured(text, &known.figures))
+    Ok(Device::Calibrated { name: text.to_owned(), path: path.into() })
+}
+
+impl Device {
+    fn model(&self) -> Result<DeviceModel> {
+        let (name, path) = match self {
+            Self::Known(model) => return Ok(model.clone()),
+            Self::Calibrated { name, path } => (name, path),
+        };
+        let under = calibrate::device::Device::under(path).with_context(|| path.display().to_string())?;
+        let known = Cache::of_user().and_then(|cache| cache.load(&under));
+        let known = known.with_context(|| {
+            format!(
+                "no measurement of this device yet: {}\n  try: prepage calibrate {}",
+                under.identity,
+                path.display()
+            )
+        })?;
+        Ok(DeviceModel::measured(name, &known.figures))
+    }
 }
 
 fn input(args: &Args) -> Result<Input> {
@@ -265,12 +291,8 @@ fn input(args: &Args) -> Result<Input> {
 }
 
 /// Gives entries the policies that `--advise` names for them.
-fn advise(input: &mut Input, advice: &[String], most_ahead: Option<u32>) -> Result<()> {
-    for text in advice {
-        // A policy's own options are written with `=` too.
-        let (name, policy) = text.split_once('=').with_context(|| {
-            format!("`{text}` is not advice; write NAME=POLICY, as in libc.so.6=sequential")
-        })?;
+fn advise(input: &mut Input, advice: &[(String, String)], most_ahead: Option<u32>) -> Result<()> {
+    for (name, policy) in advice {
         let policy = Policy::parse(policy, most_ahead.unwrap_or(MOST_AHEAD))?;
         if input.layout.advise(name, &policy) == 0 {
             bail!("--advise: no file called {name} is touched");

@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         io::ErrorKind::TimedOut => anyhow!("the service at {socket} did not answer in time"),
         _ => anyhow!(error).context(format!("the service at {socket} cannot be asked")),
     })?;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         print_json(&mut out, &status)?;
     } else {

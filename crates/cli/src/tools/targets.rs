@@ -48,17 +48,20 @@ impl Targets {
     pub fn find(&self) -> Result<TargetFiles> {
         let mut walk = Walk::new(self.range, self.one_file_system);
         self.paths.iter().for_each(|path| walk.add(path));
-        let Walk { mut spots, passed, directories, .. } = walk;
         if !self.profile.is_empty() {
             let stores = Stores::of_user()?;
             for name in &self.profile {
                 for (path, loaded) in profile::find(&stores, name)? {
                     match loaded {
-                        Ok(profile) => spots.extend(Spot::of_profile(&profile)),
+                        Ok(profile) => walk.add_profile(&profile),
                         Err(error) => bail!("{}: {}", path.display(), profile::what_is_wrong(&error)),
                     }
                 }
             }
+        }
+        let Walk { spots, passed, directories, .. } = walk;
+        if spots.is_empty() && passed.is_empty() {
+            say!("prepage: no regular file is there");
         }
         Ok(TargetFiles { spots, passed, directories })
     }

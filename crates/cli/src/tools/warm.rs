@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             say!("prepage: {}: not read to the end: {error}", file.spot.path.display());
         }
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         print_json(&mut out, &as_json(&warmed, found.spots.len(), &passed))?;
     } else {
@@ -58,7 +58,13 @@ fn print(warmed: &Warmed<'_>, out: &mut impl Write) -> Result<()> {
     let sum = |of: &dyn Fn(&WarmedFile<'_>) -> u64| known.iter().map(|file| of(file)).sum::<u64>();
     let (pages, before) = (sum(&|file| file.pages), sum(&|file| file.before.unwrap_or(0)));
     let after = sum(&|file| file.after.unwrap_or(0));
-    if !known.is_empty() || unknown.is_empty() {
+    if pages == 0 && !known.is_empty() {
+        writeln!(
+            out,
+            "nothing to read: no bytes, or none in the range, in {}",
+            counted(known.len(), "file")
+        )?;
+    } else if !known.is_empty() {
         writeln!(
             out,
             "{} of {} in memory ({:.1} %), {} before: {} of {} pages of {}",

@@ -183,7 +183,8 @@ fn a_program_that_starts_its_own_name_gets_the_first_in_the_path_as_without_the_
 fn what_is_excluded_or_switched_off_is_started_and_nothing_else() {
     let home = Home::new();
     home.script(&home.programs, "tool", "cat /etc/passwd | wc -l >/dev/null; echo ran");
-    let run = format!("{} run -v tool", env!("CARGO_BIN_EXE_prepage"));
+    let run_as = |name: &str| format!("{} run -v {name}", env!("CARGO_BIN_EXE_prepage"));
+    let run = run_as("tool");
     for (config, word) in [("exclude = gdb to*l\n", "excluded"), ("enabled = no\n", "switched off")] {
         home.config(config);
         let output = home.shell(&run);
@@ -192,7 +193,7 @@ fn what_is_excluded_or_switched_off_is_started_and_nothing_else() {
     }
     // A path holds for a program that is called by a relative one, too.
     home.config(&format!("exclude = {}/*\n", home.programs.display()));
-    let output = home.shell(&format!("cd {}; {run}", home.programs.display()).replace("tool", "./tool"));
+    let output = home.shell(&format!("cd {}; {}", home.programs.display(), run_as("./tool")));
     assert!(text(&output.stderr).contains("excluded"), "{}", text(&output.stderr));
     fs::remove_file(home.sandbox.path().join("config/prepage/config")).unwrap();
     let output = home.shell(&format!("PREPAGE=off {run}"));

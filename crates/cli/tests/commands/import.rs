@@ -8,14 +8,10 @@ use prepage_core::FaultClass;
 use prepage_testing::{Doctor, Need, has};
 use prepage_trace::parquet::read_trace;
 
-use crate::support::may;
+use crate::support::{may, text};
 
 fn tools(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_prepage-tools")).current_dir(dir).args(args).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Has perf record `prepage bench access` of a file of 200 pages into perf.data. False, counted as a skip, where it cannot.

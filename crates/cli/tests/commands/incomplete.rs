@@ -12,15 +12,11 @@ use prepage_testing::{Doctor, Need, has};
 use prepage_trace::Tables;
 use prepage_trace::parquet::{TraceWriter, write_trace};
 
-use crate::support::may;
+use crate::support::{may, text};
 
 fn tools(dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
     command.current_dir(dir).args(arguments).output().expect("prepage-tools runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn trace(faults: u64, facts: TraceFacts) -> Trace {

@@ -1,6 +1,7 @@
 //! `prepage record` as its user meets it.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
@@ -152,8 +153,14 @@ fn a_full_disk_stops_the_file_and_not_the_command() {
         return;
     }
     // A small file system of our own, in a mount namespace that ends with the command. The recorded command fills
-    // it, then takes more faults than the file's reserve has room for.
-    let command = "dd if=/dev/zero of=fill bs=64k; seq 1 6000 | xargs -n 1 true; exit 7";
+    // it, then takes more faults than a row group has: there is no room for it beside what is kept for the file's end.
+    let faults = "import mmap\n\
+        memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+        memory.madvise(mmap.MADV_NOHUGEPAGE)\n\
+        for _ in range(18):\n\
+        \x20   memory[::4096] = bytes(16384)\n\
+        \x20   memory.madvise(mmap.MADV_DONTNEED)\n";
+    let command = format!("dd if=/dev/zero of=fill bs=64k; /usr/bin/python3 -c \"{faults}\"; exit 7");
     let script = format!(
         "mount -t tmpfs -o size=4m none . && cd . && cd \"$PWD\" || exit 99
          {} record -o t.parquet -- sh -c '{command}'
@@ -245,12 +252,17 @@ fn a_running_process_is_recorded_until_asked_to_end() {
     if !may(Doctor::Faults) {
         return;
     }
-    let mut child =
-        Command::new("sh").args(["-c", "while :; do /bin/true; sleep 0.02; done"]).spawn().expect("started");
+    let mut child = Command::new("sh")
+        .args(["-c", "while :; do /bin/true; echo; sleep 0.02; done"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
     let mut recorder =
         record(dir.path(), &["-p", &child.id().to_string()]).stderr(Stdio::null()).spawn().expect("started");
     wait_for_signals(recorder.id());
-    sleep(Duration::from_millis(600));
+    // Programs that it has executed since, however slow the machine is.
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    assert_eq!(lines.by_ref().take(20).filter(Result::is_ok).count(), 20);
     let pid = recorder.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
     assert_eq!(recorder.wait().expect("an end").code(), Some(0));
@@ -278,7 +290,8 @@ fn wrong_arguments_are_refused_before_anything_is_started() {
     ] {
         let output = output(dir.path(), arguments);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(expected), "{arguments:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
     }
     assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
 }
@@ -381,6 +394,9 @@ fn a_recording_without_a_command_ends_and_fails_when_its_file_takes_no_more() {
     assert_eq!(of_a_command.status.code(), Some(7), "{said}");
     assert!(said.contains("the disk is full") && !said.contains("runs on"), "{said}");
     assert!(!said.contains("written to"), "{said}");
+    // A command that succeeds has no code of its own to tell.
+    let of_success = output(dir.path(), &["-o", "/dev/full", "--", "true"]);
+    assert_eq!(of_success.status.code(), Some(125), "{}", String::from_utf8_lossy(&of_success.stderr));
     let mut child = Command::new("sh").args(["-c", "while :; do /bin/true; done"]).spawn().expect("started");
     let arguments = ["-o", "/dev/full", "--duration", "60", "-p", &child.id().to_string()];
     let of_a_process = output(dir.path(), &arguments);

@@ -10,6 +10,8 @@ use prepage_core::{
 use prepage_testing::{Need, has};
 use prepage_trace::parquet::write_trace;
 
+use crate::support::text;
+
 fn trace(faults: u64, cost_ns: u64) -> Trace {
     let facts =
         TraceFacts { command: vec!["cat".into()], duration_ns: faults * 10_000, ..TraceFacts::default() };
@@ -42,10 +44,6 @@ fn prepage(arguments: &[&str], path: &Path) -> Output {
         .arg(path)
         .output()
         .expect("prepage-tools runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// The Python that has the packages, by `make setup-test` or the system's; `None`, counted as a skip, where none has.
@@ -120,6 +118,51 @@ fn a_page_that_cannot_be_written_leaves_the_old_one() {
 }
 
 #[test]
+fn what_is_read_is_not_written_over() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    let before = std::fs::read(&path).expect("read");
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).expect("linked");
+    for output in [&path, &link].map(|output| output.to_str().expect("text")) {
+        for command in [
+            &["export", "-f", "csv", "-o", output][..],
+            &["report", "--html", output],
+            &["simulate", "--html", output],
+        ] {
+            let refused = prepage(command, &path);
+            let said = text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(125), "{command:?}: {said}");
+            assert!(said.contains("not written: it is the file that is read"), "{said}");
+            assert!(std::fs::read(&path).expect("read") == before, "{command:?}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    for (command, name) in [
+        (&["report"][..], "standard output"),
+        (&["report", "--json"], "standard output"),
+        (&["report", "--html", "-"], "standard output"),
+        (&["export", "-f", "csv"], "standard output"),
+        (&["residency"], "standard output"),
+        (&["simulate"], "standard output"),
+        (&["report", "--html", "/dev/full"], "/dev/full"),
+        (&["export", "-f", "csv", "-o", "/dev/full"], "/dev/full"),
+    ] {
+        let mut tools = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("there");
+        let output = tools.args(command).arg(&path).stdout(full).output().expect("prepage-tools runs");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{command:?}: {said}");
+        assert!(said.contains(&format!("{name}: cannot be written: No space left")), "{command:?}: {said}");
+    }
+}
+
+#[test]
 fn the_newest_trace_is_reported_and_shown_in_the_browser() {
     let dir = tempfile::tempdir().expect("a directory");
     let report = |arguments: &[&str], browser: &str| {
@@ -161,7 +204,8 @@ fn the_newest_trace_is_reported_and_shown_in_the_browser() {
 #[test]
 fn a_reader_that_leaves_is_no_error() {
     let dir = tempfile::tempdir().expect("a directory");
-    let path = written(dir.path(), "t.parquet", &trace(200_000, 5000));
+    // 2 MB of text, of which a pipe holds 64 KiB.
+    let path = written(dir.path(), "t.parquet", &trace(20_000, 5000));
     let script = "\"$0\" export -f csv \"$1\" | head -n 1; exit ${PIPESTATUS[0]}";
     let output = Command::new("bash")
         .args(["-c", script, env!("CARGO_BIN_EXE_prepage-tools")])
@@ -190,6 +234,27 @@ fn diff_fails_when_it_is_worse_than_allowed() {
         "{said}"
     );
     assert_eq!(diff(&["--threshold", "0", "--of", "count"]).0, Some(0));
+}
+
+#[test]
+fn diff_says_where_the_traces_are_not_of_the_same_command() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut other = trace(1000, 5000);
+    other.facts.command = vec!["dd".into(), "if=a b".into()];
+    let before = written(dir.path(), "a.parquet", &trace(1000, 5000));
+    let after = written(dir.path(), "b.parquet", &other);
+    let diff = |more: &[&str], after: &Path| {
+        let output = prepage(&[&["diff"], more, &[before.to_str().expect("text")]].concat(), after);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    assert_eq!(diff(&[], &before).1, "");
+    let mut by_perf = trace(1000, 5000);
+    by_perf.facts.command = ["perf", "record", "--", "cat"].map(Into::into).to_vec();
+    assert_eq!(diff(&[], &written(dir.path(), "c.parquet", &by_perf)).1, "");
+    assert!(diff(&[], &after).1.contains("not of the same: before: cat; after: dd 'if=a b'"));
+    let json: serde_json::Value = serde_json::from_str(&diff(&["--json"], &after).0).expect("JSON");
+    assert_eq!(json["subjects"], serde_json::json!({ "before": "cat", "after": "dd 'if=a b'" }));
 }
 
 #[test]

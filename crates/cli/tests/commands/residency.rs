@@ -59,6 +59,39 @@ fn what_cannot_be_looked_at_is_named_and_the_rest_is_shown() {
 }
 
 #[test]
+fn a_file_that_is_named_twice_counts_once() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path().join("file");
+    std::fs::write(&path, vec![1; 10 * 4096]).unwrap();
+    let path = path.to_str().unwrap();
+    let ranges = [&format!("{path}:0-8k"), &format!("{path}:4k-12k"), &format!("{path}:20k-24k")];
+    let pages = |more: &[&str]| {
+        let named = ranges.map(String::as_str);
+        let found = json(&tools(&[&["residency", "--json"], &named[..], more].concat()));
+        (found["total"]["pages"].clone(), found["total"]["files"].clone())
+    };
+    assert_eq!((pages(&[]), pages(&[path])), ((4.into(), 1.into()), (10.into(), 1.into())));
+    let warmed = text(&tools(&["warm", path, ranges[0]]).stdout);
+    assert!(warmed.contains("10 of 10 pages of 1 file\n"), "{warmed}");
+}
+
+#[test]
+fn where_no_file_can_be_used_none_is_counted() {
+    let sandbox = Sandbox::new();
+    for command in ["residency", "warm", "evict"] {
+        let absent = tools(&[command, "/no/such/file"]);
+        assert_eq!((absent.status.code(), text(&absent.stdout)), (Some(1), String::new()), "{command}");
+        let nothing = tools(&[command, sandbox.path().to_str().unwrap()]);
+        assert_eq!((nothing.status.code(), text(&nothing.stdout)), (Some(0), String::new()), "{command}");
+        assert!(text(&nothing.stderr).contains("no regular file is there"), "{}", text(&nothing.stderr));
+    }
+    let empty = sandbox.path().join("empty");
+    std::fs::write(&empty, "").unwrap();
+    let warmed = tools(&["warm", empty.to_str().unwrap()]);
+    assert!(text(&warmed.stdout).starts_with("nothing to read"), "{}", text(&warmed.stdout));
+}
+
+#[test]
 fn pages_of_other_peoples_files_are_not_guessed_at() {
     if !is_root() {
         return;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Sandbox, can_learn, evict, is_root, json, make_old, text, wait_for};
+use crate::support::{Sandbox, can_learn, evict, helpers, is_root, json, make_old, text, wait_for};
 use prepage_testing::{Need, has};
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -250,6 +250,8 @@ fn a_damaged_profile_is_told_and_learned_anew() {
     sandbox.output(&run(&["-q"], &PROGRAM));
     let profile = sandbox.wait_for_profile();
     for damage in ["truncated", "foreign", "flipped"] {
+        // What runs beside the last start may write the profile once more.
+        wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
         let mut bytes = fs::read(&profile).unwrap();
         match damage {
             "truncated" => bytes.truncate(bytes.len() / 2),

@@ -7,9 +7,7 @@ use std::process::{Command, Output};
 
 use prepage_testing::{Need, has};
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use crate::support::text;
 
 #[test]
 fn the_unit_names_the_binary_that_is_installed_and_goes_again() {

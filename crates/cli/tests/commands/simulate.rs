@@ -6,15 +6,13 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::support::text;
+
 const VECTORS: &str = include_str!("../../../simulate/tests/vectors/clustering.json");
 
 fn simulate(dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
     command.current_dir(dir).arg("simulate").args(arguments).output().expect("prepage-tools runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn json(dir: &Path, arguments: &[&str]) -> Value {
@@ -104,7 +102,6 @@ fn what_cannot_be_replayed_is_reported_with_its_line() {
         ("1\n", &["--memory", "5", "--replacement", "random"], "expected one of fifo, clock, 2q, s3-fifo"),
         ("1\n", &["--replacement", "lru"], "--memory"),
         ("1\n", &["--cost", "2us"], "fault=2us,io=100us,page=4us"),
-        ("1\n", &["--advise", "lib"], "NAME=POLICY"),
         ("1\n", &["--advise", "lib=none"], "no file called lib"),
         ("lib,1\n", &["--advise", "lib=alinged:3"], "did you mean `aligned`?"),
         ("1\n", &["--resident", "99999999999999"], "beyond what can be mapped"),
@@ -117,6 +114,16 @@ fn what_cannot_be_replayed_is_reported_with_its_line() {
     ] {
         let said = said(touches, arguments);
         assert!(said.contains(expected), "{touches:?} {arguments:?}: {said}");
+    }
+    for wrong in [
+        ["--policy", "alinged:16"],
+        ["--sweep", "aligned:16"],
+        ["--device", "floppy"],
+        ["--advise", "lib"],
+        ["--advise", "lib=alinged:3"],
+    ] {
+        let output = simulate(dir.path(), &[&["--touches", "t"], &wrong[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", text(&output.stderr));
     }
     let absent = simulate(dir.path(), &["--touches", "absent"]);
     assert!(text(&absent.stderr).contains("absent"));

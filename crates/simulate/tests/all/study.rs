@@ -27,11 +27,12 @@ fn the_4_kib_stride_waits_for_the_hosts_read_ahead() {
 }
 
 /// Published: 7224, 7224, 4075, which are 11,299 faults of first touches. The count depends on where each sweep begins,
-/// and so on the file's exact length.
+/// and so on the file's exact length, which is not published: the model's counts of lengths about 11,300 lie on both sides of 7224.
 #[test]
 fn the_256_kib_stride_stops_reading_around() {
     assert_eq!(as_in_the_study("file:stride-256k").logged(), [4830, 4830, 6470]);
-    assert_eq!(as_in_the_study("file:stride-256k,pages=11299").logged(), [7007, 7007, 4292]);
+    let disk = |pages| as_in_the_study(&format!("file:stride-256k,pages={pages}")).logged()[0];
+    assert_eq!([11_295, 11_296, 11_297, 11_298, 11_299].map(disk), [3425, 5032, 7793, 6401, 7007]);
     for model in ["file:stride-256k", "file:stride-256k,pages=11299"] {
         assert_eq!(Input::model(model.parse().expect("a model")).sweeps, Some(64), "{model}");
     }
@@ -47,18 +48,29 @@ fn the_random_file_takes_six_thousand_disk_faults() {
 }
 
 /// Published: the whole fault cost of the 4 KiB stride is 1.49 of that of the sequence, and that of the 256 KiB stride 0.90
-/// of that of a random order. The computing between faults is the same in all and no part of it.
+/// of that of a random order. The model gives 1.63, and 0.30 for 11,300 pages or 0.50 for 11,297: a disk fault in random order
+/// costs 240 µs on its disk and 148 µs in the study, whose drive became faster the more of the file it had read. The computing
+/// between faults is the same in all orders and no part of it.
 #[test]
 fn columns_of_the_orders_compare() {
-    let orders = ["file:sequential", "file:stride-4k", "file:stride-256k,pages=11300", "file:random:7"];
-    let [sequential, narrow, wide, random] = orders.map(as_in_the_study);
-    for outcome in [&sequential, &narrow, &wide, &random] {
-        assert_eq!(outcome.time_ns - outcome.fault_ns, 11_300 * 4096 * 20);
-        assert!(outcome.stall_ns < outcome.fault_ns);
-    }
-    let ratio = |of: &Outcome, to: &Outcome| of.fault_ns as f64 / to.fault_ns as f64;
-    assert!((1.4..1.8).contains(&ratio(&narrow, &sequential)), "{}", ratio(&narrow, &sequential));
-    assert!((0.25..1.0).contains(&ratio(&wide, &random)), "{}", ratio(&wide, &random));
+    let orders = [
+        ("file:sequential", 11_300),
+        ("file:stride-4k", 11_300),
+        ("file:stride-256k", 11_300),
+        ("file:stride-256k,pages=11297", 11_297),
+        ("file:random:7", 11_300),
+    ];
+    let outcomes = orders.map(|(model, pages)| {
+        let outcome = as_in_the_study(model);
+        assert_eq!(outcome.time_ns - outcome.fault_ns, pages * 4096 * 20, "{model}");
+        assert!(outcome.stall_ns < outcome.fault_ns, "{model}");
+        outcome
+    });
+    let [sequential, narrow, wide, widest, random] = &outcomes;
+    let ratio = |of: &Outcome, to: &Outcome| format!("{:.2}", of.fault_ns as f64 / to.fault_ns as f64);
+    let ratios = [ratio(narrow, sequential), ratio(wide, random), ratio(widest, random)];
+    assert_eq!(ratios, ["1.63", "0.30", "0.50"]);
+    assert_eq!((random.stall_ns as f64 / random.hard as f64 / 1e3).round(), 240.0, "µs a disk fault");
 }
 
 /// Today's kernel maps 16 pages at a fault.

@@ -133,7 +133,7 @@ fn a_day_of_new_threads_and_stacks_is_written_in_bounded_memory() {
     let (mut pairing, mut faults) = (Pairing::new(0), Vec::new());
     let mut writer = TraceWriter::create(std::path::Path::new("/dev/null")).expect("created");
     let (mut most, mut rounds) = (0, 0);
-    for time_ns in 0..70_000u64 {
+    for time_ns in 0..45_000u64 {
         let pid = 1000 + time_ns as u32;
         let mut feed = |kind| pairing.feed(&Event { time_ns, pid, tid: pid, kind }, &mut faults);
         feed(EventKind::Fork { parent_pid: 1, parent_tid: 1 });
@@ -157,7 +157,7 @@ fn a_day_of_new_threads_and_stacks_is_written_in_bounded_memory() {
             rounds += usize::from(pairing.table_bytes() == 0);
         }
     }
-    // All stacks together would take 224 MB.
+    // All stacks together would take 144 MB.
     assert!(rounds >= 2 && most < TABLES_BYTES_MAX + (8 << 20), "{rounds} times, {most} bytes");
     assert_eq!(pairing.spaces().processes(), 1, "only the parent that never ended");
 }

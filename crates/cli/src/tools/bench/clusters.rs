@@ -90,7 +90,7 @@ fn print(args: &Args, policies: &[Policy], input: &Input, runs: &[Vec<Served>]) 
             rows.push((way.name(), policy, hard, read, median(&ms(at)), median_ratio(&ms(at), &ms(of))));
         }
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         let row = |(way, policy, hard, read, ms, ratio): &(
             _,

@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let file = Subject::create(&args.directory, args.size)?;
     let context = || "direct reads\n  try: --directory DIR on a disk's own file system".to_owned();
     let passes = passes(file.path(), file.pages()).with_context(context)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         let pass = |pass: &Pass| {
             json!({ "pass": pass.name, "reads": pass.latencies_us.len(), "p10_us": pass.quantile_us(0.1),

@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn print(args: &Args, all: &[Compared]) -> Result<ExitCode> {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         let one = |one: &Compared| {
             json!({ "pattern": one.pattern, "read_ahead_kib": one.read_ahead_kib, "executable": one.executable,

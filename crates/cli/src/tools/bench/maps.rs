@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         let rows: Vec<_> = measured.iter().map(row).collect();
         let report = json!({ "schema_version": 1, "record_bytes": RECORD_BYTES, "measured": rows });

@@ -16,7 +16,7 @@ mod sweep;
 mod workload;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{self, ExitCode};
 
@@ -113,7 +113,7 @@ fn result_of<T: DeserializeOwned>(command: &mut process::Command, what: &str) ->
 
 /// Hands the result of a worker's one run to the process that started it.
 fn hand_over(result: &impl Serialize) -> Result<ExitCode> {
-    print_json(&mut io::stdout().lock(), result)?;
+    print_json(&mut crate::output::stdout(), result)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -145,7 +145,7 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         Command::Access { pattern, seed, expect_sum, file } => {
             let sum = access(file, *pattern, *seed)?;
             match expect_sum {
-                None => writeln!(io::stdout(), "{sum}")?,
+                None => writeln!(crate::output::stdout(), "{sum}")?,
                 Some(expected) if *expected == sum => {}
                 Some(expected) => bail!("the bytes of {} add up to {sum}, not {expected}", file.display()),
             }

@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         replace(path, |out| out.write_all(text.as_bytes()))?;
     }
     let report = Report::new(&args.command, read_ahead_kib, bench.chill, rows, missing);
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         print_json(&mut out, &report)?;
     } else {

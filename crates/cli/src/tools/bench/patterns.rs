@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             runs[at].push(one(args, Way::ALL[at], pool_bytes)?);
         }
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         let ways = Way::ALL.iter().zip(&runs);
         let ways: Vec<_> = ways.map(|(way, runs)| json!({ "way": way.name(), "runs": runs })).collect();

@@ -150,7 +150,7 @@ fn of(runs: &[Served], what: impl Fn(&Served) -> f64) -> f64 {
 }
 
 fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     let pages = args.size / PAGE_SIZE;
     let frames = pool_bytes(args) / PAGE_SIZE;
     let mut reports = Vec::new();

@@ -1,7 +1,7 @@
 //! `prepage bench rates`: starts of programs, pages of zeros and a build, a second.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub struct StartsArgs {
 pub fn count(args: &StartsArgs) -> Result<ExitCode> {
     let duration = Duration::from_millis(args.milliseconds);
     let starts = starts::count(args.way, args.program.clone(), duration);
-    writeln!(io::stdout(), "{}", starts.with_context(|| args.program.display().to_string())?)?;
+    writeln!(crate::output::stdout(), "{}", starts.with_context(|| args.program.display().to_string())?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -118,7 +118,7 @@ fn print(
     cpus: usize,
     without_vm: Option<&str>,
 ) -> Result<ExitCode> {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         let rate = |rate: &Rate| json!({ "what": rate.what, "workers": rate.workers, "per_second": rate.per_second });
         let built = |built: &Built| json!({ "real_s": built.real_s, "user_s": built.user_s, "system_s": built.system_s });

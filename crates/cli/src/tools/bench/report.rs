@@ -14,7 +14,7 @@ use crate::table::table;
 
 /// Prints a table for each experiment, and why it differs from the study's.
 pub fn print(facts: &Facts, shown: &[Shown]) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     writeln!(out, "{}\n", wrapped(&facts.to_string(), 100))?;
     for one in shown {
         writeln!(out, "{}", title(one))?;
@@ -52,7 +52,7 @@ fn wrapped(text: &str, width: usize) -> String {
 
 /// Prints everything, the single faults included.
 pub fn json(facts: &Facts, shown: &[Shown]) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     let report = json!({
         "schema_version": 1,
         "page_bytes": PAGE_SIZE,

@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         missing: &missing,
         points: &points,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         print_json(&mut out, &report)?;
     } else {

@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     let medians = runs.each_ref().map(|runs| runs.each_ref().map(|runs| typical(runs)));
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         let level = |(level, runs): (&Published, &[Vec<Took>; 3])| {
             let rows = Management::ALL.iter().zip(runs);

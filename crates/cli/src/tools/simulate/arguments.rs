@@ -1,5 +1,6 @@
 //! What the options of `prepage simulate` are written like.
 
+use prepage_core::policy::{Policy, PolicyError};
 use prepage_core::quantity::parse_ns;
 use prepage_core::{DeviceFigures, PageIndex, PageRange};
 use prepage_simulate::pages::MOST_PAGES;
@@ -59,6 +60,22 @@ pub fn policies(text: &str) -> Vec<String> {
         }
     }
     names
+}
+
+/// The same, each the name of a policy.
+pub fn known_policies(text: &str) -> Result<Vec<String>, PolicyError> {
+    let names = policies(text);
+    names.iter().try_for_each(|name| name.parse::<Policy>().map(drop))?;
+    Ok(names)
+}
+
+/// `NAME=POLICY`. A policy's own options are written with `=` too.
+pub fn advice(text: &str) -> Result<(String, String), String> {
+    let (name, policy) = text
+        .split_once('=')
+        .ok_or_else(|| format!("`{text}` is not advice; write NAME=POLICY, as in libc.so.6=sequential"))?;
+    policy.parse::<Policy>().map_err(|error| error.to_string())?;
+    Ok((name.to_owned(), policy.to_owned()))
 }
 
 /// First and last of each part of `1,4-7`.

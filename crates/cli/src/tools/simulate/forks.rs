@@ -1,7 +1,7 @@
 //! `prepage simulate --forks`: processes that fork and write, on shadow chains.
 
 use std::fs::File;
-use std::io::{self, BufReader, Write};
+use std::io::{BufReader, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -16,7 +16,7 @@ pub fn run(path: &Path, json: bool) -> Result<()> {
     let file = File::open(path).with_context(context)?;
     let forked = replay(BufReader::new(file)).with_context(context)?;
     let text = if json { format!("{:#}", as_json(&forked)) } else { as_text(&forked) };
-    writeln!(io::stdout().lock(), "{text}")?;
+    writeln!(crate::output::stdout(), "{text}")?;
     Ok(())
 }
 

@@ -1,7 +1,6 @@
 //! The results of `prepage simulate` as JSON.
 
 use std::collections::BTreeMap;
-use std::io;
 
 use anyhow::Result;
 use prepage_core::TraceFacts;
@@ -61,7 +60,7 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
         policies,
         memory: memory.map(MemoryFaults::by_rule),
     };
-    Ok(print_json(&mut io::stdout().lock(), &report)?)
+    Ok(print_json(&mut crate::output::stdout(), &report)?)
 }
 
 fn policy(args: &Args, input: &Input, row: &Row<'_>) -> Value {

@@ -1,7 +1,7 @@
 //! The results of `prepage simulate` as tables.
 
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::Result;
 use prepage_core::TraceFacts;
@@ -39,7 +39,7 @@ pub fn print(
     if let Some(memory) = memory {
         parts.push(format!("faults with too little memory\n\n{}\n", tables::memory(memory).trim_fmt()));
     }
-    writeln!(io::stdout().lock(), "{}", parts.join("\n"))?;
+    writeln!(crate::output::stdout(), "{}", parts.join("\n"))?;
     Ok(())
 }
 

@@ -63,7 +63,7 @@ struct Look {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mut out = io::stdout().lock();
+    let mut out = crate::output::stdout();
     let is_once = args.once || args.json || !io::stdout().is_terminal();
     let mut last: Option<Look> = None;
     loop {
