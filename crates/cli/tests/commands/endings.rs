@@ -76,7 +76,7 @@ fn what_was_seen_until_everything_is_asked_to_end_is_kept() {
         let file = wait_for("what was seen so far", || known(&sandbox, &data));
         let pages = file["pages"].as_u64().unwrap();
         assert!((4..300).contains(&pages), "{file}");
-        wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+        sandbox.wait_for_helpers();
         assert_eq!(observations(&sandbox), Some(1));
         ended(program);
         fs::remove_dir_all(sandbox.store()).unwrap();
@@ -107,7 +107,7 @@ fn a_start_cut_short_says_nothing_about_what_it_did_not_come_to() {
     };
     assert!(start("no").status().unwrap().success());
     wait_for("the first start's profile", || known(&sandbox, &late));
-    wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+    sandbox.wait_for_helpers();
     let before = known(&sandbox, &late).unwrap();
     // The next start is to be observed, however short after the last writing.
     let key = ProgramKey::of(&["python3", "-c", script].map(Into::into)).unwrap();
@@ -145,7 +145,7 @@ fn what_the_first_process_of_a_container_used_is_kept_though_its_end_ends_all() 
     });
     container.kill().unwrap();
     container.wait().unwrap();
-    wait_for("the end of the container", || helpers(&sandbox).is_empty().then_some(()));
+    sandbox.wait_for_helpers();
     let file = known(&sandbox, &data).expect("what was seen before the container ended");
     assert!((4..300).contains(&file["pages"].as_u64().unwrap()), "{file}");
     assert_eq!(observations(&sandbox), Some(1), "however often it was written");
@@ -174,7 +174,7 @@ fn a_changed_file_has_the_next_start_observed() {
     let start = || {
         let mut command = sandbox.prepage(&["run", "--no-hold-out", "--", "python3", "-c", script]);
         assert!(command.args([&data, &large]).status().unwrap().success());
-        wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+        sandbox.wait_for_helpers();
         let shown = sandbox.output(&["profile", "show", "--json", "python3"]);
         serde_json::from_slice::<serde_json::Value>(&shown.stdout).unwrap()
     };

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Sandbox, can_learn, evict, helpers, is_root, json, make_old, text, wait_for};
+use crate::support::{Sandbox, can_learn, evict, is_root, json, make_old, text, wait_for};
 use prepage_testing::{Need, has};
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -248,10 +248,8 @@ fn a_damaged_profile_is_told_and_learned_anew() {
         return;
     }
     sandbox.output(&run(&["-q"], &PROGRAM));
-    let profile = sandbox.wait_for_profile();
     for damage in ["truncated", "foreign", "flipped"] {
-        // What runs beside the last start may write the profile once more.
-        wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+        let profile = sandbox.wait_for_profile();
         let mut bytes = fs::read(&profile).unwrap();
         match damage {
             "truncated" => bytes.truncate(bytes.len() / 2),
@@ -265,9 +263,8 @@ fn a_damaged_profile_is_told_and_learned_anew() {
         assert!(output.status.success());
         let told = text(&output.stderr);
         assert!(told.contains("learning from this start") && told.contains(".profile"), "{damage}: {told}");
-        wait_for("a sound profile", || {
-            sandbox.output(&["profile", "show", "sh"]).status.success().then_some(())
-        });
+        sandbox.wait_for_helpers();
+        assert!(sandbox.output(&["profile", "show", "sh"]).status.success(), "{damage}");
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::{Sandbox, can_learn, helpers, is_root, text, wait_for};
+use crate::support::{Sandbox, can_learn, is_root, text};
 use prepage_testing::{Need, has};
 
 /// Says what a program can see of the world it was started in.
@@ -74,7 +74,7 @@ impl Place {
         for start in 0..3 {
             let started = seen(&self.output(&[&[prepage, "run", "--"], program].concat()));
             assert_eq!(started, plain, "start {start} of {program:?}");
-            wait_for("the end of what ran beside", || helpers(&self.sandbox).is_empty().then_some(()));
+            self.sandbox.wait_for_helpers();
         }
         let unlearned = seen(&self.output(&[&[prepage, "run", "--no-learn", "--"], program].concat()));
         assert_eq!(unlearned, plain, "{program:?}");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::{Sandbox, can_learn, helpers, json, text, wait_for};
+use crate::support::{Sandbox, can_learn, json, text, wait_for};
 use prepage_core::profile::{Extent, History, Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
@@ -37,7 +37,7 @@ fn steady_profiles_stay_within_the_cap_and_those_of_single_starts_make_room() {
     let known = |profile: Option<Profile>| {
         profile.map(|profile| Profile { history: History { observations: 3, ..profile.history }, ..profile })
     };
-    wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+    sandbox.wait_for_helpers();
     Stores::at(sandbox.store()).update(&key, Layer::User, known).unwrap();
     // Programs that somebody tries once, each with a profile of some kilobytes.
     for at in 0..40 {
@@ -56,7 +56,7 @@ fn steady_profiles_stay_within_the_cap_and_those_of_single_starts_make_room() {
         });
     }
     // Room is made when a profile is there.
-    wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+    sandbox.wait_for_helpers();
     let listed = listed();
     let layer = &listed["layers"][0];
     assert_eq!((&layer["layer"], &layer["bytes_max"]), (&"user".into(), &(64 << 10).into()), "{layer}");
@@ -87,7 +87,7 @@ fn a_measurement_leaves_the_room_that_the_configuration_gives() {
     let mut measure = sandbox.prepage(&["measure", "--warm", "-n", "1", "--", "cat", "/etc/hostname"]);
     let measured = measure.env("XDG_CONFIG_HOME", sandbox.path()).output().unwrap();
     assert!(measured.status.success(), "{}", text(&measured.stderr));
-    wait_for("the end of what ran beside", || helpers(&sandbox).is_empty().then_some(()));
+    sandbox.wait_for_helpers();
     assert_eq!(sandbox.profiles().len(), 4);
 }
 

@@ -64,18 +64,13 @@ impl Sandbox {
 
     /// What an ended program's start left in the store, once nobody writes it any more: in containers it is written while the program runs, too.
     pub fn wait_for_profile(&self) -> PathBuf {
-        wait_for("the end of what observes", || (!self.is_used()).then_some(()));
+        self.wait_for_helpers();
         wait_for("a profile in the store", || self.profiles().pop())
     }
 
-    /// Whether a process was started with this store.
-    fn is_used(&self) -> bool {
-        let store = format!("PREPAGE_STORE={}", self.store().display());
-        let mut processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
-        processes.any(|process| {
-            let environment = std::fs::read(process.join("environ")).unwrap_or_default();
-            environment.split(|byte| *byte == 0).any(|variable| variable == store.as_bytes())
-        })
+    /// Waits for the end of what runs beside programs started on this store.
+    pub fn wait_for_helpers(&self) {
+        wait_for("the end of what ran beside", || helpers(self).is_empty().then_some(()));
     }
 }
 
