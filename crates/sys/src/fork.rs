@@ -142,16 +142,6 @@ pub(crate) fn keep(start: usize, len: usize) {
     });
 }
 
-/// Does `work` with all signals that come from outside blocked; a thread that calls fork(3) meanwhile waits.
-#[cfg_attr(
-    any(feature = "shuttle", feature = "loom"),
-    allow(dead_code, reason = "models begin threads of their own")
-)]
-pub(crate) fn while_nobody_forks<T>(work: impl FnOnce() -> T) -> T {
-    word();
-    KEPT.locked(work)
-}
-
 /// The region is about to go.
 pub(crate) fn let_go(start: usize) {
     KEPT.change(|lengths| {
@@ -254,7 +244,9 @@ mod tests {
 
     #[test]
     fn who_panics_keeps_nobody_from_forking() {
-        let panicked = std::thread::spawn(|| while_nobody_forks(|| panic!("as a thread's start may"))).join();
+        word();
+        let panicked =
+            std::thread::spawn(|| KEPT.locked(|| panic!("as what is done under the lock may"))).join();
         assert!(panicked.is_err());
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || tell.send(Forked::new(|| 0).unwrap().wait().unwrap().exit_status()));

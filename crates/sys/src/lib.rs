@@ -64,6 +64,7 @@
 //! | [`start_ways`] | programs started by fork, vfork and posix_spawn                |                 |
 //! | [`scheduling`] | how eagerly a thread is given a processor                      |                 |
 //! | [`spawn`]     | a child that waits for leave to execute its program             | Linux 5.3       |
+//! | [`thread`]    | threads that the standard library keeps no list of               |                 |
 //! | [`thread_reads`] | what devices have read for one thread                        | Linux 2.6.26    |
 //! | [`tsc`]       | the time stamp counter, to give times in cycles                 | x86-64          |
 //! | [`versions`]  | a value replaced while signal handlers use it                   |                 |
@@ -127,6 +128,8 @@ pub mod spawn;
 pub mod start_ways;
 pub mod sync;
 pub mod syscalls;
+#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+pub mod thread;
 pub mod thread_reads;
 pub mod tsc;
 pub mod user_namespace;

@@ -8,7 +8,9 @@ mod real {
 
     pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
     pub use std::sync::{Mutex, MutexGuard, TryLockError};
-    pub use std::thread::{JoinHandle, yield_now};
+    pub use std::thread::yield_now;
+
+    pub use crate::thread::Thread;
 
     /// Nothing: operations that say `SeqCst` have one order.
     pub fn seq_cst() {}
@@ -51,24 +53,14 @@ mod real {
         rustix::process::getpriority_process(None).unwrap_or(0)
     }
 
-    /// Starts a thread in which all signals that come from outside are blocked: handlers of the program do not run there,
-    /// where they could wait for what the thread itself is about to do. No child is forked before it has begun: the standard library begins
-    /// threads under a lock, which a child would find locked for good.
+    /// Starts a thread in which all signals that come from outside are blocked: handlers of the program do not run there, where they could wait for
+    /// what the thread itself is about to do. Children of fork(3) start threads too, whatever others did at the time of the fork: see
+    /// [`crate::thread`].
     ///
     /// # Errors
     /// EAGAIN where no thread is left.
-    pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
-        // A thread is born with the mask of who starts it.
-        crate::fork::while_nobody_forks(|| {
-            let (begun, begins) = std::sync::mpsc::sync_channel(1);
-            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-                let _ = begun.send(());
-                drop(begun);
-                work();
-            })?;
-            let _ = begins.recv();
-            Ok(thread)
-        })
+    pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<Thread> {
+        Thread::start(name, work)
     }
 }
 #[cfg(not(any(feature = "shuttle", feature = "loom")))]

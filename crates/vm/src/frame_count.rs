@@ -149,7 +149,8 @@ impl FrameCount {
     /// Reserves up to `pages` frames, and `least` or none, where that makes no more than `most` in all; gives how many.
     fn reserve_some(&self, most: u64, least: u64, pages: u64) -> Option<u64> {
         let limit = self.limit();
-        let mut now = self.reserved.load(Ordering::Relaxed);
+        // Who waits has counted itself before: in one order with who gives frames back and then looks for that.
+        let mut now = self.reserved.load(Ordering::SeqCst);
         loop {
             let got = most.saturating_sub(now).min(pages);
             if got < least {

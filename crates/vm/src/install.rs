@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use prepage_core::policy::Neighbours;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -16,6 +17,7 @@ use crate::options::Mode;
 use crate::pages::Seen;
 use crate::segment::{Install, Place, Segment, lookup, places};
 use crate::statistics::Account;
+use crate::sync::yield_now;
 
 /// What came of mapping a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,36 @@ const NEAR: u64 = 16;
 const NEAR_IN_ORDER: u64 = 256;
 /// Pages that are copied into a map at once.
 const COPY_PAGES: u64 = 16;
+
+/// A wait until the address space is not being changed any more: until the event of a fork is read. To copy large page tables takes seconds.
+#[derive(Debug)]
+pub(crate) struct Change {
+    since: Option<Instant>,
+    most: Duration,
+}
+
+impl Change {
+    pub(crate) fn of(map: &MapCore) -> Self {
+        Self { since: None, most: map.vm.pool.core().patience(map.vm.options.read_deadline) }
+    }
+
+    /// Lets others go on; then what could not be done is tried again.
+    ///
+    /// # Errors
+    /// EAGAIN where nothing could be done for too long.
+    pub(crate) fn wait(&mut self) -> io::Result<()> {
+        if self.since.get_or_insert_with(Instant::now).elapsed() > self.most {
+            return Err(io::Error::from_raw_os_error(AGAIN));
+        }
+        yield_now();
+        Ok(())
+    }
+
+    /// Something could be done.
+    pub(crate) fn is_over(&mut self) {
+        self.since = None;
+    }
+}
 
 /// How far a run of calls came.
 enum Reached {
@@ -375,6 +407,7 @@ impl MapCore {
         mut missing: impl FnMut(&Place<'_>, PageIndex, &mut Account) -> bool,
     ) -> Result<(), (Arc<ObjectCore>, PageIndex, io::Error)> {
         let mut outcome = Ok(());
+        let mut change = Change::of(self);
         for (first, count) in places(&self.shown.current(), range) {
             let Some(frames) = first.frames() else { continue };
             let end = PageIndex(first.page.0 + count);
@@ -383,10 +416,15 @@ impl MapCore {
                 let rest = PageRange::new(place.page, end);
                 match self.show(&place, frames, rest, true, account) {
                     Ok(Shown::Pages(pages)) => {
+                        change.is_over();
                         place.page.0 += pages.max(1);
                         continue;
                     }
-                    Ok(Shown::Changing) => continue,
+                    Ok(Shown::Changing) => match change.wait() {
+                        Ok(()) => continue,
+                        // The rest would take as long.
+                        Err(error) => return outcome.and(Err((Arc::clone(place.object), place.page, error))),
+                    },
                     Ok(Shown::Gone) => return outcome,
                     Ok(Shown::Away) => {}
                     Err(error) => {
@@ -420,6 +458,8 @@ impl MapCore {
 
 /// ENOMEM: the kernel had no memory for a page table.
 const NOMEM: i32 = 12;
+/// EAGAIN: the address space is being changed.
+const AGAIN: i32 = 11;
 
 /// The aligned block of `pages` pages that holds `page`, as far as it lies in `window`.
 pub(crate) fn block(page: PageIndex, pages: u64, window: PageRange) -> PageRange {

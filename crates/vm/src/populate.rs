@@ -31,7 +31,8 @@ impl Map {
     ///
     /// # Errors
     /// [`AccessError::Unavailable`] names a page that failed, and why; all other pages are there. If a read took longer than
-    /// [`VmOptions::read_deadline`](crate::VmOptions::read_deadline), pages that had not been read by then may be missing too.
+    /// [`VmOptions::read_deadline`](crate::VmOptions::read_deadline), pages that had not been read by then may be missing too. While a child is
+    /// forked that inherits the map no page can be mapped: where that lasts for 30 s, or the deadline, the error is EAGAIN.
     pub fn populate(&self, range: PageRange) -> Result<(), AccessError> {
         self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
         self.inside(range)?;

@@ -129,6 +129,7 @@ impl Map {
         };
         let account = Account::here();
         let copied = core.copy_all(&frozen, account.cpu).inspect_err(|_| {
+            frozen.iter().for_each(|run| abandon(&store, *run));
             core.vm.release_frames(reserved.get());
         })?;
         let added: u64 = copied.iter().map(|run| publish(&store, *run)).sum();
@@ -205,6 +206,23 @@ fn publish(store: &ObjectCore, run: PageRange) -> u64 {
     added
 }
 
+/// Frees what was copied of `run` and is not to be in the store after all: nobody counts it. Pages that were there before stay.
+fn abandon(store: &ObjectCore, run: PageRange) {
+    let frames = store.frames().expect("a store has frames");
+    let mut page = run.start();
+    while page < run.end() {
+        let Some(mut claim) = frames.pages.claim(page) else {
+            page.0 += 1;
+            continue;
+        };
+        claim.extend(PageRange::new(page, run.end()));
+        frames.abandon(claim.range());
+        page = claim.range().end();
+        // Nobody waits for what no map shows.
+        let _ = claim.release();
+    }
+}
+
 /// Enters the pages `copied`, which are in `store`, as written by the map that `hold` is of; a long chain collapses.
 fn shadow(
     vm: &Arc<crate::vm::VmCore>,
@@ -267,7 +285,12 @@ fn copy(
                 .memfd
                 .read_at(bytes, run.start().offset_bytes())
                 .and_then(|()| frames.memfd.write_at(bytes, run.start().offset_bytes()));
-            let added = if copied.is_ok() { publish(to, run) } else { 0 };
+            let added = if copied.is_ok() {
+                publish(to, run)
+            } else {
+                abandon(to, run);
+                0
+            };
             vm.release_frames(run.len() - added);
             copied.map_err(SnapshotError::from)
         } else {
@@ -277,4 +300,56 @@ fn copy(
     }
     vm.request_buffers.give(buffer);
     outcome
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::io::{Error, ErrorKind};
+    use std::time::Duration;
+
+    use prepage_sys::call_filter::{When, fail};
+    use prepage_testing::{Need, unless_refused};
+
+    use super::*;
+    use crate::{MapOptions, VmOptions};
+
+    /// The pages that the kernel holds of a memfd.
+    fn held(store: &ObjectCore) -> u64 {
+        let memfd = &store.frames().unwrap().memfd;
+        let runs =
+            std::iter::successors(memfd.next_data(0).unwrap(), |(_, end)| memfd.next_data(*end).unwrap());
+        runs.map(|(start, end)| (end - start) / PAGE_SIZE).sum()
+    }
+
+    #[test]
+    fn a_snapshot_that_fails_half_way_leaves_no_frames() {
+        let vm = Vm::new(VmOptions::default().free_shadowed_after(Duration::MAX)).unwrap();
+        let zeros = vm.anonymous(128 * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        map.as_mut_slice()[0] = 1;
+        let first = map.snapshot().unwrap();
+        // What nobody has any more takes the next one's pages, too.
+        let store = Arc::clone(&first.core);
+        drop(first);
+        map.as_mut_slice()[10 * PAGE_SIZE as usize..74 * PAGE_SIZE as usize].fill(2);
+        let failed = std::thread::scope(|scope| {
+            let failing = scope.spawn(|| {
+                let write = [(libc::SYS_pwrite64, When::Is(3, 42 * PAGE_SIZE as u32))];
+                let denied = |error: &Error| error.kind() == ErrorKind::PermissionDenied;
+                let need = Need::Path("/proc/sys/kernel/seccomp".into());
+                unless_refused(fail(libc::ENOSPC, &write), need, denied).map(|()| map.snapshot())
+            });
+            failing.join().unwrap()
+        });
+        let Some(failed) = failed else { return };
+        assert!(matches!(failed, Err(SnapshotError::System(_))), "{failed:?}");
+        assert_eq!((held(&store), vm.statistics().frames), (1, 1));
+        let second = map.snapshot().unwrap();
+        assert_eq!((held(&store), second.resident_pages(), vm.statistics().frames), (65, 65, 65));
+        let clone = vm.map(&second, &MapOptions::private()).unwrap();
+        assert_eq!(
+            [0, 9, 10, 50, 73, 74].map(|page| clone.as_slice()[page * PAGE_SIZE as usize]),
+            [1, 0, 2, 2, 2, 0]
+        );
+    }
 }

@@ -11,13 +11,23 @@ use prepage_sys::sections::Sections;
 use prepage_sys::userfaultfd::{Progress, Writes};
 
 use crate::fault::{Fault, FaultOutcome};
-use crate::install::block;
+use crate::install::{Change, block};
 use crate::map::MapCore;
 use crate::object::MAX_BYTES;
 use crate::options::Mode;
 use crate::reason;
 use crate::segment::Place;
 use crate::statistics::Tally;
+
+/// What came of making zeros.
+enum Made {
+    /// They are there.
+    All,
+    /// From this page on events wait to be read first.
+    Changing(PageIndex),
+    /// The memory of the touched page has gone.
+    Gone,
+}
 
 /// Pages that one call of the kernel makes at most: as many as there are zeros to copy.
 const CALL_PAGES: u64 = REGION_ALIGN / PAGE_SIZE;
@@ -61,13 +71,14 @@ impl Fault<'_> {
         let tally = &mut self.account.tally;
         let before = tally.pages_zeroed + tally.pages_given;
         match make(self.map, place, self.touch.page, self.touch.write, tally) {
-            Ok(true) => {
+            Ok(Made::All) => {
                 tally.zero += 1;
                 // None but its own where another fault made them meanwhile.
                 let pages = (tally.pages_zeroed + tally.pages_given - before).max(1);
                 FaultOutcome::Mapped(FaultClass::ZeroFill, pages)
             }
-            Ok(false) => FaultOutcome::Gone,
+            Ok(Made::Changing(_)) => FaultOutcome::Again,
+            Ok(Made::Gone) => FaultOutcome::Gone,
             Err(error) => FaultOutcome::Failed(reason::of_errno(error.raw_os_error())),
         }
     }
@@ -81,9 +92,9 @@ fn make(
     page: PageIndex,
     write: bool,
     tally: &mut Tally,
-) -> io::Result<bool> {
+) -> io::Result<Made> {
     if let Some(blocks) = huge_blocks(map, page) {
-        return give(map, blocks, page, tally).map(|_| true);
+        return give(map, blocks, page, tally).map(|_| Made::All);
     }
     // Clusters are aligned in the object.
     let cluster = block(place.page, map.zero_cluster, place.window);
@@ -94,10 +105,17 @@ fn make(
 /// Makes memory of what is missing of the map's pages `range`, which are zeros.
 pub(crate) fn populate(map: &MapCore, range: PageRange, tally: &mut Tally) -> io::Result<()> {
     let mut from = range.start();
+    let mut change = Change::of(map);
     while from < range.end() {
         let Some(blocks) = huge_blocks(map, from) else {
-            make_range(map, from, PageRange::new(from, range.end()), true, tally)?;
-            return Ok(());
+            let made = make_range(map, from, PageRange::new(from, range.end()), true, tally)?;
+            let Made::Changing(reached) = made else { return Ok(()) };
+            if reached > from {
+                change.is_over();
+            }
+            from = reached;
+            change.wait()?;
+            continue;
         };
         let end = give(map, blocks, from, tally)?.min(range.end());
         blocks.populate(map.address_of(from), PageRange::new(from, end).bytes())?;
@@ -124,14 +142,14 @@ fn give(map: &MapCore, blocks: &HugeBlocks, page: PageIndex, tally: &mut Tally) 
     Ok(PageIndex(map.page_at(given.start).0 + given.len / PAGE_SIZE))
 }
 
-/// Makes zeros in what is missing of `range`; false where the memory of `page` has gone.
+/// Makes zeros in what is missing of `range`, for a touch of `page`.
 fn make_range(
     map: &MapCore,
     page: PageIndex,
     range: PageRange,
     write: bool,
     tally: &mut Tally,
-) -> io::Result<bool> {
+) -> io::Result<Made> {
     let zeros = map.vm.zeros.pages.as_slice();
     let uffd = &map.space.uffd;
     let mut from = range.start();
@@ -159,15 +177,15 @@ fn make_range(
                 }
                 (0, 1)
             }
-            Progress::Changing => (0, 0),
+            Progress::Changing => return Ok(Made::Changing(from)),
             Progress::Hole => return Err(rustix::io::Errno::NOMEM.into()),
             // The program split the mapping by an advice of its own: the touched page alone is surely in one.
             Progress::Split if pages > 1 => match made(1)? {
                 Progress::Done => (1, 0),
-                Progress::Split | Progress::Gone if from == page => return Ok(false),
+                Progress::Split | Progress::Gone if from == page => return Ok(Made::Gone),
                 _ => (0, 1),
             },
-            Progress::Split | Progress::Gone if from == page => return Ok(false),
+            Progress::Split | Progress::Gone if from == page => return Ok(Made::Gone),
             Progress::Split | Progress::Gone => (0, 1),
         };
         map.forget_poisoned_pages(PageRange::new(from, PageIndex(from.0 + made)));
@@ -175,5 +193,5 @@ fn make_range(
         tally.pages_zeroed += made;
         from.0 += made + passed;
     }
-    Ok(true)
+    Ok(Made::All)
 }

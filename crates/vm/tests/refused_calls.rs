@@ -4,13 +4,14 @@ mod support;
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use prepage_core::PAGE_SIZE;
 use prepage_sys::call_filter::{When, fail};
 use prepage_sys::region::try_copy;
 use prepage_testing::{Doctor, Need, unless_refused};
 use prepage_vm::{AccessError, FlushError, MapError, MapOptions, Mode, Pool, Reason, Vm, VmOptions};
-use support::{file, left_in, page_bytes, pages, touch, word};
+use support::{child, file, is_child, left_in, page_bytes, pages, touch, word};
 
 // include/uapi/linux/userfaultfd.h
 const COPY: When = When::Is(1, 0xc028_aa03);
@@ -93,6 +94,36 @@ fn pages_that_cannot_be_mapped_are_an_error_and_come_later() {
     assert_eq!(left_in(&vm), (0, 0, 0, 0));
 }
 
+/// As while a child is forked that keeps the map, and nobody reads of that.
+#[test]
+fn who_asks_for_pages_of_an_address_space_that_is_being_changed_does_not_wait_for_ever() {
+    const NAME: &str = "who_asks_for_pages_of_an_address_space_that_is_being_changed_does_not_wait_for_ever";
+    if !is_child(NAME) {
+        let child = child(NAME, &["timeout", "60"]);
+        assert!(child.status.success(), "{:?} {}", child.status, String::from_utf8_lossy(&child.stderr));
+        return;
+    }
+    let deadline = Duration::from_millis(100);
+    let vm = Vm::new(VmOptions::default().read_deadline(deadline)).unwrap();
+    let file = file(16 * PAGE_SIZE);
+    let (frames, zeros) = (vm.file(file.path()).unwrap(), vm.anonymous(16 * PAGE_SIZE).unwrap());
+    for (object, call) in [(frames, CONTINUE), (zeros, COPY)] {
+        let map = vm.map(&object, &MapOptions::private().every_fault()).unwrap();
+        let came = while_failing(libc::EAGAIN, &[(libc::SYS_ioctl, call)], || {
+            [
+                map.populate(map.window()).unwrap_err(),
+                map.read_at(3 * PAGE_SIZE, &mut [0; 8]).unwrap_err(),
+                map.pin(pages(5, 7)).unwrap_err(),
+            ]
+        });
+        let Some(errors) = came else { return };
+        assert!(errors.iter().all(|error| is_system(error, libc::EAGAIN)), "{errors:?}");
+        map.populate(map.window()).unwrap();
+        assert_eq!(touch(&map, 3) != 0, object.resident_pages() > 0);
+        drop(map.pin(pages(5, 7)).unwrap());
+    }
+}
+
 #[test]
 fn a_frame_that_cannot_be_made_and_mapped_by_one_call_is_written_first() {
     let file = file(16 * PAGE_SIZE);
@@ -124,7 +155,7 @@ fn frames_that_cannot_be_written_are_given_back() {
 #[test]
 fn pages_that_cannot_be_protected_stay_dirty() {
     let file = file(16 * PAGE_SIZE);
-    let vm = Vm::new(VmOptions::default().write_back_after(std::time::Duration::from_secs(1 << 20))).unwrap();
+    let vm = Vm::new(VmOptions::default().write_back_after(Duration::from_secs(1 << 20))).unwrap();
     let object = vm.file_writable(file.path()).unwrap();
     let map = vm.map(&object, &MapOptions::writable()).unwrap();
     for (value, errno) in (1..).zip([libc::ENOMEM, libc::EAGAIN, libc::EFAULT]) {

@@ -1,0 +1,113 @@
+//! Threads that the standard library keeps no list of.
+//!
+//! It enters its own threads in a list as they begin and takes them out as they end, under a lock, to tell which stack has overflowed. A child of
+//! fork(2) finds that lock held for good if a thread of its parent was just beginning or ending. Then every thread that the standard library starts in the
+//! child waits for it, and so does whoever waits for that thread. libc's own locks are free in children of fork(3).
+//!
+//! The price: where the stack of such a thread overflows, the process ends by SIGSEGV without a message.
+
+use std::ffi::{CString, c_void};
+use std::io;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use crate::signals::Masked;
+
+/// What the standard library gives its threads.
+const STACK_BYTES: usize = 2 << 20;
+/// What a thread that panicked ends with.
+const PANICKED: *mut c_void = ptr::without_provenance_mut(1);
+
+/// A thread, which goes on where this is dropped.
+#[derive(Debug)]
+pub struct Thread(libc::pthread_t);
+
+/// What a thread is called and does.
+struct Main {
+    name: CString,
+    work: Box<dyn FnOnce() + Send>,
+}
+
+impl Thread {
+    /// Starts a thread called `name` (15 bytes of it) in which all signals that come from outside are blocked.
+    ///
+    /// # Errors
+    /// EAGAIN where no thread is left; EINVAL for a name that has a zero byte.
+    pub(crate) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        let main = Box::new(Main { name: CString::new(name)?, work: Box::new(work) });
+        let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+        let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
+        // A thread is born with the mask of who starts it.
+        let _masked = Masked::asynchronous();
+        let main = Box::into_raw(main);
+        // SAFETY: the attributes are initialised before they are used and destroyed once. `begin` takes what `main` points to, alone: here it is taken back
+        // only where no thread began.
+        unsafe {
+            let mut error = libc::pthread_attr_init(attributes.as_mut_ptr());
+            if error == 0 {
+                error = libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES);
+                if error == 0 {
+                    error =
+                        libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, main.cast());
+                }
+                libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            }
+            if error != 0 {
+                drop(Box::from_raw(main));
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            Ok(Self(thread.assume_init()))
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// If it panicked.
+    pub fn join(self) -> io::Result<()> {
+        let this = ManuallyDrop::new(self);
+        let mut ended_with = ptr::null_mut();
+        // SAFETY: the thread was neither joined nor detached before, and will not be again: `this` is not dropped.
+        match unsafe { libc::pthread_join(this.0, &raw mut ended_with) } {
+            0 if ended_with.is_null() => Ok(()),
+            0 => Err(io::Error::other("the thread panicked")),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // SAFETY: the thread was neither joined nor detached before.
+        unsafe { libc::pthread_detach(self.0) };
+    }
+}
+
+extern "C" fn begin(main: *mut c_void) -> *mut c_void {
+    // SAFETY: whoever started this thread leaves the box to it.
+    let Main { name, work } = *unsafe { Box::from_raw(main.cast::<Main>()) };
+    // SAFETY: a string that ends with a zero byte.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(()) => ptr::null_mut(),
+        Err(_) => PANICKED,
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use crate::sync::spawn;
+
+    #[test]
+    fn a_thread_has_its_name_and_tells_a_panic() {
+        let (tell, told) = channel();
+        let name = || std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+        spawn("prepage-reclaim", move || tell.send(name()).unwrap()).unwrap().join().unwrap();
+        assert_eq!(told.recv().unwrap(), "prepage-reclaim\n");
+        let panics = spawn("panics", || panic!("as it should in this test")).unwrap();
+        assert!(panics.join().is_err());
+    }
+}
