@@ -18,7 +18,6 @@ use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
 use prepage_trace::space::parse_maps_line;
 use prepage_trace::{Mapped, now_ns};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -134,18 +133,14 @@ impl Armer {
         self.ranges.clone()
     }
 
-    /// Readable when an agent sent something: [`Self::receive`].
+    /// Readable when a process may wait at its end: [`Self::receive`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.receiver.as_ref().map(Receiver::as_fd)
     }
 
     /// Whether an agent sent something that was not received yet.
     pub fn is_sent_something(&self) -> bool {
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        self.descriptor().is_some_and(|descriptor| {
-            let mut fds = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
-            poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
-        })
+        self.receiver.as_ref().is_some_and(Receiver::is_sent_something)
     }
 
     /// The processes that wait at their end. They go on when these are dropped.

@@ -85,7 +85,7 @@ impl Arming {
                     return;
                 }
                 // Before perf is asked for execs, and mappings are seen before perf is asked when they were made.
-                let sent = if ready.get(1) == Some(&true) { armer.receive() } else { Vec::new() };
+                let sent = armer.receive();
                 for event in stream.finish() {
                     if tell(&mut armer, &event) {
                         last_work = Instant::now();

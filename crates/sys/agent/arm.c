@@ -82,8 +82,9 @@ static long tell_observer(int fd)
         message.control = &rights;
         message.control_len = sizeof rights;
     }
-    /* An abstract name: behind a zero, no file. */
-    size_t len = (size_t)(append(address.name + 1, receiver) - (char *)&address);
+    /* An abstract name: behind a zero, no file. Only who waits for the observer wakes it. */
+    char *end = append(address.name + 1, receiver);
+    size_t len = (size_t)((fd < 0 ? append(end, "-end") : end) - (char *)&address);
     long to = RAW3(__NR_socket, AF_LOCAL, STREAM | RAW_O_CLOEXEC | RAW_O_NONBLOCK, 0);
     if (to < 0)
         return to;
