@@ -189,7 +189,10 @@ impl PageTables {
             self.unreadable += 1;
             return false;
         };
-        self.processes.insert(pid, Process::new(program, is_fork, map));
+        if let Some(before) = self.processes.insert(pid, Process::new(program, is_fork, map)) {
+            // What a fork had was its parent's, mostly.
+            self.has_ended |= !before.is_fork && !before.was_seen_last;
+        }
         match is_fork {
             true => self.armer.forked(pid, parent, now_ns()),
             false => self.armer.executed(pid, now_ns()),

@@ -108,8 +108,8 @@ void arm_end(void)
     descriptor = -1;
 }
 
-/* An observer without perf sees page tables, which end with the process: it says so in the log, and is waited for at
- * exit until it has looked once more and hangs up, 20 ms at most. */
+/* An observer without perf sees page tables, which end with the process, or when it executes another program: it says so in the log, and
+ * is waited for then until it has looked once more and hangs up, 20 ms at most. */
 void arm_last_look(void)
 {
     struct {
