@@ -63,8 +63,8 @@ struct Unjudged {
     pid: u32,
     sent_ns: u64,
     mapped: Vec<(Mapped, By)>,
-    /// Runs of addresses whose pages were there.
-    present: Vec<(u64, u64)>,
+    /// Runs of addresses whose pages were there; `None` where that was not looked at, or the process had ended by then.
+    present: Option<Vec<(u64, u64)>>,
     /// Where the kernel has mapped the program and ld.so, which ran before the agent could arm them.
     used_before: Vec<u64>,
 }
@@ -299,7 +299,12 @@ impl Armer {
         let by = self.arm(pid, mapped, time_ns);
         if let Some(by) = by.filter(|_| time_ns > 0) {
             let present = PageMap::of(pid).and_then(|map| map.present_in(mapped.start..mapped.end));
-            self.ranges.now().mapped_before(mapped, &present.unwrap_or_default(), by == By::Agent);
+            let mut ranges = self.ranges.now();
+            match present {
+                Ok(present) => ranges.mapped_before(mapped, &present, by == By::Agent),
+                Err(_) if by == By::Agent => {}
+                Err(_) => ranges.armed_too_late(pid, mapped),
+            }
         }
         by == Some(By::Observer)
     }
@@ -339,8 +344,12 @@ impl Armer {
             // A later one is for a library loaded by dlopen(3), which is found armed where it is seen to be mapped.
             if is_first {
                 let mapped = self.arm_all(pid);
-                let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
-                self.unjudged.push(Unjudged { pid, sent_ns, mapped, present, used_before: used_before(pid) });
+                // Whoever looks at page tables does so right after this.
+                let (present, used_before) = match self.knows_times {
+                    true => (PageMap::of(pid).and_then(|map| map.present()).ok(), used_before(pid)),
+                    false => (None, Vec::new()),
+                };
+                self.unjudged.push(Unjudged { pid, sent_ns, mapped, present, used_before });
             }
         }
         self.look_at_loading();
@@ -374,11 +383,14 @@ impl Armer {
                     self.ranges.now().armed(pid, mapped, Since::Mapped(mapped_ns));
                     true
                 } else {
+                    if self.knows_times && present.is_none() {
+                        self.ranges.now().armed_too_late(pid, mapped);
+                    }
                     false
                 };
                 // What a fault mapped along before the agent came has been used since without another.
-                if self.knows_times {
-                    self.ranges.now().mapped_before(mapped, &present, is_of_agent);
+                if let Some(present) = &present {
+                    self.ranges.now().mapped_before(mapped, present, is_of_agent);
                 }
             }
         }
@@ -423,9 +435,14 @@ impl Armer {
                 let mapped = self.arm_all(pid);
                 // Page tables are looked at before.
                 if self.knows_times {
-                    let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
+                    let present = PageMap::of(pid).and_then(|map| map.present());
                     let mut ranges = self.ranges.now();
-                    mapped.iter().for_each(|(mapped, _)| ranges.mapped_before(mapped, &present, false));
+                    for (mapped, _) in &mapped {
+                        match &present {
+                            Ok(present) => ranges.mapped_before(mapped, present, false),
+                            Err(_) => ranges.armed_too_late(pid, mapped),
+                        }
+                    }
                 }
             });
             match ended {
