@@ -267,7 +267,8 @@ impl PageTables {
     /// Hands over what arms; nothing is armed from here any more. Visits end before: only the thread that began one can.
     pub fn take_armer(&mut self) -> Armer {
         self.armer.end_all_visits();
-        std::mem::replace(&mut self.armer, Armer::new(None))
+        let none = Armer::new(None, Err("not armed from here any more".into()));
+        std::mem::replace(&mut self.armer, none)
     }
 
     /// Whether neighbours of pages are taken for used.
