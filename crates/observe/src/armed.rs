@@ -136,6 +136,13 @@ impl ArmedRanges {
             .insert(mapped.start, (mapped.end, known.map_or(since_ns, |known| known.min(since_ns))));
     }
 
+    /// Process `pid` ended before it was seen what it had touched of a mapping that was armed just now: that is not known as armed then.
+    pub(crate) fn armed_too_late(&mut self, pid: u32, mapped: &Mapped) {
+        if let Some(program) = self.programs.get_mut(&pid).and_then(|programs| programs.last_mut()) {
+            program.ranges.remove(&mapped.start);
+        }
+    }
+
     pub(crate) fn ended(&mut self, pid: u32) {
         let now = now_ns();
         self.ended.push_back((now, pid));

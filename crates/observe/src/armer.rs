@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent, may_arm};
+use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent};
 #[cfg(target_arch = "x86_64")]
 use prepage_sys::arm::{Visit, VisitError, shares_memory};
 use prepage_sys::auxv;
@@ -18,7 +18,6 @@ use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
 use prepage_trace::space::parse_maps_line;
 use prepage_trace::{Mapped, now_ns};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -64,8 +63,8 @@ struct Unjudged {
     pid: u32,
     sent_ns: u64,
     mapped: Vec<(Mapped, By)>,
-    /// Runs of addresses whose pages were there.
-    present: Vec<(u64, u64)>,
+    /// Runs of addresses whose pages were there; `None` where that was not looked at, or the process had ended by then.
+    present: Option<Vec<(u64, u64)>>,
     /// Where the kernel has mapped the program and ld.so, which ran before the agent could arm them.
     used_before: Vec<u64>,
 }
@@ -87,6 +86,8 @@ pub struct Armer {
     mapped_at: HashMap<u32, Vec<(u64, u64, u64)>>,
     /// Whether it is told when something is mapped.
     knows_times: bool,
+    /// By process, the mappings that [`Self::go_on`] has read and armed last: whoever wants them right after it need not do either again.
+    read_last: HashMap<u32, Vec<Mapped>>,
     unjudged: Vec<Unjudged>,
     /// Programs whose agent has not sent its descriptor yet, and when they were executed.
     expected: HashMap<u32, Instant>,
@@ -104,10 +105,10 @@ pub struct Armer {
 }
 
 impl Armer {
-    /// One that takes what agents send to `receiver`, and visits where no agent goes along.
-    pub fn new(receiver: Option<Receiver>) -> Self {
-        // Where a filter might kill a program for the call, it is not made to call.
-        let no_arming = may_arm().err().map(|error| error.to_string());
+    /// One that takes what agents send to `receiver`, and visits where no agent goes along, where programs `may_be_armed`
+    /// ([`prepage_sys::agent::may_arm`]): where a filter might kill a program for the call, it is not made to call.
+    pub fn new(receiver: Option<Receiver>, may_be_armed: Result<(), String>) -> Self {
+        let no_arming = may_be_armed.err();
         Self {
             ranges: SharedRanges::default(),
             receiver,
@@ -118,6 +119,7 @@ impl Armer {
             endings: Vec::new(),
             mapped_at: HashMap::new(),
             knows_times: false,
+            read_last: HashMap::new(),
             unjudged: Vec::new(),
             expected: HashMap::new(),
             loading: Vec::new(),
@@ -129,23 +131,24 @@ impl Armer {
         }
     }
 
+    /// Has it told from now on when something is mapped ([`Self::mapped`]).
+    pub fn tell_times(&mut self) {
+        self.knows_times = true;
+    }
+
     /// What is armed, to be looked at from another thread.
     pub fn ranges(&self) -> SharedRanges {
         self.ranges.clone()
     }
 
-    /// Readable when an agent sent something: [`Self::receive`].
+    /// Readable when a process may wait at its end: [`Self::receive`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.receiver.as_ref().map(Receiver::as_fd)
     }
 
     /// Whether an agent sent something that was not received yet.
     pub fn is_sent_something(&self) -> bool {
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        self.descriptor().is_some_and(|descriptor| {
-            let mut fds = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
-            poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
-        })
+        self.receiver.as_ref().is_some_and(Receiver::is_sent_something)
     }
 
     /// The processes that wait at their end. They go on when these are dropped.
@@ -192,7 +195,7 @@ impl Armer {
     #[cfg(not(target_arch = "x86_64"))]
     pub fn visit_at_exec(&mut self, _: u32) {}
 
-    /// Process `pid` executed a program at `time_ns`: whatever was armed in it is gone.
+    /// Process `pid` executed a program at `time_ns`: whatever was armed in it is gone. What comes of it is for [`Self::go_on`].
     pub fn executed(&mut self, pid: u32, time_ns: u64) {
         #[cfg(target_arch = "x86_64")]
         let is_visited = self.visits.iter().any(|(visit, _)| visit.pid() == pid);
@@ -224,7 +227,6 @@ impl Armer {
         self.forked.retain(|forked| forked.pid != pid);
         self.loading.retain(|&(loading, _)| loading != pid);
         self.loading.push((pid, Instant::now()));
-        self.look_at_loading();
     }
 
     /// Process `parent` forked `pid` at `time_ns`, which has executed nothing yet.
@@ -279,15 +281,17 @@ impl Armer {
     /// Waits for the agent of each program that is loaded by now, or visits it.
     fn look_at_loading(&mut self) {
         for (pid, since) in std::mem::take(&mut self.loading) {
+            // Its agent has sent word already.
+            if self.spaces.contains_key(&pid) {
+                continue;
+            }
             let loading = Loading::of(pid, since.elapsed());
             match &self.no_arming {
                 _ if loading == Loading::UnderWay => self.loading.push((pid, since)),
                 // Nor would an agent arm anything, or send word.
                 Some(why) => self.ranges.now().refused(why.clone()),
                 None if self.receiver.is_some() && loading == Loading::WithAgent => {
-                    if !self.spaces.contains_key(&pid) {
-                        self.expected.insert(pid, since);
-                    }
+                    self.expected.insert(pid, since);
                 }
                 None => self.visit(pid, since),
             }
@@ -296,7 +300,6 @@ impl Armer {
 
     /// Process `pid` mapped something at `time_ns`; 0 where that is not known. Returns whether it was still to be armed.
     pub fn mapped(&mut self, pid: u32, mapped: &Mapped, time_ns: u64) -> bool {
-        self.knows_times |= time_ns > 0;
         let is_judged = self.spaces.contains_key(&pid) && self.unjudged.iter().all(|one| one.pid != pid);
         if time_ns > 0 && !is_judged {
             self.mapped_at.entry(pid).or_default().push((mapped.start, mapped.end, time_ns));
@@ -304,7 +307,12 @@ impl Armer {
         let by = self.arm(pid, mapped, time_ns);
         if let Some(by) = by.filter(|_| time_ns > 0) {
             let present = PageMap::of(pid).and_then(|map| map.present_in(mapped.start..mapped.end));
-            self.ranges.now().mapped_before(mapped, &present.unwrap_or_default(), by == By::Agent);
+            let mut ranges = self.ranges.now();
+            match present {
+                Ok(present) => ranges.mapped_before(mapped, &present, by == By::Agent),
+                Err(_) if by == By::Agent => {}
+                Err(_) => ranges.armed_too_late(pid, mapped),
+            }
         }
         by == Some(By::Observer)
     }
@@ -328,6 +336,7 @@ impl Armer {
 
     /// Takes in what agents `sent`, and ends visits. Returns whether there is something to [`Self::judge`].
     pub fn go_on(&mut self, sent: Vec<Sent>) -> bool {
+        self.read_last.clear();
         for sent in sent {
             let touches = match sent {
                 Sent::FirstTouches(touches) => touches,
@@ -344,8 +353,12 @@ impl Armer {
             // A later one is for a library loaded by dlopen(3), which is found armed where it is seen to be mapped.
             if is_first {
                 let mapped = self.arm_all(pid);
-                let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
-                self.unjudged.push(Unjudged { pid, sent_ns, mapped, present, used_before: used_before(pid) });
+                // Whoever looks at page tables does so right after this.
+                let (present, used_before) = match self.knows_times {
+                    true => (PageMap::of(pid).and_then(|map| map.present()).ok(), used_before(pid)),
+                    false => (None, Vec::new()),
+                };
+                self.unjudged.push(Unjudged { pid, sent_ns, mapped, present, used_before });
             }
         }
         self.look_at_loading();
@@ -379,11 +392,14 @@ impl Armer {
                     self.ranges.now().armed(pid, mapped, Since::Mapped(mapped_ns));
                     true
                 } else {
+                    if self.knows_times && present.is_none() {
+                        self.ranges.now().armed_too_late(pid, mapped);
+                    }
                     false
                 };
                 // What a fault mapped along before the agent came has been used since without another.
-                if self.knows_times {
-                    self.ranges.now().mapped_before(mapped, &present, is_of_agent);
+                if let Some(present) = &present {
+                    self.ranges.now().mapped_before(mapped, present, is_of_agent);
                 }
             }
         }
@@ -428,9 +444,14 @@ impl Armer {
                 let mapped = self.arm_all(pid);
                 // Page tables are looked at before.
                 if self.knows_times {
-                    let present = PageMap::of(pid).and_then(|map| map.present()).unwrap_or_default();
+                    let present = PageMap::of(pid).and_then(|map| map.present());
                     let mut ranges = self.ranges.now();
-                    mapped.iter().for_each(|(mapped, _)| ranges.mapped_before(mapped, &present, false));
+                    for (mapped, _) in &mapped {
+                        match &present {
+                            Ok(present) => ranges.mapped_before(mapped, present, false),
+                            Err(_) => ranges.armed_too_late(pid, mapped),
+                        }
+                    }
                 }
             });
             match ended {
@@ -475,9 +496,33 @@ impl Armer {
 
     /// Arms what a process has mapped by now. Returns what is armed, and by whom.
     fn arm_all(&mut self, pid: u32) -> Vec<(Mapped, By)> {
-        let maps = proc_file::read_text(format!("/proc/{pid}/maps")).unwrap_or_default();
-        let armed = |mapped| self.arm(pid, &mapped, 0).map(|by| (mapped, by));
-        maps.lines().filter_map(parse_maps_line).filter_map(armed).collect()
+        let mapped = mappings(pid);
+        let of_files: Vec<&Mapped> = mapped.iter().filter(|mapped| self.is_of_a_file(pid, mapped)).collect();
+        let mut armed = Vec::with_capacity(of_files.len());
+        // The parts of a library lie side by side: one call arms them all, but where one of them is another's.
+        let is_next = |one: &&Mapped, next: &&Mapped| one.end == next.start && one.inode == next.inode;
+        for parts in of_files.chunk_by(is_next) {
+            let (start, end) = (parts[0].start, parts[parts.len() - 1].end);
+            let touches = self.spaces.get(&pid).and_then(|touches| touches.first());
+            let together =
+                parts.len() > 1 && touches.is_some_and(|one| one.register(start, end - start).is_ok());
+            for &part in parts {
+                let by = if together {
+                    self.note_armed(pid, part, By::Observer, 0);
+                    Some(By::Observer)
+                } else {
+                    self.arm(pid, part, 0)
+                };
+                armed.extend(by.map(|by| (part.clone(), by)));
+            }
+        }
+        self.read_last.insert(pid, mapped);
+        armed
+    }
+
+    /// The mappings of process `pid`, where [`Self::go_on`] has read and armed them last.
+    pub(crate) fn take_read_last(&mut self, pid: u32) -> Option<Vec<Mapped>> {
+        self.read_last.remove(&pid)
     }
 
     /// Whether process `pid` has mapped a file there that may lie on a device. Of memory it may register mappings itself.
@@ -520,6 +565,11 @@ impl Armer {
                 return None;
             }
         };
+        self.note_armed(pid, mapped, by, time_ns);
+        Some(by)
+    }
+
+    fn note_armed(&self, pid: u32, mapped: &Mapped, by: By, time_ns: u64) {
         // The agent arms what ld.so maps before it is used.
         let since = match by {
             By::Agent if time_ns > 0 => Since::Mapped(time_ns),
@@ -527,7 +577,6 @@ impl Armer {
             By::Agent | By::Observer => Since::Now,
         };
         self.ranges.now().armed(pid, mapped, since);
-        Some(by)
     }
 }
 
@@ -538,6 +587,12 @@ enum By {
     Agent,
     /// This process, or the agent with the one for the start.
     Observer,
+}
+
+/// What process `pid` has mapped; nothing where it has ended.
+pub(crate) fn mappings(pid: u32) -> Vec<Mapped> {
+    let maps = proc_file::read_text(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines().filter_map(parse_maps_line).collect()
 }
 
 /// Addresses in the program and in the ld.so of process `pid`.
@@ -581,8 +636,7 @@ mod tests {
         let visit = Visit::begin(pid).unwrap();
         let since = Instant::now().checked_sub(2 * BUSY_MAX).unwrap();
         let forked = Forked { pid, parent: 0, time_ns: 1, since };
-        let mut armer = Armer::new(None);
-        armer.no_arming = None;
+        let mut armer = Armer::new(None, Ok(()));
         armer.visits.push((visit, Visited::Forked(forked)));
         armer.executed(pid, now_ns());
         while armer.is_visiting() {

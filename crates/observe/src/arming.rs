@@ -62,6 +62,7 @@ impl Arming {
     pub fn begin(mut stream: Stream, pid: u32, when: Entry, mut armer: Armer) -> Result<Self, PerfError> {
         let failed = |source| PerfError::Other { action: "starting a thread", source };
         let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        armer.tell_times();
         let ranges = armer.ranges();
         let (is_ready, ready) = std::sync::mpsc::channel::<()>();
         let work = move || {
@@ -85,7 +86,7 @@ impl Arming {
                     return;
                 }
                 // Before perf is asked for execs, and mappings are seen before perf is asked when they were made.
-                let sent = if ready.get(1) == Some(&true) { armer.receive() } else { Vec::new() };
+                let sent = armer.receive();
                 for event in stream.finish() {
                     if tell(&mut armer, &event) {
                         last_work = Instant::now();

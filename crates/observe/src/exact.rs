@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prepage_core::ExactFacts;
+use prepage_sys::agent::may_arm;
 use prepage_trace::{Call, ExactSource, Prepare};
 
 use crate::armer::Armer;
@@ -61,12 +62,13 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl State {
     fn begin(&mut self, pid: u32, options: &ObserveOptions) -> Vec<(&'static str, OsString)> {
+        let may_be_armed = may_arm().map_err(|error| error.to_string());
         // Where no agent goes, visits do.
-        let (inside, receiver) =
-            Inside::open(options).map_or((None, None), |(inside, receiver)| (Some(inside), Some(receiver)));
+        let (inside, receiver) = Inside::open(options, may_be_armed.is_ok())
+            .map_or((None, None), |(inside, receiver)| (Some(inside), Some(receiver)));
         let entry = entry(options, inside.is_some());
         match Arming::listen(vec![pid])
-            .and_then(|stream| Arming::begin(stream, pid, entry, Armer::new(receiver)))
+            .and_then(|stream| Arming::begin(stream, pid, entry, Armer::new(receiver, may_be_armed)))
         {
             Ok(arming) => self.arming = Some(arming),
             Err(error) => {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::PageRange;
 use prepage_core::profile::observation::Coverage;
 use prepage_sys::agent::{
-    Arming, Carrying, Event, Log, Lookup, Receiver, Record, find_library, may_arm, variables, would_load,
+    Arming, Carrying, Event, Log, Lookup, Receiver, Record, find_library, variables, would_load,
 };
 use prepage_trace::now_ns;
 
@@ -51,11 +51,14 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// A log, and where agents send their userfaultfds. `Err` says why no agent goes into the program.
-    pub fn open(options: &ObserveOptions) -> Result<(Self, Receiver), String> {
+    /// A log, and where agents send their userfaultfds, where programs `may_be_armed`. `Err` says why no agent goes into the program.
+    pub fn open(options: &ObserveOptions, may_be_armed: bool) -> Result<(Self, Receiver), String> {
         let program = options.program.as_deref().ok_or("the program is not known beforehand")?;
-        let library =
-            options.agent.clone().or_else(find_library).ok_or("libprepage-agent.so is not installed")?;
+        let said = |error: io::Error| error.to_string();
+        let library = match &options.agent {
+            Some(agent) => agent.canonicalize().map_err(said)?,
+            None => find_library().ok_or("libprepage-agent.so is not installed")?,
+        };
         // The program's ld.so would wait for its pages one after the other.
         if let Ok(file) = File::open(&library) {
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed);
@@ -66,12 +69,10 @@ impl Inside {
             Carrying::Rights => return Err("the program has rights of its own".into()),
             other => return Err(format!("{other:?}")),
         }
-        let said = |error: io::Error| error.to_string();
         let log = Log::create(LOG_BYTES).map_err(said)?;
         let receiver = Receiver::bind(&log).map_err(said)?;
-        let variable = log.variable(may_arm().is_ok());
+        let variable = log.variable(may_be_armed);
         let variables = variables(&library, &variable, options.own_audit.as_deref());
-        let library = library.canonicalize().map_err(said)?;
         let (without, approximate, elsewhere, undecided) = (0, 0, 0, Vec::new());
         Ok((Self { log, library, variables, without, approximate, elsewhere, undecided }, receiver))
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_sys::agent::may_arm;
 use prepage_sys::perf::PerfError;
 use prepage_sys::rights::Rights;
 use prepage_sys::scheduling;
@@ -143,7 +144,8 @@ impl Observer {
     /// When nothing can be seen. What can be seen only in part is told in [`Observation::unseen`].
     pub fn attach(pid: u32, options: &ObserveOptions) -> Result<Self, ObserveError> {
         let mut unseen = Vec::new();
-        let (inside, receiver) = match Inside::open(options) {
+        let may_be_armed = may_arm().map_err(|error| error.to_string());
+        let (inside, receiver) = match Inside::open(options, may_be_armed.is_ok()) {
             Ok((inside, receiver)) => (Some(inside), Some(receiver)),
             Err(why) => {
                 unseen.push(format!("names and reads, but for those that waited for the device: {why}"));
@@ -156,7 +158,8 @@ impl Observer {
         let executed = program("self").is_ok_and(|own| own != of_pid);
         let receiver = std::cell::Cell::new(receiver);
         let entry = if executed { Entry::Executed } else { entry(options, inside.is_some()) };
-        let tables = || Box::new(PageTables::attach(pid, entry, Armer::new(receiver.take())));
+        let armer = || Armer::new(receiver.take(), may_be_armed.clone());
+        let tables = || Box::new(PageTables::attach(pid, entry, armer()));
         // The program is armed from its beginning: what it touches meanwhile shows in its page tables, and so does what one
         // that runs already has touched before.
         let is_armed = inside.is_some() || entry != Entry::AfterExec;
@@ -166,8 +169,7 @@ impl Observer {
         } else if is_to_be_primed {
             Ok(Pages::Tables(tables(), None))
         } else {
-            Faults::attach(pid, entry, || Armer::new(receiver.take()))
-                .map(|faults| Pages::Faults(Box::new(faults)))
+            Faults::attach(pid, entry, armer).map(|faults| Pages::Faults(Box::new(faults)))
         };
         let pages = pages.unwrap_or_else(|error| {
             unseen.push(without_perf(&error));
@@ -285,7 +287,7 @@ impl Observer {
             Pages::Tables(tables, primer) => {
                 tables.look(sightings, last_touch_ns);
                 if primer.as_ref().is_some_and(Primer::is_ready) && tables.executed() && !tables.is_arming() {
-                    let primed = primer.take().expect("it is ready").stream();
+                    let primed = primer.take().expect("it is ready").event();
                     match primed.and_then(|_kept| Faults::take_over(tables, sightings, last_touch_ns)) {
                         Ok(faults) => {
                             self.pages = Pages::Faults(Box::new(faults));

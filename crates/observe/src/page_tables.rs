@@ -189,7 +189,10 @@ impl PageTables {
             self.unreadable += 1;
             return false;
         };
-        self.processes.insert(pid, Process::new(program, is_fork, map));
+        if let Some(before) = self.processes.insert(pid, Process::new(program, is_fork, map)) {
+            // What a fork had was its parent's, mostly.
+            self.has_ended |= !before.is_fork && !before.was_seen_last;
+        }
         match is_fork {
             true => self.armer.forked(pid, parent, now_ns()),
             false => self.armer.executed(pid, now_ns()),
@@ -264,7 +267,8 @@ impl PageTables {
     /// Hands over what arms; nothing is armed from here any more. Visits end before: only the thread that began one can.
     pub fn take_armer(&mut self) -> Armer {
         self.armer.end_all_visits();
-        std::mem::replace(&mut self.armer, Armer::new(None))
+        let none = Armer::new(None, Err("not armed from here any more".into()));
+        std::mem::replace(&mut self.armer, none)
     }
 
     /// Whether neighbours of pages are taken for used.

@@ -5,12 +5,11 @@
 
 use std::thread::JoinHandle;
 
-use prepage_sys::perf::PerfError;
-use prepage_trace::{FaultEvents, Probe, Stream};
+use prepage_sys::perf::{Observed, PerfError, PerfEvent, Setup, Source, online_cpus};
 
 /// A thread that opens an event.
 #[derive(Debug)]
-pub struct Primer(JoinHandle<Result<Stream, PerfError>>);
+pub struct Primer(JoinHandle<Result<PerfEvent, PerfError>>);
 
 impl Primer {
     /// Begins to wait.
@@ -18,8 +17,13 @@ impl Primer {
     /// # Errors
     /// When no thread can be had.
     pub fn begin() -> Result<Self, PerfError> {
-        let probe = Probe { faults: FaultEvents::None, ring_bytes: 0, ..Probe::default() };
-        let thread = std::thread::Builder::new().spawn(move || Stream::attach(std::process::id(), &probe));
+        // One that every user may have who may have any.
+        let setup = Setup { exclude_kernel: true, ..Setup::new(Source::Dummy) };
+        let open = move || {
+            let cpu = online_cpus().ok().and_then(|cpus| cpus.first().copied()).unwrap_or(0);
+            PerfEvent::open(&setup, Observed::Thread(std::process::id()), cpu)
+        };
+        let thread = std::thread::Builder::new().spawn(open);
         thread.map(Self).map_err(|source| PerfError::Other { action: "starting a thread", source })
     }
 
@@ -28,8 +32,8 @@ impl Primer {
         self.0.is_finished()
     }
 
-    /// What came of it: while the stream is kept, opening others takes no time.
-    pub fn stream(self) -> Result<Stream, PerfError> {
+    /// What came of it: while the event is kept, opening others takes no time.
+    pub fn event(self) -> Result<PerfEvent, PerfError> {
         self.0.join().expect("opening an event does not panic")
     }
 }

@@ -620,6 +620,42 @@ int main(int argc, char **argv) {
     }
 }
 
+/// Its page table goes with the program that it was.
+#[test]
+fn what_a_process_touches_before_it_executes_another_program_is_seen_without_perf() {
+    if !has(Need::Tool("cc".into())) {
+        return;
+    }
+    let source = r#"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    volatile char *memory = mmap(0, 64 * 4096, PROT_READ, MAP_PRIVATE, open(argv[1], O_RDONLY), 0);
+    for (int page = 0; page < 64; page++) memory[page * 4096];
+    execl("/bin/true", "true", (char *)0);
+    return 1;
+}
+"#;
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64).canonicalize().unwrap();
+    let [from, program] = ["exec.c", "exec"].map(|name| dir.path().join(name));
+    fs::write(&from, source).unwrap();
+    assert!(Command::new("cc").arg(&from).arg("-o").arg(&program).status().unwrap().success());
+    let program = program.to_str().unwrap();
+    let [_, _, with_agent, _] = ways(program);
+    // On a busy machine it may not wait for long enough. Then that is known.
+    let is_seen_as_a_whole = || {
+        let (observation, code) = observe(&[program, data.to_str().unwrap()], &with_agent);
+        let files = observation.files.iter().filter(|file| Path::new(&file.path) == data);
+        let pages: u64 = files.flat_map(|file| &file.pages).map(|used| used.range.len()).sum();
+        assert_eq!(code, 0);
+        assert!(pages == 64 || observation.coverage == Coverage::Partial, "{pages} pages");
+        pages == 64 && observation.coverage != Coverage::Partial
+    };
+    assert!((0..20).any(|_| is_seen_as_a_whole()));
+}
+
 /// Programs that behave oddly.
 fn odd_programs(dir: &Path) -> Vec<Vec<String>> {
     let command = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();

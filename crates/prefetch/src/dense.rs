@@ -13,7 +13,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use prepage_core::density::{CHUNK_PAGES, Density, pages_of};
@@ -51,11 +51,11 @@ pub(crate) struct DenseReads {
 
 /// What the readers share with whoever asks them to read.
 ///
-/// Lock legend: (a) atomic; `chunks` is the one lock, held to put in or take out, and slept on with `more`; never over a read.
+/// Lock legend: (a) atomic; `limits` is set once; `chunks` is the one lock, held to put in or take out, and slept on with `more`; never over a read.
 #[derive(Debug)]
 struct Queue {
-    budget: Budget,
-    bytes_max: u64,
+    /// Set before there are readers.
+    limits: OnceLock<Limits>,
     /// What is to be read, the oldest first.
     chunks: Mutex<VecDeque<(Arc<File>, PageRange)>>,
     more: Condvar,
@@ -65,6 +65,22 @@ struct Queue {
     bytes: AtomicU64,
 }
 
+/// Asked for only where there is something to read: it takes a dozen files of control groups.
+#[derive(Debug)]
+struct Limits {
+    budget: Budget,
+    bytes_max: u64,
+}
+
+impl Limits {
+    /// `None` where no threads may be started.
+    fn of_process() -> Option<Self> {
+        let budget = Budget::of_process();
+        let bytes_max = budget.share_of(BYTES_MAX);
+        (budget.threads() >= READERS).then_some(Self { budget, bytes_max })
+    }
+}
+
 impl Drop for DenseReads {
     fn drop(&mut self) {
         self.queue.end();
@@ -72,19 +88,16 @@ impl Drop for DenseReads {
 }
 
 impl DenseReads {
-    /// Begins with the file of `program`. `None` where `measured` figures say that its device is quick, and where no threads may be
-    /// started.
+    /// Begins with the file of `program`. `None` where `measured` figures say that its device is quick.
     pub(crate) fn begin(program: &Path, measured: Option<&Cache>) -> Option<Self> {
         let (file, pages, device) = open(program, None)?;
         let figures = measured.and_then(|cache| cache.figures(device));
         let is_known_slow = figures.map(|figures| Duration::from_nanos(figures.latency_ns) >= SLOW);
-        let budget = Budget::of_process();
-        if is_known_slow == Some(false) || budget.threads() < READERS {
+        if is_known_slow == Some(false) {
             return None;
         }
         let queue = Arc::new(Queue {
-            bytes_max: budget.share_of(BYTES_MAX),
-            budget,
+            limits: OnceLock::new(),
             chunks: Mutex::default(),
             more: Condvar::new(),
             over: AtomicBool::new(false),
@@ -96,6 +109,8 @@ impl DenseReads {
         let is_slow = is_known_slow == Some(true);
         let begun = queue.begin(move |queue| {
             if is_slow || queue.is_slow() {
+                let Some(limits) = Limits::of_process() else { return queue.end() };
+                queue.limits.set(limits).expect("it is set once");
                 // One that cannot be started is one fewer at work.
                 (1..READERS).for_each(|_| drop(queue.begin(|queue| queue.read())));
                 queue.read();
@@ -205,13 +220,14 @@ impl Queue {
     }
 
     fn read(&self) {
+        let Limits { budget, bytes_max } = self.limits.get().expect("it is set before there are readers");
         while let Some((file, chunk)) = self.next() {
             bring_in(&[Piece { file: &file, range: chunk, is_hole: false }], true, None);
             let before = self.bytes.fetch_add(chunk.bytes(), Ordering::Relaxed);
             let bytes = before + chunk.bytes();
             // One reader looks, the one that passes the mark.
             let passes_mark = bytes / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES;
-            if bytes >= self.bytes_max || passes_mark && self.budget.is_short_for(MEMORY_CHECK_BYTES) {
+            if bytes >= *bytes_max || passes_mark && budget.is_short_for(MEMORY_CHECK_BYTES) {
                 return self.end();
             }
         }

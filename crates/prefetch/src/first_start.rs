@@ -11,6 +11,7 @@ use crate::memory::Budget;
 use prepage_profiles::Stores;
 use prepage_profiles::carried::{FoundMaps, Search};
 use prepage_profiles::sidecar::Sidecars;
+use prepage_sys::scheduling;
 
 /// A prefetch from page maps that is under way. Dropped, it is not waited for: each of its threads ends after the read it is at.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub fn begin(program: &str, stores: &Stores, listener: &Listener) -> FirstStart 
 }
 
 fn prefetch(program: &Path, stores: &Stores, listener: &Listener, over: &Arc<AtomicBool>) {
+    // Most libraries bring no map, and the program that starts wants the processors. Where that is refused, they share them.
+    let _ = scheduling::give_way();
     let (sidecars, refused) = Sidecars::of(stores);
     let mut left: Vec<(String, String)> =
         refused.iter().map(|refused| (String::new(), refused.to_string())).collect();
@@ -47,14 +50,17 @@ fn prefetch(program: &Path, stores: &Stores, listener: &Listener, over: &Arc<Ato
     let mut all = FoundMaps::default();
     // The program's own pages need not wait for its libraries to be looked at.
     std::thread::scope(|scope| {
-        let first = std::thread::Builder::new().spawn_scoped(scope, || bring_in(&own, program, over));
+        let first = (!own.files.is_empty())
+            .then(|| std::thread::Builder::new().spawn_scoped(scope, || bring_in(&own, program, over)));
         if !over.load(Ordering::Relaxed) {
             all = search.libraries();
             total = bring_in(&all, program, over);
         }
         // Where no thread can be started, the program's own pages come last instead of not at all.
-        let first =
-            first.map_or_else(|_| bring_in(&own, program, over), |first| first.join().unwrap_or_default());
+        let first = match first {
+            Some(Ok(first)) => first.join().unwrap_or_default(),
+            _ => bring_in(&own, program, over),
+        };
         total.requested_bytes += first.requested_bytes;
         total.memory_was_short |= first.memory_was_short;
     });
@@ -72,6 +78,9 @@ fn prefetch(program: &Path, stores: &Stores, listener: &Listener, over: &Arc<Ato
 }
 
 fn bring_in(found: &FoundMaps, program: &Path, over: &Arc<AtomicBool>) -> Prefetched {
+    if found.files.is_empty() {
+        return Prefetched::default();
+    }
     let profile = found.profile(program);
     let mut engine = Engine::new(profile.clone(), &device_of(&profile));
     engine.keep_within(Budget::of_process());

@@ -241,7 +241,7 @@ impl Launched {
         let mut said = Vec::new();
         let mut variables = Variables::new();
         let mut has_ended = false;
-        if readable && read_to_end(&from, &mut said).is_ok() {
+        if readable && read_word(&from, &mut said).is_ok() {
             for field in said.split(|&byte| byte == 0) {
                 let Some((letter, bytes)) = field.split_first() else { continue };
                 match *letter {
@@ -275,15 +275,20 @@ impl Launched {
     }
 }
 
-/// Reads what a pipe holds until its other end is closed. [`std::io::Read`] would ask for its length first.
-fn read_to_end(pipe: &OwnedFd, into: &mut Vec<u8>) -> rustix::io::Result<()> {
+/// Reads from a pipe what is said there, until that ends or the pipe does. Whoever has said it may not get round to closing the pipe for
+/// milliseconds where others want its processor.
+fn read_word(pipe: &OwnedFd, into: &mut Vec<u8>) -> rustix::io::Result<()> {
     let mut piece = [0; 4096];
     loop {
         match rustix::io::read(pipe, &mut piece) {
             Ok(0) => return Ok(()),
             Ok(len) => into.extend_from_slice(&piece[..len]),
-            Err(Errno::INTR) => {}
+            Err(Errno::INTR) => continue,
             Err(error) => return Err(error),
+        }
+        // No other field is this letter alone.
+        if into.strip_suffix(&[END, 0]).is_some_and(|before| before.last().is_none_or(|&byte| byte == 0)) {
+            return Ok(());
         }
     }
 }
@@ -416,4 +421,43 @@ fn released_unless(is_observed: bool, word: Word) -> Option<Word> {
 /// A number that no two starts share.
 pub fn random() -> u64 {
     SplitMix::new(now_ns() ^ (u64::from(std::process::id()) << 32)).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Who gives word may lose its processor before it closes the pipe.
+    #[test]
+    fn the_end_of_the_word_is_waited_for_and_not_that_of_the_pipe() {
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let kept = to.try_clone().unwrap();
+        let letgo = std::thread::spawn(move || {
+            let mut word = Word { to, said: Vec::new(), is_verbose: true };
+            word.message("e");
+            word.observed(&[("NAME", "value".into())]);
+            std::thread::sleep(Duration::from_secs(5));
+            drop(kept);
+        });
+        let launched =
+            Launched { word: Some(from), is_prefetched: false, is_verbose: true, messages: Vec::new() };
+        let began = Instant::now();
+        let prepared = launched.wait("/no/such/program".as_ref());
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        assert_eq!(prepared.messages, ["e"]);
+        assert_eq!(prepared.variables, [("NAME".to_owned(), "value".into())]);
+        letgo.join().unwrap();
+    }
+
+    #[test]
+    fn a_word_that_breaks_off_is_told() {
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        File::from(to).write_all(b"vNAME=value\0me").unwrap();
+        let launched =
+            Launched { word: Some(from), is_prefetched: false, is_verbose: true, messages: Vec::new() };
+        let prepared = launched.wait("/no/such/program".as_ref());
+        assert_eq!(prepared.messages, ["e", "what serves this start has failed"]);
+    }
 }

@@ -3,7 +3,6 @@
 //! Looked for where ld.so(8) looks: the directories that the file itself names, the loader's cache, the usual
 //! directories. What LD_LIBRARY_PATH and dlopen(3) bring in is not known beforehand. A wrong guess costs a read.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -20,42 +19,44 @@ const MAGIC: &[u8; 20] = b"glibc-ld.so.cache1.1";
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 24;
 
-/// The loader's cache: the files that may be meant by each name, the loader's first choice first.
+/// The loader's cache: the files that may be meant by each name, the loader's first choice first. It is searched as it is: of some thousand
+/// names, a program asks for a few.
 #[derive(Debug, Default)]
 pub struct Cache {
-    by_name: HashMap<String, Vec<PathBuf>>,
+    bytes: Vec<u8>,
+    count: usize,
 }
 
 impl Cache {
     /// Reads it; empty where there is none, as with other C libraries.
     pub fn read() -> Self {
         let small = fs::metadata(CACHE).is_ok_and(|metadata| metadata.len() <= CACHE_BYTES_MAX);
-        Self::parse(&if small { fs::read(CACHE).unwrap_or_default() } else { Vec::new() })
+        Self::parse(if small { fs::read(CACHE).unwrap_or_default() } else { Vec::new() })
     }
 
-    fn parse(bytes: &[u8]) -> Self {
-        let word = |at: usize| {
-            bytes.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
-        };
-        let count = if bytes.starts_with(MAGIC) { word(20).unwrap_or_default() as usize } else { 0 };
-        let entries = (0..count.min(bytes.len() / ENTRY_BYTES)).filter_map(|at| {
-            let entry = HEADER_BYTES + at * ENTRY_BYTES;
-            // Builds for newer processors come first and may not run on this one.
-            let plain = bytes.get(entry + 16..entry + 24)? == [0; 8];
-            let (name, path) = (text(bytes, word(entry + 4)?)?, text(bytes, word(entry + 8)?)?);
-            plain.then_some((name, path))
-        });
-        let mut by_name: HashMap<String, Vec<PathBuf>> = HashMap::new();
-        for (name, path) in entries {
-            by_name.entry(name.into()).or_default().push(path.into());
-        }
-        Self { by_name }
+    fn parse(bytes: Vec<u8>) -> Self {
+        let count = if bytes.starts_with(MAGIC) { word(&bytes, 20).unwrap_or_default() as usize } else { 0 };
+        Self { count: count.min(bytes.len() / ENTRY_BYTES), bytes }
     }
 
     /// The files that may be meant by the library `name`. They may be of other architectures.
-    fn paths(&self, name: &str) -> &[PathBuf] {
-        self.by_name.get(name).map_or(&[], Vec::as_slice)
+    fn paths(&self, name: &str) -> Vec<PathBuf> {
+        let bytes = &*self.bytes;
+        let path = |at: usize| {
+            let entry = HEADER_BYTES + at * ENTRY_BYTES;
+            let found = bytes.get(word(bytes, entry + 4)? as usize..)?;
+            // Where the name would end, few others do.
+            let is_named = found.get(name.len()) == Some(&0) && found.starts_with(name.as_bytes());
+            // Builds for newer processors come first and may not run on this one.
+            let is_plain = is_named && bytes.get(entry + 16..entry + 24)? == [0; 8];
+            if is_plain { text(bytes, word(bytes, entry + 8)?) } else { None }
+        };
+        (0..self.count).filter_map(path).map(PathBuf::from).collect()
     }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
 }
 
 /// The text that begins at `at` and ends with a zero.
@@ -86,11 +87,7 @@ pub fn candidates(links: &Links, directory: &Path, cache: &Cache) -> Vec<Vec<Pat
         }
         let named = run_path.iter().map(|directory| directory.join(name));
         let usual = DIRECTORIES.iter().map(|directory| Path::new(directory).join(name));
-        named
-            .chain(cache.paths(name).iter().cloned())
-            .chain(usual)
-            .filter(|path| path.is_absolute())
-            .collect()
+        named.chain(cache.paths(name)).chain(usual).filter(|path| path.is_absolute()).collect()
     };
     let interpreter = links.interpreter.iter().map(|path| vec![PathBuf::from(path)]);
     interpreter.chain(links.needed.iter().map(of_name)).collect()
@@ -130,7 +127,7 @@ mod tests {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&u32::MAX.to_le_bytes());
         bytes.extend_from_slice(&[0xff; 100]);
-        let cache = Cache::parse(&bytes);
+        let cache = Cache::parse(bytes);
         assert_eq!(cache.paths("libc.so.6").len(), 0);
     }
 }

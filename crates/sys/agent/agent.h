@@ -61,6 +61,7 @@ struct world {
     int sandboxed; /* the process id, once it installed a seccomp filter of its own: no call from then on that it did not make */
     int filters;   /* seccomp filters that the observer has, and with it this process */
     int64_t observer;
+    int64_t pid; /* of the process that executed the program: forks of it have another */
     const char *execfn;
     const char *single_threaded; /* libc's own note of it */
     uintptr_t phdr, phdrs; /* of the program */
@@ -110,6 +111,7 @@ HIDDEN void arm_allow(const char *receiver, int arms);
 HIDDEN enum arming arm_begin(void);
 HIDDEN void arm(const struct extent *extent);
 HIDDEN void arm_end(void);
+/* Waits until the observer has looked at this process, where it wants to before what is mapped goes. */
 HIDDEN void arm_last_look(void);
 
 /* ---- again.c: programs that do not start with the agent ---- */

@@ -82,8 +82,9 @@ static long tell_observer(int fd)
         message.control = &rights;
         message.control_len = sizeof rights;
     }
-    /* An abstract name: behind a zero, no file. */
-    size_t len = (size_t)(append(address.name + 1, receiver) - (char *)&address);
+    /* An abstract name: behind a zero, no file. Only who waits for the observer wakes it. */
+    char *end = append(address.name + 1, receiver);
+    size_t len = (size_t)((fd < 0 ? append(end, "-end") : end) - (char *)&address);
     long to = RAW3(__NR_socket, AF_LOCAL, STREAM | RAW_O_CLOEXEC | RAW_O_NONBLOCK, 0);
     if (to < 0)
         return to;
@@ -107,8 +108,8 @@ void arm_end(void)
     descriptor = -1;
 }
 
-/* An observer without perf sees page tables, which end with the process: it says so in the log, and is waited for at
- * exit until it has looked once more and hangs up, 20 ms at most. */
+/* An observer without perf sees page tables, which end with the process, or when it executes another program: it says so in the log, and
+ * is waited for then until it has looked once more and hangs up, 20 ms at most. */
 void arm_last_look(void)
 {
     struct {

@@ -141,6 +141,9 @@ static size_t goes_along(const char *path, int fd, enum process by, char *const 
         if (dir)
             world_release(RAW_AT_FDCWD);
     }
+    /* What a fork has is its parent's, mostly. */
+    if (by == THIS && found != NOT_FOUND && RAW1(__NR_getpid, 0) == world.pid)
+        arm_last_look();
     return found == CARRIED ? strings : 0;
 }
 

@@ -67,6 +67,7 @@ static uintptr_t vdso_clock(uintptr_t base)
 
 void world_read(const uintptr_t *auxv)
 {
+    world.pid = RAW1(__NR_getpid, 0);
     for (; auxv[0] != AT_NULL; auxv += 2)
         switch (auxv[0]) {
         case AT_SYSINFO_EHDR:

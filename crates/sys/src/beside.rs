@@ -4,6 +4,7 @@
 //! another process, which the program can neither see as its child nor be held up by.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,8 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, getppid, pidfd_open};
 
-use crate::fork::fork_unannounced;
-use crate::reap::wait4;
+use crate::fork::{fork_orphan, fork_unannounced};
 
 /// Runs `work` in a new process and returns at once in the caller.
 ///
@@ -43,43 +43,35 @@ pub fn run_beside_from<T>(
     if children_are_elsewhere() {
         return Err(io::Error::other("children of this process belong to another namespace of processes"));
     }
-    let adopts = adopts_orphans();
-    let caller = getpid();
-    // SAFETY: this process has one thread, as the caller makes sure. The copy calls fork and _exit; or it goes on in place of what fork
-    // makes, where the number of the caller's thread, which libc goes on using for it, is nobody else's as long as the caller lives.
-    match unsafe { fork_unannounced() }? {
-        None => {
-            if !adopts {
-                // SAFETY: fork copies this single thread; the parent side leaves by _exit at once.
-                let inner = unsafe { libc::fork() };
-                if inner != 0 {
-                    // SAFETY: _exit ends the process without running anything else.
-                    unsafe { libc::_exit(if inner < 0 { 1 } else { 0 }) };
+    let work = move || {
+        // Of the caller. In the new process their numbers are other files' by the time at which they would be closed.
+        let keep = ManuallyDrop::new(keep);
+        // A panic ends here: what lies further up the stack is the caller's.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            // Nobody waits for the end of a pipe because a file system does not answer `first`.
+            if let Ok(kept) = leave_callers_world(&keep) {
+                let found = first();
+                if rustix::process::chdir(c"/").is_ok() {
+                    work(kept, found);
                 }
             }
-            // A panic ends here: what lies further up the stack is the caller's.
-            let _ = catch_unwind(AssertUnwindSafe(|| {
-                // Nobody waits for the end of a pipe because a file system does not answer `first`.
-                if let Ok(kept) = leave_callers_world(&keep) {
-                    let found = first();
-                    if rustix::process::chdir(c"/").is_ok() {
-                        work(kept, found);
-                    }
-                }
-            }));
-            if adopts {
-                wait_for_end_of_parent(caller);
-            }
-            // SAFETY: as above. The caller's atexit handlers and buffers are not this process's to run or flush.
-            unsafe { libc::_exit(0) }
-        }
-        Some(_) if adopts => Ok(()),
-        Some(middle) => {
-            drop(keep);
-            let ended = wait4(middle, libc::__WALL)?.expect("a wait that blocks ends with a child");
-            if ended.status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EAGAIN)) }
-        }
+        }));
+    };
+    if !adopts_orphans() {
+        // SAFETY: this process has one thread, as the caller makes sure.
+        return unsafe { fork_orphan(work) };
     }
+    let caller = getpid();
+    // SAFETY: as above. The copy goes on in place of what fork makes; the number of the caller's thread, which libc goes on using for it, is
+    // nobody else's as long as the caller lives.
+    if unsafe { fork_unannounced() }?.is_none() {
+        work();
+        wait_for_end_of_parent(caller);
+        // SAFETY: _exit ends the process without running anything else. The caller's atexit handlers and buffers are not this process's
+        // to run or flush.
+        unsafe { libc::_exit(0) }
+    }
+    Ok(())
 }
 
 /// Whether the caller is in one PID namespace and its children will be in another (unshare -p, nsenter --no-fork). In a new one the

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use rustix::thread::futex::{self, Flags};
 
+use crate::reap::wait4;
 use crate::signals::Masked;
 
 /// A number of this process that no ancestor had; the same at each call until the process forks, when it stays that of the
@@ -47,6 +48,53 @@ pub(crate) unsafe fn fork_unannounced() -> io::Result<Option<libc::pid_t>> {
         0 => Ok(None),
         child => Ok(Some(child as libc::pid_t)),
     }
+}
+
+/// The stack of [`fork_orphan`]'s work, as large as that of a thread.
+const ORPHANS_STACK_BYTES: usize = 2 << 20;
+
+/// Does `work` in a copy of this process that is nobody's child here, and ends it there. The child in between, which makes the copy and ends,
+/// shares this process's memory while this one waits: to copy that twice would take a tenth of a millisecond more.
+///
+/// # Errors
+/// Those of mmap(2), clone(2) and fork(2).
+///
+/// # Safety
+/// This process has one thread.
+pub(crate) unsafe fn fork_orphan<W: FnOnce()>(work: W) -> io::Result<()> {
+    extern "C" fn between<W: FnOnce()>(work: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: there is one thread. fork(3) leaves locks and handlers here as they were, and tells libc in the copy that it is one.
+        match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: the copy has its own, which nobody else takes: the place holds one until `fork_orphan` returns.
+                let work = unsafe { work.cast::<Option<W>>().as_mut() }.and_then(Option::take);
+                work.expect("it is there")();
+                // SAFETY: what lies further up the stack, and handlers of exit(3), are the original's.
+                unsafe { libc::_exit(0) }
+            }
+            made => libc::c_int::from(made < 0),
+        }
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, of which the lowest page keeps the stack from growing into others.
+    let stack = unsafe { libc::mmap(std::ptr::null_mut(), ORPHANS_STACK_BYTES, protection, flags, -1, 0) };
+    if stack == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let mut work = Some(work);
+    // SAFETY: the stack is as large as it says. This thread, the only one, sleeps until the child in between has ended (CLONE_VFORK), so
+    // nobody uses the memory they share at the same time, and what the child is given outlives it.
+    let between = unsafe {
+        libc::mprotect(stack, 4096, libc::PROT_NONE);
+        let top = stack.byte_add(ORPHANS_STACK_BYTES);
+        libc::clone(between::<W>, top, libc::CLONE_VM | libc::CLONE_VFORK, (&raw mut work).cast())
+    };
+    let ended = if between < 0 { Err(io::Error::last_os_error()) } else { wait4(between, libc::__WALL) };
+    // SAFETY: the child in between has ended, and the copy has a stack of its own.
+    unsafe { libc::munmap(stack, ORPHANS_STACK_BYTES) };
+    let ended = ended?.expect("a wait that blocks ends with a child");
+    if ended.status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EAGAIN)) }
 }
 
 /// The word that is 0 in a new child.

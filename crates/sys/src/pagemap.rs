@@ -124,7 +124,7 @@ impl PageMap {
     /// The runs of addresses (start, end) whose pages are mapped to memory now, in order. Needs Linux 6.7.
     ///
     /// # Errors
-    /// ENOTTY before Linux 6.7.
+    /// ENOTTY before Linux 6.7; ESRCH where the process has ended, or executed another program, before it was looked at.
     pub fn present(&self) -> io::Result<Vec<(u64, u64)>> {
         self.present_in(0..*USER_END)
     }
@@ -303,6 +303,18 @@ mod tests {
             let (first, end) = (pages.start(), pages.start() + pages.len());
             assert_eq!(map.present_in(first..end).unwrap(), touched);
         }
+    }
+
+    /// Whoever takes it for one that has touched nothing loses what it has.
+    #[test]
+    fn the_page_table_of_a_process_that_has_ended_is_not_taken_for_an_empty_one() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let map = PageMap::of(child.id()).expect("a child of ours");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let gone = Some(libc::ESRCH);
+        assert_eq!(map.present().unwrap_err().raw_os_error(), gone);
+        assert_eq!(map.present_and_of_files().unwrap_err().raw_os_error(), gone);
     }
 
     #[test]

@@ -3,11 +3,9 @@
 use std::path::Path;
 
 use prepage_sys::pagemap::PageMap;
-use prepage_sys::proc_file;
 use prepage_trace::Mapped;
-use prepage_trace::space::parse_maps_line;
 
-use crate::armer::Armer;
+use crate::armer::{Armer, mappings};
 use crate::faults::as_stat_shows;
 use crate::runs::{Run, without};
 use crate::sightings::{FileIndex, Sightings};
@@ -71,8 +69,9 @@ impl Process {
         let known = std::mem::take(&mut self.mappings);
         self.mapped.clear();
         let mut new = Vec::new();
-        let maps = proc_file::read_text(format!("/proc/{pid}/maps")).unwrap_or_default();
-        for mapped in maps.lines().filter_map(parse_maps_line) {
+        let read = armer.take_read_last(pid);
+        let is_armed = read.is_some();
+        for mapped in read.unwrap_or_else(|| mappings(pid)) {
             self.mapped.push((mapped.start, mapped.end));
             if !armer.is_of_a_file(pid, &mapped) {
                 continue;
@@ -81,7 +80,9 @@ impl Process {
             let at = known.partition_point(|one| one.mapped.start <= mapped.start);
             let same = known[..at].last().filter(|one| is_part(&mapped, &one.mapped));
             let place = same.map(|one| one.place).unwrap_or_else(|| {
-                armer.mapped(pid, &mapped, 0);
+                if !is_armed {
+                    armer.mapped(pid, &mapped, 0);
+                }
                 new.push((mapped.start, mapped.end));
                 sightings.place(Path::new(&*mapped.path), mapped.inode.map(as_stat_shows))
             });

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, UCred, recvmsg};
 
@@ -27,7 +27,9 @@ const SILENT_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Receiver {
     listener: UnixListener,
-    /// An epoll of the listener and of those that were silent.
+    /// Where processes connect that wait at their end.
+    endings: UnixListener,
+    /// An epoll of `endings` and of those that were silent there.
     ready: OwnedFd,
     /// Connections of which nothing was heard yet, oldest first.
     silent: VecDeque<UnixStream>,
@@ -84,17 +86,28 @@ impl Receiver {
     /// # Errors
     /// When this process cannot have a socket.
     pub fn bind(log: &Log) -> io::Result<Self> {
-        let address = SocketAddr::from_abstract_name(format!("prepage-{}", log.token()))?;
-        let listener = UnixListener::bind_addr(&address)?;
-        listener.set_nonblocking(true)?;
+        let bind = |name: String| {
+            let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+            listener.set_nonblocking(true)?;
+            io::Result::Ok(listener)
+        };
+        let name = format!("prepage-{}", log.token());
+        let (endings, listener) = (bind(format!("{name}-end"))?, bind(name)?);
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let receiver = Self { listener, ready, silent: VecDeque::new(), log: log.inode()? };
-        receiver.wake_for(&receiver.listener)?;
+        let receiver = Self { listener, endings, ready, silent: VecDeque::new(), log: log.inode()? };
+        receiver.wake_for(&receiver.endings)?;
         Ok(receiver)
     }
 
-    /// The next one sent; `None` where none waits, or after some connections of others. Readable ([`AsFd`]) when there may be one. Never
-    /// waits for who has connected.
+    /// Whether something may have been sent that was not received yet.
+    pub fn is_sent_something(&self) -> bool {
+        let fds = self.silent.iter().map(AsFd::as_fd).chain([self.listener.as_fd(), self.endings.as_fd()]);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The next one sent; `None` where none waits, or after some connections of others. Readable ([`AsFd`]) when a process may wait at its
+    /// end; what else is sent wakes nobody, for that would be paid by the program. Never waits for who has connected.
     ///
     /// # Errors
     /// EMFILE when this process has too many files open: those of processes that have ended can be dropped.
@@ -108,24 +121,41 @@ impl Receiver {
             }
         }
         for _ in 0..TAKEN_MAX {
-            let sender = match self.listener.accept() {
-                Ok((sender, _)) => sender,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
-            };
+            let Some((sender, is_ending)) = self.accept()? else { return Ok(None) };
             if !rustix::net::sockopt::socket_peercred(&sender).is_ok_and(|peer| self.is_observed(&peer)) {
                 continue;
             }
             match sent_by(sender) {
                 Heard::Sent(sent) => return Ok(Some(sent)),
                 Heard::Silence(sender) => {
-                    self.wake_for(&sender)?;
+                    if is_ending {
+                        self.wake_for(&sender)?;
+                    }
                     self.silent.push_back(sender);
                     if self.silent.len() > SILENT_MAX {
                         self.silent.pop_front();
                     }
                 }
                 Heard::Nonsense => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next connection, if there is one, and whether it is of a process at its end.
+    fn accept(&self) -> io::Result<Option<(UnixStream, bool)>> {
+        let listeners = [(&self.endings, true), (&self.listener, false)];
+        // To accept nothing takes ten times as long as to see that there is nothing.
+        let mut fds = listeners.map(|(listener, _)| PollFd::new(listener, PollFlags::IN));
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+        for ((listener, is_ending), fd) in listeners.iter().zip(&fds) {
+            if fd.revents().is_empty() {
+                continue;
+            }
+            match listener.accept() {
+                Ok((sender, _)) => return Ok(Some((sender, *is_ending))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(None)

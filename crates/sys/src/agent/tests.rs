@@ -153,8 +153,8 @@ fn waits() -> u64 {
 fn who_connects_and_is_silent_holds_up_nobody() {
     let log = Log::create(64 * SLOT_BYTES).unwrap();
     let mut receiver = Receiver::bind(&log).unwrap();
-    let name = SocketAddr::from_abstract_name(format!("prepage-{}", log.token())).unwrap();
-    let connect = || UnixStream::connect_addr(&name).unwrap();
+    let to = |name: String| UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+    let connect = || to(format!("prepage-{}-end", log.token()));
     let is_readable = |receiver: &Receiver| {
         let mut fds = [PollFd::new(receiver, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
@@ -173,6 +173,24 @@ fn who_connects_and_is_silent_holds_up_nobody() {
     assert!(matches!(receiver.receive().unwrap(), Some(Sent::Ending(_))));
     drop(silent);
     assert!(receiver.receive().unwrap().is_none() && !is_readable(&receiver));
+}
+
+/// A program with a hundred libraries pays for each time that it wakes somebody.
+#[test]
+fn only_who_waits_wakes_the_observer() {
+    let log = Log::create(64 * SLOT_BYTES).unwrap();
+    let mut receiver = Receiver::bind(&log).unwrap();
+    let name = SocketAddr::from_abstract_name(format!("prepage-{}", log.token())).unwrap();
+    let mut sender = UnixStream::connect_addr(&name).unwrap();
+    let is_readable = |receiver: &Receiver| {
+        let mut fds = [PollFd::new(receiver, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+    };
+    assert!(!is_readable(&receiver) && receiver.is_sent_something());
+    assert!(receiver.receive().unwrap().is_none() && !receiver.is_sent_something());
+    sender.write_all(&[0; 8]).unwrap();
+    assert!(!is_readable(&receiver) && receiver.is_sent_something());
+    assert!(receiver.receive().unwrap().is_some());
 }
 
 #[test]
