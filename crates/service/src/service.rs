@@ -56,6 +56,8 @@ const HANG_UP: i32 = 1;
 
 /// How often is looked at what nobody tells of.
 const TICK: Duration = Duration::from_secs(1);
+/// A look at the mounts that fails counts as having taken this long: the next one follows a second later.
+const MOUNTS_FAIL: Duration = Duration::from_millis(50);
 /// So many of these looks later it is looked again which files load programs: an upgrade replaces them.
 const LOADERS_EVERY: u64 = 30;
 /// Execs are looked at for this long at a time. Where more come than can be looked at, there is other work as well.
@@ -253,8 +255,13 @@ impl Service {
             // A machine may have thousands, and change them all the time.
             let began = Instant::now();
             if mounts.take(began) {
-                self.watch.look_at_mounts()?;
-                mounts.done(Instant::now(), began.elapsed());
+                // Where they cannot be read, for want of memory or of descriptors, they are read a little later.
+                let is_done = self.watch.look_at_mounts().is_ok();
+                let taken = if is_done { began.elapsed() } else { MOUNTS_FAIL };
+                mounts.done(Instant::now(), taken);
+                if !is_done {
+                    mounts.want();
+                }
             }
             if has_signals {
                 while let Some(arrived) = signals.next()? {
