@@ -429,9 +429,12 @@ impl Library {
         state.handles.get(file).is_some_and(|program| roles(program) <= 1)
     }
 
-    /// Whether the administrator wants no start of any program served.
-    pub fn serves_nobody(&self) -> bool {
-        !self.lock().machine.config.enabled
+    /// Whether a start of `program` by user `uid` may be wanted, whatever it is called by, as far as the user's configuration has been read.
+    pub fn may_be_wanted(&self, uid: u32, program: &Path) -> bool {
+        let state = self.lock();
+        // What is excluded by a name is called by another name, too.
+        let wants = |config: &Config| config.wants(OsStr::new(""), program);
+        wants(&state.machine.config) && state.users.get(&uid).is_none_or(|own| wants(&own.config))
     }
 
     /// Whether `file` is a program of which there are profiles.

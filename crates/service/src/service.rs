@@ -573,7 +573,7 @@ impl Service {
             if covers {
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
             }
-            if let Some(file) = file.filter(|_| self.library.serves_nobody()) {
+            if let Some(file) = file.filter(|_| !self.library.may_be_wanted(uid, process.program())) {
                 self.files.begin_rest(file, uid, true);
             }
             return Next::Done(Need::Nothing { covers });

@@ -592,22 +592,25 @@ fn configured(place: &Place, text: &str) -> Mounted<'static> {
 
 /// They would cost what others cost otherwise.
 #[test]
-fn where_nothing_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time() {
+fn where_nothing_or_not_this_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time() {
     if !has_own_mounts(
-        "where_nothing_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time",
+        "where_nothing_or_not_this_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time",
     ) {
         return;
     }
-    let Some(place) = Place::new() else { return };
-    let _mounted = configured(&place, "enabled = no\n");
-    let program = place.program("program");
-    let service = Prepaged::start(&place, &["--no-learn"]);
-    service.wait_until("it is passed over", || {
-        // It lives until a busy machine has come to look at it.
-        let _running = Running::start(&program);
-        std::thread::sleep(Duration::from_millis(60));
-        service.is_passed_over(&program)
-    });
+    for wants_nothing in [true, false] {
+        let Some(place) = Place::new() else { return };
+        let excluded = format!("exclude = {}/*\n", place.0.path().display());
+        let _mounted = configured(&place, if wants_nothing { "enabled = no\n" } else { &excluded });
+        let program = place.program("program");
+        let service = Prepaged::start(&place, &["--no-learn"]);
+        service.wait_until("it is passed over", || {
+            // It lives until a busy machine has come to look at it.
+            let _running = Running::start(&program);
+            std::thread::sleep(Duration::from_millis(60));
+            service.is_passed_over(&program)
+        });
+    }
 }
 
 #[test]
