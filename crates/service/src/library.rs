@@ -471,7 +471,7 @@ impl Library {
         own.and_then(|own| own.find(key)).or_else(|| machine.find(key))
     }
 
-    /// All that is in memory and wanted, the machine's first.
+    /// All that is in memory and wanted, the machine's first; of the same layer what was used last.
     pub fn all(&self) -> Vec<Arc<Known>> {
         let state = self.lock();
         if !state.machine.config.enabled {
@@ -479,7 +479,12 @@ impl Library {
         }
         let shelves = std::iter::once(&state.machine).chain(state.users.values());
         let shelves = shelves.filter(|shelf| shelf.config.enabled);
-        shelves.flat_map(|shelf| shelf.by_key.values().cloned()).collect()
+        let by_use = |shelf: &Arc<Shelf>| {
+            let mut all: Vec<_> = shelf.by_key.values().cloned().collect();
+            all.sort_by_key(|known| std::cmp::Reverse(known.used_ns()));
+            all
+        };
+        shelves.flat_map(by_use).collect()
     }
 
     /// How many profiles of the machine are in memory, how many of users, and about what they take.
