@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::bpf::{
     Code, Helper, If, Op, Operand, Program, Queue, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Values,
 };
-use crate::perf::{Observed, PerfError, PerfEvent, Setup, Source, Tracefs, online_cpus};
+use crate::perf::{Observed, PerfError, PerfEvent, Setup, Source, Tracefs, Tracepoint, online_cpus};
 
 /// Starts that are followed at once.
 const FOLLOWED_MAX: usize = 12;
@@ -158,26 +158,25 @@ impl Lookups {
         let values = Values::new(WORDS)?;
         let queue = Queue::new(QUEUE_BYTES)?;
         let tracefs = Tracefs::open()?;
-        let mut programs = Vec::new();
-        let mut add = |system, name, code: &dyn Fn(&dyn Fn(&str) -> io::Result<i16>) -> io::Result<Code>| {
-            let tracepoint = tracefs.tracepoint(system, name).map_err(io::Error::other)?;
-            let offset = |field: &str| {
-                let place = tracepoint.field(field).or_else(|_| tracepoint.text_field(field));
-                place.map(|place| place.offset() as i16).map_err(io::Error::other)
-            };
-            programs.push((Program::load(code(&offset)?)?, tracepoint.id));
-            io::Result::Ok(())
-        };
         let namespace = std::fs::metadata("/proc/self/ns/pid")?;
-        // Others have seen nothing before the one that begins runs.
-        add("sched", "sched_process_exit", &|_| Ok(exits(&values)))?;
-        add("sched", "sched_process_fork", &|offset| Ok(forks(&values, offset("child_pid")?)))?;
-        add("raw_syscalls", "sys_exit", &|offset| {
-            Ok(call_ends(&values, &queue, &namespace, offset("ret")?))
-        })?;
-        add("raw_syscalls", "sys_enter", &|offset| {
-            Ok(call_begins(&values, &namespace, offset("id")?, offset("args")?))
-        })?;
+        let tracepoint = |system, name| tracefs.tracepoint(system, name).map_err(io::Error::other);
+        let offset = |tracepoint: &Tracepoint, field: &str| {
+            let place = tracepoint.field(field).or_else(|_| tracepoint.text_field(field));
+            place.map(|place| place.offset() as i16).map_err(io::Error::other)
+        };
+        let exit = tracepoint("sched", "sched_process_exit")?;
+        let fork = tracepoint("sched", "sched_process_fork")?;
+        let call_end = tracepoint("raw_syscalls", "sys_exit")?;
+        let call = tracepoint("raw_syscalls", "sys_enter")?;
+        // Who is followed is taken up by the last of them.
+        let codes = [
+            (exits(&values), exit),
+            (forks(&values, offset(&fork, "child_pid")?), fork),
+            (call_ends(&values, &queue, &namespace, offset(&call_end, "ret")?), call_end),
+            (call_begins(&values, &namespace, offset(&call, "id")?, offset(&call, "args")?), call),
+        ];
+        let load = |(code, tracepoint): (Code, Tracepoint)| Ok((Program::load(code)?, tracepoint.id));
+        let programs = codes.into_iter().map(load).collect::<io::Result<Vec<_>>>()?;
         let cpu = online_cpus()?.first().copied().unwrap_or(0);
         let state = State { queue, followed: HashMap::new(), events: Vec::new() };
         Ok(Self { programs, cpu, values, numbers: AtomicU32::new(1), state: Mutex::new(state) })
