@@ -98,6 +98,11 @@ pub trait Follower {
         Coverage::Partial
     }
 
+    /// The same of the names that the start looked up, where no agent tells them.
+    fn names_coverage(&self) -> Coverage {
+        Coverage::Partial
+    }
+
     /// What was seen so far, at doubling moments, where the end may never be seen: in a container, whose first process takes all
     /// others with it when it ends. Pages that a start cut short did not reach do not count as unused.
     fn so_far(&mut self, _seen: &Observation) {}
@@ -231,7 +236,8 @@ impl Observer {
                 follower.used(place, self.sightings.file(place), page);
             }
             if is_last {
-                return self.finish(until.was_stopped(), follower.reads_coverage());
+                let coverage = [follower.reads_coverage(), follower.names_coverage()];
+                return self.finish(until.was_stopped(), coverage);
             }
             let is_due = |next: &u64| now_ns().saturating_sub(began_ns) >= *next && !self.is_visiting();
             if let Some(next_ns) = next_early_ns.filter(is_due) {
@@ -334,7 +340,7 @@ impl Observer {
         self.silence.has_lasted(self.last_touch_ns, QUIET + ROUND)
     }
 
-    fn finish(mut self, was_stopped: bool, reads_coverage: Coverage) -> Observation {
+    fn finish(mut self, was_stopped: bool, [reads_coverage, names_coverage]: [Coverage; 2]) -> Observation {
         let (mapped, lost) = match self.pages {
             Pages::Faults(mut faults) => {
                 self.unseen.extend(faults.end(&mut self.sightings));
@@ -369,7 +375,7 @@ impl Observer {
                 file.coverage = Coverage::Partial;
             }
         }
-        observation.reads_coverage = reads_coverage;
+        (observation.reads_coverage, observation.names_coverage) = (reads_coverage, names_coverage);
         if let Some(inside) = &self.inside {
             let (coverage, unseen) = inside.end();
             observation.names_coverage = coverage;
@@ -377,7 +383,7 @@ impl Observer {
             self.unseen.extend(unseen);
         }
         if is_full {
-            observation.reads_coverage = Coverage::Partial;
+            (observation.reads_coverage, observation.names_coverage) = (Coverage::Partial, Coverage::Partial);
         }
         if observation.reads_coverage == Coverage::Partial {
             for file in observation.files.iter_mut().filter(|file| file.pages.iter().any(|used| used.by_read))

@@ -20,6 +20,7 @@ use prepage_profiles::identity::open_if_same;
 use prepage_sys::cachestat::cached_pages;
 use prepage_sys::exec_watch::{OpenWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
+use prepage_sys::mapping::FileMapping;
 use prepage_sys::rights::Rights;
 use prepage_sys::scheduling;
 use rustix::fs::{Advice, fadvise};
@@ -32,6 +33,9 @@ use crate::round::Round;
 
 /// Short reads: who comes meanwhile waits for one.
 const PLAN: PlanOptions = PlanOptions { read_pages_max: 16, ..PlanOptions::EXACT };
+
+/// overlayfs (linux/magic.h). cachestat(2) counts no pages there: they are those of the file below, which a mapping shows.
+const IN_LAYERS: u32 = 0x794c_7630;
 
 /// The pages brought in for one program.
 #[derive(Debug)]
@@ -311,6 +315,11 @@ fn handle_of(file: &File) -> io::Result<FileHandle> {
 
 /// Hands the parts of `range` that are not in memory to `see`.
 fn missing(file: BorrowedFd<'_>, range: PageRange, see: &mut dyn FnMut(PageRange)) -> io::Result<()> {
+    let in_layers = rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type as u32 == IN_LAYERS);
+    if in_layers { missing_below(file, range, see) } else { missing_here(file, range, see) }
+}
+
+fn missing_here(file: BorrowedFd<'_>, range: PageRange, see: &mut dyn FnMut(PageRange)) -> io::Result<()> {
     let cached = cached_pages(file, range)?;
     if cached >= range.len() {
         return Ok(());
@@ -320,8 +329,20 @@ fn missing(file: BorrowedFd<'_>, range: PageRange, see: &mut dyn FnMut(PageRange
         return Ok(());
     }
     let middle = PageIndex(range.start().0.midpoint(range.end().0));
-    missing(file, PageRange::new(range.start(), middle), see)?;
-    missing(file, PageRange::new(middle, range.end()), see)
+    missing_here(file, PageRange::new(range.start(), middle), see)?;
+    missing_here(file, PageRange::new(middle, range.end()), see)
+}
+
+fn missing_below(file: BorrowedFd<'_>, range: PageRange, see: &mut dyn FnMut(PageRange)) -> io::Result<()> {
+    let mut start = range.start();
+    for run in FileMapping::new(file, range)?.resident()?.chunk_by(|one, next| one == next) {
+        let end = PageIndex(start.0 + run.len() as u64);
+        if !run[0] {
+            see(PageRange::new(start, end));
+        }
+        start = end;
+    }
+    Ok(())
 }
 
 /// Leads to the one who reads now, for those who stop it: the lock guards which, and is let go before the reader's own is taken. It keeps neither the reader nor its round from ending.

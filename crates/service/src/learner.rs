@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{Layer, ProgramKey, public};
 use prepage_sys::apart::run_apart;
+use prepage_sys::lookups::Lookups;
 use prepage_trace::{FaultEvents, Probe, Stream};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
@@ -24,6 +25,7 @@ use crate::allowance::Allowance;
 use crate::counters::Counters;
 use crate::library::Library;
 use crate::process::Process;
+use crate::start_names::StartNames;
 use crate::start_opens::StartOpens;
 use crate::watch::Watch;
 
@@ -33,12 +35,15 @@ const WINDOW: Duration = Duration::from_secs(30);
 const OBSERVED_MAX: usize = 2;
 /// An observation that takes this much longer than it may waits for somebody who may never answer.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
+/// Starts that may come to be observed and are followed until that is known, for this long at most: an exec waits for a cold disk.
+const EXPECTED_MAX: usize = 4;
+const EXPECTED: Duration = Duration::from_secs(3);
 /// Calls with a text in them that are remembered.
 const TEXTS_MAX: usize = 1 << 14;
 /// Observations that hang. Others take their places; where as many hang, nothing is learned any more.
 const HANGING_MAX: usize = 4;
 
-/// Learns the machine's programs. Lock order: none, no two locks are held at once.
+/// Learns the machine's programs. Lock order: `expected`, then one of the others; no others are held at once.
 #[derive(Debug)]
 pub struct Learner {
     library: Arc<Library>,
@@ -56,6 +61,12 @@ pub struct Learner {
     stop: OwnedFd,
     /// Readable once this process has ended: observations outlive it where it is killed.
     service: OwnedFd,
+    /// What sees the names that starts look up.
+    lookups: Option<Arc<Lookups>>,
+    /// Why nothing does.
+    names_unseen: Option<String>,
+    /// The names of starts that may come to be observed, by process, and since when they are seen.
+    expected: Mutex<HashMap<u32, (Instant, StartNames)>>,
     /// While it is open the kernel is ready for perf events: opening others takes no time.
     ready: Mutex<Option<Stream>>,
 }
@@ -104,14 +115,23 @@ impl Observed {
 }
 
 impl Learner {
-    /// One that ends its observations when `stop` is readable.
+    /// One that ends its observations when `stop` is readable, and sees names by `lookups`, where these are wanted.
     ///
     /// # Errors
     /// Those of pidfd_open(2).
-    pub fn new(library: Arc<Library>, counters: Arc<Counters>, stop: OwnedFd) -> io::Result<Self> {
+    pub fn new(
+        library: Arc<Library>,
+        counters: Arc<Counters>,
+        stop: OwnedFd,
+        lookups: Option<io::Result<Lookups>>,
+    ) -> io::Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, |number| number.get() as u64);
         let allowance = Mutex::new(Allowance::new(processors, Duration::ZERO));
         let service = pidfd_open(getpid(), PidfdFlags::empty())?;
+        let (lookups, names_unseen) = match lookups.transpose() {
+            Ok(lookups) => (lookups.map(Arc::new), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
         Ok(Self {
             library,
             counters,
@@ -123,6 +143,9 @@ impl Learner {
             texts: Mutex::default(),
             stop,
             service,
+            lookups,
+            names_unseen,
+            expected: Mutex::default(),
             ready: Mutex::new(None),
         })
     }
@@ -133,6 +156,35 @@ impl Learner {
         // Where perf is refused, page tables are looked at.
         let stream = Stream::attach(std::process::id(), &probe).ok();
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = stream;
+    }
+
+    /// Process `pid` is about to execute a program that nobody knows: the names that it looks up are seen from now on, for until the program is known to be
+    /// observed it has looked up many. Takes some milliseconds where none was seen a moment ago.
+    pub fn expect(&self, pid: u32) {
+        let Some(lookups) = &self.lookups else { return };
+        let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+        if expected.len() < EXPECTED_MAX && self.may_observe() {
+            expected.entry(pid).or_insert_with(|| (Instant::now(), StartNames::follow(pid, lookups)));
+        }
+    }
+
+    /// The names of the start of process `pid`, from when it was expected on. The start is expected no longer.
+    pub fn take_expected(&self, pid: u32) -> Option<StartNames> {
+        let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+        expected.remove(&pid).map(|(_, names)| names)
+    }
+
+    /// Where no start is observed, nobody looks what names are looked up any more: else each system call of the machine takes longer.
+    pub fn rest(&self) {
+        let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+        expected.retain(|_, (since, _)| since.elapsed() < EXPECTED);
+        drop(expected);
+        self.lookups.iter().for_each(|lookups| lookups.rest());
+    }
+
+    /// Why names that are looked up and never opened are not seen.
+    pub fn names_unseen(&self) -> Option<&str> {
+        self.names_unseen.as_deref()
     }
 
     /// Whether there is processor time left to observe with.
@@ -243,7 +295,10 @@ impl Permit {
         ) else {
             return;
         };
-        let mut opens = StartOpens::follow(pid, watch, process.rights.clone());
+        let names = learner.take_expected(pid);
+        let names =
+            names.or_else(|| learner.lookups.as_ref().map(|lookups| StartNames::follow(pid, lookups)));
+        let mut opens = StartOpens::follow(pid, watch, names, process.rights.clone());
         let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
         let Ok(observer) = Observer::attach(pid, &options) else { return };
         let mut observation = observer.follow_with(&until.or_readable(stop).or_readable(service), &mut opens);
@@ -273,23 +328,57 @@ impl Permit {
 /// Whether what a start shows may be told to all users of the machine: the program, and the files that its role names. What another user
 /// than root may have put there is for that user alone.
 fn is_for_all(process: &Process) -> bool {
-    let is_for_all = |path: &Path| public::is_for_all(path) && is_of_root(path, process);
+    let is_for_all = |path: &Path| public::is_for_all(path) && Owners::of(process).is_of_root(path);
     !is_private(&process.context.key.role)
         && is_for_all(process.program())
         && process.places.iter().all(|place| is_for_all(place))
 }
 
-/// Whether root alone decides what lies at `path`; of what root has started, whether it is root's, wherever root has put it.
-fn is_of_root(path: &Path, process: &Process) -> bool {
-    let has_root_put_it = || std::fs::metadata(path).is_ok_and(|file| file.uid() == 0);
-    process.rights.uid == 0 && has_root_put_it() || public::is_of_root(path)
+/// Who decides what lies where, for one start. A start looks up many names in few directories.
+struct Owners {
+    /// Whether root has started it.
+    by_root: bool,
+    /// Whether root alone decides what a directory is.
+    directories: HashMap<PathBuf, bool>,
+}
+
+impl Owners {
+    fn of(process: &Process) -> Self {
+        Self { by_root: process.rights.uid == 0, directories: HashMap::new() }
+    }
+
+    /// Whether root alone decides what lies at `path`; of what root has started, whether it is root's, wherever root has put it.
+    fn is_of_root(&mut self, path: &Path) -> bool {
+        let found = std::fs::symlink_metadata(path);
+        let is_link = found.as_ref().is_ok_and(std::fs::Metadata::is_symlink);
+        let followed = if is_link { std::fs::metadata(path) } else { found };
+        if self.by_root && followed.as_ref().is_ok_and(|file| file.uid() == 0) {
+            return true;
+        }
+        let (Some(directory), Some(_), false) = (path.parent(), path.file_name(), is_link) else {
+            return public::is_of_root(path);
+        };
+        let is_of_root_here = match followed {
+            Ok(file) => file.uid() == 0 && file.mode() & 0o022 == 0,
+            Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        };
+        is_of_root_here && self.is_directory_of_root(directory)
+    }
+
+    fn is_directory_of_root(&mut self, directory: &Path) -> bool {
+        match self.directories.get(directory) {
+            Some(is_of_root) => *is_of_root,
+            None => *self.directories.entry(directory.into()).or_insert(public::is_of_root(directory)),
+        }
+    }
 }
 
 /// Leaves of what a start used what would be there for all others: no user has all of them read files that the user chose, and nobody
 /// learns from names what a user has. What root has started may go on as a user, as sshd(8) does.
 fn keep_what_is_of_root(observation: &mut Observation, process: &Process) {
-    observation.files.retain(|file| is_of_root(Path::new(&file.path), process));
-    observation.names.retain(|name| is_of_root(Path::new(&name.path), process));
+    let mut owners = Owners::of(process);
+    observation.files.retain(|file| owners.is_of_root(Path::new(&file.path)));
+    observation.names.retain(|name| owners.is_of_root(Path::new(&name.path)));
 }
 
 /// Processor time of this process.
@@ -300,6 +389,8 @@ fn processor_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -310,6 +401,44 @@ mod tests {
         let long = |after: Duration| observed.long(Duration::from_secs(20), began + after);
         assert_eq!([10, 25, 55].map(|seconds| long(Duration::from_secs(seconds))), [0, 1, 1]);
         assert_eq!(long(WINDOW + 2 * HANGS_AFTER), 0, "it hangs");
+    }
+
+    /// A name for each way in which somebody else may decide what lies there.
+    #[test]
+    fn what_root_decides_is_told_as_path_by_path() {
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let [open, closed] = ["open", "closed"].map(|name| directory.path().join(name));
+        for (path, mode) in [(&open, 0o777), (&closed, 0o755)] {
+            std::fs::create_dir(path).unwrap();
+            std::fs::write(path.join("file"), "").unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        std::os::unix::fs::symlink(open.join("file"), closed.join("link")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", closed.join("good")).unwrap();
+        let below = |name: &str| directory.path().join(name);
+        let names = [
+            "open/file",
+            "open/none",
+            "closed/file",
+            "closed/none",
+            "closed/link",
+            "closed/good",
+            "closed/..",
+            "open/../closed/file",
+        ];
+        let usual = [
+            "/",
+            "/etc/passwd",
+            "/etc/none",
+            "/usr/../etc/passwd",
+            "/etc/passwd/none",
+            "/bin/sh",
+            "/tmp/none",
+        ];
+        let mut owners = Owners { by_root: false, directories: HashMap::new() };
+        for path in usual.map(PathBuf::from).into_iter().chain(names.map(below)) {
+            assert_eq!(owners.is_of_root(&path), public::is_of_root(&path), "{}", path.display());
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@
 //! | [`missed`]    | blocks that no name leads to, and that boots have missed                 |
 //! | [`image`]     | an image before its first boot: where these blocks lie in it             |
 //! | [`opened`]    | what is opened meanwhile, and what of it was used                        |
-//! | [`start_opens`] | the same of a start that is observed                                   |
+//! | [`start_opens`], [`start_names`] | the same of a start that is observed, and what it looks up |
 //! | [`quiet`]     | when that is over                                                        |
 //! | [`counters`], [`status`], [`socket`] | what is reported of it                            |
 //! | [`notify`]    | what systemd is told                                                     |
@@ -110,6 +110,7 @@ pub mod round;
 pub mod searches;
 pub mod service;
 pub mod socket;
+pub mod start_names;
 pub mod start_opens;
 pub mod status;
 pub mod streaks;

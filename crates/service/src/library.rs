@@ -429,9 +429,12 @@ impl Library {
         state.handles.get(file).is_some_and(|program| roles(program) <= 1)
     }
 
-    /// Whether the administrator wants no start of any program served.
-    pub fn serves_nobody(&self) -> bool {
-        !self.lock().machine.config.enabled
+    /// Whether a start of `program` by user `uid` may be wanted, whatever it is called by, as far as the user's configuration has been read.
+    pub fn may_be_wanted(&self, uid: u32, program: &Path) -> bool {
+        let state = self.lock();
+        // What is excluded by a name is called by another name, too.
+        let wants = |config: &Config| config.wants(OsStr::new(""), program);
+        wants(&state.machine.config) && state.users.get(&uid).is_none_or(|own| wants(&own.config))
     }
 
     /// Whether `file` is a program of which there are profiles.
@@ -468,7 +471,7 @@ impl Library {
         own.and_then(|own| own.find(key)).or_else(|| machine.find(key))
     }
 
-    /// All that is in memory and wanted, the machine's first.
+    /// All that is in memory and wanted, the machine's first; of the same layer what was used last.
     pub fn all(&self) -> Vec<Arc<Known>> {
         let state = self.lock();
         if !state.machine.config.enabled {
@@ -476,7 +479,12 @@ impl Library {
         }
         let shelves = std::iter::once(&state.machine).chain(state.users.values());
         let shelves = shelves.filter(|shelf| shelf.config.enabled);
-        shelves.flat_map(|shelf| shelf.by_key.values().cloned()).collect()
+        let by_use = |shelf: &Arc<Shelf>| {
+            let mut all: Vec<_> = shelf.by_key.values().cloned().collect();
+            all.sort_by_key(|known| std::cmp::Reverse(known.used_ns()));
+            all
+        };
+        shelves.flat_map(by_use).collect()
     }
 
     /// How many profiles of the machine are in memory, how many of users, and about what they take.

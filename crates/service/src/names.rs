@@ -4,6 +4,8 @@
 //! thread does it, one name after the other, with the rights with which each profile is fetched: whoever needs the disk waits for one read. Where a file
 //! system does not answer, another thread begins anew without it ([`crate::round`]).
 
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -108,29 +110,48 @@ impl Names {
     }
 }
 
+/// The names of one round, by whose rights they are looked up: programs have many in common.
+#[derive(Debug, Default)]
+struct Taken(HashSet<(u32, u64)>);
+
+impl Taken {
+    /// Whether `path` is to be looked up by the rights of user `uid`: it was not yet. `None` where no more fits into memory.
+    fn take(&mut self, uid: u32, path: &str) -> Option<bool> {
+        let mut hasher = DefaultHasher::new();
+        path.hash(&mut hasher);
+        let is_new = self.0.insert((uid, hasher.finish()));
+        (NAME_BYTES * self.0.len() as u64 <= BYTES_MAX).then_some(is_new)
+    }
+}
+
 fn look_up_all(library: &Library, all: &[Arc<Known>], round: &Round) {
-    let mut bytes = 0;
+    let mut taken = Taken::default();
     for known in all {
-        let planned = &known.planned;
-        bytes += NAME_BYTES * (planned.files.len() + planned.lookups.len()) as u64;
-        if bytes > BYTES_MAX {
-            break;
-        }
+        let (planned, uid) = (&known.planned, known.rights.uid);
         let Ok(_assumed) = known.rights.assume() else { continue };
-        round.is_for(known.rights.uid);
+        round.is_for(uid);
         // One at a time, so that what does not answer has a name.
-        let look_up = |path: &str, one: Profile| {
-            let _looking = round.look_at(path)?;
-            Engine::new(one, &known.figures).look_up();
+        let mut look_up = |path: &str, one: &dyn Fn() -> Profile| {
+            if taken.take(uid, path)?
+                && let Some(_looking) = round.look_at(path)
+            {
+                Engine::new(one(), &known.figures).look_up();
+            }
             Some(())
         };
-        for file in &planned.files {
-            // Where the file lies is all that is asked for.
-            let without_pages = ProfiledFile { extents: Vec::new(), ..file.clone() };
-            look_up(&file.path, Profile { files: vec![without_pages], ..Profile::default() });
-        }
-        for lookup in &planned.lookups {
-            look_up(&lookup.path, Profile { lookups: vec![lookup.clone()], ..Profile::default() });
+        let looked_up = (|| {
+            for file in &planned.files {
+                // Where the file lies is all that is asked for.
+                let one = || ProfiledFile { extents: Vec::new(), ..file.clone() };
+                look_up(&file.path, &|| Profile { files: vec![one()], ..Profile::default() })?;
+            }
+            for lookup in &planned.lookups {
+                look_up(&lookup.path, &|| Profile { lookups: vec![lookup.clone()], ..Profile::default() })?;
+            }
+            Some(())
+        })();
+        if looked_up.is_none() {
+            break;
         }
         if let Some(_looking) = round.look_at(&known.key.program)
             && let Ok(handle) = FileHandle::of(Path::new(&known.key.program))
@@ -145,4 +166,18 @@ fn forgotten() -> Option<u64> {
     let vmstat = proc_file::read_text("/proc/vmstat").ok()?;
     let line = vmstat.lines().find_map(|line| line.strip_prefix("drop_slab "))?;
     line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_programs_share_is_looked_up_once_by_the_same_rights_and_no_more_than_fits() {
+        let mut taken = Taken::default();
+        let all = [(7, "/a"), (7, "/b"), (7, "/a"), (8, "/a")].map(|(uid, path)| taken.take(uid, path));
+        assert_eq!(all, [Some(true), Some(true), Some(false), Some(true)]);
+        let fit = (0..100_000).take_while(|at| taken.take(7, &at.to_string()).is_some()).count() as u64;
+        assert!(fit * NAME_BYTES <= BYTES_MAX && (fit + 4) * NAME_BYTES > BYTES_MAX, "{fit}");
+    }
 }

@@ -142,7 +142,7 @@ impl Opened {
         self.is_lost
     }
 
-    /// Notes what was opened since the last call: directories, and files opened by a start, as names.
+    /// Notes what was opened since the last call; directories as names, but for those of a start.
     pub fn look(&mut self, sightings: &mut Sightings) {
         let is_start = matches!(self.whose, Whose::Start(_));
         let mut changed = [PollFd::from_borrowed_fd(self.watch.mounts(), PollFlags::PRI)];
@@ -192,8 +192,8 @@ impl Opened {
             Ok(FileType::Directory) => true,
             _ => return,
         };
-        if is_directory || matches!(self.whose, Whose::Start(_)) {
-            sightings.lookup(time_ns, &path, is_directory);
+        if is_directory && !matches!(self.whose, Whose::Start(_)) {
+            sightings.lookup(time_ns, &path, true);
         }
         self.opens.push(Open { time_ns, path, is_directory });
     }

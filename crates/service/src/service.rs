@@ -14,6 +14,7 @@ use prepage_prefetch::launch::random;
 use prepage_profiles::Layer;
 use prepage_sys::exec_watch::Seen;
 use prepage_sys::file_handle::FileHandle;
+use prepage_sys::lookups::Lookups;
 use prepage_sys::open_files;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
@@ -56,6 +57,8 @@ const HANG_UP: i32 = 1;
 
 /// How often is looked at what nobody tells of.
 const TICK: Duration = Duration::from_secs(1);
+/// A look at the mounts that fails counts as having taken this long: the next one follows a second later.
+const MOUNTS_FAIL: Duration = Duration::from_millis(50);
 /// So many of these looks later it is looked again which files load programs: an upgrade replaces them.
 const LOADERS_EVERY: u64 = 30;
 /// Execs are looked at for this long at a time. Where more come than can be looked at, there is other work as well.
@@ -127,6 +130,8 @@ impl Service {
     pub fn run(options: &Options) -> Result<(), ServiceError> {
         let signals = Signals::take_over(&SIGNALS)?;
         open_files::allow_many();
+        // The programs that see names are made before the right to make any is given up.
+        let lookups = options.learn.then(Lookups::new);
         // Threads have what the one that starts them has.
         let confined = Confined::begin();
         let (stop, stopper) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
@@ -147,7 +152,7 @@ impl Service {
         let service = Arc::new(Self {
             confined,
             watch: Watch::new().map_err(ServiceError::Watch)?,
-            learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop)?),
+            learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop, lookups)?),
             names: Names::new(library.clone(), counters.clone()),
             idle: options.idle_after.map(idle),
             fetches: Fetches::new(counters.clone()),
@@ -253,8 +258,13 @@ impl Service {
             // A machine may have thousands, and change them all the time.
             let began = Instant::now();
             if mounts.take(began) {
-                self.watch.look_at_mounts()?;
-                mounts.done(Instant::now(), began.elapsed());
+                // Where they cannot be read, for want of memory or of descriptors, they are read a little later.
+                let is_done = self.watch.look_at_mounts().is_ok();
+                let taken = if is_done { began.elapsed() } else { MOUNTS_FAIL };
+                mounts.done(Instant::now(), taken);
+                if !is_done {
+                    mounts.want();
+                }
             }
             if has_signals {
                 while let Some(arrived) = signals.next()? {
@@ -313,6 +323,7 @@ impl Service {
             }
             service.idle.iter().for_each(|idle| idle.tick(is_quiet));
             service.look_at_accounts();
+            service.learner.rest();
             service.gains.write(false);
             service.is_looking.store(false, Ordering::Relaxed);
         };
@@ -418,6 +429,18 @@ impl Service {
                         .lend(uid, Box::new(move |_look| service.start_early(pid, uid, &file, seen_at)));
                 }
             }
+            Begun::Awaited if !is_known && self.may_observe() => {
+                let service = self.clone();
+                let expect = move || {
+                    let stat = ProcessStat::of(pid);
+                    if service.tree.of(pid, &recent_parents(stat.as_ref().ok())).is_none() {
+                        service.learner.expect(pid);
+                    }
+                };
+                if let Some(uid) = *starter {
+                    self.looks.lend(uid, Box::new(move |_look| expect()));
+                }
+            }
             Begun::Awaited | Begun::Gone => {}
             Begun::Crowded => self.counters.crowded.count(),
         }
@@ -452,6 +475,9 @@ impl Service {
         let start = move |look| {
             let next = service.fetch_for(pid, file);
             drop(look);
+            if !matches!(next, Next::Observe(_)) {
+                drop(service.learner.take_expected(pid));
+            }
             if let Some((file, caller)) = whose {
                 let need = if let Next::Done(need) = &next { *need } else { Need::Something };
                 service.streaks.note(file, caller, need);
@@ -566,7 +592,7 @@ impl Service {
             if covers {
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
             }
-            if let Some(file) = file.filter(|_| self.library.serves_nobody()) {
+            if let Some(file) = file.filter(|_| !self.library.may_be_wanted(uid, process.program())) {
                 self.files.begin_rest(file, uid, true);
             }
             return Next::Done(Need::Nothing { covers });

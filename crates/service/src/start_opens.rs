@@ -1,6 +1,6 @@
-//! What an observed start opens, where no agent tells: names, and the files that it read.
+//! What an observed start opens and looks up, where no agent tells: names, and the files that it read.
 //!
-//! The kernel reports each open ([`crate::opened`]), but no read. So if the start opened a file and did not map it, those pages count as read that are in memory and
+//! Names come from the kernel where it tells of all that are looked up ([`crate::start_names`]), else those of what is opened. The kernel reports each open ([`crate::opened`]), but no read. So if the start opened a file and did not map it, those pages count as read that are in memory and
 //! that anybody has used. Of a small file these are mostly all pages, and a program that opens a small file mostly reads all of it. Of a large file nothing
 //! counts: who used which part of it is not known.
 
@@ -16,6 +16,7 @@ use prepage_sys::page_flags::PageFlags;
 use prepage_sys::rights::Rights;
 
 use crate::opened::{Open, Opened, pages_of};
+use crate::start_names::{StartNames, may_look_up};
 use crate::watch::Watch;
 
 /// A larger file is not looked at.
@@ -29,23 +30,28 @@ const LOADED_NS: u64 = 2_000_000;
 #[derive(Debug)]
 pub struct StartOpens {
     opened: Option<Opened>,
+    /// What it looks up, where the kernel tells.
+    names: Option<StartNames>,
     rights: Rights,
     coverage: Coverage,
+    names_coverage: Coverage,
 }
 
 impl StartOpens {
-    /// Those of process `pid` and of what it starts, on the file systems of `watch`. Files are opened again with `rights`.
-    pub fn follow(pid: u32, watch: &Watch, rights: Rights) -> Self {
+    /// Those of process `pid` and of what it starts, on the file systems of `watch`, and its `names`. Files are opened again with `rights`.
+    pub fn follow(pid: u32, watch: &Watch, names: Option<StartNames>, rights: Rights) -> Self {
         let opened = Opened::of_start(pid, watch).ok();
         // What it has opened before was not seen.
-        let is_early = opened.is_some() && processor_ns(pid).is_some_and(|spent_ns| spent_ns <= LOADED_NS);
-        let coverage = if is_early { Coverage::Superset } else { Coverage::Partial };
-        Self { opened, rights, coverage }
+        let is_early = processor_ns(pid).is_some_and(|spent_ns| spent_ns <= LOADED_NS);
+        let coverage = if is_early && opened.is_some() { Coverage::Superset } else { Coverage::Partial };
+        let names_coverage = if is_early && names.is_some() { Coverage::Exact } else { Coverage::Partial };
+        Self { opened, names, rights, coverage, names_coverage }
     }
 }
 
 impl Follower for StartOpens {
     fn look(&mut self, last: bool, sightings: &mut Sightings) {
+        self.look_at_names(last, sightings);
         let Some(mut opened) = self.opened.take() else { return };
         opened.look(sightings);
         let is_over = last || opened.others() > OTHERS_MAX;
@@ -54,7 +60,7 @@ impl Follower for StartOpens {
         }
         if !is_over {
             self.opened = Some(opened);
-        } else if note_reads(&opened, &self.rights, sightings).is_err() {
+        } else if note_opens(&opened, &self.rights, sightings).is_err() {
             self.coverage = Coverage::Partial;
         }
     }
@@ -62,13 +68,33 @@ impl Follower for StartOpens {
     fn reads_coverage(&self) -> Coverage {
         self.coverage
     }
+
+    fn names_coverage(&self) -> Coverage {
+        self.names_coverage
+    }
 }
 
-/// Notes what is used of files that were opened and not mapped, as far as `rights` may read them.
-fn note_reads(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> std::io::Result<()> {
+impl StartOpens {
+    fn look_at_names(&mut self, last: bool, sightings: &mut Sightings) {
+        let Some(names) = &mut self.names else { return };
+        names.look();
+        if last && names.note(&self.rights, sightings).is_err() || !names.is_whole() {
+            self.names_coverage = Coverage::Partial;
+        }
+    }
+}
+
+/// Notes as names what was opened, as far as `rights` may look it up, and what is used of files that were not mapped, as far as they may read it.
+fn note_opens(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> std::io::Result<()> {
     let flags = PageFlags::open()?;
     let mapped: HashSet<_> = sightings.mapped().into_iter().map(Path::to_path_buf).collect();
     let is_read = |open: &&Open| !open.is_directory && !mapped.contains(&open.path);
+    {
+        let _assumed = rights.assume()?;
+        for open in opened.opens().iter().filter(|open| may_look_up(&open.path)) {
+            sightings.lookup(open.time_ns, &open.path, open.is_directory);
+        }
+    }
     for Open { time_ns, path, .. } in opened.opens().iter().filter(is_read) {
         let file = {
             let _assumed = rights.assume()?;

@@ -51,6 +51,8 @@ pub struct Status {
     pub idle: Option<IdleStatus>,
     /// The last boot, where one was replayed or learned.
     pub boot: Option<PeriodReport>,
+    /// Why names that observed starts look up and never open are not seen; nothing where they are.
+    pub names_unseen: Option<String>,
     /// What it has given up.
     pub confined: Confined,
     /// File systems.
@@ -137,6 +139,7 @@ impl Status {
             gains: service.gains.status(uid, service.measures(u32::MAX)),
             idle: service.idle.as_ref().map(|idle| idle.status(uid)),
             boot: PeriodReport::of_last_boot(&service.library.machine_stores()),
+            names_unseen: service.learner.names_unseen().map(str::to_owned),
             confined: service.confined.clone(),
             file_systems: file_systems.collect(),
             last_starts: service.last_starts.of(uid).into_iter().map(start).collect(),

@@ -36,6 +36,32 @@ fn file_systems_are_watched_as_they_come_and_go() {
     service.wait_until("it is gone", || !is_watched());
 }
 
+/// Nobody else learns why the service is gone, and systemd starts it a few times only.
+#[test]
+fn a_service_that_cannot_read_the_mounts_for_a_moment_goes_on() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::LoopDevice) {
+        return;
+    }
+    let (image, point) = file_system(&place);
+    let mut service = Prepaged::start(&place, &["--no-learn"]);
+    let pid = Some(rustix::process::Pid::from_child(&service.child));
+    let open_files = rustix::process::Resource::Nofile;
+    let before = rustix::process::getrlimit(open_files);
+    let limit = |current| {
+        let limit = rustix::process::Rlimit { current, ..before };
+        rustix::process::prlimit(pid, open_files, limit).unwrap()
+    };
+    // poll(2) is refused where more files are asked for than may be open.
+    let usual = limit(Some(4)).current;
+    quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
+    let _mounted = Mounted(&point);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(service.child.try_wait().unwrap().is_none(), "it has ended");
+    limit(usual);
+    service.wait_until("the file system is watched", || is_watched(&service, &point));
+}
+
 #[test]
 fn what_lies_on_a_file_system_is_fetched_when_it_is_mounted_otherwise_and_anew() {
     let Some(place) = Place::new() else { return };
@@ -566,22 +592,25 @@ fn configured(place: &Place, text: &str) -> Mounted<'static> {
 
 /// They would cost what others cost otherwise.
 #[test]
-fn where_nothing_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time() {
+fn where_nothing_or_not_this_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time() {
     if !has_own_mounts(
-        "where_nothing_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time",
+        "where_nothing_or_not_this_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time",
     ) {
         return;
     }
-    let Some(place) = Place::new() else { return };
-    let _mounted = configured(&place, "enabled = no\n");
-    let program = place.program("program");
-    let service = Prepaged::start(&place, &["--no-learn"]);
-    service.wait_until("it is passed over", || {
-        // It lives until a busy machine has come to look at it.
-        let _running = Running::start(&program);
-        std::thread::sleep(Duration::from_millis(60));
-        service.is_passed_over(&program)
-    });
+    for wants_nothing in [true, false] {
+        let Some(place) = Place::new() else { return };
+        let excluded = format!("exclude = {}/*\n", place.0.path().display());
+        let _mounted = configured(&place, if wants_nothing { "enabled = no\n" } else { &excluded });
+        let program = place.program("program");
+        let service = Prepaged::start(&place, &["--no-learn"]);
+        service.wait_until("it is passed over", || {
+            // It lives until a busy machine has come to look at it.
+            let _running = Running::start(&program);
+            std::thread::sleep(Duration::from_millis(60));
+            service.is_passed_over(&program)
+        });
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@
 //! | [`arm`]       | a userfaultfd taken out of another process                      | Linux 6.7, ptrace |
 //! | [`apart`]     | a process in this one's memory that its signals do not reach    |                 |
 //! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
+//! | [`bpf`]       | small programs that the kernel runs at its tracepoints          | root, Linux 5.8 |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
 //! | [`exec_watch`] | which files are executed, by which process                      | root            |
@@ -49,6 +50,7 @@
 //! | [`landlock`]  | a thread that only reads                                        | Linux 5.13      |
 //! | [`local_time`] | how far the time zone is from UTC                              |                 |
 //! | [`cgroup`], [`memory_left`], [`psi`] | control groups; what is left of memory, and who waits for it | Linux 6.5 for triggers |
+//! | [`lookups`]   | which names a process and what it starts look up                | root, Linux 5.8 |
 //! | [`region`]    | address space of one's own, aligned, not inherited over fork    |                 |
 //! | [`rights`]    | what one thread may open: as a user, as anybody                 | root            |
 //! | [`sections`]  | waiting for who may still use what is taken away                |                 |
@@ -78,6 +80,7 @@ pub mod apart;
 pub mod arm;
 pub mod auxv;
 pub mod beside;
+pub mod bpf;
 pub mod cachestat;
 pub mod call_filter;
 pub mod cgroup;
@@ -99,6 +102,7 @@ pub mod huge_blocks;
 pub mod inode;
 pub mod landlock;
 pub mod local_time;
+pub mod lookups;
 pub mod mapping;
 pub mod memfd;
 pub mod memory_left;

@@ -111,6 +111,9 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
             writeln!(out, "{text}: {why}")?;
         }
     }
+    if let Some(why) = status["names_unseen"].as_str() {
+        writeln!(out, "names that starts look up and never open are not learned: {why}")?;
+    }
     for system in status["file_systems"].as_array().into_iter().flatten() {
         if system["is_watched"] != true {
             let text = |name: &str| printable(system[name].as_str().unwrap_or_default());

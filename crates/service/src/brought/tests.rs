@@ -110,6 +110,56 @@ fn pages_in_memory_are_not_missing() {
     assert!(bring(&Profile::default(), u64::MAX).is_none());
 }
 
+/// Where a copy of this program finds the layers that it is to look at.
+const LAYERS: &str = "PREPAGE_TEST_LAYERS";
+
+/// What others have brought in would be sent out again where nobody comes.
+#[test]
+fn pages_of_a_file_in_layers_are_not_missing_where_they_are_in_memory_below() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Mounts) {
+        return;
+    }
+    let script = "mkdir lower upper work merged &&
+        mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work overlay merged &&
+        exec \"$0\" --exact brought::tests::inside_layers";
+    let inside = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .current_dir(&place.0)
+        .env(LAYERS, place.0.path())
+        .output()
+        .unwrap();
+    assert!(inside.status.success(), "{inside:?}");
+}
+
+/// No test by itself: what the one above starts.
+#[test]
+fn inside_layers() {
+    let Some(place) = std::env::var_os(LAYERS).map(PathBuf::from) else { return };
+    let opened = |name: &str| File::open(place.join(name)).unwrap();
+    std::fs::write(place.join("lower/file"), vec![2; (PAGES * PAGE_SIZE) as usize]).unwrap();
+    let all = PageRange::new(PageIndex(0), PageIndex(PAGES));
+    let found = || {
+        let mut found = Vec::new();
+        missing(opened("merged/file").as_fd(), all, &mut |range| found.push(range)).unwrap();
+        found
+    };
+    assert_eq!(found(), [], "it was just written");
+    let below = opened("lower/file");
+    below.sync_all().unwrap();
+    evict(below.as_fd(), PATIENCE).unwrap();
+    assert_eq!(found(), [all]);
+    let first = std::num::NonZeroU64::new(PAGE_SIZE);
+    fadvise(&below, 8 * PAGE_SIZE, first, Advice::WillNeed).unwrap();
+    let is_missing = || found().iter().any(|range| range.contains(PageIndex(8)));
+    let until = std::time::Instant::now() + PATIENCE;
+    while is_missing() && std::time::Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!is_missing());
+}
+
 #[test]
 fn no_more_is_brought_in_than_fits_and_nothing_once_it_is_stopped() {
     let Some(place) = Place::new() else { return };

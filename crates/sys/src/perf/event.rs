@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use perf_event_open_sys::{self as perf, bindings as abi, ioctls};
 
 use super::{PerfError, Setup};
+use crate::bpf::Program;
 
 /// Whose event it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +82,13 @@ impl PerfEvent {
             }
         };
         if result < 0 { Err(last_error("stopping an event")) } else { Ok(()) }
+    }
+
+    /// Has `program` run each time that the event's tracepoint is reached, by anybody and on any CPU, until the event is closed.
+    pub fn run(&self, program: &Program) -> Result<(), PerfError> {
+        // SAFETY: PERF_EVENT_IOC_SET_BPF takes a descriptor by value; both are open.
+        let result = unsafe { ioctls::SET_BPF(self.fd.as_raw_fd(), program.as_fd().as_raw_fd() as u32) };
+        if result < 0 { Err(last_error("running a program at a tracepoint")) } else { Ok(()) }
     }
 
     /// The counts until now.

@@ -102,6 +102,11 @@ impl Tracepoint {
 }
 
 impl FieldPlace {
+    /// Bytes before it.
+    pub fn offset(self) -> usize {
+        self.offset
+    }
+
     /// The field's text in a sample's raw bytes, up to its first zero; `None` when they are too short.
     pub fn text(self, raw: &[u8]) -> Option<&[u8]> {
         let bytes = raw.get(self.offset..self.offset.checked_add(self.len)?)?;

@@ -1,0 +1,115 @@
+//! What an observed start looks up, found or not: names that nobody opens, among them.
+//!
+//! The kernel tells of each name ([`prepage_sys::lookups`]) as the program gave it. One that is not absolute means something in the working directory
+//! that its process had, which is followed as well.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use prepage_observe::sightings::Sightings;
+use prepage_sys::lookups::{Followed, From, LookedUp, Lookups};
+use prepage_sys::rights::Rights;
+
+/// After so many lookups the start is followed no further: each costs processor time.
+const LOOKUPS_MAX: usize = 1 << 17;
+
+/// Names that are kept: what the kernel may keep of all programs is less.
+const NAMES_MAX: usize = 1 << 14;
+
+/// The names of a start that is observed.
+#[derive(Debug)]
+pub struct StartNames {
+    /// Until it is over.
+    followed: Option<Followed>,
+    /// What is known of working directories, by process.
+    directories: HashMap<u32, Option<PathBuf>>,
+    /// That of the first process when it began, which others have mostly, too.
+    first: Option<PathBuf>,
+    /// When each was looked up first.
+    names: HashMap<PathBuf, u64>,
+    looked_up: usize,
+    is_whole: bool,
+}
+
+impl StartNames {
+    /// Those of process `pid` and of what it starts, from now on.
+    pub fn follow(pid: u32, lookups: &Arc<Lookups>) -> Self {
+        let first = directory_of(pid);
+        let followed = lookups.follow(pid).ok();
+        let is_whole = followed.is_some();
+        let (directories, names) = (HashMap::from([(pid, first.clone())]), HashMap::new());
+        Self { followed, directories, first, names, looked_up: 0, is_whole }
+    }
+
+    /// Takes what was looked up since the last look.
+    pub fn look(&mut self) {
+        let Some(followed) = &self.followed else { return };
+        let all = followed.take();
+        self.looked_up += all.len();
+        let is_too_much = self.looked_up > LOOKUPS_MAX;
+        self.is_whole &= !followed.is_lost() && !is_too_much;
+        if is_too_much {
+            self.followed = None;
+        }
+        all.into_iter().for_each(|one| self.see(one));
+    }
+
+    fn see(&mut self, looked_up: LookedUp) {
+        let LookedUp { time_ns, pid, from, path, result } = looked_up;
+        let path = PathBuf::from(OsString::from_vec(path));
+        let first = &self.first;
+        let directory =
+            self.directories.entry(pid).or_insert_with(|| directory_of(pid).or_else(|| first.clone()));
+        let path = match (from, directory.as_ref()) {
+            (From::EntersDescriptor, _) => {
+                if result >= 0 {
+                    *directory = directory_of(pid);
+                }
+                return;
+            }
+            (_, _) if path.is_absolute() => path,
+            (From::WorkingDirectory | From::Enters, Some(directory)) => directory.join(path),
+            // What was opened there is told otherwise ([`crate::opened`]).
+            (From::Descriptor | From::WorkingDirectory | From::Enters, _) => return,
+        };
+        if from == From::Enters && result >= 0 {
+            *directory = Some(path.clone());
+        }
+        if self.names.len() < NAMES_MAX || self.names.contains_key(&path) {
+            self.names.entry(path).or_insert(time_ns);
+        } else {
+            self.is_whole = false;
+        }
+    }
+
+    /// Adds to `sightings` what whoever has `rights` can look up as well: a program with rights of its own may have looked elsewhere.
+    ///
+    /// # Errors
+    /// Where the rights cannot be taken on.
+    pub fn note(&self, rights: &Rights, sightings: &mut Sightings) -> std::io::Result<()> {
+        let _assumed = rights.assume()?;
+        let names = self.names.iter().filter(|(path, _)| may_look_up(path));
+        names.for_each(|(path, time_ns)| sightings.lookup(*time_ns, path, false));
+        Ok(())
+    }
+
+    /// Whether all was seen that the start has looked up since it is followed.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+}
+
+/// Where process `pid` is; `None` where it is gone.
+fn directory_of(pid: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/cwd")).ok().filter(|path| path.is_absolute())
+}
+
+/// Whether the calling thread may look `path` up, whether or not it is there.
+pub fn may_look_up(path: &Path) -> bool {
+    let found = std::fs::symlink_metadata(path).map_err(|error| error.kind());
+    matches!(found, Ok(_) | Err(ErrorKind::NotFound | ErrorKind::NotADirectory))
+}

@@ -1,0 +1,592 @@
+//! Which names a process and what it starts look up, found or not, as the kernel is asked for them (Linux 5.8; CAP_SYS_ADMIN, or CAP_BPF and
+//! CAP_PERFMON).
+//!
+//! Four small programs run at tracepoints ([`crate::bpf`]). One remembers where a thread's system call has its path, and one copies the path
+//! when the call is done: before that it may lie in a page of the program's file that is not in memory yet. Two follow forks and exits. While
+//! anybody is followed each system call of the machine takes some 0.1 µs longer. Whoever changes what names mean, by chroot(2) or mount(2), is
+//! followed no further.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::bpf::{
+    Code, Helper, If, Op, Operand, Program, Queue, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Values,
+};
+use crate::perf::{Observed, PerfError, PerfEvent, Setup, Source, Tracefs, Tracepoint, online_cpus};
+
+/// Starts that are followed at once.
+const FOLLOWED_MAX: usize = 12;
+/// Processes that are followed, and threads of theirs in a system call: of two with the same remainder the older one is followed no further.
+const PROCESSES: usize = 1 << 12;
+const THREADS: usize = 1 << 12;
+/// Of a longer path nothing is told.
+const PATH_BYTES_MAX: i32 = 400;
+/// Some 5,000 names: more than are looked up between two reads.
+const QUEUE_BYTES: u32 = 512 << 10;
+
+// Words of the values. Where somebody is to be followed who has not made a system call yet:
+const IS_ANYBODY_WANTED: usize = 0;
+/// Names that found no room.
+const LOST: usize = 1;
+/// Who is to be followed: a number in the high half, and the process as this namespace counts it.
+const WANTED: usize = 2;
+/// Who is: the number, and the process as the first namespace counts it.
+const PROCESS: usize = 16;
+/// System calls under way: kind and thread, address of the path, number and process, time.
+const CALL: usize = PROCESS + PROCESSES;
+const CALL_WORDS: usize = 4;
+const WORDS: usize = CALL + CALL_WORDS * THREADS;
+
+// Kinds of system calls that take a name.
+/// From the working directory on.
+const PATH: i32 = 0;
+/// The same, and it becomes the working directory.
+const ENTERS: i32 = 1;
+/// The working directory becomes another one, which has no name here.
+const ENTERS_DESCRIPTOR: i32 = 2;
+/// The same as `PATH`, and where it is found the path is gone.
+const EXECUTES: i32 = 3;
+/// From a directory on that has no name here.
+const PATH_AT: i32 = 4;
+
+/// System calls whose first argument is a path.
+#[cfg(target_arch = "x86_64")]
+const OF_PATHS: [i64; 5] =
+    [libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_readlink];
+#[cfg(not(target_arch = "x86_64"))]
+const OF_PATHS: [i64; 0] = [];
+/// The same of the second one, behind a directory.
+const OF_PATHS_AT: [i64; 7] = [
+    libc::SYS_openat,
+    libc::SYS_newfstatat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_statx,
+    libc::SYS_openat2,
+];
+/// Calls behind which names mean other files.
+const ELSEWHERE: [i64; 6] = [
+    libc::SYS_chroot,
+    libc::SYS_pivot_root,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_setns,
+];
+
+/// A name that was looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookedUp {
+    /// When, nanoseconds of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// By which process.
+    pub pid: u32,
+    /// How it is meant.
+    pub from: From,
+    /// The path; without one of [`From::ADirectory`].
+    pub path: Vec<u8>,
+    /// What the system call gave: 0 or more, or an error number less than 0.
+    pub result: i32,
+}
+
+/// Where the way of a name that is not absolute begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// In the working directory.
+    WorkingDirectory,
+    /// There as well, and if it was found it is the working directory from then on.
+    Enters,
+    /// Nothing is looked up: a directory that the process had open is its working directory from then on.
+    EntersDescriptor,
+    /// In a directory that the process had open.
+    Descriptor,
+}
+
+/// The programs that see names being looked up.
+#[derive(Debug)]
+pub struct Lookups {
+    /// Each with its tracepoint.
+    programs: Vec<(Program, u64)>,
+    cpu: u32,
+    values: Values,
+    numbers: AtomicU32,
+    state: Mutex<State>,
+}
+
+/// Protected by `Lookups::state`.
+#[derive(Debug)]
+struct State {
+    queue: Queue,
+    /// By number: what was read for somebody by somebody else.
+    followed: HashMap<u32, Vec<LookedUp>>,
+    /// While they are open, programs run.
+    events: Vec<PerfEvent>,
+}
+
+impl State {
+    /// Takes what is in the queue, and keeps it for whoever is followed.
+    fn take(&mut self) {
+        let followed = &mut self.followed;
+        self.queue.take(&mut |bytes| {
+            if let Some((number, looked_up)) = parse(bytes)
+                && let Some(all) = followed.get_mut(&number)
+            {
+                all.push(looked_up);
+            }
+        });
+    }
+}
+
+/// A start that is followed until this is dropped.
+#[derive(Debug)]
+pub struct Followed {
+    lookups: Arc<Lookups>,
+    number: u32,
+    lost: u64,
+}
+
+impl Lookups {
+    /// Makes the programs; none runs yet.
+    ///
+    /// # Errors
+    /// EPERM without the right to make them, EINVAL on older kernels, and where there are no tracepoints.
+    pub fn new() -> io::Result<Self> {
+        let values = Values::new(WORDS)?;
+        let queue = Queue::new(QUEUE_BYTES)?;
+        let tracefs = Tracefs::open()?;
+        let namespace = std::fs::metadata("/proc/self/ns/pid")?;
+        let tracepoint = |system, name| tracefs.tracepoint(system, name).map_err(io::Error::other);
+        let offset = |tracepoint: &Tracepoint, field: &str| {
+            let place = tracepoint.field(field).or_else(|_| tracepoint.text_field(field));
+            place.map(|place| place.offset() as i16).map_err(io::Error::other)
+        };
+        let exit = tracepoint("sched", "sched_process_exit")?;
+        let fork = tracepoint("sched", "sched_process_fork")?;
+        let call_end = tracepoint("raw_syscalls", "sys_exit")?;
+        let call = tracepoint("raw_syscalls", "sys_enter")?;
+        // Who is followed is taken up by the last of them.
+        let codes = [
+            (exits(&values), exit),
+            (forks(&values, offset(&fork, "child_pid")?), fork),
+            (call_ends(&values, &queue, &namespace, offset(&call_end, "ret")?), call_end),
+            (call_begins(&values, &namespace, offset(&call, "id")?, offset(&call, "args")?), call),
+        ];
+        let load = |(code, tracepoint): (Code, Tracepoint)| Ok((Program::load(code)?, tracepoint.id));
+        let programs = codes.into_iter().map(load).collect::<io::Result<Vec<_>>>()?;
+        let cpu = online_cpus()?.first().copied().unwrap_or(0);
+        let state = State { queue, followed: HashMap::new(), events: Vec::new() };
+        Ok(Self { programs, cpu, values, numbers: AtomicU32::new(1), state: Mutex::new(state) })
+    }
+
+    /// Follows process `pid` and what it starts, from its next system call on.
+    ///
+    /// # Errors
+    /// WouldBlock where as many are followed as may be, and what perf says.
+    pub fn follow(self: &Arc<Self>, pid: u32) -> io::Result<Followed> {
+        let mut state = self.lock();
+        if state.events.is_empty() {
+            state.events = self.run().map_err(io::Error::other)?;
+        }
+        // Who was followed before has left something, maybe.
+        state.take();
+        let wanted = self.wanted().find(|wanted| wanted.load(Ordering::Relaxed) == 0);
+        let wanted =
+            wanted.filter(|_| state.followed.len() < FOLLOWED_MAX).ok_or(io::ErrorKind::WouldBlock)?;
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed).max(1);
+        state.followed.insert(number, Vec::new());
+        wanted.store(u64::from(number) << 32 | u64::from(pid), Ordering::Release);
+        self.word(IS_ANYBODY_WANTED).store(1, Ordering::Release);
+        let lost = self.word(LOST).load(Ordering::Relaxed);
+        Ok(Followed { lookups: self.clone(), number, lost })
+    }
+
+    /// Has the programs run no longer where nobody is followed. Takes a fifth of a second.
+    pub fn rest(&self) {
+        let mut state = self.lock();
+        let events = if state.followed.is_empty() { std::mem::take(&mut state.events) } else { Vec::new() };
+        drop(state);
+        drop(events);
+    }
+
+    fn run(&self) -> Result<Vec<PerfEvent>, PerfError> {
+        let run = |(program, tracepoint): &(Program, u64)| {
+            let event =
+                PerfEvent::open(&Setup::new(Source::Tracepoint(*tracepoint)), Observed::System, self.cpu)?;
+            event.run(program)?;
+            Ok(event)
+        };
+        self.programs.iter().map(run).collect()
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.values.words()[at]
+    }
+
+    fn wanted(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.values.words()[WANTED..WANTED + FOLLOWED_MAX].iter()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Followed {
+    /// What was looked up since the last call.
+    pub fn take(&self) -> Vec<LookedUp> {
+        let mut state = self.lookups.lock();
+        state.take();
+        if self.lookups.wanted().all(|wanted| wanted.load(Ordering::Relaxed) == 0) {
+            self.lookups.word(IS_ANYBODY_WANTED).store(0, Ordering::Relaxed);
+        }
+        state.followed.get_mut(&self.number).map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Whether names were lost since it is followed, its own or others'.
+    pub fn is_lost(&self) -> bool {
+        self.lookups.word(LOST).load(Ordering::Relaxed) != self.lost
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        let mut state = self.lookups.lock();
+        let words = self.lookups.values.words();
+        for word in words[WANTED..WANTED + FOLLOWED_MAX].iter().chain(&words[PROCESS..PROCESS + PROCESSES]) {
+            if word.load(Ordering::Relaxed) >> 32 == u64::from(self.number) {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+        state.followed.remove(&self.number);
+    }
+}
+
+/// Three words and a path.
+fn parse(bytes: &[u8]) -> Option<(u32, LookedUp)> {
+    let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(8 * at..8 * at + 8)?.try_into().ok()?));
+    let (how, who, time_ns) = (word(0)?, word(1)?, word(2)?);
+    let path = bytes.get(24..)?.split(|&byte| byte == 0).next()?.to_vec();
+    let from = match (how >> 32) as i32 {
+        ENTERS => From::Enters,
+        ENTERS_DESCRIPTOR => From::EntersDescriptor,
+        PATH_AT => From::Descriptor,
+        _ => From::WorkingDirectory,
+    };
+    Some(((who >> 32) as u32, LookedUp { time_ns, pid: who as u32, from, path, result: how as i32 }))
+}
+
+/// Bytes behind the beginning of the values.
+const fn offset(word: usize) -> i32 {
+    8 * word as i32
+}
+
+/// Sets R1 to the entry of the number in `of` in the table that begins at `word` and has `entries` of `1 << shift` bytes. R9 has where the values are.
+fn entry(code: &mut Code, of: crate::bpf::Register, word: usize, entries: usize, shift: i32) {
+    code.calc(R1, Op::Set, Operand::Of(of));
+    code.calc(R1, Op::And, Operand::Is(entries as i32 - 1));
+    code.calc(R1, Op::ShiftLeft, Operand::Is(shift));
+    code.calc(R1, Op::Add, Operand::Of(R9));
+    code.calc(R1, Op::Add, Operand::Is(offset(word)));
+}
+
+/// Has what this namespace calls the process in the low half of `to`; goes to `otherwise` where it is in another one.
+fn own_number(code: &mut Code, namespace: &std::fs::Metadata, otherwise: crate::bpf::Label) {
+    let device = namespace.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    code.wide(R1, u64::from(major) << 20 | u64::from(minor));
+    code.wide(R2, namespace.ino());
+    code.calc(R3, Op::Set, Operand::Of(R10));
+    code.calc(R3, Op::Add, Operand::Is(-8));
+    code.calc(R4, Op::Set, Operand::Is(8));
+    code.call(Helper::ProcessAndThreadOf);
+    code.jump_if(R0, If::NotEqual, Operand::Is(0), otherwise);
+    code.load_low(R3, R10, -4);
+}
+
+/// A thread is about to make a system call.
+fn call_begins(values: &Values, namespace: &std::fs::Metadata, id: i16, args: i16) -> Code {
+    let mut code = Code::default();
+    let [end, take, followed] = [(); 3].map(|()| code.label());
+    code.calc(R6, Op::Set, Operand::Of(R1));
+    code.call(Helper::ProcessAndThread);
+    code.calc(R7, Op::Set, Operand::Of(R0));
+    code.calc(R8, Op::Set, Operand::Of(R0));
+    code.calc(R8, Op::ShiftRight, Operand::Is(32));
+    code.values(R9, values);
+    entry(&mut code, R8, PROCESS, PROCESSES, 3);
+    code.load(R2, R1, 0);
+    code.low(R3, R2);
+    code.jump_if(R3, If::Equal, Operand::Of(R8), followed);
+    code.load(R2, R9, offset(IS_ANYBODY_WANTED) as i16);
+    code.jump_if(R2, If::Equal, Operand::Is(0), end);
+    own_number(&mut code, namespace, end);
+    code.calc(R1, Op::Set, Operand::Is(0));
+    for one in 0..FOLLOWED_MAX {
+        let next = code.label();
+        code.load(R4, R9, offset(WANTED + one) as i16);
+        code.low(R2, R4);
+        code.jump_if(R2, If::NotEqual, Operand::Of(R3), next);
+        code.store(R9, offset(WANTED + one) as i16, R1);
+        code.jump(take);
+        code.place(next);
+    }
+    code.jump(end);
+    code.place(take);
+    code.calc(R4, Op::ShiftRight, Operand::Is(32));
+    code.calc(R4, Op::ShiftLeft, Operand::Is(32));
+    code.calc(R4, Op::Or, Operand::Of(R8));
+    entry(&mut code, R8, PROCESS, PROCESSES, 3);
+    code.store(R1, 0, R4);
+    code.calc(R2, Op::Set, Operand::Of(R4));
+    code.place(followed);
+    // R1 is the entry of the process, R2 its content.
+    let [first, second, enters, enters_descriptor, executes, leaves, remember] =
+        [(); 7].map(|()| code.label());
+    code.load(R3, R6, id);
+    let calls = [
+        (&OF_PATHS_AT[..], second),
+        (&OF_PATHS, first),
+        (&[libc::SYS_chdir], enters),
+        (&[libc::SYS_fchdir], enters_descriptor),
+        (&[libc::SYS_execve], executes),
+        (&ELSEWHERE, leaves),
+    ];
+    for (numbers, label) in calls {
+        for number in numbers {
+            code.jump_if(R3, If::Equal, Operand::Is(*number as i32), label);
+        }
+    }
+    code.jump(end);
+    code.place(leaves);
+    code.calc(R2, Op::Set, Operand::Is(0));
+    code.store(R1, 0, R2);
+    code.jump(end);
+    code.place(second);
+    code.load(R3, R6, args + 8);
+    code.load(R1, R6, args);
+    code.calc(R4, Op::Set, Operand::Is(PATH));
+    code.jump_if(R1, If::LowEqual, Operand::Is(libc::AT_FDCWD), remember);
+    code.calc(R4, Op::Set, Operand::Is(PATH_AT));
+    code.jump(remember);
+    for (label, kind) in
+        [(enters, ENTERS), (enters_descriptor, ENTERS_DESCRIPTOR), (executes, EXECUTES), (first, PATH)]
+    {
+        code.place(label);
+        code.load(R3, R6, args);
+        code.calc(R4, Op::Set, Operand::Is(kind));
+        code.jump(remember);
+    }
+    code.place(remember);
+    code.calc(R8, Op::Set, Operand::Of(R2));
+    code.low(R7, R7);
+    entry(&mut code, R7, CALL, THREADS, 5);
+    code.calc(R4, Op::ShiftLeft, Operand::Is(32));
+    code.calc(R4, Op::Or, Operand::Of(R7));
+    code.store(R1, 0, R4);
+    code.store(R1, 8, R3);
+    code.store(R1, 16, R8);
+    code.calc(R9, Op::Set, Operand::Of(R1));
+    code.call(Helper::Time);
+    code.store(R9, 24, R0);
+    code.place(end);
+    code.end();
+    code
+}
+
+/// A thread has made a system call.
+fn call_ends(values: &Values, queue: &Queue, namespace: &std::fs::Metadata, ret: i16) -> Code {
+    /// On the stack: what [`own_number`] writes last, and before it three words and the path.
+    const EVENT: i16 = -(8 + 24 + PATH_BYTES_MAX as i16);
+    let mut code = Code::default();
+    let [end, put, lost] = [(); 3].map(|()| code.label());
+    code.load(R6, R1, ret);
+    code.call(Helper::ProcessAndThread);
+    code.low(R7, R0);
+    code.values(R9, values);
+    entry(&mut code, R7, CALL, THREADS, 5);
+    code.load(R8, R1, 0);
+    code.low(R2, R8);
+    code.jump_if(R2, If::NotEqual, Operand::Of(R7), end);
+    code.calc(R2, Op::Set, Operand::Is(0));
+    code.store(R1, 0, R2);
+    code.calc(R7, Op::Set, Operand::Of(R1));
+    code.calc(R8, Op::ShiftRight, Operand::Is(32));
+    let fails = code.label();
+    code.jump_if(R8, If::NotEqual, Operand::Is(EXECUTES), fails);
+    code.jump_if(R6, If::AtLeast, Operand::Is(0), end);
+    code.place(fails);
+    own_number(&mut code, namespace, end);
+    // Kind and result.
+    code.calc(R1, Op::Set, Operand::Of(R8));
+    code.calc(R1, Op::ShiftLeft, Operand::Is(32));
+    code.low(R6, R6);
+    code.calc(R1, Op::Or, Operand::Of(R6));
+    code.store(R10, EVENT, R1);
+    // Number and process.
+    code.load(R2, R7, 16);
+    code.calc(R2, Op::ShiftRight, Operand::Is(32));
+    code.calc(R2, Op::ShiftLeft, Operand::Is(32));
+    code.calc(R2, Op::Or, Operand::Of(R3));
+    code.store(R10, EVENT + 8, R2);
+    code.load(R2, R7, 24);
+    code.store(R10, EVENT + 16, R2);
+    code.load(R3, R7, 8);
+    code.calc(R1, Op::Set, Operand::Of(R10));
+    code.calc(R1, Op::Add, Operand::Is(i32::from(EVENT) + 24));
+    code.calc(R2, Op::Set, Operand::Is(PATH_BYTES_MAX));
+    code.call(Helper::CopyUserString);
+    code.calc(R3, Op::Set, Operand::Is(24));
+    code.jump_if(R8, If::Equal, Operand::Is(ENTERS_DESCRIPTOR), put);
+    // None, or an empty one; one that is cut is filled up.
+    code.jump_if(R0, If::AtMost, Operand::Is(1), end);
+    code.jump_if(R0, If::AtLeast, Operand::Is(PATH_BYTES_MAX), end);
+    code.calc(R3, Op::Add, Operand::Of(R0));
+    code.place(put);
+    code.queue(R1, queue);
+    code.calc(R2, Op::Set, Operand::Of(R10));
+    code.calc(R2, Op::Add, Operand::Is(EVENT.into()));
+    // Whoever reads wakes up by itself.
+    code.calc(R4, Op::Set, Operand::Is(1));
+    code.call(Helper::Put);
+    code.jump_if(R0, If::NotEqual, Operand::Is(0), lost);
+    code.jump(end);
+    code.place(lost);
+    code.calc(R1, Op::Set, Operand::Is(1));
+    code.add_to(R9, offset(LOST) as i16, R1);
+    code.place(end);
+    code.end();
+    code
+}
+
+/// A process has made another one, or a thread.
+fn forks(values: &Values, child: i16) -> Code {
+    let mut code = Code::default();
+    let end = code.label();
+    code.calc(R6, Op::Set, Operand::Of(R1));
+    code.call(Helper::ProcessAndThread);
+    code.calc(R8, Op::Set, Operand::Of(R0));
+    code.calc(R8, Op::ShiftRight, Operand::Is(32));
+    code.values(R9, values);
+    entry(&mut code, R8, PROCESS, PROCESSES, 3);
+    code.load(R7, R1, 0);
+    code.low(R3, R7);
+    code.jump_if(R3, If::NotEqual, Operand::Of(R8), end);
+    code.calc(R7, Op::ShiftRight, Operand::Is(32));
+    code.calc(R7, Op::ShiftLeft, Operand::Is(32));
+    code.load_low(R3, R6, child);
+    code.calc(R7, Op::Or, Operand::Of(R3));
+    entry(&mut code, R3, PROCESS, PROCESSES, 3);
+    code.store(R1, 0, R7);
+    code.place(end);
+    code.end();
+    code
+}
+
+/// A thread ends: another process may get its number.
+fn exits(values: &Values) -> Code {
+    let mut code = Code::default();
+    let end = code.label();
+    code.call(Helper::ProcessAndThread);
+    code.low(R8, R0);
+    code.values(R9, values);
+    entry(&mut code, R8, PROCESS, PROCESSES, 3);
+    code.load(R2, R1, 0);
+    code.low(R3, R2);
+    code.jump_if(R3, If::NotEqual, Operand::Of(R8), end);
+    code.calc(R2, Op::Set, Operand::Is(0));
+    code.store(R1, 0, R2);
+    code.place(end);
+    code.end();
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use prepage_testing::{Need, unless_refused};
+
+    use super::*;
+
+    fn lookups() -> Option<Arc<Lookups>> {
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        unless_refused(Lookups::new(), Need::Root, refused).map(Arc::new)
+    }
+
+    /// A shell that waits for a line before it does what `script` says, and what it looked up then.
+    fn of_shell(lookups: &Arc<Lookups>, script: &str) -> Vec<LookedUp> {
+        let mut shell = Command::new("sh")
+            .args(["-c", &format!("read -r line; {script}")])
+            .current_dir("/usr")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let followed = lookups.follow(shell.id()).unwrap();
+        shell.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let mut all = Vec::new();
+        let until = Instant::now() + Duration::from_secs(60);
+        while shell.try_wait().unwrap().is_none() && Instant::now() < until {
+            all.extend(followed.take());
+        }
+        all.extend(followed.take());
+        assert!(!followed.is_lost());
+        all
+    }
+
+    fn has(all: &[LookedUp], path: &str) -> bool {
+        all.iter().any(|one| one.path == path.as_bytes())
+    }
+
+    #[test]
+    fn names_that_are_not_there_are_told_and_those_of_children_and_of_nobody_else() {
+        let Some(lookups) = lookups() else { return };
+        let script = "test -e /no/such/name; (test -e relative/name); cat /no/such/file; cd bin; cd /no/such; /no/such/program";
+        let all =
+            of_shell(&lookups, &format!("({script}) 2> /dev/null; sleep 0.1; test -e /behind/children"));
+        assert!(has(&all, "/behind/children"), "{all:?}");
+        for path in ["/no/such/name", "relative/name", "/no/such/file", "/no/such/program"] {
+            assert!(has(&all, path), "{path}: {all:?}");
+        }
+        let enters: Vec<_> = all.iter().filter(|one| one.from == From::Enters).collect();
+        assert_eq!(enters[0].path, b"/usr/bin", "{enters:?}");
+        assert!(enters[0].result == 0 && enters[1..].iter().all(|one| one.result < 0), "{enters:?}");
+        assert!(all.is_sorted_by_key(|one| one.time_ns));
+        // Nobody is followed any more.
+        assert!(!has(&of_shell(&lookups, "true"), "/no/such/name"));
+        let _ = std::fs::metadata("/no/such/own");
+        assert!(!has(&of_shell(&lookups, "true"), "/no/such/own"));
+        lookups.rest();
+    }
+
+    #[test]
+    fn whoever_goes_where_names_mean_something_else_is_followed_no_further() {
+        let Some(lookups) = lookups() else { return };
+        let script = "test -e /before; chroot / test -e /behind; test -e /after";
+        let all = of_shell(&lookups, script);
+        assert_eq!(
+            ["/before", "/behind", "/after"].map(|path| has(&all, path)),
+            [true, false, true],
+            "{all:?}"
+        );
+    }
+
+    #[test]
+    fn paths_that_do_not_fit_are_left_out_and_as_many_are_followed_as_may_be() {
+        let Some(lookups) = lookups() else { return };
+        let names = [PATH_BYTES_MAX - 2, PATH_BYTES_MAX - 1]
+            .map(|bytes| format!("/{}", "x".repeat(bytes as usize - 1)));
+        let all = of_shell(&lookups, &names.each_ref().map(|name| format!("test -e {name}")).join("; "));
+        assert_eq!(names.map(|name| has(&all, &name)), [true, false]);
+        let pid = std::process::id();
+        let all: Vec<_> = (0..FOLLOWED_MAX).map(|_| lookups.follow(pid).unwrap()).collect();
+        assert_eq!(lookups.follow(pid).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(all);
+        assert!(lookups.follow(pid).is_ok());
+    }
+}
