@@ -19,12 +19,12 @@ use crate::sync::Ordering;
 const BATCH: u64 = 64;
 const LONG_BATCH: u64 = 1024;
 /// Runs of frames of one object that are claimed together: who touches a page of them waits for as many to be taken.
-const CLAIM_RUNS: usize = 16;
+const CLAIM_RUNS: usize = 64;
 /// The most frames that are unwired at a time, in the order of their pages. To take them out of the page table interrupts the CPUs that may know them,
 /// once for each run within a table of 2 MiB: the more at once, the fewer times.
 pub(crate) const UNWIRE_MOST: usize = 1024;
-/// By one call: a read that waits for a frame waits for no more. They lie near each other, so that fewer by a call hardly interrupt other CPUs more often.
-const UNWIRE_BATCH: usize = 32;
+/// By one call: a read that waits for a frame waits for no more.
+const UNWIRE_BATCH: usize = 128;
 /// After each batch the pool's thread rests for as long as that took, up to this: a fault that needs its processor waits for one batch, not for the
 /// milliseconds that all of them take.
 const MOST_REST: Duration = Duration::from_millis(1);
