@@ -48,7 +48,7 @@ struct ProgLoad {
 
 const _: () = assert!(size_of::<MapCreate>() == 20 && size_of::<ProgLoad>() == 40);
 
-/// A register: [`R0`] has results, [`R1`] to [`R5`] what helpers are given, [`R6`] to [`R9`] stay, [`R10`] is the end of the stack.
+/// A register: [`R0`] has results, [`R1`] to `R5` what helpers are given, [`R6`] to [`R9`] stay, [`R10`] is the end of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Register(u8);
 

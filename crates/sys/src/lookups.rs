@@ -87,7 +87,7 @@ pub struct LookedUp {
     pub pid: u32,
     /// How it is meant.
     pub from: From,
-    /// The path; without one of [`From::ADirectory`].
+    /// The path; without one of [`From::EntersDescriptor`].
     pub path: Vec<u8>,
     /// What the system call gave: 0 or more, or an error number less than 0.
     pub result: i32,

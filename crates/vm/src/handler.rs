@@ -320,7 +320,11 @@ mod tests {
             object.core.frames().unwrap().pages.see(PageIndex(page))
         };
         assert_eq!(serve(3), Seen::Resident { marked: false });
-        prepage_sys::cachestat::evict(file.as_file().as_fd(), Duration::from_secs(1)).unwrap();
-        assert_eq!(serve(200), Seen::Filling, "the thread waited for the device");
+        // What the kernel reads ahead may come after an eviction.
+        let is_left = |page| {
+            prepage_sys::cachestat::evict(file.as_file().as_fd(), Duration::from_secs(1)).unwrap();
+            serve(page) == Seen::Filling
+        };
+        assert!((200..210).any(is_left), "the thread waited for the device");
     }
 }
