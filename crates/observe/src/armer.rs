@@ -131,7 +131,7 @@ impl Armer {
         }
     }
 
-    /// Has it told from now on when something is mapped ([`Self::mapped`]).
+    /// From now on [`Self::mapped`] is called for each mapping, with its time.
     pub fn tell_times(&mut self) {
         self.knows_times = true;
     }

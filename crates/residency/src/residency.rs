@@ -12,9 +12,6 @@ use crate::target::Opened;
 
 /// Pages looked at in one go: 1 GiB of file, a mincore vector of 256 KiB.
 const WINDOW_PAGES: u64 = 1 << 18;
-/// overlayfs (linux/magic.h). A file of an overlay has no pages of its own, and those are all that cachestat(2) counts (Linux 6.18,
-/// mm/filemap.c, `f_mapping`). A mapping is one of the file below, whose pages mincore(2) sees.
-const IN_LAYERS: u32 = 0x794c_7630;
 
 /// Why it is not known.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +46,7 @@ impl Residency {
         if !may_know_residency(fd).map_err(ResidencyError::Io)? {
             return Err(ResidencyError::NotAllowed);
         }
-        let in_layers = rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type as u32 == IN_LAYERS);
+        let in_layers = !cachestat::sees(fd);
         let states = (!in_layers).then(CacheCounts::default);
         let mut residency = Self { asked: opened.ranges.clone(), states, ..Self::default() };
         for window in opened.ranges.iter().flat_map(|range| windows(*range)) {

@@ -17,7 +17,7 @@ use prepage_core::profile::{Extent, Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
 use prepage_prefetch::engine::Engine;
 use prepage_profiles::identity::open_if_same;
-use prepage_sys::cachestat::cached_pages;
+use prepage_sys::cachestat::{self, cached_pages};
 use prepage_sys::exec_watch::{OpenWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::mapping::FileMapping;
@@ -33,9 +33,6 @@ use crate::round::Round;
 
 /// Short reads: who comes meanwhile waits for one.
 const PLAN: PlanOptions = PlanOptions { read_pages_max: 16, ..PlanOptions::EXACT };
-
-/// overlayfs (linux/magic.h). cachestat(2) counts no pages there: they are those of the file below, which a mapping shows.
-const IN_LAYERS: u32 = 0x794c_7630;
 
 /// The pages brought in for one program.
 #[derive(Debug)]
@@ -315,8 +312,7 @@ fn handle_of(file: &File) -> io::Result<FileHandle> {
 
 /// Hands the parts of `range` that are not in memory to `see`.
 fn missing(file: BorrowedFd<'_>, range: PageRange, see: &mut dyn FnMut(PageRange)) -> io::Result<()> {
-    let in_layers = rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type as u32 == IN_LAYERS);
-    if in_layers { missing_below(file, range, see) } else { missing_here(file, range, see) }
+    if cachestat::sees(file) { missing_here(file, range, see) } else { missing_below(file, range, see) }
 }
 
 fn missing_here(file: BorrowedFd<'_>, range: PageRange, see: &mut dyn FnMut(PageRange)) -> io::Result<()> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use prepage_observe::sightings::Sightings;
-use prepage_sys::lookups::{Followed, From, LookedUp, Lookups};
+use prepage_sys::lookups::{Followed, LookedUp, Lookups, RelativeTo};
 use prepage_sys::rights::Rights;
 
 /// After so many lookups the start is followed no further: each costs processor time.
@@ -59,24 +59,24 @@ impl StartNames {
     }
 
     fn see(&mut self, looked_up: LookedUp) {
-        let LookedUp { time_ns, pid, from, path, result } = looked_up;
+        let LookedUp { time_ns, pid, relative_to, path, result } = looked_up;
         let path = PathBuf::from(OsString::from_vec(path));
         let first = &self.first;
         let directory =
             self.directories.entry(pid).or_insert_with(|| directory_of(pid).or_else(|| first.clone()));
-        let path = match (from, directory.as_ref()) {
-            (From::EntersDescriptor, _) => {
+        let path = match (relative_to, directory.as_ref()) {
+            (RelativeTo::EntersDescriptor, _) => {
                 if result >= 0 {
                     *directory = directory_of(pid);
                 }
                 return;
             }
             (_, _) if path.is_absolute() => path,
-            (From::WorkingDirectory | From::Enters, Some(directory)) => directory.join(path),
-            // What was opened there is told otherwise ([`crate::opened`]).
-            (From::Descriptor | From::WorkingDirectory | From::Enters, _) => return,
+            (RelativeTo::WorkingDirectory | RelativeTo::Enters, Some(directory)) => directory.join(path),
+            // If it was opened, [`crate::opened`] has it.
+            (RelativeTo::Descriptor | RelativeTo::WorkingDirectory | RelativeTo::Enters, _) => return,
         };
-        if from == From::Enters && result >= 0 {
+        if relative_to == RelativeTo::Enters && result >= 0 {
             *directory = Some(path.clone());
         }
         if self.names.len() < NAMES_MAX || self.names.contains_key(&path) {

@@ -287,7 +287,7 @@ impl AsFd for Program {
 /// SAFETY: `attr` has to be what `command` takes, and what it points to has to be valid for that.
 unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
     let attr: *const T = attr;
-    // SAFETY: the caller's to uphold; the kernel reads no more than it is told.
+    // SAFETY: the caller promises valid attributes; the kernel reads no more of them than the size says.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<T>()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -359,7 +359,7 @@ impl Values {
     }
 }
 
-/// A queue that programs put bytes into and this process takes them from. What finds no room is lost, and the program is told.
+/// A queue: programs put records in, and this process takes them out. A record that finds no room is lost, and its program sees that.
 #[derive(Debug)]
 pub struct Queue {
     map: OwnedFd,
@@ -370,8 +370,9 @@ pub struct Queue {
     bytes: u64,
 }
 
-/// Of a record's length: it is being written, and it is none.
+/// Flag in the length of a record that is still being written.
 const BUSY: u32 = 1 << 31;
+/// Flag in the length of a record that its program has given up.
 const DISCARDED: u32 = 1 << 30;
 const HEADER_BYTES: u64 = 8;
 

@@ -31,8 +31,16 @@ pub struct CacheCounts {
 
 // include/uapi/linux/mman.h
 const _: () = assert!(size_of::<Range>() == 16 && size_of::<CacheCounts>() == 40);
+// include/uapi/linux/magic.h
+const OVERLAYFS: u32 = 0x794c_7630;
 // The same number on every architecture.
 const SYS_CACHESTAT: libc::c_long = 451;
+
+/// Whether cachestat(2) sees the pages of `file`. Not in an overlay: such a file has no pages of its own (Linux 6.18, mm/filemap.c, `f_mapping`). A
+/// mapping is one of the file below, whose pages mincore(2) sees.
+pub fn sees(file: BorrowedFd<'_>) -> bool {
+    !rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type as u32 == OVERLAYFS)
+}
 
 /// The number of pages of `range` that are in memory.
 ///

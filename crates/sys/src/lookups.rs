@@ -22,7 +22,7 @@ const FOLLOWED_MAX: usize = 12;
 /// Processes that are followed, and threads of theirs in a system call: of two with the same remainder the older one is followed no further.
 const PROCESSES: usize = 1 << 12;
 const THREADS: usize = 1 << 12;
-/// Of a longer path nothing is told.
+/// A longer path is not reported.
 const PATH_BYTES_MAX: i32 = 400;
 /// Some 5,000 names: more than are looked up between two reads.
 const QUEUE_BYTES: u32 = 512 << 10;
@@ -85,17 +85,17 @@ pub struct LookedUp {
     pub time_ns: u64,
     /// By which process.
     pub pid: u32,
-    /// How it is meant.
-    pub from: From,
-    /// The path; without one of [`From::EntersDescriptor`].
+    /// What the path is relative to.
+    pub relative_to: RelativeTo,
+    /// The path; without one of [`RelativeTo::EntersDescriptor`].
     pub path: Vec<u8>,
     /// What the system call gave: 0 or more, or an error number less than 0.
     pub result: i32,
 }
 
-/// Where the way of a name that is not absolute begins.
+/// What a path that is not absolute is relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum RelativeTo {
     /// In the working directory.
     WorkingDirectory,
     /// There as well, and if it was found it is the working directory from then on.
@@ -270,13 +270,13 @@ fn parse(bytes: &[u8]) -> Option<(u32, LookedUp)> {
     let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(8 * at..8 * at + 8)?.try_into().ok()?));
     let (how, who, time_ns) = (word(0)?, word(1)?, word(2)?);
     let path = bytes.get(24..)?.split(|&byte| byte == 0).next()?.to_vec();
-    let from = match (how >> 32) as i32 {
-        ENTERS => From::Enters,
-        ENTERS_DESCRIPTOR => From::EntersDescriptor,
-        PATH_AT => From::Descriptor,
-        _ => From::WorkingDirectory,
+    let relative_to = match (how >> 32) as i32 {
+        ENTERS => RelativeTo::Enters,
+        ENTERS_DESCRIPTOR => RelativeTo::EntersDescriptor,
+        PATH_AT => RelativeTo::Descriptor,
+        _ => RelativeTo::WorkingDirectory,
     };
-    Some(((who >> 32) as u32, LookedUp { time_ns, pid: who as u32, from, path, result: how as i32 }))
+    Some(((who >> 32) as u32, LookedUp { time_ns, pid: who as u32, relative_to, path, result: how as i32 }))
 }
 
 /// Bytes behind the beginning of the values.
@@ -553,7 +553,7 @@ mod tests {
         for path in ["/no/such/name", "relative/name", "/no/such/file", "/no/such/program"] {
             assert!(has(&all, path), "{path}: {all:?}");
         }
-        let enters: Vec<_> = all.iter().filter(|one| one.from == From::Enters).collect();
+        let enters: Vec<_> = all.iter().filter(|one| one.relative_to == RelativeTo::Enters).collect();
         assert_eq!(enters[0].path, b"/usr/bin", "{enters:?}");
         assert!(enters[0].result == 0 && enters[1..].iter().all(|one| one.result < 0), "{enters:?}");
         assert!(all.is_sorted_by_key(|one| one.time_ns));
