@@ -2,7 +2,7 @@
 //! profiles and configuration again on SIGHUP.
 #![forbid(unsafe_code)]
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -56,25 +56,26 @@ const CANNOT_RUN_HERE: u8 = 69;
 
 fn main() -> ExitCode {
     let task = match parse() {
-        Ok(Some(task)) => task,
-        Ok(None) => return ExitCode::SUCCESS,
+        Ok(task) => task,
         Err(error) => {
             eprintln!("prepaged: {error}\n  try: prepaged --help");
             return ExitCode::from(2);
         }
     };
+    let nothing_to_say = String::new();
     let ended = match task {
-        Task::Serve(options) => Service::run(&options),
-        Task::Period(subject, options) => period::run(subject, &options).map(drop),
+        Task::Say(text) => Ok(text),
+        Task::Serve(options) => Service::run(&options).map(|()| nothing_to_say),
+        Task::Period(subject, options) => period::run(subject, &options).map(|_| nothing_to_say),
         Task::Prepare(root) => image::prepare(&root).map(|pages| {
-            println!(
-                "prepaged: {pages} pages of inodes and directories are known for the first boot of {}",
-                root.display()
-            );
+            let root = root.display();
+            format!(
+                "prepaged: {pages} pages of inodes and directories are known for the first boot of {root}\n"
+            )
         }),
     };
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(text) => say(&text),
         Err(error) => {
             eprint!("prepaged: {error}");
             let mut source = std::error::Error::source(&error);
@@ -91,15 +92,28 @@ fn main() -> ExitCode {
     }
 }
 
+/// Prints `text`. That nobody reads it is no failure.
+fn say(text: &str) -> ExitCode {
+    let mut out = std::io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("prepaged: standard output: cannot be written: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
 /// What is to be done.
 enum Task {
+    /// Help, or the version.
+    Say(String),
     Serve(Options),
     Period(Subject, PeriodOptions),
     Prepare(PathBuf),
 }
 
-/// `None` where there is nothing more to do.
-fn parse() -> Result<Option<Task>, lexopt::Error> {
+fn parse() -> Result<Task, lexopt::Error> {
     let layers = StartContextPaths::of_environment().layers;
     let mut options = Options { layers: layers.clone(), ..Options::default() };
     let mut period = PeriodOptions { layers, ..PeriodOptions::default() };
@@ -108,12 +122,10 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
     while let Some(arg) = parser.next()? {
         match arg {
             Arg::Short('h') | Arg::Long("help") => {
-                let _ = std::io::stdout().write_all(HELP.as_bytes());
-                return Ok(None);
+                return Ok(Task::Say(HELP.to_owned()));
             }
             Arg::Short('V') | Arg::Long("version") => {
-                let _ = writeln!(std::io::stdout(), "prepaged {}", env!("CARGO_PKG_VERSION"));
-                return Ok(None);
+                return Ok(Task::Say(format!("prepaged {}\n", env!("CARGO_PKG_VERSION"))));
             }
             // It may be called like a command.
             Arg::Value(root) if is_of_image && image.is_none() => image = Some(PathBuf::from(root)),
@@ -140,12 +152,12 @@ fn parse() -> Result<Option<Task>, lexopt::Error> {
         }
     }
     period.learn = options.learn;
-    Ok(Some(match subject {
+    Ok(match subject {
         Some(subject) => Task::Period(subject, period),
         None if is_of_image => Task::Prepare(image.ok_or("image: where is it mounted? DIR is missing")?),
         None if is_of_session => return Err("session: whose? UID is missing".into()),
         None => Task::Serve(options),
-    }))
+    })
 }
 
 #[cfg(test)]
