@@ -61,7 +61,7 @@ impl<'a> Document<'a> {
         let caption = escaped(caption);
         write!(self.out, "<div class=\"table\"><table><caption>{caption}</caption><thead><tr>")?;
         for heading in headings {
-            let class = if heading.number { " class=\"number\"" } else { "" };
+            let class = if heading.is_number { " class=\"number\"" } else { "" };
             write!(self.out, "<th scope=\"col\"{class}>{}</th>", escaped(&heading.text))?;
         }
         writeln!(self.out, "</tr></thead><tbody>")?;
@@ -82,7 +82,7 @@ impl<'a> Document<'a> {
     fn row(&mut self, headings: &[Heading], cells: &[Cell]) -> io::Result<()> {
         write!(self.out, "<tr>")?;
         for (heading, cell) in headings.iter().zip(cells) {
-            let class = match (heading.number, cell.class) {
+            let class = match (heading.is_number, cell.class) {
                 (false, _) => String::new(),
                 (true, "") => " class=\"number\"".to_owned(),
                 (true, class) => format!(" class=\"number{class}\" style=\"--share:{:.0}\"", cell.share),

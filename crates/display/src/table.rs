@@ -1,8 +1,13 @@
 //! Tables as all commands show them: on a terminal without lines and with numbers to the right, and in pages.
 
-use comfy_table::{CellAlignment, presets};
+use std::borrow::Cow;
 
-use crate::terminal::printable;
+use unicode_width::UnicodeWidthStr;
+
+use crate::terminal::{printable, shortened};
+
+/// Text keeps this many columns of a terminal, so that classes of faults and names of threads are always whole.
+const TEXT_WIDTH_MIN: usize = 16;
 
 /// A table; `Document::table` puts it into a page, with the colours of its cells.
 #[derive(Clone, Debug, Default)]
@@ -19,31 +24,68 @@ pub struct Table {
 
 /// A table with these headings and no rows; the columns `numbers` (from 0) are aligned to the right.
 pub fn table(headings: &[impl AsRef<str>], numbers: &[usize]) -> Table {
-    let texts = headings.iter().map(|text| text.as_ref().to_owned()).enumerate();
-    let headings = texts.map(|(at, text)| Heading { text, number: numbers.contains(&at) });
+    let headings = headings.iter().enumerate().map(|(at, text)| match numbers.contains(&at) {
+        true => Heading::number(text.as_ref()),
+        false => Heading::text(text.as_ref()),
+    });
     Table { headings: headings.collect(), ..Table::default() }
 }
 
 impl Table {
+    /// The table with the text of `column` (from 0) always whole.
+    pub fn whole(mut self, column: usize) -> Self {
+        self.headings[column].is_whole = true;
+        self
+    }
+
     /// Adds a row of these cells.
     pub fn add_row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// The lines of the table for a terminal, [`printable`] and without spaces at their ends.
-    pub fn trim_fmt(&self) -> String {
-        let mut table = comfy_table::Table::new();
-        let headings = self.headings.iter().map(|heading| &heading.text);
-        table.load_style(presets::NOTHING).set_header(headings);
-        for (column, heading) in table.column_iter_mut().zip(&self.headings) {
-            if heading.number {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
+    /// The lines of the table for a terminal of `width` columns ([`crate::terminal::width`]), [`printable`] and without spaces at
+    /// their ends. The longest texts are [`shortened`] until the lines fit, as far as they can be; numbers never are.
+    pub fn lines(&self, width: Option<usize>) -> String {
+        let headings = self.headings.iter().map(|heading| printable(&heading.text)).collect();
+        let rows = self.rows.iter().chain(&self.total);
+        let rows = rows.map(|row| row.iter().map(|cell| printable(&cell.text)).collect());
+        let rows: Vec<Vec<Cow<'_, str>>> = std::iter::once(headings).chain(rows).collect();
+        let widest = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.width()).max();
+        let mut widths: Vec<usize> = (0..self.headings.len()).filter_map(widest).collect();
+        if let Some(width) = width {
+            widths = self.narrowed(&widths, width);
         }
-        for row in self.rows.iter().chain(&self.total) {
-            table.add_row(row.iter().map(|cell| printable(&cell.text)));
-        }
-        table.trim_fmt()
+        let cell = |((text, heading), width): ((&Cow<'_, str>, &Heading), &usize)| {
+            let text = shortened(text, *width);
+            let spaces = " ".repeat(width.saturating_sub(text.width()));
+            if heading.is_number { format!(" {spaces}{text} ") } else { format!(" {text}{spaces} ") }
+        };
+        let line = |row: &Vec<Cow<'_, str>>| {
+            let line: String = row.iter().zip(&self.headings).zip(&widths).map(cell).collect();
+            line.trim_end().to_owned()
+        };
+        rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// How wide its lines are where all is shown.
+    pub fn width(&self) -> usize {
+        self.lines(None).lines().map(UnicodeWidthStr::width).max().unwrap_or(0)
+    }
+
+    /// The widths of the columns in lines of `width`, where `widths` show all.
+    fn narrowed(&self, widths: &[usize], width: usize) -> Vec<usize> {
+        let limited = |most: usize| -> Vec<usize> {
+            let limit = |(heading, width): (&Heading, &usize)| match heading.is_whole {
+                true => *width,
+                false => *width.min(&most.max(heading.text.width())),
+            };
+            self.headings.iter().zip(widths).map(limit).collect()
+        };
+        // A space stands on both sides of each cell, but not at the end of the line.
+        let fits = |widths: &Vec<usize>| widths.iter().map(|width| width + 2).sum::<usize>() <= width + 1;
+        let widest = widths.iter().copied().max().unwrap_or(0);
+        let fitting = (TEXT_WIDTH_MIN..=widest).rev().map(limited).find(fits);
+        fitting.unwrap_or_else(|| limited(TEXT_WIDTH_MIN))
     }
 }
 
@@ -51,18 +93,20 @@ impl Table {
 #[derive(Clone, Debug)]
 pub struct Heading {
     pub(crate) text: String,
-    pub(crate) number: bool,
+    pub(crate) is_number: bool,
+    /// Whether its cells are never shortened.
+    is_whole: bool,
 }
 
 impl Heading {
     /// A column of names.
     pub fn text(text: impl Into<String>) -> Self {
-        Self { text: text.into(), number: false }
+        Self { text: text.into(), is_number: false, is_whole: false }
     }
 
     /// A column of numbers, aligned to the right.
     pub fn number(text: impl Into<String>) -> Self {
-        Self { text: text.into(), number: true }
+        Self { text: text.into(), is_number: true, is_whole: true }
     }
 }
 
@@ -105,5 +149,47 @@ impl From<&str> for Cell {
 impl From<u64> for Cell {
     fn from(number: u64) -> Self {
         number.to_string().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_gives_way_to_the_terminal_s_width_and_numbers_do_not() {
+        let mut files = table(&["faults", "comm", "kept", "file"], &[0]).whole(2);
+        files.add_row([
+            "1234567",
+            "a-thread-of-cc1",
+            "a-name-that-is-copied",
+            "/usr/lib/gcc/x86_64-linux-gnu/12/cc1",
+        ]);
+        files.add_row(["8", "日本語", "b", "a function(with, its, arguments, and more)"]);
+        let lines = |ends: [&str; 3]| {
+            let [file, path, function] = ends;
+            format!(
+                "  faults  comm             kept                   {file}\n 1234567  a-thread-of-cc1  a-name-that-is-copied  {path}\n\
+                 {:8}  日本語           b                      {function}",
+                8
+            )
+        };
+        let whole = lines([
+            "file",
+            "/usr/lib/gcc/x86_64-linux-gnu/12/cc1",
+            "a function(with, its, arguments, and more)",
+        ]);
+        assert_eq!([None, Some(100)].map(|width| files.lines(width)), [whole.clone(), whole]);
+        let narrow = files.lines(Some(80));
+        assert_eq!(
+            narrow,
+            lines(["file", "…b/gcc/x86_64-linux-gnu/12/cc1", "a function(with, its, argumen…"])
+        );
+        assert!(
+            narrow.lines().all(|line| line.width() <= 80) && narrow.lines().any(|line| line.width() == 80)
+        );
+        // No narrower than so.
+        assert_eq!(files.lines(Some(1)), files.lines(Some(70)));
+        assert!(files.lines(Some(1)).contains("  …inux-gnu/12/cc1\n"));
     }
 }

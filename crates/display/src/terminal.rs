@@ -1,30 +1,85 @@
 //! Text that a terminal shows as it is, in lines that fit it.
 
 use std::borrow::Cow;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 
-/// Longer paths lose their beginning, so that lines fit a terminal.
-const PATH_CHARS: usize = 56;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// `text` with each control character as `\xHH`: names of threads and files may hold what a terminal obeys.
+/// How many columns lines on `stream` may have: what COLUMNS says, as watch(1) sets it for the command whose output it shows,
+/// else as many as the terminal has; `None` where `stream` is no terminal, for any number.
+pub fn width(stream: impl AsFd) -> Option<usize> {
+    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let asked = || rustix::termios::tcgetwinsize(stream).ok().map(|size| size.ws_col.into());
+    said.or_else(asked).filter(|&columns| columns > 0)
+}
+
+/// `text` with each character that a terminal obeys as `\xHH`: names of threads and files may hold any.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+    if !text.contains(is_obeyed) {
         return text.into();
     }
-    let shown = |c: char| match c.is_control() {
+    let shown = |c: char| match is_obeyed(c) {
         true => format!("\\x{:02x}", u32::from(c)),
         false => c.into(),
     };
     text.chars().map(shown).collect::<String>().into()
 }
 
-/// `path` without its beginning, where it would make a line of a table longer than a terminal.
-pub fn shortened(path: &str) -> String {
-    let chars = path.chars().count();
-    if chars <= PATH_CHARS {
-        return path.to_owned();
+/// Control characters, and those that end a line or turn the direction of what follows.
+fn is_obeyed(c: char) -> bool {
+    let turns = ['\u{61c}', '\u{200e}', '\u{200f}'];
+    c.is_control() || turns.contains(&c) || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// `text` in at most `width` columns: a path loses its beginning, other text its end.
+pub fn shortened(text: &str, width: usize) -> Cow<'_, str> {
+    if text.width() <= width {
+        return text.into();
     }
-    let end: String = path.chars().skip(chars - PATH_CHARS + 1).collect();
-    format!("…{end}")
+    let fitting_bytes = |letters: &mut dyn Iterator<Item = char>| -> usize {
+        let mut taken = 0;
+        let fits = |letter: &char| {
+            taken += letter.width().unwrap_or(0);
+            // One column is the mark's.
+            taken < width
+        };
+        letters.take_while(fits).map(char::len_utf8).sum()
+    };
+    if text.starts_with('/') || (text.contains('/') && !text.contains(' ')) {
+        let end = &text[text.len() - fitting_bytes(&mut text.chars().rev())..];
+        format!("…{end}").into()
+    } else {
+        let beginning = &text[..fitting_bytes(&mut text.chars())];
+        format!("{beginning}…").into()
+    }
+}
+
+/// Lines for people: each is [`printable`], whatever names are in it.
+#[derive(Debug)]
+pub struct Lines<W>(pub W);
+
+impl<W: Write> Write for Lines<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    /// Writes `bytes`, whole characters, as formatting gives them.
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let text = String::from_utf8_lossy(bytes);
+        for part in text.split_inclusive('\n') {
+            let line = part.strip_suffix('\n');
+            self.0.write_all(printable(line.unwrap_or(part)).as_bytes())?;
+            if line.is_some() {
+                self.0.write_all(b"\n")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 #[cfg(test)]
@@ -34,9 +89,12 @@ mod tests {
 
     #[test]
     fn what_a_terminal_obeys_is_shown() {
-        assert_eq!(printable("\x1b[31mRED\x07\n\u{9b}é"), r"\x1b[31mRED\x07\x0a\x9bé");
-        let mut table = table(&["name"], &[]);
+        assert_eq!(printable("\x1b[31mRED\x07\n\u{9b}é\u{202e}"), r"\x1b[31mRED\x07\x0a\x9bé\x202e");
+        let mut table = table(&["na\tme"], &[]);
         table.add_row(["a\nb"]);
-        assert_eq!(table.trim_fmt(), " name\n a\\x0ab");
+        assert_eq!(table.lines(None), " na\\x09me\n a\\x0ab");
+        let mut lines = Lines(Vec::new());
+        write!(lines, "a {}b\n{}", "\x1b[2J", "\r\n").unwrap();
+        assert_eq!(lines.0, b"a \\x1b[2Jb\n\\x0d\n");
     }
 }

@@ -143,12 +143,12 @@ impl Diff {
         format!("{}: {before:.digits$} before, {after:.digits$} after, {percent:+.1} %", measure.words())
     }
 
-    /// The tables by class and by file, at most `top` files.
-    pub fn print(&self, top: usize, out: &mut dyn Write) -> io::Result<()> {
+    /// The tables by class and by file, at most `top` files, in lines of `width`.
+    pub fn print(&self, top: usize, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
         let all = std::slice::from_ref(&self.all);
-        writeln!(out, "{}", text::changes("class", self.classes.iter().chain(all)))?;
+        writeln!(out, "{}", text::changes("class", self.classes.iter().chain(all)).lines(width))?;
         let changed = self.files.iter().filter(|change| change.count() != 0 || change.cost_ns() != 0);
-        writeln!(out, "\n{}", text::changes("file", changed.clone().take(top)))?;
+        writeln!(out, "\n{}", text::changes("file", changed.clone().take(top)).lines(width))?;
         let left_out = changed.count().saturating_sub(top);
         if left_out > 0 {
             writeln!(out, " and {left_out} more (--top N)")?;

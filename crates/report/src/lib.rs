@@ -26,7 +26,7 @@
 //!
 //! let file = TraceFile::open("prepage.parquet".as_ref())?;
 //! let report = Report::read(&file, &Options::default())?;
-//! text::grouped(&report, By::File, 10, &text::TABLE_COLUMNS, &mut std::io::stdout())?;
+//! text::grouped(&report, By::File, 10, &text::TABLE_COLUMNS, None, &mut std::io::stdout())?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]

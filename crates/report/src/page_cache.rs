@@ -7,15 +7,21 @@ use prepage_display::html::Document;
 use prepage_display::number::ms;
 use prepage_display::table::{Cell, Table, table};
 
-/// Prints at most `files` files and `waits` waits.
-pub fn print(facts: &PageCacheFacts, files: usize, waits: usize, out: &mut dyn Write) -> io::Result<()> {
+/// Prints at most `files` files and `waits` waits, in lines of `width`.
+pub fn print(
+    facts: &PageCacheFacts,
+    files: usize,
+    waits: usize,
+    width: Option<usize>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     for (nth, table) in
         [Some(of_files(facts, files)), of_waits(facts, waits)].into_iter().flatten().enumerate()
     {
         if nth > 0 {
             writeln!(out)?;
         }
-        writeln!(out, "{}", table.trim_fmt())?;
+        writeln!(out, "{}", table.lines(width))?;
         if table.left_out > 0 {
             writeln!(out, " and {} more", table.left_out)?;
         }

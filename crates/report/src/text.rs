@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use prepage_core::FaultClass;
 use prepage_display::number::{self, known, us};
 use prepage_display::run;
-use prepage_display::table::{Table, table};
-use prepage_display::terminal::{printable, shortened};
+use prepage_display::table::{Heading, Table, table};
+use prepage_display::terminal::printable;
 
-use crate::by::{By, Grouped, Label};
+use crate::by::{By, Grouped};
 use crate::column::Column;
 use crate::cost::CostBin;
 use crate::costs::Costs;
@@ -20,8 +20,8 @@ use crate::report::Report;
 const OVERVIEW_FILES: usize = 8;
 /// Slow faults the overview names.
 const OVERVIEW_SLOWEST: usize = 5;
-/// Bars of a histogram are at most this long.
-const BAR_CHARS: u64 = 50;
+/// How long the longest bar of a histogram is.
+const BAR_CHARS: std::ops::RangeInclusive<usize> = 10..=50;
 const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// The default columns of a table over groups.
@@ -45,73 +45,86 @@ pub fn class_columns(report: &Report) -> Vec<Column> {
     columns
 }
 
-/// What fits one screen: the run, its classes, the slowest files and faults, when it waited.
-pub fn overview(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+/// What fits one screen of `width` columns ([`prepage_display::terminal::width`]): the run, its classes, the slowest files and
+/// faults, when it waited.
+pub fn overview(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
     let tsc_hz = report.facts.tsc_hz;
     for line in facts_lines(report) {
         writeln!(out, "{}", printable(&line))?;
     }
-    if report.total().tally.count == 0 {
-        let why = if report.faults_in_file == 0 { "the trace holds none" } else { "none passes the filter" };
+    if let Some(why) = why_none(report) {
         return writeln!(out, "\nno page faults: {why}");
     }
-    writeln!(
-        out,
-        "\n{}",
-        report.grouped(By::Class, usize::MAX).table(&class_columns(report), tsc_hz).trim_fmt()
-    )?;
-    let mut files = report.grouped(By::File, OVERVIEW_FILES);
-    for row in &mut files.rows {
-        if let Some(Label::Text(path)) = row.labels.first_mut() {
-            *path = shortened(path);
-        }
+    let groups = report.grouped(By::Class, usize::MAX);
+    let mut columns = class_columns(report);
+    if width.is_some_and(|width| groups.table(&columns, tsc_hz).width() > width) {
+        // The microseconds beside them say the same.
+        columns.retain(|column| *column != Column::Cycles);
     }
+    writeln!(out, "\n{}", groups.table(&columns, tsc_hz).lines(width))?;
+    let files = report.grouped(By::File, OVERVIEW_FILES);
     let columns = [Column::Count, Column::Disk, Column::Mean, Column::Total, Column::TotalPercent];
-    writeln!(out, "\n{}", Table { total: None, ..files.table(&columns, tsc_hz) }.trim_fmt())?;
+    writeln!(out, "\n{}", Table { total: None, ..files.table(&columns, tsc_hz) }.lines(width))?;
     tell_left_out(&files, out)?;
     if report.total().tally.is_timed() {
         writeln!(out, "\n{}", waiting(report))?;
     }
     if !report.slowest.is_empty() {
-        writeln!(out, "\n{}", slowest(report, OVERVIEW_SLOWEST, true))?;
+        writeln!(out, "\n{}", slowest(report, OVERVIEW_SLOWEST).lines(width))?;
     }
     if let Some(facts) = &report.facts.page_cache {
         writeln!(out)?;
-        page_cache::print(facts, OVERVIEW_FILES, OVERVIEW_SLOWEST, out)?;
+        page_cache::print(facts, OVERVIEW_FILES, OVERVIEW_SLOWEST, width, out)?;
     }
     Ok(())
 }
 
-/// One table over groups, with a last row for all faults.
+/// Why the report is of no faults, where that is so.
+pub fn why_none(report: &Report) -> Option<&'static str> {
+    match (report.total().tally.count, report.faults_in_file) {
+        (0, 0) => Some("the trace holds none"),
+        (0, _) => Some("none passes the filter"),
+        _ => None,
+    }
+}
+
+/// One table over groups in lines of `width`, with a last row for all faults.
 pub fn grouped(
     report: &Report,
     by: By,
     top: usize,
     columns: &[Column],
+    width: Option<usize>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let groups = report.grouped(by, top);
-    writeln!(out, "{}", groups.table(columns, report.facts.tsc_hz).trim_fmt())?;
+    writeln!(out, "{}", groups.table(columns, report.facts.tsc_hz).lines(width))?;
     tell_left_out(&groups, out)
 }
 
-/// How many faults cost how much: each class in a column of its own, all classes as bars.
-pub fn histogram(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+/// How many faults cost how much, in lines of `width`: each class in a column of its own, all classes as bars.
+pub fn histogram(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
     let bins = report.cost_bins(1);
     let most = bins.iter().map(CostBin::count).max().unwrap_or(0).max(1);
     let timed = |class: &FaultClass| report.classes[*class as usize].tally.timed > 0;
     let classes: Vec<FaultClass> = FaultClass::ALL.into_iter().filter(timed).collect();
     let headings = ["from µs", "to µs", "count"].into_iter().chain(classes.iter().map(|class| class.name()));
-    let headings: Vec<&str> = headings.chain([""]).collect();
-    let mut rows = table(&headings, &(0..headings.len() - 1).collect::<Vec<_>>());
+    let headings: Vec<&str> = headings.collect();
+    let mut rows = table(&headings, &(0..headings.len()).collect::<Vec<_>>());
     for bin in &bins {
         let mut cells = vec![us(bin.from_ns), us(bin.to_ns), bin.count().to_string()];
         cells.extend(classes.iter().map(|class| bin.counts[*class as usize].to_string()));
-        // Whatever is there is seen.
-        cells.push("█".repeat((bin.count() * BAR_CHARS).div_ceil(most) as usize));
         rows.add_row(cells);
     }
-    writeln!(out, "{}\n", rows.trim_fmt())?;
+    let numbers = rows.width();
+    let longest = width.map_or(usize::MAX, |width| width.saturating_sub(numbers + 2));
+    let longest = longest.clamp(*BAR_CHARS.start(), *BAR_CHARS.end()) as u64;
+    rows.headings.push(Heading::text(""));
+    for (row, bin) in rows.rows.iter_mut().zip(&bins) {
+        // Whatever is there is seen.
+        row.push("█".repeat((bin.count() * longest).div_ceil(most) as usize).into());
+    }
+    writeln!(out, "{}\n", rows.whole(headings.len()).lines(width))?;
     let percentiles = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 100.0];
     let mut line = |name: &str, costs: &Costs| {
         let known = percentiles
@@ -123,13 +136,13 @@ pub fn histogram(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     classes.iter().try_for_each(|class| line(class.name(), &report.classes[*class as usize]))
 }
 
-/// The faults that cost most.
-pub fn slowest_faults(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}", slowest(report, usize::MAX, false))
+/// The faults that cost most, in lines of `width`.
+pub fn slowest_faults(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", slowest(report, usize::MAX).lines(width))
 }
 
 /// What changed: counts and costs before and after.
-pub fn changes<'a>(heading: &str, changes: impl Iterator<Item = &'a Change>) -> String {
+pub fn changes<'a>(heading: &str, changes: impl Iterator<Item = &'a Change>) -> Table {
     let headings =
         [heading, "faults", "after", "change", "disk", "after", "change", "total ms", "after", "change"];
     let numbers: Vec<usize> = (1..headings.len()).collect();
@@ -146,11 +159,9 @@ pub fn changes<'a>(heading: &str, changes: impl Iterator<Item = &'a Change>) -> 
         let in_ms = |ms| known(ms, |ms: f64| format!("{ms:.2}"));
         let times = [in_ms(before_ms), in_ms(after_ms), known(change_ms, |ms| format!("{ms:+.2}"))];
         let figures = [counts(before.count, after.count), counts(before.disk, after.disk), times];
-        table.add_row(
-            std::iter::once(shortened(name)).chain(figures.into_iter().flatten()).collect::<Vec<_>>(),
-        );
+        table.add_row(std::iter::once(name.clone()).chain(figures.into_iter().flatten()));
     }
-    table.trim_fmt()
+    table
 }
 
 /// The run, in a few lines: what, when, where, and what is missing.
@@ -204,12 +215,11 @@ fn waiting(report: &Report) -> String {
     format!(" waited over time, {column} ms a column, at most {most} ms in one\n |{line}|")
 }
 
-fn slowest(report: &Report, count: usize, short: bool) -> String {
+fn slowest(report: &Report, count: usize) -> Table {
     let headings = ["slowest µs", "at ms", "class", "comm", "tid", "page", "file"];
     let mut table = table(&headings, &[0, 1, 4, 5]);
     for fault in report.slowest.iter().take(count) {
         let thread = &report.thread_table[fault.thread.0 as usize];
-        let path = report.path(fault.object);
         table.add_row([
             known(fault.cost_ns, |ns| us(ns as f64)),
             number::ms(fault.start_ns),
@@ -217,8 +227,8 @@ fn slowest(report: &Report, count: usize, short: bool) -> String {
             thread.comm.clone(),
             thread.tid.to_string(),
             fault.page.map_or_else(|| format!("{:#x}", fault.address), |page| page.to_string()),
-            if short { shortened(path) } else { path.to_owned() },
+            report.path(fault.object).to_owned(),
         ]);
     }
-    table.trim_fmt()
+    table
 }

@@ -124,8 +124,8 @@ fn costs_beyond_all_reason_are_reported() {
     let (_dir, file) = written(&trace);
     let report = read(&file, &By::ALL, Filter::default());
     let mut out = Vec::new();
-    text::overview(&report, &mut out).expect("written");
-    text::histogram(&report, &mut out).expect("written");
+    text::overview(&report, None, &mut out).expect("written");
+    text::histogram(&report, None, &mut out).expect("written");
     assert!(page(&file).contains("18446744073709"));
     for format in Format::ALL {
         export(&file, &Filter::default(), format, Weight::Cost, &mut out).expect("exported");
@@ -144,7 +144,7 @@ fn costs_that_are_not_known_are_not_0() {
         assert_eq!(figures, ["-", "-", "-"]);
     }
     let mut overview = Vec::new();
-    text::overview(&report, &mut overview).expect("written");
+    text::overview(&report, None, &mut overview).expect("written");
     assert!(!String::from_utf8_lossy(&overview).contains("waited"), "{}", String::from_utf8_lossy(&overview));
     let lines = text::facts_lines(&report);
     assert!(
@@ -188,12 +188,12 @@ fn an_empty_trace_is_reported_as_such() {
     let (_dir, file) = written(&Trace::default());
     let report = read(&file, &By::ALL, Filter::default());
     let mut out = Vec::new();
-    text::overview(&report, &mut out).expect("written");
+    text::overview(&report, None, &mut out).expect("written");
     assert!(String::from_utf8_lossy(&out).contains("no page faults: the trace holds none"));
     for by in By::ALL {
-        text::grouped(&report, by, 5, &Column::ALL, &mut out).expect("written");
+        text::grouped(&report, by, 5, &Column::ALL, None, &mut out).expect("written");
     }
-    text::histogram(&report, &mut out).expect("written");
+    text::histogram(&report, None, &mut out).expect("written");
     let value = json::json(&report, &By::ALL, 5, &Column::ALL);
     assert_eq!((&value["all"]["count"], &value["all"]["mean_us"]), (&Value::from(0), &Value::Null));
     assert_eq!(Diff::of(&report, &report).percent(Measure::Total), Some(0.0));
@@ -337,7 +337,7 @@ fn what_was_recorded_without_a_command_is_named() {
         let (_dir, file) = written(&Trace { facts, ..trace(100) });
         let report = read(&file, &[], Filter::default());
         let mut out = Vec::new();
-        text::overview(&report, &mut out).expect("printed");
+        text::overview(&report, None, &mut out).expect("printed");
         (String::from_utf8(out).expect("text"), page(&file))
     };
     for (facts, subject) in [
@@ -385,7 +385,7 @@ fn nameless_levels_of_the_same_code_are_one_and_stacks_stand_last() {
     let (_dir, file) = written(&trace);
     let report = read(&file, &[By::Stack], Filter::default());
     let mut out = Vec::new();
-    text::grouped(&report, By::Stack, 9, &[Column::Count], &mut out).expect("written");
+    text::grouped(&report, By::Stack, 9, &[Column::Count], None, &mut out).expect("written");
     let said = String::from_utf8(out).expect("text");
     let lines: Vec<&str> = said.lines().map(str::trim).collect();
     assert!(lines[0].ends_with("count  stack"), "{said}");

@@ -31,7 +31,8 @@ pub fn policies(rows: &[Row<'_>], runs: u32, cost: Option<CostModel>) -> Table {
         headings.push(format!("{device} ms"));
         headings.extend(["faults ms", "waits ms", "late"].map(str::to_owned));
     }
-    let mut table = named(&headings);
+    // Policies differ in the ends of their names.
+    let mut table = named(&headings).whole(0);
     let base = rows.first().map_or(0, |row| row.plain.outcome.hard);
     for row in rows {
         let outcome = &row.plain.outcome;

@@ -58,11 +58,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         _ => measure(&path, &device, cache.as_ref())?,
     };
-    let mut out = crate::output::stdout();
     if args.json {
-        json(&path, &device, &calibration, &mut out)
+        json(&path, &device, &calibration)
     } else {
-        print(&path, &device, &calibration, &mut out)
+        print(&path, &device, &calibration, &mut crate::output::text())
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -71,11 +70,11 @@ fn measure(path: &Path, device: &Device, cache: Option<&Cache>) -> Result<Calibr
     let place = writable_place(path, device);
     let calibration = calibrate(place.as_deref().unwrap_or(path))?;
     // The figures are worth printing even where they cannot be kept.
-    match cache.map(|cache| (cache.directory(), cache.store(device, &calibration))) {
-        Some((_, Ok(()))) => {}
-        Some((directory, Err(error))) => {
-            say!("prepage: {}: not kept: {}", directory.display(), chain(&error));
-            say!("  try: set PREPAGE_STORE to a directory of your own (mode 0700)");
+    match cache.map(|cache| cache.store(device, &calibration)) {
+        Some(Ok(())) => {}
+        Some(Err(error)) => {
+            say!("prepage: not kept: {}", chain(&error));
+            say!("  try: {}", error.remedy());
         }
         None => say!("prepage: not kept: none of PREPAGE_STORE, XDG_STATE_HOME and HOME is set"),
     }
@@ -122,7 +121,7 @@ fn print(
         Some(most) => facts.add_row(["reads", &format!("{most}/s"), "random reads of 4 KiB at most"]),
         None => facts.add_row(["reads", "", "more at once still gained: no limit was met"]),
     };
-    let text = facts.trim_fmt();
+    let text = facts.lines(crate::output::width());
     writeln!(out, "{}\n", text.split_once('\n').map_or(text.as_str(), |(_, rows)| rows))?;
     let headings: Vec<String> = calibration.rates.iter().map(|(depth, _)| depth.to_string()).collect();
     let headings: Vec<&str> = std::iter::once("at once").chain(headings.iter().map(String::as_str)).collect();
@@ -130,7 +129,12 @@ fn print(
     let mut rates = table(&headings, &numbers);
     let values = calibration.rates.iter().map(|(_, rate)| rate.to_string());
     rates.add_row(std::iter::once("reads/s".to_owned()).chain(values));
-    writeln!(out, "{}\n\nmeasured {} ago", rates.trim_fmt(), age(calibration.measured_unix_s))
+    writeln!(
+        out,
+        "{}\n\nmeasured {} ago",
+        rates.lines(crate::output::width()),
+        age(calibration.measured_unix_s)
+    )
 }
 
 fn age(since_unix_s: u64) -> String {
@@ -143,12 +147,7 @@ fn age(since_unix_s: u64) -> String {
     }
 }
 
-fn json(
-    path: &Path,
-    device: &Device,
-    calibration: &Calibration,
-    out: &mut impl Write,
-) -> std::io::Result<()> {
+fn json(path: &Path, device: &Device, calibration: &Calibration) -> std::io::Result<()> {
     let rate = |&(depth, rate): &(u32, u64)| serde_json::json!({ "depth": depth, "reads_per_second": rate });
     let report = serde_json::json!({
         "schema_version": 1,
@@ -163,5 +162,5 @@ fn json(
         "rates": calibration.rates.iter().map(rate).collect::<Vec<_>>(),
         "measured_unix_s": calibration.measured_unix_s,
     });
-    print_json(out, &report)
+    print_json(&report)
 }

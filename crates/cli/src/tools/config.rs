@@ -22,7 +22,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load();
     let paths = Config::paths();
     let origin = |at: usize| config.origins[at].as_ref().map_or("default".into(), ToString::to_string);
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
         let values: serde_json::Map<String, serde_json::Value> = KEYS
             .iter()
@@ -39,13 +39,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "values": values,
             "mistakes": mistakes,
         });
-        print_json(&mut out, &report)?;
+        print_json(&report)?;
     } else {
-        let mut table = table(&["key", "value", "said by"], &[]);
+        let mut table = table(&["key", "value", "said by"], &[]).whole(1);
         for (at, key) in KEYS.iter().enumerate() {
             table.add_row([(*key).to_owned(), config.value(at), origin(at)]);
         }
-        writeln!(out, "{}", table.trim_fmt())?;
+        writeln!(out, "{}", table.lines(crate::output::width()))?;
         for path in &paths {
             let state = if path.exists() { "read" } else { "not there" };
             writeln!(out, "{}: {state}", path.display())?;

@@ -102,11 +102,11 @@ fn check_filter((path, report): (&PathBuf, &Report)) -> Result<()> {
 }
 
 fn print(args: &Args, diff: &Diff, worse: bool) -> Result<()> {
-    let mut out = BufWriter::new(crate::output::stdout());
+    let mut out = BufWriter::new(crate::output::text());
     if args.json {
-        print_json(&mut out, &diff.json(args.of, args.threshold))?;
+        print_json(&diff.json(args.of, args.threshold))?;
     } else {
-        diff.print(args.top, &mut out)?;
+        diff.print(args.top, crate::output::width(), &mut out)?;
         let limit = match args.threshold {
             Some(threshold) if worse => format!(", more than the {threshold} % allowed"),
             Some(threshold) => format!(", within the {threshold} % allowed"),

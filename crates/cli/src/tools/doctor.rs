@@ -34,8 +34,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         user: rustix::process::geteuid().as_raw(),
         checks: &checks,
     };
-    let mut out = crate::output::stdout();
-    let printed = if args.json { print_json(&mut out, &report) } else { print(&report, &mut out) };
+    let mut out = crate::output::text();
+    let printed = if args.json { print_json(&report) } else { print(&report, &mut out) };
     if let Err(error) = printed
         && error.kind() != std::io::ErrorKind::BrokenPipe
     {

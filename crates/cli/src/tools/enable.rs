@@ -157,10 +157,10 @@ impl Links {
     fn list(&self) -> Result<ExitCode> {
         let names = self.names()?;
         if names.is_empty() {
-            writeln!(crate::output::stdout(), "no program is enabled in {}", self.0.display())?;
+            writeln!(crate::output::text(), "no program is enabled in {}", self.0.display())?;
             return Ok(ExitCode::SUCCESS);
         }
-        let mut table = table(&["program", "starts", "menus"], &[]);
+        let mut table = table(&["program", "starts", "menus"], &[]).whole(1);
         for name in &names {
             let starts = match find_all(name.as_ref()).first() {
                 Some(program) => program.display().to_string(),
@@ -169,7 +169,7 @@ impl Links {
             let menus = if desktop::is_enabled(name) { "yes" } else { "" };
             table.add_row([name, &starts, menus]);
         }
-        writeln!(crate::output::stdout(), "{}", table.trim_fmt())?;
+        writeln!(crate::output::text(), "{}", table.lines(crate::output::width()))?;
         self.tell_path(&names);
         Ok(ExitCode::SUCCESS)
     }

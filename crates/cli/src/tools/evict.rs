@@ -40,9 +40,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             say!("prepage: {}: {error}", file.path.display());
         }
     }
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
-        print_json(&mut out, &as_json(&evicted, &passed))?;
+        print_json(&as_json(&evicted, &passed))?;
     } else {
         print(&evicted, &mut out)?;
     }
@@ -81,12 +81,12 @@ fn print(evicted: &Evicted, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     stayed.sort_by_key(|(file, _)| std::cmp::Reverse(file.after));
-    let mut table = table(&["stays", "why", "file"], &[0]);
+    let mut table = table(&["stays", "why", "file"], &[0]).whole(1);
     for (file, stay) in stayed.iter().take(SHOWN_FILES) {
         let pages = file.after.unwrap_or(0);
         table.add_row([pages_as_size(pages), reasons(stay), shown(&file.path)]);
     }
-    writeln!(out, "{}", table.trim_fmt())?;
+    writeln!(out, "{}", table.lines(crate::output::width()))?;
     if stayed.len() > SHOWN_FILES {
         writeln!(out, "and of {} more files (--json)", stayed.len() - SHOWN_FILES)?;
     }

@@ -39,7 +39,7 @@ pub const EXIT_CODES: [(&str, &str); 6] = [
 ];
 
 /// Environment variables, as `prepage --help` and the manual page list them.
-pub const ENVIRONMENT: [(&str, &str); 5] = [
+pub const ENVIRONMENT: [(&str, &str); 6] = [
     ("PREPAGE", "`off` switches prefetching and learning off for every program started with it"),
     (
         "PREPAGE_STORE",
@@ -52,6 +52,10 @@ pub const ENVIRONMENT: [(&str, &str); 5] = [
     (
         "XDG_CONFIG_HOME",
         "Directory of prepage/config, read after /etc/prepage.conf (`prepage config`) [default: ~/.config]",
+    ),
+    (
+        "COLUMNS",
+        "How wide tables may be, in characters; 0 for any width [default: the width of the terminal, else any]",
     ),
     ("NO_COLOR", "If not empty, help and errors are printed without colors"),
 ];

@@ -62,5 +62,5 @@ fn tell(summary: &Summary, facts: &TraceFacts) {
     let imported = facts.imported.clone().unwrap_or_default();
     let count = summary.total().count;
     say!("\n{count} page faults by {} ({})\n", imported.tool, imported.events.join(", "));
-    say!("{}\n", classes(summary).trim_fmt());
+    say!("{}\n", classes(summary).lines(crate::say::width()));
 }

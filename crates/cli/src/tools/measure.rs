@@ -94,9 +94,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let untouched = if !args.warm { untouched(args, &profile) } else { None };
     let bytes = (planned_bytes(&profile), untouched);
     let report = Report::new(args, &key, chill, read_ahead_kib, &figures, bytes, measurement.starts());
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
-        print_json(&mut out, &report)?;
+        print_json(&report)?;
     } else {
         report.print(&mut out)?;
     }
@@ -253,7 +253,7 @@ impl<'a> Report<'a> {
                 None => String::new(),
             }
         )?;
-        writeln!(out, "{}", self.table().trim_fmt())?;
+        writeln!(out, "{}", self.table().lines(crate::output::width()))?;
         for (name, pair) in [("cold", self.cold.as_ref()), ("warm", Some(&self.warm))] {
             let Some(pair) = pair else { continue };
             let Estimate { value, low, high } = pair.ratio;

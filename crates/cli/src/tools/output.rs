@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::builder::{PathBufValueParser, TypedValueParser};
+use prepage_display::terminal::{self, Lines};
 use prepage_sys::new_file::NewFile;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
+
+const STDOUT: &str = "standard output";
 
 /// Writes `path` with `write`, standard output where that is `-`. An older file of this name stays until the new one is
 /// complete, and stays on failure.
@@ -60,9 +63,19 @@ pub fn keep_input(output: &Path, input: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Standard output. Its errors say that it could not be written.
+/// Standard output, for what programs read. Its errors say that it could not be written.
 pub fn stdout() -> impl Write {
-    Named { file: std::io::stdout().lock(), name: "standard output" }
+    Named { file: std::io::stdout().lock(), name: STDOUT }
+}
+
+/// Standard output, for what people read: no name in it commands their terminal.
+pub fn text() -> impl Write {
+    Lines(stdout())
+}
+
+/// How wide tables on standard output may be.
+pub fn width() -> Option<usize> {
+    terminal::width(std::io::stdout())
 }
 
 /// A file whose errors of writing have its name.
@@ -71,30 +84,36 @@ struct Named<'a, W> {
     name: &'a str,
 }
 
-impl<W> Named<'_, W> {
-    fn named(&self, error: &io::Error) -> io::Error {
-        io::Error::new(error.kind(), format!("{}: {error}", cannot_be_written(self.name)))
-    }
-}
-
 impl<W: Write> Write for Named<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes).map_err(|error| self.named(&error))
+        self.file.write(bytes).map_err(|error| named(self.name, &error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush().map_err(|error| self.named(&error))
+        self.file.flush().map_err(|error| named(self.name, &error))
     }
+}
+
+/// `error` of writing `name`.
+fn named(name: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", cannot_be_written(name)))
 }
 
 fn cannot_be_written(name: &str) -> String {
     format!("{name}: cannot be written")
 }
 
-/// Writes `value` as JSON for people and programs.
-pub fn print_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value)?;
-    writeln!(out)
+/// The error that standard output could not be written because of `error`.
+pub fn unwritten(error: &io::Error) -> io::Error {
+    named(STDOUT, error)
+}
+
+/// Prints `value` as JSON.
+pub fn print_json(value: &impl Serialize) -> io::Result<()> {
+    let mut out = BufWriter::new(stdout());
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)?;
+    out.flush()
 }
 
 /// Whether `path` means standard output.

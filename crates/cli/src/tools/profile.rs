@@ -97,14 +97,14 @@ impl From<LayerName> for Layer {
 /// Runs the command.
 pub fn run(command: &Command) -> Result<ExitCode> {
     let stores = stores()?;
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     match command {
         Command::List { json } => list(&stores, *json, &mut out)?,
         Command::Show { profile: Some(name), json, .. } => {
-            show::show(&stores, &find(&stores, name)?, *json, &mut out)?
+            show::show(&stores, &only(find(&stores, name)?)?, *json, &mut out)?
         }
         Command::Show { json, command, .. } => {
-            show::show(&stores, &[of_call(&stores, command)?], *json, &mut out)?
+            show::show(&stores, &of_call(&stores, command)?, *json, &mut out)?
         }
         Command::Rm { profiles, layer } => return rm(&stores, profiles, (*layer).into(), &mut out),
         Command::Embed(args) => return embed::embed(&stores, args, &mut out),
@@ -202,7 +202,6 @@ fn list(stores: &Stores, json: bool, out: &mut impl Write) -> Result<()> {
         all(stores)?.iter().map(|(path, loaded)| Listed::new(stores, path, loaded)).collect();
     if json {
         return Ok(print_json(
-            out,
             &serde_json::json!({ "schema_version": 1, "profiles": listed, "layers": taken }),
         )?);
     }
@@ -213,7 +212,8 @@ fn list(stores: &Stores, json: bool, out: &mut impl Write) -> Result<()> {
             places(stores)
         )?);
     }
-    let mut table = table(&["role", "files", "MB", "names", "observed", "layer", "profile"], &[1, 2, 3, 4]);
+    let mut table =
+        table(&["role", "files", "MB", "names", "observed", "layer", "profile"], &[1, 2, 3, 4]).whole(6);
     for one in &listed {
         let megabytes = format!("{:.1}", one.bytes as f64 / 1e6);
         let row = match &one.error {
@@ -230,7 +230,7 @@ fn list(stores: &Stores, json: bool, out: &mut impl Write) -> Result<()> {
         };
         table.add_row([row, vec![one.layer.into(), one.file.clone()]].concat());
     }
-    writeln!(out, "{}", table.trim_fmt())?;
+    writeln!(out, "{}", table.lines(crate::output::width()))?;
     taken.iter().try_for_each(|taken| taken.write(out))
 }
 
@@ -321,9 +321,10 @@ fn rm(stores: &Stores, names: &[String], layer: Layer, out: &mut impl Write) -> 
 
 /// All profiles that `name` may mean; at least one.
 pub fn find(stores: &Stores, name: &str) -> Result<Vec<StoreEntry>> {
-    let means = |(path, loaded): &StoreEntry| {
+    let means = |entry: &StoreEntry| {
+        let (path, loaded) = entry;
         let role = loaded.as_ref().map_or("", |profile| profile.role.as_str());
-        file_name(path) == name || role == name || role.split(' ').next() == Some(name)
+        file_name(path) == name || role == name || short_names(entry).iter().any(|short| short == name)
     };
     let found: Vec<StoreEntry> = all(stores)?.into_iter().filter(means).collect();
     if found.is_empty() {
@@ -335,9 +336,29 @@ pub fn find(stores: &Stores, name: &str) -> Result<Vec<StoreEntry>> {
     Ok(found)
 }
 
+/// The one that was `found`.
+pub fn only(mut found: Vec<StoreEntry>) -> Result<StoreEntry> {
+    if found.len() == 1 {
+        return Ok(found.remove(0));
+    }
+    let name = |(path, loaded): &StoreEntry| match loaded {
+        Ok(profile) => format!("{} ({})", file_name(path), profile.role),
+        Err(_) => file_name(path),
+    };
+    let names: Vec<String> = found.iter().map(name).collect();
+    bail!("{} profiles match:\n  {}\n  try: name one of them", names.len(), names.join("\n  "))
+}
+
 /// What is wrong with a file of the store.
 pub fn what_is_wrong(error: &StoreError) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// The names that `list` and the completion of shells have for a profile: that of its file without the ending, and its program's.
+pub fn short_names((path, loaded): &StoreEntry) -> [String; 2] {
+    let role = loaded.as_ref().map_or("", |profile| profile.role.as_str());
+    let program = role.split(' ').next().unwrap_or_default();
+    [path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), program.to_owned()]
 }
 
 fn file_name(path: &Path) -> String {

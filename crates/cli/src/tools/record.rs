@@ -12,7 +12,6 @@ use anyhow::Result;
 use prepage_core::quantity::parse_ns;
 use prepage_core::{ExactFacts, Object, Tally, TraceFacts};
 use prepage_display::number::ms;
-use prepage_display::terminal::shortened;
 use prepage_observe::Exact;
 use prepage_profiles::program;
 use prepage_report::{UNKNOWN, page_cache};
@@ -231,9 +230,9 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
         "\n{} page faults in {milliseconds:.1} ms, programs executed: {}\n",
         total.count, facts.execs
     )?;
-    writeln!(out, "{}\n", classes(summary).trim_fmt())?;
+    writeln!(out, "{}\n", classes(summary).lines(crate::say::width()))?;
     if let Some((table, more)) = files(summary, objects) {
-        writeln!(out, "{}", table.trim_fmt())?;
+        writeln!(out, "{}", table.lines(crate::say::width()))?;
         match more {
             0 => writeln!(out)?,
             more => writeln!(out, "and {more} more\n")?,
@@ -279,7 +278,7 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
     }
     if let Some(pages) = &facts.page_cache {
         writeln!(out)?;
-        page_cache::print(pages, TOP_FILES, TOP_WAITS, &mut out)?;
+        page_cache::print(pages, TOP_FILES, TOP_WAITS, crate::say::width(), &mut out)?;
         writeln!(out)?;
     }
     Ok(())
@@ -297,7 +296,7 @@ fn files(summary: &Summary, objects: &[Object]) -> Option<(Table, usize)> {
     let mut table = table(&["file", "faults", "disk", "total ms"], &[1, 2, 3]);
     for (path, tally) in files.iter().take(TOP_FILES) {
         let figures = [tally.count.to_string(), tally.disk.to_string(), ms(tally.cost_ns)];
-        table.add_row([vec![shortened(path)], figures.to_vec()].concat());
+        table.add_row([vec![path.to_string()], figures.to_vec()].concat());
     }
     (!files.is_empty()).then_some((table, files.len().saturating_sub(TOP_FILES)))
 }

@@ -113,28 +113,28 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let report = Report::read(&newest::open(args.trace.as_deref())?, &options)?;
     tell_replaced(&report);
-    let mut out = std::io::BufWriter::new(crate::output::stdout());
+    let mut out = std::io::BufWriter::new(crate::output::text());
+    let width = crate::output::width();
     if args.json {
         let by = if by.is_empty() { vec![By::Class, By::File] } else { by };
-        print_json(&mut out, &json::json(&report, &by, top, columns))?;
-    } else if args.by.is_empty() {
-        text::overview(&report, &mut out)?;
-    }
-    if !args.json {
+        print_json(&json::json(&report, &by, top, columns))?;
+    } else if args.by.is_empty() || text::why_none(&report).is_some() {
+        text::overview(&report, width, &mut out)?;
+    } else {
         for (place, what) in args.by.iter().enumerate() {
             if place > 0 {
                 writeln!(out)?;
             }
             match what {
-                What::Cost => text::histogram(&report, &mut out)?,
-                What::Slowest => text::slowest_faults(&report, &mut out)?,
+                What::Cost => text::histogram(&report, width, &mut out)?,
+                What::Slowest => text::slowest_faults(&report, width, &mut out)?,
                 What::By(by) => {
                     let default = || match by {
                         By::Class => text::class_columns(&report),
                         _ => text::TABLE_COLUMNS.to_vec(),
                     };
                     let columns = if args.columns.is_empty() { default() } else { args.columns.clone() };
-                    text::grouped(&report, *by, top, &columns, &mut out)?;
+                    text::grouped(&report, *by, top, &columns, width, &mut out)?;
                 }
             }
         }

@@ -59,9 +59,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for (path, reason) in &report.failed {
         say!("prepage: {path}: {reason}");
     }
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
-        print_json(&mut out, &report.json(&passed))?;
+        print_json(&report.json(&passed))?;
     } else {
         report.print(args.all, &mut out)?;
     }
@@ -116,7 +116,7 @@ impl Report {
         };
         let longest = rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0);
         let cells = strip_cells(38 + longest);
-        let mut table = table(&["resident", "of", "pages", "%", "", "file"], &[0, 1, 2, 3]);
+        let mut table = table(&["resident", "of", "pages", "%", "", "file"], &[0, 1, 2, 3]).whole(4);
         for row in &rows {
             let residency = &row.residency;
             let strip = strip(&residency.shares(cells));
@@ -126,12 +126,13 @@ impl Report {
             let strip = strip(&self.shares(cells));
             let what = match self.directories {
                 0 => format!("all {} files", self.rows.len()),
+                1 => format!("all {} files in 1 directory", self.rows.len()),
                 directories => format!("all {} files in {directories} directories", self.rows.len()),
             };
             table.add_row(line(self.resident_pages(), self.pages(), strip, what));
         }
         if !self.rows.is_empty() {
-            writeln!(out, "{}", table.trim_fmt())?;
+            writeln!(out, "{}", table.lines(crate::output::width()))?;
         }
         if hidden > 0 {
             let hidden = counted(hidden, "file");

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use prepage_display::terminal::printable;
+use prepage_display::terminal::{self, printable};
 
 /// Says a line, formatted as by `println!`, or several.
 macro_rules! say {
@@ -13,6 +13,11 @@ macro_rules! say {
 /// Writes `text`, whatever names are in it, and an end of line.
 pub fn lines(text: &str) {
     text.split('\n').for_each(|line| write(format_args!("{}\n", printable(line))));
+}
+
+/// How wide tables on standard error may be.
+pub fn width() -> Option<usize> {
+    terminal::width(io::stderr())
 }
 
 /// Writes `what` and no end of line.

@@ -186,7 +186,7 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
 
 /// Prints what was done to `path`. Where nobody reads, the rest is done all the same.
 fn list(path: &Path, done: &str) {
-    let _ = writeln!(crate::output::stdout(), "{done}{}", path.display());
+    let _ = writeln!(crate::output::text(), "{done}{}", path.display());
 }
 
 fn remove(place: &UnitDirectory) -> Result<ExitCode> {

@@ -34,9 +34,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         io::ErrorKind::TimedOut => anyhow!("the service at {socket} did not answer in time"),
         _ => anyhow!(error).context(format!("the service at {socket} cannot be asked")),
     })?;
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
-        print_json(&mut out, &status)?;
+        print_json(&status)?;
     } else {
         print(&status, &mut out)?;
     }
@@ -124,11 +124,10 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     if !starts.is_empty() {
         let mut table = table(&["user", "last starts", "what was done"], &[0]);
         for start in starts.iter().rev().take(20) {
-            let text = |name: &str| start[name].as_str().unwrap_or_default().escape_debug().to_string();
-            let role: String = text("role").chars().take(60).collect();
-            table.add_row([start["uid"].to_string(), role, text("done")]);
+            let text = |name: &str| start[name].as_str().unwrap_or_default().to_owned();
+            table.add_row([start["uid"].to_string(), text("role"), text("done")]);
         }
-        writeln!(out, "\n{}", table.trim_fmt())?;
+        writeln!(out, "\n{}", table.lines(crate::output::width()))?;
     }
     Ok(())
 }
@@ -164,7 +163,7 @@ fn print_gains(gains: &Value, out: &mut impl Write) -> Result<()> {
         table(&["user", "gain", "fetched", "held out", "of the time", "starts"], &[0, 2, 3, 4, 5]);
     let programs = gains["programs"].as_array().map_or(&[][..], Vec::as_slice);
     for one in programs.iter().filter(|one| one["ratio"].is_f64()).take(10) {
-        let role: String = one["role"].as_str().unwrap_or_default().escape_debug().take(60).collect();
+        let role = one["role"].as_str().unwrap_or_default().to_owned();
         let ms = |name: &str| format!("{:.0} ms", one[name].as_f64().unwrap_or(0.0) / 1000.0);
         let off = if one["is_off"] == true { ", off" } else { "" };
         let ratio = format!("{:.2}{off}", one["ratio"].as_f64().unwrap_or(0.0));
@@ -172,7 +171,7 @@ fn print_gains(gains: &Value, out: &mut impl Write) -> Result<()> {
         let starts = format!("{prefetched} and {held_out}");
         table.add_row([one["uid"].to_string(), role, ms("prefetched_us"), ms("held_out_us"), ratio, starts]);
     }
-    writeln!(out, "\n{}\n", table.trim_fmt())?;
+    writeln!(out, "\n{}\n", table.lines(crate::output::width()))?;
     Ok(())
 }
 
@@ -237,12 +236,12 @@ fn print_idle(status: &Value, out: &mut impl Write) -> Result<()> {
     if !expected.is_empty() {
         let mut table = table(&["user", "expected", "probability", "brought in"], &[0, 2]);
         for one in expected.iter().take(10) {
-            let role: String = one["role"].as_str().unwrap_or_default().escape_debug().take(60).collect();
+            let role = one["role"].as_str().unwrap_or_default().to_owned();
             let share = format!("{:.0} %", 100.0 * one["probability"].as_f64().unwrap_or(0.0));
             let is_brought = if one["is_brought"] == true { "yes" } else { "no" };
             table.add_row([one["uid"].to_string(), role, share, is_brought.into()]);
         }
-        writeln!(out, "\n{}\n", table.trim_fmt())?;
+        writeln!(out, "\n{}\n", table.lines(crate::output::width()))?;
     }
     Ok(())
 }

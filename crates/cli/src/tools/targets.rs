@@ -1,6 +1,5 @@
 //! The files that `residency`, `warm` and `evict` are asked about.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -104,9 +103,7 @@ pub fn percent(part: u64, all: u64) -> f64 {
 
 /// Cells of a strip of pages: as many as fit beside the numbers.
 pub fn strip_cells(beside: usize) -> usize {
-    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    let width = columns.unwrap_or(if std::io::stdout().is_terminal() { 100 } else { 80 });
-    usize::saturating_sub(width, beside).clamp(20, 64)
+    crate::output::width().unwrap_or(80).saturating_sub(beside).clamp(20, 64)
 }
 
 /// A strip of pages, one character a cell: empty, and the darker the more of the cell is in memory.

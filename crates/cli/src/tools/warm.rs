@@ -37,9 +37,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             say!("prepage: {}: not read to the end: {error}", file.spot.path.display());
         }
     }
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
-        print_json(&mut out, &as_json(&warmed, found.spots.len(), &passed))?;
+        print_json(&as_json(&warmed, found.spots.len(), &passed))?;
     } else {
         print(&warmed, &mut out)?;
     }
@@ -78,11 +78,13 @@ fn print(warmed: &Warmed<'_>, out: &mut impl Write) -> Result<()> {
         )?;
     }
     if !unknown.is_empty() {
-        let asked = unknown.iter().map(|file| file.pages).sum();
+        let asked = unknown.iter().map(|file| file.pages).sum::<u64>();
+        // Of the last file less, where reading stopped in it.
+        let read = asked.min(warmed.read_bytes / PAGE_SIZE);
         writeln!(
             out,
             "{} of {} read; whether it stays in memory is shown only to those who may write them",
-            pages_as_size(asked),
+            pages_as_size(read),
             counted(unknown.len(), "file"),
         )?;
     }

@@ -411,6 +411,81 @@ fn a_terminal_gets_no_binary_trace() {
     assert_eq!((code, said.lines().count()), (Some(0), 11), "{said}");
 }
 
+/// What `prepage-tools ARGUMENTS PATH` shows on a terminal of 90 columns where COLUMNS has this value; `None`, counted as a skip, where there
+/// is no script(1).
+fn on_terminal(arguments: &[&str], path: &Path, columns: Option<&str>) -> Option<String> {
+    if !has(Need::Tool("script".into())) {
+        return None;
+    }
+    let (tools, arguments) = (env!("CARGO_BIN_EXE_prepage-tools"), arguments.join(" "));
+    let command = format!("stty cols 90; {tools} {arguments} {}", path.display());
+    let mut script = Command::new("script");
+    script.args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).env_remove("COLUMNS");
+    script.envs(columns.map(|columns| ("COLUMNS", columns)));
+    Some(text(&script.output().expect("script runs").stdout))
+}
+
+#[test]
+fn tables_fit_the_terminal_and_are_whole_elsewhere() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trace = trace(1000, 5000);
+    let long = format!("/usr/lib/{}a.so", "directory/".repeat(12));
+    trace.objects[0].path = long.clone();
+    let path = written(dir.path(), "t.parquet", &trace);
+    for arguments in [
+        &["report"][..],
+        &["report", "--by", "file,mapping,slowest"],
+        &["simulate", "-p", "none", "--by-object"],
+    ] {
+        let files = |said: &str| -> Vec<String> {
+            said.lines()
+                .filter(|line| line.contains("/a.so"))
+                .map(|line| line.trim_end().to_owned())
+                .collect()
+        };
+        let piped = files(&text(&prepage(arguments, &path).stdout));
+        assert!(
+            !piped.is_empty() && piped.iter().all(|line| line.contains(&long)),
+            "{arguments:?}: {piped:?}"
+        );
+        let Some(shown) = on_terminal(arguments, &path, None) else { return };
+        let shown = files(&shown);
+        let fits = |line: &String| line.chars().count() <= 90 && line.contains("…");
+        assert!(shown.len() == piped.len() && shown.iter().all(fits), "{arguments:?}: {shown:?}");
+        assert!(shown.iter().any(|line| line.chars().count() == 90), "{arguments:?}: {shown:?}");
+        // As ps(1) has it, COLUMNS says more than the terminal.
+        assert_eq!(files(&on_terminal(arguments, &path, Some("0")).expect("as before")), piped);
+    }
+}
+
+#[test]
+fn bars_of_costs_fit_the_terminal() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trace = trace(1000, 5000);
+    trace.faults.iter_mut().enumerate().for_each(|(at, fault)| fault.class = FaultClass::ALL[at % 5]);
+    let path = written(dir.path(), "t.parquet", &trace);
+    let Some(shown) = on_terminal(&["report", "--by", "cost"], &path, None) else { return };
+    let bars: Vec<usize> =
+        shown.lines().filter(|line| line.contains('█')).map(|line| line.trim_end().chars().count()).collect();
+    assert!(!bars.is_empty() && bars.iter().all(|width| *width <= 90), "{shown}");
+}
+
+#[test]
+fn what_has_no_faults_says_so_and_why() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
+    for arguments in [&["report", "--pid", "1"][..], &["report", "--pid", "1", "--by", "cost,file,slowest"]] {
+        let said = text(&prepage(arguments, &path).stdout);
+        assert!(said.ends_with("\n\nno page faults: none passes the filter\n"), "{arguments:?}: {said}");
+    }
+    let page = text(&prepage(&["report", "--pid", "1", "--html", "-"], &path).stdout);
+    assert!(
+        page.contains("No page faults: none passes the filter.") && page.ends_with("</html>\n"),
+        "{page}"
+    );
+    assert!(!page.contains("<script") && !page.contains("id=\"plots\""), "nothing is drawn");
+}
+
 #[test]
 fn a_newest_trace_that_is_damaged_is_named_and_what_is_no_file_passed_over() {
     let dir = tempfile::tempdir().expect("a directory");

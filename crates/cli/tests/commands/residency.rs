@@ -6,8 +6,8 @@ use crate::support::{Sandbox, can_learn, is_root, json, text};
 use prepage_testing::{Need, has};
 
 fn tools(args: &[&str]) -> Output {
-    // As narrow as it gets: a strip of 20 cells.
-    Command::new(env!("CARGO_BIN_EXE_prepage-tools")).env("COLUMNS", "20").args(args).output().unwrap()
+    // Beside these paths the strip is as narrow as it gets: 20 cells.
+    Command::new(env!("CARGO_BIN_EXE_prepage-tools")).env_remove("COLUMNS").args(args).output().unwrap()
 }
 
 #[test]
@@ -107,12 +107,14 @@ fn pages_of_other_peoples_files_are_not_guessed_at() {
     };
     let shown = as_nobody(&["residency", "--json", "/etc/passwd"]);
     let warmed = as_nobody(&["warm", "/etc/passwd"]);
+    let stopped = as_nobody(&["warm", "--limit", "0", "/etc/passwd"]);
     std::fs::remove_file(&copy).unwrap();
     assert_eq!(shown.status.code(), Some(1), "{}", text(&shown.stderr));
     assert_eq!(json(&shown)["not_allowed"], serde_json::json!(["/etc/passwd"]));
     assert!(json(&shown)["files"].as_array().unwrap().is_empty());
     assert!(text(&shown.stderr).contains("try: as root"), "{}", text(&shown.stderr));
     assert!(text(&warmed.stdout).contains("4k of 1 file read"), "{}", text(&warmed.stdout));
+    assert!(text(&stopped.stdout).contains("0 of 1 file read"), "{}", text(&stopped.stdout));
 }
 
 #[test]

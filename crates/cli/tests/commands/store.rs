@@ -125,6 +125,35 @@ fn what_a_terminal_obeys_is_shown_and_not_done() {
     }
 }
 
+/// Names of files, too.
+#[test]
+fn files_whose_names_a_terminal_obeys_are_named() {
+    let sandbox = Sandbox::new();
+    let program = sandbox.path().join("ls \x1b[2J");
+    fs::copy("/bin/ls", &program).unwrap();
+    let program = program.to_str().unwrap();
+    let store = sandbox.path().join("store \x1b[2J");
+    let bundle = sandbox.path().join("bundle \x1b[2J");
+    let (_, profile) = profile_of(&[program]);
+    Stores::at(sandbox.store())
+        .update(&ProgramKey::of(&[program.into()]).unwrap(), Layer::User, |_| Some(profile.clone()))
+        .unwrap();
+    for args in [
+        &["profile", "embed", program][..],
+        &["profile", "strip", program],
+        &["profile", "sections", program],
+        &["profile", "merge", "-o", bundle.to_str().unwrap(), program],
+        &["residency", program],
+        &["doctor"],
+        &["profile", "list"],
+        &["config"],
+    ] {
+        let output = sandbox.prepage(args).env("XDG_CONFIG_HOME", &store).output().unwrap();
+        let shown = text(&output.stdout) + &text(&output.stderr);
+        assert!(!shown.contains('\x1b'), "{args:?}: {shown}");
+    }
+}
+
 /// A profile of the command with one page of its program.
 fn profile_of(command: &[&str]) -> (ProgramKey, Profile) {
     let key = ProgramKey::of(&command.iter().map(Into::into).collect::<Vec<_>>()).unwrap();

@@ -90,7 +90,7 @@ fn print(args: &Args, policies: &[Policy], input: &Input, runs: &[Vec<Served>]) 
             rows.push((way.name(), policy, hard, read, median(&ms(at)), median_ratio(&ms(at), &ms(of))));
         }
     }
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
         let row = |(way, policy, hard, read, ms, ratio): &(
             _,
@@ -107,7 +107,7 @@ fn print(args: &Args, policies: &[Policy], input: &Input, runs: &[Vec<Served>]) 
         let rows: Vec<_> = rows.iter().map(row).collect();
         let report =
             json!({ "schema_version": 1, "touches": input.count, "rounds": args.rounds, "runs": rows });
-        print_json(&mut out, &report)?;
+        print_json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(
@@ -128,7 +128,7 @@ fn print(args: &Args, policies: &[Policy], input: &Input, runs: &[Vec<Served>]) 
             format!("{:.3} to {:.3}", ratio.low, ratio.high),
         ]);
     }
-    writeln!(out, "{}", table.trim_fmt())?;
+    writeln!(out, "{}", table.lines(crate::output::width()))?;
     Ok(ExitCode::SUCCESS)
 }
 

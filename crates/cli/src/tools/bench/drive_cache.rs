@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let file = Subject::create(&args.directory, args.size)?;
     let context = || "direct reads\n  try: --directory DIR on a disk's own file system".to_owned();
     let passes = passes(file.path(), file.pages()).with_context(context)?;
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
         let pass = |pass: &Pass| {
             json!({ "pass": pass.name, "reads": pass.latencies_us.len(), "p10_us": pass.quantile_us(0.1),
@@ -40,7 +40,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         };
         let passes_json: Vec<_> = passes.iter().map(pass).collect();
         print_json(
-            &mut out,
             &json!({ "schema_version": 1, "file_bytes": args.size, "passes": passes_json, "verdict": verdict(&passes) }),
         )?;
         return Ok(ExitCode::SUCCESS);
@@ -63,6 +62,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             tenths.join(" "),
         ]);
     }
-    writeln!(out, "{}\n\n{}", table.trim_fmt(), verdict(&passes))?;
+    writeln!(out, "{}\n\n{}", table.lines(crate::output::width()), verdict(&passes))?;
     Ok(ExitCode::SUCCESS)
 }

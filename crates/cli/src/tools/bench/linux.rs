@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn print(args: &Args, all: &[Compared]) -> Result<ExitCode> {
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
         let one = |one: &Compared| {
             json!({ "pattern": one.pattern, "read_ahead_kib": one.read_ahead_kib, "executable": one.executable,
@@ -48,7 +48,7 @@ fn print(args: &Args, all: &[Compared]) -> Result<ExitCode> {
                 "model": { "disk": one.model.disk, "cached": one.model.cached } })
         };
         let report = json!({ "schema_version": 1, "patterns": all.iter().map(one).collect::<Vec<_>>() });
-        print_json(&mut out, &report)?;
+        print_json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(out, "disk faults and others on 4096 cold pages: the kernel's, the simulator's\n")?;
@@ -68,6 +68,11 @@ fn print(args: &Args, all: &[Compared]) -> Result<ExitCode> {
         ]);
     }
     let off = all.iter().filter(|one| one.off_percent().abs() > 2.0).count();
-    writeln!(out, "{}\n\n{off} of {} are off by more than 2 %", table.trim_fmt(), all.len())?;
+    writeln!(
+        out,
+        "{}\n\n{off} of {} are off by more than 2 %",
+        table.lines(crate::output::width()),
+        all.len()
+    )?;
     Ok(ExitCode::SUCCESS)
 }

@@ -43,11 +43,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
         let rows: Vec<_> = measured.iter().map(row).collect();
         let report = json!({ "schema_version": 1, "record_bytes": RECORD_BYTES, "measured": rows });
-        print_json(&mut out, &report)?;
+        print_json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(

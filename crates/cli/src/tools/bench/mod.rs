@@ -113,7 +113,7 @@ fn result_of<T: DeserializeOwned>(command: &mut process::Command, what: &str) ->
 
 /// Hands the result of a worker's one run to the process that started it.
 fn hand_over(result: &impl Serialize) -> Result<ExitCode> {
-    print_json(&mut crate::output::stdout(), result)?;
+    print_json(result)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -145,7 +145,7 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         Command::Access { pattern, seed, expect_sum, file } => {
             let sum = access(file, *pattern, *seed)?;
             match expect_sum {
-                None => writeln!(crate::output::stdout(), "{sum}")?,
+                None => writeln!(crate::output::text(), "{sum}")?,
                 Some(expected) if *expected == sum => {}
                 Some(expected) => bail!("the bytes of {} add up to {sum}, not {expected}", file.display()),
             }

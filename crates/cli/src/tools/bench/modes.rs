@@ -64,9 +64,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         replace(path, |out| out.write_all(text.as_bytes()))?;
     }
     let report = Report::new(&args.command, read_ahead_kib, bench.chill, rows, missing);
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
-        print_json(&mut out, &report)?;
+        print_json(&report)?;
     } else {
         report.print(&mut out)?;
     }

@@ -157,7 +157,7 @@ impl Report {
             }
             table.add_row(cells);
         }
-        writeln!(out, "{}", table.trim_fmt())
+        writeln!(out, "{}", table.lines(crate::output::width()))
     }
 
     /// What the study printed of the way called `name`, and of a plain start.
@@ -224,7 +224,7 @@ impl Report {
                 a_page(Some(sum(|start| start.mapped.calls)), mapped),
             ]);
         }
-        writeln!(out, "{}", table.trim_fmt())
+        writeln!(out, "{}", table.lines(crate::output::width()))
     }
 
     fn print_faults(&self, out: &mut impl Write) -> io::Result<()> {
@@ -262,7 +262,7 @@ impl Report {
             }
             table.add_row(cells);
         }
-        writeln!(out, "{}", table.trim_fmt())
+        writeln!(out, "{}", table.lines(crate::output::width()))
     }
 
     fn print_reads(&self, out: &mut impl Write) -> io::Result<()> {
@@ -293,7 +293,7 @@ impl Report {
             }
             table.add_row(cells);
         }
-        writeln!(out, "{}", table.trim_fmt())
+        writeln!(out, "{}", table.lines(crate::output::width()))
     }
 }
 

@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             runs[at].push(one(args, Way::ALL[at], pool_bytes)?);
         }
     }
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
         let ways = Way::ALL.iter().zip(&runs);
         let ways: Vec<_> = ways.map(|(way, runs)| json!({ "way": way.name(), "runs": runs })).collect();
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "pool_bytes": pool_bytes,
             "ways": ways,
         });
-        print_json(&mut out, &report)?;
+        print_json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(out, "{}\n", shown(&runs))?;
@@ -138,5 +138,5 @@ fn shown(runs: &[Vec<Vec<Phase>>; 3]) -> String {
         let names = [phase.pattern.clone(), phase.name.clone()];
         shown.add_row(names.into_iter().chain(cells).chain(ratios));
     }
-    shown.trim_fmt()
+    shown.lines(crate::output::width())
 }

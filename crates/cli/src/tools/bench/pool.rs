@@ -150,7 +150,7 @@ fn of(runs: &[Served], what: impl Fn(&Served) -> f64) -> f64 {
 }
 
 fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     let pages = args.size / PAGE_SIZE;
     let frames = pool_bytes(args) / PAGE_SIZE;
     let mut reports = Vec::new();
@@ -190,7 +190,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
             out,
             "{}, threads: {threads}\n\n{}\n\nsimulated misses: {simulated}\n",
             order.name(),
-            shown.trim_fmt()
+            shown.lines(crate::output::width())
         )?;
         let p99_us = |of_way: Way| {
             let at = args.way.iter().position(|way| *way == of_way)?;
@@ -213,7 +213,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
             "touches": args.touches,
             "orders": reports,
         });
-        print_json(&mut out, &report)?;
+        print_json(&report)?;
     } else {
         writeln!(
             out,

@@ -58,7 +58,7 @@ pub struct StartsArgs {
 pub fn count(args: &StartsArgs) -> Result<ExitCode> {
     let duration = Duration::from_millis(args.milliseconds);
     let starts = starts::count(args.way, args.program.clone(), duration);
-    writeln!(crate::output::stdout(), "{}", starts.with_context(|| args.program.display().to_string())?)?;
+    writeln!(crate::output::text(), "{}", starts.with_context(|| args.program.display().to_string())?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -118,7 +118,7 @@ fn print(
     cpus: usize,
     without_vm: Option<&str>,
 ) -> Result<ExitCode> {
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
         let rate = |rate: &Rate| json!({ "what": rate.what, "workers": rate.workers, "per_second": rate.per_second });
         let built = |built: &Built| json!({ "real_s": built.real_s, "user_s": built.user_s, "system_s": built.system_s });
@@ -131,7 +131,7 @@ fn print(
             "vm_missing": without_vm,
             "published": PUBLISHED.map(|(what, before, after)| json!({ "what": what, "before": before, "after": after })),
         });
-        print_json(&mut out, &report)?;
+        print_json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut shown = table(&["", "workers", "a second", "least", "greatest", "GB/s"], &[1, 2, 3, 4, 5]);
@@ -146,7 +146,12 @@ fn print(
         let [median, least, greatest] = numbers;
         shown.add_row([rate.what.clone(), rate.workers.to_string(), median, least, greatest, bytes]);
     }
-    writeln!(out, "rates on {cpus} CPUs: medians of {}\n\n{}\n", args.rounds, shown.trim_fmt())?;
+    writeln!(
+        out,
+        "rates on {cpus} CPUs: medians of {}\n\n{}\n",
+        args.rounds,
+        shown.lines(crate::output::width())
+    )?;
     if let Some(error) = without_vm {
         writeln!(out, "the VM's rates were not measured: {error}\n")?;
     }
@@ -162,12 +167,12 @@ fn print(
         "{} generated C files, gcc -O2, {cpus} at once, in {}\n\n{}\n",
         args.files,
         args.directory.display(),
-        shown.trim_fmt()
+        shown.lines(crate::output::width())
     )?;
     let mut shown = table(&["published (DragonFly, 2019)", "before", "after"], &[]);
     PUBLISHED.iter().for_each(|&(what, before, after)| {
         shown.add_row([what, before, after]);
     });
-    writeln!(out, "{}", shown.trim_fmt())?;
+    writeln!(out, "{}", shown.lines(crate::output::width()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -14,7 +14,7 @@ use crate::table::table;
 
 /// Prints a table for each experiment, and why it differs from the study's.
 pub fn print(facts: &Facts, shown: &[Shown]) -> Result<()> {
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     writeln!(out, "{}\n", wrapped(&facts.to_string(), 100))?;
     for one in shown {
         writeln!(out, "{}", title(one))?;
@@ -22,7 +22,7 @@ pub fn print(facts: &Facts, shown: &[Shown]) -> Result<()> {
         for row in cells(one) {
             table.add_row(row);
         }
-        writeln!(out, "{}", table.trim_fmt())?;
+        writeln!(out, "{}", table.lines(crate::output::width()))?;
         writeln!(out, "{}\n", wrapped(&format!("{} {}", note(facts, one), reason(facts, one)), 100))?;
     }
     for ratio in ratios(shown) {
@@ -52,7 +52,6 @@ fn wrapped(text: &str, width: usize) -> String {
 
 /// Prints everything, the single faults included.
 pub fn json(facts: &Facts, shown: &[Shown]) -> Result<()> {
-    let mut out = crate::output::stdout();
     let report = json!({
         "schema_version": 1,
         "page_bytes": PAGE_SIZE,
@@ -65,7 +64,7 @@ pub fn json(facts: &Facts, shown: &[Shown]) -> Result<()> {
         "cost_ratios": ratios(shown).iter().map(ratio_json).collect::<Vec<_>>(),
         "experiments": shown.iter().map(|one| experiment(facts, one)).collect::<Vec<_>>(),
     });
-    Ok(print_json(&mut out, &report)?)
+    Ok(print_json(&report)?)
 }
 
 fn experiment(facts: &Facts, one: &Shown) -> Value {

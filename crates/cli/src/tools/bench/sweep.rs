@@ -91,9 +91,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         missing: &missing,
         points: &points,
     };
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
-        print_json(&mut out, &report)?;
+        print_json(&report)?;
     } else {
         print(&report, args.rounds, &mut out)?;
     }
@@ -148,5 +148,5 @@ fn print(report: &Report<'_>, rounds: u32, out: &mut impl Write) -> std::io::Res
             format!("{:.0}", of(&point.disk_faults)),
         ]);
     }
-    writeln!(out, "{}", table.trim_fmt())
+    writeln!(out, "{}", table.lines(crate::output::width()))
 }

@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     let medians = runs.each_ref().map(|runs| runs.each_ref().map(|runs| typical(runs)));
-    let mut out = crate::output::stdout();
+    let mut out = crate::output::text();
     if args.json {
         let level = |(level, runs): (&Published, &[Vec<Took>; 3])| {
             let rows = Management::ALL.iter().zip(runs);
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         };
         let levels: Vec<_> = PUBLISHED.iter().zip(&runs).map(level).collect();
         let report = json!({ "schema_version": 1, "memory_bytes": args.memory, "levels": levels });
-        print_json(&mut out, &report)?;
+        print_json(&report)?;
     } else {
         print(&medians, &mut out)?;
         writeln!(out, "\n{} MiB for frames; medians of {}", args.memory >> 20, args.rounds)?;
@@ -124,7 +124,11 @@ fn print(medians: &[[Took; 3]; 4], out: &mut impl Write) -> Result<()> {
         row(level.workers, "published: baseline", &level.baseline);
         row(level.workers, "published: patch", &level.patch);
     }
-    writeln!(out, "{}\n\ndont-need to static, as the source's patch to its baseline:\n", shown.trim_fmt())?;
+    writeln!(
+        out,
+        "{}\n\ndont-need to static, as the source's patch to its baseline:\n",
+        shown.lines(crate::output::width())
+    )?;
     let mut signs = table(&["workers", "of", "published", "here", "sign"], &[0, 2, 3]);
     for (level, [fixed, dont_need, _]) in PUBLISHED.iter().zip(medians) {
         let figures: [(&str, Figure); 3] = [
@@ -145,7 +149,7 @@ fn print(medians: &[[Took; 3]; 4], out: &mut impl Write) -> Result<()> {
             ]);
         }
     }
-    writeln!(out, "{}", signs.trim_fmt())?;
+    writeln!(out, "{}", signs.lines(crate::output::width()))?;
     Ok(())
 }
 

@@ -140,7 +140,7 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
         };
         let profiles: Vec<_> = imported.iter().map(one).collect();
         let report = json!({ "schema_version": 1, "dry_run": args.dry_run, "profiles": profiles });
-        output::print_json(out, &report)?;
+        output::print_json(&report)?;
         return Ok(end);
     }
     for one in &imported {
@@ -170,7 +170,8 @@ fn write_bundle(path: &Path, profiles: &[Profile], out: &mut impl Write) -> Resu
     let bytes = bundle::write(profiles);
     output::replace(path, |file| file.write_all(&bytes))?;
     if !output::is_stdout(path) {
-        writeln!(out, "{}: {} profiles, {} bytes", path.display(), profiles.len(), bytes.len())?;
+        let profiles = counted(profiles.len(), "profile");
+        writeln!(out, "{}: {profiles}, {} bytes", path.display(), bytes.len())?;
     }
     Ok(ExitCode::SUCCESS)
 }

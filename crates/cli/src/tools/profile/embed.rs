@@ -200,7 +200,7 @@ impl Results {
 
     fn print(self, json: bool, out: &mut impl Write) -> Result<ExitCode> {
         if json {
-            print_json(out, &json!({ "schema_version": 1, "files": self.json }))?;
+            print_json(&json!({ "schema_version": 1, "files": self.json }))?;
         } else {
             for line in self.lines {
                 writeln!(out, "{line}")?;

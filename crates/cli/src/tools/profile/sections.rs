@@ -84,7 +84,7 @@ pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCod
             "in_section": told(&in_file),
             "followed": told(&followed),
         });
-        print_json(out, &report)?;
+        print_json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
 
@@ -106,7 +106,7 @@ pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCod
             format!("{:#x}", segment.align_bytes),
         ]);
     }
-    writeln!(out, "{}\n\nsection headers", segments.trim_fmt())?;
+    writeln!(out, "{}\n\nsection headers", segments.lines(crate::output::width()))?;
     let mut listed = table(&["nr", "name", "type", "address", "offset", "bytes", "flags"], &[0, 3, 4, 5]);
     for (at, section) in sections.iter().enumerate() {
         listed.add_row(vec![
@@ -119,7 +119,7 @@ pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCod
             names::section_flags(&elf, section.flags),
         ]);
     }
-    writeln!(out, "{}\n", listed.trim_fmt())?;
+    writeln!(out, "{}\n", listed.lines(crate::output::width()))?;
     match &in_file {
         Ok(None) => writeln!(out, "no page map in it")?,
         Ok(Some(map)) => print_map("page map in it", map, out)?,

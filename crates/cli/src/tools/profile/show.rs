@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::gain::{Gain, STARTS_MIN};
 use prepage_core::profile::start::observe_every;
@@ -16,22 +16,13 @@ use prepage_profiles::identity::{Skipped, open_if_same};
 use prepage_profiles::stored::Listed as StoreEntry;
 use serde::Serialize;
 
-use super::{Listed, age, file_name, what_is_wrong};
+use super::{Listed, age, what_is_wrong};
 use crate::output::print_json;
 use crate::table::table;
 
-/// Shows the profile of `matching`, of which there must be one.
-pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl Write) -> Result<()> {
-    let [(path, loaded)] = matching else {
-        let names: Vec<String> = matching
-            .iter()
-            .map(|(path, loaded)| match loaded {
-                Ok(profile) => format!("{} ({})", file_name(path), profile.role),
-                Err(_) => file_name(path),
-            })
-            .collect();
-        bail!("{} profiles match:\n  {}\n  try: name one of them", names.len(), names.join("\n  "));
-    };
+/// Shows one profile.
+pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Write) -> Result<()> {
+    let (path, loaded) = entry;
     let profile = loaded.as_ref().map_err(|error| anyhow!("{}: {}", path.display(), what_is_wrong(error)))?;
     let worth = Worth::of(profile);
     let files: Vec<ShownFile> =
@@ -45,7 +36,7 @@ pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl
             "cold_starts": profile.starts,
             "files": files,
         });
-        return Ok(print_json(out, &shown)?);
+        return Ok(print_json(&shown)?);
     }
     let path = path.to_string_lossy();
     let [role, program, path] = [&*profile.role, &*profile.program, &*path].map(printable);
@@ -86,7 +77,7 @@ pub fn show(stores: &Stores, matching: &[StoreEntry], json: bool, out: &mut impl
         row.extend([file.state.into(), file.path.clone()]);
         table.add_row(row);
     }
-    Ok(writeln!(out, "{}", table.trim_fmt())?)
+    Ok(writeln!(out, "{}", table.lines(crate::output::width()))?)
 }
 
 /// What a profile was and is expected to be worth.

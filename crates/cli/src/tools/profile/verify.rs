@@ -146,12 +146,12 @@ fn print(args: &Args, found: &[Verified], pruned: &[PathBuf], out: &mut impl Wri
         };
         let verified: Vec<_> = found.iter().map(one).collect();
         let report = json!({ "schema_version": 1, "verified": verified });
-        return Ok(print_json(out, &report)?);
+        return Ok(print_json(&report)?);
     }
     let shown_rows: Vec<&Verified> =
         found.iter().filter(|one| args.verbose || one.verdict != Verdict::Fits).collect();
     if !shown_rows.is_empty() {
-        let mut rows = table(&["state", "in", "pages", "file", "reason", "stands in"], &[2]);
+        let mut rows = table(&["state", "in", "pages", "file", "reason", "stands in"], &[2]).whole(4);
         for one in shown_rows {
             let (state, reason) = words(&one.verdict);
             let state = if pruned.contains(&one.holder) { "removed" } else { state };
@@ -164,7 +164,7 @@ fn print(args: &Args, found: &[Verified], pruned: &[PathBuf], out: &mut impl Wri
                 shown(&one.holder),
             ]);
         }
-        writeln!(out, "{}", rows.trim_fmt())?;
+        writeln!(out, "{}", rows.lines(crate::output::width()))?;
     }
     let fitting = found.iter().filter(|one| one.verdict == Verdict::Fits).count();
     Ok(writeln!(out, "{fitting} of {} fit the files that are there", found.len())?)

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use prepage_simulate::forks::{Forked, replay};
 use serde_json::json;
 
+use crate::output::print_json;
 use crate::table::table;
 
 /// Follows the script in file `path` and prints what it did.
@@ -15,9 +16,10 @@ pub fn run(path: &Path, json: bool) -> Result<()> {
     let context = || path.display().to_string();
     let file = File::open(path).with_context(context)?;
     let forked = replay(BufReader::new(file)).with_context(context)?;
-    let text = if json { format!("{:#}", as_json(&forked)) } else { as_text(&forked) };
-    writeln!(crate::output::stdout(), "{text}")?;
-    Ok(())
+    Ok(match json {
+        true => print_json(&as_json(&forked))?,
+        false => writeln!(crate::output::text(), "{}", as_text(&forked))?,
+    })
 }
 
 fn as_json(forked: &Forked) -> serde_json::Value {
@@ -79,6 +81,6 @@ fn as_text(forked: &Forked) -> String {
         forked.processes,
         forked.links,
         forked.pages,
-        table.trim_fmt()
+        table.lines(crate::output::width())
     )
 }

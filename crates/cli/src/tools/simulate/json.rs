@@ -60,7 +60,7 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
         policies,
         memory: memory.map(MemoryFaults::by_rule),
     };
-    Ok(print_json(&mut crate::output::stdout(), &report)?)
+    Ok(print_json(&report)?)
 }
 
 fn policy(args: &Args, input: &Input, row: &Row<'_>) -> Value {

@@ -25,21 +25,25 @@ pub fn print(
     policies: &Table,
     memory: Option<&MemoryFaults>,
 ) -> Result<()> {
-    let mut parts = vec![facts(args, input, rows) + "\n", format!("{}\n", policies.trim_fmt())];
+    let mut parts =
+        vec![facts(args, input, rows) + "\n", format!("{}\n", policies.lines(crate::output::width()))];
     if args.histogram {
         parts.push(format!(
             "reads by size: full + truncated + in the background\n\n{}\n",
-            sizes(rows).trim_fmt()
+            sizes(rows).lines(crate::output::width())
         ));
     }
     if args.by_object {
         let objects = tables::objects(input, rows, TOP_OBJECTS);
-        parts.push(format!("hard faults by object\n\n{}\n", objects.trim_fmt()));
+        parts.push(format!("hard faults by object\n\n{}\n", objects.lines(crate::output::width())));
     }
     if let Some(memory) = memory {
-        parts.push(format!("faults with too little memory\n\n{}\n", tables::memory(memory).trim_fmt()));
+        parts.push(format!(
+            "faults with too little memory\n\n{}\n",
+            tables::memory(memory).lines(crate::output::width())
+        ));
     }
-    writeln!(crate::output::stdout(), "{}", parts.join("\n"))?;
+    writeln!(crate::output::text(), "{}", parts.join("\n"))?;
     Ok(())
 }
 

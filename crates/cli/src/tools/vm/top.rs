@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use prepage_core::PAGE_SIZE;
-use prepage_display::terminal::shortened;
+use prepage_display::terminal::Lines;
 use prepage_vm::viewed::{AskError, Socket, sockets};
 use prepage_vm::{PoolView, View};
 use serde_json::{Map, Value, json};
 
-use crate::output::print_json;
+use crate::output::{self, print_json};
 use crate::table::table;
 use crate::targets::pages_as_size;
 use prepage_profiles::chain;
@@ -63,21 +63,21 @@ struct Look {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mut out = crate::output::stdout();
     let is_once = args.once || args.json || !io::stdout().is_terminal();
     let mut last: Option<Look> = None;
     loop {
         let now = Look::at(&args.pid)?;
         if args.json {
-            print_json(&mut out, &now.json(args.objects))?;
+            print_json(&now.json(args.objects))?;
         } else if is_once {
-            now.print(None, args.objects, &mut out)?;
+            now.print(None, args.objects, &mut output::text())?;
         } else {
-            let mut screen = HOME.as_bytes().to_vec();
+            let mut screen = Lines(Vec::new());
             now.print(last.as_ref(), args.objects, &mut screen)?;
             // Old ends of lines are cleared with each of them, so that nothing flickers.
-            let text = String::from_utf8_lossy(&screen).replace('\n', "\x1b[K\n");
-            write!(out, "{text}{CLEAR}")?;
+            let screen = String::from_utf8_lossy(&screen.0).replace('\n', "\x1b[K\n");
+            let mut out = output::stdout();
+            write!(out, "{HOME}{screen}{CLEAR}")?;
             out.flush()?;
         }
         if is_once {
@@ -144,8 +144,8 @@ impl Look {
         let counts = counts.map(|name| if seconds.is_some() { format!("{name}/s") } else { name.to_owned() });
         let memory = ["pid", "program", "limit", "resident", "wired", "unwired", "pinned", "swap"];
         let headings: Vec<String> = memory.map(String::from).into_iter().chain(counts).collect();
+        let mut largest = table(&["pid", "program", "resident", "of", "object"], &[0, 2, 3]);
         let mut table = table(&headings, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
-        let mut largest: Vec<String> = Vec::new();
         for (view, nth, pool) in self.pools() {
             let old = before.get(&(view.pid, nth)).map(|old| counted(old));
             let counts = counted(pool).into_iter().enumerate().map(|(at, now)| match (seconds, old) {
@@ -153,7 +153,6 @@ impl Look {
                 (Some(_), None) => "-".to_owned(),
                 (None, _) => now.to_string(),
             });
-            let program = view.command.escape_debug().to_string();
             let figures = &pool.figures;
             let limit = limit_pages(pool).map_or_else(|| "none".to_owned(), pages_as_size);
             let sizes = [
@@ -163,21 +162,26 @@ impl Look {
                 figures.pinned_pages,
                 figures.swap_pages,
             ];
-            let row = [view.pid.to_string(), program.clone(), limit].into_iter();
+            let row = [view.pid.to_string(), view.command.clone(), limit].into_iter();
             table.add_row(row.chain(sizes.map(pages_as_size)).chain(counts));
             for object in pool.largest.iter().take(objects) {
                 let [resident, pages] = [object.resident_pages, object.pages].map(pages_as_size);
-                let name = shortened(&object.name.escape_debug().to_string());
-                largest.push(format!("{:>8} {program}: {resident} of {pages}  {name}", view.pid));
+                largest.add_row([
+                    view.pid.to_string(),
+                    view.command.clone(),
+                    resident,
+                    pages,
+                    object.name.clone(),
+                ]);
             }
         }
         if self.views.iter().all(|view| view.pools.is_empty()) {
             writeln!(out, "no process of yours uses prepage-vm in this network namespace")?;
         } else {
-            writeln!(out, "{}", table.trim_fmt())?;
+            writeln!(out, "{}", table.lines(output::width()))?;
         }
-        if !largest.is_empty() {
-            writeln!(out, "\n{}", largest.join("\n"))?;
+        if !largest.rows.is_empty() {
+            writeln!(out, "\n{}", largest.lines(output::width()))?;
         }
         for (pid, error) in &self.failed {
             writeln!(out, "process {pid}: {}", chain(error))?;
