@@ -3,21 +3,33 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
 use clap::builder::ValueHint;
+use clap::error::ErrorKind;
 use clap::{Arg, Command};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::CompleteEnv;
 use prepage_profiles::{Layer, Stores};
 
-/// Answers a shell and ends the process, if a shell asks (the variable COMPLETE is set).
-pub fn answer() {
-    CompleteEnv::with_factory(|| with_values(crate::help::command()))
-        .bin("prepage")
-        .completer("prepage")
-        .complete();
+use crate::output;
+use crate::profile::short_names;
+
+/// Answers a shell, if one asks (the variable COMPLETE is set). Returns whether one did.
+pub fn answer() -> io::Result<bool> {
+    let shells = CompleteEnv::with_factory(|| with_values(crate::help::command()));
+    let shells = shells.bin("prepage").completer("prepage");
+    match shells.try_complete(std::env::args_os(), std::env::current_dir().ok().as_deref()) {
+        Ok(is_asked) => output::stdout().flush().map(|()| is_asked),
+        // It keeps the words of the system alone.
+        Err(error) if error.kind() == ErrorKind::Io => {
+            let why = error.to_string();
+            let why = why.trim_start_matches("error: ").trim_end();
+            Err(output::unwritten(&io::Error::other(why)))
+        }
+        Err(error) => error.exit(),
+    }
 }
 
 /// The commands, whose arguments know what can stand for them by the names of their values.
@@ -44,16 +56,13 @@ fn traces() -> PathCompleter {
     })
 }
 
-/// Profiles in the store, by the name of the program and by that of the file.
+/// Profiles in the stores, by the name of the file and by that of the program.
 fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
-    let listed = Stores::of_user().and_then(|stores| stores.list(Layer::User)).unwrap_or_default();
-    let mut names = BTreeSet::new();
-    for (path, profile) in &listed {
-        names.extend(path.file_stem().map(OsStr::to_owned));
-        let program = profile.as_ref().ok().and_then(|profile| Path::new(&profile.program).file_name());
-        names.extend(program.map(OsStr::to_owned));
-    }
-    beginning_with(current, names)
+    let stores = Stores::of_user().into_iter();
+    let layers = [Layer::User, Layer::Machine, Layer::Vendor];
+    let listed = stores.flat_map(|stores| layers.map(|layer| stores.list(layer).unwrap_or_default()));
+    let names = listed.flatten().flat_map(|entry| short_names(&entry)).filter(|name| !name.is_empty());
+    beginning_with(current, names.map(Into::into).collect())
 }
 
 /// Programs in PATH; where a path is begun, the programs there.

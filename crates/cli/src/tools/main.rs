@@ -41,8 +41,10 @@ mod targets;
 mod vm;
 mod warm;
 
+use std::io::Write;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{FromArgMatches, Parser};
 
 /// See every page fault, predict it, and stop programs waiting for it.
@@ -104,9 +106,33 @@ enum Command {
 
 fn main() -> ExitCode {
     prepage_sys::exec::hear_of_children();
-    completion::answer();
-    let matches = help::command().get_matches();
-    let result = match Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()) {
+    run().unwrap_or_else(|error| {
+        if is_broken_pipe(&error) {
+            return ExitCode::SUCCESS;
+        }
+        let (what, remedies) = remedy::apart(&error);
+        say!("prepage: {what}");
+        remedies.iter().for_each(|remedy| say!("  try: {remedy}"));
+        child::code_of(&error)
+    })
+}
+
+fn run() -> Result<ExitCode> {
+    if completion::answer()? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let matches = help::command().try_get_matches();
+    let command = match matches.and_then(|matches| Command::from_arg_matches(&matches)) {
+        Ok(command) => command,
+        // Help or the version was asked for.
+        Err(asked) if !asked.use_stderr() => {
+            asked.print().map_err(|error| output::unwritten(&error))?;
+            output::stdout().flush()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(wrong) => wrong.exit(),
+    };
+    match command {
         Command::Run(_) => {
             Err(anyhow::anyhow!("`run` is a command of the prepage binary, not of prepage-tools"))
         }
@@ -132,16 +158,7 @@ fn main() -> ExitCode {
         Command::Vm(command) => vm::run(&command),
         Command::Doctor(args) => doctor::run(&args),
         Command::Man(args) => man::run(&args),
-    };
-    result.unwrap_or_else(|error| {
-        if is_broken_pipe(&error) {
-            return ExitCode::SUCCESS;
-        }
-        let (what, remedies) = remedy::apart(&error);
-        say!("prepage: {what}");
-        remedies.iter().for_each(|remedy| say!("  try: {remedy}"));
-        child::code_of(&error)
-    })
+    }
 }
 
 /// Whether `error` only says that nobody reads on.

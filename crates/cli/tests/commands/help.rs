@@ -29,15 +29,22 @@ fn commands_traces_profiles_and_programs_are_completed() {
         assert_eq!(completed(&sandbox, &[verb, &[""]].concat()), ["a.parquet"], "{verb:?}");
     }
     assert_eq!(completed(&sandbox, &["profile", "show", ""]), Vec::<String>::new());
-    let profile =
-        prepage_core::profile::Profile { program: "/usr/bin/some-program".into(), ..Default::default() };
+    let profile = prepage_core::profile::Profile {
+        program: "/usr/bin/some-program-1.2".into(),
+        role: "some-role --option".into(),
+        ..Default::default()
+    };
     let store = sandbox.store();
     std::fs::create_dir(&store).unwrap();
     let bytes = prepage_core::profile::file::encode(&profile);
-    std::fs::write(store.join("some-program-0000000000000000.profile"), bytes).unwrap();
+    std::fs::write(store.join("some-role-0000000000000000.profile"), bytes).unwrap();
     for verb in [["profile", "show"], ["profile", "rm"]] {
         let offered = completed(&sandbox, &[&verb[..], &["some"]].concat());
-        assert_eq!(offered, ["some-program", "some-program-0000000000000000"], "{verb:?}");
+        assert_eq!(offered, ["some-role", "some-role-0000000000000000"], "{verb:?}");
+    }
+    for offered in ["some-role", "some-role-0000000000000000", "some-role-0000000000000000.profile"] {
+        let shown = sandbox.output(&["profile", "show", offered]);
+        assert!(shown.status.success(), "{offered}: {}", text(&shown.stderr));
     }
     let programs = completed(&sandbox, &["run", "--", "set"]);
     assert!(programs.contains(&"setpriv".to_owned()), "{programs:?}");
@@ -48,6 +55,42 @@ fn shells_get_their_script() {
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(env!("CARGO_BIN_EXE_prepage")).env("COMPLETE", shell).output().unwrap();
         assert!(output.status.success() && text(&output.stdout).contains("prepage"), "{shell}: {output:?}");
+    }
+}
+
+#[test]
+fn what_is_asked_for_and_cannot_be_printed_is_an_error() {
+    let sandbox = Sandbox::new();
+    let asked = [
+        &["--help"][..],
+        &["-h"],
+        &["--version"],
+        &["help", "report"],
+        &["run", "--help"],
+        &["profile", "list"],
+        &["doctor"],
+        &["config", "--json"],
+        &["enable", "--list"],
+    ];
+    let commands =
+        asked.map(|args| sandbox.prepage(args)).into_iter().chain(["bash", "zsh", "fish"].map(|shell| {
+            let mut command = sandbox.prepage(&[]);
+            command.env("COMPLETE", shell);
+            command
+        }));
+    for mut command in commands {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = command.stdout(full).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{command:?}: {said}");
+        assert!(said.contains("standard output: cannot be written: No space left"), "{command:?}: {said}");
+    }
+    // Who leaves is told nothing.
+    for args in asked {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = sandbox.prepage(args).stdout(writer).output().unwrap();
+        assert!(output.status.code() < Some(2) && output.stderr.is_empty(), "{args:?}: {output:?}");
     }
 }
 
