@@ -62,14 +62,18 @@ function tradeOff() {
   });
 }
 
-/** Where a logarithmic axis has numbers. */
+/** Where a logarithmic axis has numbers: within less than a decade in more places, so that two at least can be read. */
 function roundNumbers(_, __, low, high) {
-  const splits = [];
-  if (!(low > 0)) return splits;
-  for (let decade = 10 ** Math.floor(Math.log10(low)); decade <= high; decade *= 10) {
-    splits.push(...[1, 2, 5].map((step) => step * decade).filter((split) => split >= low && split <= high));
-  }
-  return splits;
+  if (!(low > 0)) return [];
+  const numbers = (steps) => {
+    const splits = [];
+    for (let decade = 10 ** Math.floor(Math.log10(low)); decade <= high; decade *= 10) {
+      splits.push(...steps.map((step) => step * decade).filter((split) => split >= low && split <= high));
+    }
+    return splits;
+  };
+  const few = numbers([1, 2, 5]);
+  return few.length > 2 ? few : numbers([1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9]);
 }
 
 /** The names of policies beside their points, one below the other where they would lie on top of each other. */

@@ -30,7 +30,7 @@ const PLOTS: &str = r#"<noscript><p class="note">The plots need JavaScript; the 
 pub struct Page<'a> {
     /// What was replayed, in the user's words.
     pub title: &'a str,
-    /// How much that is, in one line.
+    /// How much that is, and what is missing.
     pub facts: &'a str,
     /// What was replayed.
     pub input: &'a Input,
@@ -49,7 +49,8 @@ impl Page<'_> {
     /// When `out` cannot be written.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut document = Document::begin(out, &format!("policies on {}", self.title), OWN_STYLE)?;
-        document.header("prepage simulate", self.title, &[self.facts.to_owned()])?;
+        let facts: Vec<String> = self.facts.lines().map(str::to_owned).collect();
+        document.header("prepage simulate", self.title, &facts)?;
         document.raw(PLOTS)?;
         if self.memory.is_some() {
             document.raw(

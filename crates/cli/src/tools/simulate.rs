@@ -25,6 +25,8 @@ use prepage_simulate::{Contender, CostModel, Input, Options, compare, rows, swee
 use prepage_simulate::{DescriptionError, DeviceModel, device as devices};
 
 use crate::newest;
+use crate::profile::{find, only};
+use crate::stores::stores;
 
 /// Policies compared unless others are named; first, for all others are compared with it, what Linux does today.
 const USUAL: [&str; 8] =
@@ -93,7 +95,8 @@ pub struct Args {
     /// A policy with sizes that double: `aligned:4..512`
     #[arg(long, value_name = "SWEEP", value_parser = |text: &str| sweep(text))]
     sweep: Vec<Names>,
-    /// What `predicted` has learned from: another trace, a profile, or, with --touches, touches as text
+    /// What `predicted` has learned from: another trace, a profile (its file, or a name of `prepage profile list`), or, with --touches,
+    /// touches as text
     #[arg(long, value_name = "FILE")]
     train: Vec<PathBuf>,
     /// Estimate times on these devices, separated by semicolons; see below
@@ -328,8 +331,15 @@ fn profile(args: &Args) -> Result<HashMap<String, Vec<Extent>>> {
     Ok(known)
 }
 
-/// The profile in a file; `None` where it is something else.
+/// The profile in a file, or, where there is none, of this name; `None` where the file is something else.
 fn stored_profile(path: &Path) -> Result<Option<Profile>> {
+    if let Some(name) = path.to_str()
+        && !path.exists()
+        && !name.contains('/')
+    {
+        let (_, loaded) = only(find(&stores()?, name).context("no such file")?)?;
+        return Ok(Some(loaded?));
+    }
     // Traces and touches can be long, and a pipe can be read only once.
     if !path.is_file() || path.metadata()?.len() > PAYLOAD_BYTES_MAX {
         return Ok(None);

@@ -4,9 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use prepage_core::profile::file::encode;
+use prepage_core::profile::{Extent, Profile, ProfiledFile};
+use prepage_core::{PageIndex, PageRange};
 use serde_json::Value;
 
-use crate::support::text;
+use crate::support::{self, Sandbox, text};
 
 const VECTORS: &str = include_str!("../../../simulate/tests/vectors/clustering.json");
 
@@ -191,12 +194,54 @@ fn a_trace_is_compared_in_a_table_and_on_a_page() {
 }
 
 #[test]
+fn what_a_page_says_of_its_trace_is_apart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = simulate(dir.path(), &[&trace("node"), "-p", "none", "-d", "flash", "--html", "-"]);
+    let page = text(&output.stdout);
+    assert!(
+        page.contains("</p>\n<p>faults of ") && page.contains(" threads are replayed"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
 fn other_runs_teach_what_is_predicted() {
     let dir = tempfile::tempdir().expect("a directory");
     let policies =
         json(dir.path(), &[&trace("node"), "-p", "predicted,aligned:16", "--train", &trace("node")]);
     let hard = |policy: &str| policies["policies"][policy]["hard"].as_u64().expect("a count");
     assert!(hard("predicted") * 10 < hard("aligned:16"), "{policies}");
+}
+
+#[test]
+fn a_profile_of_the_store_teaches_what_is_predicted() {
+    let sandbox = Sandbox::new();
+    let replay = |name: &str| {
+        let output =
+            sandbox.output(&["simulate", "--json", &trace("python"), "-p", "predicted", "--train", name]);
+        output.status.success().then(|| support::json(&output)).ok_or_else(|| text(&output.stderr))
+    };
+    let said = replay("some").expect_err("nothing of this name");
+    assert!(said.contains("cannot learn from some: no such file: no profile some in "), "{said}");
+    let file = ProfiledFile {
+        path: "/usr/bin/python3.11".into(),
+        extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1500)), 0)],
+        ..ProfiledFile::default()
+    };
+    let profile = |role: &str| Profile { role: role.into(), files: vec![file.clone()], ..Profile::default() };
+    let store = |nth: u32, role: &str| {
+        let path = sandbox.store().join(format!("some-{nth:016x}.profile"));
+        fs::create_dir_all(sandbox.store()).expect("made");
+        fs::write(path, encode(&profile(role))).expect("written");
+    };
+    store(1, "some one");
+    let policies = replay("some").expect("learned");
+    assert!(policies["policies"]["predicted"]["hard"].is_u64(), "{policies}");
+    store(2, "some two");
+    let said = replay("some").expect_err("two roles");
+    assert!(said.contains("2 profiles match") && said.contains("try: name one of them"), "{said}");
+    assert!(replay("some two").is_ok() && replay("some-0000000000000001").is_ok());
 }
 
 #[test]
