@@ -264,9 +264,11 @@ function heatScale(most, byCost) {
   const element = document.getElementById("heat-scale");
   const stops = theme("heat").split(/\s+/).join(",");
   const name = (value) => (byCost ? duration(value) : shown(Math.round(value)));
-  const middle = Math.expm1(Math.log1p(most) / 2);
+  const names = [byCost ? "0" : "1", name(Math.expm1(Math.log1p(most) / 2)), name(most)];
+  // Of few faults there are none between one and the most.
+  if (new Set(names).size < names.length) names[1] = "";
   element.replaceChildren(
-    ...[byCost ? "0" : "1", null, byCost || most > 3 ? name(middle) : "", null, name(most)].map((text) => {
+    ...[names[0], null, names[1], null, names[2]].map((text) => {
       const part = document.createElement("span");
       if (text === null) part.className = "bar";
       else part.textContent = text;

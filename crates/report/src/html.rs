@@ -56,6 +56,12 @@ pub fn write(report: &Report, points: &Points, out: &mut dyn Write) -> io::Resul
     let mut document = Document::begin(out, &title, "")?;
     let lines = text::facts_lines(report);
     document.header("prepage · page faults", &title, &lines[title_lines..])?;
+    if let Some(why) = text::why_none(report) {
+        document.paragraph("note", &format!("No page faults: {why}."))?;
+        tables::body(report, &mut document)?;
+        document.footer(&run::footer(facts))?;
+        return document.end(&Value::Null, &[]);
+    }
     tables::classes(report, &mut document)?;
     document.raw(PLOTS)?;
     let left_out = points.left_out();
