@@ -139,6 +139,8 @@ fn reason(error: &io::Error) -> String {
 }
 
 fn say(text: &str) {
+    // Names in it are not to command the terminal.
+    let shown: String = text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect();
     // Nobody may be there to read it; the program is started all the same.
-    let _ = writeln!(io::stderr(), "prepage: {text}");
+    let _ = writeln!(io::stderr(), "prepage: {shown}");
 }

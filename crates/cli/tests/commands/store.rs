@@ -147,6 +147,7 @@ fn files_whose_names_a_terminal_obeys_are_named() {
         &["doctor"],
         &["profile", "list"],
         &["config"],
+        &["run", "--", "no such program \x1b[2J"],
     ] {
         let output = sandbox.prepage(args).env("XDG_CONFIG_HOME", &store).output().unwrap();
         let shown = text(&output.stdout) + &text(&output.stderr);
