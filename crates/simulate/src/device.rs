@@ -60,7 +60,10 @@ pub const NAMES: [(&str, &str); 5] = [
     ("flash", "a solid state drive: 80 µs, 1 GB/s, 32 requests at once"),
     ("network", "a network volume: 1 ms, 1 GB/s, 64 requests at once"),
     ("capped", "a small cloud volume: 0.5 ms, 3000 requests and 125 MB a second, 64 at once"),
-    ("hosted", "the virtual disk of the fault logging study: 250 µs, its host reads 776 KiB ahead"),
+    (
+        "hosted",
+        "the virtual disk of the fault logging study: 250 µs, its host reads 776 KiB ahead and keeps what it reads",
+    ),
 ];
 
 /// The options a device takes after its name.
@@ -138,7 +141,8 @@ impl DeviceModel {
             "hosted" => Self {
                 ahead: Some(Ahead {
                     unit_bytes: 776 << 10,
-                    units: 64,
+                    // All of the study's file, be it read page by page: a host has memory for it.
+                    units: 12_000,
                     bytes_per_s: 5_000_000_000,
                     latency_ns: 20_000,
                 }),

@@ -48,15 +48,15 @@ fn the_random_file_takes_six_thousand_disk_faults() {
 }
 
 /// Published: the whole fault cost of the 4 KiB stride is 1.49 of that of the sequence, and that of the 256 KiB stride 0.90
-/// of that of a random order. The model gives 1.63, and 0.30 for 11,300 pages or 0.50 for 11,297: a disk fault in random order
-/// costs 240 µs on its disk and 148 µs in the study, whose drive became faster the more of the file it had read. The computing
-/// between faults is the same in all orders and no part of it.
+/// of that of a random order. The model gives 1.63, and for the lengths whose disk faults are nearest the published 7224 (7007 and
+/// 7793) 0.76 and 0.96, if its host keeps what it has read as the study's drive seems to. Its costs are lower: 57 µs a disk fault in random
+/// order, and 148 in the study. The computing between faults is the same in all orders and no part of it.
 #[test]
 fn columns_of_the_orders_compare() {
     let orders = [
         ("file:sequential", 11_300),
         ("file:stride-4k", 11_300),
-        ("file:stride-256k", 11_300),
+        ("file:stride-256k,pages=11299", 11_299),
         ("file:stride-256k,pages=11297", 11_297),
         ("file:random:7", 11_300),
     ];
@@ -69,8 +69,8 @@ fn columns_of_the_orders_compare() {
     let [sequential, narrow, wide, widest, random] = &outcomes;
     let ratio = |of: &Outcome, to: &Outcome| format!("{:.2}", of.fault_ns as f64 / to.fault_ns as f64);
     let ratios = [ratio(narrow, sequential), ratio(wide, random), ratio(widest, random)];
-    assert_eq!(ratios, ["1.63", "0.30", "0.50"]);
-    assert_eq!((random.stall_ns as f64 / random.hard as f64 / 1e3).round(), 240.0, "µs a disk fault");
+    assert_eq!(ratios, ["1.63", "0.76", "0.96"]);
+    assert_eq!(random.stall_ns / random.hard / 1000, 57, "µs a disk fault");
 }
 
 /// Today's kernel maps 16 pages at a fault.
