@@ -228,7 +228,8 @@ fn list(stores: &Stores, json: bool, out: &mut impl Write) -> Result<()> {
                 ]
             }
         };
-        table.add_row([row, vec![one.layer.into(), one.file.clone()]].concat());
+        let name = one.file.trim_end_matches(".profile");
+        table.add_row([row, vec![one.layer.into(), name.into()]].concat());
     }
     writeln!(out, "{}", table.lines(crate::output::width()))?;
     taken.iter().try_for_each(|taken| taken.write(out))
