@@ -189,7 +189,7 @@ mod tests {
             narrow.lines().all(|line| line.width() <= 80) && narrow.lines().any(|line| line.width() == 80)
         );
         // No narrower than so.
-        assert_eq!(files.lines(Some(1)), files.lines(Some(70)));
+        assert_eq!(files.lines(Some(1)), files.lines(Some(66)));
         assert!(files.lines(Some(1)).contains("  …inux-gnu/12/cc1\n"));
     }
 }

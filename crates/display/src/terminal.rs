@@ -94,7 +94,8 @@ mod tests {
         table.add_row(["a\nb"]);
         assert_eq!(table.lines(None), " na\\x09me\n a\\x0ab");
         let mut lines = Lines(Vec::new());
-        write!(lines, "a {}b\n{}", "\x1b[2J", "\r\n").unwrap();
+        let name = "\x1b[2J";
+        write!(lines, "a {name}b\n\r\n").unwrap();
         assert_eq!(lines.0, b"a \\x1b[2Jb\n\\x0d\n");
     }
 }

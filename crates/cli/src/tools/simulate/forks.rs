@@ -16,10 +16,11 @@ pub fn run(path: &Path, json: bool) -> Result<()> {
     let context = || path.display().to_string();
     let file = File::open(path).with_context(context)?;
     let forked = replay(BufReader::new(file)).with_context(context)?;
-    Ok(match json {
+    match json {
         true => print_json(&as_json(&forked))?,
         false => writeln!(crate::output::text(), "{}", as_text(&forked))?,
-    })
+    }
+    Ok(())
 }
 
 fn as_json(forked: &Forked) -> serde_json::Value {
