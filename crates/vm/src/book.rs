@@ -9,7 +9,8 @@
 //! The links and what becomes of them are `prepage_core::chain`'s, the same that `prepage simulate --forks` replays. Here their
 //! bytes are kept: a link's *store* is an object of its own at the same offsets. A link that is merged into another leaves its
 //! store to that one, and a collapse takes over pages where they are: nothing is copied. A store that others have pages in is written to
-//! no more. Where a link has pages in more than 64 stores of others, those of the smallest are copied to its own.
+//! no more, and none is written to over a page that it has: where a snapshot fails, what was frozen before is seen again. Where a link has
+//! pages in more than 64 stores of others, those of the smallest are copied to its own.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -38,7 +39,7 @@ const DENSE_PAGES: u64 = 16;
 /// of the time until a clone is ready.
 const DENSE_RUNS: usize = 16;
 /// A link has pages in so many stores of others at most: each is a descriptor of the process.
-const STORES_MOST: usize = 64;
+pub(crate) const STORES_MOST: usize = 64;
 
 /// All chains of a VM.
 ///
@@ -422,13 +423,23 @@ impl Vm {
         let mut looked_at = LookedAt::default();
         let shadowed = self.core.book.lock().take_shadowed(&mut looked_at);
         looked_at.let_go(&self.core.jobs);
+        self.core.free(shadowed.iter().map(|(store, pages)| (store, *pages)))
+    }
+}
+
+impl VmCore {
+    /// Frees frozen pages that nobody sees any more; gives how many these were.
+    pub(crate) fn free<'a>(
+        &self,
+        mut shadowed: impl Iterator<Item = (&'a Arc<ObjectCore>, PageRange)>,
+    ) -> Result<u64, AccessError> {
         let mut freed = 0;
-        let outcome = shadowed.iter().try_for_each(|(store, pages)| {
-            freed += evict::take(store, *pages)?;
+        let outcome = shadowed.try_for_each(|(store, pages)| {
+            freed += evict::take(store, pages)?;
             Ok(())
         });
         let tally = Tally { pages_shadowed: freed, ..Tally::default() };
-        self.core.figures.add(Account::here().cpu, &tally);
+        self.figures.add(Account::here().cpu, &tally);
         outcome.map(|()| freed)
     }
 }

@@ -71,7 +71,7 @@ impl VmOptions {
 
     /// How long a fault on a page of a local file stays awake while the page is read; 200 µs by default, zero to sleep
     /// at once. A CPU that falls asleep takes long to wake up, above all in a virtual machine. Meanwhile the thread offers the CPU to
-    /// other threads. If a device is slower than this, few faults stay awake.
+    /// other threads. If one takes it, or if a device is slower than this, few faults stay awake.
     pub fn read_spin(self, read_spin: Duration) -> Self {
         Self { read_spin, ..self }
     }

@@ -187,6 +187,9 @@ fn room(
     waiters: &mut Waiters,
     account: &mut Account,
 ) -> Result<(Vec<Claim>, PageRange, Buffer), u16> {
+    if wanted.whole_grains {
+        keep_grains(object, claim.range());
+    }
     fill::reserve(object, claim, wanted, waiters, account)?;
     let beside = if wanted.whole_grains { rest_of_grains(object, claim, waiters) } else { Vec::new() };
     let range = beside.iter().map(Claim::range).fold(claim.range(), |all, more| {
@@ -202,12 +205,29 @@ fn room(
     }
 }
 
+/// The grains that `read` lies in, as far as the object has pages there.
+fn grains_around(object: &ObjectCore, read: PageRange) -> PageRange {
+    let grain = object.grain_pages;
+    let start = PageIndex(read.start().0 - read.start().0 % grain);
+    clip(PageRange::new(start, PageIndex(read.end().0.next_multiple_of(grain))), object.pages())
+}
+
+/// Pages of the grains around `read` that are in memory count as used: those that are idle would be the next to make room for the others, and
+/// each takes a read of the whole grain to come back.
+fn keep_grains(object: &ObjectCore, read: PageRange) {
+    if object.grain_pages == 1 || !object.vm.pool.core().reclaims() {
+        return;
+    }
+    let frames = object.frames().expect("zeros are never read");
+    let kept = grains_around(object, read).iter().filter(|&page| frames.pages.rewire(page)).count();
+    object.rewires(frames, kept as u64);
+}
+
 /// Claims what is missing of the grains of `claim` and has frames without a wait. A page that failed would fail the others: what lies beyond
 /// one stays out.
 fn rest_of_grains(object: &ObjectCore, claim: &Claim, waiters: &mut Waiters) -> Vec<Claim> {
-    let (read, grain) = (claim.range(), object.grain_pages);
-    let start = PageIndex(read.start().0 - read.start().0 % grain);
-    let whole = clip(PageRange::new(start, PageIndex(read.end().0.next_multiple_of(grain))), object.pages());
+    let read = claim.range();
+    let whole = grains_around(object, read);
     let frames = object.frames().expect("zeros are never read");
     let failed = |page: &u64| matches!(frames.pages.see(PageIndex(*page)), Seen::Failed(_));
     let start = (whole.start().0..read.start().0).rev().find(failed).map_or(whole.start().0, |page| page + 1);

@@ -22,6 +22,14 @@ const PIECE_PAGES: u64 = 64;
 /// How often frames are reclaimed for a snapshot: others may take them before it does.
 const TRIES: u32 = 4;
 
+/// Why pages cannot be frozen.
+enum Lack {
+    /// The store has older versions of some, which only this map sees.
+    Store,
+    /// So many frames are needed, and fewer are free.
+    Frames(u64),
+}
+
 impl Map {
     /// Makes an object of what a private map holds now. The map goes on above this snapshot. Pages that were written to since the
     /// map's last snapshot are copied, and all others are shared: the cost depends on the written pages only.
@@ -95,45 +103,45 @@ impl Map {
         {
             return Ok(self.handle(store, link));
         }
-        let vm = Vm { core: Arc::clone(&core.vm) };
-        let store = match own.filter(|_| !is_shared && has_room) {
+        let mut store = match own.filter(|_| !is_shared && has_room) {
             Some(own) => own,
-            None => new_store(&vm, self.len_bytes()).map_err(|error| match error {
-                MakeError::System { source, .. } => source.into(),
-                _ => SnapshotError::Forked,
-            })?,
+            None => self.new_store()?,
         };
-        let (reserved, lacked) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+        let mut replaced = None;
         let count = &core.vm.pool.core().frames;
-        let room = |pages| {
-            let got = count.reserve(pages) == Reserve::Got;
-            reserved.set(if got { pages } else { 0 });
-            lacked.set(pages);
-            got
-        };
         core.protect_ahead()?;
-        let mut frozen = core.freeze(&store, room)?;
-        // What it lacks is taken back while writers go on.
-        for _ in 0..TRIES {
-            if frozen.is_some() || reclaim::take(core.vm.pool.core(), lacked.get()) == 0 {
-                break;
+        let mut tries = 0;
+        let (frozen, freeze_ns) = loop {
+            let room = |frozen: &[PageRange]| {
+                if holds_any(&store, frozen) {
+                    return Err(Lack::Store);
+                }
+                let pages = pages_of(frozen);
+                if count.reserve(pages) == Reserve::Got { Ok(()) } else { Err(Lack::Frames(pages)) }
+            };
+            match core.freeze(&store, room)? {
+                Ok(frozen) => break frozen,
+                // It keeps them: the map shows them again, where it is told to, if this snapshot fails.
+                Err(Lack::Store) => replaced = Some(std::mem::replace(&mut store, self.new_store()?)),
+                // They are taken back while writers go on.
+                Err(Lack::Frames(pages))
+                    if tries < TRIES && reclaim::take(core.vm.pool.core(), pages) > 0 =>
+                {
+                    tries += 1;
+                }
+                // Where memory was given back, the limit rises again.
+                Err(Lack::Frames(pages)) if count.grow(pages) => {}
+                Err(Lack::Frames(_)) => return Err(SnapshotError::NoFrames),
             }
-            frozen = core.freeze(&store, room)?;
-        }
-        // Where memory was given back, the limit rises again.
-        while frozen.is_none() && count.grow(lacked.get()) {
-            frozen = core.freeze(&store, room)?;
-        }
-        let Some((frozen, freeze_ns)) = frozen else {
-            return Err(SnapshotError::NoFrames);
         };
+        let reserved = pages_of(&frozen);
         let account = Account::here();
         let copied = core.copy_all(&frozen, account.cpu).inspect_err(|_| {
             frozen.iter().for_each(|run| abandon(&store, *run));
-            core.vm.release_frames(reserved.get());
+            core.vm.release_frames(reserved);
         })?;
         let added: u64 = copied.iter().map(|run| publish(&store, *run)).sum();
-        core.vm.release_frames(reserved.get() - added);
+        core.vm.release_frames(reserved - added);
         let link = shadow(&core.vm, chain.as_mut().expect("just begun"), is_shared, &store, &copied);
         {
             // What is shown is known to the book as soon as it is found there.
@@ -141,11 +149,23 @@ impl Map {
             let wanted = moved_up(book.wanted(link), core.window.start());
             core.shown.replace(&Arc::new(placed(&core.laid, wanted)));
         }
-        let pages_frozen = copied.iter().map(|run| run.len()).sum();
+        if let Some(replaced) = replaced {
+            // What cannot be freed now is freed later, by who looks for such pages.
+            let _ = core.vm.free(copied.iter().map(|run| (&replaced, *run)));
+        }
+        let pages_frozen = pages_of(&copied);
         let tally = Tally { snapshots: 1, pages_frozen, freeze_ns, ..Tally::default() };
         core.vm.figures.add(account.cpu, &tally);
         core.vm.keeper.snapshot_taken(&core.vm);
         Ok(self.handle(&store, link))
+    }
+
+    fn new_store(&self) -> Result<Arc<ObjectCore>, SnapshotError> {
+        let vm = Vm { core: Arc::clone(&self.core.vm) };
+        new_store(&vm, self.len_bytes()).map_err(|error| match error {
+            MakeError::System { source, .. } => source.into(),
+            _ => SnapshotError::Forked,
+        })
     }
 
     fn handle(&self, store: &Arc<ObjectCore>, link: prepage_core::chain::LinkId) -> Object {
@@ -191,6 +211,17 @@ pub(crate) fn new_store(vm: &Vm, len_bytes: u64) -> Result<Arc<ObjectCore>, Make
     Ok(vm.object("[snapshot]".to_owned(), len_bytes, None, frames)?.core)
 }
 
+/// Whether `store` has any page of `runs`.
+fn holds_any(store: &ObjectCore, runs: &[PageRange]) -> bool {
+    let frames = store.frames().expect("a store has frames");
+    let is_there = |page| frames.pages.see(page) != Seen::Absent;
+    frames.resident() > 0 && runs.iter().flat_map(|run| run.iter()).any(is_there)
+}
+
+fn pages_of(runs: &[PageRange]) -> u64 {
+    runs.iter().map(|run| run.len()).sum()
+}
+
 /// The frames of `run` hold frozen pages; returns how many did not before.
 fn publish(store: &ObjectCore, run: PageRange) -> u64 {
     let frames = store.frames().expect("a store has frames");
@@ -234,16 +265,17 @@ fn shadow(
     let mut book = vm.book.lock();
     let below = hold.link;
     let (mut gone, mut scattered) = (Vec::new(), Vec::new());
-    let link = if is_shared {
+    if let Some(home) = book.store(below).0.filter(|home| !Arc::ptr_eq(home, store)) {
         scattered = book.scattered(below);
-        let home = book.store(below).0.filter(|_| !scattered.is_empty());
         for (pages, from) in &scattered {
             // Where there is no room for them they stay where they are. Nobody has had these pages in that store.
-            match &home {
-                Some(home) if copy(vm, from, home, *pages).is_ok() => book.bring_home(below, *pages),
-                _ => break,
+            if copy(vm, from, &home, *pages).is_err() {
+                break;
             }
+            book.bring_home(below, *pages);
         }
+    }
+    let link = if is_shared {
         let taken = book.collapsing(below);
         let (link, transfers) = book.chains.shadow(below);
         hold.link = link;
@@ -311,6 +343,7 @@ mod tests {
     use prepage_testing::{Need, unless_refused};
 
     use super::*;
+    use crate::book::STORES_MOST;
     use crate::{MapOptions, VmOptions};
 
     /// The pages that the kernel holds of a memfd.
@@ -319,6 +352,67 @@ mod tests {
         let runs =
             std::iter::successors(memfd.next_data(0).unwrap(), |(_, end)| memfd.next_data(*end).unwrap());
         runs.map(|(start, end)| (end - start) / PAGE_SIZE).sum()
+    }
+
+    /// A snapshot of `map` while nothing can be written to `page` of a store; `None` where that cannot be had.
+    fn snapshot_that_fails_at(map: &Map, page: u64) -> Option<Result<Object, SnapshotError>> {
+        std::thread::scope(|scope| {
+            let failing = scope.spawn(|| {
+                let write = [(libc::SYS_pwrite64, When::Is(3, (page * PAGE_SIZE) as u32))];
+                let denied = |error: &Error| error.kind() == ErrorKind::PermissionDenied;
+                let need = Need::Path("/proc/sys/kernel/seccomp".into());
+                unless_refused(fail(libc::ENOSPC, &write), need, denied).map(|()| map.snapshot())
+            });
+            failing.join().unwrap()
+        })
+    }
+
+    fn write(map: &mut Map, page: u64, byte: u8) {
+        map.as_mut_slice()[(page * PAGE_SIZE) as usize] = byte;
+    }
+
+    fn read(map: &Map, page: u64) -> u8 {
+        map.as_slice()[(page * PAGE_SIZE) as usize]
+    }
+
+    #[test]
+    fn what_was_frozen_before_stays_where_a_snapshot_fails() {
+        let vm = Vm::new(VmOptions::default().free_shadowed_after(Duration::MAX)).unwrap();
+        let zeros = vm.anonymous(128 * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        [5, 6].into_iter().for_each(|page| write(&mut map, page, 1));
+        let first = map.snapshot().unwrap();
+        // What nobody has any more may take the next one's pages, too.
+        let store = Arc::clone(&first.core);
+        drop(first);
+        [5, 42].into_iter().for_each(|page| write(&mut map, page, 2));
+        let Some(failed) = snapshot_that_fails_at(&map, 42) else { return };
+        assert!(matches!(failed, Err(SnapshotError::System(_))), "{failed:?}");
+        map.discard(PageRange::new(PageIndex(5), PageIndex(6))).unwrap();
+        assert_eq!([5, 6, 42].map(|page| read(&map, page)), [1, 1, 2]);
+        write(&mut map, 5, 3);
+        let second = map.snapshot().unwrap();
+        // Nobody sees the older version of page 5.
+        assert_eq!((held(&store), vm.statistics().frames), (1, 3));
+        let clone = vm.map(&second, &MapOptions::private()).unwrap();
+        assert_eq!([5, 6, 42].map(|page| read(&clone, page)), [3, 1, 2]);
+    }
+
+    #[test]
+    fn a_map_whose_snapshots_go_keeps_its_pages_in_few_stores() {
+        const PAGES: u64 = 3 * STORES_MOST as u64;
+        let vm = Vm::new(VmOptions::default().free_shadowed_after(Duration::MAX)).unwrap();
+        let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        for page in 1..PAGES {
+            [0, page].into_iter().for_each(|page| write(&mut map, page, page as u8 | 1));
+            drop(map.snapshot().unwrap());
+        }
+        let statistics = vm.statistics();
+        assert_eq!(statistics.frames, PAGES);
+        assert!(statistics.objects <= STORES_MOST as u64 + 3, "{} objects", statistics.objects);
+        map.discard(map.window()).unwrap();
+        assert!((0..PAGES).all(|page| read(&map, page) == page as u8 | 1));
     }
 
     #[test]
@@ -332,16 +426,7 @@ mod tests {
         let store = Arc::clone(&first.core);
         drop(first);
         map.as_mut_slice()[10 * PAGE_SIZE as usize..74 * PAGE_SIZE as usize].fill(2);
-        let failed = std::thread::scope(|scope| {
-            let failing = scope.spawn(|| {
-                let write = [(libc::SYS_pwrite64, When::Is(3, 42 * PAGE_SIZE as u32))];
-                let denied = |error: &Error| error.kind() == ErrorKind::PermissionDenied;
-                let need = Need::Path("/proc/sys/kernel/seccomp".into());
-                unless_refused(fail(libc::ENOSPC, &write), need, denied).map(|()| map.snapshot())
-            });
-            failing.join().unwrap()
-        });
-        let Some(failed) = failed else { return };
+        let Some(failed) = snapshot_that_fails_at(&map, 42) else { return };
         assert!(matches!(failed, Err(SnapshotError::System(_))), "{failed:?}");
         assert_eq!((held(&store), vm.statistics().frames), (1, 1));
         let second = map.snapshot().unwrap();

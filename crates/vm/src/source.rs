@@ -60,7 +60,7 @@ pub trait Source: Any + Send + Sync + 'static {
 
     /// The smallest size in which the source is best read, in bytes: a compressed chunk, an object store's part. A fault has all that is
     /// missing of the aligned grain around its page read by one request, and waits for the frames. Of pages in between that are in memory the
-    /// bytes are read again and not used. Constant, a multiple of the page size; of more than
+    /// bytes are read again and not used; these pages count as used. Constant, a multiple of the page size; of more than
     /// 64 MiB, 64 MiB are used.
     fn grain_bytes(&self) -> u64 {
         PAGE_SIZE

@@ -489,10 +489,12 @@ mod tests {
         let _spare = Addresses::locked_spare();
         let _backings = object.core.backings.locked();
         let child = Forked::new(|| {
-            std::thread::spawn(|| {
+            // Not the standard library's, whose list of threads may be locked as well.
+            let _watching = crate::sync::spawn("watching", || {
                 std::thread::sleep(Duration::from_secs(30));
                 std::process::abort();
-            });
+            })
+            .unwrap();
             let all = object.pages();
             assert!(object.backings().is_empty() && object.mappings_of(PageIndex(0)).unwrap().is_empty());
             assert_eq!((object.resident_pages(), object.dirty_pages()), (0, 0));

@@ -417,13 +417,13 @@ impl MapCore {
         self.space.uffd.protect(&self.span, run.start().offset_bytes(), run.bytes())
     }
 
-    /// Freezes what was written to, in one moment; `room` is asked whether there is room for so many pages. Returns their runs,
-    /// by index, and how long who writes may have waited.
-    pub(crate) fn freeze(
+    /// Freezes what was written to, in one moment; `room` is asked whether these pages, by index, can go to `store`. Returns their runs,
+    /// and how long who writes may have waited; or what `room` says is lacking.
+    pub(crate) fn freeze<Lack>(
         &self,
         store: &Arc<ObjectCore>,
-        room: impl FnOnce(u64) -> bool,
-    ) -> std::io::Result<Option<(Vec<PageRange>, u64)>> {
+        room: impl FnOnce(&[PageRange]) -> Result<(), Lack>,
+    ) -> std::io::Result<Result<(Vec<PageRange>, u64), Lack>> {
         let writes = self.writes.writes.get().expect("writes are told");
         // Who waits to write may be a signal handler that interrupted the allocator: while writes are held nothing is allocated.
         let freeze = Arc::new(Freeze { store: Arc::clone(store), failed: AtomicU32::new(0) });
@@ -447,11 +447,11 @@ impl MapCore {
         };
         // Where that fails, what is protected already is opened again by who writes to it, and counts as written to.
         near(&open).try_for_each(|run| self.protect(run))?;
-        if !room(frozen.iter().map(|run| run.len()).sum()) {
+        if let Err(lack) = room(&frozen) {
             for index in open.iter().flat_map(|run| run.iter()) {
                 writes.change(index.0, OPEN, KEPT);
             }
-            return Ok(None);
+            return Ok(Err(lack));
         }
         // Before the first page is frozen: a thread that saw a page frozen by the last snapshot, and did not run since, may copy it at once.
         writes.freeze.put(freeze);
@@ -459,7 +459,7 @@ impl MapCore {
             let _ = writes.change(index.0, OPEN, FROZEN) || writes.change(index.0, KEPT, FROZEN);
         }
         drop(held);
-        Ok(Some((frozen, crate::fault::now_ns() - began)))
+        Ok(Ok((frozen, crate::fault::now_ns() - began)))
     }
 
     /// Copies what was frozen; returns the runs that are in the snapshot.
