@@ -118,6 +118,7 @@ pub mod process_stat;
 pub mod process_status;
 pub mod psi;
 pub mod ptrace;
+mod raw_lock;
 pub mod readahead;
 pub mod reap;
 pub mod region;
