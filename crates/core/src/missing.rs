@@ -127,7 +127,7 @@ impl Missing {
     /// Whether `other` describes the same gap, so that two traces with these gaps can be compared.
     ///
     /// What was lost by chance, or cut off, is never the same twice.
-    pub fn is_same_gap(&self, other: &Self) -> bool {
+    fn is_same_gap(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::CutShort | Self::Lost { .. } | Self::Overwritten | Self::Unsaved { .. }, _) => false,
             (Self::Filtered { filters, .. }, Self::Filtered { filters: others, .. }) => filters == others,

@@ -89,7 +89,7 @@ impl Default for Fingerprint {
 }
 
 /// One file of a profile.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 #[cbor(map, context_bound = "AsMut<file::Room>")]
 pub struct ProfiledFile {
     /// Absolute path, free of symbolic links; empty in the file itself.
@@ -134,7 +134,7 @@ impl ProfiledFile {
 
 /// A name the program asks the kernel for. The answer comes from directories and inodes, which are read from
 /// the device like any page, and it costs the same when it is "no such file".
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lookup {
     /// Absolute path as the program gave it, symbolic links and all.
     pub path: String,
@@ -145,7 +145,7 @@ pub struct Lookup {
 }
 
 /// What the profile knows of its own past.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 #[cbor(map)]
 pub struct History {
     /// First learned, seconds since 1970.
@@ -166,7 +166,7 @@ pub struct History {
 }
 
 /// Everything known about one program in one role.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 #[cbor(map, context_bound = "AsMut<file::Room>")]
 pub struct Profile {
     /// Absolute path of the executable.

@@ -213,7 +213,10 @@ static void write_text(struct writer *to, const char *text, size_t len)
 /* Logs `dir`/`path`, or `path` alone where `dir` is NULL. */
 void log_path(enum kind kind, unsigned detail, const char *dir, const char *path)
 {
-    uint64_t name = hash(hash(0xcbf29ce484222325 + kind, dir ? dir : ""), path);
+    uint64_t name = 0xcbf29ce484222325 + kind;
+    if (dir)
+        name = hash(hash(name, dir), "/");
+    name = hash(name, path);
     uint64_t *place = &seen[name % (sizeof seen / sizeof *seen)];
     if (kind < EXECUTED && kind > STARTED && *place == name)
         return;

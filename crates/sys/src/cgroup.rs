@@ -1,6 +1,5 @@
 //! The control groups that a process is in, versions 1 and 2.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::mounts::{Mount, mounts};
@@ -35,8 +34,12 @@ pub enum Version {
 impl Memberships {
     /// Those of this process.
     pub fn of_process() -> Self {
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self { groups, mounts: mounts().unwrap_or_default() }
+        Self { groups: groups_of_process(), mounts: mounts().unwrap_or_default() }
+    }
+
+    /// Whether this process is in the same groups now.
+    pub fn are_current(&self) -> bool {
+        groups_of_process() == self.groups
     }
 
     /// The groups that `controller` may limit, each from the process's own up to the top of what it may see.
@@ -67,6 +70,10 @@ impl Memberships {
         let levels = own.ancestors().take_while(|level| level.starts_with(point));
         levels.map(|level| Group { directory: level.into(), version }).collect()
     }
+}
+
+fn groups_of_process() -> String {
+    proc_file::read_text("/proc/self/cgroup").unwrap_or_default()
 }
 
 impl Group {

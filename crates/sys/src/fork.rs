@@ -10,10 +10,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::IntoRawFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use rustix::thread::futex::{self, Flags};
-
+use crate::raw_lock::RawLock;
 use crate::reap::wait4;
 use crate::signals::Masked;
 
@@ -126,8 +125,7 @@ fn word() -> &'static AtomicU64 {
 
 /// The regions that children do not inherit, by address, under a lock that fork(3) takes.
 struct Kept {
-    /// 0 free, 1 held, 2 held and waited for.
-    lock: AtomicU32,
+    lock: RawLock,
     /// Changed under `lock`.
     lengths: UnsafeCell<BTreeMap<usize, usize>>,
     /// Under `lock`: the signals of the thread that forks. A handler that maps, unmaps or forks would wait for its own thread.
@@ -137,39 +135,22 @@ struct Kept {
 // SAFETY: both cells are reached under the lock alone, and the mask by the thread that forks alone.
 unsafe impl Sync for Kept {}
 
-static KEPT: Kept = Kept {
-    lock: AtomicU32::new(0),
-    lengths: UnsafeCell::new(BTreeMap::new()),
-    masked: UnsafeCell::new(None),
-};
+static KEPT: Kept =
+    Kept { lock: RawLock::new(), lengths: UnsafeCell::new(BTreeMap::new()), masked: UnsafeCell::new(None) };
 
 impl Kept {
-    fn lock(&self) {
-        if self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            while self.lock.swap(2, Ordering::Acquire) != 0 {
-                let _ = futex::wait(&self.lock, Flags::PRIVATE, 2, None);
-            }
-        }
-    }
-
-    fn unlock(&self) {
-        if self.lock.swap(0, Ordering::Release) == 2 {
-            let _ = futex::wake(&self.lock, Flags::PRIVATE, 1);
-        }
-    }
-
     /// Does `work` while no other thread has the lock and nobody forks.
     fn locked<T>(&self, work: impl FnOnce() -> T) -> T {
         /// Gives the lock back, also where `work` panics: whoever forks would wait for good.
         struct Held<'a>(&'a Kept);
         impl Drop for Held<'_> {
             fn drop(&mut self) {
-                self.0.unlock();
+                self.0.lock.unlock();
             }
         }
         // A handler that maps or forks would wait for its own thread.
         let _masked = Masked::asynchronous();
-        self.lock();
+        self.lock.lock();
         let _held = Held(self);
         work()
     }
@@ -199,7 +180,7 @@ pub(crate) fn let_go(start: usize) {
 
 extern "C" fn before_fork() {
     let masked = Masked::asynchronous();
-    KEPT.lock();
+    KEPT.lock.lock();
     // SAFETY: this thread holds the lock.
     unsafe { *KEPT.masked.get() = Some(masked) };
 }
@@ -212,7 +193,7 @@ extern "C" fn after_fork_in_parent() {
 fn unlock_after_fork() {
     // SAFETY: this thread has held the lock since before the fork.
     let masked = unsafe { (*KEPT.masked.get()).take() };
-    KEPT.unlock();
+    KEPT.lock.unlock();
     drop(masked);
 }
 

@@ -1,9 +1,9 @@
 //! Settings of the kernel, changed for a while.
 //!
-//! A guardian process holds a lock, the old values and one end of a socket. When the other end closes, because the
+//! A guardian process holds locks, the old values and one end of a socket. When the other end closes, because the
 //! [`Guarded`] is dropped or because this process was killed in whatever way, it writes the values back and ends.
-//! The lock makes two that want different settings take turns: otherwise the second would find the first one's
-//! setting, and restore that.
+//! The locks, one of each setting, make two that have a setting in common take turns: otherwise the second would find the first
+//! one's value, and restore that.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -32,7 +32,7 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Writes `value` to all `settings`, open to read and write. Waits while another one has them set, and calls `waits` before. They are
+    /// Writes `value` to all `settings`, open to read and write, which all callers give in one order. Waits while another one has them set, and calls `waits` before. They are
     /// put back after `at_most`, which is some time, in any case.
     ///
     /// To be called while the process has one thread.
@@ -89,10 +89,15 @@ fn await_notes(guardian: &mut UnixStream, waits: impl FnOnce()) -> io::Result<()
 
 /// The guardian: locks, notes, says so, waits for the end of the other side, restores. It has no standard error.
 fn guard(mut other: UnixStream, settings: &[File], at_most: Option<Duration>) -> io::Result<()> {
-    let Some(first) = settings.first() else { return other.write_all(&[NOTED]) };
-    if rustix::fs::flock(first, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        other.write_all(&[WAITS])?;
-        rustix::fs::flock(first, FlockOperation::LockExclusive)?;
+    let mut waits = false;
+    for setting in settings {
+        if rustix::fs::flock(setting, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+            if !waits {
+                other.write_all(&[WAITS])?;
+                waits = true;
+            }
+            rustix::fs::flock(setting, FlockOperation::LockExclusive)?;
+        }
     }
     let old: Vec<String> = settings.iter().map(read).collect::<io::Result<_>>()?;
     other.set_read_timeout(at_most)?;
@@ -162,6 +167,36 @@ mod tests {
         drop(second);
         second_guard.join().unwrap().unwrap();
         assert_eq!(read(&open()).unwrap(), "128");
+    }
+
+    /// A disk that was mounted in between comes first of the second one's.
+    #[test]
+    fn two_that_have_one_setting_of_several_in_common_take_turns() {
+        let dir = tempfile::tempdir().unwrap();
+        let [new, common] = ["a", "b"].map(|name| dir.path().join(name));
+        [&new, &common].iter().for_each(|path| std::fs::write(path, "128").unwrap());
+        let guarded = |paths: &[&std::path::PathBuf]| {
+            let (guardian, theirs) = UnixStream::pair().unwrap();
+            let open =
+                |path: &&std::path::PathBuf| File::options().read(true).write(true).open(path).unwrap();
+            let settings: Vec<File> = paths.iter().map(open).collect();
+            (guardian, std::thread::spawn(move || guard(theirs, &settings, None)))
+        };
+        let (mut first, first_guard) = guarded(&[&common]);
+        await_notes(&mut first, || panic!("nobody is there to wait for")).unwrap();
+        std::fs::write(&common, "0").unwrap();
+        let (mut second, second_guard) = guarded(&[&new, &common]);
+        let mut waited = false;
+        await_notes(&mut second, || {
+            waited = true;
+            drop(first);
+            first_guard.join().unwrap().unwrap();
+        })
+        .unwrap();
+        drop(second);
+        second_guard.join().unwrap().unwrap();
+        assert!(waited);
+        assert_eq!(std::fs::read_to_string(&common).unwrap(), "128");
     }
 
     #[test]

@@ -7,10 +7,11 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dlmalloc::Dlmalloc;
-use rustix::thread::futex::{self, Flags};
+
+use crate::raw_lock::RawLock;
 
 const HEAPS: usize = 4;
 
@@ -24,8 +25,7 @@ pub struct Heaps;
 static ALL: [Heap; HEAPS] = [const { Heap::new() }; HEAPS];
 
 struct Heap {
-    /// 0 free, 1 held, 2 held and waited for.
-    lock: AtomicU32,
+    lock: RawLock,
     /// Under `lock`.
     inner: UnsafeCell<Dlmalloc>,
 }
@@ -35,21 +35,15 @@ unsafe impl Sync for Heap {}
 
 impl Heap {
     const fn new() -> Self {
-        Self { lock: AtomicU32::new(0), inner: UnsafeCell::new(Dlmalloc::new()) }
+        Self { lock: RawLock::new(), inner: UnsafeCell::new(Dlmalloc::new()) }
     }
 
     /// Does `work`, which neither allocates nor panics, while no other thread has the heap.
     fn locked<T>(&self, work: impl FnOnce(&mut Dlmalloc) -> T) -> T {
-        if self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            while self.lock.swap(2, Ordering::Acquire) != 0 {
-                let _ = futex::wait(&self.lock, Flags::PRIVATE, 2, None);
-            }
-        }
+        self.lock.lock();
         // SAFETY: this thread holds the lock.
         let done = work(unsafe { &mut *self.inner.get() });
-        if self.lock.swap(0, Ordering::Release) == 2 {
-            let _ = futex::wake(&self.lock, Flags::PRIVATE, 1);
-        }
+        self.lock.unlock();
         done
     }
 }

@@ -1,7 +1,8 @@
 //! Opening a file of which only device and inode are known (root).
 //!
 //! A file handle, as NFS servers use them, names a file by inode and generation. ext4 and others of its family take
-//! generation 0 for any; file systems that do not refuse it, and the file stays unknown.
+//! generation 0 for any; file systems that do not refuse it, and the file stays unknown. Those of that family lie on block devices, so that
+//! no others are opened: a server may be gone that they would wait for, and some are mounted by being opened.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::file_handle::FileHandle;
-use crate::mounts::mounts;
+use crate::mounts::{Mount, mounts};
 
 /// `FILEID_INO32_GEN` of include/linux/exportfs.h: 32 bits of inode, 32 of generation.
 const INODE_AND_GENERATION: i32 = 1;
@@ -22,10 +23,12 @@ pub struct Mounted {
     point: OwnedFd,
 }
 
-/// All mounted file systems, each once.
+/// All mounted file systems of block devices, each once.
 pub fn mounted() -> io::Result<Vec<Mounted>> {
+    // `fuseblk` has a device, and a server as well.
+    let is_of_block_device = |mount: &Mount| mount.device >> 20 != 0 && !mount.kind.starts_with("fuse");
     let mut found: Vec<Mounted> = Vec::new();
-    for mount in mounts()? {
+    for mount in mounts()?.into_iter().filter(is_of_block_device) {
         if found.iter().any(|mounted| mounted.device == mount.device) {
             continue;
         }
@@ -69,5 +72,10 @@ mod tests {
         };
         let found = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("a path");
         assert_eq!(found, path.canonicalize().expect("there"));
+    }
+
+    #[test]
+    fn no_file_system_is_opened_that_may_wait_for_a_server_or_is_mounted_by_that() {
+        assert!(mounted().expect("a list").iter().all(|mounted| mounted.device >> 20 != 0));
     }
 }

@@ -51,13 +51,14 @@
 //! | [`local_time`] | how far the time zone is from UTC                              |                 |
 //! | [`cgroup`], [`memory_left`], [`psi`] | control groups; what is left of memory, and who waits for it | Linux 6.5 for triggers |
 //! | [`lookups`]   | which names a process and what it starts look up                | root, Linux 5.8 |
+//! | [`regular_file`] | a file opened where something else may stand                 |                 |
 //! | [`region`]    | address space of one's own, aligned, not inherited over fork    |                 |
 //! | [`rights`]    | what one thread may open: as a user, as anybody                 | root            |
 //! | [`sections`]  | waiting for who may still use what is taken away                |                 |
 //! | [`sigbus`]    | SIGBUS, resolved here or passed on                              |                 |
 //! | [`slot`]      | a value used in signal handlers while others take it away       |                 |
 //! | [`syscalls`]  | numbers of the calls that concern files                         |                 |
-//! | [`open_files`] | how many files this process may have open                     |
+//! | [`open_files`] | how many files this process may have open                     |                 |
 //! | [`own_pages`] | a small program's own file read in one go when it starts        |                 |
 //! | [`ptrace`]    | stopping a process tree at its system calls                     | ptrace allowed  |
 //! | [`session_id`] | the session of processes that one belongs to                   |                 |
@@ -71,6 +72,7 @@
 //! | [`tsc`]       | the time stamp counter, to give times in cycles                 | x86-64          |
 //! | [`versions`]  | a value replaced while signal handlers use it                   |                 |
 //! | [`words`]     | many atomic words of zero that cost nothing until used          |                 |
+//! | [`user_namespace`] | who is behind the user ids of a user namespace             | Linux 4.9       |
 //! | [`userfaultfd`] | missing pages served by their own process                     | Linux 6.6       |
 
 pub mod adjoining;
@@ -118,9 +120,11 @@ pub mod process_stat;
 pub mod process_status;
 pub mod psi;
 pub mod ptrace;
+mod raw_lock;
 pub mod readahead;
 pub mod reap;
 pub mod region;
+pub mod regular_file;
 pub mod rights;
 pub mod scheduling;
 pub mod sections;

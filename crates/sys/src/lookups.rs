@@ -22,6 +22,8 @@ const FOLLOWED_MAX: usize = 12;
 /// Processes that are followed, and threads of theirs in a system call: of two with the same remainder the older one is followed no further.
 const PROCESSES: usize = 1 << 12;
 const THREADS: usize = 1 << 12;
+/// Names that are kept of one start until somebody looks.
+const NAMES_MAX: usize = 1 << 16;
 /// A longer path is not reported.
 const PATH_BYTES_MAX: i32 = 400;
 /// Some 5,000 names: more than are looked up between two reads.
@@ -29,7 +31,7 @@ const QUEUE_BYTES: u32 = 512 << 10;
 
 // Words of the values. Where somebody is to be followed who has not made a system call yet:
 const IS_ANYBODY_WANTED: usize = 0;
-/// Names that found no room.
+/// Names that found no room, and processes whose place another one took.
 const LOST: usize = 1;
 /// Who is to be followed: a number in the high half, and the process as this namespace counts it.
 const WANTED: usize = 2;
@@ -128,14 +130,17 @@ struct State {
 }
 
 impl State {
-    /// Takes what is in the queue, and keeps it for whoever is followed.
-    fn take(&mut self) {
+    /// Takes what is in the queue, and keeps it for whoever is followed. Counts in `lost` what there is no room for.
+    fn take(&mut self, lost: &AtomicU64) {
         let followed = &mut self.followed;
         self.queue.take(&mut |bytes| {
-            if let Some((number, looked_up)) = parse(bytes)
-                && let Some(all) = followed.get_mut(&number)
-            {
-                all.push(looked_up);
+            let Some((number, looked_up)) = parse(bytes) else { return };
+            match followed.get_mut(&number) {
+                Some(all) if all.len() < NAMES_MAX => all.push(looked_up),
+                Some(_) => {
+                    lost.fetch_add(1, Ordering::Relaxed);
+                }
+                None => {}
             }
         });
     }
@@ -192,7 +197,7 @@ impl Lookups {
             state.events = self.run().map_err(io::Error::other)?;
         }
         // Who was followed before has left something, maybe.
-        state.take();
+        state.take(self.word(LOST));
         let wanted = self.wanted().find(|wanted| wanted.load(Ordering::Relaxed) == 0);
         let wanted =
             wanted.filter(|_| state.followed.len() < FOLLOWED_MAX).ok_or(io::ErrorKind::WouldBlock)?;
@@ -239,14 +244,14 @@ impl Followed {
     /// What was looked up since the last call.
     pub fn take(&self) -> Vec<LookedUp> {
         let mut state = self.lookups.lock();
-        state.take();
+        state.take(self.lookups.word(LOST));
         if self.lookups.wanted().all(|wanted| wanted.load(Ordering::Relaxed) == 0) {
             self.lookups.word(IS_ANYBODY_WANTED).store(0, Ordering::Relaxed);
         }
         state.followed.get_mut(&self.number).map(std::mem::take).unwrap_or_default()
     }
 
-    /// Whether names were lost since it is followed, its own or others'.
+    /// Whether names or processes were lost since it is followed, its own or others'.
     pub fn is_lost(&self) -> bool {
         self.lookups.word(LOST).load(Ordering::Relaxed) != self.lost
     }
@@ -291,6 +296,17 @@ fn entry(code: &mut Code, of: crate::bpf::Register, word: usize, entries: usize,
     code.calc(R1, Op::ShiftLeft, Operand::Is(shift));
     code.calc(R1, Op::Add, Operand::Of(R9));
     code.calc(R1, Op::Add, Operand::Is(offset(word)));
+}
+
+/// Stores `process` in the entry that R1 points to, and counts whose place it takes. Changes R2; R9 has where the values are.
+fn put(code: &mut Code, process: crate::bpf::Register) {
+    let was_free = code.label();
+    code.load(R2, R1, 0);
+    code.store(R1, 0, process);
+    code.jump_if(R2, If::Equal, Operand::Is(0), was_free);
+    code.calc(R2, Op::Set, Operand::Is(1));
+    code.add_to(R9, offset(LOST) as i16, R2);
+    code.place(was_free);
 }
 
 /// Has what this namespace calls the process in the low half of `to`; goes to `otherwise` where it is in another one.
@@ -340,7 +356,7 @@ fn call_begins(values: &Values, namespace: &std::fs::Metadata, id: i16, args: i1
     code.calc(R4, Op::ShiftLeft, Operand::Is(32));
     code.calc(R4, Op::Or, Operand::Of(R8));
     entry(&mut code, R8, PROCESS, PROCESSES, 3);
-    code.store(R1, 0, R4);
+    put(&mut code, R4);
     code.calc(R2, Op::Set, Operand::Of(R4));
     code.place(followed);
     // R1 is the entry of the process, R2 its content.
@@ -480,7 +496,7 @@ fn forks(values: &Values, child: i16) -> Code {
     code.load_low(R3, R6, child);
     code.calc(R7, Op::Or, Operand::Of(R3));
     entry(&mut code, R3, PROCESS, PROCESSES, 3);
-    code.store(R1, 0, R7);
+    put(&mut code, R7);
     code.place(end);
     code.end();
     code
@@ -574,6 +590,53 @@ mod tests {
             [true, false, true],
             "{all:?}"
         );
+    }
+
+    #[test]
+    fn who_takes_the_place_of_another_in_the_table_and_names_that_nobody_takes_are_lost_and_told() {
+        let Some(lookups) = lookups() else { return };
+        let mut shell = Command::new("sh")
+            .args(["-c", "read -r line; read -r line; (test -e /of/a/child); read -r line; test -e /one/more; read -r line"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = shell.stdin.take().unwrap();
+        let followed = lookups.follow(shell.id()).unwrap();
+        let until = |condition: &dyn Fn() -> bool| {
+            let since = Instant::now();
+            while !condition() {
+                assert!(since.elapsed() < Duration::from_secs(60), "it never comes");
+                std::thread::yield_now();
+            }
+        };
+        // It is taken up when it asks for the next line.
+        stdin.write_all(b"\n").unwrap();
+        until(&|| {
+            followed.take();
+            lookups.wanted().all(|wanted| wanted.load(Ordering::Relaxed) == 0)
+        });
+        assert!(!followed.is_lost());
+        // Wherever the child comes to stand, another has been.
+        let other = |at: usize| u64::from(followed.number) << 32 | (at + 64 * PROCESSES) as u64;
+        for (at, process) in lookups.values.words()[PROCESS..PROCESS + PROCESSES].iter().enumerate() {
+            let _ = process.compare_exchange(0, other(at), Ordering::Relaxed, Ordering::Relaxed);
+        }
+        stdin.write_all(b"\n").unwrap();
+        until(&|| followed.is_lost());
+        drop(followed);
+
+        let followed = lookups.follow(shell.id()).unwrap();
+        let one =
+            LookedUp { time_ns: 0, pid: 0, relative_to: RelativeTo::Descriptor, path: Vec::new(), result: 0 };
+        lookups.lock().followed.insert(followed.number, vec![one; NAMES_MAX]);
+        stdin.write_all(b"\n").unwrap();
+        until(&|| {
+            lookups.lock().take(lookups.word(LOST));
+            followed.is_lost()
+        });
+        assert_eq!(followed.take().len(), NAMES_MAX);
+        drop(stdin);
+        shell.wait().unwrap();
     }
 
     #[test]

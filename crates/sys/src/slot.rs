@@ -69,12 +69,6 @@ impl<T> Slot<T> {
         self.sections.wait();
     }
 
-    /// Empties the slot and gives up what it held, which nobody may use any more: in a child of fork(2), where those who
-    /// did at the time will never say that they ended.
-    pub fn abandon(&self) {
-        self.value.swap(ptr::null_mut(), Ordering::SeqCst);
-    }
-
     /// What the slot takes in memory, in bytes.
     pub fn bytes(&self) -> u64 {
         size_of::<AtomicPtr<T>>() as u64 + self.sections.bytes()

@@ -30,6 +30,18 @@ fn environments_cleared_on_the_way_keep_the_agent_in_children() {
 }
 
 #[test]
+fn names_of_different_directories_that_read_alike_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    ["1", "12"].iter().for_each(|name| std::fs::create_dir(dir.path().join(name)).unwrap());
+    let script = "cd $0/1; test -e 23; cd $0/12; test -e 3; true";
+    let observed = same_with_and_without("/bin/sh", &["-c", script, dir.path().to_str().unwrap()]);
+    let names = observed.names();
+    for name in ["1/23", "12/3"] {
+        assert!(names.contains(&dir.path().join(name)), "{name} is not among {names:?}");
+    }
+}
+
+#[test]
 fn the_auxiliary_vector_is_found_behind_the_environment() {
     let source = r#"
         #include <stdio.h>

@@ -3,14 +3,14 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_sys::arm::{Visit, VisitError};
 use rustix::process::{Pid, Signal, kill_process};
 
-use support::{compile, tool};
+use support::built;
 
 /// Visits `child` again and again until it ends. Returns its output, and how many visits got a userfaultfd.
 fn visited(mut child: Child) -> (String, u32) {
@@ -32,12 +32,14 @@ fn visited(mut child: Child) -> (String, u32) {
     (format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status), armed)
 }
 
+/// The program of `source`, which says so once it is ready to be visited.
 fn started(source: &str) -> Option<Child> {
-    let directory = tempfile::tempdir().unwrap();
-    let program = tool("cc").then(|| compile(directory.path(), &["-O1"], source))?;
+    let program = built(&["-O1"], source)?;
     // Its directory may go.
-    let child = Command::new(program).stdout(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(20));
+    let mut child = Command::new(&*program).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = [0; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"ready\n");
     Some(child)
 }
 
@@ -56,6 +58,7 @@ const HEAD: &str = r#"
 #include <linux/seccomp.h>
 #include <time.h>
 #include <unistd.h>
+static void ready(void) { puts("ready"); fflush(stdout); }
 static void work(long us) {
     struct timespec a, b;
     syscall(SYS_clock_gettime, 1, &a);
@@ -72,6 +75,7 @@ int main(void) {
     socketpair(AF_UNIX, SOCK_STREAM, 0, s);
     struct timeval limit = {0, 2000};
     setsockopt(s[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    ready();
     for (int i = 0; i < 200; i++) {
         struct epoll_event event;
         char byte;
@@ -95,6 +99,7 @@ fn a_program_without_its_vdso_is_left_alone() {
     let source = r#"
 int main(void) {
     munmap((char *)getauxval(AT_SYSINFO_EHDR), 8192);
+    ready();
     work(300000);
     return 7;
 }
@@ -113,14 +118,10 @@ int main(int count, char **words) {
     syscall(SYS_exit, 7);
 }
 "#;
-    if !tool("cc") {
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let program = compile(directory.path(), &["-O1"], &format!("{HEAD}{source}"));
+    let Some(program) = built(&["-O1"], &format!("{HEAD}{source}")) else { return };
     for run in 0..100 {
         let child =
-            Command::new(&program).arg((run * 37).to_string()).stdout(Stdio::piped()).spawn().unwrap();
+            Command::new(&*program).arg((run * 37).to_string()).stdout(Stdio::piped()).spawn().unwrap();
         assert_eq!(visited(child).0, "exit status: 7", "run {run}");
     }
 }

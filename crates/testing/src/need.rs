@@ -86,6 +86,10 @@ pub enum Need {
     LoopDevice,
     /// A control group that limits tasks can be made.
     TaskGroup,
+    /// This release of Linux, or a later one.
+    Linux(u32, u32),
+    /// Processes that dump core leave a file in their working directory.
+    CoreFiles,
     /// The kernel does not use huge pages unasked.
     SmallPages,
     /// So many bytes of available memory.
@@ -152,6 +156,16 @@ impl Need {
                     format!("{} cannot be written", groups.display())
                 })
             }
+            Self::Linux(major, minor) => {
+                let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+                let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
+                let found = (numbers.next(), numbers.next());
+                is(found >= (Some(*major), Some(*minor)), || format!("Linux {}", release.trim()))
+            }
+            Self::CoreFiles => {
+                let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+                is(!pattern.starts_with(['|', '@']) && !pattern.contains('/'), || format!("{pattern:?}"))
+            }
             Self::SmallPages => {
                 let huge =
                     fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
@@ -194,6 +208,8 @@ impl fmt::Display for Need {
             Self::FaultAround => f.write_str("fault_around_bytes in debugfs"),
             Self::LoopDevice => f.write_str("a loop device"),
             Self::TaskGroup => f.write_str("a control group that limits tasks"),
+            Self::Linux(major, minor) => write!(f, "Linux {major}.{minor}"),
+            Self::CoreFiles => f.write_str("files of core dumps"),
             Self::SmallPages => f.write_str("huge pages not always used"),
             Self::MemoryBytes(bytes) => write!(f, "{} MiB of memory", bytes >> 20),
             Self::Eviction(directory) => write!(f, "files in {} that can be evicted", directory.display()),
@@ -295,16 +311,22 @@ mod tests {
     #[test]
     fn what_is_here_and_what_is_nowhere_are_told_apart() {
         let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        let has = [Need::Path(here.clone()), Need::Tool("sh".into()), Need::MemoryBytes(1 << 20)];
+        let has = [
+            Need::Path(here.clone()),
+            Need::Tool("sh".into()),
+            Need::MemoryBytes(1 << 20),
+            Need::Linux(2, 6),
+        ];
         let lacks = [
             Need::Path(here.join("none")),
             Need::Tool("no-such-program".into()),
             Need::MemoryBytes(1 << 60),
+            Need::Linux(1000, 0),
             Need::Eviction("/nonexistent".into()),
             Need::DirectReads("/proc".into()),
             Need::Extents("/proc".into()),
         ];
-        assert_eq!(has.map(|need| need.probe()), [Ok(()), Ok(()), Ok(())]);
+        assert_eq!(has.map(|need| need.probe()), [const { Ok(()) }; 4]);
         assert!(lacks.iter().all(|need| need.probe().is_err()));
     }
 

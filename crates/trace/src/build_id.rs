@@ -1,14 +1,15 @@
 //! The files behind objects: their sizes, and the build-ids of those that ran.
 
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::{fs, io};
 
 use object::elf::{FileHeader32, FileHeader64, NT_GNU_BUILD_ID};
 use object::read::elf::{FileHeader, ProgramHeader};
 use prepage_core::{BuildId, Object, PAGE_SIZE};
-use rustix::fs::OFlags;
+use prepage_sys::regular_file;
+use rustix::fs::{CWD, OFlags};
 
 /// The build-id in the first page of an ELF file, where linkers put it.
 pub fn build_id(page: &[u8]) -> Option<&[u8]> {
@@ -34,15 +35,8 @@ pub fn build_id(page: &[u8]) -> Option<&[u8]> {
 /// # Errors
 /// As open(2), and InvalidInput for what is no regular file.
 pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
-    let regular = |metadata: Metadata| match metadata.is_file() {
-        true => Ok(metadata),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "no regular file")),
-    };
-    regular(fs::metadata(path)?)?;
-    // It may have been replaced since.
-    let file = open_at_once(path)?;
-    let metadata = regular(file.metadata()?)?;
-    Ok((file, metadata))
+    // The flag stays: to take it off is one more call, and reads of files on disks do not heed it.
+    regular_file::open_regular(CWD, path, OFlags::NONBLOCK)
 }
 
 /// Opens `path` to read it. A pipe that stands there is not waited for.

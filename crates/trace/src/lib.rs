@@ -14,6 +14,10 @@
 //! | [`space`]    | what each process has mapped where                                          |
 //! | [`pairing`]  | beginnings and ends of faults, put together                                 |
 //! | [`recorder`] | a command that is run and recorded                                          |
+//! | [`tables`]   | what the numbers in faults stand for                                        |
+//! | [`filter`]   | which faults are kept                                                       |
+//! | [`calibrate`] | what observing a fault costs                                               |
+//! | [`build_id`](mod@build_id) | the files behind objects: their sizes and build-ids           |
 //! | [`summary`]  | a trace in a few numbers                                                    |
 //! | `parquet`    | traces in files (feature `parquet`)                                         |
 //! | `import`     | traces of perf(1) (feature `import`)                                        |

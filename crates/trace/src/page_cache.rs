@@ -218,9 +218,15 @@ impl PageCacheWatch {
         let end = file.known.end.map_or(pages.end(), |end| end.min(pages.end()).max(pages.start()));
         let pages = PageRange::new(pages.start(), end);
         file.counts.pages_by_read += pages.len();
-        for page in pages.iter() {
-            if let Some(page) = file.pages.get_mut(&page.0) {
-                page.touched = true;
+        // Where the file's length is not known, there may be far fewer pages than were asked for.
+        if pages.len() > file.pages.len() as u64 {
+            let read = file.pages.iter_mut().filter(|(page, _)| pages.contains(PageIndex(**page)));
+            read.for_each(|(_, page)| page.touched = true);
+        } else {
+            for page in pages.iter() {
+                if let Some(page) = file.pages.get_mut(&page.0) {
+                    page.touched = true;
+                }
             }
         }
     }

@@ -208,6 +208,8 @@ impl Recorder {
         open_files::allow_many();
         let moment = Moment::now();
         let cost = ProbeCost::measure(&probe)?;
+        // It opens file systems, which may take a while: nobody waits for that yet.
+        let page_cache = options.page_cache.then(|| PageCacheWatch::new(cost.inside_ns));
         let observing = Observing::begin(scope, waiting)?;
         let stream = Stream::attach_to(&observing.target(), &probe)?;
         let mut pairing = Pairing::new(0);
@@ -238,7 +240,7 @@ impl Recorder {
             observing,
             signals,
             frames: options.frames.then(Frames::default),
-            page_cache: options.page_cache.then(|| PageCacheWatch::new(cost.inside_ns)),
+            page_cache,
             exact: options.exact.clone(),
             facts,
             lost_by_second: BTreeMap::new(),

@@ -71,8 +71,7 @@ struct Link {
     /// Others have pages in `store`, which is written to no more.
     is_lent: bool,
     base: Arc<Base>,
-    /// What maps of it show, while there is one.
-    /// Of [`View`], while a map shows it.
+    /// What maps of it show, the two parts of a [`View`], while there is one.
     view: (Weak<Segments>, Weak<Segments>),
 }
 

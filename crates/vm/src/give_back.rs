@@ -18,7 +18,7 @@ use prepage_sys::psi::Trigger;
 use crate::allowance::{Allowance, Look};
 use crate::pool::PoolCore;
 
-/// How often memory is looked at: three small files, 0.1 ms.
+/// How often memory is looked at: four small files, 0.1 ms.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Tasks that wait for memory for so long of two seconds are told of at once.
 const STALL: Duration = Duration::from_millis(100);
@@ -38,17 +38,19 @@ pub(crate) trait Memory: Send + 'static {
 /// This machine and the control groups of this process.
 #[derive(Debug)]
 pub(crate) struct Machine {
+    memberships: Memberships,
     groups: Cgroups,
     triggers: Vec<Trigger>,
 }
 
 impl Machine {
     pub(crate) fn new() -> Self {
-        let groups = Cgroups::all_of(&Memberships::of_process());
+        let memberships = Memberships::of_process();
+        let groups = Cgroups::all_of(&memberships);
         let files = groups.pressure_files().chain([PathBuf::from("/proc/pressure/memory")]);
         // Where there is none, or it is not permitted, what is left tells alone.
         let triggers = files.filter_map(|file| Trigger::open(&file, STALL).ok()).collect();
-        Self { groups, triggers }
+        Self { memberships, groups, triggers }
     }
 }
 
@@ -57,7 +59,8 @@ impl Memory for Machine {
         match Trigger::wait(&self.triggers, PERIOD) {
             Ok(stalled) => stalled,
             Err(_) => {
-                // A group went, with its trigger.
+                // A group went, with its trigger: this process is in another one, whose triggers come with the next look. Or they cannot
+                // be waited for: that would go on without a pause.
                 self.triggers.clear();
                 false
             }
@@ -65,6 +68,9 @@ impl Memory for Machine {
     }
 
     fn left(&mut self) -> Vec<Left> {
+        if !self.memberships.are_current() {
+            *self = Self::new();
+        }
         of_machine().into_iter().chain(self.groups.left()).collect()
     }
 }
@@ -91,5 +97,45 @@ pub(crate) fn work(pool: &Arc<PoolCore>, mut memory: impl Memory, mut allowance:
         let (resident, _) = pool.frames.held();
         let seen = Look { stalled, resident, refaulted: pool.take_refaulted(), ..look(&memory.left()) };
         pool.frames.set_limit(allowance.after(&seen));
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::fs;
+
+    use prepage_sys::forked::Forked;
+    use prepage_testing::{Need, skip, unless_refused};
+
+    use super::*;
+
+    /// A service manager moves processes, and removes the groups that they leave.
+    #[test]
+    fn a_process_is_told_of_pressure_in_the_groups_that_it_is_in_by_now() {
+        // The groups of version 2 have all controllers' files of pressure.
+        let Some(own) = Memberships::of_process().of("none").next() else {
+            return skip(Need::Path("/sys/fs/cgroup/cgroup.procs".into()), "no control groups of version 2");
+        };
+        let left = own.directory.join(format!("prepage-test-{}", std::process::id()));
+        let refused = |error: &std::io::Error| {
+            matches!(
+                error.kind(),
+                std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem
+            )
+        };
+        let Some(()) = unless_refused(fs::create_dir(&left), Need::Root, refused) else { return };
+        let moved = Forked::new(|| {
+            fs::write(left.join("cgroup.procs"), "0").unwrap();
+            let mut machine = Machine::new();
+            fs::write(own.directory.join("cgroup.procs"), "0").unwrap();
+            fs::remove_dir(&left).unwrap();
+            machine.wait();
+            machine.left();
+            let (now, fresh) = (machine.triggers.len(), Machine::new().triggers.len());
+            i32::from(now != fresh || machine.groups.pressure_files().any(|file| file.starts_with(&left)))
+        });
+        let exit = moved.unwrap().wait().unwrap().exit_status();
+        let _ = fs::remove_dir(&left);
+        assert_eq!(exit, Some(0));
     }
 }

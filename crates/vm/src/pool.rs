@@ -174,11 +174,12 @@ impl Pool {
     /// # Errors
     /// As `new`.
     pub fn with(options: &PoolOptions) -> Result<Self, MakeError> {
-        let core = Self::made(options)?;
+        // The handle first: it ends the one thread where there is no other.
+        let pool = Self { handle: Arc::new(Handle { core: Self::made(options)? }) };
         if let Some(least_bytes) = options.least_bytes {
-            core.give_back(Machine::new(), least_bytes)?;
+            pool.core().give_back(Machine::new(), least_bytes)?;
         }
-        Ok(Self { handle: Arc::new(Handle { core }) })
+        Ok(pool)
     }
 
     fn made(options: &PoolOptions) -> Result<Arc<PoolCore>, MakeError> {

@@ -2,17 +2,18 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::new_file::NewFile;
+use prepage_sys::regular_file::open_regular;
 use rustix::fs::{Access, AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, accessat, openat, unlinkat};
 
 use crate::error::SavedError;
 use crate::manifest::Manifest;
-use crate::source::{self, Source, SourceError};
+use crate::source::{Source, SourceError};
 
 const MANIFEST: &str = "manifest";
 /// Says that images are this directory's although it has no manifest yet: the first save is under way, or was cut short.
@@ -43,7 +44,7 @@ impl Directory {
     /// Waits until nobody saves to `path`, nor, where this is to be `written`, reads its manifest.
     pub(crate) fn lock(path: &Path, written: bool) -> Result<Self, SavedError> {
         let failed = |source| SavedError::Read { path: path.to_owned(), source };
-        let file = source::open(CWD, path, OFlags::DIRECTORY).map_err(failed)?;
+        let file = open_directory(CWD, path).map_err(failed)?;
         let operation = if written { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
         loop {
             match rustix::fs::flock(&file, operation) {
@@ -103,9 +104,7 @@ impl Directory {
 
     /// Opens a file to be read. Whatever has its name, nobody is waited for.
     fn open(&self, name: &str) -> io::Result<File> {
-        let file = source::open(self.file.as_fd(), name.as_ref(), OFlags::empty())?;
-        source::check_regular(&file.metadata()?)?;
-        Ok(file)
+        open_regular(self.file.as_fd(), name.as_ref(), OFlags::empty()).map(|(file, _)| file)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -134,7 +133,7 @@ impl Directory {
 
     /// The directory may be new: that it is there is on the disk when this returns.
     fn sync_name(&self) -> io::Result<()> {
-        let parent = source::open(self.file.as_fd(), "..".as_ref(), OFlags::DIRECTORY);
+        let parent = open_directory(self.file.as_fd(), "..".as_ref());
         match parent.and_then(|parent| parent.sync_all()) {
             Ok(()) => Ok(()),
             // Not for this user to read, or on a file system that syncs no directory alone.
@@ -199,6 +198,10 @@ impl Directory {
             (name.as_bytes() == entry.file_name().to_bytes() && !is_named(number)).then_some(name)
         })
     }
+}
+
+fn open_directory(at: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
+    Ok(openat(at, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
 fn image_name(number: u64) -> String {

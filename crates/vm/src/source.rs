@@ -3,14 +3,15 @@
 use std::any::Any;
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::mapping::FileMapping;
-use rustix::fs::{CWD, Mode, OFlags};
+use prepage_sys::regular_file::open_regular;
+use rustix::fs::{CWD, OFlags};
 
 use crate::request::Request;
 use crate::uncached::Uncached;
@@ -145,42 +146,26 @@ pub(crate) const PAUSES: [Duration; 6] = [
     Duration::from_millis(500),
 ];
 
-/// Refuses whatever is no regular file.
-pub(crate) fn check_regular(facts: &Metadata) -> io::Result<()> {
-    if facts.is_file() {
-        return Ok(());
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
-}
-
-/// Opens `path`, from the directory `at` on, and waits for nobody at the other end where it is a FIFO.
-pub(crate) fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<File> {
-    let first = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::io::retry_on_intr(|| rustix::fs::openat(at, path, first, Mode::empty()))?);
-    // File systems may look at the flag in each read.
-    rustix::fs::fcntl_setfl(&file, flags)?;
-    Ok(file)
-}
-
 impl LocalFile {
     /// Opens `path`; with `direct`, past the page cache.
     pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Self> {
         let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
-        Self::of(open(CWD, path, flags)?, direct)
+        let (file, facts) = open_regular(CWD, path, flags)?;
+        Ok(Self::of(file, &facts, direct))
     }
 
     /// Opens `path` to be written to as well.
     pub(crate) fn open_writable(path: &Path) -> io::Result<Self> {
-        Self::of(open(CWD, path, OFlags::RDWR)?, false)
+        let (file, facts) = open_regular(CWD, path, OFlags::RDWR)?;
+        Ok(Self::of(file, &facts, false))
     }
 
-    pub(crate) fn of(file: File, direct: bool) -> io::Result<Self> {
-        let facts = file.metadata()?;
-        check_regular(&facts)?;
+    /// A regular file, of which `facts` are.
+    pub(crate) fn of(file: File, facts: &Metadata, direct: bool) -> Self {
         // What to read ahead is the policy's to say. A file system that takes no advice reads ahead, which does no harm.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         let uncached = if direct { Uncached::of(&file) } else { None };
-        Ok(Self { file, version: FileVersion::of(&facts), direct, uncached })
+        Self { file, version: FileVersion::of(facts), direct, uncached }
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {

@@ -152,7 +152,9 @@ impl Vm {
             file.set_len(pages.bytes())?;
             let places = words(pages.len())?;
             let home = SwapFile { file: file.try_clone()?, swap, places, used: AtomicU64::new(0) };
-            let frames = Frames::written(len, Bytes::Local(LocalFile::of(file, false)?), Box::new(home))?;
+            let facts = file.metadata()?;
+            let frames =
+                Frames::written(len, Bytes::Local(LocalFile::of(file, &facts, false)), Box::new(home))?;
             Ok(Contents::Frames(Box::new(frames)))
         })
     }

@@ -99,7 +99,8 @@ impl Socket {
     /// # Errors
     /// See [`AskError`].
     pub fn ask(&self, within: Duration) -> Result<View, AskError> {
-        let deadline = Instant::now() + within;
+        // No clock reaches what cannot be added.
+        let deadline = Instant::now().checked_add(within);
         let mut stream = self.connect(within).map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => AskError::Ended,
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Silent,
@@ -136,11 +137,12 @@ impl Socket {
     }
 }
 
-fn read_until(stream: &mut UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
+fn read_until(stream: &mut UnixStream, deadline: Option<Instant>) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     let mut part = vec![0; 1 << 16];
     while answer.len() < ANSWER_BYTES_MAX {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left =
+            deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         // A timeout of zero would be none.
         stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match stream.read(&mut part) {
@@ -159,6 +161,12 @@ fn read_until(stream: &mut UnixStream, deadline: Instant) -> io::Result<Vec<u8>>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_clock_reaches_a_wait_that_is_for_ever() {
+        let socket = Socket { pid: std::process::id(), name: format!("{PREFIX}none") };
+        assert!(matches!(socket.ask(Duration::MAX), Err(AskError::Ended)));
+    }
 
     #[test]
     fn listening_sockets_of_vms_are_found_in_the_kernels_table() {

@@ -54,7 +54,7 @@ pub struct Vm {
 
 /// Shared by handles, objects, maps and threads.
 ///
-/// Lock legend: (c) constant; (a) atomic; `inline` and `handlers` have a lock each, never taken by faults and never together; what is a type of its own has its own legend.
+/// Lock legend: (c) constant; (a) atomic; `inline`, `handlers` and `heirs` have a lock each, never taken by faults and never together; what is a type of its own has its own legend.
 #[derive(Debug)]
 pub(crate) struct VmCore {
     /// (c)
@@ -127,7 +127,6 @@ impl Vm {
                 inline: Mutex::default(),
                 handlers: Mutex::default(),
                 heirs: Mutex::default(),
-                jobs: Jobs::start(options.fill_threads, options.read_deadline).map_err(system("a thread"))?,
                 buffers: Buffers::new(FAULT_BUFFERS, FAULT_BUFFERS).map_err(system("memory for reads"))?,
                 request_buffers: Buffers::new(REQUEST_BUFFERS, 0).map_err(system("memory for reads"))?,
                 zeros: Zeros::new().map_err(system("memory for zeros"))?,
@@ -145,6 +144,8 @@ impl Vm {
                 writer: Arc::default(),
                 keeper: Arc::default(),
                 own_page_map: OwnPageMap::default(),
+                // Last: what is dropped before the VM is whole stops no thread.
+                jobs: Jobs::start(options.fill_threads, options.read_deadline).map_err(system("a thread"))?,
                 options,
             }),
         };

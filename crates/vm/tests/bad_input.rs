@@ -15,6 +15,7 @@ use prepage_vm::{
     AccessError, Advice, MakeError, MapError, MapOptions, Mode, OpenError, Piece, Pool, PoolOptions, Reason,
     Source, SourceError, Vm, VmOptions,
 };
+use rustix::fs::inotify;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use support::{Words, child, file, is_child, left_in, modes, pages, read, touch, until, vm, word, write};
 
@@ -211,13 +212,18 @@ fn a_fifo_is_no_file_and_nobody_waits_for_its_writer() {
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let opens: [Open; 3] =
         [|vm, path| vm.file(path), |vm, path| vm.file_direct(path), |vm, path| vm.file_writable(path)];
+    // To open it would let go whoever waits to write.
+    let opened = std::fs::File::from(inotify::init(inotify::CreateFlags::NONBLOCK).unwrap());
+    inotify::add_watch(&opened, home.path(), inotify::WatchFlags::OPEN).unwrap();
     for open in opens {
         let (tell, told) = std::sync::mpsc::channel();
         let path = path.clone();
         std::thread::spawn(move || tell.send(open(&vm(), &path)));
-        let opened = told.recv_timeout(std::time::Duration::from_secs(20)).expect("it waits for a writer");
-        assert!(matches!(opened, Err(MakeError::File { .. })), "{opened:?}");
+        let refused = told.recv_timeout(std::time::Duration::from_secs(20)).expect("it waits for a writer");
+        assert!(matches!(refused, Err(MakeError::File { .. })), "{refused:?}");
     }
+    let read = std::io::Read::read(&mut &opened, &mut [0; 4096]);
+    assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "it was opened");
 }
 
 #[test]
@@ -418,6 +424,38 @@ fn child_without_space() {
     assert_eq!((statistics.maps, statistics.objects, statistics.backings), (1, 1, 1));
     assert_eq!(touch(&map, 2), word(2 * 4096));
     eprintln!("went on");
+}
+
+#[test]
+fn a_pool_without_all_of_its_threads_is_none_and_leaves_none() {
+    const NAME: &str = "a_pool_without_all_of_its_threads_is_none_and_leaves_none";
+    if is_child(NAME) {
+        // The one more that may be had each time is a thread of a pool.
+        for limit in 1..1000 {
+            setrlimit(Resource::Nproc, Rlimit { current: Some(limit), maximum: Some(1000) }).unwrap();
+            let pool = Pool::with(&PoolOptions::default().limit_bytes(1 << 20).gives_back(4096));
+            match pool {
+                Ok(_) if limit > 1 => return,
+                Ok(_) => panic!("this user has as many threads as it likes"),
+                Err(error) => assert!(matches!(error, MakeError::System { what: "a thread", .. }), "{error}"),
+            }
+            until(|| threads_of_vms() == 0);
+        }
+        panic!("it has no thread yet");
+    }
+    if prepage_testing::has(prepage_testing::Need::Root) {
+        let output = child(NAME, &["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// Threads of this process that are not the tests' own.
+fn threads_of_vms() -> usize {
+    let names = std::fs::read_dir("/proc/self/task").unwrap().filter_map(|thread| {
+        // It may have ended.
+        std::fs::read_to_string(thread.unwrap().path().join("comm")).ok()
+    });
+    names.filter(|name| name.starts_with("prepage-")).count()
 }
 
 /// A source that does not know what it is best read by.

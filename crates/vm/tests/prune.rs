@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use prepage_core::PAGE_SIZE;
+use prepage_testing::{Need, has};
 use prepage_vm::MapOptions;
 use support::{Words, modes, pages, shared_word, touch, vm, word};
 
@@ -18,11 +19,9 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether this kernel frees tables that are empty: since Linux 6.14.
+/// Whether this kernel frees tables that are empty; those of other processors do not.
 fn are_freed() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
-    (numbers.next(), numbers.next()) >= (Some(6), Some(14)) && cfg!(target_arch = "x86_64")
+    cfg!(target_arch = "x86_64") && has(Need::Linux(6, 14))
 }
 
 #[test]

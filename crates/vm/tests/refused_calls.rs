@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use prepage_core::PAGE_SIZE;
 use prepage_sys::call_filter::{When, fail};
-use prepage_sys::region::try_copy;
+use prepage_sys::region::{REGION_ALIGN, try_copy};
 use prepage_testing::{Doctor, Need, unless_refused};
-use prepage_vm::{AccessError, FlushError, MapError, MapOptions, Mode, Pool, Reason, Vm, VmOptions};
-use support::{child, file, is_child, left_in, page_bytes, pages, touch, word};
+use prepage_vm::{
+    AccessError, FlushError, MakeError, MapError, MapOptions, Mode, Pool, Reason, Vm, VmOptions,
+};
+use support::{child, file, is_child, left_in, page_bytes, pages, touch, until, word};
 
 // include/uapi/linux/userfaultfd.h
 const COPY: When = When::Is(1, 0xc028_aa03);
@@ -212,4 +214,27 @@ fn a_handler_that_cannot_map_a_page_says_so_to_who_touches_it() {
     });
     let Some(Some((copied, failures))) = came else { return };
     assert_eq!((copied, failures), (0, vec![(3, Reason::System(libc::ENOMEM))]));
+}
+
+#[test]
+fn a_vm_that_gets_no_memory_leaves_no_thread() {
+    const NAME: &str = "a_vm_that_gets_no_memory_leaves_no_thread";
+    if !is_child(NAME) {
+        let child = child(NAME, &[]);
+        assert!(child.status.success(), "{:?} {}", child.status, String::from_utf8_lossy(&child.stderr));
+        return;
+    }
+    // What is mapped of a buffer for reads, and of zeros, before it is cut to its size.
+    for len in [(1 << 20) + REGION_ALIGN, 2 * REGION_ALIGN] {
+        let refuse = [(libc::SYS_mmap, When::Is(1, len as u32))];
+        let Some(made) = while_failing(libc::ENOMEM, &refuse, || Vm::new(VmOptions::default())) else {
+            return;
+        };
+        assert!(matches!(made, Err(MakeError::System { .. })), "{len}: {made:?}");
+        let is_of_vm = |thread: io::Result<std::fs::DirEntry>| {
+            let name = std::fs::read_to_string(thread.unwrap().path().join("comm"));
+            name.is_ok_and(|name| name.starts_with("prepage-"))
+        };
+        until(|| !std::fs::read_dir("/proc/self/task").unwrap().any(is_of_vm));
+    }
 }

@@ -7,7 +7,7 @@ use super::observation::UsedPages;
 use crate::page::{PageIndex, PageRange};
 
 /// A run of pages of one file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
     /// The pages.
     pub range: PageRange,

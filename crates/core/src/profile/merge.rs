@@ -25,7 +25,7 @@ pub fn merge(profiles: &[&Profile]) -> Profile {
     let mut ordered = profiles.to_vec();
     ordered.sort_by_key(|profile| {
         let History { updated_unix_s, observations, .. } = profile.history;
-        (profile.sources.len(), updated_unix_s, observations, &profile.sources)
+        (profile.sources.len(), updated_unix_s, observations, *profile)
     });
     let mut sources = BTreeSet::new();
     let mut voices: Vec<(&Profile, u64)> = Vec::new();

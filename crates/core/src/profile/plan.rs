@@ -15,7 +15,7 @@ use crate::page::{PAGE_SIZE, PageIndex, PageRange};
 pub const READ_PAGES_MAX: u64 = 32;
 
 /// The largest hole that is read over for a program, whatever the device: beyond, what is read in vain fills memory.
-pub const GAP_PAGES_MAX: u64 = 8;
+const GAP_PAGES_MAX: u64 = 8;
 
 /// How reads are formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

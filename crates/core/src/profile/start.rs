@@ -6,7 +6,7 @@ use minicbor::{Decode, Encode};
 use serde::Serialize;
 
 /// Starts of one kind on one device that are kept.
-pub const KEPT_OF_A_KIND: usize = 9;
+const KEPT_OF_A_KIND: usize = 9;
 /// Starts that are kept in all.
 pub const KEPT: usize = 48;
 

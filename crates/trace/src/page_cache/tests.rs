@@ -69,6 +69,13 @@ fn pages_are_touched_by_faults_and_reads_and_mapped_by_faults_nearby() {
     assert_eq!((file.pages_mapped_nearby, file.pages_untouched, file.read_waits), (5, 6, 0));
 }
 
+/// The length of a file that cannot be opened by its inode is not known, and any number may be asked for.
+#[test]
+fn a_read_of_more_than_any_file_has_takes_no_longer_than_the_pages_that_are_there() {
+    let facts = facts(vec![(1, 1, added(0, 4)), (2, 1, added(8, 4)), (3, 1, read(2, 1 << 50))]);
+    assert_eq!((facts.files[0].pages_untouched, facts.files[0].pages_by_read), (2, (1 << 50) - 2));
+}
+
 #[test]
 fn who_sleeps_on_a_page_that_another_reads_waits_for_it() {
     let facts = facts(vec![

@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ::parquet::file::reader::Length;
-use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, fallocate, flock, renameat_with};
+use rustix::fs::{CWD, FallocateFlags, FlockOperation, OFlags, RenameFlags, fallocate, flock, renameat_with};
 
 use super::prefix::Prefix;
 use super::{TraceFileError, seal};
@@ -37,17 +37,26 @@ pub(super) struct Spool {
 
 impl Spool {
     pub(super) fn create(path: &Path) -> Result<Self, TraceFileError> {
-        // The target of a link is replaced, not the link.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        // The target of a link is replaced, not the link; but others' links could have root replace any file.
+        let is_followed = !is_link_of_others(path);
+        let path = fs::canonicalize(path).ok().filter(|_| is_followed).unwrap_or_else(|| path.to_owned());
         let mut rescued = None;
-        let special = fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
+        let special = is_followed && fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
         let partial = (!special).then(|| with_suffix(&path, ".partial"));
         let target = partial.as_ref().unwrap_or(&path);
         let open = || {
             let mut options = OpenOptions::new();
             options.read(!special).write(true).create(!special).truncate(false);
-            let file = options.open(target).map_err(|source| TraceFileError::io(target, "create", source))?;
             if !special {
+                // Others know the name, too, and may have put something there.
+                options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+            }
+            let failed = |source| TraceFileError::io(target, "create", source);
+            let file = options.open(target).map_err(failed)?;
+            if !special {
+                if !file.metadata().map_err(failed)?.is_file() {
+                    return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "no regular file")));
+                }
                 flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
                     rustix::io::Errno::WOULDBLOCK => TraceFileError::Busy(path.clone()),
                     error => TraceFileError::io(target, "lock", error),
@@ -167,6 +176,12 @@ impl Drop for Spool {
             let _ = fs::remove_file(partial);
         }
     }
+}
+
+/// Whether `path` is a symbolic link of another user's than root and this process's.
+fn is_link_of_others(path: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink() && ![0, own].contains(&found.uid()))
 }
 
 /// Makes what a killed recorder left in `partial` a whole file under another name, if any of it is readable.

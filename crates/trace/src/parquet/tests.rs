@@ -1,11 +1,14 @@
 use std::fs;
 use std::num::NonZeroU32;
+use std::os::unix::fs::{lchown, symlink};
 use std::path::PathBuf;
 
 use prepage_core::{
     BuildId, CodePlace, ExactFacts, Fault, FaultClass, FilePages, FrameNumber, ImportFacts, Object, ObjectId,
     PageCacheFacts, PageIndex, Permissions, ReadWait, Stack, StackId, Thread, ThreadIndex, Trace, TraceFacts,
 };
+use prepage_testing::{Need, has};
+use rustix::fs::{CWD, FileType, mknodat};
 
 use super::*;
 use crate::tables::Tables;
@@ -181,6 +184,38 @@ fn the_old_file_is_kept_and_nothing_partial_stays() {
     assert_eq!(read_trace(&dir.path().join("t.parquet.old")).expect("read").faults.len(), 1);
     drop(TraceWriter::create(&path).expect("created"));
     assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 2);
+}
+
+/// Root may record where anybody may put a link.
+#[test]
+fn what_others_have_put_in_the_way_is_not_written_to() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [path, partial, theirs] =
+        ["t.parquet", "t.parquet.partial", "theirs"].map(|name| dir.path().join(name));
+    fs::write(&theirs, "kept").expect("written");
+    symlink(&theirs, &partial).expect("a link");
+    let refused = TraceWriter::create(&path);
+    assert!(
+        matches!(refused, Err(TraceFileError::Io(ref refused, ..)) if *refused == partial),
+        "{refused:?}"
+    );
+    fs::remove_file(&partial).expect("removed");
+    mknodat(CWD, &partial, FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    assert!(matches!(TraceWriter::create(&path), Err(TraceFileError::Io(..))));
+    assert!(fs::symlink_metadata(&partial).is_ok(), "it is not this one's to remove");
+    fs::remove_file(&partial).expect("removed");
+    // What one's own link names is replaced.
+    symlink(&theirs, &path).expect("a link");
+    write_trace(&path, &trace(1)).expect("written");
+    assert_eq!(read_trace(&theirs).expect("read").faults.len(), 1);
+    assert_eq!(fs::read_to_string(dir.path().join("theirs.old")).expect("kept"), "kept");
+    if !has(Need::Root) {
+        return;
+    }
+    lchown(&path, Some(65534), None).expect("root may");
+    write_trace(&path, &trace(2)).expect("written");
+    assert_eq!([&theirs, &path].map(|path| read_trace(path).expect("read").faults.len()), [1, 2]);
+    assert!(fs::symlink_metadata(dir.path().join("t.parquet.old")).expect("kept").is_symlink());
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::{fs, io};
 
 use prepage_sys::perf::PerfError;
 use prepage_sys::process_stat::ProcessStat;
+use prepage_sys::process_status::ProcessStatus;
 use prepage_sys::signals::Signals;
 use prepage_sys::spawn::{Child, Ended, HowEnded, Waiting};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -239,8 +240,7 @@ impl Process {
 
 /// The process of thread `tid`, as /proc tells.
 fn process_of(tid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+    ProcessStatus::of(tid).ok()?.field("Tgid")?.parse().ok()
 }
 
 fn is_gone(error: &io::Error) -> bool {
