@@ -5,6 +5,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use prepage_core::{ObjectId, PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::agent::Record;
 use prepage_sys::perf::PerfError;
 use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target, now_ns};
 use rustc_hash::FxHashMap;
@@ -12,6 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::armed::{ArmedRanges, REMEMBERED_NS};
 use crate::armer::Armer;
 use crate::arming::{Arming, Entry};
+use crate::endings::Endings;
 use crate::page_tables::PageTables;
 use crate::sightings::{FileIndex, Inode, Sightings};
 use crate::until::Until;
@@ -39,6 +41,8 @@ pub struct Faults {
     has_windows: bool,
     /// Whether processes may have been missed.
     is_partial: bool,
+    /// Which have ended while page tables were looked at.
+    endings: Endings,
     arming: Arming,
 }
 
@@ -81,6 +85,7 @@ impl Faults {
             settle_ns: 0,
             has_windows: false,
             is_partial: false,
+            endings: Endings::default(),
             arming,
         })
     }
@@ -112,7 +117,8 @@ impl Faults {
             let _ = spaces.seed(pid);
         }
         let arming = Arming::begin(mapped, pids[0], Entry::Armed, tables.take_armer())?;
-        let (has_windows, is_partial) = (tables.has_windows(), rounds.is_empty() || tables.has_missed());
+        let has_windows = tables.has_windows();
+        let (endings, is_blind) = tables.take_endings();
         Ok(Self {
             stream,
             spaces,
@@ -121,7 +127,8 @@ impl Faults {
             unarmed: Vec::new(),
             settle_ns: 0,
             has_windows,
-            is_partial,
+            is_partial: is_blind || rounds.is_empty(),
+            endings,
             arming,
         })
     }
@@ -205,14 +212,20 @@ impl Faults {
         }
     }
 
+    /// Notes what processes told of the pages that they had touched before perf was ready.
+    pub fn take_in(&mut self, told: &[Record], sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        let touched_ns = self.endings.take_in(told, sightings);
+        *last_touch_ns = touched_ns.unwrap_or(0).max(*last_touch_ns);
+    }
+
     /// Whether some faults told windows of pages only.
     pub fn has_windows(&self) -> bool {
-        self.has_windows
+        self.has_windows || self.endings.has_windows()
     }
 
     /// Whether there was a program of which nothing may have been seen.
     pub fn is_blind(&self) -> bool {
-        self.is_partial || self.arming.ranges().is_blind()
+        self.is_partial || self.endings.has_missed() || self.arming.ranges().is_blind()
     }
 
     /// Records that the kernel dropped.

@@ -13,7 +13,7 @@
 //! windows of pages, and the observation says so.
 //!
 //! No program waits for perf, which takes up to 20 ms to be ready (`primer`): until then, and where it is forbidden for good,
-//! page tables show what was touched, a last time as each process ends. Then the faults take over.
+//! page tables show what was touched, and each process tells its own as it ends. Then the faults take over.
 //!
 //! | module          | noun                                                                    |
 //! |-----------------|-------------------------------------------------------------------------|
@@ -27,6 +27,7 @@
 //! | [`faults`]      | pages in use, as perf tells them                                        |
 //! | `primer`        | the wait for perf                                                       |
 //! | [`page_tables`] | pages in use, until perf is ready and where it is forbidden             |
+//! | `endings`       | what processes tell before their page tables go                         |
 //! | `runs`          | sets of addresses                                                       |
 //! | [`inside`]      | names and reads, as the agent tells them                                |
 //! | [`stalls`], [`calls`] | names and reads that threads are found asleep in                  |
@@ -52,6 +53,7 @@ pub mod armer;
 pub mod arming;
 pub mod calls;
 pub mod elsewhere;
+mod endings;
 pub mod exact;
 pub mod faults;
 pub mod inside;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation};
-use prepage_sys::agent::may_arm;
+use prepage_sys::agent::{Last, may_arm};
 use prepage_sys::perf::PerfError;
 use prepage_sys::rights::Rights;
 use prepage_sys::scheduling;
@@ -182,7 +182,11 @@ impl Observer {
         });
         if let Some(inside) = &inside {
             // Page tables end with the process, and so does what tells where it is armed.
-            inside.ask_for_endings(options.is_patient || matches!(pages, Pages::Tables(..)));
+            inside.ask_for(match pages {
+                Pages::Tables(..) => Last::Tell,
+                Pages::Faults(_) if options.is_patient => Last::Wait,
+                Pages::Faults(_) => Last::Nothing,
+            });
         }
         let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
         let stalls = if with_stalls { Stalls::attach(pid).ok() } else { None };
@@ -285,12 +289,15 @@ impl Observer {
 
     fn look(&mut self, last: bool) {
         let (sightings, last_touch_ns) = (&mut self.sightings, &mut self.last_touch_ns);
+        let told = self.inside.as_mut().map_or_else(Vec::new, |inside| inside.read(last));
         let executed = match &mut self.pages {
             Pages::Faults(faults) => {
+                faults.take_in(&told, sightings, last_touch_ns);
                 faults.look(last, sightings, last_touch_ns);
                 faults.executed()
             }
             Pages::Tables(tables, primer) => {
+                tables.take_in(&told, sightings, last_touch_ns);
                 tables.look(sightings, last_touch_ns);
                 if primer.as_ref().is_some_and(Primer::is_ready) && tables.executed() && !tables.is_arming() {
                     let primed = primer.take().expect("it is ready").event();
@@ -298,7 +305,7 @@ impl Observer {
                         Ok(faults) => {
                             self.pages = Pages::Faults(Box::new(faults));
                             match &self.inside {
-                                Some(inside) => inside.ask_for_endings(false),
+                                Some(inside) => inside.ask_for(Last::Nothing),
                                 None => self.stalls = Stalls::attach(self.pid).ok(),
                             }
                         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::profile::observation::Coverage;
 use prepage_core::{PageIndex, PageRange};
-use prepage_sys::agent::Sent;
+use prepage_sys::agent::{Record, Sent};
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
 use prepage_trace::now_ns;
@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::armed::SharedRanges;
 use crate::armer::{Armer, PAUSE};
 use crate::arming::Entry;
+use crate::endings::Endings;
 use crate::loading::has_vector;
 use crate::runs::{joined, within, without};
 use crate::sightings::Sightings;
@@ -45,8 +46,7 @@ pub struct PageTables {
     began_ns: u64,
     processes: HashMap<u32, Process>,
     has_windows: bool,
-    /// Whether a program has ended: what it touched since the last look was not seen.
-    has_ended: bool,
+    endings: Endings,
     unreadable: u32,
 }
 
@@ -66,7 +66,7 @@ impl PageTables {
             began_ns: now_ns(),
             processes: HashMap::new(),
             has_windows: false,
-            has_ended: false,
+            endings: Endings::default(),
             unreadable: 0,
         }
     }
@@ -133,7 +133,7 @@ impl PageTables {
                 // One that lives still was looked at while it waited.
                 match self.processes.get_mut(&ending.pid()).filter(|process| process.map.is_alive()) {
                     Some(process) => process.was_seen_last = true,
-                    None => self.has_ended = true,
+                    None => self.endings.missed(),
                 }
             }
             for pid in others.into_iter().filter(|_| is_due) {
@@ -142,7 +142,9 @@ impl PageTables {
             self.processes.retain(|&pid, process| {
                 let lives = process.map.is_alive();
                 if !lives {
-                    self.has_ended |= !process.was_seen_last;
+                    if !process.was_seen_last {
+                        self.endings.unseen(pid);
+                    }
                     self.armer.ended(pid);
                 }
                 lives
@@ -189,9 +191,10 @@ impl PageTables {
             self.unreadable += 1;
             return false;
         };
-        if let Some(before) = self.processes.insert(pid, Process::new(program, is_fork, map)) {
-            // What a fork had was its parent's, mostly.
-            self.has_ended |= !before.is_fork && !before.was_seen_last;
+        let before = self.processes.insert(pid, Process::new(program, is_fork, map));
+        // What a fork had was its parent's, mostly.
+        if before.is_some_and(|before| !before.is_fork && !before.was_seen_last) {
+            self.endings.unseen(pid);
         }
         match is_fork {
             true => self.armer.forked(pid, parent, now_ns()),
@@ -242,6 +245,12 @@ impl PageTables {
         process.noted = joined(&process.noted, &without(&new, &later));
     }
 
+    /// Notes what processes told of the pages that they have touched.
+    pub fn take_in(&mut self, told: &[Record], sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        let touched_ns = self.endings.take_in(told, sightings);
+        *last_touch_ns = touched_ns.unwrap_or(0).max(*last_touch_ns);
+    }
+
     /// The process and its descendants, itself first.
     pub fn pids(&mut self) -> Vec<u32> {
         self.tree.look_anew().iter().map(|(pid, _)| *pid).collect()
@@ -273,13 +282,25 @@ impl PageTables {
 
     /// Whether neighbours of pages are taken for used.
     pub fn has_windows(&self) -> bool {
-        self.has_windows
+        self.has_windows || self.endings.has_windows()
+    }
+
+    /// Hands over which processes have ended, and whether something was not seen besides: nothing is looked at from here any more.
+    pub(crate) fn take_endings(&mut self) -> (Endings, bool) {
+        for (&pid, process) in &mut self.processes {
+            if !process.was_seen_last && !process.map.is_alive() {
+                self.endings.unseen(pid);
+                process.was_seen_last = true;
+            }
+        }
+        (std::mem::take(&mut self.endings), !self.executed || self.unreadable > 0)
     }
 
     /// Whether pages may have been used that were not seen, in processes that have ended or may not be looked at.
-    pub fn has_missed(&self) -> bool {
+    fn has_missed(&self) -> bool {
         let is_known = |process: &Process| process.was_seen_last || process.map.is_alive();
-        self.has_ended || !self.executed || !self.processes.values().all(is_known) || self.unreadable > 0
+        let is_missed = !self.executed || !self.processes.values().all(is_known) || self.unreadable > 0;
+        is_missed || self.endings.has_missed()
     }
 
     /// Whether the program was seen to be executed.
@@ -289,7 +310,7 @@ impl PageTables {
 
     /// What the absence of a page means.
     pub fn coverage(&self) -> Coverage {
-        match (self.has_missed(), self.has_windows) {
+        match (self.has_missed(), self.has_windows()) {
             (true, _) => Coverage::Partial,
             (false, true) => Coverage::Superset,
             (false, false) => Coverage::Exact,
