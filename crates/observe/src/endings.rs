@@ -47,10 +47,11 @@ impl Endings {
                     let path = self.mapped.get(&record.pid);
                     let place = path.and_then(|path| sightings.place(path, Some((device, inode))));
                     let Some(place) = place else { continue };
+                    // What was there when its mapping was armed was noted then, with neighbours.
                     let is_new = match is_armed {
-                        true => pages
-                            .iter()
-                            .fold(false, |is_new, page| sightings.touch(time_ns, place, page) | is_new),
+                        true => pages.iter().fold(false, |is_new, page| {
+                            sightings.touch_unless_near(time_ns, place, page) | is_new
+                        }),
                         false => sightings.window(time_ns, place, pages),
                     };
                     self.has_windows |= !is_armed;

@@ -526,10 +526,11 @@ fn a_program_that_ended_before_it_was_looked_at_is_not_taken_for_seen() {
     assert_eq!(observation.coverage, Coverage::Partial, "{observation:#?}");
 }
 
-/// Loads the library that it is given, touches three pages of a table in it, unloads it if it is told to, and ends.
+/// Loads the library that it is given, touches three pages of a table in it, and unloads it or ends, as it is told to.
 const LOAD_TOUCH_AND_END: &str = r#"
 #include <dlfcn.h>
 #include <string.h>
+#include <unistd.h>
 int main(int count, char **arguments)
 {
     void *library = dlopen(arguments[1], RTLD_NOW);
@@ -537,7 +538,13 @@ int main(int count, char **arguments)
     if (!table)
         return 1;
     (void)(table[20 * 4096] + table[100 * 4096] + table[230 * 4096]);
-    return strcmp(arguments[2], "unload") ? 0 : dlclose(library);
+    if (!strcmp(arguments[2], "unload"))
+        return dlclose(library);
+    if (!strcmp(arguments[2], "execute"))
+        execl("/bin/true", "true", (char *)0);
+    if (!strcmp(arguments[2], "leave"))
+        _exit(0);
+    return 0;
 }
 "#;
 
@@ -554,7 +561,7 @@ fn what_a_process_has_touched_it_tells_itself_before_its_page_table_goes() {
     std::thread::sleep(Duration::from_millis(20));
     let [_, _, options, _] = ways(program.to_str().unwrap());
     let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    for then in ["unload", "keep"] {
+    for then in ["unload", "execute", "leave", "return"] {
         let command = [program.as_os_str(), library.as_os_str(), then.as_ref()].map(Into::into);
         let waiting = spawn_waiting(&command).unwrap();
         let observer = Observer::attach(waiting.pid(), &options).unwrap();

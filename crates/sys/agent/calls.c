@@ -21,6 +21,7 @@ enum act {
     SYSCALL,
     PRCTL,
     JUMPS,
+    ENDS,   /* the process, without destructors */
     COUNTS, /* all that is mapped: to lock it, or against the limits behind the resource `path` */
 };
 enum { NONE = -1 };
@@ -150,6 +151,8 @@ static const struct call calls[] = {
     {"__longjmp_chk", JUMPS, 0, NONE, NONE},
     {"setcontext", JUMPS, 0, NONE, NONE},
     {"swapcontext", JUMPS, 0, NONE, NONE},
+    {"_exit", ENDS, 0, NONE, NONE},
+    {"_Exit", ENDS, 0, NONE, NONE},
     {"mlockall", COUNTS, 0, NONE, NONE},
     {"setrlimit", COUNTS, 0, 0, NONE},
     {"setrlimit64", COUNTS, 0, 0, NONE},
@@ -392,6 +395,10 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         exec_take_back();
         return function;
     }
+    if (call->act == ENDS) {
+        arm_last_look();
+        return function;
+    }
     if (call->act == PRCTL && args[0] == SET_SECCOMP)
         sandbox_begins();
     if (call->act == COUNTS ? call->path == NONE || limits_space(args + call->path)
@@ -443,6 +450,7 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         break;
     case PRCTL:
     case JUMPS:
+    case ENDS:
     case COUNTS:
         break;
     }
