@@ -24,7 +24,8 @@
 //! | `loads`         | what is touched of programs and libraries before they are armed          |
 //! | [`armed`]       | what was armed when                                                     |
 //! | [`arming`]      | the thread that does it, where perf tells of mappings                   |
-//! | [`faults`]      | pages in use, as perf tells them                                        |
+//! | [`disk_faults`] | when pages were used, as perf tells of faults that wait for a device     |
+//! | [`faults`]      | pages in use, as perf tells them, where no agent goes                    |
 //! | `primer`        | the wait for perf                                                       |
 //! | [`page_tables`] | pages in use, until perf is ready and where it is forbidden             |
 //! | `endings`       | what processes tell before their page tables go                         |
@@ -52,6 +53,7 @@ pub mod armed;
 pub mod armer;
 pub mod arming;
 pub mod calls;
+pub mod disk_faults;
 pub mod elsewhere;
 mod endings;
 pub mod exact;

@@ -47,6 +47,8 @@ pub struct PageTables {
     processes: HashMap<u32, Process>,
     has_windows: bool,
     endings: Endings,
+    /// Whether a process has waited at its end: where it cannot tell what it has touched.
+    are_waiting: bool,
     unreadable: u32,
 }
 
@@ -67,12 +69,15 @@ impl PageTables {
             processes: HashMap::new(),
             has_windows: false,
             endings: Endings::default(),
+            are_waiting: false,
             unreadable: 0,
         }
     }
 
-    /// Waits for the next look, or for a process that waits at its end, and ends visits meanwhile. Returns whether `until` is over.
-    pub fn wait(&mut self, until: &Until) -> bool {
+    /// Waits for the next look, or for a process that waits at its end, `most` at most, and ends visits meanwhile. Returns whether `until` is
+    /// over.
+    pub fn wait(&mut self, until: &Until, most: Duration) -> bool {
+        let most = Instant::now() + most;
         if self.next <= Instant::now() {
             let since = Duration::from_nanos(now_ns().saturating_sub(self.began_ns));
             // What is being loaded was not looked at, and runs on.
@@ -85,7 +90,8 @@ impl PageTables {
             let mut fds: Vec<PollFd<'_>> =
                 all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             let pause = if self.armer.is_visiting() { PAUSE } else { INTERVAL_MAX };
-            let left = self.next.saturating_duration_since(Instant::now()).min(until.remaining()).min(pause);
+            let next = self.next.min(most);
+            let left = next.saturating_duration_since(Instant::now()).min(until.remaining()).min(pause);
             let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             if ready.get(ends.len()) == Some(&true) {
@@ -99,7 +105,7 @@ impl PageTables {
             }
             // What agents have armed can wait: word of it comes with each library that is loaded.
             let is_waited_for = self.sent.iter().any(|sent| matches!(sent, Sent::Ending(_)));
-            if is_waited_for || self.next <= Instant::now() {
+            if is_waited_for || next <= Instant::now() {
                 return false;
             }
         }
@@ -129,6 +135,7 @@ impl PageTables {
                 self.look_at(pid, sightings, last_touch_ns);
             }
             let has_waited = !endings.is_empty();
+            self.are_waiting |= has_waited;
             for ending in endings {
                 // One that lives still was looked at while it waited.
                 match self.processes.get_mut(&ending.pid()).filter(|process| process.map.is_alive()) {
@@ -261,6 +268,11 @@ impl PageTables {
         self.armer.is_waiting() || self.armer.is_expected(self.root)
     }
 
+    /// Whether processes wait at their end until they were looked at.
+    pub fn are_waiting(&self) -> bool {
+        self.are_waiting
+    }
+
     /// Whether a process may stand still until [`Self::wait`] lets it go.
     pub fn is_visiting(&self) -> bool {
         self.armer.is_visiting()
@@ -285,19 +297,8 @@ impl PageTables {
         self.has_windows || self.endings.has_windows()
     }
 
-    /// Hands over which processes have ended, and whether something was not seen besides: nothing is looked at from here any more.
-    pub(crate) fn take_endings(&mut self) -> (Endings, bool) {
-        for (&pid, process) in &mut self.processes {
-            if !process.was_seen_last && !process.map.is_alive() {
-                self.endings.unseen(pid);
-                process.was_seen_last = true;
-            }
-        }
-        (std::mem::take(&mut self.endings), !self.executed || self.unreadable > 0)
-    }
-
     /// Whether pages may have been used that were not seen, in processes that have ended or may not be looked at.
-    fn has_missed(&self) -> bool {
+    pub fn has_missed(&self) -> bool {
         let is_known = |process: &Process| process.was_seen_last || process.map.is_alive();
         let is_missed = !self.executed || !self.processes.values().all(is_known) || self.unreadable > 0;
         is_missed || self.endings.has_missed()

@@ -1,5 +1,5 @@
 /* Which pages this process has touched, told before its page table goes: when it ends, when it executes another program in its own place, and
- * when libraries are unmapped. In an armed mapping only pages that were touched are present. Nobody waits for an observer then. Needs Linux 6.11. */
+ * when it unmaps something. In an armed mapping only pages that were touched are present. Nobody waits for an observer then. Needs Linux 6.11. */
 #include "agent.h"
 
 #include <linux/ioctl.h>
