@@ -1,7 +1,7 @@
-//! The page tables of a process tree, where perf is forbidden: which pages are there, looked at in growing intervals.
+//! The page tables of a process tree: which pages are there, looked at in growing intervals.
 //!
-//! In an armed mapping only pages that were touched are there. Order is known as far as the intervals tell, and what is
-//! touched between the last look and the end of a process is not seen.
+//! In an armed mapping only pages that were touched are there. Order is known as far as the intervals tell. What is touched between the last
+//! look and the end of a process, that tells itself where it has an agent (`endings`).
 
 mod process;
 pub(crate) mod tree;
