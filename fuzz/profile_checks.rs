@@ -54,7 +54,8 @@ pub fn enclosed(version: u32, payload: &[u8]) -> Vec<u8> {
 /// An ELF file: read, given a section, and given back as it was.
 pub fn elf(bytes: &[u8]) {
     let Ok(elf) = Elf::parse(bytes) else { return };
-    let _ = (elf.sections(bytes), elf.links(bytes), carried_in(bytes, &elf));
+    let dynamic = elf.dynamic(bytes).unwrap_or_default();
+    let _ = (elf.sections(bytes), elf.links(&dynamic, bytes), carried_in(bytes, &elf));
     let _ = take_out(bytes);
     let Ok(original) = Original::of(bytes) else { return };
     let before =

@@ -27,9 +27,7 @@ const RING_BYTES: usize = 512 << 10;
 #[derive(Debug)]
 pub struct Faults {
     stream: Stream,
-    spaces: AddressSpaces,
-    /// Where pages of what is mapped are noted.
-    places: FxHashMap<ObjectId, Option<FileIndex>>,
+    places: Places,
     /// Whether the program was seen to be executed; what came before is this program's own.
     executed: bool,
     /// Faults of what was not armed yet, oldest first.
@@ -68,14 +66,11 @@ impl Faults {
     pub fn attach(pid: u32, entry: Entry, armer: impl FnOnce() -> Armer) -> Result<Self, PerfError> {
         let stream = listen(vec![pid])?;
         let arming = Arming::begin(Arming::listen(vec![pid])?, pid, entry, armer())?;
-        let mut spaces = AddressSpaces::default();
-        // Of one that has ended already there is nothing to learn.
-        let _ = spaces.seed(pid);
+        let places = Places::of(&[pid]);
         let executed = entry == Entry::Executed;
         Ok(Self {
             stream,
-            spaces,
-            places: FxHashMap::default(),
+            places,
             executed,
             unarmed: Vec::new(),
             settle_ns: 0,
@@ -107,16 +102,12 @@ impl Faults {
         };
         // From here on the kernel notes what is touched.
         tables.look_at_all(sightings, last_touch_ns);
-        let mut spaces = AddressSpaces::default();
-        for &pid in &pids {
-            let _ = spaces.seed(pid);
-        }
+        let places = Places::of(&pids);
         let arming = Arming::begin(mapped, pids[0], Entry::Armed, tables.take_armer())?;
         let (has_windows, is_partial) = (tables.has_windows(), rounds.is_empty() || tables.has_missed());
         Ok(Self {
             stream,
-            spaces,
-            places: FxHashMap::default(),
+            places,
             executed: true,
             unarmed: Vec::new(),
             settle_ns: 0,
@@ -178,20 +169,16 @@ impl Faults {
     }
 
     fn see(&mut self, event: &Event, sightings: &mut Sightings, last_touch_ns: &mut u64) {
-        self.spaces.apply(event);
+        self.places.apply(event);
         match &event.kind {
             EventKind::Name { exec: true, .. } if !self.executed => {
                 self.executed = true;
                 *last_touch_ns = event.time_ns;
             }
             EventKind::FaultEnd { address, .. } if self.executed => {
-                let Some(found) = self.spaces.resolve(event.pid, *address) else { return };
-                let Some(page) = found.page else { return };
+                let found = self.places.page_at(event.pid, *address, sightings);
+                let Some((place, page, found)) = found else { return };
                 *last_touch_ns = event.time_ns.max(*last_touch_ns);
-                let object = found.object;
-                let place = *self.places.entry(found.mapping.object).or_insert_with(|| {
-                    sightings.place(Path::new(&object.path), object.inode.map(as_stat_shows))
-                });
                 let is_exact = self.arming.ranges().contains(event.pid, *address, event.time_ns);
                 let Some(place) = place else { return };
                 sightings.touch(event.time_ns, place, page);
@@ -231,6 +218,43 @@ impl Faults {
         self.look_at_mapped_before(sightings);
         self.settle(sightings, 0);
         refusals
+    }
+}
+
+/// Where pages of what processes have mapped are noted.
+#[derive(Debug)]
+pub(crate) struct Places {
+    spaces: AddressSpaces,
+    known: FxHashMap<ObjectId, Option<FileIndex>>,
+}
+
+impl Places {
+    /// What the processes `pids` have mapped by now.
+    pub(crate) fn of(pids: &[u32]) -> Self {
+        let mut spaces = AddressSpaces::default();
+        // Of one that has ended already there is nothing to learn.
+        pids.iter().for_each(|&pid| drop(spaces.seed(pid)));
+        Self { spaces, known: FxHashMap::default() }
+    }
+
+    pub(crate) fn apply(&mut self, event: &Event) {
+        self.spaces.apply(event);
+    }
+
+    /// Where the page at `address` of process `pid` is noted, if it is to be: which page, and what is mapped there. `None` where no file is.
+    pub(crate) fn page_at(
+        &mut self,
+        pid: u32,
+        address: u64,
+        sightings: &mut Sightings,
+    ) -> Option<(Option<FileIndex>, PageIndex, Resolved<'_>)> {
+        let found = self.spaces.resolve(pid, address)?;
+        let (page, object) = (found.page?, found.object);
+        let place = *self
+            .known
+            .entry(found.mapping.object)
+            .or_insert_with(|| sightings.place(Path::new(&object.path), object.inode.map(as_stat_shows)));
+        Some((place, page, found))
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::PageRange;
 use prepage_core::profile::observation::Coverage;
 use prepage_sys::agent::{
-    Arming, Carrying, Event, Log, Lookup, Receiver, Record, find_library, variables, would_load,
+    Arming, Carrying, Event, Last, Log, Lookup, Receiver, Record, find_library, variables, would_load,
 };
 use prepage_trace::now_ns;
 
@@ -46,8 +46,8 @@ pub struct Inside {
     approximate: u32,
     /// Names left out, for they mean other files here.
     elsewhere: u32,
-    /// Names of processes of which it is not known yet whether these mean other files here.
-    undecided: Vec<Record>,
+    /// What was read of the log and not looked at yet; names among it wait until it is known whether they mean other files here.
+    records: Vec<Record>,
 }
 
 impl Inside {
@@ -73,8 +73,8 @@ impl Inside {
         let receiver = Receiver::bind(&log).map_err(said)?;
         let variable = log.variable(may_be_armed);
         let variables = variables(&library, &variable, options.own_audit.as_deref());
-        let (without, approximate, elsewhere, undecided) = (0, 0, 0, Vec::new());
-        Ok((Self { log, library, variables, without, approximate, elsewhere, undecided }, receiver))
+        let (without, approximate, elsewhere, records) = (0, 0, 0, Vec::new());
+        Ok((Self { log, library, variables, without, approximate, elsewhere, records }, receiver))
     }
 
     /// The agent.
@@ -87,21 +87,28 @@ impl Inside {
         &self.variables
     }
 
-    /// Notes what came since the last look, but for the names of those `elsewhere`; `last`: no more will come. Returns when pages
+    /// Reads what came since the last time; `last`: no more will come. Returns what processes tell of the pages that they have touched.
+    pub fn read(&mut self, last: bool) -> Vec<Record> {
+        let records = if last { self.log.read_last() } else { self.log.read() };
+        let (touched, others) = records.unwrap_or_default().into_iter().partition(|record| {
+            matches!(record.event, Event::Mapped { .. } | Event::Touched { .. } | Event::Told)
+        });
+        self.records.extend::<Vec<Record>>(others);
+        touched
+    }
+
+    /// Notes what was read since the last look, but for the names of those `elsewhere`; `last`: no more will come. Returns when pages
     /// not read before were read last, if any were.
     pub fn look(&mut self, last: bool, elsewhere: &mut Elsewhere, sightings: &mut Sightings) -> Option<u64> {
-        let records = if last { self.log.read_last() } else { self.log.read() };
-        let mut all = std::mem::take(&mut self.undecided);
-        all.extend(records.unwrap_or_default());
         let now = now_ns();
         let mut last_read_ns = None;
-        for record in all {
+        for record in std::mem::take(&mut self.records) {
             let is_name = !matches!(record.event, Event::Read { .. });
             let is_elsewhere = if is_name { elsewhere.contains(record.pid) } else { Some(false) };
             let is_decided = last || now.saturating_sub(record.time_ns) > UNDECIDED_NS;
             match is_elsewhere {
                 Some(true) => self.elsewhere += 1,
-                None if !is_decided => self.undecided.push(record),
+                None if !is_decided => self.records.push(record),
                 _ => last_read_ns = self.see(&record, sightings).max(last_read_ns),
             }
         }
@@ -133,14 +140,15 @@ impl Inside {
                 self.approximate += u32::from(*arming != Arming::Armed);
                 sightings.started(time_ns, Path::new(path));
             }
+            Event::Mapped { .. } | Event::Touched { .. } | Event::Told => {}
         }
         None
     }
 
-    /// Whether processes are to wait at their exit until they were looked at.
-    pub fn ask_for_endings(&self, wanted: bool) {
-        // Where that fails, they do not wait, or no longer than 20 ms.
-        let _ = self.log.ask_for_endings(wanted);
+    /// What processes are to do before their page table goes.
+    pub fn ask_for(&self, last: Last) {
+        // Where that fails, they go on with what they were asked for before.
+        let _ = self.log.ask_for(last);
     }
 
     /// Tells the agents that nobody listens any more. Returns how much of the names was seen, and what was not.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  agent, visit ─► Armer ─ arms mappings from outside ─┐ which were armed when
-//!  perf: faults ────────────► Faults ──────────────────┤
-//!  page tables ─────────────► PageTables ──────────────┼─► Sightings ─► Observation
+//!  perf: faults ────────────► Faults, or DiskFaults ───┤
+//!  page tables ─────────────► PageTables, Endings ─────┼─► Sightings ─► Observation
 //!  the agent's log ─────────► Inside (names, reads) ───┤
 //!  stalled calls, where no agent goes ─► Stalls ───────┤
 //!  what a Follower sees (the service: opened files) ───┘
@@ -12,8 +12,8 @@
 //! faults are the pages used, in order. Where a process may not be armed (setuid, sandboxed, traced), its faults name
 //! windows of pages, and the observation says so.
 //!
-//! No program waits for perf, which takes up to 20 ms to be ready (`primer`): until then, and where it is forbidden for good,
-//! page tables show what was touched, a last time as each process ends. Then the faults take over.
+//! Page tables show what programs with an agent touch, and each process tells its own as it ends; perf tells when it waited for a
+//! device. No program waits for perf, which takes up to 20 ms to be ready (`primer`). Where no agent goes, faults show what is touched.
 //!
 //! | module          | noun                                                                    |
 //! |-----------------|-------------------------------------------------------------------------|
@@ -24,9 +24,11 @@
 //! | `loads`         | what is touched of programs and libraries before they are armed          |
 //! | [`armed`]       | what was armed when                                                     |
 //! | [`arming`]      | the thread that does it, where perf tells of mappings                   |
-//! | [`faults`]      | pages in use, as perf tells them                                        |
+//! | [`disk_faults`] | when pages were used, as perf tells of faults that wait for a device     |
+//! | [`faults`]      | pages in use, as perf tells them, where no agent goes                    |
 //! | `primer`        | the wait for perf                                                       |
-//! | [`page_tables`] | pages in use, until perf is ready and where it is forbidden             |
+//! | [`page_tables`] | pages in use, where an agent goes or perf is forbidden                   |
+//! | `endings`       | what processes tell before their page tables go                         |
 //! | `runs`          | sets of addresses                                                       |
 //! | [`inside`]      | names and reads, as the agent tells them                                |
 //! | [`stalls`], [`calls`] | names and reads that threads are found asleep in                  |
@@ -51,7 +53,9 @@ pub mod armed;
 pub mod armer;
 pub mod arming;
 pub mod calls;
+pub mod disk_faults;
 pub mod elsewhere;
+mod endings;
 pub mod exact;
 pub mod faults;
 pub mod inside;

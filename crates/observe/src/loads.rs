@@ -75,7 +75,7 @@ impl Loads {
             let Some((elf, file)) = elf(path) else { continue };
             add(path, time_ns, heads(&elf));
             // It links itself before it looks for anything else.
-            if let Some(loader) = elf.links(&file).ok().and_then(|links| links.interpreter) {
+            if let Ok(Some(loader)) = elf.interpreter(&file) {
                 add(Path::new(&loader), time_ns, vec![PageRange::new(PageIndex(0), PageIndex(u64::MAX))]);
             }
         }

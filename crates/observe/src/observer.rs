@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation};
-use prepage_sys::agent::may_arm;
+use prepage_sys::agent::{Last, may_arm};
 use prepage_sys::perf::PerfError;
 use prepage_sys::rights::Rights;
 use prepage_sys::scheduling;
@@ -14,6 +14,7 @@ use prepage_trace::now_ns;
 
 use crate::armer::Armer;
 use crate::arming::Entry;
+use crate::disk_faults::DiskFaults;
 use crate::faults::Faults;
 use crate::inside::{Inside, entry};
 use crate::page_tables::PageTables;
@@ -138,8 +139,8 @@ pub struct Observer {
 #[derive(Debug)]
 enum Pages {
     Faults(Box<Faults>),
-    /// Until perf is ready, or for good.
-    Tables(Box<PageTables>, Option<Primer>),
+    /// Until perf is ready, or for good. Then it tells when pages were used that waited for the device.
+    Tables(Box<PageTables>, Option<Primer>, Option<Box<DiskFaults>>),
 }
 
 impl Observer {
@@ -172,17 +173,21 @@ impl Observer {
         let pages = if options.without_perf {
             Err(PerfError::Unavailable { filtered: false })
         } else if is_to_be_primed {
-            Ok(Pages::Tables(tables(), None))
+            Ok(Pages::Tables(tables(), None, None))
         } else {
             Faults::attach(pid, entry, armer).map(|faults| Pages::Faults(Box::new(faults)))
         };
         let pages = pages.unwrap_or_else(|error| {
             unseen.push(without_perf(&error));
-            Pages::Tables(tables(), None)
+            Pages::Tables(tables(), None, None)
         });
         if let Some(inside) = &inside {
             // Page tables end with the process, and so does what tells where it is armed.
-            inside.ask_for_endings(options.is_patient || matches!(pages, Pages::Tables(..)));
+            inside.ask_for(match pages {
+                Pages::Tables(..) => Last::Tell,
+                Pages::Faults(_) if options.is_patient => Last::Wait,
+                Pages::Faults(_) => Last::Nothing,
+            });
         }
         let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
         let stalls = if with_stalls { Stalls::attach(pid).ok() } else { None };
@@ -249,7 +254,7 @@ impl Observer {
 
     /// Begins to wait for perf.
     fn prime(&mut self) {
-        let Pages::Tables(_, primer) = &mut self.pages else { return };
+        let Pages::Tables(_, primer, _) = &mut self.pages else { return };
         if !std::mem::take(&mut self.is_to_be_primed) {
             return;
         }
@@ -279,30 +284,39 @@ impl Observer {
         };
         match &mut self.pages {
             Pages::Faults(faults) => faults.wait(until, timeout),
-            Pages::Tables(tables, _) => tables.wait(until),
+            Pages::Tables(tables, ..) => tables.wait(until, timeout),
         }
     }
 
     fn look(&mut self, last: bool) {
         let (sightings, last_touch_ns) = (&mut self.sightings, &mut self.last_touch_ns);
+        let told = self.inside.as_mut().map_or_else(Vec::new, |inside| inside.read(last));
         let executed = match &mut self.pages {
             Pages::Faults(faults) => {
                 faults.look(last, sightings, last_touch_ns);
                 faults.executed()
             }
-            Pages::Tables(tables, primer) => {
+            Pages::Tables(tables, primer, disk_faults) => {
+                tables.take_in(&told, sightings, last_touch_ns);
                 tables.look(sightings, last_touch_ns);
+                if let Some(disk_faults) = disk_faults {
+                    disk_faults.look(sightings, last_touch_ns);
+                }
                 if primer.as_ref().is_some_and(Primer::is_ready) && tables.executed() && !tables.is_arming() {
                     let primed = primer.take().expect("it is ready").event();
-                    match primed.and_then(|_kept| Faults::take_over(tables, sightings, last_touch_ns)) {
-                        Ok(faults) => {
+                    let with_agent = self.inside.is_some();
+                    let begun = match primed {
+                        // Processes tell what they have touched: page tables show all.
+                        Ok(_kept) if with_agent => DiskFaults::attach(&tables.pids())
+                            .map(|begun| *disk_faults = Some(Box::new(begun))),
+                        Ok(_kept) => Faults::take_over(tables, sightings, last_touch_ns).map(|faults| {
                             self.pages = Pages::Faults(Box::new(faults));
-                            match &self.inside {
-                                Some(inside) => inside.ask_for_endings(false),
-                                None => self.stalls = Stalls::attach(self.pid).ok(),
-                            }
-                        }
-                        Err(error) => self.unseen.push(without_perf(&error)),
+                            self.stalls = Stalls::attach(self.pid).ok();
+                        }),
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = begun {
+                        self.unseen.push(without_perf(&error));
                     }
                     true
                 } else {
@@ -318,7 +332,7 @@ impl Observer {
         if let Some(inside) = &mut self.inside {
             let read_ns = match &self.pages {
                 Pages::Faults(faults) => inside.look(last, faults.ranges().elsewhere(), sightings),
-                Pages::Tables(tables, _) => inside.look(last, tables.ranges().now().elsewhere(), sightings),
+                Pages::Tables(tables, ..) => inside.look(last, tables.ranges().now().elsewhere(), sightings),
             };
             *last_touch_ns = read_ns.unwrap_or(0).max(*last_touch_ns);
         }
@@ -326,13 +340,13 @@ impl Observer {
 
     /// Whether processes wait for this thread to look at them.
     fn is_waited_for(&self) -> bool {
-        let waits_at_ends = self.inside.is_some() && matches!(self.pages, Pages::Tables(..));
+        let waits_at_ends = matches!(&self.pages, Pages::Tables(tables, ..) if tables.are_waiting());
         waits_at_ends || self.is_visiting()
     }
 
     /// Whether a program may stand still until the next wait: no time to write a file, or to wait for a processor.
     fn is_visiting(&self) -> bool {
-        matches!(&self.pages, Pages::Tables(tables, _) if tables.is_visiting())
+        matches!(&self.pages, Pages::Tables(tables, ..) if tables.is_visiting())
     }
 
     fn is_quiet(&mut self) -> bool {
@@ -352,7 +366,7 @@ impl Observer {
                 };
                 (seen, lost)
             }
-            Pages::Tables(tables, _) => {
+            Pages::Tables(tables, ..) => {
                 let seen = tables.coverage();
                 self.unseen.extend(tables.end());
                 (seen, 0)

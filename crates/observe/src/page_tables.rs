@@ -1,7 +1,7 @@
-//! The page tables of a process tree, where perf is forbidden: which pages are there, looked at in growing intervals.
+//! The page tables of a process tree: which pages are there, looked at in growing intervals.
 //!
-//! In an armed mapping only pages that were touched are there. Order is known as far as the intervals tell, and what is
-//! touched between the last look and the end of a process is not seen.
+//! In an armed mapping only pages that were touched are there. Order is known as far as the intervals tell. What is touched between the last
+//! look and the end of a process, that tells itself where it has an agent (`endings`).
 
 mod process;
 pub(crate) mod tree;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::profile::observation::Coverage;
 use prepage_core::{PageIndex, PageRange};
-use prepage_sys::agent::Sent;
+use prepage_sys::agent::{Record, Sent};
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
 use prepage_trace::now_ns;
@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::armed::SharedRanges;
 use crate::armer::{Armer, PAUSE};
 use crate::arming::Entry;
+use crate::endings::Endings;
 use crate::loading::has_vector;
 use crate::runs::{joined, within, without};
 use crate::sightings::Sightings;
@@ -45,8 +46,9 @@ pub struct PageTables {
     began_ns: u64,
     processes: HashMap<u32, Process>,
     has_windows: bool,
-    /// Whether a program has ended: what it touched since the last look was not seen.
-    has_ended: bool,
+    endings: Endings,
+    /// Whether a process has waited at its end: where it cannot tell what it has touched.
+    are_waiting: bool,
     unreadable: u32,
 }
 
@@ -66,13 +68,16 @@ impl PageTables {
             began_ns: now_ns(),
             processes: HashMap::new(),
             has_windows: false,
-            has_ended: false,
+            endings: Endings::default(),
+            are_waiting: false,
             unreadable: 0,
         }
     }
 
-    /// Waits for the next look, or for a process that waits at its end, and ends visits meanwhile. Returns whether `until` is over.
-    pub fn wait(&mut self, until: &Until) -> bool {
+    /// Waits for the next look, or for a process that waits at its end, `most` at most, and ends visits meanwhile. Returns whether `until` is
+    /// over.
+    pub fn wait(&mut self, until: &Until, most: Duration) -> bool {
+        let most = Instant::now() + most;
         if self.next <= Instant::now() {
             let since = Duration::from_nanos(now_ns().saturating_sub(self.began_ns));
             // What is being loaded was not looked at, and runs on.
@@ -85,7 +90,8 @@ impl PageTables {
             let mut fds: Vec<PollFd<'_>> =
                 all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             let pause = if self.armer.is_visiting() { PAUSE } else { INTERVAL_MAX };
-            let left = self.next.saturating_duration_since(Instant::now()).min(until.remaining()).min(pause);
+            let next = self.next.min(most);
+            let left = next.saturating_duration_since(Instant::now()).min(until.remaining()).min(pause);
             let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             if ready.get(ends.len()) == Some(&true) {
@@ -99,7 +105,7 @@ impl PageTables {
             }
             // What agents have armed can wait: word of it comes with each library that is loaded.
             let is_waited_for = self.sent.iter().any(|sent| matches!(sent, Sent::Ending(_)));
-            if is_waited_for || self.next <= Instant::now() {
+            if is_waited_for || next <= Instant::now() {
                 return false;
             }
         }
@@ -129,11 +135,12 @@ impl PageTables {
                 self.look_at(pid, sightings, last_touch_ns);
             }
             let has_waited = !endings.is_empty();
+            self.are_waiting |= has_waited;
             for ending in endings {
                 // One that lives still was looked at while it waited.
                 match self.processes.get_mut(&ending.pid()).filter(|process| process.map.is_alive()) {
                     Some(process) => process.was_seen_last = true,
-                    None => self.has_ended = true,
+                    None => self.endings.missed(),
                 }
             }
             for pid in others.into_iter().filter(|_| is_due) {
@@ -142,7 +149,9 @@ impl PageTables {
             self.processes.retain(|&pid, process| {
                 let lives = process.map.is_alive();
                 if !lives {
-                    self.has_ended |= !process.was_seen_last;
+                    if !process.was_seen_last {
+                        self.endings.unseen(pid);
+                    }
                     self.armer.ended(pid);
                 }
                 lives
@@ -189,9 +198,10 @@ impl PageTables {
             self.unreadable += 1;
             return false;
         };
-        if let Some(before) = self.processes.insert(pid, Process::new(program, is_fork, map)) {
-            // What a fork had was its parent's, mostly.
-            self.has_ended |= !before.is_fork && !before.was_seen_last;
+        let before = self.processes.insert(pid, Process::new(program, is_fork, map));
+        // What a fork had was its parent's, mostly.
+        if before.is_some_and(|before| !before.is_fork && !before.was_seen_last) {
+            self.endings.unseen(pid);
         }
         match is_fork {
             true => self.armer.forked(pid, parent, now_ns()),
@@ -242,6 +252,12 @@ impl PageTables {
         process.noted = joined(&process.noted, &without(&new, &later));
     }
 
+    /// Notes what processes told of the pages that they have touched.
+    pub fn take_in(&mut self, told: &[Record], sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        let touched_ns = self.endings.take_in(told, sightings);
+        *last_touch_ns = touched_ns.unwrap_or(0).max(*last_touch_ns);
+    }
+
     /// The process and its descendants, itself first.
     pub fn pids(&mut self) -> Vec<u32> {
         self.tree.look_anew().iter().map(|(pid, _)| *pid).collect()
@@ -250,6 +266,11 @@ impl PageTables {
     /// Whether some program is not armed yet that will be.
     pub fn is_arming(&self) -> bool {
         self.armer.is_waiting() || self.armer.is_expected(self.root)
+    }
+
+    /// Whether processes wait at their end until they were looked at.
+    pub fn are_waiting(&self) -> bool {
+        self.are_waiting
     }
 
     /// Whether a process may stand still until [`Self::wait`] lets it go.
@@ -273,13 +294,14 @@ impl PageTables {
 
     /// Whether neighbours of pages are taken for used.
     pub fn has_windows(&self) -> bool {
-        self.has_windows
+        self.has_windows || self.endings.has_windows()
     }
 
     /// Whether pages may have been used that were not seen, in processes that have ended or may not be looked at.
     pub fn has_missed(&self) -> bool {
         let is_known = |process: &Process| process.was_seen_last || process.map.is_alive();
-        self.has_ended || !self.executed || !self.processes.values().all(is_known) || self.unreadable > 0
+        let is_missed = !self.executed || !self.processes.values().all(is_known) || self.unreadable > 0;
+        is_missed || self.endings.has_missed()
     }
 
     /// Whether the program was seen to be executed.
@@ -289,7 +311,7 @@ impl PageTables {
 
     /// What the absence of a page means.
     pub fn coverage(&self) -> Coverage {
-        match (self.has_missed(), self.has_windows) {
+        match (self.has_missed(), self.has_windows()) {
             (true, _) => Coverage::Partial,
             (false, true) => Coverage::Superset,
             (false, false) => Coverage::Exact,

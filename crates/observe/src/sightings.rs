@@ -153,6 +153,12 @@ impl Sightings {
         self.note(place, page.0, Use { time_ns, by_read: false, is_sure: true })
     }
 
+    /// The same, but what was seen among the neighbours of a touched page stays so.
+    pub fn touch_unless_near(&mut self, time_ns: u64, place: FileIndex, page: PageIndex) -> bool {
+        let is_near = self.files[place.0].pages.get(&page.0).is_some_and(|known| !known.is_sure);
+        !is_near && self.touch(time_ns, place, page)
+    }
+
     /// Notes that at `time_ns` some of `pages` may have been touched, for a fault maps them together.
     /// Returns whether one of these is new.
     pub fn window(&mut self, time_ns: u64, place: FileIndex, pages: PageRange) -> bool {

@@ -526,6 +526,58 @@ fn a_program_that_ended_before_it_was_looked_at_is_not_taken_for_seen() {
     assert_eq!(observation.coverage, Coverage::Partial, "{observation:#?}");
 }
 
+/// Loads the library that it is given, touches three pages of a table in it, and unloads it or ends, as it is told to.
+const LOAD_TOUCH_AND_END: &str = r#"
+#include <dlfcn.h>
+#include <string.h>
+#include <unistd.h>
+int main(int count, char **arguments)
+{
+    void *library = dlopen(arguments[1], RTLD_NOW);
+    const volatile char *table = library ? dlsym(library, "table") : 0;
+    if (!table)
+        return 1;
+    (void)(table[20 * 4096] + table[100 * 4096] + table[230 * 4096]);
+    if (!strcmp(arguments[2], "unload"))
+        return dlclose(library);
+    if (!strcmp(arguments[2], "execute"))
+        execl("/bin/true", "true", (char *)0);
+    if (!strcmp(arguments[2], "leave"))
+        _exit(0);
+    return 0;
+}
+"#;
+
+/// However late the observer is, nobody waits for it.
+#[test]
+fn what_a_process_has_touched_it_tells_itself_before_its_page_table_goes() {
+    if !has(Need::Tool("cc".into())) || !has(Need::Linux(6, 11)) {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let table = "const char table[256 * 4096] = {1};";
+    let library = compile(dir.path(), "library.so", table, &["-shared", "-fPIC"]);
+    let program = compile(dir.path(), "program", LOAD_TOUCH_AND_END, &[]);
+    std::thread::sleep(Duration::from_millis(20));
+    let [_, _, options, _] = ways(program.to_str().unwrap());
+    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    for then in ["unload", "execute", "leave", "return"] {
+        let command = [program.as_os_str(), library.as_os_str(), then.as_ref()].map(Into::into);
+        let waiting = spawn_waiting(&command).unwrap();
+        let observer = Observer::attach(waiting.pid(), &options).unwrap();
+        let until = Until::ended_or(waiting.pid(), Duration::from_secs(30)).unwrap();
+        let child = waiting.go_with(&observer.program_arguments()).unwrap();
+        assert_eq!(end_of(child), 0);
+        let observation = observer.follow(&until);
+        let used = &file(&observation, &library).pages;
+        let is_told =
+            |page| used.iter().any(|used| (page..page + 4).any(|page| used.range.contains(PageIndex(page))));
+        assert!([20, 100, 230].into_iter().all(is_told), "{then}: {used:?}");
+        let pages: u64 = used.iter().map(|used| used.range.len()).sum();
+        assert!(used.iter().all(|used| used.is_sure) && (4..16).contains(&pages), "{then}: {used:?}");
+    }
+}
+
 /// Writes down for how many microseconds at most it stood still.
 const STAND_STILL: &str = r"
 import sys, time

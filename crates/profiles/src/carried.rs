@@ -5,7 +5,8 @@
 //! of that file alone with one bit a page. A file that others could have written is not looked into at all.
 //!
 //! Of each file are read: its first page and what it is linked to, which the loader reads as well, and one piece of up to 8 KiB at its end, where section headers stand and, in a file that `prepage profile embed` wrote, the profile before them.
-//! Of a file without a map, what the loader is sure to need is asked for ([`Links::loaded`]).
+//! Of a file without a map, what the loader is sure to need is asked for ([`crate::elf::Dynamic::loaded`]). Requests are few: a program that starts waits
+//! for its own behind these.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use prepage_core::PageRange;
 use prepage_core::profile::bounds::bound;
 use prepage_core::profile::file::{self, HEADER_BYTES, ProfileFileError, encoded_bytes};
 use prepage_core::profile::{FileIdentity, Fingerprint, Profile, ProfiledFile};
@@ -46,6 +48,10 @@ const LIBRARIES_MAX: usize = 512;
 const THREADS: usize = 8;
 /// The piece at the end of a file that is read at once.
 const TAIL_BYTES: u64 = 8 << 10;
+/// A smaller file is read as a whole: the kernel's read-ahead brings no less of it to the loader.
+const SMALL_BYTES_MAX: u64 = 256 << 10;
+/// From the dynamic table to the end of a larger one, all is read by one request where it is no more: linkers put the data between.
+const END_BYTES_MAX: u64 = 128 << 10;
 
 /// Why the map of a file is not followed.
 #[derive(Debug, thiserror::Error)]
@@ -244,17 +250,33 @@ impl Looked {
         is_trusted(file.as_fd(), sidecars.uid())?.map_err(MapError::Untrusted)?;
         // What is read is named exactly: no read-ahead.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-        let elf = Elf::parse(&file)?;
-        let links = elf.links(&file).unwrap_or_default();
-        let map = mapped_file(path, identity, &file, &elf, sidecars);
-        if let Ok(None) = map {
-            // At least the loader will wait for these. They come while the next file is looked at.
-            for range in &links.loaded {
-                let len = NonZeroU64::new(range.bytes());
-                let _ = rustix::fs::fadvise(&file, range.start().offset_bytes(), len, Advice::WillNeed);
-            }
+        let end = identity.size_bytes;
+        let is_small = end <= SMALL_BYTES_MAX;
+        if is_small {
+            ask_for(&file, PageRange::covering(0, end));
         }
+        let elf = Elf::parse(&file)?;
+        let dynamic_at = elf.dynamic_offset_bytes().filter(|at| end.saturating_sub(*at) <= END_BYTES_MAX);
+        if let Some(at) = dynamic_at.filter(|_| !is_small) {
+            ask_for(&file, PageRange::covering(at, end.saturating_sub(at)));
+        }
+        let map = mapped_file(path, identity, &file, &elf, sidecars);
+        let dynamic = elf.dynamic(&file).unwrap_or_default();
+        if let (Ok(None), false) = (&map, is_small) {
+            // At least the loader will wait for these. They come while the next file is looked at.
+            dynamic.loaded.iter().for_each(|&pages| ask_for(&file, pages));
+        }
+        let links = elf.links(&dynamic, &file).unwrap_or_default();
         Ok(Self { path: path.into(), machine: elf.machine, links, map })
+    }
+}
+
+/// Has `pages` of `file` read. Does not wait for them.
+fn ask_for(file: &File, pages: PageRange) {
+    let bytes = NonZeroU64::new(pages.bytes());
+    // No length would mean all.
+    if bytes.is_some() {
+        let _ = rustix::fs::fadvise(file, pages.start().offset_bytes(), bytes, Advice::WillNeed);
     }
 }
 
@@ -382,7 +404,44 @@ impl Bytes for Tail<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use prepage_sys::cachestat::evict;
+    use prepage_sys::process_status::ProcessStatus;
+    use prepage_testing::{Need, has};
+
     use super::*;
+
+    /// Each wait is for a request, and the program that starts waits for its own behind it.
+    #[test]
+    fn a_library_is_looked_at_in_a_few_waits() {
+        if !has(Need::Eviction(env!("CARGO_MANIFEST_DIR").into())) {
+            return;
+        }
+        let waits = || -> u64 {
+            let status = ProcessStatus::of("thread-self").unwrap();
+            status.field("voluntary_ctxt_switches").unwrap().parse().unwrap()
+        };
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        for (name, waits_max) in [("libresolv.so.2", 2), ("libc.so.6", 3)] {
+            let links = Links { needed: vec![name.into()], ..Links::default() };
+            let places = candidates(&links, Path::new("/"), &Cache::read()).concat();
+            let Some(library) = places.iter().find(|path| path.is_file()) else {
+                assert!(!has(Need::Path(name.into())), "{name} is not found");
+                continue;
+            };
+            let path = dir.path().canonicalize().unwrap().join(name);
+            std::fs::copy(library, &path).unwrap();
+            let file = File::open(&path).unwrap();
+            file.sync_all().unwrap();
+            evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+            let before = waits();
+            let looked = Looked::at(&path, &Sidecars::none()).unwrap();
+            let waited = waits() - before;
+            assert!(matches!(looked.map, Ok(None)) && !looked.links.needed.is_empty(), "{looked:?}");
+            assert!(waited <= waits_max, "{name}: {waited} waits");
+        }
+    }
 
     #[test]
     fn the_libraries_of_a_program_are_found_without_starting_it() {

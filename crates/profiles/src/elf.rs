@@ -138,17 +138,24 @@ pub struct Links {
     pub needed: Vec<String>,
     /// Directories to look in first (`DT_RUNPATH`, else `DT_RPATH`), colons between them.
     pub run_path: Option<String>,
-    /// Pages that the loader needs to link it: relocations and what they change, symbols and their names; all pages of a
-    /// small file, of which the kernel's read-ahead brings no fewer.
+}
+
+/// The dynamic table of an executable or library. Without one, as in a static program, nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dynamic {
+    /// Pages that the loader needs to link the file: relocations and what they change, symbols and their names.
     pub loaded: Vec<PageRange>,
+    /// Where its names stand: offset and size.
+    strings: (u64, u64),
+    /// Names of libraries, and of directories to look in first: each where it begins among the names.
+    needed: Vec<u64>,
+    run_path: Option<u64>,
 }
 
 /// Tables of symbols and names that are larger than this are looked into here and there only.
 const SYMBOLS_BYTES_MAX: u64 = 256 << 10;
 /// Data that relocations change, likewise.
 const DATA_BYTES_MAX: u64 = 4 << 20;
-/// Twice the kernel's usual read-ahead.
-const SMALL_FILE_BYTES_MAX: u64 = 256 << 10;
 
 impl Elf {
     /// Reads the head of `bytes`.
@@ -271,32 +278,37 @@ impl Elf {
         Ok(string_at(&path, 0))
     }
 
-    /// Reads what the file is linked to. The loader reads the same pages.
+    /// Where the dynamic table stands; `None` where there is none.
+    pub fn dynamic_offset_bytes(&self) -> Option<u64> {
+        Some(self.segment(PT_DYNAMIC.0)?.offset_bytes)
+    }
+
+    /// Reads the dynamic table.
     ///
     /// # Errors
-    /// When the dynamic table contradicts the file or cannot be read.
-    pub fn links<B: Bytes + ?Sized>(&self, bytes: &B) -> Result<Links, ElfError> {
+    /// When it contradicts the file or cannot be read.
+    pub fn dynamic<B: Bytes + ?Sized>(&self, bytes: &B) -> Result<Dynamic, ElfError> {
         if self.is_64 {
-            self.links_of::<FileHeader64<Endianness>, B>(bytes)
+            self.dynamic_of::<FileHeader64<Endianness>, B>(bytes)
         } else {
-            self.links_of::<FileHeader32<Endianness>, B>(bytes)
+            self.dynamic_of::<FileHeader32<Endianness>, B>(bytes)
         }
     }
 
-    fn links_of<H, B>(&self, bytes: &B) -> Result<Links, ElfError>
+    fn dynamic_of<H, B>(&self, bytes: &B) -> Result<Dynamic, ElfError>
     where
         H: FileHeader<Endian = Endianness>,
         B: Bytes + ?Sized,
     {
-        let mut links = Links { interpreter: self.interpreter(bytes)?, ..Links::default() };
-        let Some(dynamic) = self.segment(PT_DYNAMIC.0) else { return Ok(links) };
+        let mut found = Dynamic::default();
+        let Some(dynamic) = self.segment(PT_DYNAMIC.0) else { return Ok(found) };
         if dynamic.file_bytes > TABLE_BYTES_MAX {
             return Err(ElfError::Malformed("dynamic table of more than 1 MiB"));
         }
         let table = read_part(bytes, dynamic.offset_bytes, dynamic.file_bytes)?;
         let (entries, _) = slice_from_bytes::<H::Dyn>(&table, table.len() / size_of::<H::Dyn>())
             .map_err(|()| ElfError::Malformed("dynamic table"))?;
-        let (mut needed, mut run_path, mut old_path) = (Vec::new(), None, None);
+        let (mut run_path, mut old_path) = (None, None);
         let (mut strings, mut strings_bytes) = (0, 0);
         let (mut symbols, mut hash) = (0, 0);
         // Address and size of the tables of relocations.
@@ -305,7 +317,7 @@ impl Elf {
             let value: u64 = entry.d_val(self.endian).into();
             match entry.d_tag(self.endian) {
                 DT_NULL => break,
-                DT_NEEDED if needed.len() < NAMES_MAX => needed.push(value),
+                DT_NEEDED if found.needed.len() < NAMES_MAX => found.needed.push(value),
                 DT_RUNPATH => run_path = Some(value),
                 DT_RPATH => old_path = Some(value),
                 DT_STRTAB => strings = value,
@@ -323,31 +335,39 @@ impl Elf {
                 _ => {}
             }
         }
-        let strings_address = strings;
-        let Some(strings) = self.offset_of(strings) else { return Ok(links) };
+        let Some(strings_at) = self.offset_of(strings) else { return Ok(Dynamic::default()) };
+        found.strings = (strings_at, strings_bytes);
+        found.run_path = run_path.or(old_path);
+        let from = if hash > 0 { hash.min(symbols) } else { symbols };
+        let symbols = (from, strings.saturating_add(strings_bytes).saturating_sub(from));
+        let symbols = Some(symbols).filter(|(_, bytes)| *bytes <= SYMBOLS_BYTES_MAX);
+        let tables = relocations.into_iter().chain(symbols);
+        let read = tables.filter_map(|(address, bytes)| Some((self.offset_of(address)?, bytes)));
+        let inside = |&(at, length): &(u64, u64)| {
+            length > 0 && at.checked_add(length).is_some_and(|end| end <= bytes.len_bytes())
+        };
+        let loaded = read.chain(self.written()).filter(inside);
+        found.loaded = loaded.map(|(at, length)| PageRange::covering(at, length)).collect();
+        Ok(found)
+    }
+
+    /// Reads what the file is linked to, as its `dynamic` table says. The loader reads the same pages.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn links<B: Bytes + ?Sized>(&self, dynamic: &Dynamic, bytes: &B) -> Result<Links, ElfError> {
+        let (strings, strings_bytes) = dynamic.strings;
         // Of a table that may be large, only the pages of the names that are wanted.
         let name = |at: u64| {
             let mut text = vec![0; 4096.min(strings_bytes.saturating_sub(at)) as usize];
             let read = bytes.read_at(strings.saturating_add(at), &mut text).ok()?;
             string_at(&text[..read], 0)
         };
-        links.needed = needed.into_iter().filter_map(name).collect();
-        links.run_path = run_path.or(old_path).and_then(name);
-        links.loaded = if bytes.len_bytes() <= SMALL_FILE_BYTES_MAX {
-            vec![PageRange::covering(0, bytes.len_bytes())]
-        } else {
-            let from = if hash > 0 { hash.min(symbols) } else { symbols };
-            let symbols = (from, strings_address.saturating_add(strings_bytes).saturating_sub(from));
-            let symbols = Some(symbols).filter(|(_, bytes)| *bytes <= SYMBOLS_BYTES_MAX);
-            let tables = relocations.into_iter().chain(symbols);
-            let read = tables.filter_map(|(address, bytes)| Some((self.offset_of(address)?, bytes)));
-            let inside = |&(at, length): &(u64, u64)| {
-                length > 0 && at.checked_add(length).is_some_and(|end| end <= bytes.len_bytes())
-            };
-            let needed = read.chain(self.written()).filter(inside);
-            needed.map(|(at, length)| PageRange::covering(at, length)).collect()
-        };
-        Ok(links)
+        Ok(Links {
+            interpreter: self.interpreter(bytes)?,
+            needed: dynamic.needed.iter().filter_map(|&at| name(at)).collect(),
+            run_path: dynamic.run_path.and_then(name),
+        })
     }
 
     /// Offset and size of what is loaded to be written to.
@@ -406,7 +426,7 @@ mod tests {
         let sections = elf.sections(&file).unwrap();
         let text = sections.iter().find(|section| section.name == ".text").unwrap();
         assert!(text.size_bytes > 1000 && text.address > 0);
-        let links = elf.links(&file).unwrap();
+        let links = elf.links(&elf.dynamic(&file).unwrap(), &file).unwrap();
         assert!(links.needed.iter().any(|name| name.starts_with("libc.so")), "{links:?}");
         assert!(links.interpreter.unwrap().contains("ld-linux"));
         assert_eq!(elf.build_id.unwrap().len(), 20);
@@ -416,7 +436,7 @@ mod tests {
     fn what_the_loader_needs_is_a_part_of_a_large_file() {
         let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
         let elf = Elf::parse(&file).unwrap();
-        let loaded = elf.links(&file).unwrap().loaded;
+        let loaded = elf.dynamic(&file).unwrap().loaded;
         let pages: u64 = loaded.iter().map(|range| range.len()).sum();
         assert!((2..file.len_bytes() / PAGE_SIZE / 2).contains(&pages), "{loaded:?}");
         let dynamic = elf.segment(PT_DYNAMIC.0).unwrap();

@@ -114,7 +114,6 @@ mod tests {
             interpreter: Some("/lib/ld.so".into()),
             needed: vec!["liba.so".into(), "/opt/b/libb.so".into()],
             run_path: Some("$ORIGIN/../lib:/opt/lib:relative".into()),
-            ..Links::default()
         };
         let found = candidates(&links, Path::new("/opt/bin"), &Cache::default());
         assert_eq!(found[0], [Path::new("/lib/ld.so")]);

@@ -21,6 +21,9 @@ enum kind {
     SOUGHT,   /* a place where ld.so looks for a library */
     EXECUTED, /* detail: enum carrying */
     READ,     /* device, inode, offset, bytes */
+    MAPPED,   /* the file of what the process tells next */
+    TOUCHED,  /* device, inode, offset, bytes, whether the mapping is armed */
+    TOLD,     /* all that was touched, by a process that ends or executes another program */
 };
 
 /* Whether the agent goes along with an exec. record.rs knows the order. */
@@ -45,10 +48,14 @@ enum arming { ARMED, REFUSED_BY_KERNEL, NOT_ASKED };
 HIDDEN int log_open(const char *variable, int *arms);
 /* Whether somebody still reads and there is room: otherwise nothing is worth doing. Counts what is dropped for want of room. */
 HIDDEN int log_is_read(void);
-/* Whether the observer wants to look at the process before it ends. */
-HIDDEN int log_looks_last(void);
+/* What the observer wants of a process before its page table goes: to be told what it has touched, unless that would fill the log, or to look
+ * at it. */
+enum last { NOTHING, WAIT, TELL };
+HIDDEN enum last log_last(void);
 HIDDEN void log_path(enum kind kind, unsigned detail, const char *dir, const char *path);
 HIDDEN void log_read(const uint64_t read[4]);
+HIDDEN void log_touched(const uint64_t touched[5]);
+HIDDEN void log_told(void);
 HIDDEN void log_missed(void);
 /* Unmaps the log, for who is to count or lock what is mapped. All that comes afterwards counts as dropped. */
 HIDDEN void log_leave(void);
@@ -111,8 +118,13 @@ HIDDEN void arm_allow(const char *receiver, int arms);
 HIDDEN enum arming arm_begin(void);
 HIDDEN void arm(const struct extent *extent);
 HIDDEN void arm_end(void);
-/* Waits until the observer has looked at this process, where it wants to before what is mapped goes. */
+/* Does what the observer wants before what is mapped goes; where it cannot be told, it is waited for. */
 HIDDEN void arm_last_look(void);
+
+/* ---- touched.c: what was touched ---- */
+
+/* Logs the pages between `start` and `end` that are mapped and of files. Returns whether that could be. */
+HIDDEN int touched_tell(uintptr_t start, uintptr_t end);
 
 /* ---- again.c: programs that do not start with the agent ---- */
 

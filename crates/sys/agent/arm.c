@@ -109,7 +109,8 @@ void arm_end(void)
 }
 
 /* An observer without perf sees page tables, which end with the process, or when it executes another program: it says so in the log, and
- * is waited for then until it has looked once more and hangs up, 20 ms at most. */
+ * is told then what it could see. Where the kernel does not tell that, it is waited for until it has looked once more and hangs up, 20 ms
+ * at most. */
 void arm_last_look(void)
 {
     struct {
@@ -117,8 +118,13 @@ void arm_last_look(void)
         short events, revents;
     } hung_up = {.events = 0};
     long patience[2] = {0, 20 * 1000 * 1000};
-    if (world.sandboxed || !receiver[0] || !log_looks_last())
+    enum last last = log_last();
+    if (world.sandboxed || !receiver[0] || last == NOTHING)
         return;
+    if (last == TELL && touched_tell(0, UINTPTR_MAX)) {
+        log_told();
+        return;
+    }
     long told = tell_observer(-1);
     if (told < 0)
         return;

@@ -10,9 +10,11 @@
  * steps back in silence and the program runs as without it. */
 #include "agent.h"
 
-enum { LAV = 2, LA_ACT_CONSISTENT = 0, BASE = 0 };
+enum { LAV = 2, LA_ACT_CONSISTENT = 0, LA_ACT_DELETE = 2, BASE = 0 };
 
 static int begun, ready, running, too_old;
+/* Whether ld.so closes objects to unmap them, or since the process ends: only then it says so before the first. */
+static int unmaps, ends;
 /* The first arguments that the kernel gave, where nothing but the agent audits and the program's libraries are being mapped. */
 static char **argv_alone;
 static const struct link_map *program, *libc;
@@ -139,6 +141,9 @@ EXPORT char *la_objsearch(const char *name, uintptr_t *cookie, unsigned flag)
 
 EXPORT void la_activity(uintptr_t *cookie, unsigned activity)
 {
+    if (activity == LA_ACT_DELETE)
+        ends |= !unmaps;
+    unmaps = 0;
     if (activity != LA_ACT_CONSISTENT)
         return;
     /* All of the program's libraries are mapped and relocated; constructors run next, which may open, count or close
@@ -209,9 +214,14 @@ EXPORT unsigned la_objopen(struct link_map *map, long lmid, uintptr_t *cookie)
 EXPORT unsigned la_objclose(uintptr_t *cookie)
 {
     struct link_map *closed = (struct link_map *)*cookie;
+    struct extent extent;
     /* Other threads might close streams meanwhile. */
     if (ready && libc && closed == program && world_has_one_thread() && log_is_read())
         reads_all_streams(libc);
+    if (running && !ends && closed != program && log_last() == TELL && object_extent(closed, 0, &extent)) {
+        unmaps = 1;
+        touched_tell(extent.start, extent.end);
+    }
     return 0;
 }
 

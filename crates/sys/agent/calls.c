@@ -21,6 +21,8 @@ enum act {
     SYSCALL,
     PRCTL,
     JUMPS,
+    ENDS,   /* the process, without destructors */
+    UNMAPS, /* address, length */
     COUNTS, /* all that is mapped: to lock it, or against the limits behind the resource `path` */
 };
 enum { NONE = -1 };
@@ -150,6 +152,9 @@ static const struct call calls[] = {
     {"__longjmp_chk", JUMPS, 0, NONE, NONE},
     {"setcontext", JUMPS, 0, NONE, NONE},
     {"swapcontext", JUMPS, 0, NONE, NONE},
+    {"_exit", ENDS, 0, NONE, NONE},
+    {"_Exit", ENDS, 0, NONE, NONE},
+    {"munmap", UNMAPS, 0, NONE, NONE},
     {"mlockall", COUNTS, 0, NONE, NONE},
     {"setrlimit", COUNTS, 0, 0, NONE},
     {"setrlimit64", COUNTS, 0, 0, NONE},
@@ -370,6 +375,15 @@ static void log_syscall(const long *args)
     }
 }
 
+/* What is asked of the kernel takes some microseconds each time: a program that unmaps all the time is looked at now and then only. */
+static void unmaps(uintptr_t start, uintptr_t bytes)
+{
+    enum { UNMAPS_MAX = 1024 };
+    static int count;
+    if (log_last() == TELL && __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED) < UNMAPS_MAX)
+        touched_tell(start, start + bytes);
+}
+
 /* `args`: a resource, and its new limits. */
 static int limits_space(const long *args)
 {
@@ -390,6 +404,14 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
     uintptr_t function = functions[stub];
     if (call->act == JUMPS) {
         exec_take_back();
+        return function;
+    }
+    if (call->act == ENDS) {
+        arm_last_look();
+        return function;
+    }
+    if (call->act == UNMAPS) {
+        unmaps((uintptr_t)args[0], (uintptr_t)args[1]);
         return function;
     }
     if (call->act == PRCTL && args[0] == SET_SECCOMP)
@@ -443,6 +465,8 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         break;
     case PRCTL:
     case JUMPS:
+    case ENDS:
+    case UNMAPS:
     case COUNTS:
         break;
     }

@@ -20,7 +20,7 @@ struct header {
     uint32_t version, ended;
     unsigned char token[TOKEN];
     uint64_t slots;
-    uint32_t looks_last, unused_half;
+    uint32_t last, unused_half;
     uint64_t unused[2];
     uint64_t cursor, dropped, missed;
 };
@@ -36,7 +36,7 @@ union slot {
                 uint16_t len, detail;
                 char text[FIRST_TEXT];
             };
-            uint64_t numbers[4];
+            uint64_t numbers[6];
         };
     } first;
     struct {
@@ -127,10 +127,13 @@ int log_is_read(void)
     return 0;
 }
 
-int log_looks_last(void)
+enum last log_last(void)
 {
-    return header && !__atomic_load_n(&header->ended, __ATOMIC_RELAXED) &&
-           __atomic_load_n(&header->looks_last, __ATOMIC_RELAXED);
+    if (!header || __atomic_load_n(&header->ended, __ATOMIC_RELAXED))
+        return NOTHING;
+    uint32_t last = __atomic_load_n(&header->last, __ATOMIC_RELAXED);
+    int is_half_full = __atomic_load_n(&header->cursor, __ATOMIC_RELAXED) > header->slots / 2;
+    return last == TELL && is_half_full ? WAIT : (enum last)last;
 }
 
 void log_missed(void)
@@ -239,12 +242,27 @@ void log_path(enum kind kind, unsigned detail, const char *dir, const char *path
     publish(slot, kind, count);
 }
 
-void log_read(const uint64_t read[4])
+static void log_numbers(enum kind kind, const uint64_t *numbers, int count)
 {
     union slot *slot = take(1);
     if (!slot)
         return;
-    for (int i = 0; i < 4; i++)
-        slot->first.numbers[i] = read[i];
-    publish(slot, READ, 1);
+    for (int i = 0; i < count; i++)
+        slot->first.numbers[i] = numbers[i];
+    publish(slot, kind, 1);
+}
+
+void log_read(const uint64_t read[4])
+{
+    log_numbers(READ, read, 4);
+}
+
+void log_touched(const uint64_t touched[5])
+{
+    log_numbers(TOUCHED, touched, 5);
+}
+
+void log_told(void)
+{
+    log_numbers(TOLD, NULL, 0);
 }

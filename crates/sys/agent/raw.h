@@ -68,6 +68,7 @@ enum {
     RAW_MAP_PRIVATE = 2,
     RAW_MAP_ANONYMOUS = 32,
     RAW_MADV_DONTDUMP = 16,
+    RAW_ENOENT = 2,
     RAW_ENOEXEC = 8,
     RAW_EACCES = 13,
     RAW_RLIMIT_AS = 9,

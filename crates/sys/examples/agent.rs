@@ -78,6 +78,11 @@ fn log(command: &[OsString]) -> Result<(), Box<dyn Error>> {
             Event::Read { device, inode, offset, len } => {
                 println!("read\t{device}\t{inode}\t{offset}\t{len}")
             }
+            Event::Mapped { path } => println!("mapped\t{}", escaped(&path)),
+            Event::Touched { device, inode, offset, len, is_armed } => {
+                println!("touched\t{device}\t{inode}\t{offset}\t{len}\t{is_armed}")
+            }
+            Event::Told => println!("told"),
         }
     }
     eprintln!("{:?}", log.lost()?);

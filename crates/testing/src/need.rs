@@ -94,6 +94,8 @@ pub enum Need {
     SmallPages,
     /// So many bytes of available memory.
     MemoryBytes(u64),
+    /// This version of Linux, or a later one.
+    Linux(u32, u32),
     /// Pages of files in this directory can be evicted.
     Eviction(PathBuf),
     /// Files in this directory can be read with O_DIRECT.
@@ -171,6 +173,12 @@ impl Need {
                     fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
                 is(!huge.contains("[always]"), || "transparent huge pages are always used".into())
             }
+            Self::Linux(major, minor) => {
+                let release = rustix::system::uname().release().to_string_lossy().into_owned();
+                let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+                let found: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+                is(found >= (*major, *minor), || format!("Linux {release}"))
+            }
             Self::MemoryBytes(wanted) => {
                 let available = available_bytes();
                 is(available >= *wanted, || format!("{available} bytes are available, {wanted} are needed"))
@@ -212,6 +220,7 @@ impl fmt::Display for Need {
             Self::CoreFiles => f.write_str("files of core dumps"),
             Self::SmallPages => f.write_str("huge pages not always used"),
             Self::MemoryBytes(bytes) => write!(f, "{} MiB of memory", bytes >> 20),
+            Self::Linux(major, minor) => write!(f, "Linux {major}.{minor}"),
             Self::Eviction(directory) => write!(f, "files in {} that can be evicted", directory.display()),
             Self::DirectReads(directory) => write!(f, "O_DIRECT in {}", directory.display()),
             Self::Extents(path) => write!(f, "extents of {}", path.display()),

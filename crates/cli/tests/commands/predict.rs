@@ -160,15 +160,35 @@ fn stretches(moved: &[u64]) -> Vec<Range<u64>> {
 #[test]
 fn waste_falls_below_a_twentieth_within_five_observed_starts_after_a_change() {
     unless_caches_dropped(|| {
-        let Some(subject) = Subject::new() else { return };
-        for _ in 0..4 {
-            subject.start(&subject.program, &stretches(&[]));
-        }
-        let changed: Vec<f64> =
-            (0..7).map(|_| subject.start(&subject.program, &stretches(&[1, 3])).waste()).collect();
-        assert!(changed[0] > 0.3, "the old pages are brought in at first: {changed:?}");
-        // The first start shows that something changed, and the next five are observed.
-        assert!(changed[6] < 0.05, "{changed:?} {}", subject.shown());
+        let changed = |subject: &Subject| -> Vec<f64> {
+            for _ in 0..4 {
+                subject.start(&subject.program, &stretches(&[]));
+            }
+            (0..7).map(|_| subject.start(&subject.program, &stretches(&[1, 3])).waste()).collect()
+        };
+        // The first start shows that something changed, and the next five are observed. One that is not seen to its end, for its observer got
+        // no processor in time, counts nothing as unused.
+        let seen_whole = |subject: &Subject| {
+            let shown = subject.shown();
+            let starts = shown["cold_starts"].as_array().unwrap();
+            let is_whole = |start: &&serde_json::Value| {
+                start["observed"] == true && start["wasted_pages"].as_u64().unwrap() > 500
+            };
+            starts.iter().filter(is_whole).count()
+        };
+        let mut rounds = 1..=3;
+        let subject = loop {
+            let Some(subject) = Subject::new() else { return };
+            let changed = changed(&subject);
+            assert!(changed[0] > 0.3, "the old pages are brought in at first: {changed:?}");
+            if changed[6] < 0.05 {
+                break subject;
+            }
+            let seen = seen_whole(&subject);
+            rounds.next();
+            assert!(seen < 5 && !rounds.is_empty(), "{seen} seen whole, {changed:?} {}", subject.shown());
+            eprintln!("{seen} of five observed starts were seen whole: once more");
+        };
         // The reported waste is an estimate: a page seen only among the neighbours of a fault counts as half used.
         let told = |shown: &serde_json::Value| shown["worth"]["waste_share"].as_f64().unwrap();
         let mut shown = subject.shown();

@@ -15,8 +15,8 @@ use crate::call_filter::inherited_filters;
 const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"prepage\0";
 const ENDED_AT: u64 = 12;
-/// Whether processes wait at their exit to be looked at.
-const LOOKS_LAST_AT: u64 = 40;
+/// What is wanted of a process before its page table goes ([`Last`]).
+const LAST_AT: u64 = 40;
 const CURSOR_AT: u64 = 64;
 const SLOTS_AT: u64 = 4096;
 const TOKEN_BYTES: usize = 16;
@@ -36,6 +36,18 @@ pub struct Log {
     /// How often that slot was found unfinished, while later ones were there.
     unfinished: u32,
     torn: u64,
+}
+
+/// What a process does before its page table goes, at its end or when it executes another program in its own place. The agent knows the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    /// Nothing.
+    Nothing,
+    /// It waits until an [`super::Ending`] is dropped, 20 ms at most.
+    Wait,
+    /// It tells what it has touched ([`super::Event::Touched`]), libraries that are unmapped too. Before Linux 6.11, and when the log is half
+    /// full, it waits.
+    Tell,
 }
 
 /// What a log does not hold.
@@ -104,10 +116,9 @@ impl Log {
         Ok(rustix::fs::fallocate(&self.memfd, punch, SLOTS_AT, self.slots * SLOT_BYTES)?)
     }
 
-    /// Whether every process is to wait at its exit, 20 ms at most, until an [`super::Ending`] is dropped: for an observer
-    /// who sees nothing of it afterwards.
-    pub fn ask_for_endings(&self, wanted: bool) -> io::Result<()> {
-        self.memfd.write_all_at(&u32::from(wanted).to_ne_bytes(), LOOKS_LAST_AT)
+    /// Asks every process to do this from now on before its page table goes.
+    pub fn ask_for(&self, last: Last) -> io::Result<()> {
+        self.memfd.write_all_at(&(last as u32).to_ne_bytes(), LAST_AT)
     }
 
     /// The records that came since the last call, in the order in which they were begun.

@@ -26,7 +26,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use log::{Log, Lost};
+pub use log::{Last, Log, Lost};
 pub use receiver::{Ending, FirstTouches, Receiver, Sent, may_arm};
 pub use record::{Arming, Carrying, Event, Lookup, NAMES_OF_LIBC, Record};
 pub use target::{find_library, variables, would_load};

@@ -73,6 +73,27 @@ pub enum Event {
         /// How many; they ended within the file then.
         len: u64,
     },
+    /// The file, by the path at which it is mapped, of which the process tells next what is [`Self::Touched`].
+    Mapped {
+        /// As /proc/PID/maps shows it.
+        path: PathBuf,
+    },
+    /// These pages of the file that the process has named last are mapped, as it tells before its page table, or a library's part of that, goes.
+    /// Where their mapping was armed before it was used, they were touched.
+    Touched {
+        /// Device of the file as /proc/PID/maps shows it, as [`rustix::fs::makedev`] encodes it.
+        device: u64,
+        /// Inode as it is shown there.
+        inode: u64,
+        /// The first byte, at the beginning of a page.
+        offset: u64,
+        /// How many.
+        len: u64,
+        /// Whether the mapping is armed.
+        is_armed: bool,
+    },
+    /// All that the process has touched is told: it ends next, or executes another program in its own place.
+    Told,
 }
 
 /// What a name was looked up for.
@@ -189,8 +210,13 @@ fn decode(kind: u8, slots: &[u8]) -> Option<Record> {
     let half = |at: usize| u16::from_ne_bytes(slots[at..at + 2].try_into().expect("two bytes"));
     let word = |at: usize| u64::from_ne_bytes(slots[at..at + 8].try_into().expect("eight bytes"));
     let pid = u32::from_ne_bytes(slots[4..8].try_into().expect("four bytes"));
+    let (device, inode, offset, len) = (word(16), word(24), word(32), word(40));
     let event = if kind == 8 {
-        Event::Read { device: word(16), inode: word(24), offset: word(32), len: word(40) }
+        Event::Read { device, inode, offset, len }
+    } else if kind == 10 {
+        Event::Touched { device, inode, offset, len, is_armed: word(48) != 0 }
+    } else if kind == 11 {
+        Event::Told
     } else {
         let (path, detail) = (path(slots, half(16).into())?, half(18));
         let name = |lookup| Some(Event::Name { path: path.clone(), lookup });
@@ -202,6 +228,7 @@ fn decode(kind: u8, slots: &[u8]) -> Option<Record> {
             5 => name(Lookup::List)?,
             6 => name(Lookup::Library)?,
             7 => Event::Executed { carrying: carrying(detail)?, path },
+            9 => Event::Mapped { path },
             _ => return None,
         }
     };

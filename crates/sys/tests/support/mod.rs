@@ -92,7 +92,7 @@ impl Observed {
             Event::Name { path, .. } | Event::Executed { path, .. } | Event::Started { path, .. } => {
                 Some(path.clone())
             }
-            Event::Read { .. } => None,
+            Event::Read { .. } | Event::Mapped { .. } | Event::Touched { .. } | Event::Told => None,
         };
         self.records.iter().filter_map(name).collect()
     }

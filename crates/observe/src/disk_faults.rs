@@ -1,0 +1,44 @@
+//! The faults of a process tree that waited for a device, where perf is allowed: when pages were used that page tables show.
+//!
+//! They are few, and the others cost nothing: a perf event for all faults adds 0.7 to 1.2 µs to each, where one that is armed takes 1.3.
+
+use prepage_sys::perf::PerfError;
+use prepage_trace::{EventKind, FaultEvents, Probe, Stream, Target};
+
+use crate::faults::Places;
+use crate::sightings::Sightings;
+
+/// Holds the faults of 50 ms, and the mappings that they lie in. What is dropped is dated by the next look at page tables.
+const RING_BYTES: usize = 128 << 10;
+
+/// Faults that waited for a device.
+#[derive(Debug)]
+pub struct DiskFaults {
+    stream: Stream,
+    places: Places,
+}
+
+impl DiskFaults {
+    /// Those of the processes `pids` and of all that they start, from now on.
+    ///
+    /// # Errors
+    /// When perf is refused.
+    pub fn attach(pids: &[u32]) -> Result<Self, PerfError> {
+        let probe = Probe { faults: FaultEvents::DiskOnly, ring_bytes: RING_BYTES, ..Probe::default() };
+        let stream = Stream::attach_to(&Target::Processes(pids.to_vec()), &probe)?;
+        Ok(Self { stream, places: Places::of(pids) })
+    }
+
+    /// Notes those that were told since the last look. `last_touch_ns` is that of a file's page.
+    pub fn look(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        for event in self.stream.finish() {
+            self.places.apply(&event);
+            let EventKind::FaultEnd { address, .. } = event.kind else { continue };
+            let Some((place, page, _)) = self.places.page_at(event.pid, address, sightings) else { continue };
+            *last_touch_ns = event.time_ns.max(*last_touch_ns);
+            if let Some(place) = place {
+                sightings.touch(event.time_ns, place, page);
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What processes tell of the pages that they have touched, before their page tables go.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use prepage_core::{PAGE_SIZE, PageRange};
+use prepage_sys::agent::{Event, Record};
+use prepage_trace::now_ns;
+
+use crate::sightings::{PAGES_MAX, Sightings};
+
+/// The ends of page tables in a process tree: a process ends, or executes another program in its own place.
+#[derive(Debug, Default)]
+pub(crate) struct Endings {
+    /// How many of each process's came since nobody looked any more.
+    unseen: HashMap<u32, u32>,
+    /// How many each process told all before. That is read sooner or later than the end is seen.
+    told: HashMap<u32, u32>,
+    /// The file that each process has named last.
+    mapped: HashMap<u32, PathBuf>,
+    is_missed: bool,
+    has_windows: bool,
+}
+
+impl Endings {
+    /// The page table of process `pid` is gone, and nobody looked at it last.
+    pub(crate) fn unseen(&mut self, pid: u32) {
+        *self.unseen.entry(pid).or_default() += 1;
+    }
+
+    /// A process has ended that nobody knew.
+    pub(crate) fn missed(&mut self) {
+        self.is_missed = true;
+    }
+
+    /// Notes what processes told. Returns when a page was touched that is new, if one was.
+    pub(crate) fn take_in(&mut self, told: &[Record], sightings: &mut Sightings) -> Option<u64> {
+        let now = now_ns();
+        let mut last_touch_ns = None;
+        for record in told {
+            // Programs may write anything there.
+            let time_ns = if record.time_ns == 0 { now } else { record.time_ns.min(now) };
+            match record.event {
+                Event::Mapped { ref path } => drop(self.mapped.insert(record.pid, path.clone())),
+                Event::Touched { device, inode, offset, len, is_armed } => {
+                    let pages = PageRange::covering(offset, len.min(PAGES_MAX as u64 * PAGE_SIZE));
+                    let path = self.mapped.get(&record.pid);
+                    let place = path.and_then(|path| sightings.place(path, Some((device, inode))));
+                    let Some(place) = place else { continue };
+                    // What was there when its mapping was armed was noted then, with neighbours.
+                    let is_new = match is_armed {
+                        true => pages.iter().fold(false, |is_new, page| {
+                            sightings.touch_unless_near(time_ns, place, page) | is_new
+                        }),
+                        false => sightings.window(time_ns, place, pages),
+                    };
+                    self.has_windows |= !is_armed;
+                    last_touch_ns = last_touch_ns.max(is_new.then_some(time_ns));
+                }
+                Event::Told => *self.told.entry(record.pid).or_default() += 1,
+                _ => {}
+            }
+        }
+        last_touch_ns
+    }
+
+    /// Whether neighbours of pages are taken for touched.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.has_windows
+    }
+
+    /// Whether pages may have been touched that are not known, as far as processes told by now.
+    pub(crate) fn has_missed(&self) -> bool {
+        let told = |pid| self.told.get(pid).copied().unwrap_or_default();
+        self.is_missed || self.unseen.iter().any(|(pid, count)| *count > told(pid))
+    }
+}
