@@ -24,8 +24,9 @@ use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 
+use crate::askers::Askers;
 use crate::process::{is_prepages, parents};
-use crate::watch::{State, Watch};
+use crate::watch::Watch;
 
 /// elf(5): a segment that is mapped, and one that is written to.
 const PT_LOAD: u32 = 1;
@@ -238,10 +239,8 @@ impl Opened {
     fn place_of(&mut self, file_system: u64) -> Option<&File> {
         let watch = &self.watch;
         let find = || {
-            let all = watch.file_systems().into_iter().filter(|one| one.state == State::Watched);
-            let is_it =
-                |point: &Path| rustix::fs::statvfs(point).is_ok_and(|statvfs| statvfs.f_fsid == file_system);
-            let point = all.map(|one| one.point).find(|point| is_it(point))?;
+            let point = watch.point_of(file_system)?;
+            let _asking = Askers::of_machine().ask(&point).ok()?;
             open_directory(&point).ok()
         };
         self.places.entry(file_system).or_insert_with(find).as_ref()
