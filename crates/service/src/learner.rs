@@ -1,6 +1,7 @@
 //! Observe and persist: what programs use that nobody has learned yet, within a share of the processor.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prepage_core::profile::observation::{Observation, ObservedName};
+use prepage_core::profile::observation::Observation;
 use prepage_core::profile::role::is_private;
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
@@ -383,21 +384,29 @@ fn keep_what_is_of_root(observation: &mut Observation, owners: &mut Owners) {
     }
 }
 
-/// Leaves out the names of nothing that a user may have typed, or given to the program in some other way. What stays are other places, and
-/// other endings, in which a program looks for what it finds: of such a name nothing is new.
+/// Leaves out names of nothing that the user may have typed, or given to the program in some other way. What stays are other places, and other
+/// endings, in which a program looks for what it finds: no word in them is new.
 fn keep_no_text(observation: &mut Observation) {
-    let is_there = |name: &ObservedName| Path::new(&name.path).symlink_metadata().is_ok();
-    let found = observation.names.iter().filter(|name| is_there(name)).map(|name| &name.path);
-    let found = found.chain(observation.files.iter().map(|file| &file.path));
-    let stems: HashSet<String> = found.map(|path| stem(path).to_owned()).collect();
-    let is_tried =
-        |path: &str| stems.contains(stem(path)) && Path::new(path).parent().is_some_and(Path::is_dir);
-    observation.names.retain(|name| is_tried(&name.path) || is_there(name));
+    let paths = observation.files.iter().map(|file| &file.path);
+    let names = observation.names.iter().map(|name| &name.path).filter(|name| is_there(Path::new(name)));
+    let words: HashSet<String> = paths
+        .chain(names)
+        .flat_map(|path| path.split('/'))
+        .map(|part| without_endings(part).into())
+        .collect();
+    let is_known = |part: &OsStr| part.to_str().is_some_and(|part| words.contains(without_endings(part)));
+    observation.names.retain(|name| {
+        let mut missing = Path::new(&name.path).ancestors().take_while(|path| !is_there(path));
+        missing.all(|path| path.file_name().is_some_and(is_known))
+    });
 }
 
-/// The last part of `path` without its endings: `libc` of /lib/libc.so.6, `.profile` of /etc/.profile.
-fn stem(path: &str) -> &str {
-    let name = path.rsplit('/').next().unwrap_or(path);
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+/// `libc` of `libc.so.6`, and `.profile` of itself.
+fn without_endings(name: &str) -> &str {
     let end = name.char_indices().skip(1).find(|(_, letter)| *letter == '.');
     end.map_or(name, |(at, _)| &name[..at])
 }
@@ -412,7 +421,7 @@ fn processor_ns() -> u64 {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use prepage_core::profile::observation::Coverage;
+    use prepage_core::profile::observation::{Coverage, ObservedName};
 
     use super::*;
 
@@ -470,7 +479,7 @@ mod tests {
         let kept = |by_root| {
             let name = |path: &str| ObservedName { path: path.into(), list: false };
             let there = ["/usr/bin/env", "/etc/passwd", "/usr/share"];
-            let tried = ["/usr/local/bin/env", "/usr/share/env.so.1"];
+            let tried = ["/usr/local/bin/env", "/usr/share/env.so.1", "/usr/share/bin/env"];
             let typed =
                 ["/project-x-offer", "/usr/bin/project-x", "/usr/no-such-directory/env", "/etc/.env.swp"];
             let mut observation = Observation {
