@@ -28,10 +28,6 @@ use crate::askers::Askers;
 use crate::process::{is_prepages, parents};
 use crate::watch::Watch;
 
-/// elf(5): a segment that is mapped, and one that is written to.
-const PT_LOAD: u32 = 1;
-const PF_W: u32 = 2;
-
 /// Files and directories that are remembered.
 const OPENED_MAX: usize = 1 << 16;
 /// Processes of which is remembered whether they count.
@@ -325,7 +321,7 @@ fn copied(file: &File, others: &[PageIndex]) -> Vec<PageIndex> {
         return Vec::new();
     }
     let Ok(elf) = Elf::parse(file) else { return Vec::new() };
-    let written = elf.segments.iter().filter(|one| one.kind == PT_LOAD && one.flags & PF_W != 0);
+    let written = elf.segments.iter().filter(|one| one.is_written());
     let written: Vec<_> = written
         .map(|one| {
             one.offset_bytes / PAGE_SIZE..one.offset_bytes.saturating_add(one.file_bytes).div_ceil(PAGE_SIZE)

@@ -9,12 +9,12 @@ use prepage_core::DeviceFigures;
 use prepage_prefetch::calibrate::cache::Cache;
 use prepage_prefetch::calibrate::device::Device;
 use prepage_prefetch::calibrate::{Calibration, calibrate};
-use prepage_prefetch::clock;
 use prepage_profiles::chain;
 use prepage_profiles::{Layer, Stores};
 
 use crate::output::print_json;
 use crate::table::table;
+use crate::targets::age;
 
 /// Where programs lie on most systems.
 const PROGRAMS: &str = "/usr";
@@ -131,16 +131,6 @@ fn print(
     let values = calibration.rates.iter().map(|(_, rate)| rate.to_string());
     rates.add_row(std::iter::once("reads/s".to_owned()).chain(values));
     writeln!(out, "{}\n\nmeasured {} ago", rates.trim_fmt(), age(calibration.measured_unix_s))
-}
-
-fn age(since_unix_s: u64) -> String {
-    let seconds = clock::unix_s().saturating_sub(since_unix_s);
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} days", seconds / 86_400),
-    }
 }
 
 fn json(
