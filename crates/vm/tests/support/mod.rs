@@ -1,5 +1,5 @@
 //! What the tests share.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
